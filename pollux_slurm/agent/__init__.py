@@ -1,0 +1,1 @@
+"""What runs inside a job without torch: launcher, profiler, run claims, reporter."""

@@ -1,0 +1,1 @@
+"""The observe, decide, enact loop beside slurmctld."""

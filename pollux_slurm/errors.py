@@ -1,0 +1,119 @@
+"""Every error that pollux_slurm raises on purpose.
+
+PolluxError
+├── UsageError                 the caller's arguments make no sense
+├── ConfigError                a setting is missing, malformed or out of range
+├── SlurmError
+│   ├── SlurmUnavailable       no Slurm commands here, or slurmctld does not answer
+│   ├── SlurmReadError         Slurm answered, but not with a complete picture
+│   └── SlurmCommandError      Slurm refused one command
+│       └── JobStateError      the job is not in the state that the command needs
+├── SandboxError               the private cluster cannot be started, found or stopped
+├── StoreError
+│   ├── StoreUnavailable       the database cannot be reached or stays locked
+│   ├── SchemaVersionError     the database has no schema, or another version's
+│   ├── UnknownJobError        no job with this id or token
+│   ├── ReportRefusedError     a report fails its checks; the message says which
+│   └── StaleRunError          the sender is not the job's current run
+├── InvalidModelError          fitted parameters or statistics that no job can have
+├── InvalidProblemError        a scheduling problem that contradicts itself
+├── CheckpointError
+│   ├── DamagedCheckpointError a checkpoint's content does not match its checksum
+│   └── SupersededRunError     a newer run of the same job has taken over its checkpoints
+└── LaunchError                the training processes cannot be started
+
+A message says what happened, to which job, and what to run next. The command line prints it on one line
+and exits with `exit_code`; a traceback is a bug.
+"""
+
+from __future__ import annotations
+
+
+class PolluxError(Exception):
+    """Base of every error raised on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(PolluxError):
+    """The caller's arguments make no sense."""
+
+    exit_code = 2
+
+
+class ConfigError(PolluxError):
+    """A setting is missing, malformed or out of range."""
+
+    exit_code = 2
+
+
+class SlurmError(PolluxError):
+    """Base of the errors at the Slurm edge."""
+
+
+class SlurmUnavailable(SlurmError):  # noqa: N818 - a condition, named as one
+    """No Slurm commands on this machine, or slurmctld does not answer."""
+
+
+class SlurmReadError(SlurmError):
+    """Slurm answered, but not with a complete picture: the round must be skipped."""
+
+
+class SlurmCommandError(SlurmError):
+    """Slurm refused one command."""
+
+
+class JobStateError(SlurmCommandError):
+    """The job is not in the state that the command needs; nothing was changed."""
+
+
+class SandboxError(PolluxError):
+    """The private cluster cannot be started, found or stopped."""
+
+
+class StoreError(PolluxError):
+    """Base of the errors of the database."""
+
+
+class StoreUnavailable(StoreError):  # noqa: N818 - a condition, named as one
+    """The database cannot be reached, or stays locked past the time-out. Worth trying again later."""
+
+
+class SchemaVersionError(StoreError):
+    """The database has no schema, or the schema of another version."""
+
+
+class UnknownJobError(StoreError):
+    """No job with this id, or none registered yet with this token."""
+
+
+class ReportRefusedError(StoreError):
+    """A report fails its checks. The last good one stays in force."""
+
+
+class StaleRunError(StoreError):
+    """The sender is not the job's current run: it must stop writing."""
+
+
+class InvalidModelError(PolluxError):
+    """Fitted parameters or gradient statistics that no job can have (NaN, negative time, ...)."""
+
+
+class InvalidProblemError(PolluxError):
+    """A scheduling problem that contradicts itself."""
+
+
+class CheckpointError(PolluxError):
+    """Base of the errors of checkpoints."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint's content does not match its checksum."""
+
+
+class SupersededRunError(CheckpointError):
+    """A newer run of the same job has taken over its checkpoints: this one must stop."""
+
+
+class LaunchError(PolluxError):
+    """The training processes cannot be started."""

@@ -1,0 +1,1 @@
+"""The model of one job: throughput, statistical efficiency, goodput, and their fitting."""

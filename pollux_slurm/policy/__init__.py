@@ -1,0 +1,1 @@
+"""Problem in, allocation out: pure functions of numpy and scipy."""

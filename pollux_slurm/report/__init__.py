@@ -1,0 +1,1 @@
+"""Store queries turned into tables and pages."""

@@ -1,0 +1,66 @@
+"""What the rest of the package may ask of Slurm.
+
+Contract, held by every backend and by the tests' in-memory double:
+
+- `snapshot` makes one bulk read of the jobs and one of the nodes, whatever their number, and returns both
+  whole. If either fails, or is cut, or cannot be understood, it raises `SlurmReadError` (or
+  `SlurmUnavailable`); it never returns a part. Jobs that ended a short while ago are included as long as
+  slurmctld remembers them.
+- Nothing above this layer sees Slurm's text: states are `JobState`, hosts are lists, times are aware UTC.
+- A command that changes a job first reads that job's state and refuses with `JobStateError` when it is
+  not the state that the command needs. In particular `reshape` refuses unless the job is PENDING and held:
+  on a running job the same update would shrink it at once and kill its tasks (Slurm 22.05).
+- Commands are idempotent: to hold a held job, or to release a released one, is no error.
+- A refused command raises `SlurmCommandError` with Slurm's own words; a slurmctld that does not answer
+  raises `SlurmUnavailable`, and the caller must assume that the command may or may not have happened.
+- No argument ever reaches a shell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from pollux_slurm.model import ClusterSnapshot, JobShape, SlurmJob
+
+
+class SlurmClient(Protocol):
+    """One connection to one Slurm cluster."""
+
+    def version(self) -> str:
+        """Return Slurm's release, such as `22.05.8`."""
+
+    def cluster_name(self) -> str:
+        """Return ClusterName of slurm.conf."""
+
+    def snapshot(self) -> ClusterSnapshot:
+        """Read all jobs and all nodes, completely or not at all."""
+
+    def read_job(self, job_id: str) -> SlurmJob | None:
+        """Read one job; None when slurmctld no longer (or never) knew it."""
+
+    def requeue_hold(self, job_id: str) -> None:
+        """Kill the running job and put it back into the queue, held. The job must be RUNNING."""
+
+    def hold(self, job_id: str) -> None:
+        """Keep a PENDING job from starting. Refused, without effect, if it started meanwhile."""
+
+    def reshape(self, job_id: str, shape: JobShape) -> None:
+        """Give a PENDING, held job a new shape, and a start no sooner than two seconds from now.
+
+        Two seconds, because a job that starts within the second of its own kill is lost (Slurm 22.05).
+        """
+
+    def release(self, job_id: str) -> None:
+        """Let a held job start."""
+
+    def set_comment(self, job_id: str, comment: str) -> None:
+        """Replace the job's Comment. Owner or operator only."""
+
+    def cancel(self, job_id: str) -> None:
+        """End the job. Nothing happens when it is over already."""
+
+    def submit(
+        self, script: str, options: Sequence[str], arguments: Sequence[str], env: Mapping[str, str]
+    ) -> str:
+        """Submit a batch script given as text; return the job's number."""

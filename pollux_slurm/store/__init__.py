@@ -1,0 +1,1 @@
+"""The meeting point of jobs and daemon: schema, repository, migrations."""

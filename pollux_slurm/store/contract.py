@@ -1,0 +1,343 @@
+"""What jobs, the daemon and people exchange through the database, and the promises of every backend.
+
+Contract, held by each implementation and tested by one suite over all of them:
+
+- **Whole or not at all.** Each method is one transaction. When it returns, its effect is durable; when it
+  raises, there is none. A lock or an outage raises `StoreUnavailable`, which is worth trying again; no
+  driver's exception passes this layer.
+- **Idempotent writes.** Sending the same report, registration, step or release twice changes nothing the
+  second time, so a caller that did not see the answer may simply repeat the call.
+- **A report is data from a stranger.** Every number is checked (finite, in range, below a bound) before it
+  is stored; a bad report raises `ReportRefusedError` with the field and leaves the last good model in force.
+- **Tokens.** A job speaks with its token; only the token's SHA-256 is stored. An unknown token raises
+  `UnknownJobError`: the job is not registered yet (the daemon registers it from its next bulk read), and
+  the agent tries again later.
+- **Runs.** A report carries the run's number. A higher number than the current run's opens a new run; a
+  lower one raises `StaleRunError`: a leftover process may neither report nor confirm a checkpoint.
+- **Time** is the caller's: every method that stamps a row takes an aware UTC datetime.
+- **History is kept.** Models, samples, allocations, reallocations, rounds are appended; only `prune` deletes.
+
+Two doors: `AgentStore` is all that a job may do; `Store` is the daemon's and the readers'.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from pollux_slurm.model import (
+    Allocation,
+    BatchChoice,
+    Decision,
+    GoodputModel,
+    JobState,
+    JobTerms,
+    Problem,
+    ReallocationStep,
+)
+
+# ------------------------------------------------------------------------------------------ from the agent
+
+
+class RunPhase(enum.Enum):
+    """Where a run stands. `WAITING` means: checkpoint confirmed, all ranks wait to be stopped."""
+
+    STARTING = "starting"
+    TRAINING = "training"
+    WAITING = "waiting"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointConfirmation:
+    """A checkpoint is on disk, whole. `request_id` is the reallocation that asked, None for SIGTERM's.
+
+    `blocked_s` is how long training stood still for it.
+    """
+
+    request_id: int | None
+    blocked_s: float
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One message of a job's agent (rank 0). `sequence` grows by one per report within a run.
+
+    `run_number` is the run's claim on its checkpoint directory (0, 1, ...); `restart_count` is Slurm's.
+    `gpus_per_node` is what the run really got, in rank order. `first_step_s` is process start to the end of
+    the first optimizer step, None until then; `restore_s` is the part spent reading the checkpoint.
+    `throughput` (examples/s), `step_time_s` and `efficiency` are measured over the last interval;
+    `predicted_throughput` is what the model in force predicts for this configuration and batch.
+    `progress` is in scale-invariant iterations; `epoch` is the one under way, `total_epochs` what the loop
+    declared with `remaining_epochs_until`, None if nothing.
+    """
+
+    run_number: int
+    restart_count: int
+    sequence: int
+    phase: RunPhase
+    gpus_per_node: tuple[int, ...]
+    model: GoodputModel | None = None
+    batch: BatchChoice | None = None
+    throughput: float | None = None
+    predicted_throughput: float | None = None
+    step_time_s: float | None = None
+    efficiency: float | None = None
+    num_steps: int = 0
+    progress: float = 0.0
+    epoch: int = 0
+    total_epochs: int | None = None
+    first_step_s: float | None = None
+    restore_s: float | None = None
+    checkpoint: CheckpointConfirmation | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """The store's answer to a job. `checkpoint_request` is the id of the reallocation that waits for a
+    checkpoint (or has it and has not yet requeued the job), None when nothing is asked (any more).
+    """
+
+    checkpoint_request: int | None
+
+
+class AgentStore(Protocol):
+    """All that a job may do: two calls, each with the job's own token."""
+
+    def report(self, token: str, report: Report, *, at: datetime) -> None:
+        """Record a report.
+
+        Raises `UnknownJobError`, `StaleRunError`, `ReportRefusedError`, `StoreUnavailable`.
+        A confirmation for a reallocation in CHECKPOINT_REQUESTED moves it to CHECKPOINTED in the same
+        transaction; one that asks for nothing any more is recorded with the run only.
+        """
+
+    def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
+        """Return what the job should do. Raises `UnknownJobError`, `StaleRunError`, `StoreUnavailable`."""
+
+    def close(self) -> None:
+        """Give back the connections."""
+
+
+# -------------------------------------------------------------------------------------------- for the daemon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRegistration:
+    """A job as the daemon first saw it in Slurm, with the terms of its Comment."""
+
+    slurm_job_id: str
+    terms: JobTerms
+    name: str
+    user_name: str
+    user_id: int
+    account: str
+    partition: str
+    cpus_per_gpu: int
+    memory_per_gpu_mb: int
+    submitted_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One start of a job, as far as its reports tell."""
+
+    run_number: int
+    restart_count: int
+    phase: RunPhase
+    gpus_per_node: tuple[int, ...]
+    first_report_at: datetime
+    last_report_at: datetime
+    first_step_s: float | None
+    restore_s: float | None
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The latest goodput sample of a job."""
+
+    at: datetime
+    batch: BatchChoice | None
+    throughput: float | None
+    predicted_throughput: float | None
+    efficiency: float | None
+    progress: float
+    epoch: int
+    total_epochs: int | None
+
+    @property
+    def goodput(self) -> float | None:
+        if self.throughput is None or self.efficiency is None:
+            return None
+        return self.throughput * self.efficiency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reallocation:
+    """One job changing allocation. `times` holds when each step was journaled, in order.
+
+    `from_restart_count` is Slurm's restart count when it was planned; `moves_running` is False for a job
+    that was reshaped while it waited in the queue. `reason` says why it ended as it did.
+    """
+
+    id: int
+    slurm_job_id: str
+    step: ReallocationStep
+    source: Allocation
+    target: Allocation
+    moves_running: bool
+    from_restart_count: int
+    times: tuple[tuple[ReallocationStep, datetime], ...]
+    reason: str | None = None
+
+    def entered_at(self, step: ReallocationStep) -> datetime | None:
+        return next((at for known, at in self.times if known is step), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """All that a round, and `pollux status`, need to know of one job.
+
+    `allocation` is the last one that `observe_jobs` recorded. `num_restarts` counts the confirmed
+    reallocations that requeued it; `mean_restart_delay_s` is their measured mean cost, None before the first.
+    `last_decision_*` come from the last round that decided about the job.
+    """
+
+    slurm_job_id: str
+    terms: JobTerms
+    name: str
+    user_name: str
+    account: str
+    partition: str
+    cpus_per_gpu: int
+    memory_per_gpu_mb: int
+    state: JobState
+    submitted_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    allocation: Allocation
+    model: GoodputModel | None
+    sample: Sample | None
+    run: RunRecord | None
+    open_reallocation: Reallocation | None
+    num_restarts: int
+    mean_restart_delay_s: float | None
+    last_decision: Allocation | None
+    last_decision_speedup: float | None
+    last_decision_bound_by: str | None
+    last_decision_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobObservation:
+    """What one bulk read of Slurm said of a registered job."""
+
+    slurm_job_id: str
+    state: JobState
+    allocation: Allocation
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationRecord:
+    """A stretch of time during which a job held an allocation. `ended_at` is None while it does."""
+
+    slurm_job_id: str
+    allocation: Allocation
+    started_at: datetime
+    ended_at: datetime | None
+
+
+class Store(AgentStore, Protocol):
+    """The daemon's and the readers' door. Job ids are Slurm's numbers as text."""
+
+    # lease (invariant 10)
+    def acquire_lease(self, owner: str, *, ttl_s: float, at: datetime) -> bool:
+        """Take or prolong the daemon's lease; False while another owner's has not run out."""
+
+    def holds_lease(self, owner: str, *, at: datetime) -> bool:
+        """Tell whether `owner` holds the lease at this moment."""
+
+    def release_lease(self, owner: str) -> None:
+        """Give the lease back, if `owner` holds it."""
+
+    # jobs
+    def register_jobs(self, jobs: Sequence[JobRegistration], *, at: datetime) -> tuple[str, ...]:
+        """Insert the jobs not known yet; leave known ones as they are.
+
+        A newcomer whose token hash belongs to another job is left out, so that it cannot block the others
+        (somebody copied a Comment); the ids left out are returned.
+        """
+
+    def observe_jobs(self, observations: Sequence[JobObservation], *, at: datetime) -> None:
+        """Record state and allocation of registered jobs, in a bounded number of statements.
+
+        Unknown ids are ignored. A changed allocation closes the open stretch of history and opens another.
+        A job that is over gets its end time, its open allocation closed, and its token stops working.
+        """
+
+    def active_jobs(self) -> tuple[JobRecord, ...]:
+        """Return every job that is not over, in a bounded number of statements."""
+
+    def jobs(self, *, include_finished: bool = True) -> tuple[JobRecord, ...]:
+        """Return jobs, oldest first."""
+
+    def job(self, slurm_job_id: str) -> JobRecord:
+        """Return one job; raises `UnknownJobError`."""
+
+    # rounds
+    def record_round(self, problem: Problem, decision: Decision, *, shadow: bool, at: datetime) -> int:
+        """Store a decision with the problem it was made from (invariant 9); return the round's number."""
+
+    def round_problem(self, round_id: int) -> tuple[Problem, Decision]:
+        """Return what `record_round` stored, equal to what was given."""
+
+    # reallocations (invariant 5: the journal)
+    def plan_reallocation(
+        self,
+        slurm_job_id: str,
+        *,
+        source: Allocation,
+        target: Allocation,
+        moves_running: bool,
+        from_restart_count: int,
+        round_id: int | None,
+        at: datetime,
+    ) -> Reallocation:
+        """Journal a new reallocation in PLANNED. A job has at most one open: a second raises `StoreError`."""
+
+    def advance_reallocation(
+        self,
+        reallocation_id: int,
+        step: ReallocationStep,
+        *,
+        expected: ReallocationStep,
+        at: datetime,
+        reason: str | None = None,
+    ) -> bool:
+        """Move from `expected` to `step`; False, without effect, when it is no longer at `expected`.
+
+        True as well when it already is at `step` (the call was repeated).
+        """
+
+    def open_reallocations(self) -> tuple[Reallocation, ...]:
+        """Return the reallocations that have not ended, oldest first."""
+
+    def reallocations(self, slurm_job_id: str | None = None) -> tuple[Reallocation, ...]:
+        """Return all reallocations (of one job), oldest first."""
+
+    # history
+    def allocation_history(self, slurm_job_id: str) -> tuple[AllocationRecord, ...]:
+        """Return a job's stretches of allocation, oldest first."""
+
+    def run_history(self, slurm_job_id: str) -> tuple[RunRecord, ...]:
+        """Return a job's runs, oldest first."""
+
+    def sample_history(self, slurm_job_id: str) -> tuple[Sample, ...]:
+        """Return a job's goodput samples, oldest first."""
