@@ -1,0 +1,27 @@
+# Two commands for a fresh machine: `make demo` and `make test`. Each installs what it needs and is safe to run twice.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint clean packages
+
+demo: $(STAMP) packages
+	$(VENV)/bin/python examples/demo.py
+
+test: $(STAMP) packages
+	.ci/check
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff format --check . && $(VENV)/bin/ruff check . && $(VENV)/bin/mypy
+
+packages:
+	@.ci/packages
+
+$(STAMP): pyproject.toml .ci/constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install -q --upgrade -c .ci/constraints.txt -e '.[torch,postgres,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist demo-run
