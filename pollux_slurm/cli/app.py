@@ -8,6 +8,8 @@ import sys
 import typer
 
 from pollux_slurm import __version__
+from pollux_slurm.cli.daemon import daemon
+from pollux_slurm.cli.status import status
 from pollux_slurm.errors import PolluxError
 
 app = typer.Typer(
@@ -32,6 +34,10 @@ def _root(
     ),
 ) -> None:
     """Hold the options of `pollux` itself."""
+
+
+app.command()(daemon)
+app.command()(status)
 
 
 def main() -> None:

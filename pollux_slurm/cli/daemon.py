@@ -1,0 +1,70 @@
+"""`pollux daemon`: the scheduler beside slurmctld."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from datetime import datetime, timezone
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from pollux_slurm.cli.common import ConfigOption, StoreOption, opened_store, settings
+from pollux_slurm.errors import PolluxError
+
+
+def daemon(
+    once: Annotated[bool, typer.Option("--once", help="Hold one round, enact it, and exit.")] = False,
+    interval: Annotated[
+        float | None, typer.Option("--interval", min=0.5, help="Seconds between rounds.")
+    ] = None,
+    shadow: Annotated[bool, typer.Option("--shadow", help="Decide and record, but enact nothing.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details, too.")] = False,
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> None:
+    """Give adaptive jobs the GPUs with which the whole cluster trains fastest, and fairly.
+
+    Example: pollux daemon --shadow --interval 60
+    """
+    from pollux_slurm.daemon.loop import Daemon
+    from pollux_slurm.slurm import connect
+
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    config = settings(config_file, store_url)
+    daemon_config = dataclasses.replace(
+        config.daemon,
+        interval_s=interval or config.daemon.interval_s,
+        shadow=shadow or config.daemon.shadow,
+    )
+    stop = threading.Event()
+    with opened_store(config) as store:
+        runner = Daemon(
+            slurm=connect(config.slurm, os.environ),
+            store=store,
+            config=daemon_config,
+            owner=f"{socket.gethostname()}:{os.getpid()}",
+            wall_clock=lambda: datetime.now(timezone.utc),
+            monotonic=time.monotonic,
+            stop=stop,
+        )
+
+        def ask_to_stop(_signum: int, _frame: FrameType | None) -> None:
+            stop.set()
+
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, ask_to_stop)
+        if not once:
+            runner.run()
+            return
+        result = runner.run_once()
+    if result.skipped is not None:
+        raise PolluxError(f"the round was skipped: {result.skipped}")

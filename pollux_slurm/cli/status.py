@@ -1,0 +1,151 @@
+"""`pollux status`: what each adaptive job has, does and gets out of it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pollux_slurm.cli.common import ConfigOption, JsonOption, StoreOption, opened_store, print_json, settings
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from pollux_slurm.store.contract import JobRecord
+
+
+def status(
+    job: Annotated[str | None, typer.Argument(help="One job's number; all active jobs if left out.")] = None,
+    all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Finished jobs, too.")] = False,
+    as_json: JsonOption = False,
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> None:
+    """Show adaptive jobs: state, GPUs, batch size, goodput, speedup, restarts, last decision.
+
+    Example: pollux status 1234 --json
+    """
+    with opened_store(settings(config_file, store_url)) as store:
+        records = (store.job(job),) if job is not None else store.jobs(include_finished=all_jobs)
+    if as_json:
+        print_json([job_as_dict(record) for record in records])
+        return
+    from rich.console import Console
+
+    console = Console()
+    if not records:
+        console.print("no adaptive jobs" if all_jobs else "no active adaptive jobs (finished ones: --all)")
+        return
+    console.print(jobs_table(records, now=datetime.now(timezone.utc)))
+
+
+def job_as_dict(record: JobRecord) -> dict[str, Any]:
+    """Return one job as plain containers, the form of `--json`."""
+    sample, reallocation = record.sample, record.open_reallocation
+    batch = sample.batch if sample else None
+    return {
+        "job_id": record.slurm_job_id,
+        "name": record.name,
+        "user": record.user_name,
+        "account": record.account,
+        "partition": record.partition,
+        "state": record.state.value,
+        "submitted_at": _iso(record.submitted_at),
+        "started_at": _iso(record.started_at),
+        "finished_at": _iso(record.finished_at),
+        "min_gpus": record.terms.min_gpus,
+        "max_gpus": record.terms.max_gpus,
+        "num_gpus": record.allocation.num_gpus,
+        "allocation": record.allocation.as_dict(),
+        "global_batch_size": batch.global_batch_size if batch else None,
+        "atomic_batch_size": batch.atomic_batch_size if batch else None,
+        "accumulation_steps": batch.accumulation_steps if batch else None,
+        "throughput": sample.throughput if sample else None,
+        "predicted_throughput": sample.predicted_throughput if sample else None,
+        "efficiency": sample.efficiency if sample else None,
+        "goodput": sample.goodput if sample else None,
+        "epoch": sample.epoch if sample else None,
+        "total_epochs": sample.total_epochs if sample else None,
+        "num_restarts": record.num_restarts,
+        "mean_restart_delay_s": record.mean_restart_delay_s,
+        "speedup": record.last_decision_speedup,
+        "last_decision": record.last_decision.as_dict() if record.last_decision else None,
+        "last_decision_at": _iso(record.last_decision_at),
+        "bound_by": record.last_decision_bound_by,
+        "reallocation": None
+        if reallocation is None
+        else {
+            "step": reallocation.step.value,
+            "source": reallocation.source.as_dict(),
+            "target": reallocation.target.as_dict(),
+        },
+    }
+
+
+def jobs_table(records: tuple[JobRecord, ...], *, now: datetime) -> Table:
+    """Return the table that `pollux status` prints."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("JOB", "NAME", "USER", "STATE"):
+        table.add_column(column)
+    for column in ("GPUS", "BATCH", "GOODPUT/s", "SPEEDUP", "EPOCH", "RESTARTS", "AGE"):
+        table.add_column(column, justify="right")
+    table.add_column("NODES")
+    table.add_column("LAST DECISION")
+    for record in records:
+        sample = record.sample
+        table.add_row(
+            escape(record.slurm_job_id),
+            escape(_printable(record.name, 20)),
+            escape(_printable(record.user_name, 12)),
+            record.state.value,
+            str(record.allocation.num_gpus or "-"),
+            str(sample.batch.global_batch_size) if sample and sample.batch else "-",
+            _number(sample.goodput if sample else None),
+            _number(record.last_decision_speedup),
+            _epochs(record),
+            str(record.num_restarts),
+            _duration((record.finished_at or now) - record.submitted_at),
+            escape(str(record.allocation)),
+            escape(_decision(record)),
+        )
+    return table
+
+
+def _decision(record: JobRecord) -> str:
+    if record.open_reallocation is not None:
+        reallocation = record.open_reallocation
+        return f"{reallocation.source} → {reallocation.target} ({reallocation.step.value})"
+    if record.last_decision is None:
+        return "-"
+    bound = record.last_decision_bound_by
+    return f"{record.last_decision}" + (f" (bound by {bound})" if bound and bound != "nothing" else "")
+
+
+def _epochs(record: JobRecord) -> str:
+    if record.sample is None:
+        return "-"
+    return f"{record.sample.epoch}/{record.sample.total_epochs or '?'}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _duration(delta: Any) -> str:
+    seconds = max(int(delta.total_seconds()), 0)
+    hours, minutes = seconds // 3600, seconds // 60 % 60
+    return f"{hours}:{minutes:02}:{seconds % 60:02}"
+
+
+def _printable(text: str, width: int) -> str:
+    """Return a stranger's text without control characters, cut to `width`."""
+    clean = "".join(char if char.isprintable() else "?" for char in text)
+    return clean if len(clean) <= width else clean[: width - 1] + "…"
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment is not None else None

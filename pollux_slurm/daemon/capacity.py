@@ -1,0 +1,90 @@
+"""Which GPUs a reallocation still waits for: free ones, those others leave, and those others took. Pure
+but for the reservations made within one tick.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from pollux_slurm.model import ClusterSnapshot, ReallocationStep
+from pollux_slurm.store.contract import Reallocation
+
+_NOT_BEGUN = (ReallocationStep.PLANNED,)
+# From here until the job runs in its target, its target's GPUs are spoken for.
+_IN_MOTION = (
+    ReallocationStep.CHECKPOINT_REQUESTED,
+    ReallocationStep.CHECKPOINTED,
+    ReallocationStep.REQUEUED,
+    ReallocationStep.RESHAPED,
+    ReallocationStep.RELEASED,
+)
+
+
+class GpuBook:
+    """The GPUs of each node in one tick: in use, held by each job in flight, and reserved for it."""
+
+    def __init__(self, snapshot: ClusterSnapshot, open_reallocations: Sequence[Reallocation]) -> None:
+        self._open = {reallocation.id: reallocation for reallocation in open_reallocations}
+        self._available = {node.name: node.available for node in snapshot.nodes}
+        self._total = {node.name: node.num_gpus for node in snapshot.nodes}
+        self._free = {node.name: node.num_gpus - node.used_gpus for node in snapshot.nodes}
+        in_flight = {reallocation.slurm_job_id for reallocation in open_reallocations}
+        self._held = {
+            job.job_id: Counter(job.allocation.as_dict()) for job in snapshot.jobs if job.job_id in in_flight
+        }
+        self._reserved: dict[int, Counter[str]] = {}
+        for reallocation in open_reallocations:
+            if reallocation.step in _IN_MOTION:
+                self.reserve(reallocation)
+
+    @classmethod
+    def of(cls, snapshot: ClusterSnapshot, open_reallocations: Sequence[Reallocation]) -> GpuBook:
+        return cls(snapshot, open_reallocations)
+
+    def reserve(self, reallocation: Reallocation) -> None:
+        """Speak for the GPUs of the target that the job does not hold yet."""
+        self._reserved[reallocation.id] = self._needed(reallocation)
+
+    def is_free_for(self, reallocation: Reallocation) -> bool:
+        """Whether all that the target needs beyond what the job holds is free and spoken for by nobody."""
+        return not self._missing(reallocation)
+
+    def lost_to_neighbours(self, reallocation: Reallocation) -> bool:
+        """Whether the target can no longer be had, even when every job in flight has left."""
+        for node, gpus in reallocation.target.gpus_by_node:
+            if not self._available.get(node, False):
+                return True
+            leaving = sum(self._held.get(job_id, Counter())[node] for job_id in self._held)
+            if gpus > self._free.get(node, 0) + leaving:
+                return True
+        return False
+
+    def may_break_cycle(self, reallocation: Reallocation) -> bool:
+        """Whether to start although GPUs are missing, since otherwise all would wait for each other.
+
+        True for the oldest planned reallocation when nothing is in motion and what it misses is held by
+        other jobs that are planned to leave it: two jobs that swap places, for one.
+        """
+        if self._reserved:
+            return False
+        planned = [r for r in self._open.values() if r.step in _NOT_BEGUN and r.moves_running]
+        leaving: Counter[str] = Counter()
+        for other in planned:
+            if other.id != reallocation.id:
+                held = self._held.get(other.slurm_job_id, Counter())
+                leaving += held - Counter(other.target.as_dict())
+        solvable = not (self._missing(reallocation) - leaving)
+        return solvable and reallocation.id == min(r.id for r in planned)
+
+    def _needed(self, reallocation: Reallocation) -> Counter[str]:
+        held = self._held.get(reallocation.slurm_job_id, Counter())
+        return Counter(reallocation.target.as_dict()) - held
+
+    def _missing(self, reallocation: Reallocation) -> Counter[str]:
+        reserved: Counter[str] = Counter()
+        for other_id, gpus in self._reserved.items():
+            if other_id != reallocation.id:
+                reserved += gpus
+        free = Counter({node: gpus for node, gpus in self._free.items() if gpus > 0})
+        return self._needed(reallocation) - (free - reserved)

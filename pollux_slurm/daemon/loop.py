@@ -1,0 +1,250 @@
+"""The daemon: observe, decide, enact, at an interval; and the one place where a failed round is survived."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from pollux_slurm.config import DaemonConfig
+from pollux_slurm.daemon import observe
+from pollux_slurm.daemon.enact import Enactor
+from pollux_slurm.daemon.plan import planned_moves
+from pollux_slurm.errors import PolluxError, SlurmError, StoreError
+from pollux_slurm.model import Decision, Problem
+from pollux_slurm.policy import decide
+from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.store.contract import Store
+
+_log = logging.getLogger(__name__)
+
+
+class LeaseLostError(PolluxError):
+    """Another daemon acts now; this one must not give another command."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """What one round did. `skipped` names the reason when it acted on nothing."""
+
+    round_id: int | None = None
+    num_jobs: int = 0
+    num_moves: int = 0
+    skipped: str | None = None
+
+
+class Daemon:
+    """One scheduling daemon. `wall_clock` gives aware UTC times for the store, `monotonic` seconds for waits.
+
+    `stop` ends `run` at the next tick; what has begun is finished first, what has not is rolled back.
+    """
+
+    def __init__(
+        self,
+        *,
+        slurm: SlurmClient,
+        store: Store,
+        config: DaemonConfig,
+        owner: str,
+        wall_clock: Callable[[], datetime],
+        monotonic: Callable[[], float],
+        stop: threading.Event,
+        decide: Callable[[Problem], Decision] = decide,
+        seed: int = 0,
+    ) -> None:
+        self._slurm = slurm
+        self._store = store
+        self._config = config
+        self._owner = owner
+        self._clock = wall_clock
+        self._monotonic = monotonic
+        self._stop = stop
+        self._decide = decide
+        self._seed = seed
+        self._vanished: frozenset[str] = frozenset()
+        self._lease_until = float("-inf")
+        self.skipped_rounds: Counter[str] = Counter()
+        self._enactor = Enactor(
+            slurm=slurm, store=store, config=config, clock=wall_clock, guard=self._check_lease
+        )
+
+    # -------------------------------------------------------------------------------------------- one round
+
+    def round(self) -> RoundResult:
+        """Observe, decide and journal the moves; a picture that is not complete skips the round.
+
+        Invariant 4: whatever cannot be read in full, or fails on the way, is counted and logged, and
+        nothing is done.
+        """
+        try:
+            return self._round()
+        except SlurmError as error:
+            return self._skip("slurm", error)
+        except StoreError as error:
+            return self._skip("store", error)
+        except PolluxError as error:
+            return self._skip("policy" if not isinstance(error, LeaseLostError) else "lease", error)
+        except Exception as error:
+            _log.exception("round failed")
+            return self._skip("bug", error)
+
+    def _round(self) -> RoundResult:
+        self._renew_lease()
+        snapshot = self._slurm.snapshot()
+        now = self._clock()
+        refused = self._store.register_jobs(observe.registrations(snapshot, self._config.partitions), at=now)
+        for job_id in refused:
+            _log.warning("job %s: not registered: its Comment carries the token of another job", job_id)
+        seen, self._vanished = observe.observations(
+            snapshot, self._store.active_jobs(), vanished_before=self._vanished
+        )
+        self._store.observe_jobs(seen, at=now)
+        picture = observe.picture(snapshot, self._store.active_jobs())
+        problem = observe.problem(
+            picture, now=now, default_restart_delay_s=self._config.restart_delay_s, seed=self._seed
+        )
+        decision = self._decide(problem)
+        for job_id, reason in decision.excluded:
+            _log.warning("job %s: left as it is: %s", job_id, reason)
+        moves = planned_moves(picture, decision, max_in_flight=self._config.max_in_flight)
+        self._check_lease()
+        round_id = self._store.record_round(problem, decision, shadow=self._config.shadow, at=now)
+        verb = "would move" if self._config.shadow else "moves"
+        for move in moves:
+            _log.info(
+                "round %d: %s job %s %s → %s", round_id, verb, move.job.slurm.job_id, move.source, move.target
+            )
+            if not self._config.shadow:
+                self._store.plan_reallocation(
+                    move.job.slurm.job_id,
+                    source=move.source,
+                    target=move.target,
+                    moves_running=move.moves_running,
+                    from_restart_count=move.job.slurm.restart_count,
+                    round_id=round_id,
+                    at=self._clock(),
+                )
+        _log.info(
+            "round %d: %d jobs, fitness %.4g, %d to move",
+            round_id,
+            len(problem.jobs),
+            decision.fitness,
+            len(moves),
+        )
+        return RoundResult(round_id=round_id, num_jobs=len(problem.jobs), num_moves=len(moves))
+
+    def _skip(self, reason: str, error: Exception) -> RoundResult:
+        self.skipped_rounds[reason] += 1
+        _log.warning("round skipped (%s, %d so far): %s", reason, self.skipped_rounds[reason], error)
+        return RoundResult(skipped=f"{reason}: {error}")
+
+    # ---------------------------------------------------------------------------------------------- the loop
+
+    def run(self) -> None:
+        """Hold rounds at the interval and drive reallocations between them until `stop` is set."""
+        try:
+            while not self._stop.is_set():
+                if not self._wait_for_lease():
+                    break
+                next_round = self._monotonic() + self._config.interval_s
+                self.round()
+                while not self._stop.is_set() and (left := next_round - self._monotonic()) > 0:
+                    self._tick()
+                    self._stop.wait(min(self._config.tick_s, left))
+            self._settle_before_stop()
+        finally:
+            self._give_back_lease()
+
+    def run_once(self) -> RoundResult:
+        """Hold one round, and drive what is open to its end: every step of it has a time-out."""
+        try:
+            if not self._store.acquire_lease(self._owner, ttl_s=self._config.lease_ttl_s, at=self._clock()):
+                return self._skip("lease", LeaseLostError("another daemon holds the lease"))
+            result = self.round()
+            deadline = self._monotonic() + self._longest_reallocation_s
+            while not self._stop.is_set() and self._monotonic() < deadline and self._tick():
+                self._stop.wait(self._config.tick_s)
+            self._settle_before_stop()
+            return result
+        finally:
+            self._give_back_lease()
+
+    @property
+    def _longest_reallocation_s(self) -> float:
+        """Return the sum of the time-outs that one reallocation may run into."""
+        config = self._config
+        return (
+            2 * config.checkpoint_timeout_s
+            + config.requeue_timeout_s
+            + 2 * config.start_timeout_s
+            + config.first_report_timeout_s
+        )
+
+    def _tick(self) -> int:
+        """Advance what is in flight; return how many reallocations are open. A failure waits for the next."""
+        if self._config.shadow:
+            return 0
+        try:
+            self._renew_lease()
+            return self._enactor.tick()
+        except (SlurmError, StoreError, LeaseLostError) as error:
+            _log.warning("cannot go on with reallocations for now: %s", error)
+        except Exception:
+            _log.exception("tick failed")
+        return 1
+
+    def _settle_before_stop(self) -> None:
+        """Leave nothing half done: what has not begun is rolled back, a job that is held by us is let go."""
+        if self._config.shadow:
+            return
+        try:
+            self._enactor.roll_back_what_has_not_begun("the daemon was stopped")
+            deadline = self._monotonic() + self._config.requeue_timeout_s
+            pause = threading.Event()
+            while self._enactor.holds_a_job() and self._monotonic() < deadline:
+                self._tick()
+                pause.wait(self._config.tick_s)
+        except PolluxError as error:
+            _log.warning("stopped with reallocations open; the next daemon goes on with them: %s", error)
+
+    # ------------------------------------------------------------------------------------------------- lease
+
+    def _wait_for_lease(self) -> bool:
+        """Wait until this daemon holds the lease; False when it was stopped first."""
+        told = False
+        while not self._stop.is_set():
+            try:
+                self._renew_lease()
+                return True
+            except LeaseLostError:
+                if not told:
+                    _log.info("another daemon holds the lease; waiting")
+                    told = True
+            except StoreError as error:
+                _log.warning("the store cannot be reached: %s", error)
+            self._stop.wait(min(self._config.lease_ttl_s / 3, self._config.interval_s))
+        return False
+
+    def _renew_lease(self) -> None:
+        now = self._monotonic()
+        if now < self._lease_until - self._config.lease_ttl_s / 2:
+            return
+        if not self._store.acquire_lease(self._owner, ttl_s=self._config.lease_ttl_s, at=self._clock()):
+            self._lease_until = float("-inf")
+            raise LeaseLostError("another daemon holds the lease")
+        self._lease_until = now + self._config.lease_ttl_s
+
+    def _check_lease(self) -> None:
+        """Raise unless this daemon still holds the lease, as the store says right now (invariant 10)."""
+        if not self._store.holds_lease(self._owner, at=self._clock()):
+            self._lease_until = float("-inf")
+            raise LeaseLostError("the lease was taken over by another daemon")
+
+    def _give_back_lease(self) -> None:
+        try:
+            self._store.release_lease(self._owner)
+        except StoreError as error:
+            _log.warning("the lease could not be given back and runs out by itself: %s", error)

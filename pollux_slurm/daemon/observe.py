@@ -1,0 +1,256 @@
+"""Turn one complete read of Slurm and the store into the picture that a round decides on. Pure.
+
+A job is *managed* when its Comment carries terms, the store has registered it, and it may be moved at all.
+Everything else that holds GPUs, CPUs or memory is a neighbour whose share is taken off the nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from pollux_slurm.model import (
+    Allocation,
+    ClusterSnapshot,
+    JobState,
+    NodeCapacity,
+    Problem,
+    ProblemJob,
+    SlurmJob,
+)
+from pollux_slurm.slurm.terms import decode_comment
+from pollux_slurm.store.contract import JobObservation, JobRecord, JobRegistration, RunPhase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedJob:
+    """One adaptive job, as Slurm sees it now and as the store knows it."""
+
+    slurm: SlurmJob
+    record: JobRecord
+
+    @property
+    def in_flight(self) -> bool:
+        return self.record.open_reallocation is not None
+
+    @property
+    def has_reported_this_run(self) -> bool:
+        """Whether the run that Slurm shows has finished a step and told so."""
+        run = self.record.run
+        return (
+            run is not None
+            and run.restart_count == self.slurm.restart_count
+            and run.num_steps > 0
+            and run.phase is RunPhase.TRAINING
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What a round knows: the snapshot, the managed jobs, and what they may use of each node."""
+
+    snapshot: ClusterSnapshot
+    managed: tuple[ManagedJob, ...]
+    nodes: tuple[NodeCapacity, ...]
+
+
+def registrations(snapshot: ClusterSnapshot, partitions: Iterable[str] = ()) -> tuple[JobRegistration, ...]:
+    """Return the adaptive jobs of `snapshot`, in `partitions` if any are named, that are not over."""
+    wanted = frozenset(partitions)
+    found = []
+    for job in snapshot.jobs:
+        if job.state.is_over or (wanted and job.partition not in wanted):
+            continue
+        terms = decode_comment(job.comment)
+        if terms is None or job.submitted_at is None:
+            continue
+        gpus = max(job.requested_gpus, job.allocation.num_gpus, 1)
+        held_memory = sum(mb for _, mb in job.memory_mb_by_node)
+        found.append(
+            JobRegistration(
+                slurm_job_id=job.job_id,
+                terms=terms,
+                name=job.name,
+                user_name=job.user_name,
+                user_id=job.user_id,
+                account=job.account,
+                partition=job.partition,
+                cpus_per_gpu=job.cpus_per_gpu or max(math.ceil(job.num_cpus / gpus), 1),
+                memory_per_gpu_mb=job.memory_per_gpu_mb or math.ceil(held_memory / gpus),
+                submitted_at=job.submitted_at,
+            )
+        )
+    return tuple(found)
+
+
+def observations(
+    snapshot: ClusterSnapshot, records: Iterable[JobRecord], *, vanished_before: frozenset[str]
+) -> tuple[tuple[JobObservation, ...], frozenset[str]]:
+    """Return what `snapshot` says of the registered jobs, and the ids that slurmctld no longer knows.
+
+    A job that is missing for the second read in a row (`vanished_before`) is over: slurmctld forgets a job
+    MinJobAge after its end. What its last run reported tells how it ended.
+    """
+    by_id = {job.job_id: job for job in snapshot.jobs}
+    seen, missing = [], set()
+    for record in records:
+        job = by_id.get(record.slurm_job_id)
+        if job is not None:
+            seen.append(
+                JobObservation(
+                    slurm_job_id=job.job_id,
+                    state=job.state,
+                    allocation=job.allocation,
+                    started_at=job.started_at,
+                    ended_at=job.ended_at if job.state.is_over else None,
+                )
+            )
+            continue
+        missing.add(record.slurm_job_id)
+        if record.slurm_job_id in vanished_before:
+            finished = record.run is not None and record.run.phase is RunPhase.FINISHED
+            seen.append(
+                JobObservation(
+                    slurm_job_id=record.slurm_job_id,
+                    state=JobState.COMPLETED if finished else JobState.FAILED,
+                    allocation=Allocation(),
+                    started_at=record.started_at,
+                    ended_at=snapshot.read_at,
+                )
+            )
+    return tuple(seen), frozenset(missing)
+
+
+def picture(snapshot: ClusterSnapshot, records: Iterable[JobRecord]) -> Picture:
+    """Join the snapshot with the store's records of active jobs."""
+    by_id = {job.job_id: job for job in snapshot.jobs}
+    managed = tuple(
+        ManagedJob(slurm=by_id[record.slurm_job_id], record=record)
+        for record in records
+        if record.slurm_job_id in by_id and not by_id[record.slurm_job_id].state.is_over
+    )
+    return Picture(snapshot=snapshot, managed=managed, nodes=node_capacities(snapshot, managed))
+
+
+def node_capacities(snapshot: ClusterSnapshot, managed: Iterable[ManagedJob]) -> tuple[NodeCapacity, ...]:
+    """Return what managed jobs may use of each node: its total less what its neighbours hold.
+
+    Neighbours hold what the node has in use beyond the managed jobs' part. A managed job that started
+    between the read of the jobs and that of the nodes counts as a neighbour for this one round, which errs
+    on the safe side.
+    """
+    gpus: defaultdict[str, int] = defaultdict(int)
+    cpus: defaultdict[str, int] = defaultdict(int)
+    memory_mb: defaultdict[str, int] = defaultdict(int)
+    for job in managed:
+        for used, held in (
+            (gpus, job.slurm.allocation.gpus_by_node),
+            (cpus, job.slurm.cpus_by_node),
+            (memory_mb, job.slurm.memory_mb_by_node),
+        ):
+            for node, amount in held:
+                used[node] += amount
+    return tuple(
+        NodeCapacity(
+            name=node.name,
+            gpu_type=node.gpu_type,
+            num_gpus=_left(node.num_gpus, node.used_gpus, gpus[node.name]),
+            num_cpus=_left(node.num_cpus, node.used_cpus, cpus[node.name]),
+            memory_mb=_left(node.memory_mb, node.used_memory_mb, memory_mb[node.name]),
+            accepts_new=node.available,
+        )
+        for node in snapshot.nodes
+    )
+
+
+def _left(total: int, used: int, used_by_managed: int) -> int:
+    return max(total - max(used - used_by_managed, 0), 0)
+
+
+def problem(picture: Picture, *, now: datetime, default_restart_delay_s: float, seed: int) -> Problem:
+    """Build the scheduling problem of a round: who takes part, who is pinned, and with what history.
+
+    A job in flight is pinned at its target, so that nobody else is promised those GPUs. A running job is
+    pinned until its current run has reported a step: before that it has no checkpoint to lose and no model
+    to decide by. A job that its owner or an admin holds takes no part: the hand wins.
+    """
+    partition_nodes: defaultdict[str, set[str]] = defaultdict(set)
+    for node in picture.snapshot.nodes:
+        for partition in node.partitions:
+            partition_nodes[partition].add(node.name)
+
+    jobs = []
+    for job in picture.managed:
+        placed = _placement(job)
+        if placed is None:
+            continue
+        current, pinned = placed
+        record = job.record
+        jobs.append(
+            ProblemJob(
+                job_id=job.slurm.job_id,
+                model=record.model,
+                min_gpus=record.terms.min_gpus,
+                max_gpus=record.terms.max_gpus,
+                cpus_per_gpu=record.cpus_per_gpu,
+                memory_per_gpu_mb=record.memory_per_gpu_mb,
+                age_s=max((now - record.submitted_at).total_seconds(), 0.0),
+                num_restarts=record.num_restarts,
+                restart_delay_s=record.mean_restart_delay_s or default_restart_delay_s,
+                current=current,
+                pinned=pinned,
+                partition_nodes=frozenset(partition_nodes[job.slurm.partition]) or None,
+            )
+        )
+    return Problem(nodes=_with_room_for_pinned(picture.nodes, jobs), jobs=tuple(jobs), seed=seed)
+
+
+def _placement(job: ManagedJob) -> tuple[Allocation, bool] | None:
+    """Return what the job counts as holding and whether it is pinned there; None when it takes no part."""
+    reallocation = job.record.open_reallocation
+    if reallocation is not None:
+        return reallocation.target, True
+    if job.slurm.state is JobState.PENDING:
+        if job.slurm.held or job.slurm.unschedulable_reason is not None:
+            return None
+        return Allocation(), False
+    if not job.slurm.allocation:
+        return None
+    movable = (
+        job.slurm.state is JobState.RUNNING
+        and job.slurm.unschedulable_reason is None
+        and job.has_reported_this_run
+    )
+    return job.slurm.allocation, not movable
+
+
+def _with_room_for_pinned(
+    nodes: tuple[NodeCapacity, ...], jobs: Iterable[ProblemJob]
+) -> tuple[NodeCapacity, ...]:
+    """Raise a node's capacity to what is pinned there.
+
+    A neighbour may have taken GPUs that a job in flight was promised; that job's own way back deals with
+    it, and the others must still get a problem that has a solution.
+    """
+    gpus: defaultdict[str, int] = defaultdict(int)
+    cpus: defaultdict[str, int] = defaultdict(int)
+    memory_mb: defaultdict[str, int] = defaultdict(int)
+    for job in jobs:
+        for node, count in job.current.gpus_by_node:
+            gpus[node] += count
+            cpus[node] += count * job.cpus_per_gpu
+            memory_mb[node] += count * job.memory_per_gpu_mb
+    return tuple(
+        NodeCapacity(
+            name=node.name,
+            gpu_type=node.gpu_type,
+            num_gpus=max(node.num_gpus, gpus[node.name]),
+            num_cpus=max(node.num_cpus, cpus[node.name]),
+            memory_mb=max(node.memory_mb, memory_mb[node.name]),
+            accepts_new=node.accepts_new,
+        )
+        for node in nodes
+    )
