@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import NoReturn
 
 import typer
+from typer.exceptions import TyperException
 
 from pollux_slurm import __version__
 from pollux_slurm.cli.daemon import daemon
@@ -41,12 +43,26 @@ app.command()(status)
 
 
 def main() -> None:
-    """Run the command line; errors raised on purpose become one line and an exit code."""
+    """Run the command line; every mistake becomes one line and an exit code, never a traceback."""
     try:
-        app()
+        code = app(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
     except PolluxError as error:
-        print(f"pollux: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _fail(str(error), error.exit_code)
+    except TyperException as error:
+        _fail(f"{_message(error)} (see: pollux --help)", getattr(error, "exit_code", 2))
+    except (typer.Abort, KeyboardInterrupt):
+        _fail("interrupted", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+
+
+def _fail(message: str, exit_code: int) -> NoReturn:
+    print("pollux: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(exit_code)
+
+
+def _message(error: TyperException) -> str:
+    format_message = getattr(error, "format_message", None)
+    return str(format_message()) if format_message is not None else str(error)
