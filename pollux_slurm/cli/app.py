@@ -50,7 +50,11 @@ def main() -> None:
     except PolluxError as error:
         _fail(str(error), error.exit_code)
     except TyperException as error:
-        _fail(f"{_message(error)} (see: pollux --help)", getattr(error, "exit_code", 2))
+        code = getattr(error, "exit_code", 2)
+        message = _message(error)
+        if not message:  # no command was given, and the help has been printed instead
+            sys.exit(code)
+        _fail(f"{message} (see: pollux --help)", code)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
     except BrokenPipeError:
