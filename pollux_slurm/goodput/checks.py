@@ -1,0 +1,75 @@
+"""What a goodput model must satisfy before anything is computed from it (invariant 7)."""
+
+from __future__ import annotations
+
+from pollux_slurm.errors import InvalidModelError
+from pollux_slurm.model import BatchLimits, GoodputModel, GradientStatistics, ThroughputParameters
+
+MAX_TIME_S = 1e6
+MAX_BATCH_SIZE = 10**9
+MAX_GPUS = 10**6
+MAX_STATISTIC = 1e30
+MIN_PASS_TIME_S = 1e-9
+
+
+def check_model(model: GoodputModel) -> None:
+    """Raise `InvalidModelError`, naming the field, unless every number is one that a job can have.
+
+    A model may come from a stranger, so types are checked too: a text or a truth value is not a number.
+    """
+    check_limits(model.limits)
+    if model.statistics is not None:
+        _check_statistics(model.statistics)
+    if model.throughput is not None:
+        _check_throughput(model.throughput)
+    gpus = _whole("max_gpus_seen", model.max_gpus_seen, 0, MAX_GPUS)
+    _whole("max_nodes_seen", model.max_nodes_seen, 0, gpus)
+
+
+def check_limits(limits: BatchLimits) -> None:
+    """Raise `InvalidModelError` unless the batch limits are whole, positive and leave something to choose."""
+    initial = _whole("limits.initial_batch_size", limits.initial_batch_size, 1, MAX_BATCH_SIZE)
+    largest = initial
+    if limits.max_batch_size is not None:
+        largest = _whole("limits.max_batch_size", limits.max_batch_size, initial, MAX_BATCH_SIZE)
+    smallest_atomic = _whole("limits.min_atomic", limits.min_atomic, 1, largest)
+    if limits.max_atomic is not None:
+        _whole("limits.max_atomic", limits.max_atomic, smallest_atomic, MAX_BATCH_SIZE)
+    if not isinstance(limits.accumulation, bool):
+        raise InvalidModelError(f"limits.accumulation must be true or false, not {limits.accumulation!r}")
+
+
+def _check_statistics(statistics: GradientStatistics) -> None:
+    _real("statistics.sqr", statistics.sqr, 0.0, MAX_STATISTIC)
+    _real("statistics.var", statistics.var, 0.0, MAX_STATISTIC)
+
+
+def _check_throughput(theta: ThroughputParameters) -> None:
+    for name in ("alpha_g", "beta_g", "alpha_n", "beta_n", "alpha_l", "beta_l"):
+        _real(f"throughput.{name}", getattr(theta, name), 0.0, MAX_TIME_S)
+    _real("throughput.gamma", theta.gamma, 1.0, 10.0)
+    if theta.alpha_g + theta.beta_g < MIN_PASS_TIME_S:
+        raise InvalidModelError(
+            "throughput.alpha_g + throughput.beta_g, the time of a pass over one example, must be at least "
+            f"{MIN_PASS_TIME_S:g} s, not {theta.alpha_g + theta.beta_g:g}"
+        )
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidModelError(f"{name} must be a whole number from {low} to {high}, not {_shown(value)}")
+    return value
+
+
+def _real(name: str, value: object, low: float, high: float) -> None:
+    # NaN fails every comparison, and an integer beyond a float's range is still compared exactly.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise InvalidModelError(f"{name} must be a number from {low:g} to {high:g}, not {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    """Return a short text of a stranger's value; a number of a million digits is not printed."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**18:
+        return "a number beyond 1e18"
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,51 @@
+"""How much an example is worth at a larger batch: statistical efficiency (Pollux, OSDI 2021, section 3.1).
+
+M0 is the initial batch size, M another one, scale = M/M0; `sqr` and `var` are |G|² and tr(Σ) at batch M0.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.model import GradientStatistics
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def noise_scale(statistics: GradientStatistics, initial_batch_size: int) -> float:
+    """Return φ = M0·tr(Σ)/|G|², in examples; infinite where the gradient is nothing but noise.
+
+    0 when both are 0 (nothing was estimated), which counts a larger batch as worth nothing.
+    """
+    if statistics.sqr > 0:
+        return initial_batch_size * statistics.var / statistics.sqr
+    return math.inf if statistics.var > 0 else 0.0
+
+
+def gain(
+    statistics: GradientStatistics | None, initial_batch_size: int, batch_size: npt.ArrayLike
+) -> FloatArray:
+    """Return the AdaScale gain r = (var + sqr)/(var/scale + sqr): scale-invariant iterations per step.
+
+    Between 1 and scale for M ≥ M0. 1 without statistics and wherever noise made the denominator ≤ 0.
+    """
+    scale = np.asarray(batch_size, dtype=np.float64) / initial_batch_size
+    if statistics is None:
+        return np.ones_like(scale)
+    denominator = statistics.var / scale + statistics.sqr
+    numerator = np.full_like(denominator, statistics.var + statistics.sqr)
+    return np.divide(numerator, denominator, out=np.ones_like(scale), where=denominator > 0)
+
+
+def efficiency(
+    statistics: GradientStatistics | None, initial_batch_size: int, batch_size: npt.ArrayLike
+) -> FloatArray:
+    """Return EFFICIENCY(M) = r/scale = (φ + M0)/(φ + M) (Pollux eq. 7), in (0, 1] for M ≥ M0.
+
+    Without statistics it is M0/M: until noise was measured, a larger batch is not believed to help.
+    """
+    scale = np.asarray(batch_size, dtype=np.float64) / initial_batch_size
+    return gain(statistics, initial_batch_size, batch_size) / scale

@@ -1,0 +1,194 @@
+"""The best (M, m, s) for many (job, configuration) pairs at once, exact over the integers.
+
+Legend: B pairs of a job and a configuration; S choices, one for each pair and number of passes worth trying;
+K replicas, N nodes, m atomic batch, P = s + 1 passes, M global batch, M0 and M_max its bounds, A the largest
+atomic batch.
+
+With K and P fixed, the goodput of M = K·P·m is
+
+    M/T(m) · (var + sqr)·M0 / (var·M0 + sqr·M),    T(m) = s·T_grad(m) + (T_grad(m)^γ + T_sync^γ)^(1/γ).
+
+Its logarithm grows with m exactly while
+
+    (var·M0 + sqr·K·P·m) · e(m) < var·M0,    e(m) = m·T'(m)/T(m).
+
+The elasticity e never falls with m: it is the mean of those of T_grad and of the last pass, weighted by their
+times; both rise, and the weight moves towards the larger one. So the goodput has one hill over m, and halving
+the interval by the sign above finds its integer top without trying the others.
+
+More passes than A demands only add α_g, so P runs from the fewest passes that reach M0 to the fewest that
+reach M_max (two at least for one replica, which needs two passes to estimate its noise).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+# How many numbers of passes are tried for one pair. Sane limits need far fewer; it bounds the work that a
+# hostile report (M_max of 1e9, m ≤ 1) can cause.
+MAX_PASSES_TRIED = 256
+_SHORTEST_STEP_S = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pairs:
+    """B pairs as columns: θ, statistics and limits of the job, sync time and size of the configuration.
+
+    `largest` is M_max, and 0 where the batch is fixed; `max_atomic` is 0 where unbounded.
+    """
+
+    alpha_g: FloatArray
+    beta_g: FloatArray
+    gamma: FloatArray
+    sync_s: FloatArray
+    sqr: FloatArray
+    var: FloatArray
+    num_gpus: IntArray
+    initial: IntArray
+    largest: IntArray
+    min_atomic: IntArray
+    max_atomic: IntArray
+    accumulation: BoolArray
+
+    def take(self, index: npt.NDArray[np.intp]) -> Pairs:
+        """Return the pairs at `index`, in that order."""
+        return Pairs(**{name: getattr(self, name)[index] for name in self.__dataclass_fields__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Best:
+    """B answers. `goodput` is 0 (and M, m are 0) where no batch is allowed at this configuration."""
+
+    goodput: FloatArray
+    step_time_s: FloatArray
+    efficiency: FloatArray
+    global_batch_size: IntArray
+    atomic_batch_size: IntArray
+    accumulation_steps: IntArray
+
+
+def search(pairs: Pairs) -> Best:
+    """Return the batch with the highest goodput for each pair; ties go to fewer passes, smaller batches."""
+    size = len(pairs.num_gpus)
+    whole, whole_passes, whole_m, whole_fits = _exactly_initial(pairs)
+    owner, passes, low, high = _choices(pairs)
+
+    chosen = pairs.take(owner)
+    atomic = _top(chosen, passes, low, high)
+    below = np.maximum(atomic - 1, low)
+    step, efficiency = _rate(chosen, passes, atomic, chosen.num_gpus * passes * atomic)
+    step_below, efficiency_below = _rate(chosen, passes, below, chosen.num_gpus * passes * below)
+    goodput = chosen.num_gpus * passes * atomic / step * efficiency
+    goodput_below = chosen.num_gpus * passes * below / step_below * efficiency_below
+    down = goodput_below >= goodput
+    goodput = np.where(down, goodput_below, goodput)
+    step = np.where(down, step_below, step)
+    efficiency = np.where(down, efficiency_below, efficiency)
+    atomic = np.where(down, below, atomic)
+
+    # Exactly M0, split unevenly: the only choice of a fixed batch, and the way out where K·P divides no
+    # batch size between M0 and M_max.
+    step_0, efficiency_0 = _rate(pairs, whole_passes, whole_m, whole)
+    best = Best(
+        goodput=np.where(whole_fits, whole / step_0 * efficiency_0, 0.0),
+        step_time_s=np.where(whole_fits, step_0, 0.0),
+        efficiency=np.where(whole_fits, efficiency_0, 0.0),
+        global_batch_size=np.where(whole_fits, whole, 0),
+        atomic_batch_size=np.where(whole_fits, whole_m, 0),
+        accumulation_steps=np.where(whole_fits, whole_passes - 1, 0),
+    )
+    if len(owner):
+        first = _first_best(owner, goodput, size)
+        pair = owner[first]
+        best.goodput[pair] = goodput[first]
+        best.step_time_s[pair] = step[first]
+        best.efficiency[pair] = efficiency[first]
+        best.global_batch_size[pair] = (chosen.num_gpus * passes * atomic)[first]
+        best.atomic_batch_size[pair] = atomic[first]
+        best.accumulation_steps[pair] = passes[first] - 1
+    return best
+
+
+def _exactly_initial(pairs: Pairs) -> tuple[IntArray, IntArray, IntArray, BoolArray]:
+    """Return M0, its fewest passes P, m = ⌈M0/(K·P)⌉, and whether all K·P parts get an example."""
+    whole = pairs.initial
+    bound = np.where(pairs.max_atomic > 0, pairs.max_atomic, whole)
+    passes = np.maximum(_ceil_div(whole, pairs.num_gpus * bound), 1)
+    atomic = _ceil_div(whole, pairs.num_gpus * passes)
+    fits = (
+        (pairs.num_gpus * passes <= whole)
+        & ((passes == 1) | pairs.accumulation)
+        & (atomic >= pairs.min_atomic)
+        & (atomic <= bound)
+    )
+    return whole, passes, atomic, fits
+
+
+def _choices(pairs: Pairs) -> tuple[npt.NDArray[np.intp], IntArray, IntArray, IntArray]:
+    """Return for each of S choices its pair, its passes P, and the range of m that keeps M within bounds."""
+    adaptive = pairs.largest > 0
+    bound = np.where(pairs.max_atomic > 0, np.minimum(pairs.max_atomic, pairs.largest), pairs.largest)
+    bound = np.maximum(bound, 1)
+    fewest = np.maximum(_ceil_div(pairs.initial, pairs.num_gpus * bound), 1)
+    most = np.maximum(_ceil_div(pairs.largest, pairs.num_gpus * bound), np.where(pairs.num_gpus == 1, 2, 1))
+    most = np.minimum(np.where(pairs.accumulation, most, 1), fewest + MAX_PASSES_TRIED - 1)
+    count = np.where(adaptive, np.maximum(most - fewest + 1, 0), 0)
+
+    owner = np.repeat(np.arange(len(count)), count)
+    position = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+    passes = fewest[owner] + position
+    gpus, initial = pairs.num_gpus[owner], pairs.initial[owner]
+    low = np.maximum(pairs.min_atomic[owner], _ceil_div(initial, gpus * passes))
+    high = np.minimum(bound[owner], pairs.largest[owner] // (gpus * passes))
+    # One replica and one pass: the noise cannot be estimated, so the batch stays M0.
+    alone = (gpus == 1) & (passes == 1)
+    high = np.where(alone, np.minimum(high, initial), high)
+    keep = low <= high
+    return owner[keep], passes[keep], low[keep], high[keep]
+
+
+def _top(pairs: Pairs, passes: IntArray, low: IntArray, high: IntArray) -> IntArray:
+    """Return the first m of each range from which the goodput grows no more (`high` if it always grows)."""
+    floor, ceiling = low.copy(), high.copy()
+    steps = passes - 1
+    noise = pairs.var * pairs.initial
+    slope = pairs.sqr * pairs.num_gpus * passes
+    while np.any(floor < ceiling):
+        middle = (floor + ceiling) // 2
+        grad = np.maximum(pairs.alpha_g + pairs.beta_g * middle, _SHORTEST_STEP_S)
+        power = (pairs.sync_s / grad) ** pairs.gamma
+        last = grad * (1.0 + power) ** (1.0 / pairs.gamma)
+        elasticity = pairs.beta_g * middle * (steps + last / grad / (1.0 + power)) / (steps * grad + last)
+        enough = (noise + slope * middle) * elasticity >= noise
+        ceiling = np.where(enough, middle, ceiling)
+        floor = np.where(enough, floor, np.minimum(middle + 1, ceiling))
+    return np.asarray(floor, dtype=np.int64)
+
+
+def _rate(pairs: Pairs, passes: IntArray, atomic: IntArray, batch: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Return the step time and the efficiency of each choice."""
+    grad = np.maximum(pairs.alpha_g + pairs.beta_g * atomic, _SHORTEST_STEP_S)
+    longer, shorter = np.maximum(grad, pairs.sync_s), np.minimum(grad, pairs.sync_s)
+    last = longer * (1.0 + (shorter / longer) ** pairs.gamma) ** (1.0 / pairs.gamma)
+    scale = batch / pairs.initial
+    denominator = pairs.var + pairs.sqr * scale
+    efficiency = np.divide(pairs.var + pairs.sqr, denominator, out=1.0 / scale, where=denominator > 0)
+    return (passes - 1) * grad + last, efficiency
+
+
+def _first_best(owner: npt.NDArray[np.intp], goodput: FloatArray, size: int) -> npt.NDArray[np.intp]:
+    """Return, for each owner that has choices, the index of its first one with the highest goodput."""
+    order = np.lexsort((np.arange(len(owner)), -goodput, owner))
+    _, first = np.unique(owner[order], return_index=True)
+    return np.asarray(order[first], dtype=np.intp)
+
+
+def _ceil_div(numerator: IntArray, denominator: IntArray) -> IntArray:
+    return -(-numerator // denominator)

@@ -1,0 +1,183 @@
+"""Goodput of jobs in configurations: the best batch, and tables over many jobs and configurations.
+
+Legend: J jobs, C configurations; K replicas on N nodes, atomic batch m, accumulation steps s, global batch M.
+
+A batch is allowed when (Pollux section 4.1)
+
+- *fixed* (no `max_batch_size`): M is exactly M0 on any K ≤ M0, in the fewest passes for which
+  m = ⌈M0/(K·(s+1))⌉ ≤ max_atomic; more than one pass needs `accumulation`. Local batches may be uneven:
+  every pass of every replica gets m examples or one less. Efficiency is 1.
+- *adaptive*: M = K·m·(s+1) with M0 ≤ M ≤ M_max and min_atomic ≤ m ≤ max_atomic, and s ≥ 1 for one replica
+  with M > M0. Where no such M exists because K·(s+1) divides none, M is M0 as above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.goodput.efficiency import efficiency
+from pollux_slurm.goodput.search import Best, Pairs, search
+from pollux_slurm.goodput.throughput import iteration_time_s
+from pollux_slurm.model import BatchChoice, Configuration, GoodputModel
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodputEstimate:
+    """What one batch choice yields: throughput in examples/s, goodput = throughput × efficiency."""
+
+    batch: BatchChoice
+    throughput: float
+    efficiency: float
+    goodput: float
+    step_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GoodputTable:
+    """The best batch of each job in each configuration: arrays of shape `(J, C)`.
+
+    `goodput` is 0 where no batch is allowed, the entry was masked out, or the job has no throughput model.
+    """
+
+    goodput: FloatArray
+    step_time_s: FloatArray
+    efficiency: FloatArray
+    global_batch_size: IntArray
+    atomic_batch_size: IntArray
+    accumulation_steps: IntArray
+
+    def estimate(self, job: int, configuration: int) -> GoodputEstimate | None:
+        """Return the entry of job `job` in configuration `configuration`, None where its goodput is 0."""
+        at = (job, configuration)
+        if not self.goodput[at] > 0:
+            return None
+        batch = BatchChoice(
+            global_batch_size=int(self.global_batch_size[at]),
+            atomic_batch_size=int(self.atomic_batch_size[at]),
+            accumulation_steps=int(self.accumulation_steps[at]),
+        )
+        step_time_s = float(self.step_time_s[at])
+        return GoodputEstimate(
+            batch=batch,
+            throughput=batch.global_batch_size / step_time_s,
+            efficiency=float(self.efficiency[at]),
+            goodput=float(self.goodput[at]),
+            step_time_s=step_time_s,
+        )
+
+
+def best_batch(model: GoodputModel, configuration: Configuration) -> GoodputEstimate | None:
+    """Return the batch with the highest goodput, None without a throughput model or an allowed batch."""
+    return goodput_table([model], [configuration]).estimate(0, 0)
+
+
+def evaluate(model: GoodputModel, configuration: Configuration, batch: BatchChoice) -> GoodputEstimate | None:
+    """Return what `batch` yields in `configuration`, allowed or not; None without a throughput model."""
+    if model.throughput is None or not _is_possible(configuration):
+        return None
+    step_time_s = float(
+        iteration_time_s(
+            model.throughput,
+            configuration.num_nodes,
+            configuration.num_gpus,
+            batch.atomic_batch_size,
+            batch.accumulation_steps,
+        )
+    )
+    throughput = batch.global_batch_size / step_time_s
+    worth = float(efficiency(model.statistics, model.limits.initial_batch_size, batch.global_batch_size))
+    return GoodputEstimate(
+        batch=batch,
+        throughput=throughput,
+        efficiency=worth,
+        goodput=throughput * worth,
+        step_time_s=step_time_s,
+    )
+
+
+def goodput_table(
+    models: Sequence[GoodputModel | None],
+    configurations: Sequence[Configuration],
+    *,
+    mask: BoolArray | None = None,
+) -> GoodputTable:
+    """Return the best batch of every model in every configuration.
+
+    `mask`, of shape `(J, C)`, tells which entries are wanted; the others are 0 and cost nothing. Models are
+    taken as they are: run `check_model` on a stranger's first.
+    """
+    shape = (len(models), len(configurations))
+    wanted = np.ones(shape, dtype=bool) if mask is None else mask.copy()
+    wanted &= np.array([model is not None and model.throughput is not None for model in models])[:, None]
+    wanted &= np.array([_is_possible(c) for c in configurations], dtype=bool)[None, :]
+    jobs, columns = np.nonzero(wanted)
+    best = search(_pairs(models, configurations, jobs, columns))
+
+    table = {name: np.zeros(shape, dtype=getattr(best, name).dtype) for name in Best.__dataclass_fields__}
+    for name, values in table.items():
+        values[jobs, columns] = getattr(best, name)
+    return GoodputTable(**table)
+
+
+def _is_possible(configuration: Configuration) -> bool:
+    return 1 <= configuration.num_nodes <= configuration.num_gpus
+
+
+def _pairs(
+    models: Sequence[GoodputModel | None],
+    configurations: Sequence[Configuration],
+    jobs: npt.NDArray[np.intp],
+    columns: npt.NDArray[np.intp],
+) -> Pairs:
+    real = np.zeros((len(models), 9))
+    whole = np.zeros((len(models), 5), dtype=np.int64)
+    for row, model in enumerate(models):
+        if model is None or model.throughput is None:
+            continue
+        theta, limits, statistics = model.throughput, model.limits, model.statistics
+        real[row] = (
+            theta.alpha_g,
+            theta.beta_g,
+            theta.gamma,
+            theta.alpha_n,
+            theta.beta_n,
+            theta.alpha_l,
+            theta.beta_l,
+            statistics.sqr if statistics is not None else 0.0,
+            statistics.var if statistics is not None else 0.0,
+        )
+        whole[row] = (
+            limits.initial_batch_size,
+            limits.max_batch_size or 0,
+            limits.min_atomic,
+            limits.max_atomic or 0,
+            limits.accumulation,
+        )
+    sizes = np.array([(c.num_nodes, c.num_gpus) for c in configurations], dtype=np.int64).reshape(-1, 2)
+    nodes, gpus = sizes[columns, 0], sizes[columns, 1]
+    of_job, limit = real[jobs].T, whole[jobs].T
+    further = np.maximum(gpus - 2, 0)
+    alpha = np.where(nodes > 1, of_job[3], of_job[5])
+    beta = np.where(nodes > 1, of_job[4], of_job[6])
+    return Pairs(
+        alpha_g=of_job[0],
+        beta_g=of_job[1],
+        gamma=of_job[2],
+        sync_s=np.where(gpus > 1, alpha + beta * further, 0.0),
+        sqr=of_job[7],
+        var=of_job[8],
+        num_gpus=gpus,
+        initial=limit[0],
+        largest=limit[1],
+        min_atomic=limit[2],
+        max_atomic=limit[3],
+        accumulation=limit[4] > 0,
+    )
