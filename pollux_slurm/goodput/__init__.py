@@ -5,17 +5,21 @@ Pure functions of numpy and scipy, after Pollux (OSDI 2021), section 3.
 
 from pollux_slurm.goodput.checks import check_limits, check_model
 from pollux_slurm.goodput.efficiency import efficiency, gain, noise_scale
+from pollux_slurm.goodput.fitting import FitResult, Observation, fit_throughput
 from pollux_slurm.goodput.table import GoodputEstimate, GoodputTable, best_batch, evaluate, goodput_table
 from pollux_slurm.goodput.throughput import gradient_time_s, iteration_time_s, sync_time_s
 
 __all__ = [
+    "FitResult",
     "GoodputEstimate",
     "GoodputTable",
+    "Observation",
     "best_batch",
     "check_limits",
     "check_model",
     "efficiency",
     "evaluate",
+    "fit_throughput",
     "gain",
     "goodput_table",
     "gradient_time_s",
