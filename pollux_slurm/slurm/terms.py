@@ -1,0 +1,123 @@
+"""Put a job's terms into its Slurm Comment, behind the user's own words, and read them back.
+
+Grammar (one word, no blanks inside; fields in any order, each at most once, `sha256` required):
+
+    comment = [user's text, " "] payload
+    payload = "pollux/1:" field *("," field)
+    field   = "sha256=" 64 lower-case hex | "min=" count | "max=" count | "unconfirmed=" ("0" | "1")
+    count   = a decimal number from 1 to 1000000, without leading zeros
+
+Any user can write any text into the Comment of their own job, so reading never raises: a comment is a fixed
+job's, or an adaptive job's, or damaged, and then says why.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pollux_slurm.errors import UsageError
+from pollux_slurm.model import JobTerms
+
+MAX_GPUS = 1_000_000
+
+_VERSION = "pollux/1:"
+# A word that starts like a payload of any version: one of another version must not pass for user text.
+_PAYLOAD = re.compile(r"(?<!\S)pollux/[0-9]+:\S*")
+_FIELDS = {
+    "sha256": re.compile(r"[0-9a-f]{64}"),
+    "min": re.compile(r"[1-9][0-9]{0,6}"),
+    "max": re.compile(r"[1-9][0-9]{0,6}"),
+    "unconfirmed": re.compile(r"[01]"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedComment:
+    """A Comment taken apart. `problem` says why a payload that was found cannot be used (no `terms` then)."""
+
+    user_text: str
+    terms: JobTerms | None
+    problem: str | None = None
+
+
+def encode_comment(user_comment: str, terms: JobTerms) -> str:
+    """Return `user_comment` with `terms` behind it; terms that it already carried are replaced.
+
+    Raises `UsageError` for terms that `parse_comment` would refuse.
+    """
+    fields = [f"sha256={terms.token_sha256}", f"min={terms.min_gpus}"]
+    if terms.max_gpus is not None:
+        fields.append(f"max={terms.max_gpus}")
+    if terms.allow_unconfirmed:
+        fields.append("unconfirmed=1")
+    payload = _VERSION + ",".join(fields)
+    checked = _parse_payload(payload)
+    if isinstance(checked, str):
+        raise UsageError(f"these terms cannot be put into a job's Comment: {checked}")
+    text = user_part(user_comment)
+    return f"{text} {payload}" if text else payload
+
+
+def decode_comment(comment: str) -> JobTerms | None:
+    """Return the terms of an adaptive job; None for any other comment, damaged ones included."""
+    return parse_comment(comment).terms
+
+
+def user_part(comment: str) -> str:
+    """Return the user's own text of a comment."""
+    return parse_comment(comment).user_text
+
+
+def parse_comment(comment: str) -> ParsedComment:
+    """Take a comment apart. Never raises, whatever the text."""
+    payloads = list(_PAYLOAD.finditer(comment))
+    if not payloads:
+        return ParsedComment(user_text=comment, terms=None)
+    user_text = _without(comment, payloads)
+    if len(payloads) > 1:
+        return ParsedComment(user_text=user_text, terms=None, problem="more than one pollux payload")
+    parsed = _parse_payload(payloads[0].group())
+    if isinstance(parsed, str):
+        return ParsedComment(user_text=user_text, terms=None, problem=parsed)
+    return ParsedComment(user_text=user_text, terms=parsed)
+
+
+def _without(comment: str, payloads: list[re.Match[str]]) -> str:
+    """Cut the payloads out, each with the one blank that `encode_comment` put before it."""
+    kept, end = [], 0
+    for payload in payloads:
+        before = comment[end : payload.start()]
+        kept.append(before.removesuffix(" "))
+        end = payload.end()
+    return "".join([*kept, comment[end:]])
+
+
+def _parse_payload(payload: str) -> JobTerms | str:
+    """Return the terms, or what is wrong with them."""
+    if not payload.startswith(_VERSION):
+        return f"payload of an unknown version: {payload[:20]!r}"
+    values: dict[str, str] = {}
+    for field in payload.removeprefix(_VERSION).split(","):
+        key, _, value = field.partition("=")
+        if key not in _FIELDS:
+            return f"unknown field {key[:20]!r}"
+        if key in values:
+            return f"field {key!r} stands there twice"
+        if not _FIELDS[key].fullmatch(value):
+            return f"field {key!r} has the value {value[:70]!r}"
+        values[key] = value
+    if "sha256" not in values:
+        return "field 'sha256' is missing"
+    min_gpus = int(values.get("min", "1"))
+    max_gpus = int(values["max"]) if "max" in values else None
+    if max(min_gpus, max_gpus or 0) > MAX_GPUS:
+        return f"more than {MAX_GPUS} GPUs"
+    if max_gpus is not None and min_gpus > max_gpus:
+        return f"min {min_gpus} is above max {max_gpus}"
+    return JobTerms(
+        token_sha256=values["sha256"],
+        min_gpus=min_gpus,
+        max_gpus=max_gpus,
+        allow_unconfirmed=values.get("unconfirmed") == "1",
+    )
