@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test lint clean packages
 
 demo: $(STAMP) packages
-	$(VENV)/bin/python examples/demo.py
+	$(VENV)/bin/python examples/demo/run.py
 
 test: $(STAMP) packages
 	.ci/check

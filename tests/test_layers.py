@@ -21,6 +21,7 @@ LAYERS = (
     {"agent", "report"},
     {"torch", "daemon", "simulator"},
     {"cli"},
+    {"__main__"},
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
@@ -61,5 +62,7 @@ def test_that_importing_needs_no_torch_no_pyslurm_no_driver(module: str) -> None
         f"import {module}, sys; "
         "print([m for m in ('torch', 'pyslurm', 'psycopg', 'psycopg2') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout.strip() == "[]"
