@@ -116,7 +116,8 @@ def goodput_table(
     """
     shape = (len(models), len(configurations))
     wanted = np.ones(shape, dtype=bool) if mask is None else mask.copy()
-    wanted &= np.array([model is not None and model.throughput is not None for model in models])[:, None]
+    known = [model is not None and model.throughput is not None for model in models]
+    wanted &= np.array(known, dtype=bool)[:, None]
     wanted &= np.array([_is_possible(c) for c in configurations], dtype=bool)[None, :]
     jobs, columns = np.nonzero(wanted)
     best = search(_pairs(models, configurations, jobs, columns))

@@ -1,0 +1,118 @@
+"""Which jobs of a problem can be scheduled at all, and which are left out with a reason.
+
+A problem that contradicts itself raises; bad numbers in one job cost that job only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+from pollux_slurm.errors import InvalidModelError, InvalidProblemError
+from pollux_slurm.goodput import check_model
+from pollux_slurm.model import Allocation, NodeCapacity, Objective, Problem, ProblemJob
+
+MAX_COUNT = 10**6
+MAX_MEMORY_MB = 10**12
+MAX_TIME_S = 1e12
+MAX_EXPONENT = 20.0
+
+
+def check_problem(problem: Problem) -> None:
+    """Raise `InvalidProblemError` for doubled names, nodes of negative size or an objective without sense."""
+    for kind, names in (
+        ("node", [node.name for node in problem.nodes]),
+        ("job", [job.job_id for job in problem.jobs]),
+    ):
+        doubled = _doubled(names)
+        if doubled:
+            raise InvalidProblemError(f"{kind} {doubled[0]} is listed more than once")
+    for node in problem.nodes:
+        _check_node(node)
+    _check_objective(problem.objective)
+
+
+def find_exclusions(problem: Problem) -> dict[str, str]:
+    """Return, by job id, why a job cannot be scheduled: these keep what they have."""
+    nodes = {node.name for node in problem.nodes}
+    reasons = {}
+    for job in problem.jobs:
+        reason = _fault(job, nodes)
+        if reason is not None:
+            reasons[job.job_id] = reason
+    return reasons
+
+
+def frozen(job: ProblemJob, nodes: set[str]) -> ProblemJob:
+    """Return a pinned stand-in for a job that is left out: what it surely holds on nodes of the problem."""
+    held: dict[str, int] = {}
+    for node, gpus in job.current.gpus_by_node:
+        if node in nodes and _is_count(gpus):
+            held[node] = held.get(node, 0) + gpus
+    return ProblemJob(
+        job_id=job.job_id,
+        cpus_per_gpu=job.cpus_per_gpu if _is_count(job.cpus_per_gpu) else 1,
+        memory_per_gpu_mb=job.memory_per_gpu_mb if _is_count(job.memory_per_gpu_mb, MAX_MEMORY_MB) else 0,
+        current=Allocation.of(held),
+        pinned=True,
+    )
+
+
+def _fault(job: ProblemJob, nodes: set[str]) -> str | None:
+    unknown = [node for node in job.current.nodes if node not in nodes]
+    if unknown:
+        return f"it holds GPUs on node {unknown[0]}, which is not in the problem"
+    if any(not _is_count(gpus) or gpus < 1 for _, gpus in job.current.gpus_by_node):
+        return f"its current allocation {job.current} has a node without GPUs"
+    if len(set(job.current.nodes)) < job.current.num_nodes:
+        return f"its current allocation {job.current} names a node twice"
+    if not _is_count(job.min_gpus) or job.min_gpus < 1:
+        return f"min_gpus must be a whole number of at least 1, not {job.min_gpus!r:.40}"
+    if job.max_gpus is not None and not _is_count(job.max_gpus):
+        return f"max_gpus must be a whole number of at least 1, not {job.max_gpus!r:.40}"
+    if job.max_gpus is not None and job.max_gpus < job.min_gpus:
+        return f"min_gpus {job.min_gpus} is above max_gpus {job.max_gpus}"
+    if not _is_count(job.cpus_per_gpu) or not _is_count(job.memory_per_gpu_mb, MAX_MEMORY_MB):
+        return "CPUs and memory per GPU must be whole numbers of at least 0"
+    if not _is_time(job.age_s) or not _is_time(job.restart_delay_s) or not _is_count(job.num_restarts):
+        return "age_s, restart_delay_s and num_restarts must be finite and at least 0"
+    if job.model is not None:
+        try:
+            check_model(job.model)
+        except InvalidModelError as error:
+            return f"its model is refused: {error}"
+    return None
+
+
+def _check_node(node: NodeCapacity) -> None:
+    sizes = (("num_gpus", MAX_COUNT), ("num_cpus", MAX_COUNT), ("memory_mb", MAX_MEMORY_MB))
+    for name, largest in sizes:
+        value = getattr(node, name)
+        if not _is_count(value, largest):
+            message = (
+                f"node {node.name}: {name} must be a whole number from 0 to {largest}, not {value!r:.40}"
+            )
+            raise InvalidProblemError(message)
+
+
+def _check_objective(objective: Objective) -> None:
+    exponent, floor = objective.exponent, objective.floor
+    if not math.isfinite(exponent) or abs(exponent) > MAX_EXPONENT:
+        raise InvalidProblemError(
+            f"the objective's exponent must be within ±{MAX_EXPONENT:g}, not {exponent!r}"
+        )
+    if not math.isfinite(floor) or not 1e-9 <= floor <= 1.0:
+        raise InvalidProblemError(f"the objective's floor must be between 1e-9 and 1, not {floor!r}")
+
+
+def _doubled(names: Iterable[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
+def _is_count(value: object, largest: int = MAX_COUNT) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= largest
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TIME_S

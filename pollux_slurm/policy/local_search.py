@@ -1,0 +1,169 @@
+"""Improve a placed state step by step until no step helps; each step is applied only if the sum grows.
+
+Two steps are tried for each job:
+
+- *better place*: take it out, and give it the best option that fits;
+- *make room*: give it an option that does not fit, moving or shrinking jobs that stand in its way, each of
+  which then takes the best option that still fits.
+
+With λ the price of a GPU, an option's reduced value is value − λ·K. A step changes the sum by the change of
+reduced values plus λ for each further GPU in use; so only options whose reduced value lies less than
+λ·(idle GPUs) below the present one's can be part of an improvement that a single job leads, and only those
+are tried. Work is bounded by counting steps, never by time: the same problem gives the same answer on any
+machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from pollux_slurm.policy.options import JobOptions, Option
+from pollux_slurm.policy.placement import Placed, State
+
+# A step must gain more than this of the span of values, so that rounding never moves a job.
+EPSILON = 1e-9
+_NODES_TRIED = 6
+_WISHES_TRIED = 4
+
+
+class LocalSearch:
+    """One climb of one state. `steps_left` counts down the displacements that may still be tried."""
+
+    def __init__(self, state: State, jobs: Sequence[JobOptions], *, price: float, max_steps: int) -> None:
+        self.state = state
+        self._jobs = jobs
+        self._price = price
+        self.steps_left = max_steps
+
+    def climb(self) -> None:
+        """Improve the state until nothing helps or the steps are used up."""
+        movable = [index for index, job in enumerate(self._jobs) if len(job.options) > 1]
+        improved = True
+        while improved and self.steps_left > 0:
+            improved = False
+            for index in sorted(movable, key=lambda job: (value(self.state, [job]), job)):
+                if self._better_place(index) or self._make_room(index):
+                    improved = True
+
+    def _better_place(self, index: int) -> bool:
+        before = self.state.take(index)
+        found = best_place(self.state, self._jobs[index].options, index, above=before.option.value + EPSILON)
+        self.state.put(index, found or before)
+        return found is not None
+
+    def _make_room(self, index: int) -> bool:
+        for option in self._wishes(index):
+            for nodes in self._targets(index, option):
+                if self.steps_left <= 0:
+                    return False
+                self.steps_left -= 1
+                if self._displace(index, option, nodes):
+                    return True
+        return False
+
+    def _wishes(self, index: int) -> list[Option]:
+        """Return the options worth leading a displacement for, the most promising first."""
+        present = self._placed(index).option
+        slack = self._price * max(self.state.idle_gpus, 0)
+        least = present.value - self._price * present.num_gpus - slack + EPSILON
+        found = [
+            (option.value - self._price * option.num_gpus, option)
+            for option in self._jobs[index].options
+            if option.value > present.value + EPSILON
+        ]
+        found = sorted((pair for pair in found if pair[0] > least), key=lambda pair: -pair[0])
+        return [option for _, option in found[:_WISHES_TRIED]]
+
+    def _targets(self, index: int, option: Option) -> list[tuple[int, ...]]:
+        """Return sets of nodes on which `option` is worth trying: those where the least is in the way."""
+        state = self.state
+        if option.stays:
+            return [tuple(node for node, _ in state.home(index))]
+        share = state.share_of(index, option)
+        possible = np.flatnonzero(state.eligible(index) & (state.cluster.capacity >= share).all(axis=1))
+        if len(possible) < option.num_nodes:
+            return []
+        own = np.zeros(len(state.free), dtype=np.int64)
+        for node, gpus in self._placed(index).gpus:
+            own[node] = gpus
+        missing = np.maximum(share[0] - state.free[possible, 0] - own[possible], 0)
+        order = possible[np.argsort(missing, kind="stable")]
+        if option.num_nodes == 1:
+            return [(int(node),) for node in order[:_NODES_TRIED]]
+        starts = range(min(len(order) - option.num_nodes + 1, _NODES_TRIED))
+        return [tuple(int(node) for node in order[start : start + option.num_nodes]) for start in starts]
+
+    def _displace(self, index: int, option: Option, nodes: tuple[int, ...]) -> bool:
+        """Put `option` of a job on `nodes`, whoever is there; keep the result only if the sum grew."""
+        state = self.state
+        taken = {index: state.take(index)}
+        before = taken[index].option.value
+        found = state.fit(index, option, nodes)
+        if found is None:
+            in_the_way = {other for node in nodes for other in state.members[node]}
+            victims = [other for other in in_the_way if len(self._jobs[other].options) > 1]
+            for other in sorted(victims, key=lambda other: (self._cost(other), other)):
+                taken[other] = state.take(other)
+                before += taken[other].option.value
+                found = state.fit(index, option, nodes)
+                if found is not None:
+                    break
+        if found is not None:
+            state.put(index, found)
+            others = [other for other in taken if other != index]
+            for order in (others, others[::-1])[: max(len(others), 1)]:
+                if self._settle(order) and value(state, taken) > before + EPSILON:
+                    return True
+                for other in order:
+                    if state.placed[other] is not None:
+                        state.take(other)
+            state.take(index)
+        for other, placed in taken.items():
+            state.put(other, placed)
+        return False
+
+    def _settle(self, order: Sequence[int]) -> bool:
+        """Give each of these jobs the best option that fits; False if one that runs finds no place."""
+        for other in order:
+            found = best_place(self.state, self._jobs[other].options, other)
+            if found is None:
+                return False
+            self.state.put(other, found)
+        return True
+
+    def _cost(self, other: int) -> float:
+        """Return a guess of what displacing a job costs: its value less that of its least option."""
+        return self._placed(other).option.value - max(self._jobs[other].options[-1].value, -1.0)
+
+    def _placed(self, index: int) -> Placed:
+        placed = self.state.placed[index]
+        assert placed is not None
+        return placed
+
+
+def value(state: State, indices: Iterable[int]) -> float:
+    """Return what these jobs' options add to the sum."""
+    total = 0.0
+    for index in indices:
+        placed = state.placed[index]
+        assert placed is not None
+        total += placed.option.value
+    return total
+
+
+def best_place(
+    state: State, options: Sequence[Option], index: int, *, above: float = -np.inf
+) -> Placed | None:
+    """Return the first option that fits of a job that was taken out; None if none worth more than `above` does.
+
+    `options` come best first.
+    """
+    for option in options:
+        if option.value <= above:
+            return None
+        placed = state.find(index, option)
+        if placed is not None:
+            return placed
+    return None
