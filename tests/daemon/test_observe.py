@@ -1,0 +1,135 @@
+"""What a round sees: who is managed, who is pinned, and what neighbours leave of the nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+
+import pytest
+
+from pollux_slurm.daemon import observe
+from pollux_slurm.model import Allocation, JobState, JobTerms
+from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.slurm.terms import encode_comment
+from pollux_slurm.store.contract import RunPhase
+from tests.daemon.builders import NOON, job, node, reallocation, record, run, snapshot
+
+TERMS = JobTerms(token_sha256="ab" * 32, min_gpus=1, max_gpus=8)
+
+
+def problem_of(seen: observe.Picture) -> dict[str, tuple[Allocation, bool]]:
+    problem = observe.problem(seen, now=NOON, default_restart_delay_s=30, seed=0)
+    return {one.job_id: (one.current, one.pinned) for one in problem.jobs}
+
+
+def test_that_only_jobs_with_terms_in_a_served_partition_are_registered() -> None:
+    comment = encode_comment("mine", TERMS)
+    seen = snapshot(
+        [node("n0")],
+        [
+            job("1", JobState.PENDING, comment=comment),
+            job("2", JobState.PENDING, comment="no terms"),
+            job("3", JobState.PENDING, comment=comment, partition="debug"),
+            job("4", JobState.COMPLETED, comment=comment),
+        ],
+    )
+    (found,) = observe.registrations(seen, ["main"])
+    assert (found.slurm_job_id, found.terms) == ("1", TERMS)
+    assert [one.slurm_job_id for one in observe.registrations(seen)] == ["1", "3"]
+
+
+def test_that_cpus_per_gpu_are_derived_where_the_job_did_not_state_them() -> None:
+    seen = job(
+        "1",
+        on={"n0": 2},
+        comment=encode_comment("", TERMS),
+        num_cpus=7,
+        cpus_per_gpu=None,
+        memory_per_gpu_mb=None,
+        memory_mb_by_node=(("n0", 3001),),
+    )
+    (found,) = observe.registrations(snapshot([node("n0")], [seen]))
+    assert (found.cpus_per_gpu, found.memory_per_gpu_mb) == (4, 1501)
+
+
+def test_that_neighbours_are_taken_off_the_nodes_and_managed_jobs_are_not() -> None:
+    nodes = [node("n0", used=3, used_cpus=5, used_memory_mb=700)]
+    mine = job("1", on={"n0": 2})
+    seen = observe.picture(snapshot(nodes, [mine, job("9", on={"n0": 1})]), [record("1")])
+    (capacity,) = seen.nodes
+    assert (capacity.num_gpus, capacity.num_cpus, capacity.memory_mb) == (3, 8 - 3, 8000 - 500)
+
+
+def test_that_a_drained_node_takes_no_new_jobs() -> None:
+    seen = observe.picture(snapshot([node("n0", available=False)], []), [])
+    assert not seen.nodes[0].accepts_new
+
+
+@pytest.mark.parametrize(
+    ("change", "pinned"),
+    [
+        ({}, False),
+        ({"run": None}, True),
+        ({"run": run(steps=0)}, True),
+        ({"run": run(phase=RunPhase.FINISHED)}, True),
+        ({"run": run(restart_count=1)}, True),
+    ],
+    ids=["reports", "never reported", "no step yet", "about to end", "another run reported"],
+)
+def test_that_a_running_job_moves_only_when_its_current_run_has_reported_a_step(
+    change: dict[str, object], pinned: bool
+) -> None:
+    seen = observe.picture(snapshot([node("n0", used=2)], [job("1", on={"n0": 2})]), [record("1", **change)])
+    assert problem_of(seen) == {"1": (Allocation.of({"n0": 2}), pinned)}
+
+
+def test_that_a_job_that_may_not_be_requeued_is_pinned_while_it_runs() -> None:
+    rigid = job("1", on={"n0": 2}, unschedulable_reason="submitted with --no-requeue")
+    seen = observe.picture(snapshot([node("n0", used=2)], [rigid]), [record("1")])
+    assert problem_of(seen) == {"1": (Allocation.of({"n0": 2}), True)}
+
+
+def test_that_a_job_held_by_hand_takes_no_part() -> None:
+    held = job("1", JobState.PENDING, held=True)
+    assert problem_of(observe.picture(snapshot([node("n0")], [held]), [record("1")])) == {}
+
+
+def test_that_a_job_in_flight_counts_at_its_target_even_where_a_neighbour_took_it() -> None:
+    move = reallocation(1, "1", Step.REQUEUED, source={"n0": 1}, target={"n0": 4})
+    seen = observe.picture(
+        snapshot([node("n0", used=3)], [job("1", JobState.PENDING, held=True), job("9", on={"n0": 3})]),
+        [record("1", open_reallocation=move)],
+    )
+    problem = observe.problem(seen, now=NOON, default_restart_delay_s=30, seed=0)
+    assert problem.jobs[0].current == Allocation.of({"n0": 4})
+    assert problem.nodes[0].num_gpus == 4
+
+
+def test_that_age_and_measured_delay_reach_the_problem() -> None:
+    known = record("1", num_restarts=3, mean_restart_delay_s=12.5, submitted_at=NOON - timedelta(hours=1))
+    seen = observe.picture(snapshot([node("n0", used=1)], [job("1", on={"n0": 1})]), [known])
+    (one,) = observe.problem(seen, now=NOON, default_restart_delay_s=30, seed=0).jobs
+    assert (one.age_s, one.num_restarts, one.restart_delay_s) == (3600, 3, 12.5)
+
+
+def test_that_a_job_may_use_its_partitions_nodes_only() -> None:
+    nodes = [node("n0"), node("n1", partitions=("debug",)), node("n2", partitions=("main", "debug"))]
+    seen = observe.picture(snapshot(nodes, [job("1", JobState.PENDING)]), [record("1")])
+    (one,) = observe.problem(seen, now=NOON, default_restart_delay_s=30, seed=0).jobs
+    assert one.partition_nodes == frozenset({"n0", "n2"})
+
+
+def test_that_a_job_is_taken_for_over_only_when_missing_from_two_reads() -> None:
+    finished = record("1", run=run(phase=RunPhase.FINISHED))
+    crashed = record("2")
+    empty = snapshot([node("n0")], [])
+    seen, vanished = observe.observations(empty, [finished, crashed], vanished_before=frozenset())
+    assert (seen, vanished) == ((), frozenset({"1", "2"}))
+    seen, _ = observe.observations(empty, [finished, crashed], vanished_before=vanished)
+    assert {one.slurm_job_id: one.state for one in seen} == {"1": JobState.COMPLETED, "2": JobState.FAILED}
+
+
+def test_that_the_end_of_a_job_is_observed_with_its_time() -> None:
+    over = dataclasses.replace(job("1", JobState.COMPLETED), ended_at=NOON)
+    seen, _ = observe.observations(snapshot([node("n0")], [over]), [record("1")], vanished_before=frozenset())
+    assert (seen[0].state, seen[0].ended_at) == (JobState.COMPLETED, NOON)

@@ -1,0 +1,73 @@
+"""From a decision to moves, in the order in which they should begin."""
+
+from __future__ import annotations
+
+from pollux_slurm.daemon import observe
+from pollux_slurm.daemon.plan import planned_moves
+from pollux_slurm.model import Allocation, Decision, JobDecision, JobState, SlurmJob
+from pollux_slurm.model import ReallocationStep as Step
+from tests.daemon.builders import job, node, reallocation, record, snapshot
+
+
+def decided(excluded: tuple[tuple[str, str], ...] = (), **targets: dict[str, int]) -> Decision:
+    jobs = tuple(
+        JobDecision(
+            job_id=name.removeprefix("j"),
+            allocation=Allocation.of(target),
+            speedup=1.0,
+            goodput=None,
+            penalty=1.0,
+            batch=None,
+            bound_by="nothing",
+            runner_up=None,
+            runner_up_speedup=None,
+        )
+        for name, target in targets.items()
+    )
+    return Decision(jobs=jobs, fitness=1.0, solver="test", excluded=excluded)
+
+
+def seen(*jobs: SlurmJob) -> observe.Picture:
+    return observe.picture(snapshot([node("n0"), node("n1")], list(jobs)), [record(j.job_id) for j in jobs])
+
+
+def names(picture: observe.Picture, decision: Decision, limit: int = 8) -> list[str]:
+    return [move.job.slurm.job_id for move in planned_moves(picture, decision, max_in_flight=limit)]
+
+
+def test_that_shrinking_jobs_go_first_and_unchanged_ones_stay() -> None:
+    picture = seen(job("1", on={"n0": 1}), job("2", on={"n1": 4}), job("3", on={"n0": 2}))
+    assert names(picture, decided(j1={"n0": 2}, j2={"n1": 2}, j3={"n0": 2})) == ["2", "1"]
+
+
+def test_that_a_running_job_is_never_taken_down_to_nothing() -> None:
+    assert names(seen(job("1", on={"n0": 1})), decided(j1={})) == []
+
+
+def test_that_a_waiting_job_is_left_to_slurm_where_it_gets_what_it_asked_for() -> None:
+    waiting = job("1", JobState.PENDING, requested_gpus=1)
+    assert names(seen(waiting), decided(j1={"n0": 1})) == []
+    assert names(seen(waiting), decided(j1={"n0": 2})) == ["1"]
+
+
+def test_that_only_so_many_running_jobs_are_on_the_move() -> None:
+    jobs = [job(str(number), on={"n0": 1}) for number in (1, 2, 3)]
+    targets = {f"j{number}": {"n1": 1} for number in (1, 2, 3)}
+    assert names(seen(*jobs), decided(**targets), limit=2) == ["1", "2"]
+
+
+def test_that_jobs_in_flight_are_left_alone_and_count() -> None:
+    moving, other = job("1", on={"n0": 1}), job("2", on={"n0": 1})
+    flight = reallocation(1, "1", Step.CHECKPOINT_REQUESTED, source={"n0": 1}, target={"n1": 1})
+    picture = observe.picture(
+        snapshot([node("n0"), node("n1")], [moving, other]),
+        [record("1", open_reallocation=flight), record("2")],
+    )
+    decision = decided(j1={"n0": 2}, j2={"n1": 2})
+    assert names(picture, decision, limit=2) == ["2"]
+    assert names(picture, decision, limit=1) == []
+
+
+def test_that_an_excluded_job_keeps_what_it_has() -> None:
+    decision = decided(excluded=(("1", "alpha_g is not finite"),), j1={"n1": 2})
+    assert names(seen(job("1", on={"n0": 1})), decision) == []
