@@ -1,0 +1,149 @@
+"""`pollux sandbox`: a private Slurm cluster on this machine, to try things on and to test with."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pollux_slurm.cli.common import JsonOption, print_json
+
+if TYPE_CHECKING:
+    from pollux_slurm.slurm.sandbox import Sandbox
+
+app = typer.Typer(
+    name="sandbox", help="A private Slurm cluster with fake GPUs on this machine.", no_args_is_help=True
+)
+DirOption = Annotated[
+    Path | None,
+    typer.Option("--dir", help="Folder of the sandbox (default: ~/.local/state/pollux/sandbox)."),
+]
+
+
+def _folder(given: Path | None) -> Path:
+    if given is not None:
+        return given
+    state = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
+    return Path(state) / "pollux" / "sandbox"
+
+
+@app.command()
+def up(
+    directory: DirOption = None,
+    nodes: Annotated[int, typer.Option(help="How many nodes.")] = 4,
+    gpus_per_node: Annotated[int, typer.Option(help="GPUs of each node.")] = 4,
+    gpu_type: Annotated[str, typer.Option(help="Type of the GPUs.")] = "t4",
+    node_group: Annotated[
+        list[str] | None,
+        typer.Option(help="NODES:TYPE:GPUS such as 2:a100:8, instead of the three above; repeatable."),
+    ] = None,
+    cpus_per_node: Annotated[int | None, typer.Option(help="CPUs of each node (default: 2 a GPU).")] = None,
+    memory_mb_per_node: Annotated[
+        int | None, typer.Option(help="Memory of each node in MB (default: 2048 a GPU).")
+    ] = None,
+    kill_wait: Annotated[int, typer.Option(min=1, help="Slurm's KillWait, in seconds.")] = 10,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds until all nodes must be idle.")] = 60.0,
+) -> None:
+    """Start a cluster, and wait until its nodes are idle.
+
+    Example: pollux sandbox up --dir /tmp/box --node-group 2:t4:4 --node-group 2:a100:8
+    """
+    from pollux_slurm.slurm.sandbox import Sandbox
+    from pollux_slurm.slurm.sandbox_files import NodeGroup, parse_group
+
+    groups = [
+        parse_group(text, cpus_per_node=cpus_per_node, memory_mb_per_node=memory_mb_per_node)
+        for text in node_group or ()
+    ] or [
+        NodeGroup(
+            num_nodes=nodes,
+            gpu_type=gpu_type,
+            gpus_per_node=gpus_per_node,
+            cpus_per_node=cpus_per_node,
+            memory_mb_per_node=memory_mb_per_node,
+        )
+    ]
+    sandbox = Sandbox.up(_folder(directory), groups, kill_wait_s=kill_wait, timeout_s=timeout)
+    typer.echo(f"{_summary(sandbox)} {'is up' if sandbox.started_now else 'was up already; nothing changed'}")
+    typer.echo(
+        f'point a shell at it: eval "$(pollux sandbox env --dir {shlex.quote(str(sandbox.layout.dir))})"'
+    )
+
+
+@app.command()
+def down(directory: DirOption = None) -> None:
+    """End the cluster's jobs and exactly the processes that `up` started."""
+    from pollux_slurm.slurm.sandbox import Sandbox
+
+    sandbox = Sandbox.find(_folder(directory))
+    done = sandbox.down()
+    if not done.stopped:
+        typer.echo(f"the sandbox in {sandbox.layout.dir} was not running")
+    else:
+        gone = f"; already gone: {', '.join(done.already_gone)}" if done.already_gone else ""
+        typer.echo(f"stopped {', '.join(done.stopped)}{gone}; {done.cancelled_jobs} jobs cancelled")
+    if done.killed_processes:
+        typer.echo(f"killed {done.killed_processes} processes that jobs had left")
+
+
+@app.command()
+def status(directory: DirOption = None, as_json: JsonOption = False) -> None:
+    """Show daemons and nodes. Exit code 3 unless every daemon runs."""
+    from pollux_slurm.slurm.sandbox import Sandbox
+
+    sandbox = Sandbox.find(_folder(directory))
+    daemons, states = sandbox.daemons(), sandbox.node_states()
+    running = all(daemons.values())
+    if as_json:
+        print_json(
+            {
+                "dir": str(sandbox.layout.dir),
+                "running": running,
+                "slurm_conf": str(sandbox.layout.slurm_conf),
+                "controller_port": sandbox.controller_port,
+                "daemons": [
+                    {
+                        "name": name,
+                        "running": alive,
+                        "pid": next((r.pid for r in sandbox.processes if alive and r.name == name), None),
+                    }
+                    for name, alive in daemons.items()
+                ],
+                "nodes": [
+                    {
+                        "name": node.name,
+                        "state": states[node.name],
+                        "gpu_type": node.gpu_type if node.num_gpus else None,
+                        "num_gpus": node.num_gpus,
+                        "num_cpus": node.num_cpus,
+                        "memory_mb": node.memory_mb,
+                    }
+                    for node in sandbox.nodes
+                ],
+            }
+        )
+    else:
+        typer.echo(f"{_summary(sandbox)} {'is up' if running else 'is down'}")
+        for name, alive in daemons.items():
+            state = f", {states[name]}" if name in states else ""
+            typer.echo(f"  {name:<10} {'running' if alive else 'ended'}{state}")
+    if not running:
+        raise typer.Exit(3)
+
+
+@app.command()
+def env(directory: DirOption = None) -> None:
+    """Print the lines that point a shell at the cluster: eval "$(pollux sandbox env)"."""
+    from pollux_slurm.slurm.sandbox import Sandbox
+
+    sandbox = Sandbox.find(_folder(directory))
+    for key, value in sandbox.env.items():
+        typer.echo(f"export {key}={shlex.quote(value)}")
+
+
+def _summary(sandbox: Sandbox) -> str:
+    gpus = sum(node.num_gpus for node in sandbox.nodes)
+    return f"sandbox in {sandbox.layout.dir}: {len(sandbox.nodes)} nodes, {gpus} GPUs,"

@@ -1,0 +1,54 @@
+"""Render the files of `templates/`: undefined names are errors, values are quoted for the shell."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from jinja2 import (
+    ChoiceLoader,
+    Environment,
+    FileSystemLoader,
+    StrictUndefined,
+    TemplateError,
+    TemplateNotFound,
+)
+
+from pollux_slurm.errors import ConfigError
+from pollux_slurm.resources import resource_dir
+
+
+def render(template: str, /, *, override_dir: Path | str | None = None, **values: Any) -> str:
+    """Return `template` (a file name such as `slurm.conf.j2`) filled with `values`.
+
+    A file of that name in `override_dir` is taken before the packaged one. `{{ value | shquote }}` quotes a
+    value for a POSIX shell. Raises `ConfigError` naming the template for one that is missing, malformed or
+    uses a name without a value.
+    """
+    folders = ([Path(override_dir)] if override_dir is not None else []) + [resource_dir("templates")]
+    environment = Environment(
+        loader=ChoiceLoader([FileSystemLoader(folder) for folder in folders]),
+        undefined=StrictUndefined,
+        autoescape=False,  # what is rendered are shell scripts and configuration files
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["shquote"] = _shquote
+    try:
+        return environment.get_template(template).render(**values)
+    except TemplateNotFound as error:
+        places = " and ".join(str(folder) for folder in folders)
+        raise ConfigError(f"template {error.name}: not found in {places}") from None
+    except (TemplateError, UnicodeDecodeError, OSError) as error:
+        line = getattr(error, "lineno", None)
+        where = f"{template}, line {line}" if line else template
+        raise ConfigError(f"template {where}: {error}") from None
+
+
+def _shquote(value: object) -> str:
+    text = str(value)
+    if "\0" in text:
+        raise ConfigError("a value with a NUL character cannot be passed to a shell")
+    return shlex.quote(text)

@@ -1,0 +1,100 @@
+"""The one place that runs Slurm's commands: an argument list, a time-out, never a shell."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pollux_slurm.errors import SlurmUnavailable
+
+# What a user may have set to filter or reshape the commands' output. A bulk read must not be narrowed by it.
+_UNWANTED_PREFIXES = ("SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_")
+_UNWANTED = ("SLURM_CLUSTERS", "SLURM_BITSTR_LEN", "SLURM_TOPO_LEN")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """What a command left behind. Bytes that are not UTF-8 have become U+FFFD."""
+
+    arguments: tuple[str, ...]
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def complaint(self) -> str:
+        """Slurm's own words on one line, without the command's name in front."""
+        text = " ".join((self.stderr.strip() or self.stdout.strip()).split())
+        return text or f"{self.arguments[0]} ended with exit code {self.exit_code} and said nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandRunner:
+    """Runs Slurm's commands from `bin_dir` (or PATH of `environ`), each for at most `timeout_s`."""
+
+    environ: Mapping[str, str]
+    bin_dir: Path | None = None
+    timeout_s: float = 30.0
+
+    def find(self, command: str) -> str:
+        """Return the path of a command; `SlurmUnavailable` when this machine lacks it."""
+        where = str(self.bin_dir) if self.bin_dir is not None else self.environ.get("PATH", "/usr/bin:/bin")
+        found = shutil.which(command, path=where)
+        if found is None:
+            place = f"in {self.bin_dir}" if self.bin_dir is not None else "on PATH"
+            raise SlurmUnavailable(
+                f"no {command} {place}: install Slurm's commands (Debian: apt-get install slurm-client), "
+                "or say where they are with bin_dir under [slurm]"
+            )
+        return found
+
+    def run(
+        self,
+        command: str,
+        *arguments: str,
+        stdin: str | None = None,
+        environ: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> CommandResult:
+        """Run a command to its end, whatever its exit code.
+
+        With `environ` the command sees exactly that; otherwise the runner's own, with language, time zone
+        and time format pinned and output filters removed. Raises `SlurmUnavailable` when the command is
+        missing or does not end in time (slurmctld hangs); the command is killed then.
+        """
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        argv = (self.find(command), *arguments)
+        try:
+            done = subprocess.run(
+                argv,
+                input=(stdin or "").encode("utf-8", "surrogateescape"),
+                capture_output=True,
+                timeout=limit_s,
+                env=dict(environ) if environ is not None else pinned(self.environ),
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise SlurmUnavailable(
+                f"{command} did not end within {limit_s:g} s: slurmctld does not answer"
+            ) from None
+        except OSError as error:
+            raise SlurmUnavailable(f"{argv[0]} cannot be run: {error.strerror}") from None
+        return CommandResult(
+            arguments=(command, *arguments),
+            exit_code=done.returncode,
+            stdout=done.stdout.decode("utf-8", "replace"),
+            stderr=done.stderr.decode("utf-8", "replace"),
+        )
+
+
+def pinned(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return `environ` without what narrows Slurm's output, in one language and time zone."""
+    kept = {
+        key: value
+        for key, value in environ.items()
+        if not key.startswith(_UNWANTED_PREFIXES) and key not in _UNWANTED
+    }
+    return kept | {"LC_ALL": "C", "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}

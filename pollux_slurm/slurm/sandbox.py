@@ -1,0 +1,432 @@
+"""A private Slurm cluster of many nodes on one machine, from the distribution's packages.
+
+Own munged, own slurmctld, one slurmd a node, on ports of their own: several sandboxes run side by side, and
+none touches a Slurm that the machine belongs to. What was started is recorded in DIR/sandbox.json as it
+starts, so that `down` ends exactly that, whoever calls it and however `up` ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pollux_slurm.errors import PolluxError, SandboxError, SlurmError
+from pollux_slurm.slurm.processes import (
+    ProcessRecord,
+    is_running,
+    processes_with_environ,
+    send_signal,
+    spawn,
+    stop_all,
+)
+from pollux_slurm.slurm.runner import CommandRunner
+from pollux_slurm.slurm.sandbox_files import (
+    Layout,
+    NodeGroup,
+    SandboxNode,
+    clear,
+    find_programs,
+    free_ports,
+    layout_of,
+    plan_nodes,
+    search_path,
+    write_files,
+)
+
+CONTROLLER = "slurmctld"
+_FORMAT = 1
+_TRIES = 5
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownReport:
+    """What `Sandbox.down` did: daemons by name, and how many jobs and stray processes of jobs it ended."""
+
+    stopped: tuple[str, ...]
+    already_gone: tuple[str, ...]
+    cancelled_jobs: int
+    killed_processes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandbox:
+    """One private cluster. `started_now` is False when `up` found it running already."""
+
+    layout: Layout
+    controller_port: int
+    nodes: tuple[SandboxNode, ...]
+    processes: tuple[ProcessRecord, ...]
+    environ: Mapping[str, str]
+    started_now: bool = False
+
+    # ------------------------------------------------------------------------------------ up, find, down
+
+    @classmethod
+    def up(
+        cls,
+        folder: Path | str,
+        groups: Sequence[NodeGroup] = (NodeGroup(),),
+        *,
+        environ: Mapping[str, str] | None = None,
+        kill_wait_s: int = 10,
+        slurmd_timeout_s: int = 60,
+        timeout_s: float = 60.0,
+        template_dir: Path | None = None,
+        generator: random.Random | None = None,
+    ) -> Sandbox:
+        """Start a cluster below `folder` and return when all its nodes are idle.
+
+        A sandbox that already runs there is returned as it is. On failure, and when interrupted, everything
+        that was started is stopped again. Raises `SandboxError`.
+        """
+        surroundings = dict(os.environ if environ is None else environ)
+        programs = find_programs(surroundings)
+        layout = layout_of(folder)
+        picker = generator if generator is not None else random.Random()
+        try:
+            layout.dir.mkdir(parents=True, exist_ok=True)
+            with _locked(layout):
+                running = _running_sandbox(layout, surroundings)
+                if running is not None:
+                    return running
+                for _ in range(_TRIES):
+                    ports = free_ports(1 + sum(group.num_nodes for group in groups), picker)
+                    nodes = plan_nodes(groups, ports[1:])
+                    write_files(
+                        layout,
+                        nodes=nodes,
+                        controller_port=ports[0],
+                        kill_wait_s=kill_wait_s,
+                        slurmd_timeout_s=slurmd_timeout_s,
+                        template_dir=template_dir,
+                    )
+                    sandbox = cls(
+                        layout=layout,
+                        controller_port=ports[0],
+                        nodes=nodes,
+                        processes=(),
+                        environ=surroundings,
+                        started_now=True,
+                    )
+                    started = sandbox._launch(programs, time.monotonic() + timeout_s)
+                    if started is not None:
+                        return started
+        except OSError as error:
+            raise SandboxError(
+                f"{layout.dir}: {error.strerror} ({error.filename}); name another folder with --dir"
+            ) from None
+        raise SandboxError(f"{_TRIES} times another program took a port that was free; try again")
+
+    @classmethod
+    def find(cls, folder: Path | str, *, environ: Mapping[str, str] | None = None) -> Sandbox:
+        """Return the sandbox that `folder` holds, running or not. Raises `SandboxError` if there is none."""
+        layout = layout_of(folder)
+        sandbox = _load(layout, dict(os.environ if environ is None else environ))
+        if sandbox is None:
+            raise SandboxError(f"no sandbox in {layout.dir}; run: pollux sandbox up --dir {layout.dir}")
+        return sandbox
+
+    def down(self) -> DownReport:
+        """End the jobs, then the daemons, and remove what they left; logs and etc/ stay for a look.
+
+        Only processes that this sandbox started are ended: daemons as recorded, and what its jobs left
+        behind. Works whatever part of it is dead already. Raises `SandboxError` if something cannot be ended.
+        """
+        with _locked(self.layout):
+            current = _load(self.layout, self.environ) or self
+            return current._stop_everything()
+
+    # ---------------------------------------------------------------------------------------- using it
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The variables that point a command at this sandbox: `{**os.environ, **sandbox.env}`."""
+        env = {"SLURM_CONF": str(self.layout.slurm_conf)}
+        path = search_path(self.environ)
+        own = self.environ.get("PATH", "")
+        if shutil.which("sbatch", path=own) is None:
+            env["PATH"] = path
+        return env
+
+    def runner(self, *, timeout_s: float = 30.0) -> CommandRunner:
+        """Return a runner whose commands reach this sandbox."""
+        return CommandRunner(environ=_without_slurm(self.environ) | self.env, timeout_s=timeout_s)
+
+    def daemons(self) -> dict[str, bool]:
+        """Return which of munged, slurmctld and the nodes' slurmd runs, by name (`n0` for a node's)."""
+        names = ["munged", CONTROLLER, *(node.name for node in self.nodes)]
+        alive = {record.name for record in self.processes if is_running(record)}
+        return {name: name in alive for name in names}
+
+    @property
+    def is_running(self) -> bool:
+        """Whether every daemon runs."""
+        return all(self.daemons().values())
+
+    def node_states(self) -> dict[str, str]:
+        """Return each node's state in sinfo's words; `unreachable` for all while slurmctld is away."""
+        states = {node.name: "unreachable" for node in self.nodes}
+        if not self.daemons()[CONTROLLER]:
+            return states
+        try:
+            answer = self.runner(timeout_s=10.0).run("sinfo", "-h", "-N", "-o", "%N|%T")
+        except SlurmError:
+            return states
+        for line in answer.stdout.splitlines() if answer.exit_code == 0 else []:
+            name, _, state = line.partition("|")
+            states[name.strip()] = state.strip()
+        return states
+
+    def stop(self, daemon: str, *, signum: int = signal.SIGTERM) -> Sandbox:
+        """End one daemon (`slurmctld`, or a node's by the node's name), as a fault to survive."""
+        with _locked(self.layout):
+            current = _load(self.layout, self.environ) or self
+            record = current._record_of(daemon)
+            if record is not None and send_signal(record, signum) and stop_all([record], term_timeout_s=15.0):
+                raise SandboxError(f"{daemon} (process {record.pid}) does not end")
+            rest = tuple(known for known in current.processes if known.name != daemon)
+            return current._saved(rest)
+
+    def start(self, daemon: str) -> Sandbox:
+        """Start one daemon again. Nothing happens when it runs."""
+        with _locked(self.layout):
+            current = _load(self.layout, self.environ) or self
+            if current.daemons().get(daemon):
+                return current
+            rest = tuple(known for known in current.processes if known.name != daemon)
+            return current._with_daemon(find_programs(self.environ), daemon, rest)
+
+    def wait_idle(self, *, timeout_s: float = 60.0) -> None:
+        """Wait until every node is idle. Raises `SandboxError` that shows what the daemons said."""
+        self._wait_idle(time.monotonic() + timeout_s)
+
+    # ------------------------------------------------------------------------------------------ inside
+
+    def _launch(self, programs: Mapping[str, str], deadline: float) -> Sandbox | None:
+        """Start all daemons; None when a port was taken meanwhile. Leaves nothing behind if it fails."""
+        sandbox = self._saved(())
+        try:
+            sandbox = sandbox._with_daemon(programs, "munged", sandbox.processes)
+            while not self.layout.munge_socket.exists():
+                sandbox._check_alive(deadline, "munged's socket is missing")
+                time.sleep(_POLL_S)
+            for name in (CONTROLLER, *(node.name for node in self.nodes)):
+                sandbox = sandbox._with_daemon(programs, name, sandbox.processes)
+            sandbox._wait_idle(deadline)
+        except _PortTaken:
+            (_load(self.layout, self.environ) or sandbox)._stop_everything()
+            return None
+        except BaseException:
+            (_load(self.layout, self.environ) or sandbox)._stop_everything()
+            raise
+        return sandbox
+
+    def _with_daemon(
+        self, programs: Mapping[str, str], name: str, others: tuple[ProcessRecord, ...]
+    ) -> Sandbox:
+        layout = self.layout
+        if name == "munged":
+            argv = [
+                programs["munged"],
+                "--foreground",
+                "--force",  # its folder may lie below one that others can write to, such as /tmp
+                f"--key-file={layout.munge_key}",
+                f"--socket={layout.munge_socket}",
+                f"--pid-file={layout.run_dir / 'munged.pid'}",
+                f"--log-file={layout.log_dir / 'munged.log'}",
+                f"--seed-file={layout.run_dir / 'munged.seed'}",
+            ]
+        elif name == CONTROLLER:
+            argv = [programs["slurmctld"], "-D"]
+        elif any(node.name == name for node in self.nodes):
+            argv = [programs["slurmd"], "-D", "-N", name]
+        else:
+            raise SandboxError(f"no daemon {name!r}; there are: {', '.join(self.daemons())}")
+        environ = _without_slurm(self.environ) | self.env
+        record = spawn(name, argv, environ=environ, output=layout.output(name))
+        return self._saved((*others, record))
+
+    def _saved(self, processes: tuple[ProcessRecord, ...]) -> Sandbox:
+        """Return the sandbox with these processes, once they are on disk."""
+        sandbox = dataclasses.replace(self, processes=processes)
+        content = {
+            "format": _FORMAT,
+            "controller_port": self.controller_port,
+            "nodes": [dataclasses.asdict(node) for node in self.nodes],
+            "processes": [dataclasses.asdict(record) for record in processes],
+        }
+        draft = self.layout.record.with_suffix(".new")
+        draft.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        draft.replace(self.layout.record)
+        return sandbox
+
+    def _record_of(self, daemon: str) -> ProcessRecord | None:
+        if daemon not in self.daemons():
+            raise SandboxError(f"no daemon {daemon!r}; there are: {', '.join(self.daemons())}")
+        return next((record for record in self.processes if record.name == daemon), None)
+
+    def _wait_idle(self, deadline: float) -> None:
+        while True:
+            states = self.node_states()
+            waiting = [f"{name} {state}" for name, state in states.items() if state != "idle"]
+            if not waiting:
+                return
+            self._check_alive(deadline, f"not idle: {', '.join(waiting[:8])}")
+            time.sleep(_POLL_S)
+
+    def _check_alive(self, deadline: float, waiting_for: str) -> None:
+        """Raise when a daemon has ended, or the time has run out."""
+        for record in self.processes:
+            if not is_running(record):
+                said = self._last_words(record.name)
+                if "Address already in use" in said:
+                    raise _PortTaken(record.name)
+                raise SandboxError(f"{_daemon_of(record.name)} ended at once: {said}")
+        if time.monotonic() >= deadline:
+            raise SandboxError(
+                f"the nodes of the sandbox did not come up in time ({waiting_for}); "
+                f"slurmctld: {self._last_words(CONTROLLER)}"
+            )
+
+    def _last_words(self, daemon: str) -> str:
+        """Return what a daemon said last that sounds like a reason, and where the rest can be read."""
+        file = self.layout.output(daemon)
+        try:
+            lines = [line.strip() for line in file.read_text(errors="replace").splitlines() if line.strip()]
+        except OSError:
+            lines = []
+        reasons = [
+            line
+            for line in lines
+            if ("error" in line.lower() or "fatal" in line) and "mpi" not in line.lower()
+        ]
+        return f"{' / '.join((reasons or lines)[-2:]) or 'nothing'} (log: {file})"
+
+    def _stop_everything(self) -> DownReport:
+        alive = {record.name for record in self.processes if is_running(record)}
+        cancelled = self._cancel_jobs() if {CONTROLLER, "munged"} <= alive else 0
+        deadline = time.monotonic() + 5.0
+        while cancelled and self._step_managers() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        # A node's slurmd goes first, so that none starts a job in between; munged last: the others need it.
+        order = [record for record in self.processes if record.name not in (CONTROLLER, "munged")]
+        left = list(stop_all(order, term_timeout_s=10.0))
+        strays = self._job_processes()
+        left += stop_all(strays, term_timeout_s=0.5)
+        for name in (CONTROLLER, "munged"):
+            left += stop_all([r for r in self.processes if r.name == name], term_timeout_s=10.0)
+        if left:
+            numbers = ", ".join(f"{record.name} ({record.pid})" for record in left)
+            raise SandboxError(
+                f"cannot end {numbers}; run again: pollux sandbox down --dir {self.layout.dir}"
+            )
+        names = [record.name for record in self.processes]
+        self._saved(())
+        clear(self.layout, keep_logs=True)
+        return DownReport(
+            stopped=tuple(name for name in names if name in alive),
+            already_gone=tuple(name for name in self.daemons() if name not in alive),
+            cancelled_jobs=cancelled,
+            killed_processes=len(strays),
+        )
+
+    def _cancel_jobs(self) -> int:
+        """End all jobs at once, without KillWait's grace; return how many there were."""
+        runner = self.runner(timeout_s=10.0)
+        with contextlib.suppress(PolluxError):
+            listed = runner.run("squeue", "-h", "-o", "%A")
+            jobs = sorted(set(listed.stdout.split())) if listed.exit_code == 0 else []
+            if jobs:
+                runner.run("scancel", "--state=PENDING", *jobs)
+                runner.run("scancel", "--full", "--signal=KILL", *jobs)
+                runner.run("scancel", *jobs)
+            return len(jobs)
+        return 0
+
+    def _job_processes(self) -> list[ProcessRecord]:
+        """Return the processes of this sandbox's jobs: slurmstepd and, by what slurmd told them, tasks."""
+        conf = {"SLURM_CONF": str(self.layout.slurm_conf)}
+        tasks = processes_with_environ(conf, present=("SLURM_JOB_ID", "SLURMD_NODENAME"))
+        return list({record.pid: record for record in (*self._step_managers(), *tasks)}.values())
+
+    def _step_managers(self) -> list[ProcessRecord]:
+        conf = {"SLURM_CONF": str(self.layout.slurm_conf)}
+        return [known for known in processes_with_environ(conf) if known.name == "slurmstepd"]
+
+
+class _PortTaken(Exception):  # noqa: N818 - a condition, not a failure
+    """Another program bound a daemon's port between the check and the daemon's start."""
+
+
+@contextlib.contextmanager
+def _locked(layout: Layout) -> Iterator[None]:
+    """Let one `up` or `down` at a time work on a folder."""
+    try:
+        handle = layout.lock.open("w")
+    except OSError as error:
+        raise SandboxError(f"{layout.lock}: {error.strerror}") from None
+    with handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _load(layout: Layout, environ: Mapping[str, str]) -> Sandbox | None:
+    try:
+        content: Any = json.loads(layout.record.read_text(encoding="utf-8"))
+        if content["format"] != _FORMAT:
+            raise SandboxError(f"{layout.record}: written by another release of pollux; remove {layout.dir}")
+        return Sandbox(
+            layout=layout,
+            controller_port=int(content["controller_port"]),
+            nodes=tuple(SandboxNode(**node) for node in content["nodes"]),
+            processes=tuple(ProcessRecord(**record) for record in content["processes"]),
+            environ=environ,
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SandboxError(f"{layout.record}: not a sandbox's record ({error})") from None
+
+
+def _running_sandbox(layout: Layout, environ: Mapping[str, str]) -> Sandbox | None:
+    """Return the sandbox that runs in the folder, None if a new one may start there."""
+    sandbox = _load(layout, environ)
+    if sandbox is None:
+        others = [entry.name for entry in layout.dir.iterdir() if entry != layout.lock]
+        if others:
+            raise SandboxError(
+                f"{layout.dir} holds other files ({others[0]}, ...): name an empty or new folder with --dir"
+            )
+        return None
+    daemons = sandbox.daemons()
+    if all(daemons.values()):
+        return sandbox
+    if any(daemons.values()):
+        gone = ", ".join(_daemon_of(name) for name, alive in daemons.items() if not alive)
+        raise SandboxError(
+            f"the sandbox in {layout.dir} has lost {gone}; run: pollux sandbox down --dir {layout.dir}"
+        )
+    sandbox._stop_everything()  # what jobs of a crashed sandbox left behind
+    return None
+
+
+def _daemon_of(name: str) -> str:
+    return name if name in (CONTROLLER, "munged") else f"slurmd of {name}"
+
+
+def _without_slurm(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return `environ` without what another Slurm's job or user settings put there."""
+    prefixes = ("SLURM", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_")
+    return {key: value for key, value in environ.items() if not key.startswith(prefixes)}
