@@ -48,6 +48,7 @@ CONTROLLER = "slurmctld"
 _FORMAT = 1
 _TRIES = 5
 _POLL_S = 0.1
+_JOB_GRACE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,14 +318,17 @@ class Sandbox:
     def _stop_everything(self) -> DownReport:
         alive = {record.name for record in self.processes if is_running(record)}
         cancelled = self._cancel_jobs() if {CONTROLLER, "munged"} <= alive else 0
-        deadline = time.monotonic() + 5.0
-        while cancelled and self._step_managers() and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-        # A node's slurmd goes first, so that none starts a job in between; munged last: the others need it.
-        order = [record for record in self.processes if record.name not in (CONTROLLER, "munged")]
-        left = list(stop_all(order, term_timeout_s=10.0))
-        strays = self._job_processes()
-        left += stop_all(strays, term_timeout_s=0.5)
+        if cancelled:
+            self._wait_steps_gone(_JOB_GRACE_S)
+        # A task that ignores SIGTERM would keep its slurmstepd, and that its slurmd, for KillWait.
+        strays = self._job_tasks()
+        for stray in strays:
+            send_signal(stray, signal.SIGKILL)
+        self._wait_steps_gone(3.0)
+        # The nodes go first, so that no job starts any more; munged goes last, since the others need it.
+        nodes = [record for record in self.processes if record.name not in (CONTROLLER, "munged")]
+        left = list(stop_all(nodes, term_timeout_s=10.0))
+        left += stop_all([*self._step_managers(), *self._job_tasks()], term_timeout_s=0.5)
         for name in (CONTROLLER, "munged"):
             left += stop_all([r for r in self.processes if r.name == name], term_timeout_s=10.0)
         if left:
@@ -343,27 +347,30 @@ class Sandbox:
         )
 
     def _cancel_jobs(self) -> int:
-        """End all jobs at once, without KillWait's grace; return how many there were."""
+        """Ask all jobs to end; return how many there were."""
         runner = self.runner(timeout_s=10.0)
         with contextlib.suppress(PolluxError):
             listed = runner.run("squeue", "-h", "-o", "%A")
             jobs = sorted(set(listed.stdout.split())) if listed.exit_code == 0 else []
             if jobs:
-                runner.run("scancel", "--state=PENDING", *jobs)
-                runner.run("scancel", "--full", "--signal=KILL", *jobs)
+                runner.run("scancel", "--state=PENDING", *jobs)  # or they would start in the others' place
                 runner.run("scancel", *jobs)
             return len(jobs)
         return 0
 
-    def _job_processes(self) -> list[ProcessRecord]:
-        """Return the processes of this sandbox's jobs: slurmstepd and, by what slurmd told them, tasks."""
+    def _job_tasks(self) -> list[ProcessRecord]:
+        """Return what this sandbox's jobs run, even detached from them: slurmd told each its slurm.conf."""
         conf = {"SLURM_CONF": str(self.layout.slurm_conf)}
-        tasks = processes_with_environ(conf, present=("SLURM_JOB_ID", "SLURMD_NODENAME"))
-        return list({record.pid: record for record in (*self._step_managers(), *tasks)}.values())
+        return processes_with_environ(conf, present=("SLURM_JOB_ID", "SLURMD_NODENAME"))
 
     def _step_managers(self) -> list[ProcessRecord]:
         conf = {"SLURM_CONF": str(self.layout.slurm_conf)}
         return [known for known in processes_with_environ(conf) if known.name == "slurmstepd"]
+
+    def _wait_steps_gone(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while self._step_managers() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
 
 
 class _PortTaken(Exception):  # noqa: N818 - a condition, not a failure

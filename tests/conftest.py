@@ -1,0 +1,66 @@
+"""Private Slurm clusters for the tests that need one; each xdist worker starts its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.errors import SandboxError
+from pollux_slurm.slurm.sandbox import Sandbox
+from pollux_slurm.slurm.sandbox_files import NodeGroup, find_programs
+
+SANDBOX_FIXTURES = {"sandbox", "two_node_sandbox", "slurm_programs"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that uses a cluster, so that `-m "not slurm"` leaves it out."""
+    for item in items:
+        if SANDBOX_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("slurm")
+
+
+@pytest.fixture(scope="session")
+def slurm_programs() -> None:
+    """Skip without Slurm's daemons; on CI, where they are always installed, fail."""
+    try:
+        find_programs(os.environ)
+    except SandboxError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+
+
+@contextlib.contextmanager
+def running_sandbox(*groups: NodeGroup, kill_wait_s: int = 5) -> Iterator[Sandbox]:
+    """Run a cluster in a short path (sockets must fit) that other users can enter."""
+    folder = Path(tempfile.mkdtemp(prefix="pollux-test-", dir="/tmp"))
+    folder.chmod(0o755)
+    try:
+        sandbox = Sandbox.up(folder, groups, environ=os.environ, kill_wait_s=kill_wait_s)
+        try:
+            yield sandbox
+        finally:
+            sandbox.down()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def sandbox(slurm_programs: None) -> Iterator[Sandbox]:
+    """Three nodes n0 to n2 of four t4, and n3 with eight a100."""
+    t4, a100 = NodeGroup(num_nodes=3), NodeGroup(num_nodes=1, gpu_type="a100", gpus_per_node=8)
+    with running_sandbox(t4, a100) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def two_node_sandbox(slurm_programs: None) -> Iterator[dict[str, str]]:
+    """Two nodes of four t4; the value is what points commands at them."""
+    with running_sandbox(NodeGroup(num_nodes=2), kill_wait_s=10) as running:
+        yield running.env
