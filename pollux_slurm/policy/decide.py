@@ -42,14 +42,14 @@ def decide(problem: Problem) -> Decision:
     everyone = [*scheduled, *fixed]
     cluster = Cluster(problem.nodes, [o.job for o in everyone])
     state = solve(cluster, everyone).state
+    chosen = [placed.option for placed in state.placed[: len(scheduled)] if placed is not None]
 
     decisions = {o.job.job_id: explain(state, everyone, tables, index) for index, o in enumerate(scheduled)}
     originals: Mapping[str, ProblemJob] = {job.job_id: job for job in problem.jobs}
     decisions |= {job_id: keep(originals[job_id]) for job_id in reasons}
-    worth = [decisions[o.job.job_id].speedup * decisions[o.job.job_id].penalty for o in scheduled]
     return Decision(
         jobs=tuple(decisions[job.job_id] for job in problem.jobs),
-        fitness=fitness(problem.objective, worth),
+        fitness=fitness(problem.objective, [option.penalty * option.speedup for option in chosen]),
         solver="search",
         excluded=tuple((job.job_id, reasons[job.job_id]) for job in problem.jobs if job.job_id in reasons),
     )

@@ -156,7 +156,7 @@ def value(state: State, indices: Iterable[int]) -> float:
 def best_place(
     state: State, options: Sequence[Option], index: int, *, above: float = -np.inf
 ) -> Placed | None:
-    """Return the first option that fits of a job that was taken out; None if none worth more than `above` does.
+    """Return the first option of a taken-out job that fits, None where none worth more than `above` does.
 
     `options` come best first.
     """

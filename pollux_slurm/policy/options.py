@@ -105,17 +105,22 @@ def build_tables(jobs: Sequence[ProblemJob], nodes: Sequence[NodeCapacity]) -> T
     fair = max(-(-sum(sizes) // max(len(jobs), 1)), 1)
     most = max([exploration_cap(job) for job in jobs], default=1)
     offered = _offered(sizes, most)
-    packed = _packed(sizes, fair)
+    shares = [fair if job.max_gpus is None else min(fair, job.max_gpus) for job in jobs]
+    widest = sizes[0] if sizes else fair
+    packed = [*range(1, min(widest, fair) + 1), *range(2 * widest, fair + 1, widest), *sorted(set(shares))]
     held = [job.current.configuration for job in jobs if job.current]
-    configurations = list(dict.fromkeys([*offered, *packed, *held]))
+    packs = [Configuration(num_nodes=-(-gpus // widest), num_gpus=gpus) for gpus in packed]
+    configurations = list(dict.fromkeys([*offered, *packs, *held]))
     num_nodes = np.array([c.num_nodes for c in configurations], dtype=np.int64)
     num_gpus = np.array([c.num_gpus for c in configurations], dtype=np.int64)
     known = np.array([job.model is not None and job.model.throughput is not None for job in jobs], dtype=bool)
     goodput = goodput_table([job.model for job in jobs], configurations)
 
-    is_packed = np.array([c in set(packed) for c in configurations], dtype=bool)
-    own_share = np.array([fair if job.max_gpus is None else min(fair, job.max_gpus) for job in jobs])
-    within = is_packed[None, :] & (num_gpus[None, :] <= own_share[:, None])
+    own_share = np.array(shares, dtype=np.int64)
+    is_packed = num_nodes == -(-num_gpus // widest)
+    is_whole = is_packed & ((num_gpus <= widest) | (num_gpus % widest == 0))
+    within = is_whole[None, :] & (num_gpus[None, :] <= own_share[:, None])
+    within |= is_packed[None, :] & (num_gpus[None, :] == own_share[:, None])
     base = np.where(within, goodput.goodput, 0.0).max(axis=1, initial=0.0)
     for row in np.flatnonzero(known & (base == 0)):
         # The smallest batch-wise possible configuration stands in, as if speed were linear in GPUs.
@@ -154,9 +159,9 @@ def build_options(jobs: Sequence[ProblemJob], tables: Tables, objective: Objecti
         choices = []
         if job.current:
             own = tables.column[job.current.configuration]
-            allowed = job.min_gpus <= job.current.num_gpus <= (job.max_gpus or job.current.num_gpus)
+            within = job.min_gpus <= job.current.num_gpus <= (job.max_gpus or job.current.num_gpus)
             # What breaks the job's own limits is worth nothing, so that anything else is preferred to it.
-            speedup = float(tables.speedup[row, own]) if allowed else 0.0
+            speedup = float(tables.speedup[row, own]) if within or job.pinned else 0.0
             choices.append(
                 Option(
                     num_nodes=job.current.num_nodes,
@@ -248,11 +253,3 @@ def _offered(sizes: Sequence[int], most: int) -> list[Configuration]:
             if k <= sizes[num_nodes - 1] and num_nodes * k <= most
         ]
     return found
-
-
-def _packed(sizes: Sequence[int], fair: int) -> list[Configuration]:
-    """Return what a job on its own would be given with 1, 2, ... up to `fair` GPUs, nodes filled in turn."""
-    if not sizes:
-        return [Configuration(num_nodes=1, num_gpus=fair)]
-    counts = [*range(1, min(sizes[0], fair) + 1), *range(2 * sizes[0], fair + 1, sizes[0]), fair]
-    return [Configuration(num_nodes=-(-k // sizes[0]), num_gpus=k) for k in dict.fromkeys(counts)]
