@@ -22,10 +22,11 @@ import numpy as np
 from pollux_slurm.policy.options import JobOptions, Option
 from pollux_slurm.policy.placement import Placed, State
 
-# A step must gain more than this of the span of values, so that rounding never moves a job.
-EPSILON = 1e-9
-_NODES_TRIED = 6
-_WISHES_TRIED = 4
+# A step must gain more than this part of the values it changes, so that rounding never moves a job.
+EPSILON = 1e-10
+# How far each displacement looks, first narrowly, then, when that leads nowhere, widely.
+_NARROW = (4, 6)
+_WIDE = (1000, 1000)
 
 
 class LocalSearch:
@@ -36,20 +37,23 @@ class LocalSearch:
         self._jobs = jobs
         self._price = price
         self.steps_left = max_steps
+        self._wishes_tried, self._nodes_tried = _NARROW
 
     def climb(self) -> None:
         """Improve the state until nothing helps or the steps are used up."""
         movable = [index for index, job in enumerate(self._jobs) if len(job.options) > 1]
-        improved = True
-        while improved and self.steps_left > 0:
-            improved = False
-            for index in sorted(movable, key=lambda job: (value(self.state, [job]), job)):
-                if self._better_place(index) or self._make_room(index):
-                    improved = True
+        for width in (_NARROW, _WIDE):
+            self._wishes_tried, self._nodes_tried = width
+            improved = True
+            while improved and self.steps_left > 0:
+                improved = False
+                for index in sorted(movable, key=lambda job: (value(self.state, [job]), job)):
+                    if self._better_place(index) or self._make_room(index):
+                        improved = True
 
     def _better_place(self, index: int) -> bool:
         before = self.state.take(index)
-        found = best_place(self.state, self._jobs[index].options, index, above=before.option.value + EPSILON)
+        found = best_place(self.state, self._jobs[index].options, index, above=_above(before.option.value))
         self.state.put(index, found or before)
         return found is not None
 
@@ -67,14 +71,14 @@ class LocalSearch:
         """Return the options worth leading a displacement for, the most promising first."""
         present = self._placed(index).option
         slack = self._price * max(self.state.idle_gpus, 0)
-        least = present.value - self._price * present.num_gpus - slack + EPSILON
+        least = present.value - self._price * present.num_gpus - slack
         found = [
             (option.value - self._price * option.num_gpus, option)
             for option in self._jobs[index].options
-            if option.value > present.value + EPSILON
+            if option.value > _above(present.value)
         ]
-        found = sorted((pair for pair in found if pair[0] > least), key=lambda pair: -pair[0])
-        return [option for _, option in found[:_WISHES_TRIED]]
+        found = sorted((pair for pair in found if pair[0] >= least), key=lambda pair: -pair[0])
+        return [option for _, option in found[: self._wishes_tried]]
 
     def _targets(self, index: int, option: Option) -> list[tuple[int, ...]]:
         """Return sets of nodes on which `option` is worth trying: those where the least is in the way."""
@@ -91,8 +95,8 @@ class LocalSearch:
         missing = np.maximum(share[0] - state.free[possible, 0] - own[possible], 0)
         order = possible[np.argsort(missing, kind="stable")]
         if option.num_nodes == 1:
-            return [(int(node),) for node in order[:_NODES_TRIED]]
-        starts = range(min(len(order) - option.num_nodes + 1, _NODES_TRIED))
+            return [(int(node),) for node in order[: self._nodes_tried]]
+        starts = range(min(len(order) - option.num_nodes + 1, self._nodes_tried))
         return [tuple(int(node) for node in order[start : start + option.num_nodes]) for start in starts]
 
     def _displace(self, index: int, option: Option, nodes: tuple[int, ...]) -> bool:
@@ -114,7 +118,7 @@ class LocalSearch:
             state.put(index, found)
             others = [other for other in taken if other != index]
             for order in (others, others[::-1])[: max(len(others), 1)]:
-                if self._settle(order) and value(state, taken) > before + EPSILON:
+                if self._settle(order) and value(state, taken) > _above(before):
                     return True
                 for other in order:
                     if state.placed[other] is not None:
@@ -134,13 +138,19 @@ class LocalSearch:
         return True
 
     def _cost(self, other: int) -> float:
-        """Return a guess of what displacing a job costs: its value less that of its least option."""
-        return self._placed(other).option.value - max(self._jobs[other].options[-1].value, -1.0)
+        """Return a guess of what displacing a job costs: its value less that of its least option, if any."""
+        smaller = [option.value for option in self._jobs[other].options if option.num_gpus > 0]
+        return self._placed(other).option.value - smaller[-1]
 
     def _placed(self, index: int) -> Placed:
         placed = self.state.placed[index]
         assert placed is not None
         return placed
+
+
+def _above(value: float) -> float:
+    """Return what a change of something worth `value` must exceed."""
+    return value + EPSILON * abs(value)
 
 
 def value(state: State, indices: Iterable[int]) -> float:

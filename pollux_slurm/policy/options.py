@@ -24,18 +24,16 @@ BoolArray = npt.NDArray[np.bool_]
 
 # Up to this many nodes every equal share of a node is offered; beyond, whole nodes only.
 MAX_NODES_SPLIT = 8
-# What nothing is worth to a waiting job, where all other values of a problem lie within 1 of each other: as
-# many jobs as can be served are, before any gets more.
-NOTHING = -1e6
 # Between two choices that the penalty makes worthless, the one with more speedup is better by this much.
-_PREFERENCE = 1e-9
+_PREFERENCE = 1e-11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One thing a job could get: `per_node` GPUs on each of N nodes, what it holds now, or nothing (K = 0).
 
-    `value` is what it adds to the objective's sum, scaled so that a problem's values span 1.
+    `value` is what it adds to the objective's sum. For a waiting job, nothing is worth less than all that
+    other jobs could gain by it: as many jobs as can be served are, before any gets more.
     """
 
     num_nodes: int
@@ -145,14 +143,10 @@ def build_tables(jobs: Sequence[ProblemJob], nodes: Sequence[NodeCapacity]) -> T
 def build_options(jobs: Sequence[ProblemJob], tables: Tables, objective: Objective) -> list[JobOptions]:
     """Return the options of each job, in the order of `jobs`; pinned jobs have only what they hold."""
     penalties = np.array([restart_penalty(job) for job in jobs], dtype=np.float64)
-    floor = float(values(objective, 0.0))
-    top = float(values(objective, max(tables.speedup.max(initial=0.0), 1.0)))
-
-    def scaled(penalised: npt.ArrayLike, speedups: npt.ArrayLike) -> FloatArray:
-        preference = _PREFERENCE * np.asarray(speedups)
-        return (values(objective, np.asarray(penalised) + preference) - top) / (top - floor)
-
-    changed = scaled(tables.speedup * penalties[:, None], tables.speedup)
+    changed = values(objective, tables.speedup * (penalties[:, None] + _PREFERENCE))
+    worst = float(values(objective, 0.0))
+    span = float(values(objective, tables.speedup.max(initial=1.0))) - worst
+    nothing = worst - 2.0 * (len(jobs) + 1) * span
     result = []
     for row, job in enumerate(jobs):
         cap = exploration_cap(job)
@@ -169,7 +163,7 @@ def build_options(jobs: Sequence[ProblemJob], tables: Tables, objective: Objecti
                     num_gpus=job.current.num_gpus,
                     speedup=speedup,
                     penalty=1.0,
-                    value=float(scaled(speedup, speedup)),
+                    value=float(values(objective, speedup)),
                     stays=True,
                 )
             )
@@ -181,7 +175,7 @@ def build_options(jobs: Sequence[ProblemJob], tables: Tables, objective: Objecti
                     num_gpus=0,
                     speedup=0.0,
                     penalty=1.0,
-                    value=NOTHING,
+                    value=nothing,
                     stays=True,
                 )
             )

@@ -155,6 +155,10 @@ class State:
             return None
         return Placed(option, tuple((node, option.per_node) for node in sorted(nodes)))
 
+    def spanning(self, node: int) -> tuple[int, int]:
+        """Return how many jobs over several nodes stand on a node: unchanged ones, and others."""
+        return int(self._spanning[0, node]), int(self._spanning[1, node])
+
     def home(self, job: int) -> tuple[tuple[int, int], ...]:
         """Return (node index, GPUs) of what a job holds now."""
         return self._home[job]

@@ -7,10 +7,12 @@ that what the jobs hold wins unless a change is worth it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pollux_slurm.policy.bound import Dual, solve_dual
+from pollux_slurm.policy.branch import Branch
 from pollux_slurm.policy.knapsack import choose
 from pollux_slurm.policy.local_search import EPSILON, LocalSearch, best_place, value
 from pollux_slurm.policy.options import JobOptions, Option
@@ -19,6 +21,9 @@ from pollux_slurm.policy.placement import Cluster, Placed, State
 # Displacements tried from each start, at the least and for each job: about a tenth of a millisecond each.
 _MIN_STEPS = 500
 _STEPS_PER_JOB = 20
+# Nodes of the branch-and-bound tree visited at most, and the most jobs for which it is worth a try.
+_BRANCH_STEPS = 10_000
+_BRANCH_JOBS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,9 +34,15 @@ class Solution:
     value: float
     bound: float
 
+    @property
+    def is_proved(self) -> bool:
+        """Tell whether no other answer is worth more, by more than rounding."""
+        return self.value >= self.bound - EPSILON * abs(self.value)
+
 
 def solve(cluster: Cluster, jobs: Sequence[JobOptions]) -> Solution:
     """Return the best placed state found; never worth less than what the jobs hold."""
+    jobs = _possible(cluster, jobs)
     budget = int(cluster.capacity[:, 0].sum())
     dual = solve_dual([job.options for job in jobs], budget)
     best: State | None = None
@@ -39,12 +50,30 @@ def solve(cluster: Cluster, jobs: Sequence[JobOptions]) -> Solution:
     for state in _starts(cluster, jobs, budget, dual):
         LocalSearch(state, jobs, price=dual.price, max_steps=_MIN_STEPS + _STEPS_PER_JOB * len(jobs)).climb()
         state_value = value(state, range(len(jobs)))
-        if best is None or state_value > best_value + EPSILON:
+        if best is None or state_value > best_value + EPSILON * abs(best_value):
             best, best_value = state, state_value
-        if best_value >= dual.bound - EPSILON:
+        if best_value >= dual.bound - EPSILON * abs(best_value):
             break
     assert best is not None
-    return Solution(state=best, value=best_value, bound=dual.bound)
+    solution = Solution(state=best, value=best_value, bound=dual.bound)
+    if not solution.is_proved and sum(len(job.options) > 1 for job in jobs) <= _BRANCH_JOBS:
+        proved = Branch(best, jobs, price=dual.price, max_steps=_BRANCH_STEPS).run()
+        best_value = value(best, range(len(jobs)))
+        solution = Solution(state=best, value=best_value, bound=best_value if proved else dual.bound)
+    return solution
+
+
+def _possible(cluster: Cluster, jobs: Sequence[JobOptions]) -> list[JobOptions]:
+    """Return the jobs without the options that do not even fit while every movable job is out of the way."""
+    state = _held(cluster, jobs)
+    movable = [index for index, job in enumerate(jobs) if len(job.options) > 1]
+    for index in movable:
+        state.take(index)
+    found = list(jobs)
+    for index in movable:
+        options = tuple(o for o in jobs[index].options if o.stays or state.find(index, o) is not None)
+        found[index] = dataclasses.replace(jobs[index], options=options)
+    return found
 
 
 def _starts(cluster: Cluster, jobs: Sequence[JobOptions], budget: int, dual: Dual) -> Iterator[State]:

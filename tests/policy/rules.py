@@ -109,7 +109,8 @@ def speedup(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:
     )
     if base == 0:
         for k in range(share + 1, 200):
-            base = max(goodput(job, n, k) for n in range(1, min(k, 4) + 1)) * share / k
+            splits = [n for n in range(1, len(problem.nodes) + 1) if k % n == 0 and k // n <= widest]
+            base = next((found for n in splits if (found := goodput(job, n, k))), 0.0) * share / k
             if base:
                 break
     return goodput(job, allocation.num_nodes, allocation.num_gpus) / base if base else 0.0
