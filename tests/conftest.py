@@ -15,6 +15,8 @@ from pollux_slurm.errors import SandboxError
 from pollux_slurm.slurm.sandbox import Sandbox
 from pollux_slurm.slurm.sandbox_files import NodeGroup, find_programs
 
+pytest_plugins = ["tests.store_fixtures"]
+
 SANDBOX_FIXTURES = {"sandbox", "two_node_sandbox", "slurm_programs"}
 
 

@@ -11,6 +11,7 @@ from typer.exceptions import TyperException
 
 from pollux_slurm import __version__
 from pollux_slurm.cli.daemon import daemon
+from pollux_slurm.cli.db import app as db
 from pollux_slurm.cli.sandbox import app as sandbox
 from pollux_slurm.cli.status import status
 from pollux_slurm.errors import PolluxError
@@ -41,6 +42,7 @@ def _root(
 
 app.command()(daemon)
 app.command()(status)
+app.add_typer(db)
 app.add_typer(sandbox)
 
 

@@ -1,1 +1,35 @@
-"""The meeting point of jobs and daemon: schema, repository, migrations."""
+"""The meeting point of jobs and daemon: schema, repository, migrations.
+
+`contract` says what every backend promises. The two functions here open a store; the database library is
+imported only when they are called, so that a command that needs no store starts quickly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pollux_slurm.store.contract import AgentStore, Store
+
+__all__ = ["open_agent_store", "open_store"]
+
+
+def open_store(url: str, *, create: bool = False) -> Store:
+    """Open the store at an SQLAlchemy URL: `sqlite:////path/to/pollux.db` or `postgresql://user@host/db`.
+
+    With `create`, a store that does not exist is made first. Raises `ConfigError` for a URL that makes no
+    sense, `SchemaVersionError` (which ends in the command to type) when the schema is missing or another
+    version's, `StoreUnavailable` when the database cannot be reached, `StoreError` otherwise.
+    """
+    from pollux_slurm.store.opening import open_database
+    from pollux_slurm.store.sql_store import SqlStore
+
+    return SqlStore(open_database(url, create=create))
+
+
+def open_agent_store(url: str) -> AgentStore:
+    """Open the job's door of the store at `url`; raises what `open_store` does."""
+    from pollux_slurm.store.agent import SqlAgentStore
+    from pollux_slurm.store.opening import open_database
+
+    return SqlAgentStore(open_database(url, create=False))

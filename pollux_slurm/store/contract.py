@@ -183,6 +183,9 @@ class Reallocation:
 
     `from_restart_count` is Slurm's restart count when it was planned; `moves_running` is False for a job
     that was reshaped while it waited in the queue. `reason` says why it ended as it did.
+
+    `checkpoint_blocked_s` comes from the checkpoint that answered it; `first_step_at` is when the run that
+    followed first told of a step. `pollux_slurm.store.costs` makes the cost of a reallocation from these.
     """
 
     id: int
@@ -194,6 +197,8 @@ class Reallocation:
     from_restart_count: int
     times: tuple[tuple[ReallocationStep, datetime], ...]
     reason: str | None = None
+    checkpoint_blocked_s: float | None = None
+    first_step_at: datetime | None = None
 
     def entered_at(self, step: ReallocationStep) -> datetime | None:
         return next((at for known, at in self.times if known is step), None)

@@ -1,0 +1,75 @@
+"""What `pollux db` does, callable from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pollux_slurm.store import migration
+from pollux_slurm.store.database import Database
+from pollux_slurm.store.opening import check_version, reach_database, read_version
+from pollux_slurm.store.schema import REVISIONS
+from pollux_slurm.store.url import parse_store_url
+from pollux_slurm.store.views import VIEWS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStatus:
+    """What was found, or done. `url` has no password; `before` is the version found first."""
+
+    url: str
+    version: str
+    before: str | None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        return self.before != self.version
+
+
+def init_store(url: str) -> StoreStatus:
+    """Make the file and the tables of a store; nothing happens when they are there in this version."""
+    with _reached(url, create=True) as database:
+        made = migration.initialize(database)
+        return StoreStatus(
+            url=str(database.url), version=REVISIONS[-1], before=None if made else REVISIONS[-1]
+        )
+
+
+def upgrade_store(url: str) -> StoreStatus:
+    """Bring a store to this release's schema, keeping its data."""
+    with _reached(url) as database:
+        before, after = migration.upgrade(database)
+        return StoreStatus(url=str(database.url), version=after, before=before)
+
+
+def check_store(url: str) -> StoreStatus:
+    """Look for damage: changed tables, broken pages, references to nothing.
+
+    Raises `SchemaVersionError` for another version's schema.
+    """
+    with _reached(url) as database, database.read() as connection:
+        version = read_version(connection)
+        check_version(database.url, version)
+        problems = [f"not as the schema says: {words}" for words in migration.differences(connection)]
+        for view in VIEWS:
+            connection.exec_driver_sql(f"SELECT * FROM {view} LIMIT 1")
+        if connection.dialect.name == "sqlite":
+            for (words,) in connection.exec_driver_sql("PRAGMA integrity_check(5)"):
+                if words != "ok":
+                    problems.append(f"damaged: {words}")
+            for row in connection.exec_driver_sql("PRAGMA foreign_key_check").fetchmany(5):
+                problems.append(f"table {row[0]}, row {row[1]}: refers to a row of {row[2]} that is gone")
+        return StoreStatus(
+            url=str(database.url), version=REVISIONS[-1], before=version, problems=tuple(problems)
+        )
+
+
+@contextmanager
+def _reached(url: str, *, create: bool = False) -> Iterator[Database]:
+    database = reach_database(parse_store_url(url), create=create)
+    try:
+        yield database
+    finally:
+        database.close()

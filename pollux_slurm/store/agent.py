@@ -1,0 +1,286 @@
+"""The job's door: report and poll, each one transaction of a few statements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from pollux_slurm.errors import ReportRefusedError, StaleRunError, UnknownJobError
+from pollux_slurm.model import GoodputModel, ReallocationStep
+from pollux_slurm.store.checks import checked_report, checked_run_number
+from pollux_slurm.store.clean import utc
+from pollux_slurm.store.contract import Poll, Report, RunPhase
+from pollux_slurm.store.database import Database
+from pollux_slurm.store.models import model_columns, model_of_row, select_models
+from pollux_slurm.store.schema import (
+    CheckpointRow,
+    JobRow,
+    ModelVersionRow,
+    ReallocationRow,
+    ReallocationStepRow,
+    RunNodeRow,
+    RunRow,
+    SampleRow,
+)
+from pollux_slurm.store.statements import inserted_id
+from pollux_slurm.store.tokens import hash_token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    id: int
+    slurm_job_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    id: int
+    run_number: int
+    restart_count: int
+    last_sequence: int
+    first_report_at: datetime
+    last_report_at: datetime
+    first_step_s: float | None
+
+
+class SqlAgentStore:
+    """`AgentStore` over one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def report(self, token: str, report: Report, *, at: datetime) -> None:
+        """Record a report: see `AgentStore.report`."""
+        report, at = checked_report(report), utc(at)
+        with self._database.write() as connection:
+            job = _job_of_token(connection, token, lock=True)
+            known = _current_run(connection, job.id)
+            if _is_repeated(job, known, report):
+                return
+            if known is None or report.run_number > known.run_number:
+                run = _open_run(connection, job.id, report, at)
+            else:
+                run = _continue_run(connection, known, report, at)
+            # A clock that was set back must not put a report before the one that it follows.
+            at = max(at, run.last_report_at)
+            _write_model(connection, job.id, report.model, at)
+            _write_sample(connection, run.id, report, at)
+            _write_checkpoint(connection, job.id, run, report, at)
+
+    def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
+        """Return what the job should do: see `AgentStore.poll`."""
+        run_number = checked_run_number(run_number)
+        utc(at)
+        with self._database.read() as connection:
+            job = _job_of_token(connection, token, lock=False)
+            run = _current_run(connection, job.id)
+            if run is not None and run_number < run.run_number:
+                raise _stale(job, run, run_number)
+            wanted = select(ReallocationRow.id).where(
+                ReallocationRow.job_id == job.id,
+                ReallocationRow.step.in_(
+                    [ReallocationStep.CHECKPOINT_REQUESTED, ReallocationStep.CHECKPOINTED]
+                ),
+            )
+            if run is not None and run_number == run.run_number:
+                # A process left over from before a restart that has not reported yet is not asked.
+                wanted = wanted.where(ReallocationRow.from_restart_count <= run.restart_count)
+            return Poll(checkpoint_request=connection.execute(wanted).scalar())
+
+    def close(self) -> None:
+        """Give back the connections."""
+        self._database.close()
+
+
+def _job_of_token(connection: Connection, token: str, *, lock: bool) -> _Job:
+    if not isinstance(token, str):
+        raise UnknownJobError("a job's token is a text; this one is none")
+    wanted = select(JobRow.id, JobRow.slurm_job_id, JobRow.finished_at).where(
+        JobRow.token_sha256 == hash_token(token)
+    )
+    # SQLite's writers are alone anyway; in PostgreSQL the row's lock puts a job's reports in a row.
+    row = connection.execute(wanted.with_for_update() if lock else wanted).one_or_none()
+    if row is None:
+        raise UnknownJobError(
+            "no job is registered with this token yet; the daemon registers it from its Slurm Comment in one "
+            "of its next rounds"
+        )
+    if row.finished_at is not None:
+        raise UnknownJobError(f"job {row.slurm_job_id} is over, and its token works no longer")
+    return _Job(id=row.id, slurm_job_id=row.slurm_job_id)
+
+
+def _current_run(connection: Connection, job_id: int) -> _Run | None:
+    row = connection.execute(
+        select(
+            RunRow.id,
+            RunRow.run_number,
+            RunRow.restart_count,
+            RunRow.last_sequence,
+            RunRow.first_report_at,
+            RunRow.last_report_at,
+            RunRow.first_step_s,
+        )
+        .where(RunRow.job_id == job_id)
+        .order_by(RunRow.run_number.desc())
+        .limit(1)
+    ).one_or_none()
+    return None if row is None else _Run(**row._mapping)
+
+
+def _stale(job: _Job, run: _Run, run_number: int) -> StaleRunError:
+    return StaleRunError(
+        f"job {job.slurm_job_id}: run {run_number} is not its current run, which is {run.run_number}; this "
+        "process is a leftover and must stop writing"
+    )
+
+
+def _is_repeated(job: _Job, run: _Run | None, report: Report) -> bool:
+    """Whether the report was recorded before. Raises when the run may not report at all."""
+    if run is None:
+        return False
+    if report.run_number < run.run_number:
+        raise _stale(job, run, report.run_number)
+    if report.restart_count < run.restart_count:
+        raise ReportRefusedError(
+            f"report refused: job {job.slurm_job_id}: restart_count went back from {run.restart_count} to "
+            f"{report.restart_count}"
+        )
+    if report.run_number > run.run_number:
+        return False
+    if report.restart_count > run.restart_count:
+        raise ReportRefusedError(
+            f"report refused: job {job.slurm_job_id}: run {run.run_number} began at restart_count "
+            f"{run.restart_count}; a start with {report.restart_count} must claim a run number of its own"
+        )
+    return report.sequence <= run.last_sequence
+
+
+def _open_run(connection: Connection, job_id: int, report: Report, at: datetime) -> _Run:
+    result = connection.execute(
+        insert(RunRow).values(
+            job_id=job_id,
+            run_number=report.run_number,
+            restart_count=report.restart_count,
+            phase=report.phase,
+            first_report_at=at,
+            last_report_at=at,
+            last_sequence=report.sequence,
+            num_steps=report.num_steps,
+            first_step_s=report.first_step_s,
+            first_step_at=None if report.first_step_s is None else at,
+            restore_s=report.restore_s,
+        )
+    )
+    run_id = inserted_id(result)
+    _write_nodes(connection, run_id, report.gpus_per_node)
+    return _Run(
+        id=run_id,
+        run_number=report.run_number,
+        restart_count=report.restart_count,
+        last_sequence=report.sequence,
+        first_report_at=at,
+        last_report_at=at,
+        first_step_s=report.first_step_s,
+    )
+
+
+def _continue_run(connection: Connection, run: _Run, report: Report, at: datetime) -> _Run:
+    values: dict[str, object] = {
+        "phase": report.phase,
+        "last_report_at": max(at, run.last_report_at),
+        "last_sequence": report.sequence,
+        "num_steps": report.num_steps,
+    }
+    if run.first_step_s is None and report.first_step_s is not None:
+        values |= {"first_step_s": report.first_step_s, "first_step_at": max(at, run.last_report_at)}
+    if report.restore_s is not None:
+        values["restore_s"] = report.restore_s
+    connection.execute(update(RunRow).where(RunRow.id == run.id).values(values))
+    known = connection.execute(
+        select(RunNodeRow.num_gpus).where(RunNodeRow.run_id == run.id).order_by(RunNodeRow.node_rank)
+    ).scalars()
+    if tuple(known) != report.gpus_per_node:
+        connection.execute(delete(RunNodeRow).where(RunNodeRow.run_id == run.id))
+        _write_nodes(connection, run.id, report.gpus_per_node)
+    return run
+
+
+def _write_nodes(connection: Connection, run_id: int, gpus_per_node: tuple[int, ...]) -> None:
+    connection.execute(
+        insert(RunNodeRow),
+        [{"run_id": run_id, "node_rank": rank, "num_gpus": gpus} for rank, gpus in enumerate(gpus_per_node)],
+    )
+
+
+def _write_model(connection: Connection, job_id: int, model: GoodputModel | None, at: datetime) -> None:
+    if model is None:
+        return
+    latest = connection.execute(
+        select_models().where(ModelVersionRow.job_id == job_id).order_by(ModelVersionRow.id.desc()).limit(1)
+    ).one_or_none()
+    if latest is None or model_of_row(latest) != model:
+        connection.execute(insert(ModelVersionRow).values(job_id=job_id, at=at, **model_columns(model)))
+
+
+def _write_sample(connection: Connection, run_id: int, report: Report, at: datetime) -> None:
+    # At the start nothing is measured, and progress and epoch are not yet restored from the checkpoint.
+    if report.phase is RunPhase.STARTING and report.throughput is None:
+        return
+    batch = report.batch
+    connection.execute(
+        insert(SampleRow).values(
+            run_id=run_id,
+            sequence=report.sequence,
+            at=at,
+            global_batch_size=batch.global_batch_size if batch else None,
+            atomic_batch_size=batch.atomic_batch_size if batch else None,
+            accumulation_steps=batch.accumulation_steps if batch else None,
+            throughput=report.throughput,
+            predicted_throughput=report.predicted_throughput,
+            step_time_s=report.step_time_s,
+            efficiency=report.efficiency,
+            progress=report.progress,
+            epoch=report.epoch,
+            total_epochs=report.total_epochs,
+        )
+    )
+
+
+def _write_checkpoint(connection: Connection, job_id: int, run: _Run, report: Report, at: datetime) -> None:
+    """Record a confirmed checkpoint; let the reallocation that asked for it, if it still does, go on."""
+    confirmed = report.checkpoint
+    if confirmed is None:
+        return
+    answers = False
+    if confirmed.request_id is not None:
+        # The job's own, still waiting, and planned for this start of the job or an earlier one.
+        moved = connection.execute(
+            update(ReallocationRow)
+            .where(
+                ReallocationRow.id == confirmed.request_id,
+                ReallocationRow.job_id == job_id,
+                ReallocationRow.step == ReallocationStep.CHECKPOINT_REQUESTED,
+                ReallocationRow.from_restart_count <= run.restart_count,
+            )
+            .values(step=ReallocationStep.CHECKPOINTED)
+        )
+        answers = moved.rowcount == 1
+    if answers:
+        connection.execute(
+            insert(ReallocationStepRow).values(
+                reallocation_id=confirmed.request_id, step=ReallocationStep.CHECKPOINTED, at=at
+            )
+        )
+    connection.execute(
+        insert(CheckpointRow).values(
+            run_id=run.id,
+            sequence=report.sequence,
+            at=at,
+            reallocation_id=confirmed.request_id if answers else None,
+            blocked_s=confirmed.blocked_s,
+            size_bytes=confirmed.size_bytes,
+        )
+    )

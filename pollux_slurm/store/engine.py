@@ -1,0 +1,92 @@
+"""Make the engine of each backend: pragmas, time-outs, and connections that survive a fork."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
+
+from pollux_slurm.errors import StoreError
+from pollux_slurm.store.database import WRITES
+from pollux_slurm.store.url import StoreUrl
+
+BUSY_TIMEOUT_S = 30.0
+"""How long a writer queues for SQLite's one write lock. A transaction holds it for milliseconds."""
+
+CONNECT_TIMEOUT_S = 10
+
+
+def make_engine(url: StoreUrl) -> Engine:
+    """Return an engine for a store that exists. Nothing is connected yet."""
+    engine = _postgresql_engine(url) if url.path is None else _sqlite_engine(url.path)
+    event.listen(engine, "connect", _remember_process)
+    event.listen(engine, "checkout", _refuse_after_fork)
+    return engine
+
+
+def _postgresql_engine(url: StoreUrl) -> Engine:
+    arguments: dict[str, Any] = {}
+    if "connect_timeout" not in url.url.query:
+        arguments["connect_timeout"] = CONNECT_TIMEOUT_S
+    if "options" not in url.url.query:
+        arguments["options"] = f"-c lock_timeout={int(BUSY_TIMEOUT_S * 1000)} -c timezone=utc"
+    if "application_name" not in url.url.query:
+        arguments["application_name"] = "pollux"
+    try:
+        return create_engine(url.url, connect_args=arguments, pool_pre_ping=True, pool_size=2)
+    except ImportError:
+        raise StoreError(
+            "the driver for PostgreSQL is not installed: pip install 'pollux-slurm[postgres]'"
+        ) from None
+
+
+def _sqlite_engine(path: Path) -> Engine:
+    # mode=rw: a file that was removed meanwhile must not come back empty.
+    file = f"file:{quote(str(path))}?mode=rw"
+
+    def connect() -> sqlite3.Connection:
+        # isolation_level=None keeps the driver from beginning transactions by itself: see _begin.
+        return sqlite3.connect(
+            file, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+
+    engine = create_engine("sqlite+pysqlite://", creator=connect, poolclass=QueuePool, pool_size=2)
+    event.listen(engine, "connect", _set_pragmas)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _set_pragmas(connection: sqlite3.Connection, _entry: ConnectionPoolEntry) -> None:
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA foreign_keys = ON")
+    # FULL: what was acknowledged survives a power cut, which the journal of reallocations counts on.
+    cursor.execute("PRAGMA synchronous = FULL")
+    (mode,) = cursor.execute("PRAGMA journal_mode").fetchone()
+    if mode != "wal":  # lasts in the file; asked first, because setting it takes the whole file's lock
+        cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    # A deferred transaction that reads and then writes fails at once when another wrote in between, without
+    # waiting. One that says at its begin that it will write, queues.
+    writes = connection.get_execution_options().get(WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _remember_process(_connection: Any, entry: ConnectionPoolEntry) -> None:
+    entry.info["process"] = os.getpid()
+
+
+def _refuse_after_fork(_connection: Any, entry: ConnectionPoolEntry, proxy: Any) -> None:
+    # Training programs fork (data loaders), and a connection used from two processes damages both.
+    if entry.info["process"] != os.getpid():
+        setattr(entry, "dbapi_connection", None)  # noqa: B010 - a slot that SQLAlchemy types as read-only
+        proxy.dbapi_connection = None
+        raise DisconnectionError("the connection belongs to the parent process")

@@ -1,0 +1,49 @@
+"""Read one job's history: stretches of allocation and goodput samples, oldest first."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from sqlalchemy import Connection, select
+
+from pollux_slurm.model import Allocation
+from pollux_slurm.store.contract import AllocationRecord, Sample
+from pollux_slurm.store.records import SAMPLE_COLUMNS, newest_scope, sample_of_row
+from pollux_slurm.store.schema import AllocationNodeRow, AllocationRow, RunRow, SampleRow
+
+
+def read_allocations(connection: Connection, slurm_job_id: str) -> tuple[AllocationRecord, ...]:
+    """Return a job's stretches of allocation; none for a job that is not known."""
+    scope = newest_scope(slurm_job_id)
+    nodes: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    for node in connection.execute(
+        select(AllocationNodeRow.number, AllocationNodeRow.node_name, AllocationNodeRow.num_gpus).where(
+            AllocationNodeRow.job_id.in_(scope)
+        )
+    ):
+        nodes[node.number][node.node_name] = node.num_gpus
+    rows = connection.execute(
+        select(AllocationRow.number, AllocationRow.started_at, AllocationRow.ended_at)
+        .where(AllocationRow.job_id.in_(scope))
+        .order_by(AllocationRow.number)
+    )
+    return tuple(
+        AllocationRecord(
+            slurm_job_id=slurm_job_id,
+            allocation=Allocation.of(nodes[row.number]),
+            started_at=row.started_at,
+            ended_at=row.ended_at,
+        )
+        for row in rows
+    )
+
+
+def read_samples(connection: Connection, slurm_job_id: str) -> tuple[Sample, ...]:
+    """Return a job's goodput samples; none for a job that is not known."""
+    rows = connection.execute(
+        select(*SAMPLE_COLUMNS)
+        .join(RunRow, RunRow.id == SampleRow.run_id)
+        .where(RunRow.job_id.in_(newest_scope(slurm_job_id)))
+        .order_by(RunRow.run_number, SampleRow.sequence)
+    )
+    return tuple(sample_of_row(row) for row in rows)

@@ -1,0 +1,194 @@
+"""The journal of reallocations (invariant 5): plan, advance by compare-and-set, read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, ScalarSelect, Select, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from pollux_slurm.errors import StoreError, UnknownJobError
+from pollux_slurm.model import Allocation, ReallocationStep
+from pollux_slurm.store.clean import clean_text, utc
+from pollux_slurm.store.contract import Reallocation
+from pollux_slurm.store.schema import (
+    CheckpointRow,
+    JobRow,
+    ReallocationNodeRow,
+    ReallocationRow,
+    ReallocationStepRow,
+    RunRow,
+)
+from pollux_slurm.store.schema.daemon import Side
+from pollux_slurm.store.statements import inserted_id
+
+ENDS = tuple(step for step in ReallocationStep if step.is_end)
+_ORDER = {step: place for place, step in enumerate(ReallocationStep)}
+
+
+def plan_reallocation(
+    connection: Connection,
+    slurm_job_id: str,
+    *,
+    source: Allocation,
+    target: Allocation,
+    moves_running: bool,
+    from_restart_count: int,
+    round_id: int | None,
+    at: datetime,
+) -> Reallocation:
+    """Journal a new reallocation in PLANNED: see `Store.plan_reallocation`."""
+    at = utc(at)
+    job_id = connection.execute(
+        select(func.max(JobRow.id)).where(JobRow.slurm_job_id == slurm_job_id)
+    ).scalar_one()
+    if job_id is None:
+        raise UnknownJobError(f"job {slurm_job_id} is not registered; see: pollux status --all")
+    try:
+        result = connection.execute(
+            insert(ReallocationRow).values(
+                job_id=job_id,
+                round_id=round_id,
+                step=ReallocationStep.PLANNED,
+                moves_running=moves_running,
+                from_restart_count=from_restart_count,
+            )
+        )
+    except IntegrityError as error:
+        raise StoreError(
+            f"job {slurm_job_id}: a reallocation cannot be planned while another is open, or for a round "
+            f"that is not recorded (round {round_id})"
+        ) from error
+    reallocation_id = inserted_id(result)
+    nodes = [
+        {"reallocation_id": reallocation_id, "side": side, "node_name": node, "num_gpus": gpus}
+        for side, allocation in ((Side.SOURCE, source), (Side.TARGET, target))
+        for node, gpus in allocation.gpus_by_node
+    ]
+    if nodes:
+        connection.execute(insert(ReallocationNodeRow), nodes)
+    _write_step(connection, reallocation_id, ReallocationStep.PLANNED, at)
+    return Reallocation(
+        id=reallocation_id,
+        slurm_job_id=slurm_job_id,
+        step=ReallocationStep.PLANNED,
+        source=source,
+        target=target,
+        moves_running=moves_running,
+        from_restart_count=from_restart_count,
+        times=((ReallocationStep.PLANNED, at),),
+    )
+
+
+def advance_reallocation(
+    connection: Connection,
+    reallocation_id: int,
+    step: ReallocationStep,
+    *,
+    expected: ReallocationStep,
+    at: datetime,
+    reason: str | None = None,
+) -> bool:
+    """Move from `expected` to `step`: see `Store.advance_reallocation`."""
+    at = utc(at)
+    if expected.is_end or _ORDER[step] <= _ORDER[expected]:
+        raise StoreError(
+            f"reallocation {reallocation_id} cannot go from {expected.value} to {step.value}: "
+            "steps only go on"
+        )
+    values: dict[str, Any] = {"step": step}
+    if reason is not None:
+        values["reason"] = clean_text(reason)
+    moved = connection.execute(
+        update(ReallocationRow)
+        .where(ReallocationRow.id == reallocation_id, ReallocationRow.step == expected)
+        .values(values)
+    )
+    if moved.rowcount == 1:
+        _write_step(connection, reallocation_id, step, at)
+        return True
+    stands_at = connection.execute(
+        select(ReallocationRow.step).where(ReallocationRow.id == reallocation_id)
+    ).scalar()
+    return stands_at is step
+
+
+def _write_step(connection: Connection, reallocation_id: int, step: ReallocationStep, at: datetime) -> None:
+    connection.execute(insert(ReallocationStepRow).values(reallocation_id=reallocation_id, step=step, at=at))
+
+
+def first_step_of_next_run() -> ScalarSelect[datetime | None]:
+    """Select, for a row of reallocations, when the run that followed it first told of a step."""
+    return (
+        select(RunRow.first_step_at)
+        .where(
+            RunRow.job_id == ReallocationRow.job_id,
+            RunRow.restart_count > ReallocationRow.from_restart_count,
+            RunRow.first_step_at.is_not(None),
+        )
+        .order_by(RunRow.run_number)
+        .limit(1)
+        .correlate(ReallocationRow)
+        .scalar_subquery()
+    )
+
+
+def read_reallocations(connection: Connection, wanted: Select[Any]) -> tuple[Reallocation, ...]:
+    """Return the reallocations whose ids `wanted` selects, oldest first, in three statements."""
+    rows = connection.execute(
+        select(
+            ReallocationRow.id,
+            JobRow.slurm_job_id,
+            ReallocationRow.step,
+            ReallocationRow.moves_running,
+            ReallocationRow.from_restart_count,
+            ReallocationRow.reason,
+            CheckpointRow.blocked_s,
+            first_step_of_next_run().label("first_step_at"),
+        )
+        .join(JobRow, JobRow.id == ReallocationRow.job_id)
+        .outerjoin(CheckpointRow, CheckpointRow.reallocation_id == ReallocationRow.id)
+        .where(ReallocationRow.id.in_(wanted))
+        .order_by(ReallocationRow.id)
+    ).all()
+    times: defaultdict[int, list[tuple[ReallocationStep, datetime]]] = defaultdict(list)
+    for step in connection.execute(
+        select(ReallocationStepRow.reallocation_id, ReallocationStepRow.step, ReallocationStepRow.at).where(
+            ReallocationStepRow.reallocation_id.in_(wanted)
+        )
+    ):
+        times[step.reallocation_id].append((step.step, step.at))
+    nodes: defaultdict[tuple[int, Side], dict[str, int]] = defaultdict(dict)
+    for node in connection.execute(
+        select(
+            ReallocationNodeRow.reallocation_id,
+            ReallocationNodeRow.side,
+            ReallocationNodeRow.node_name,
+            ReallocationNodeRow.num_gpus,
+        ).where(ReallocationNodeRow.reallocation_id.in_(wanted))
+    ):
+        nodes[node.reallocation_id, node.side][node.node_name] = node.num_gpus
+    return tuple(_reallocation(row, nodes, times[row.id]) for row in rows)
+
+
+def _reallocation(
+    row: Any,
+    nodes: defaultdict[tuple[int, Side], dict[str, int]],
+    times: Sequence[tuple[ReallocationStep, datetime]],
+) -> Reallocation:
+    return Reallocation(
+        id=row.id,
+        slurm_job_id=row.slurm_job_id,
+        step=row.step,
+        source=Allocation.of(nodes[row.id, Side.SOURCE]),
+        target=Allocation.of(nodes[row.id, Side.TARGET]),
+        moves_running=row.moves_running,
+        from_restart_count=row.from_restart_count,
+        times=tuple(sorted(times, key=lambda entry: _ORDER[entry[0]])),
+        reason=row.reason,
+        checkpoint_blocked_s=row.blocked_s,
+        first_step_at=row.first_step_at,
+    )

@@ -1,0 +1,44 @@
+"""The daemon's lease: one row, moved by one conditional statement."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, delete, or_, select
+
+from pollux_slurm.store.clean import clean_text, utc
+from pollux_slurm.store.schema import LeaseRow
+from pollux_slurm.store.statements import upsert
+
+_DAEMON = "daemon"
+
+
+def acquire_lease(connection: Connection, owner: str, *, ttl_s: float, at: datetime) -> bool:
+    """Take or prolong the lease; False while another's has not run out."""
+    owner, at = clean_text(owner), utc(at)
+    statement = upsert(connection, LeaseRow).values(
+        name=_DAEMON, owner=owner, acquired_at=at, expires_at=at + timedelta(seconds=ttl_s)
+    )
+    statement = statement.on_conflict_do_update(
+        index_elements=[LeaseRow.name],
+        set_={
+            "owner": statement.excluded.owner,
+            "acquired_at": statement.excluded.acquired_at,
+            "expires_at": statement.excluded.expires_at,
+        },
+        where=or_(LeaseRow.owner == owner, LeaseRow.expires_at <= at),
+    )
+    return bool(connection.execute(statement).rowcount == 1)
+
+
+def holds_lease(connection: Connection, owner: str, *, at: datetime) -> bool:
+    """Tell whether `owner` holds the lease at this moment."""
+    held = select(LeaseRow.name).where(
+        LeaseRow.name == _DAEMON, LeaseRow.owner == clean_text(owner), LeaseRow.expires_at > utc(at)
+    )
+    return connection.execute(held).first() is not None
+
+
+def release_lease(connection: Connection, owner: str) -> None:
+    """Give the lease back, if `owner` holds it."""
+    connection.execute(delete(LeaseRow).where(LeaseRow.name == _DAEMON, LeaseRow.owner == clean_text(owner)))

@@ -1,0 +1,88 @@
+"""Make, upgrade and compare the schema. Alembic is used from here only, and only by `pollux db`.
+
+The migrations hold the tables. The views hold no data and are made anew, from `sql/views/`, after every
+migration: a view never keeps a column from being changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, inspect
+
+from pollux_slurm.errors import SchemaVersionError, StoreError
+from pollux_slurm.store.database import Database
+from pollux_slurm.store.opening import check_version, read_version
+from pollux_slurm.store.schema import REVISIONS, Base
+from pollux_slurm.store.views import create_views, drop_views
+
+_SCRIPTS = Path(__file__).resolve().parent / "migrations"
+
+
+def initialize(database: Database) -> bool:
+    """Make the tables in an empty database; False when they are there already, in this release's version.
+
+    Raises `SchemaVersionError` for another version, and `StoreError` when tables with our names, but not
+    made by us, are in the way.
+    """
+    with database.write() as connection:
+        version = read_version(connection)
+        if version is not None:
+            check_version(database.url, version)
+            return False
+        in_the_way = sorted(set(inspect(connection).get_table_names()) & set(Base.metadata.tables))
+        if in_the_way:
+            raise StoreError(
+                f"{database.url} holds a table {in_the_way[0]!r} that pollux did not make; "
+                "name another database"
+            )
+        migrate(connection, REVISIONS[-1])
+    return True
+
+
+def upgrade(database: Database) -> tuple[str, str]:
+    """Bring the schema to this release's version, keeping the data; return the versions before and after."""
+    with database.write() as connection:
+        version = read_version(connection)
+        if version is None or version not in REVISIONS:
+            check_version(database.url, version)
+            raise SchemaVersionError(f"the store {database.url} has an unknown schema {version}")
+        migrate(connection, REVISIONS[-1])
+    return version, REVISIONS[-1]
+
+
+def migrate(connection: Connection, revision: str) -> None:
+    """Move the schema up or down to `revision` ("base": no tables), inside the caller's transaction."""
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    version = read_version(connection)
+    drop_views(connection)
+    with contextlib.suppress(ValueError):
+        if revision == "base" or (version and REVISIONS.index(revision) < REVISIONS.index(version)):
+            command.downgrade(config, revision)
+            return
+    command.upgrade(config, revision)
+    if revision == REVISIONS[-1]:
+        create_views(connection)
+
+
+def differences(connection: Connection) -> list[str]:
+    """Return how the tables differ from this release's schema, in words; empty when they do not."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    context = MigrationContext.configure(
+        connection,
+        opts={"include_object": _is_ours, "compare_type": True, "version_table": "pollux_schema_version"},
+    )
+    return [str(difference) for difference in compare_metadata(context, Base.metadata)]
+
+
+def _is_ours(_object: object, name: str | None, kind: str, reflected: bool, _compared: object) -> bool:
+    # Other programs may keep tables of their own in the same database.
+    return not (kind == "table" and reflected and name not in Base.metadata.tables)

@@ -1,0 +1,49 @@
+"""A goodput model as columns of `model_versions`, there and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from sqlalchemy import Row, Select, select
+
+from pollux_slurm.model import BatchLimits, GoodputModel, GradientStatistics, ThroughputParameters
+from pollux_slurm.store.schema import ModelVersionRow
+
+_LIMITS = tuple(field.name for field in dataclasses.fields(BatchLimits))
+_THETA = tuple(field.name for field in dataclasses.fields(ThroughputParameters))
+
+
+def model_columns(model: GoodputModel) -> dict[str, Any]:
+    """Return the values of a model's columns."""
+    theta = model.throughput
+    return {
+        **{name: getattr(model.limits, name) for name in _LIMITS},
+        "grad_sqr": model.statistics.sqr if model.statistics else None,
+        "grad_var": model.statistics.var if model.statistics else None,
+        **{name: getattr(theta, name) if theta else None for name in _THETA},
+        "max_gpus_seen": model.max_gpus_seen,
+        "max_nodes_seen": model.max_nodes_seen,
+    }
+
+
+def select_models() -> Select[Any]:
+    """Select what `model_of_row` reads, and the job."""
+    names = ("job_id", *_LIMITS, "grad_sqr", "grad_var", *_THETA, "max_gpus_seen", "max_nodes_seen")
+    return select(*(getattr(ModelVersionRow, name) for name in names))
+
+
+def model_of_row(row: Row[Any]) -> GoodputModel:
+    """Return the model that a row of `select_models` holds."""
+    values = row._mapping
+    return GoodputModel(
+        limits=BatchLimits(**{name: values[name] for name in _LIMITS}),
+        statistics=None
+        if values["grad_sqr"] is None
+        else GradientStatistics(sqr=values["grad_sqr"], var=values["grad_var"]),
+        throughput=None
+        if values["alpha_g"] is None
+        else ThroughputParameters(**{name: values[name] for name in _THETA}),
+        max_gpus_seen=values["max_gpus_seen"],
+        max_nodes_seen=values["max_nodes_seen"],
+    )

@@ -1,0 +1,80 @@
+"""Open a store: find it, reach it, and make sure that its schema is this release's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, text
+
+from pollux_slurm.errors import SchemaVersionError, StoreError
+from pollux_slurm.store.database import Database
+from pollux_slurm.store.engine import make_engine
+from pollux_slurm.store.schema import REVISIONS, VERSION_TABLE
+from pollux_slurm.store.url import StoreUrl, parse_store_url
+
+
+def open_database(url: str, *, create: bool) -> Database:
+    """Open the database of a store; with `create`, make file and schema first if there are none."""
+    parsed = parse_store_url(url)
+    database = reach_database(parsed, create=create)
+    try:
+        if create:
+            from pollux_slurm.store.migration import initialize
+
+            initialize(database)
+        with database.read() as connection:
+            check_version(parsed, read_version(connection))
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def reach_database(url: StoreUrl, *, create: bool) -> Database:
+    """Return the database behind `url`, whatever its schema."""
+    if url.path is not None:
+        _find_file(url, url.path, create=create)
+    return Database(make_engine(url), url)
+
+
+def read_version(connection: Connection) -> str | None:
+    """Return the schema's version, None when there is no schema."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+
+
+def check_version(url: StoreUrl, version: str | None) -> None:
+    """Raise `SchemaVersionError`, with the command to type, unless `version` is this release's."""
+    if version is None:
+        raise SchemaVersionError(f"the store {url} has no tables yet; make them: {url.command('init')}")
+    if version not in REVISIONS:
+        raise SchemaVersionError(
+            f"the store {url} was made by a newer release (its schema is {version}, this release's is "
+            f"{REVISIONS[-1]}); update this one: pip install --upgrade pollux-slurm"
+        )
+    if version != REVISIONS[-1]:
+        raise SchemaVersionError(
+            f"the store {url} has schema {version}, this release needs {REVISIONS[-1]}; "
+            f"stop the daemon and run: {url.command('upgrade')}"
+        )
+
+
+def _find_file(url: StoreUrl, path: Path, *, create: bool) -> None:
+    """Make sure that the file of an SQLite store is there; a new one may be read by its owner only."""
+    folder = path.parent
+    try:
+        if path.is_dir():
+            raise StoreError(f"{path} is a folder; name a file in it: sqlite:///{path}/pollux.db")
+        if path.exists():
+            if not os.access(path, os.R_OK | os.W_OK):
+                raise StoreError(f"{path} belongs to another user: this one may not read and write it")
+            return
+        if not create:
+            raise SchemaVersionError(f"there is no store at {path}; make it: {url.command('init')}")
+        if not folder.is_dir():
+            raise StoreError(f"there is no folder {folder} for the store; make it: mkdir -p {folder}")
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    except OSError as error:
+        raise StoreError(f"the store's file {path} cannot be opened: {error.strerror}") from None

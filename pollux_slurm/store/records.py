@@ -1,0 +1,346 @@
+"""Read jobs with all that a round needs of them, in a number of statements that does not grow with them.
+
+Each statement asks one question about all wanted jobs at once; "the latest" of a history is found by its
+index, job by job inside the database, never by reading the history.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, exists, func, select
+from sqlalchemy.orm import aliased
+
+from pollux_slurm.errors import UnknownJobError
+from pollux_slurm.model import Allocation, BatchChoice, GoodputModel, JobTerms, ReallocationStep
+from pollux_slurm.store.contract import JobRecord, Reallocation, RunRecord, Sample
+from pollux_slurm.store.costs import first_step_time, restart_delay_s
+from pollux_slurm.store.journal import ENDS, first_step_of_next_run, read_reallocations
+from pollux_slurm.store.models import model_of_row, select_models
+from pollux_slurm.store.schema import (
+    AllocationNodeRow,
+    AllocationRow,
+    CheckpointRow,
+    DecisionNodeRow,
+    DecisionRow,
+    JobRow,
+    ModelVersionRow,
+    ReallocationRow,
+    ReallocationStepRow,
+    RoundRow,
+    RunNodeRow,
+    RunRow,
+    SampleRow,
+    UserRow,
+)
+
+Scope = Select[Any]
+"""A select of the wanted jobs' ids in this database."""
+
+
+def active_scope() -> Scope:
+    """Select the jobs that are not over."""
+    return select(JobRow.id).where(JobRow.finished_at.is_(None))
+
+
+def newest_scope(slurm_job_id: str) -> Scope:
+    """Select the newest job with this number, if there is one: slurmctld may start its numbers anew."""
+    return select(func.max(JobRow.id)).where(JobRow.slurm_job_id == slurm_job_id)
+
+
+def read_job(connection: Connection, slurm_job_id: str) -> JobRecord:
+    """Return the newest job with this number; raises `UnknownJobError`."""
+    records = read_jobs(connection, newest_scope(slurm_job_id))
+    if not records:
+        raise UnknownJobError(f"job {slurm_job_id} is not known as an adaptive job; see: pollux status --all")
+    return records[0]
+
+
+def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
+    """Return the jobs in `scope`, oldest first."""
+    rows = connection.execute(
+        select(
+            JobRow.id,
+            JobRow.slurm_job_id,
+            JobRow.token_sha256,
+            JobRow.min_gpus,
+            JobRow.max_gpus,
+            JobRow.allow_unconfirmed,
+            JobRow.name,
+            UserRow.user_name,
+            JobRow.account,
+            JobRow.partition,
+            JobRow.cpus_per_gpu,
+            JobRow.memory_per_gpu_mb,
+            JobRow.state,
+            JobRow.submitted_at,
+            JobRow.started_at,
+            JobRow.finished_at,
+        )
+        .join(UserRow, UserRow.user_id == JobRow.user_id)
+        .where(JobRow.id.in_(scope))
+        .order_by(JobRow.id)
+    ).all()
+    if not rows:
+        return ()
+    allocations = _open_allocations(connection, scope)
+    models = _latest_models(connection, scope)
+    samples = _latest_samples(connection, scope)
+    runs = _current_runs(connection, scope)
+    reallocations = _open_reallocations(connection, scope)
+    delays = _restart_delays(connection, scope)
+    decisions = _last_decisions(connection, scope)
+    records = []
+    for row in rows:
+        known = [delay for delay in delays[row.id] if delay is not None]
+        decided, decision = decisions.get(row.id, (None, None))
+        records.append(
+            JobRecord(
+                slurm_job_id=row.slurm_job_id,
+                terms=JobTerms(
+                    token_sha256=row.token_sha256,
+                    min_gpus=row.min_gpus,
+                    max_gpus=row.max_gpus,
+                    allow_unconfirmed=row.allow_unconfirmed,
+                ),
+                name=row.name,
+                user_name=row.user_name,
+                account=row.account,
+                partition=row.partition,
+                cpus_per_gpu=row.cpus_per_gpu,
+                memory_per_gpu_mb=row.memory_per_gpu_mb,
+                state=row.state,
+                submitted_at=row.submitted_at,
+                started_at=row.started_at,
+                finished_at=row.finished_at,
+                allocation=Allocation.of(allocations[row.id]),
+                model=models.get(row.id),
+                sample=samples.get(row.id),
+                run=runs.get(row.id),
+                open_reallocation=reallocations.get(row.slurm_job_id),
+                num_restarts=len(delays[row.id]),
+                mean_restart_delay_s=sum(known) / len(known) if known else None,
+                last_decision=decision,
+                last_decision_speedup=decided.speedup if decided else None,
+                last_decision_bound_by=decided.bound_by if decided else None,
+                last_decision_at=decided.at if decided else None,
+            )
+        )
+    return tuple(records)
+
+
+def _open_allocations(connection: Connection, scope: Scope) -> defaultdict[int, dict[str, int]]:
+    rows = connection.execute(
+        select(AllocationNodeRow.job_id, AllocationNodeRow.node_name, AllocationNodeRow.num_gpus)
+        .join(
+            AllocationRow,
+            and_(
+                AllocationRow.job_id == AllocationNodeRow.job_id,
+                AllocationRow.number == AllocationNodeRow.number,
+            ),
+        )
+        .where(AllocationRow.ended_at.is_(None), AllocationRow.job_id.in_(scope))
+    )
+    held: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    for row in rows:
+        held[row.job_id][row.node_name] = row.num_gpus
+    return held
+
+
+def _latest_models(connection: Connection, scope: Scope) -> dict[int, GoodputModel]:
+    latest = (
+        select(func.max(ModelVersionRow.id))
+        .where(ModelVersionRow.job_id == JobRow.id)
+        .correlate(JobRow)
+        .scalar_subquery()
+    )
+    wanted = select(latest).select_from(JobRow).where(JobRow.id.in_(scope))
+    rows = connection.execute(select_models().where(ModelVersionRow.id.in_(wanted)))
+    return {row.job_id: model_of_row(row) for row in rows}
+
+
+SAMPLE_COLUMNS = (
+    SampleRow.at,
+    SampleRow.global_batch_size,
+    SampleRow.atomic_batch_size,
+    SampleRow.accumulation_steps,
+    SampleRow.throughput,
+    SampleRow.predicted_throughput,
+    SampleRow.efficiency,
+    SampleRow.progress,
+    SampleRow.epoch,
+    SampleRow.total_epochs,
+)
+
+
+def sample_of_row(row: Any) -> Sample:
+    """Return the sample that a row of `SAMPLE_COLUMNS` holds."""
+    batch = None
+    if row.global_batch_size is not None:
+        batch = BatchChoice(
+            global_batch_size=row.global_batch_size,
+            atomic_batch_size=row.atomic_batch_size,
+            accumulation_steps=row.accumulation_steps,
+        )
+    return Sample(
+        at=row.at,
+        batch=batch,
+        throughput=row.throughput,
+        predicted_throughput=row.predicted_throughput,
+        efficiency=row.efficiency,
+        progress=row.progress,
+        epoch=row.epoch,
+        total_epochs=row.total_epochs,
+    )
+
+
+def _latest_samples(connection: Connection, scope: Scope) -> dict[int, Sample]:
+    # Of the last run that has any: a run that has just started has none.
+    run = (
+        select(RunRow.id)
+        .where(RunRow.job_id == JobRow.id, exists().where(SampleRow.run_id == RunRow.id))
+        .order_by(RunRow.run_number.desc())
+        .limit(1)
+        .correlate(JobRow)
+        .scalar_subquery()
+    )
+    runs = select(JobRow.id.label("job_id"), run.label("run_id")).where(JobRow.id.in_(scope)).subquery()
+    other = aliased(SampleRow)
+    last = select(func.max(other.sequence)).where(other.run_id == runs.c.run_id).scalar_subquery()
+    rows = connection.execute(
+        select(runs.c.job_id, *SAMPLE_COLUMNS)
+        .select_from(runs)
+        .join(SampleRow, and_(SampleRow.run_id == runs.c.run_id, SampleRow.sequence == last))
+    )
+    return {row.job_id: sample_of_row(row) for row in rows}
+
+
+RUN_COLUMNS = (
+    RunRow.id,
+    RunRow.job_id,
+    RunRow.run_number,
+    RunRow.restart_count,
+    RunRow.phase,
+    RunRow.first_report_at,
+    RunRow.last_report_at,
+    RunRow.first_step_s,
+    RunRow.restore_s,
+    RunRow.num_steps,
+)
+
+
+def read_runs(connection: Connection, wanted: Scope) -> list[tuple[int, RunRecord]]:
+    """Return (job id, run) of the runs whose ids `wanted` selects, oldest first."""
+    sizes: defaultdict[int, list[int]] = defaultdict(list)
+    for node in connection.execute(
+        select(RunNodeRow.run_id, RunNodeRow.num_gpus)
+        .where(RunNodeRow.run_id.in_(wanted))
+        .order_by(RunNodeRow.run_id, RunNodeRow.node_rank)
+    ):
+        sizes[node.run_id].append(node.num_gpus)
+    rows = connection.execute(
+        select(*RUN_COLUMNS).where(RunRow.id.in_(wanted)).order_by(RunRow.job_id, RunRow.run_number)
+    )
+    return [
+        (
+            row.job_id,
+            RunRecord(
+                run_number=row.run_number,
+                restart_count=row.restart_count,
+                phase=row.phase,
+                gpus_per_node=tuple(sizes[row.id]),
+                first_report_at=row.first_report_at,
+                last_report_at=row.last_report_at,
+                first_step_s=row.first_step_s,
+                restore_s=row.restore_s,
+                num_steps=row.num_steps,
+            ),
+        )
+        for row in rows
+    ]
+
+
+def _current_runs(connection: Connection, scope: Scope) -> dict[int, RunRecord]:
+    current = (
+        select(RunRow.id)
+        .where(RunRow.job_id == JobRow.id)
+        .order_by(RunRow.run_number.desc())
+        .limit(1)
+        .correlate(JobRow)
+        .scalar_subquery()
+    )
+    return dict(read_runs(connection, select(current).select_from(JobRow).where(JobRow.id.in_(scope))))
+
+
+def _open_reallocations(connection: Connection, scope: Scope) -> dict[str, Reallocation]:
+    wanted = select(ReallocationRow.id).where(
+        ReallocationRow.job_id.in_(scope), ReallocationRow.step.not_in(ENDS)
+    )
+    return {entry.slurm_job_id: entry for entry in read_reallocations(connection, wanted)}
+
+
+def _restart_delays(connection: Connection, scope: Scope) -> defaultdict[int, list[float | None]]:
+    """Return, per job, the cost of each confirmed reallocation that moved it while it ran."""
+
+    def entered(step: ReallocationStep) -> Any:
+        return (
+            select(ReallocationStepRow.at)
+            .where(
+                ReallocationStepRow.reallocation_id == ReallocationRow.id, ReallocationStepRow.step == step
+            )
+            .correlate(ReallocationRow)
+            .scalar_subquery()
+        )
+
+    rows = connection.execute(
+        select(
+            ReallocationRow.job_id,
+            CheckpointRow.blocked_s,
+            entered(ReallocationStep.CHECKPOINTED).label("checkpointed_at"),
+            entered(ReallocationStep.REQUEUED).label("requeued_at"),
+            entered(ReallocationStep.CONFIRMED).label("confirmed_at"),
+            first_step_of_next_run().label("first_step_at"),
+        )
+        .outerjoin(CheckpointRow, CheckpointRow.reallocation_id == ReallocationRow.id)
+        .where(
+            ReallocationRow.job_id.in_(scope),
+            ReallocationRow.step == ReallocationStep.CONFIRMED,
+            ReallocationRow.moves_running,
+        )
+    )
+    delays: defaultdict[int, list[float | None]] = defaultdict(list)
+    for row in rows:
+        delays[row.job_id].append(
+            restart_delay_s(
+                checkpointed_at=row.checkpointed_at,
+                blocked_s=row.blocked_s,
+                requeued_at=row.requeued_at,
+                stepped_at=first_step_time(first_step_at=row.first_step_at, confirmed_at=row.confirmed_at),
+            )
+        )
+    return delays
+
+
+def _last_decisions(connection: Connection, scope: Scope) -> dict[int, tuple[Any, Allocation]]:
+    latest = (
+        select(func.max(DecisionRow.round_id))
+        .where(DecisionRow.job_id == JobRow.id)
+        .correlate(JobRow)
+        .scalar_subquery()
+    )
+    last = select(JobRow.id.label("job_id"), latest.label("round_id")).where(JobRow.id.in_(scope)).subquery()
+    nodes: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    for node in connection.execute(
+        select(DecisionNodeRow.job_id, DecisionNodeRow.node_name, DecisionNodeRow.num_gpus).join(
+            last,
+            and_(DecisionNodeRow.job_id == last.c.job_id, DecisionNodeRow.round_id == last.c.round_id),
+        )
+    ):
+        nodes[node.job_id][node.node_name] = node.num_gpus
+    rows = connection.execute(
+        select(DecisionRow.job_id, DecisionRow.speedup, DecisionRow.bound_by, RoundRow.at)
+        .join(last, and_(DecisionRow.job_id == last.c.job_id, DecisionRow.round_id == last.c.round_id))
+        .join(RoundRow, RoundRow.id == DecisionRow.round_id)
+    )
+    return {row.job_id: (row, Allocation.of(nodes[row.job_id])) for row in rows}

@@ -1,0 +1,48 @@
+"""The tables, typed. One schema for SQLite and PostgreSQL; migrations make it, tests compare the two."""
+
+from __future__ import annotations
+
+from pollux_slurm.store.schema.base import REVISIONS, VERSION_TABLE, Base, UtcDateTime
+from pollux_slurm.store.schema.daemon import (
+    AllocationNodeRow,
+    AllocationRow,
+    DecisionNodeRow,
+    DecisionRow,
+    LeaseRow,
+    ReallocationNodeRow,
+    ReallocationRow,
+    ReallocationStepRow,
+    RoundRow,
+)
+from pollux_slurm.store.schema.jobs import (
+    CheckpointRow,
+    JobRow,
+    ModelVersionRow,
+    RunNodeRow,
+    RunRow,
+    SampleRow,
+    UserRow,
+)
+
+__all__ = [
+    "REVISIONS",
+    "VERSION_TABLE",
+    "AllocationNodeRow",
+    "AllocationRow",
+    "Base",
+    "CheckpointRow",
+    "DecisionNodeRow",
+    "DecisionRow",
+    "JobRow",
+    "LeaseRow",
+    "ModelVersionRow",
+    "ReallocationNodeRow",
+    "ReallocationRow",
+    "ReallocationStepRow",
+    "RoundRow",
+    "RunNodeRow",
+    "RunRow",
+    "SampleRow",
+    "UserRow",
+    "UtcDateTime",
+]

@@ -1,0 +1,77 @@
+"""What all tables share: names of constraints, UTC times, enumerations as checked text, column makers."""
+
+from __future__ import annotations
+
+import enum
+from datetime import datetime, timezone
+from typing import Any
+
+from sqlalchemy import BigInteger, DateTime, Dialect, Enum, Integer, MetaData
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+REVISIONS = ("0001",)
+"""Every version of the schema, oldest first; the last is this release's. Known here so that opening a store
+does not import Alembic."""
+
+VERSION_TABLE = "pollux_schema_version"
+
+# SQLite numbers rows by itself only in a column of exactly INTEGER type.
+BIG_INT = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware datetime in UTC. SQLite, which has no zones, keeps it as sortable text in UTC."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"a time without a zone: {value!r}")
+        value = value.astimezone(timezone.utc)
+        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)
+
+
+def checked_enum(kind: type[enum.Enum], name: str) -> Enum:
+    """Return a text column type that holds `kind`'s values and nothing else; `name` is the check's."""
+    return Enum(
+        kind,
+        name=name,
+        native_enum=False,
+        create_constraint=True,
+        length=32,
+        values_callable=lambda members: [str(member.value) for member in members],
+        validate_strings=True,
+    )
+
+
+def when(comment: str, **options: Any) -> Mapped[datetime]:
+    """Return a column for a moment in UTC that is always known."""
+    return mapped_column(UtcDateTime, nullable=False, comment=comment, **options)
+
+
+def maybe_when(comment: str) -> Mapped[datetime | None]:
+    """Return a column for a moment in UTC that may not have come."""
+    return mapped_column(UtcDateTime, nullable=True, comment=comment)
+
+
+class Base(DeclarativeBase):
+    """The registry of tables. Constraints get names, so that a migration can speak of them."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )

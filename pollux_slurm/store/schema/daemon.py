@@ -1,0 +1,219 @@
+"""Tables that the daemon fills: rounds and decisions, allocations, the journal of reallocations, leases."""
+
+from __future__ import annotations
+
+import enum
+from datetime import datetime
+
+from sqlalchemy import (
+    Boolean,
+    CheckConstraint,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    String,
+    Text,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from pollux_slurm.model import ReallocationStep
+from pollux_slurm.store.schema.base import BIG_INT, Base, checked_enum, maybe_when, when
+
+
+class Side(enum.Enum):
+    """Which end of a reallocation a node stands at."""
+
+    SOURCE = "source"
+    TARGET = "target"
+
+
+class RoundRow(Base):
+    __tablename__ = "rounds"
+    __table_args__ = (
+        Index(None, "at"),
+        {"comment": "One row per round that decided, with all that it was made from."},
+    )
+
+    id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, comment="The round's number; grows.")
+    at: Mapped[datetime] = when("When it was decided.")
+    shadow: Mapped[bool] = mapped_column(
+        Boolean(create_constraint=True, name="shadow"), comment="Was it only recorded, not enacted?"
+    )
+    objective: Mapped[str] = mapped_column(Text, comment="Name of the objective.")
+    solver: Mapped[str] = mapped_column(Text, comment="Which solver answered.")
+    fitness: Mapped[float] = mapped_column(Double, comment="The objective's value at the decision.")
+    problem: Mapped[str] = mapped_column(Text, comment="The problem as versioned JSON, for replays.")
+    decision: Mapped[str] = mapped_column(Text, comment="The decision as versioned JSON, for replays.")
+
+
+class DecisionRow(Base):
+    __tablename__ = "decisions"
+    __table_args__ = (
+        Index(None, "job_id", "round_id"),
+        CheckConstraint("num_gpus >= 0", name="num_gpus"),
+        CheckConstraint("num_nodes >= 0 AND num_nodes <= num_gpus", name="num_nodes"),
+        CheckConstraint("(runner_up_gpus IS NULL) = (runner_up_nodes IS NULL)", name="runner_up"),
+        {"comment": "What a round gave to each job, and why."},
+    )
+
+    round_id: Mapped[int] = mapped_column(
+        ForeignKey("rounds.id", ondelete="CASCADE"), primary_key=True, comment="The round."
+    )
+    job_id: Mapped[int] = mapped_column(
+        ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True, comment="The job."
+    )
+    num_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs given in all.")
+    num_nodes: Mapped[int] = mapped_column(Integer, comment="Nodes they lie on.")
+    speedup: Mapped[float] = mapped_column(
+        Double, comment="Predicted goodput over that at the job's fair share."
+    )
+    goodput: Mapped[float | None] = mapped_column(
+        Double, comment="Predicted goodput, examples per second; null without a model."
+    )
+    penalty: Mapped[float] = mapped_column(Double, comment="Restart penalty applied, 0 to 1; 1 is none.")
+    bound_by: Mapped[str] = mapped_column(String(32), comment="What kept the job from more.")
+    runner_up_gpus: Mapped[int | None] = mapped_column(Integer, comment="GPUs of the next best size.")
+    runner_up_nodes: Mapped[int | None] = mapped_column(Integer, comment="Nodes of the next best size.")
+    runner_up_speedup: Mapped[float | None] = mapped_column(Double, comment="Speedup at that size.")
+
+
+class DecisionNodeRow(Base):
+    __tablename__ = "decision_nodes"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["round_id", "job_id"], ["decisions.round_id", "decisions.job_id"], ondelete="CASCADE"
+        ),
+        CheckConstraint("num_gpus >= 1", name="num_gpus"),
+        {"comment": "Where the GPUs of a decision lie."},
+    )
+
+    round_id: Mapped[int] = mapped_column(
+        BIG_INT, primary_key=True, autoincrement=False, comment="The round."
+    )
+    job_id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, autoincrement=False, comment="The job.")
+    node_name: Mapped[str] = mapped_column(Text, primary_key=True, comment="The node.")
+    num_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs there.")
+
+
+class AllocationRow(Base):
+    __tablename__ = "allocations"
+    __table_args__ = (
+        CheckConstraint("number >= 0", name="number"),
+        CheckConstraint("ended_at >= started_at", name="ended_at"),
+        Index(
+            "uq_allocations_open",
+            "job_id",
+            unique=True,
+            sqlite_where=text("ended_at IS NULL"),
+            postgresql_where=text("ended_at IS NULL"),
+        ),
+        Index(None, "started_at"),
+        {"comment": "Stretches of time during which a job held the same GPUs."},
+    )
+
+    job_id: Mapped[int] = mapped_column(
+        ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True, comment="The job."
+    )
+    number: Mapped[int] = mapped_column(
+        Integer, primary_key=True, autoincrement=False, comment="Which stretch of the job: 0, 1, ..."
+    )
+    started_at: Mapped[datetime] = when("When the stretch began.")
+    ended_at: Mapped[datetime | None] = maybe_when("When it ended; null while it lasts.")
+
+
+class AllocationNodeRow(Base):
+    __tablename__ = "allocation_nodes"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["job_id", "number"], ["allocations.job_id", "allocations.number"], ondelete="CASCADE"
+        ),
+        Index(None, "node_name"),
+        CheckConstraint("num_gpus >= 1", name="num_gpus"),
+        {"comment": "GPUs held on each node during a stretch."},
+    )
+
+    job_id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, autoincrement=False, comment="The job.")
+    number: Mapped[int] = mapped_column(
+        Integer, primary_key=True, autoincrement=False, comment="Which stretch of the job."
+    )
+    node_name: Mapped[str] = mapped_column(Text, primary_key=True, comment="The node.")
+    num_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs held there.")
+
+
+_ENDS = "('confirmed', 'rolled_back', 'failed')"
+
+
+class ReallocationRow(Base):
+    __tablename__ = "reallocations"
+    __table_args__ = (
+        Index(
+            "uq_reallocations_open",
+            "job_id",
+            unique=True,
+            sqlite_where=text(f"step NOT IN {_ENDS}"),
+            postgresql_where=text(f"step NOT IN {_ENDS}"),
+        ),
+        Index(None, "job_id", "id"),
+        CheckConstraint("from_restart_count >= 0", name="from_restart_count"),
+        {"comment": "A job changing allocation: the daemon's journal."},
+    )
+
+    id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, comment="The reallocation's number; grows.")
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), comment="The job.")
+    round_id: Mapped[int | None] = mapped_column(
+        ForeignKey("rounds.id", ondelete="SET NULL"), index=True, comment="The round that decided it."
+    )
+    step: Mapped[ReallocationStep] = mapped_column(
+        checked_enum(ReallocationStep, "step"), comment="Where it stands; the last of its steps."
+    )
+    moves_running: Mapped[bool] = mapped_column(
+        Boolean(create_constraint=True, name="moves_running"),
+        comment="Is a running job requeued, rather than a waiting one reshaped?",
+    )
+    from_restart_count: Mapped[int] = mapped_column(
+        Integer, comment="Slurm's restart count of the job when it was planned."
+    )
+    reason: Mapped[str | None] = mapped_column(Text, comment="Why it ended as it did.")
+
+
+class ReallocationNodeRow(Base):
+    __tablename__ = "reallocation_nodes"
+    __table_args__ = (
+        CheckConstraint("num_gpus >= 1", name="num_gpus"),
+        {"comment": "GPUs per node before (source) and after (target) a reallocation."},
+    )
+
+    reallocation_id: Mapped[int] = mapped_column(
+        ForeignKey("reallocations.id", ondelete="CASCADE"), primary_key=True, comment="The reallocation."
+    )
+    side: Mapped[Side] = mapped_column(
+        checked_enum(Side, "side"), primary_key=True, comment="source or target."
+    )
+    node_name: Mapped[str] = mapped_column(Text, primary_key=True, comment="The node.")
+    num_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs there.")
+
+
+class ReallocationStepRow(Base):
+    __tablename__ = "reallocation_steps"
+    __table_args__ = ({"comment": "When a reallocation entered each of its steps."},)
+
+    reallocation_id: Mapped[int] = mapped_column(
+        ForeignKey("reallocations.id", ondelete="CASCADE"), primary_key=True, comment="The reallocation."
+    )
+    step: Mapped[ReallocationStep] = mapped_column(
+        checked_enum(ReallocationStep, "step"), primary_key=True, comment="The step."
+    )
+    at: Mapped[datetime] = when("When it was journaled.")
+
+
+class LeaseRow(Base):
+    __tablename__ = "leases"
+    __table_args__ = ({"comment": "Who may act: one daemon at a time."},)
+
+    name: Mapped[str] = mapped_column(String(32), primary_key=True, comment="What the lease is for.")
+    owner: Mapped[str] = mapped_column(Text, comment="Who holds it.")
+    acquired_at: Mapped[datetime] = when("When this owner took it.")
+    expires_at: Mapped[datetime] = when("When it runs out unless prolonged.")

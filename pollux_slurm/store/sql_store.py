@@ -1,0 +1,134 @@
+"""`Store` over one database: each method is one transaction around a function of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import select
+
+from pollux_slurm.model import Allocation, Decision, Problem, ReallocationStep
+from pollux_slurm.store import journal, lease, observation, records, registration, rounds
+from pollux_slurm.store.agent import SqlAgentStore
+from pollux_slurm.store.contract import (
+    AllocationRecord,
+    JobObservation,
+    JobRecord,
+    JobRegistration,
+    Reallocation,
+    RunRecord,
+    Sample,
+)
+from pollux_slurm.store.history import read_allocations, read_samples
+from pollux_slurm.store.schema import JobRow, ReallocationRow, RunRow
+
+
+class SqlStore(SqlAgentStore):
+    """The daemon's and the readers' door. What each method promises stands in `contract.Store`."""
+
+    # lease
+    def acquire_lease(self, owner: str, *, ttl_s: float, at: datetime) -> bool:
+        with self._database.write() as connection:
+            return lease.acquire_lease(connection, owner, ttl_s=ttl_s, at=at)
+
+    def holds_lease(self, owner: str, *, at: datetime) -> bool:
+        with self._database.read() as connection:
+            return lease.holds_lease(connection, owner, at=at)
+
+    def release_lease(self, owner: str) -> None:
+        with self._database.write() as connection:
+            lease.release_lease(connection, owner)
+
+    # jobs
+    def register_jobs(self, jobs: Sequence[JobRegistration], *, at: datetime) -> tuple[str, ...]:
+        with self._database.write() as connection:
+            return registration.register_jobs(connection, jobs, at=at)
+
+    def observe_jobs(self, observations: Sequence[JobObservation], *, at: datetime) -> None:
+        with self._database.write() as connection:
+            observation.observe_jobs(connection, observations, at=at)
+
+    def active_jobs(self) -> tuple[JobRecord, ...]:
+        return self.jobs(include_finished=False)
+
+    def jobs(self, *, include_finished: bool = True) -> tuple[JobRecord, ...]:
+        scope = select(JobRow.id) if include_finished else records.active_scope()
+        with self._database.read() as connection:
+            return records.read_jobs(connection, scope)
+
+    def job(self, slurm_job_id: str) -> JobRecord:
+        with self._database.read() as connection:
+            return records.read_job(connection, slurm_job_id)
+
+    # rounds
+    def record_round(self, problem: Problem, decision: Decision, *, shadow: bool, at: datetime) -> int:
+        with self._database.write() as connection:
+            return rounds.record_round(connection, problem, decision, shadow=shadow, at=at)
+
+    def round_problem(self, round_id: int) -> tuple[Problem, Decision]:
+        with self._database.read() as connection:
+            return rounds.read_round(connection, round_id)
+
+    # reallocations
+    def plan_reallocation(
+        self,
+        slurm_job_id: str,
+        *,
+        source: Allocation,
+        target: Allocation,
+        moves_running: bool,
+        from_restart_count: int,
+        round_id: int | None,
+        at: datetime,
+    ) -> Reallocation:
+        with self._database.write() as connection:
+            return journal.plan_reallocation(
+                connection,
+                slurm_job_id,
+                source=source,
+                target=target,
+                moves_running=moves_running,
+                from_restart_count=from_restart_count,
+                round_id=round_id,
+                at=at,
+            )
+
+    def advance_reallocation(
+        self,
+        reallocation_id: int,
+        step: ReallocationStep,
+        *,
+        expected: ReallocationStep,
+        at: datetime,
+        reason: str | None = None,
+    ) -> bool:
+        with self._database.write() as connection:
+            return journal.advance_reallocation(
+                connection, reallocation_id, step, expected=expected, at=at, reason=reason
+            )
+
+    def open_reallocations(self) -> tuple[Reallocation, ...]:
+        wanted = select(ReallocationRow.id).where(ReallocationRow.step.not_in(journal.ENDS))
+        with self._database.read() as connection:
+            return journal.read_reallocations(connection, wanted)
+
+    def reallocations(self, slurm_job_id: str | None = None) -> tuple[Reallocation, ...]:
+        with self._database.read() as connection:
+            wanted = select(ReallocationRow.id)
+            if slurm_job_id is not None:
+                wanted = wanted.where(ReallocationRow.job_id.in_(records.newest_scope(slurm_job_id)))
+            return journal.read_reallocations(connection, wanted)
+
+    # history
+    def allocation_history(self, slurm_job_id: str) -> tuple[AllocationRecord, ...]:
+        with self._database.read() as connection:
+            return read_allocations(connection, slurm_job_id)
+
+    def run_history(self, slurm_job_id: str) -> tuple[RunRecord, ...]:
+        wanted = select(RunRow.id).where(RunRow.job_id.in_(records.newest_scope(slurm_job_id)))
+        with self._database.read() as connection:
+            return tuple(run for _, run in records.read_runs(connection, wanted))
+
+    def sample_history(self, slurm_job_id: str) -> tuple[Sample, ...]:
+        with self._database.read() as connection:
+            return read_samples(connection, slurm_job_id)

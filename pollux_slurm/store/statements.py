@@ -1,0 +1,39 @@
+"""What SQLite and PostgreSQL both know, but SQLAlchemy spells for each: upserts and membership in a list."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, CursorResult, String, any_, func, literal, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import InstrumentedAttribute
+
+from pollux_slurm.store.schema import Base
+
+
+def upsert(connection: Connection, row: type[Base]) -> Any:
+    """Return an INSERT that takes `on_conflict_do_nothing` and `on_conflict_do_update`."""
+    module = sqlite if connection.dialect.name == "sqlite" else postgresql
+    return module.insert(row)
+
+
+def is_one_of(
+    connection: Connection, column: InstrumentedAttribute[str], texts: Iterable[str]
+) -> ColumnElement[bool]:
+    """Return `column IN texts` with one bound value, whatever the number of texts.
+
+    An IN with a parameter a text would reach the databases' limits (32,766 in SQLite) with a large array job.
+    """
+    values = list(texts)
+    if connection.dialect.name == "sqlite":
+        listed = func.json_each(literal(json.dumps(values))).table_valued("value")
+        return column.in_(select(listed.c.value))
+    return column == any_(literal(values, postgresql.ARRAY(String())))
+
+
+def inserted_id(result: CursorResult[Any]) -> int:
+    """Return the number that the database gave to the one row that was inserted."""
+    assert result.inserted_primary_key is not None
+    return int(result.inserted_primary_key[0])

@@ -1,0 +1,76 @@
+"""Read a store's URL, and say in one line what is wrong with it. No connection is made here."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from pollux_slurm.errors import ConfigError
+
+_EXAMPLES = "sqlite:////path/to/pollux.db or postgresql://user@host/database"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreUrl:
+    """A store's URL taken apart. `path` is the file of an SQLite store, None for PostgreSQL."""
+
+    url: URL
+    path: Path | None
+
+    def __str__(self) -> str:
+        """Return the URL without its password."""
+        return self.url.render_as_string(hide_password=True)
+
+    def command(self, action: str) -> str:
+        """Return the literal `pollux db` command for this store, ready to paste."""
+        return f"pollux db {action} --store {shlex.quote(str(self))}"
+
+
+def parse_store_url(text: str) -> StoreUrl:
+    """Return the parts of a store's URL; raises `ConfigError` with what to write instead."""
+    if "\0" in text:
+        raise ConfigError(f"a store URL cannot hold a NUL character; write {_EXAMPLES}")
+    try:
+        url = make_url(text)
+        backend = url.get_backend_name()
+    except (ArgumentError, ValueError):
+        raise ConfigError(f"not a store URL: {_without_password(text)!r}; write {_EXAMPLES}") from None
+    if backend == "sqlite":
+        return StoreUrl(url=url, path=_sqlite_path(url))
+    if backend == "postgresql":
+        if not url.database:
+            raise ConfigError(f"the store URL {url} names no database; write {_EXAMPLES}")
+        if url.drivername not in ("postgresql", "postgresql+psycopg"):
+            raise ConfigError(
+                f"the store URL asks for the driver {url.drivername!r}; pollux uses psycopg 3: write postgresql://"
+            )
+        return StoreUrl(url=url.set(drivername="postgresql+psycopg"), path=None)
+    raise ConfigError(f"no store can be kept in {backend!r}; write {_EXAMPLES}")
+
+
+def _sqlite_path(url: URL) -> Path:
+    if url.drivername not in ("sqlite", "sqlite+pysqlite") or url.host or url.query:
+        raise ConfigError(
+            f"the store URL {url} has more than a path in it; write sqlite:////absolute/path (four slashes)"
+        )
+    if not url.database or url.database == ":memory:":
+        raise ConfigError(
+            "a store in memory cannot be shared by jobs and daemon; write sqlite:////path/to/pollux.db"
+        )
+    path = Path(url.database)
+    if not path.is_absolute():
+        meant = shlex.quote(f"sqlite:///{path.expanduser().absolute()}")
+        raise ConfigError(
+            f"the store's path {str(path)!r} is relative, and jobs and daemon start in different folders; "
+            f"write {meant}"
+        )
+    return path
+
+
+def _without_password(text: str) -> str:
+    return re.sub(r"(//[^:/@]*):[^@]*@", r"\1:***@", text)[:200]
