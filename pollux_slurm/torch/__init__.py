@@ -1,1 +1,27 @@
 """The public training API: the agent's measurements wired into a PyTorch training loop."""
+
+from pollux_slurm.torch.accumulator import Accumulator
+from pollux_slurm.torch.data import AdaptiveDataLoader
+from pollux_slurm.torch.epoch import current_epoch, finished_epochs, remaining_epochs_until
+from pollux_slurm.torch.parallel import AdaptiveDataParallel
+from pollux_slurm.torch.scaling import AdaScale, LinearScale, NoScale, ScalingRule, SqrtScale
+from pollux_slurm.torch.session import init_process_group
+from pollux_slurm.torch.state import State
+from pollux_slurm.torch.stopping import TrainingStopped
+
+__all__ = [
+    "Accumulator",
+    "AdaScale",
+    "AdaptiveDataLoader",
+    "AdaptiveDataParallel",
+    "LinearScale",
+    "NoScale",
+    "ScalingRule",
+    "SqrtScale",
+    "State",
+    "TrainingStopped",
+    "current_epoch",
+    "finished_epochs",
+    "init_process_group",
+    "remaining_epochs_until",
+]

@@ -1,0 +1,297 @@
+"""Which checkpoint belongs to the job's final model: run claims and checkpoint files, without locks.
+
+A job's runs (its starts) share one directory::
+
+    runs/000003.json                       the claim of run 3: what it resumed from, who it is
+    checkpoints/000003-000012-<sha256>.pt  the twelfth checkpoint of run 3; its name holds its checksum
+
+A run first *chooses* the checkpoint it goes on from, then *claims* the next number by linking a complete
+file to a name that must not exist yet, which exactly one process can do. The claim records the choice. So:
+
+- Run n looks at the files of run n − 1 only, else at what n − 1 itself resumed from, and so on back.
+- Whatever a leftover process of run n − 1 writes after claim n exists is in nobody's line: n has chosen, and
+  n + 1 looks at n's files or at n's recorded choice. No lock is needed, and no clock (invariant 2).
+
+A leftover also notices: `write` looks for a newer claim before and after writing. That only saves it work;
+the rule above holds even where a shared file system shows the claim late.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from pollux_slurm.errors import CheckpointError, DamagedCheckpointError, SupersededRunError
+
+_LOG = logging.getLogger(__name__)
+_CLAIM = re.compile(r"(\d{6,})\.json")
+_FILE = re.compile(r"(\d{6,})-(\d{6,})-([0-9a-f]{64})\.pt")
+_CHUNK_BYTES = 1 << 20
+_MAX_CLAIM_ATTEMPTS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class CheckpointId:
+    """One checkpoint file: the run that wrote it, its number within that run, and its SHA-256."""
+
+    run_number: int
+    sequence: int
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.run_number:06d}-{self.sequence:06d}-{self.sha256}.pt"
+
+    @classmethod
+    def parse(cls, file_name: str) -> CheckpointId | None:
+        """Return what a file name says; None for other files."""
+        match = _FILE.fullmatch(file_name)
+        if match is None:
+            return None
+        return cls(run_number=int(match[1]), sequence=int(match[2]), sha256=match[3])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunClaim:
+    """A run's claim: its number and the checkpoint it goes on from (None: from the beginning)."""
+
+    run_number: int
+    resumed_from: CheckpointId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenCheckpoint:
+    """A checkpoint that is on disk, whole."""
+
+    id: CheckpointId
+    path: Path
+    size_bytes: int
+
+
+class Lineage:
+    """One run's view of its job's checkpoint directory. Made by `claim_run`, in one process of the run."""
+
+    def __init__(self, directory: Path, claim: RunClaim) -> None:
+        self._runs, self._files = directory / "runs", directory / "checkpoints"
+        self._sequence = 0
+        self._last: CheckpointId | None = None
+        self.claim = claim
+
+    @property
+    def resume_path(self) -> Path | None:
+        """The file this run goes on from, None at the very beginning."""
+        start = self.claim.resumed_from
+        return None if start is None else self._files / start.file_name
+
+    def check_current(self) -> None:
+        """Raise `SupersededRunError` when a newer run of the job has claimed these checkpoints."""
+        newest = max(_claimed_runs(self._runs), default=-1)
+        if newest > self.claim.run_number:
+            raise SupersededRunError(
+                f"{self._runs.parent}: run {newest} of this job has taken over from run "
+                f"{self.claim.run_number}, which stops without writing"
+            )
+
+    def write(self, serialize: Callable[[BinaryIO], None]) -> WrittenCheckpoint:
+        """Write a checkpoint: to a temporary file, synced, renamed into place, the directory synced.
+
+        `serialize` writes the content to a file that it is given. Raises `SupersededRunError`, and
+        `CheckpointError` when the disk does not take it; then nothing has changed.
+        """
+        self.check_current()
+        self._sequence += 1
+        # The host may differ between runs of one job, the run number never does.
+        temporary = self._files / f".{self.claim.run_number:06d}-{self._sequence:06d}-{os.getpid()}.tmp"
+        try:
+            with temporary.open("xb") as file:
+                hashing = _HashingWriter(file)
+                serialize(hashing)  # type: ignore[arg-type]
+                file.flush()
+                os.fsync(file.fileno())
+                size_bytes = file.tell()
+            self.check_current()
+            identity = CheckpointId(
+                run_number=self.claim.run_number, sequence=self._sequence, sha256=hashing.hexdigest()
+            )
+            path = self._files / identity.file_name
+            temporary.rename(path)
+            _sync_directory(self._files)
+        except OSError as error:
+            raise CheckpointError(f"{self._files}: the checkpoint was not written: {error}") from error
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        previous, self._last = self._last or self.claim.resumed_from, identity
+        self._prune(keep={identity, previous})
+        return WrittenCheckpoint(id=identity, path=path, size_bytes=size_bytes)
+
+    def _prune(self, keep: set[CheckpointId | None]) -> None:
+        """Delete what is neither of the line's last two: older ones, and those of runs that were cut off."""
+        try:
+            self.check_current()
+        except SupersededRunError:
+            return
+        with contextlib.suppress(OSError):
+            for path in self._files.iterdir():
+                known = CheckpointId.parse(path.name)
+                leftover = re.match(r"\.(\d{6,})-.*\.tmp$", path.name)
+                old = known is not None and known not in keep and known.run_number <= self.claim.run_number
+                if old or (leftover is not None and int(leftover[1]) < self.claim.run_number):
+                    path.unlink(missing_ok=True)
+
+
+def claim_run(directory: Path, *, restart_count: int, host: str, pid: int, at: datetime) -> Lineage:
+    """Choose the checkpoint to go on from, then claim the next run number with that choice.
+
+    Raises `DamagedCheckpointError` when checkpoints exist and none is whole, `CheckpointError` when the
+    directory cannot be used.
+    """
+    runs, files = directory / "runs", directory / "checkpoints"
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        files.mkdir(exist_ok=True)
+        for _ in range(_MAX_CLAIM_ATTEMPTS):
+            previous = max(_claimed_runs(runs), default=None)
+            chosen = _choose(directory, previous)
+            claim = RunClaim(run_number=0 if previous is None else previous + 1, resumed_from=chosen)
+            content = {
+                "run_number": claim.run_number,
+                "resumed_from": None if chosen is None else chosen.file_name,
+                "restart_count": restart_count,
+                "host": host,
+                "pid": pid,
+                "claimed_at": at.isoformat(),
+            }
+            if _create(runs / f"{claim.run_number:06d}.json", json.dumps(content) + "\n", host=host, pid=pid):
+                return Lineage(directory, claim)
+    except OSError as error:
+        raise CheckpointError(f"{directory}: cannot be used for checkpoints: {error}") from error
+    raise CheckpointError(f"{directory}: other runs of this job keep claiming it; stop them first")
+
+
+def read_claim(directory: Path, run_number: int) -> RunClaim:
+    """Return the claim of one run. Raises `CheckpointError` when it is missing or not a claim."""
+    path = directory / "runs" / f"{run_number:06d}.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        name = content["resumed_from"]
+        start = None if name is None else CheckpointId.parse(name)
+        if name is not None and (start is None or start.run_number >= run_number):
+            raise ValueError(f"resumed_from {name!r}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path}: not the claim of a run ({error}); restore it or move it away"
+        ) from None
+    return RunClaim(run_number=run_number, resumed_from=start)
+
+
+def _choose(directory: Path, previous: int | None) -> CheckpointId | None:
+    """Return the newest whole checkpoint in the line of run `previous`, None where it never wrote one."""
+    by_run: dict[int, list[CheckpointId]] = {}
+    for known in _checkpoints(directory / "checkpoints"):
+        by_run.setdefault(known.run_number, []).append(known)
+    if previous is None:
+        if by_run:
+            raise CheckpointError(
+                f"{directory}: holds checkpoints but no runs/ that wrote them; move them away to begin anew"
+            )
+        return None
+    damaged: list[str] = []
+    run, newest = previous, None
+    while True:
+        line = [known for known in by_run.get(run, []) if newest is None or known.sequence <= newest]
+        for known in sorted(line, reverse=True):
+            if _is_whole(directory / "checkpoints" / known.file_name, known.sha256):
+                return known
+            damaged.append(known.file_name)
+            _LOG.warning("%s: damaged checkpoint %s: taking the one before", directory, known.file_name)
+        start = read_claim(directory, run).resumed_from
+        if start is None:
+            break
+        run, newest = start.run_number, start.sequence
+        if start not in by_run.get(run, []):
+            damaged.append(start.file_name)
+    if damaged:
+        raise DamagedCheckpointError(
+            f"{directory}: no whole checkpoint is left ({', '.join(damaged)}); restore one, or move the "
+            "directory away to begin anew"
+        )
+    return None
+
+
+def _claimed_runs(runs: Path) -> Iterator[int]:
+    for entry in os.scandir(runs):
+        match = _CLAIM.fullmatch(entry.name)
+        if match is not None:
+            yield int(match[1])
+
+
+def _checkpoints(files: Path) -> Iterator[CheckpointId]:
+    for entry in os.scandir(files):
+        known = CheckpointId.parse(entry.name)
+        if known is not None:
+            yield known
+
+
+def _is_whole(path: Path, sha256: str) -> bool:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+    except OSError:
+        return False
+    return digest.hexdigest() == sha256
+
+
+def _create(path: Path, text: str, *, host: str, pid: int) -> bool:
+    """Make `path` appear at once with all of `text`; False when it exists. `link` is atomic on NFS, too."""
+    safe_host = re.sub(r"[^A-Za-z0-9.-]", "_", host)
+    temporary = path.with_name(f".{path.name}-{safe_host}-{pid}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        _sync_directory(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class _HashingWriter:
+    """A file to write to that keeps the SHA-256 of what went through. It cannot seek."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._digest = file, hashlib.sha256()
+
+    def write(self, data: bytes | memoryview) -> int:
+        self._digest.update(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()

@@ -1,0 +1,268 @@
+"""The background thread of rank 0 that talks to the store (invariant 6: training never waits for it).
+
+Memory is bounded: one report is composed when it is sent, from the latest state; one confirmation of a
+checkpoint at most waits to be delivered. An outage costs reports, never steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+from pollux_slurm.errors import (
+    PolluxError,
+    ReportRefusedError,
+    StaleRunError,
+    StoreUnavailable,
+    UnknownJobError,
+)
+from pollux_slurm.store.contract import AgentStore, CheckpointConfirmation, Report
+
+_LOG = logging.getLogger(__name__)
+_MOST_BACKOFF_S = 30.0
+
+
+def utc_now() -> datetime:
+    """Return the time as an aware UTC datetime."""
+    return datetime.now(timezone.utc)
+
+
+class Compose(Protocol):
+    """Makes the report that is due. Called in the reporter's thread."""
+
+    def __call__(self, *, sequence: int, checkpoint: CheckpointConfirmation | None) -> Report: ...
+
+
+class Reporter:
+    """Sends reports and asks for checkpoint requests, until closed.
+
+    Without a store (`open_store` is None) the thread still composes at each interval, since composing is
+    also what fits the model and proposes a batch size.
+    """
+
+    def __init__(
+        self,
+        *,
+        open_store: Callable[[], AgentStore] | None,
+        token: str,
+        run_number: int,
+        compose: Compose,
+        report_interval_s: float,
+        poll_interval_s: float,
+        now: Callable[[], datetime] = utc_now,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._open_store, self._token, self._run_number = open_store, token, run_number
+        self._compose = compose
+        self._report_interval_s, self._poll_interval_s = report_interval_s, poll_interval_s
+        self._now, self._monotonic = now, monotonic
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="pollux-reporter", daemon=True)
+        self._sequence = 0
+        self._unsent: Report | None = None
+        # All below are written under the condition; single reads by training need no lock.
+        self._report_wanted = False
+        self._confirmation: CheckpointConfirmation | None = None
+        self._delivered: int | None = None
+        self._request: int | None = None
+        self._superseded = False
+        self._closing = False
+        self._complaints: set[str] = set()
+
+    # ------------------------------------------------------------ the training thread's side
+
+    @property
+    def checkpoint_request(self) -> int | None:
+        """The id of the checkpoint that the store asks for, as of the last answer; None when nothing is."""
+        return self._request
+
+    @property
+    def superseded(self) -> bool:
+        """True once the store has said that a newer run of the job exists."""
+        return self._superseded
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def report_soon(self) -> None:
+        """Send a report now instead of at the end of the interval."""
+        with self._changed:
+            self._report_wanted = True
+            self._changed.notify_all()
+
+    def confirm(self, confirmation: CheckpointConfirmation) -> None:
+        """Deliver `confirmation`, trying again until it arrives or is withdrawn."""
+        with self._changed:
+            self._confirmation = confirmation
+            self._changed.notify_all()
+
+    def withdraw_confirmation(self) -> None:
+        """Stop trying: training goes on, and what was written is no longer its last checkpoint."""
+        with self._changed:
+            self._confirmation = None
+
+    def was_delivered(self, request_id: int) -> bool:
+        """Tell whether the store has the confirmation for `request_id`."""
+        return self._delivered == request_id
+
+    def close(self, *, timeout_s: float) -> None:
+        """Send a last report if that takes no longer than `timeout_s`, then leave the thread to its end."""
+        with self._changed:
+            self._closing = True
+            self._report_wanted = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    # ------------------------------------------------------------ the thread's side
+
+    def _run(self) -> None:
+        store: AgentStore | None = None
+        failures = 0
+        next_report = next_poll = self._monotonic()
+        try:
+            while True:
+                started = self._monotonic()
+                answered = True
+                with self._changed:
+                    due = self._report_wanted or self._confirmation is not None or started >= next_report
+                    self._report_wanted = False
+                    closing = self._closing
+                try:
+                    if store is None and self._open_store is not None:
+                        store = self._open_store()
+                    if due:
+                        self._report(store)
+                        next_report = self._monotonic() + self._report_interval_s
+                    if store is not None and not closing and started >= next_poll:
+                        request = store.poll(self._token, self._run_number, at=self._now()).checkpoint_request
+                        self._request = request
+                        next_poll = self._monotonic() + self._poll_interval_s
+                    failures = 0
+                except StaleRunError as error:
+                    self._complain(error)
+                    self._superseded = True
+                    return
+                except UnknownJobError:
+                    # Not registered yet: the daemon does so from its next bulk read.
+                    answered = False
+                except StoreUnavailable as error:
+                    answered = False
+                    failures += 1
+                    self._complain(error)
+                except PolluxError as error:
+                    answered = False
+                    failures += 1
+                    self._complain(error)
+                    if store is not None:
+                        store.close()
+                        store = None
+                if closing:
+                    return
+                pause_s = self._poll_interval_s
+                if not answered:
+                    pause_s = min(self._poll_interval_s * 2 ** min(failures, 10), _MOST_BACKOFF_S)
+                    with self._changed:
+                        self._report_wanted = self._report_wanted or due
+                    next_poll = self._monotonic()
+                elif store is None:
+                    pause_s = max(next_report - self._monotonic(), 0.0)
+                else:
+                    pause_s = max(min(next_report, next_poll) - self._monotonic(), 0.0)
+                self._pause(pause_s, interruptible=answered)
+        except Exception:
+            # A defect here must not take training down, nor pass in silence.
+            _LOG.exception("the reporter stopped: training goes on without reports")
+        finally:
+            if store is not None:
+                store.close()
+
+    def _pause(self, pause_s: float, *, interruptible: bool) -> None:
+        """Wait; new work ends the wait early, unless the store has just failed to answer."""
+        deadline = self._monotonic() + pause_s
+        with self._changed:
+            while not self._closing:
+                if interruptible and (self._report_wanted or self._confirmation is not None):
+                    return
+                left_s = deadline - self._monotonic()
+                if left_s <= 0:
+                    return
+                self._changed.wait(left_s)
+
+    def _report(self, store: AgentStore | None) -> None:
+        with self._changed:
+            confirmation = self._confirmation
+            unsent, self._unsent = self._unsent, None
+        if unsent is None or unsent.checkpoint is not confirmation:
+            self._sequence += 1
+            unsent = self._compose(sequence=self._sequence, checkpoint=confirmation)
+        if store is None:
+            return
+        if confirmation is not None:
+            # Sent again as it is, under its own number, until the store has answered: it may have arrived.
+            self._unsent = unsent
+        self._send(store, unsent)
+        with self._changed:
+            self._unsent = None
+            if confirmation is not None and self._confirmation is confirmation:
+                self._confirmation = None
+                self._delivered = confirmation.request_id
+
+    def _send(self, store: AgentStore, report: Report) -> None:
+        bad = non_finite_field(report)
+        if bad is not None:
+            self._complain(ReportRefusedError(f"{bad} is not a finite number: reported without a model"))
+            report = _bare(report)
+        try:
+            store.report(self._token, report, at=self._now())
+        except ReportRefusedError as error:
+            self._complain(error)
+            if report.checkpoint is not None:
+                # A confirmed checkpoint must arrive whatever is wrong with the model.
+                store.report(self._token, _bare(report), at=self._now())
+
+    def _complain(self, error: PolluxError) -> None:
+        """Log each reason once."""
+        reason = f"{type(error).__name__}: {error}"
+        if reason not in self._complaints and len(self._complaints) < 100:
+            self._complaints.add(reason)
+            _LOG.warning("store: %s", reason)
+
+
+def non_finite_field(report: Report) -> str | None:
+    """Return the path of the first number in `report` that is NaN or infinite, None if there is none."""
+    return _find_non_finite(report, "report")
+
+
+def _find_non_finite(value: Any, path: str) -> str | None:
+    if isinstance(value, float):
+        return None if math.isfinite(value) else path
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            found = _find_non_finite(getattr(value, field.name), f"{path}.{field.name}")
+            if found is not None:
+                return found
+    return None
+
+
+def _bare(report: Report) -> Report:
+    """Return the report with nothing in it that was measured."""
+    return dataclasses.replace(
+        report,
+        model=None,
+        batch=None,
+        throughput=None,
+        predicted_throughput=None,
+        step_time_s=None,
+        efficiency=None,
+        progress=report.progress if math.isfinite(report.progress) else 0.0,
+        first_step_s=None,
+        restore_s=None,
+    )

@@ -1,0 +1,130 @@
+"""What one run tells the store: written by training at each step, read when a report is due."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+
+from pollux_slurm.agent.tuning import Training, Tuner
+from pollux_slurm.model import BatchChoice
+from pollux_slurm.store.contract import CheckpointConfirmation, Report, RunPhase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far training has come. `progress` is in scale-invariant iterations."""
+
+    num_steps: int = 0
+    progress: float = 0.0
+    epoch: int = 0
+    total_epochs: int | None = None
+
+
+class Telemetry:
+    """The latest state of one run. Each method holds the lock for a few assignments, so no step waits."""
+
+    def __init__(
+        self,
+        *,
+        run_number: int,
+        restart_count: int,
+        gpus_per_node: tuple[int, ...],
+        tuner: Tuner,
+        restore_s: float | None,
+    ) -> None:
+        self._blank = Report(
+            run_number=run_number,
+            restart_count=restart_count,
+            sequence=0,
+            phase=RunPhase.STARTING,
+            gpus_per_node=gpus_per_node,
+            restore_s=restore_s,
+        )
+        self._tuner = tuner
+        self._lock = threading.Lock()
+        self._phase = RunPhase.STARTING
+        self._training: Training | None = None
+        self._progress = Progress()
+        self._first_step_s: float | None = None
+        self._interval_examples, self._interval_steps, self._interval_s = 0, 0, 0.0
+        self._proposal: BatchChoice | None = None
+        self._told_of_step = False
+
+    @property
+    def phase(self) -> RunPhase:
+        return self._phase
+
+    @property
+    def first_step_s(self) -> float | None:
+        return self._first_step_s
+
+    def set_phase(self, phase: RunPhase) -> None:
+        """Tell where the run stands."""
+        self._phase = phase
+
+    def first_step(self, since_process_start_s: float) -> None:
+        """Tell when the first optimizer step of this run ended."""
+        self._first_step_s = since_process_start_s
+
+    def step(self, training: Training) -> None:
+        """Tell what training is like after one more optimizer step."""
+        self._training = training
+
+    def measured(self, *, num_examples: int, duration_s: float) -> None:
+        """Add one typical step to the interval's throughput."""
+        with self._lock:
+            self._interval_examples += num_examples
+            self._interval_steps += 1
+            self._interval_s += duration_s
+
+    def set_progress(self, progress: Progress) -> None:
+        """Tell how far training has come."""
+        self._progress = progress
+
+    def take_proposal(self) -> BatchChoice | None:
+        """Return the batch that was last proposed, once."""
+        with self._lock:
+            proposal, self._proposal = self._proposal, None
+        return proposal
+
+    def compose(self, *, sequence: int, checkpoint: CheckpointConfirmation | None) -> Report:
+        """Fit, propose a batch, and return the report that is due; the interval begins anew."""
+        with self._lock:
+            training, phase, progress = self._training, self._phase, self._progress
+            examples, steps, span_s = self._interval_examples, self._interval_steps, self._interval_s
+            self._interval_examples, self._interval_steps, self._interval_s = 0, 0, 0.0
+        report = replace(
+            self._blank,
+            sequence=sequence,
+            phase=phase,
+            num_steps=progress.num_steps,
+            progress=progress.progress,
+            epoch=progress.epoch,
+            total_epochs=progress.total_epochs,
+            first_step_s=self._first_step_s,
+            throughput=examples / span_s if span_s > 0 else None,
+            step_time_s=span_s / steps if steps else None,
+            checkpoint=checkpoint,
+        )
+        if training is None:
+            return report
+        model = self._tuner.model(training.limits, training.statistics)
+        if checkpoint is not None or not self._told_of_step:
+            # Neither a confirmation nor the news that training runs may wait for the import of a solver.
+            self._told_of_step = True
+            return replace(report, model=model, batch=training.batch)
+        self._tuner.refit()
+        model = self._tuner.model(training.limits, training.statistics)
+        prediction = self._tuner.predict(training)
+        proposal = self._tuner.propose(training)
+        with self._lock:
+            # Only a proposal made from the batch that is still in use.
+            if self._training is not None and self._training.batch == training.batch:
+                self._proposal = proposal if proposal != training.batch else None
+        return replace(
+            report,
+            model=model,
+            batch=training.batch,
+            predicted_throughput=None if prediction is None else prediction.throughput,
+            efficiency=None if prediction is None else prediction.efficiency,
+        )

@@ -1,0 +1,152 @@
+"""Fit the throughput model to what was measured, and propose a batch size. Runs beside training, not in it.
+
+`pollux_slurm.goodput` (and with it scipy) is imported at the first fit, in the thread that fits: eight
+processes that start on one node must not all wait for a solver that only one of them uses.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pollux_slurm.agent.profile import StepProfile
+from pollux_slurm.model import (
+    BatchChoice,
+    BatchLimits,
+    Configuration,
+    GoodputModel,
+    GradientStatistics,
+    ThroughputParameters,
+)
+
+_LOG = logging.getLogger(__name__)
+# A new batch size must promise this much more goodput: a change costs a step or two of measurements.
+_HYSTERESIS = 1.05
+# and may be at most so many times the present one: an early noise estimate may be far off.
+_MOST_GROWTH = 2.0
+# Steps whose gradients must have entered the statistics before a batch size is chosen by them.
+_WARM_UP_UPDATES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What training says of itself at one moment. `num_updates` is how many steps the statistics saw."""
+
+    limits: BatchLimits
+    statistics: GradientStatistics | None
+    num_updates: int
+    batch: BatchChoice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What the model in force says of the present batch: examples/s, and efficiency."""
+
+    throughput: float
+    efficiency: float
+
+
+class Tuner:
+    """Keeps θ in force for one job in one configuration. `refit` and `propose` may run in another thread."""
+
+    def __init__(self, configuration: Configuration, profile: StepProfile) -> None:
+        self._configuration, self._profile = configuration, profile
+        self._lock = threading.Lock()
+        self._theta: ThroughputParameters | None = None
+        self._fitted_version = 0
+        self._most_gpus, self._most_nodes = 0, 0
+        self._last_reason: str | None = None
+
+    def refit(self) -> None:
+        """Fit θ again if anything was measured since the last fit; on odd data the old θ stays."""
+        from pollux_slurm.goodput import Observation, fit_throughput
+
+        with self._lock:
+            version = self._profile.version
+            if version == self._fitted_version:
+                return
+            observations = [
+                Observation(
+                    num_nodes=times.situation.num_nodes,
+                    num_gpus=times.situation.num_gpus,
+                    atomic_batch_size=times.situation.atomic_batch_size,
+                    grad_time_s=times.grad_time_s,
+                    iter_time_s=times.iter_time_s,
+                    weight=times.weight,
+                )
+                for times in self._profile.medians()
+            ]
+            result = fit_throughput(observations, previous=self._theta)
+            if result.reason is not None and result.reason != self._last_reason:
+                _LOG.warning("the throughput model was not fitted again: %s", result.reason)
+            self._last_reason = result.reason
+            self._theta, self._fitted_version = result.parameters, version
+
+    def model(self, limits: BatchLimits, statistics: GradientStatistics | None) -> GoodputModel:
+        """Return the goodput model in force."""
+        gpus, nodes = self._profile.most_seen()
+        self._most_gpus, self._most_nodes = max(self._most_gpus, gpus), max(self._most_nodes, nodes)
+        return GoodputModel(
+            limits=limits,
+            statistics=statistics,
+            throughput=self._theta,
+            max_gpus_seen=self._most_gpus,
+            max_nodes_seen=self._most_nodes,
+        )
+
+    def predict(self, training: Training) -> Prediction | None:
+        """Return what the model says of the present batch; None before the first fit."""
+        if self._theta is None:
+            return None
+        from pollux_slurm.goodput import evaluate
+
+        model = self.model(training.limits, training.statistics)
+        estimate = evaluate(model, self._configuration, training.batch)
+        if estimate is None:
+            return None
+        return Prediction(throughput=estimate.throughput, efficiency=estimate.efficiency)
+
+    def propose(self, training: Training) -> BatchChoice:
+        """Return the batch with the most goodput, or the present one where that is about as good.
+
+        A fixed batch is never changed; nor is any before θ and ten steps' statistics are known.
+        """
+        present = training.batch
+        if (
+            training.limits.max_batch_size is None
+            or self._theta is None
+            or training.statistics is None
+            or training.num_updates < _WARM_UP_UPDATES
+        ):
+            return present
+        from pollux_slurm.goodput import best_batch, evaluate
+
+        most = int(present.global_batch_size * _MOST_GROWTH)
+        limits = training.limits
+        bounded = max(min(most, training.limits.max_batch_size), limits.initial_batch_size)
+        limits = replace(limits, max_batch_size=bounded)
+        if limits.min_atomic > bounded:
+            return present
+        best = best_batch(self.model(limits, training.statistics), self._configuration)
+        now = evaluate(self.model(limits, training.statistics), self._configuration, present)
+        if best is None or (now is not None and best.goodput < _HYSTERESIS * now.goodput):
+            return present
+        return best.batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain values for a checkpoint."""
+        theta = self._theta
+        return {
+            "theta": None if theta is None else asdict(theta),
+            "most_gpus": self._most_gpus,
+            "most_nodes": self._most_nodes,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        theta = state["theta"]
+        self._theta = None if theta is None else ThroughputParameters(**theta)
+        self._most_gpus, self._most_nodes = state["most_gpus"], state["most_nodes"]

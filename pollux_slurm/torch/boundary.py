@@ -1,0 +1,251 @@
+"""What happens between two optimizer steps: the ranks agree, and act on what they agreed.
+
+At each boundary every rank adds its flags and norms to one exchange, and acts on the sums of the exchange
+before it, which had a step's time to finish (with one replica: on its own). So all ranks checkpoint, wait,
+stop and change the batch size at the same boundary, and no step waits for a rank.
+
+Nothing here happens at any other moment: a script's validation over an ordinary loader is not interrupted,
+and a request or SIGTERM that comes meanwhile is seen at the end of the epoch or at the next adaptive batch.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pollux_slurm.agent.reporter import Reporter
+from pollux_slurm.agent.telemetry import Telemetry
+from pollux_slurm.errors import SupersededRunError
+from pollux_slurm.model import BatchChoice
+from pollux_slurm.store.contract import CheckpointConfirmation, RunPhase
+from pollux_slurm.torch.checkpoint import Checkpointer
+from pollux_slurm.torch.control import Control
+from pollux_slurm.torch.stopping import StopFlag, TrainingStopped
+
+_TICK_S = 0.1
+_LAST_REPORT_TIMEOUT_S = 2.0
+# After a request is gone: the store drops it just before the requeue, whose SIGTERM comes a moment later.
+_GRACE_S = 3.0
+# After a checkpoint that the disk did not take.
+_RETRY_S = 10.0
+# The places of the flags in an exchange; norms follow.
+_REQUEST, _PERIODIC, _STOP, _SUPERSEDED, _BATCH, _PASSES, _NUM_FLAGS = range(7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStep:
+    """One model's part in a step: its norms on this replica, and how to read their sums.
+
+    `parts_sum` is S of this replica, `mean_sqr` |ḡ|²; `num_parts` C over all replicas, `num_examples` M.
+    """
+
+    parts_sum: float
+    mean_sqr: float
+    num_examples: int
+    num_parts: int
+    absorb: Callable[[float, float, int, int], None]
+
+
+@dataclass(slots=True)
+class Agreement:
+    """What comes back with an exchange's sums. `is_void`: it was acted on when its flags were still set."""
+
+    models: tuple[ModelStep, ...] = ()
+    is_void: bool = False
+
+
+@dataclass(slots=True)
+class _Flags:
+    request: bool = False
+    periodic: bool = False
+    stop: bool = False
+    superseded: bool = False
+    batch: BatchChoice | None = None
+
+
+@dataclass(slots=True)
+class Boundary:
+    """The boundary of one run. `reporter` and `telemetry` are there on rank 0 only.
+
+    `max_wait_s` bounds how long the ranks stand still after a confirmed checkpoint when nobody stops them
+    (the daemon is gone, the store is away). Going on is safe: whatever is done after it is not in the lineage
+    unless a later checkpoint is.
+    """
+
+    control: Control[Agreement]
+    checkpointer: Checkpointer
+    stop: StopFlag
+    reporter: Reporter | None
+    telemetry: Telemetry | None
+    checkpoint_interval_s: float | None
+    max_wait_s: float
+    pause: Callable[[float], None] = time.sleep
+    monotonic: Callable[[], float] = time.monotonic
+    _answered: int | None = field(default=None, init=False)
+    _last_checkpoint_s: float = field(default=0.0, init=False)
+    _not_before_s: float = field(default=-math.inf, init=False)
+    _pending: Agreement | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._last_checkpoint_s = self.monotonic()
+
+    def cross(
+        self,
+        models: tuple[ModelStep, ...],
+        *,
+        proposal: BatchChoice | None,
+        wait: bool,
+        acts: bool = True,
+    ) -> tuple[BatchChoice | None, bool]:
+        """Exchange, then act. Returns the batch all ranks agreed to use from now on (None: as before), and
+        whether training stood still.
+
+        `wait` also finishes this boundary's own exchange (at the end of a loop). `acts` is False inside of
+        another loop, where no consistent state exists to be saved.
+        """
+        agreement = Agreement(models=models)
+        values = self._flags(proposal)
+        for model in models:
+            values += [model.parts_sum, model.mean_sqr if self.control.rank == 0 else 0.0]
+        flags = _Flags()
+        self._absorb(flags, self.control.exchange(values, agreement))
+        if wait:
+            self._absorb(flags, self.control.drain())
+        self._pending = agreement
+        if not acts:
+            return None, False
+        return flags.batch, self._act(flags)
+
+    def _flags(self, proposal: BatchChoice | None) -> list[float]:
+        values = [0.0] * _NUM_FLAGS
+        values[_STOP] = float(self.stop.is_set)
+        if self.control.rank == 0:
+            request = None if self.reporter is None else self.reporter.checkpoint_request
+            can_write = self.checkpointer.is_kept and self.monotonic() >= self._not_before_s
+            values[_REQUEST] = float(can_write and request is not None and request != self._answered)
+            values[_SUPERSEDED] = float(self.reporter is not None and self.reporter.superseded)
+            values[_PERIODIC] = float(
+                can_write
+                and self.checkpoint_interval_s is not None
+                and self.monotonic() - self._last_checkpoint_s >= self.checkpoint_interval_s
+            )
+            if proposal is not None:
+                values[_BATCH] = float(proposal.global_batch_size)
+                values[_PASSES] = float(proposal.accumulation_steps + 1)
+        return values
+
+    def _absorb(self, flags: _Flags, answer: tuple[list[float], Agreement] | None) -> None:
+        if answer is None:
+            return
+        sums, agreement = answer
+        for index, model in enumerate(agreement.models):
+            at = _NUM_FLAGS + 2 * index
+            model.absorb(sums[at], sums[at + 1], model.num_examples, model.num_parts)
+        if agreement.is_void:
+            return
+        flags.request |= sums[_REQUEST] > 0
+        flags.periodic |= sums[_PERIODIC] > 0
+        flags.stop |= sums[_STOP] > 0
+        flags.superseded |= sums[_SUPERSEDED] > 0
+        if sums[_BATCH] > 0:
+            batch, passes = int(sums[_BATCH]), int(sums[_PASSES])
+            flags.batch = BatchChoice(
+                global_batch_size=batch,
+                atomic_batch_size=-(-batch // (self.control.world_size * passes)),
+                accumulation_steps=passes - 1,
+            )
+
+    def _act(self, flags: _Flags) -> bool:
+        if flags.superseded:
+            raise SupersededRunError(
+                "a newer run of this job has reported to the store: this process is a leftover and stops"
+            )
+        if not (flags.request or flags.periodic or flags.stop):
+            return False
+        # The exchange under way still carries these flags on every rank: they have had their effect. SIGTERM
+        # and a request not yet answered are sent again at the next boundary.
+        if self._pending is not None:
+            self._pending.is_void = True
+        self.checkpoint(stop=flags.stop, request=flags.request)
+        return True
+
+    def checkpoint(self, *, stop: bool = False, request: bool = False) -> None:
+        """Write a checkpoint on all ranks at this boundary; then exit on `stop`, or wait on `request`."""
+        # Read once: the answer may change while the checkpoint is written.
+        request_id = None if self.reporter is None else self.reporter.checkpoint_request
+        confirmation, is_written = None, False
+        if self.checkpointer.is_kept:
+            written = self.checkpointer.write()
+            is_written = written.error is None
+            if is_written:
+                confirmation = CheckpointConfirmation(
+                    request_id=request_id, blocked_s=written.blocked_s, size_bytes=written.size_bytes
+                )
+        self._last_checkpoint_s = self.monotonic()
+        if not is_written:
+            self._not_before_s = self._last_checkpoint_s + _RETRY_S
+        if stop:
+            if self.reporter is not None:
+                if confirmation is not None:
+                    self.reporter.confirm(confirmation)
+                self.reporter.close(timeout_s=_LAST_REPORT_TIMEOUT_S)
+            raise TrainingStopped
+        # Whether anything was written is known to all ranks, whether a request still stands to rank 0 only.
+        if request and is_written:
+            self._wait(confirmation)
+
+    def _wait(self, confirmation: CheckpointConfirmation | None) -> None:
+        """Stand still on all ranks until stopped, or until the request is gone, or for `max_wait_s`."""
+        phase = RunPhase.TRAINING
+        if self.reporter is not None and self.telemetry is not None and confirmation is not None:
+            phase = self.telemetry.phase
+            self.telemetry.set_phase(RunPhase.WAITING)
+            if confirmation.request_id is not None:
+                self.reporter.confirm(confirmation)
+        deadline = self.monotonic() + self.max_wait_s
+        while True:
+            if self._is_gone(confirmation):
+                deadline = min(deadline, self.monotonic() + _GRACE_S)
+            verdict = self._verdict(confirmation, deadline)
+            try:
+                verdict = int(self.control.broadcast_number(verdict))
+            except RuntimeError:
+                # A rank that waits for its end has met it: the others are being stopped, too.
+                raise TrainingStopped from None
+            if self.stop.is_set:
+                raise TrainingStopped
+            if verdict != 0:
+                break
+            self.pause(_TICK_S)
+        if self.reporter is not None and self.telemetry is not None:
+            self._go_on(confirmation, phase)
+        if verdict == 2:
+            raise SupersededRunError("a newer run of this job has reported to the store: this one stops")
+
+    def _verdict(self, confirmation: CheckpointConfirmation | None, deadline: float) -> int:
+        """Return 0 to wait on, 1 to go on, 2 when superseded; rank 0's counts."""
+        if self.reporter is None or confirmation is None:
+            return 0
+        if self.reporter.superseded:
+            return 2
+        return int(confirmation.request_id is None or self.monotonic() >= deadline)
+
+    def _is_gone(self, confirmation: CheckpointConfirmation | None) -> bool:
+        return (
+            self.reporter is not None
+            and confirmation is not None
+            and self.reporter.checkpoint_request != confirmation.request_id
+        )
+
+    def _go_on(self, confirmation: CheckpointConfirmation | None, phase: RunPhase) -> None:
+        assert self.reporter is not None
+        assert self.telemetry is not None
+        request_id = None if confirmation is None else confirmation.request_id
+        if request_id is not None and self.reporter.was_delivered(request_id):
+            # Answered once and for all; the daemon either uses this checkpoint or gives the request up.
+            self._answered = request_id
+        self.reporter.withdraw_confirmation()
+        self.telemetry.set_phase(phase)
+        self.reporter.report_soon()

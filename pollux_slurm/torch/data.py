@@ -1,0 +1,255 @@
+"""`AdaptiveDataLoader`: batches of one global size over any number of replicas, exact to the sample."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+
+from pollux_slurm.errors import UsageError
+from pollux_slurm.model import BatchChoice, BatchLimits
+from pollux_slurm.torch.batching import StepPlan, first_choice, plan_epoch
+from pollux_slurm.torch.current import current_session
+
+T = TypeVar("T")
+_NOT_SUPPORTED = ("sampler", "batch_sampler")
+
+
+class AdaptiveDataLoader(Generic[T]):
+    """Hand each replica its part of every global batch of `batch_size` examples.
+
+    Each epoch visits every index of the map-style `dataset` exactly once (but for the examples that
+    `drop_last` drops), over any sequence of replicas, batch sizes and restarts; the order depends on `seed`,
+    the epoch and nothing else. `options` are those of `torch.utils.data.DataLoader`.
+
+    A training loop over it yields micro-batches; the optimizer steps at the end of each global batch (see
+    `AdaptiveDataParallel`). Where a global batch has fewer examples than there are replicas, a replica
+    without any gets a stand-in, whose gradient does not count; `is_padding` tells.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[T],
+        batch_size: int = 1,
+        shuffle: bool = False,
+        *,
+        drop_last: bool = False,
+        seed: int = 0,
+        name: str | None = None,
+        **options: Any,
+    ) -> None:
+        if isinstance(dataset, IterableDataset):
+            raise UsageError("an IterableDataset has no positions to share out: use a map-style dataset")
+        for option in _NOT_SUPPORTED:
+            if options.get(option) is not None:
+                raise UsageError(f"AdaptiveDataLoader makes its own batches: {option}= cannot be given")
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise UsageError(f"batch_size must be a whole number from 1, not {batch_size!r}")
+        self._session = current_session()
+        self._length = len(dataset)  # type: ignore[arg-type]
+        self._shuffle, self._drop_last, self._seed = shuffle, drop_last, seed
+        self._segment = _Segment()
+        self._inner: DataLoader[T] = DataLoader(dataset, batch_sampler=self._segment, **options)
+        self.dataset, self.batch_size = dataset, batch_size
+        self.limits = BatchLimits(initial_batch_size=batch_size)
+        self._choice: BatchChoice | None = None
+        self._position = _Position(name or self._session.next_name("loader"), self._length)
+        self._session.register(self._position)
+
+    def autoscale_batch_size(
+        self,
+        max_batch_size: int,
+        local_bsz_bounds: tuple[int | None, int | None] | None = None,
+        gradient_accumulation: bool = False,
+    ) -> None:
+        """Let the global batch size vary between `batch_size` and `max_batch_size`.
+
+        `local_bsz_bounds` bounds the examples of one replica in one pass; `gradient_accumulation` allows
+        several passes a step. Without this call the global batch size is `batch_size`, always.
+        """
+        low, high = local_bsz_bounds or (None, None)
+        low = 1 if low is None else low
+        if not self.batch_size <= max_batch_size:
+            raise UsageError(f"max_batch_size={max_batch_size} is below batch_size={self.batch_size}")
+        if low < 1 or low > max_batch_size or (high is not None and high < low):
+            raise UsageError(f"local_bsz_bounds={local_bsz_bounds} leave no size from 1 to {max_batch_size}")
+        self.limits = BatchLimits(
+            initial_batch_size=self.batch_size,
+            max_batch_size=max_batch_size,
+            min_atomic=low,
+            max_atomic=high,
+            accumulation=gradient_accumulation,
+        )
+        self._choice = None
+
+    @property
+    def choice(self) -> BatchChoice:
+        """The batch in use."""
+        if self._choice is None:
+            self._choice = first_choice(
+                self.limits, self._session.world_size, wanted=self._position.global_batch_size
+            )
+        return self._choice
+
+    @property
+    def current_batch_size(self) -> int:
+        """The global batch size in use."""
+        return self.choice.global_batch_size
+
+    @property
+    def current_local_bsz(self) -> int:
+        """The atomic batch size in use: examples of one replica in one pass."""
+        return self.choice.atomic_batch_size
+
+    @property
+    def accumulation_steps(self) -> int:
+        """How many passes come before the one that steps."""
+        return self.choice.accumulation_steps
+
+    @property
+    def is_padding(self) -> bool:
+        """True while this replica's batch is a stand-in that belongs to no example of its own."""
+        return self._session.is_padding
+
+    def __len__(self) -> int:
+        """Return how many batches an epoch has for each replica at the present batch size."""
+        full, rest = divmod(self._length, self.choice.global_batch_size)
+        passes = full * (self.choice.accumulation_steps + 1)
+        if rest and not self._drop_last:
+            last = next(
+                plan_epoch(
+                    0, rest, self.choice, num_replicas=self._session.world_size, rank=0, drop_last=False
+                )
+            )
+            passes += len(last.passes)
+        return passes
+
+    def __iter__(self) -> Iterator[T]:
+        loop = self._position.begin_loop(self._session.epoch_key)
+        if loop is None:
+            # This loop had run to its end before the restart.
+            return
+        order = self._order(loop)
+        with self._session.loop(self):
+            is_over = False
+            try:
+                while not is_over:
+                    is_over = yield from self._run(order)
+            except GeneratorExit:
+                # The script left the loop with break: as far as it is concerned, the loop is done.
+                is_over = True
+                raise
+            finally:
+                if is_over:
+                    self._position.end_loop()
+            self._session.end_loop()
+
+    def _run(self, order: torch.Tensor) -> Generator[T, None, bool]:
+        """Yield batches to the end of the order (True), or until the batch size changes (False)."""
+        session, position = self._session, self._position
+        position.global_batch_size = self.choice.global_batch_size
+        steps = partial(
+            plan_epoch,
+            position.start,
+            self._length,
+            self.choice,
+            num_replicas=session.world_size,
+            rank=session.rank,
+            drop_last=self._drop_last,
+        )
+        self._segment.set(order, steps)
+        batches = iter(self._inner)
+        for step in steps():
+            for plan in step.passes:
+                session.begin_pass(self, step, plan)
+                yield next(batches)
+                session.end_pass()
+            position.start = step.end
+            chosen = session.end_step(self, step)
+            if chosen is not None and self.choose(chosen):
+                return False
+        return True
+
+    def choose(self, choice: BatchChoice) -> bool:
+        """Use `choice` from the next step on; False where it is the one in use, or the batch is fixed."""
+        if self.limits.max_batch_size is None or choice == self.choice:
+            return False
+        self._choice = choice
+        return True
+
+    def _order(self, loop: int) -> torch.Tensor:
+        """Return the epoch's order of indices: a function of seed, epoch and loop alone."""
+        if not self._shuffle:
+            return torch.arange(self._length)
+        text = f"{self._seed}:{self._session.epoch_key}:{loop}".encode()
+        generator = torch.Generator()
+        generator.manual_seed(int.from_bytes(hashlib.sha256(text).digest()[:7], "big"))
+        return torch.randperm(self._length, generator=generator)
+
+
+class _Segment(Sampler[list[int]]):
+    """Feeds the inner loader this replica's indices, pass by pass. Set anew before each iteration."""
+
+    def __init__(self) -> None:
+        self._order = torch.empty(0, dtype=torch.int64)
+        self._steps: Callable[[], Iterator[StepPlan]] = partial(iter, ())
+
+    def set(self, order: torch.Tensor, steps: Callable[[], Iterator[StepPlan]]) -> None:
+        self._order, self._steps = order, steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in self._steps():
+            for plan in step.passes:
+                positions = plan.positions()
+                yield self._order[positions.start : positions.stop].tolist()
+
+
+class _Position:
+    """Where one loader stands, as its checkpointed state.
+
+    `loops_done` counts the loops over the loader that ended within `epoch`; `start` is the position in the
+    order of the loop under way, between steps.
+    """
+
+    def __init__(self, name: str, length: int) -> None:
+        self.name, self._length = name, length
+        self._epoch: int | None = None
+        self._loops_done, self._loops_begun = 0, 0
+        self.start = 0
+        self.global_batch_size: int | None = None
+
+    def begin_loop(self, epoch: int) -> int | None:
+        """Return the number of the loop that begins within `epoch`; None if it was done before a restart."""
+        if epoch != self._epoch:
+            self._epoch, self._loops_done, self._loops_begun, self.start = epoch, 0, 0, 0
+        loop = self._loops_begun
+        self._loops_begun += 1
+        return None if loop < self._loops_done else loop
+
+    def end_loop(self) -> None:
+        """Count the loop under way as done."""
+        self._loops_done += 1
+        self.start = 0
+
+    def sync(self) -> None:
+        """Nothing to do: every replica stands at the same place."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "length": self._length,
+            "epoch": self._epoch,
+            "loops_done": self._loops_done,
+            "start": self.start,
+            "global_batch_size": self.global_batch_size,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state["length"] != self._length:
+            raise ValueError(f"the dataset had {state['length']} examples and now has {self._length}")
+        self._epoch, self._loops_done, self.start = state["epoch"], state["loops_done"], state["start"]
+        self.global_batch_size = state["global_batch_size"]
+        self._loops_begun = 0

@@ -1,0 +1,207 @@
+"""The DDP communication hook: weighted accumulation, reduction, and the noise scale's norms, on flat buckets.
+
+Legend: a pass is one forward and backward over one local batch of n examples; w = n/B its weight, B the true
+size of the step's global batch over all replicas and passes; g its mean gradient.
+
+DDP calls the hook once a bucket in *every* pass, the accumulating ones included (not under `no_sync`):
+
+- in all but the last pass nothing is sent; w·g is added to a buffer of this class. `param.grad` then holds
+  the pass's own gradient, which the script may clip or zero as it likes;
+- in the last pass the buffer plus w·g is summed over the replicas. As the weights of all cells add up to 1,
+  this is exactly the mean over the B examples, whether local batches are even or not (invariant 3), for the
+  price of the division that averaging takes anyway.
+
+So every pass of every replica is one independent gradient estimate whose norm is read off the bucket.
+"""
+
+# No `from __future__ import annotations` here: DDP compares the hook's annotations with the types themselves.
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from pollux_slurm.errors import UsageError
+from pollux_slurm.torch.batching import PassPlan
+from pollux_slurm.torch.timing import Instant
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
+else:
+    GradBucket = dist.GradBucket
+
+
+@dataclass(slots=True)
+class StepNorms:
+    """Squared norms of one step, each a list of scalars still on the gradients' device.
+
+    `parts` holds n·|g|² of this replica's passes, by bucket; `mean` |ḡ|² by bucket, of the reduced gradient;
+    `is_alone` marks one replica and
+    one pass, for which `difference` is |g_t − g_{t−1}|² and `previous_size` the examples of step t − 1.
+    """
+
+    parts: list[torch.Tensor] = field(default_factory=list)
+    mean: dict[int, torch.Tensor] = field(default_factory=dict)
+    is_alone: bool = False
+    difference: list[torch.Tensor] = field(default_factory=list)
+    previous_size: int | None = None
+
+
+class GradientReducer:
+    """One model's hook and its buffers. `instant` makes a time stamp on the gradients' device."""
+
+    def __init__(
+        self, *, world_size: int, group: dist.ProcessGroup | None, instant: Callable[[], Instant]
+    ) -> None:
+        self._world_size, self._group, self._instant = world_size, group, instant
+        self._plan: PassPlan | None = None
+        self._single_pass = True
+        # By parameter, because DDP regroups its buckets after the first backward pass.
+        self._held: dict[int, torch.Tensor] = {}
+        self._holding: set[int] = set()
+        # By bucket, with the step's size; kept for one replica and one pass only.
+        self._previous: dict[int, torch.Tensor] = {}
+        self._previous_size: int | None = None
+        self._backwards_in_pass = 0
+        self._num_backwards = 0
+        self._norms = StepNorms()
+        self.local_end: Instant | None = None
+        self.sync_end: Instant | None = None
+
+    def begin_pass(self, plan: PassPlan | None) -> None:
+        """Tell what the coming backward pass is; None outside an adaptive loader's loop."""
+        self._plan = plan
+        self._backwards_in_pass = 0
+        if plan is None or plan.index == 0:
+            self._holding.clear()
+            self._norms = StepNorms()
+            self.local_end = self.sync_end = None
+            self._single_pass = plan is None or plan.is_last
+            if not self._single_pass:
+                self._previous_size = None
+
+    @property
+    def is_accumulating(self) -> bool:
+        """True in a pass after which the optimizer must not step yet."""
+        return self._plan is not None and not self._plan.is_last
+
+    def take_norms(self) -> StepNorms | None:
+        """Return the norms of the step just reduced; None where no gradient was, or its norms say nothing."""
+        norms, self._norms = self._norms, StepNorms()
+        # A second backward pass over the same batch met a gradient that was reduced already.
+        if self._backwards_in_pass != 1 or not norms.mean:
+            self._previous_size = None
+            return None
+        return norms
+
+    def hook(self, state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Take in one bucket of one backward pass; the future holds what becomes `param.grad`."""
+        del state
+        if bucket.index() == 0:
+            self._begin_backward()
+        gradient = bucket.buffer()
+        plan = self._plan
+        if plan is not None and plan.is_padding:
+            # Zeroed, not multiplied by zero: the stand-in's gradient may be infinite.
+            gradient.zero_()
+        elif plan is not None and not (self._single_pass and self._world_size == 1):
+            self._norms.parts.append(_squared_norm(gradient) * plan.size)
+        weight = 1.0 / self._world_size if plan is None else plan.weight
+        if plan is not None and not plan.is_last:
+            self._hold(bucket, weight)
+            return _done(gradient)
+        if weight != 1.0:
+            gradient.mul_(weight)
+        self._add_held(bucket)
+        if bucket.is_last():
+            self.local_end = self._instant()
+        if self._world_size > 1:
+            return self._reduce(bucket)
+        if plan is not None:
+            self._norms.mean[bucket.index()] = _squared_norm(gradient)
+            if self._single_pass:
+                self._difference(bucket, plan.size)
+        if bucket.is_last():
+            self.sync_end = self.local_end
+        return _done(gradient)
+
+    def _begin_backward(self) -> None:
+        self._num_backwards += 1
+        self._backwards_in_pass += 1
+        if self._backwards_in_pass > 1 and not self._single_pass:
+            raise UsageError(
+                "two backward passes over one batch cannot be combined with gradient accumulation; add the "
+                "losses and call backward once, or allow no accumulation in autoscale_batch_size"
+            )
+
+    def _hold(self, bucket: GradBucket, weight: float) -> None:
+        """Add a pass's weighted gradient to what this step has accumulated."""
+        first: list[tuple[torch.Tensor, torch.Tensor]] = []
+        further: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            key = id(parameter)
+            held = self._held.get(key)
+            if held is None:
+                held = self._held[key] = torch.empty_like(gradient)
+            (further if key in self._holding else first).append((held, gradient))
+            self._holding.add(key)
+        if first:
+            for held, gradient in first:
+                torch.mul(gradient, weight, out=held)
+        if further:
+            torch._foreach_add_([h for h, _ in further], [g for _, g in further], alpha=weight)
+
+    def _add_held(self, bucket: GradBucket) -> None:
+        if not self._holding:
+            return
+        pairs = [
+            (gradient, self._held[id(parameter)])
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
+            if id(parameter) in self._holding
+        ]
+        if pairs:
+            torch._foreach_add_([g for g, _ in pairs], [h for _, h in pairs])
+
+    def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Sum the bucket over the replicas; take the norm and the time before the script can touch it."""
+        index, is_last, norms = bucket.index(), bucket.is_last(), self._norms
+        work = dist.all_reduce(bucket.buffer(), group=self._group, async_op=True)
+
+        def finish(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+            reduced = done.value()[0]
+            if self._plan is not None:
+                norms.mean[index] = _squared_norm(reduced)
+            if is_last:
+                self.sync_end = self._instant()
+            return reduced
+
+        future: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
+        return future
+
+    def _difference(self, bucket: GradBucket, size: int) -> None:
+        """Compare with the gradient of the step before, then keep this one for the next."""
+        index, gradient = bucket.index(), bucket.buffer()
+        self._norms.is_alone = True
+        previous = self._previous.get(index)
+        if previous is None or previous.numel() != gradient.numel() or self._num_backwards <= 2:
+            self._previous[index] = gradient.clone()
+        else:
+            torch.sub(gradient, previous, out=previous)
+            self._norms.difference.append(_squared_norm(previous))
+            previous.copy_(gradient)
+        if bucket.is_last():
+            self._norms.previous_size, self._previous_size = self._previous_size, size
+
+
+def _squared_norm(flat: torch.Tensor) -> torch.Tensor:
+    """Return |x|² as a scalar on x's device, summed in single precision at least."""
+    if flat.dtype in (torch.float16, torch.bfloat16):
+        flat = flat.float()
+    return torch.dot(flat, flat)
+
+
+def _done(gradient: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(gradient)
+    return future

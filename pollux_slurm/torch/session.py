@@ -1,0 +1,476 @@
+"""The session of one training process: made by `init_process_group`, it ties the parts together."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from pollux_slurm.agent.environment import JobEnvironment, process_age_s, read_environment
+from pollux_slurm.agent.lineage import Lineage, claim_run
+from pollux_slurm.agent.profile import Situation, StepProfile
+from pollux_slurm.agent.reporter import Reporter, utc_now
+from pollux_slurm.agent.telemetry import Progress, Telemetry
+from pollux_slurm.agent.tuning import Training, Tuner
+from pollux_slurm.errors import CheckpointError, UsageError
+from pollux_slurm.model import BatchChoice, Configuration
+from pollux_slurm.store.contract import AgentStore, RunPhase
+from pollux_slurm.torch.batching import PassPlan, StepPlan
+from pollux_slurm.torch.boundary import Agreement, Boundary, ModelStep
+from pollux_slurm.torch.checkpoint import Checkpointable, Checkpointer, read_checkpoint
+from pollux_slurm.torch.control import Control
+from pollux_slurm.torch.current import has_session, set_session
+from pollux_slurm.torch.stepclock import StepClock
+from pollux_slurm.torch.stopping import StopFlag
+from pollux_slurm.torch.timing import cuda_instant, host_instant
+
+if TYPE_CHECKING:
+    from pollux_slurm.torch.data import AdaptiveDataLoader
+    from pollux_slurm.torch.parallel import Adaptation
+
+_LOG = logging.getLogger(__name__)
+_CLOSE_TIMEOUT_S = 2.0
+
+
+def init_process_group(
+    backend: str | None = None,
+    *,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    checkpoint_interval_s: float | None = 600.0,
+    max_wait_s: float = 600.0,
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    """Join the job's other replicas and take up the training where its last checkpoint left it.
+
+    `backend` is NCCL on GPUs and gloo elsewhere. Checkpoints go to `checkpoint_dir`, else to where `pollux
+    run` said; without either none are written. One is written at the first step boundary after each
+    `checkpoint_interval_s` (None: only on request, on SIGTERM and at the end), and training goes on by
+    itself `max_wait_s` after a requested one if nobody stops the job.
+
+    Everything the job was told comes from `environ` (the process's environment unless given).
+    """
+    if has_session():
+        raise UsageError("init_process_group was called already in this process")
+    environment = read_environment(os.environ if environ is None else environ)
+    session = Session(
+        environment,
+        backend=backend,
+        checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir is not None else environment.checkpoint_dir,
+        checkpoint_interval_s=checkpoint_interval_s,
+        max_wait_s=max_wait_s,
+    )
+    set_session(session)
+    atexit.register(session.close)
+
+
+class Session:
+    """One process's part in one run of a job."""
+
+    def __init__(
+        self,
+        environment: JobEnvironment,
+        *,
+        backend: str | None,
+        checkpoint_dir: Path | None,
+        checkpoint_interval_s: float | None,
+        max_wait_s: float,
+    ) -> None:
+        self.rank, self.world_size = environment.rank, environment.world_size
+        self._environment = environment
+        self._owns_group = _join(environment, backend)
+        group = dist.new_group(backend="gloo") if self.world_size > 1 else None
+        self.control: Control[Agreement] = Control(rank=self.rank, world_size=self.world_size, group=group)
+        self._on_gpu = torch.cuda.is_available() and dist.get_backend() == "nccl"
+
+        started = time.perf_counter()
+        lineage, run_number, resume_path = _claim(self.control, environment, checkpoint_dir)
+        loaded = {} if resume_path is None else read_checkpoint(resume_path)
+        restore_s = None if resume_path is None else time.perf_counter() - started
+        self.run_number, self.is_resumed = run_number, resume_path is not None
+
+        self._names: Counter[str] = Counter()
+        self._models: list[Adaptation] = []
+        self._loops: list[AdaptiveDataLoader[Any]] = []
+        self._plan: PassPlan | None = None
+        self._progress = _Progress()
+        self._clock = StepClock(cuda_instant if self._on_gpu else host_instant)
+        self._is_dirty = False
+
+        self._profile = StepProfile()
+        self._tuner = Tuner(
+            Configuration(num_nodes=environment.num_nodes, num_gpus=self.world_size), self._profile
+        )
+        self._telemetry: Telemetry | None = None
+        self._reporter: Reporter | None = None
+        if self.rank == 0:
+            self._telemetry = Telemetry(
+                run_number=run_number,
+                restart_count=environment.restart_count,
+                gpus_per_node=environment.gpus_per_node,
+                tuner=self._tuner,
+                restore_s=restore_s,
+            )
+            self._reporter = _reporter(environment, self._telemetry, run_number)
+        self._stop = StopFlag()
+        checkpointer = Checkpointer(
+            control=self.control, lineage=lineage, is_kept=checkpoint_dir is not None, loaded=loaded
+        )
+        self._checkpointer = checkpointer
+        self._boundary = Boundary(
+            control=self.control,
+            checkpointer=checkpointer,
+            stop=self._stop,
+            reporter=self._reporter,
+            telemetry=self._telemetry,
+            checkpoint_interval_s=checkpoint_interval_s,
+            max_wait_s=max_wait_s,
+        )
+        checkpointer.register(self._progress)
+        checkpointer.register(_Measured(self._profile, self._tuner))
+        self._tell_progress()
+        if checkpointer.is_kept:
+            self._stop.install()
+        if self._reporter is not None:
+            self._reporter.start()
+
+    # ------------------------------------------------------------------------------------ what others ask
+
+    @property
+    def current_epoch(self) -> int | None:
+        return self._progress.epoch
+
+    @property
+    def finished_epochs(self) -> int:
+        return self._progress.finished_epochs
+
+    @property
+    def epoch_key(self) -> int:
+        """The epoch that positions and orders belong to; −1 outside of `remaining_epochs_until`."""
+        return -1 if self._progress.epoch is None else self._progress.epoch
+
+    @property
+    def is_padding(self) -> bool:
+        return self._plan is not None and self._plan.is_padding
+
+    def next_name(self, kind: str) -> str:
+        """Return a name for the next unnamed object of its kind: the same in every run of one script."""
+        name = f"{kind}-{self._names[kind]}"
+        self._names[kind] += 1
+        return name
+
+    def register(self, state: Checkpointable) -> None:
+        """Add a state to the checkpoints, and restore it."""
+        self._checkpointer.register(state)
+
+    def add_model(self, model: Adaptation) -> None:
+        """Add a model that steps with the loaders' batches, and restore it."""
+        self._checkpointer.register(model)
+        self._models.append(model)
+
+    # ----------------------------------------------------------------------------------------------- epochs
+
+    def declare_epochs(self, num_epochs: int) -> None:
+        """Tell how many epochs there will be."""
+        self._progress.total_epochs = num_epochs
+        self._tell_progress()
+
+    def begin_epoch(self) -> None:
+        """Begin, or take up again, the first epoch that is not finished."""
+        self._progress.epoch = self._progress.finished_epochs
+        if self._checkpointer.is_kept:
+            self._stop.install()
+
+    def end_epoch(self) -> None:
+        """Count the epoch as finished: from here on a checkpoint does not repeat any of it."""
+        self._progress.finished_epochs += 1
+        self._progress.epoch = None
+        self._is_dirty = True
+        self._tell_progress()
+        self._boundary.cross((), proposal=None, wait=True)
+
+    def finish(self) -> None:
+        """Write the checkpoint after which no epoch is left, and say so. SIGTERM ends the script again."""
+        if self._is_dirty and self._checkpointer.is_kept:
+            self._boundary.checkpoint()
+            self._is_dirty = False
+        self._stop.remove()
+        if self._telemetry is not None and self._reporter is not None:
+            self._telemetry.set_phase(RunPhase.FINISHED)
+            self._reporter.report_soon()
+
+    # ------------------------------------------------------------------------------------- loops and steps
+
+    @contextlib.contextmanager
+    def loop(self, loader: AdaptiveDataLoader[Any]) -> Iterator[None]:
+        """Hold while a loop over `loader` runs. A loop inside of another does not checkpoint."""
+        if loader in self._loops:
+            raise UsageError("two loops over the same AdaptiveDataLoader cannot run at once")
+        outer_plan = self._plan
+        self._loops.append(loader)
+        try:
+            if len(self._loops) == 1:
+                self._choose_batch(loader)
+            self._clock.start()
+            yield
+        finally:
+            self._loops.remove(loader)
+            self._set_plan(outer_plan)
+            self._clock.disturb(num_steps=1)
+
+    def _choose_batch(self, loader: AdaptiveDataLoader[Any]) -> None:
+        """Choose the batch size anew where it may vary: rank 0 does, for all."""
+        if loader.limits.max_batch_size is None or not self._models:
+            return
+        choice = loader.choice
+        if self.rank == 0:
+            choice = self._tuner.propose(self._training(loader, self._models[0]))
+        values = self.control.broadcast(
+            [choice.global_batch_size, choice.atomic_batch_size, choice.accumulation_steps]
+        )
+        if loader.choose(
+            BatchChoice(
+                global_batch_size=values[0], atomic_batch_size=values[1], accumulation_steps=values[2]
+            )
+        ):
+            self._clock.disturb()
+
+    def begin_pass(self, loader: AdaptiveDataLoader[Any], step: StepPlan, plan: PassPlan) -> None:
+        """Tell the models what the coming pass is."""
+        del step
+        if plan.index == 0:
+            for model in self._models:
+                model.set_batch(
+                    initial_batch_size=loader.batch_size, global_batch_size=loader.choice.global_batch_size
+                )
+        self._set_plan(plan)
+
+    def _set_plan(self, plan: PassPlan | None) -> None:
+        self._plan = plan
+        for model in self._models:
+            model.reducer.begin_pass(plan)
+
+    def end_pass(self) -> None:
+        """Stamp the end of a pass."""
+        self._clock.pass_done()
+
+    def end_step(self, loader: AdaptiveDataLoader[Any], step: StepPlan) -> BatchChoice | None:
+        """Close a global batch: measure, then let the ranks agree. Returns the batch agreed upon, if any."""
+        stepped = [model for model in self._models if model.take_stepped()]
+        first = stepped[0] if stepped else None
+        self._clock.step_done(
+            local_end=None if first is None else first.reducer.local_end,
+            sync_end=None if first is None else first.reducer.sync_end,
+            atomic_batch_size=loader.choice.atomic_batch_size,
+            num_examples=step.size,
+            is_typical=step.is_full and first is not None and not any(p.is_padding for p in step.passes),
+        )
+        model_steps = tuple(_model_step(model, step) for model in stepped)
+        proposal = None
+        if first is not None:
+            self._is_dirty = True
+            self._progress.num_steps += 1
+            self._progress.progress += first.last_gain
+            proposal = self._tell_step(loader, first)
+        chosen, stood_still = self._boundary.cross(
+            model_steps, proposal=proposal, wait=False, acts=len(self._loops) == 1
+        )
+        if chosen is not None:
+            self._clock.disturb()
+        if stood_still:
+            self._is_dirty = False
+            self._clock.disturb(num_steps=1)
+            self._clock.start()
+        return chosen
+
+    def end_loop(self) -> None:
+        """Let the ranks agree once more at the end of a loop, before code that may take long."""
+        self._boundary.cross((), proposal=None, wait=True, acts=len(self._loops) == 1)
+
+    def _training(self, loader: AdaptiveDataLoader[Any], model: Adaptation) -> Training:
+        return Training(
+            limits=loader.limits,
+            statistics=model.noise.statistics(),
+            num_updates=model.noise.num_updates,
+            batch=loader.choice,
+        )
+
+    def _tell_step(self, loader: AdaptiveDataLoader[Any], model: Adaptation) -> BatchChoice | None:
+        """On rank 0: record what was measured; return the batch that was proposed meanwhile."""
+        if self._telemetry is None or self._reporter is None:
+            return None
+        for measured in self._clock.measured():
+            self._profile.record(
+                Situation(
+                    num_nodes=self._environment.num_nodes,
+                    num_gpus=self.world_size,
+                    atomic_batch_size=measured.atomic_batch_size,
+                ),
+                grad_time_s=measured.grad_time_s,
+                iter_time_s=measured.iter_time_s,
+            )
+            self._telemetry.measured(num_examples=measured.num_examples, duration_s=measured.total_s)
+        self._telemetry.step(self._training(loader, model))
+        self._tell_progress()
+        if self._telemetry.first_step_s is None:
+            self._telemetry.first_step(process_age_s())
+            self._telemetry.set_phase(RunPhase.TRAINING)
+            self._reporter.report_soon()
+        elif self._telemetry.phase is not RunPhase.TRAINING:
+            self._telemetry.set_phase(RunPhase.TRAINING)
+        return self._telemetry.take_proposal()
+
+    def _tell_progress(self) -> None:
+        if self._telemetry is not None:
+            self._telemetry.set_progress(
+                Progress(
+                    num_steps=self._progress.num_steps,
+                    progress=self._progress.progress,
+                    epoch=self._progress.finished_epochs,
+                    total_epochs=self._progress.total_epochs,
+                )
+            )
+
+    def close(self) -> None:
+        """Send what is left to say, for a bounded time, and leave the process group."""
+        atexit.unregister(self.close)
+        self._stop.remove()
+        if self._reporter is not None:
+            self._reporter.close(timeout_s=_CLOSE_TIMEOUT_S)
+        if self._owns_group and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+class _Progress:
+    """Epochs and progress, as checkpointed state. `epoch` is the one under way in this process."""
+
+    name = "progress"
+
+    def __init__(self) -> None:
+        self.epoch: int | None = None
+        self.total_epochs: int | None = None
+        self.finished_epochs, self.num_steps, self.progress = 0, 0, 0.0
+
+    def sync(self) -> None:
+        """Nothing to do: every replica counts the same."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "finished_epochs": self.finished_epochs,
+            "num_steps": self.num_steps,
+            "progress": self.progress,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.finished_epochs, self.num_steps = state["finished_epochs"], state["num_steps"]
+        self.progress = state["progress"]
+
+
+class _Measured:
+    """Step times and the fitted model, as checkpointed state: a restart need not measure again."""
+
+    name = "measured"
+
+    def __init__(self, profile: StepProfile, tuner: Tuner) -> None:
+        self._profile, self._tuner = profile, tuner
+
+    def sync(self) -> None:
+        """Nothing to do: rank 0 measures."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"profile": self._profile.state_dict(), "tuner": self._tuner.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._profile.load_state_dict(state["profile"])
+        self._tuner.load_state_dict(state["tuner"])
+
+
+def _join(environment: JobEnvironment, backend: str | None) -> bool:
+    """Join the process group; False where the script had done so itself."""
+    if dist.is_initialized():
+        if dist.get_world_size() != environment.world_size:
+            raise UsageError("the process group that exists has another size than WORLD_SIZE says")
+        return False
+    if backend is None:
+        has_gpu = torch.cuda.is_available() and environment.local_rank < torch.cuda.device_count()
+        backend = "nccl" if has_gpu else "gloo"
+    if environment.world_size == 1:
+        # Alone: no address, no port.
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
+    else:
+        dist.init_process_group(backend, rank=environment.rank, world_size=environment.world_size)
+    return True
+
+
+def _claim(
+    control: Control[Any], environment: JobEnvironment, directory: Path | None
+) -> tuple[Lineage | None, int, Path | None]:
+    """Claim the next run on rank 0 and tell the others. Returns lineage (rank 0), run, file to go on from."""
+    if directory is None:
+        return None, environment.restart_count, None
+    lineage: Lineage | None = None
+    told: Any = None
+    if environment.rank == 0:
+        lineage = claim_run(
+            directory,
+            restart_count=environment.restart_count,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            at=utc_now(),
+        )
+        told = [lineage.claim.run_number, None if lineage.resume_path is None else str(lineage.resume_path)]
+    run_number, resume = control.broadcast(told)
+    resume_path = None if resume is None else Path(resume)
+    if resume_path is not None and not resume_path.is_file():
+        raise CheckpointError(
+            f"{resume_path}: rank {environment.rank} on {socket.gethostname()} cannot see it; the checkpoint "
+            "directory must be one that all nodes share"
+        )
+    return lineage, run_number, resume_path
+
+
+def _reporter(environment: JobEnvironment, telemetry: Telemetry, run_number: int) -> Reporter:
+    url = environment.config.store.url
+    open_store = None
+    if url is not None and environment.token is not None:
+
+        def open_store() -> AgentStore:
+            # Imported in the reporter's thread: no step waits for SQLAlchemy.
+            from pollux_slurm.store import open_agent_store
+
+            return open_agent_store(url)
+
+    return Reporter(
+        open_store=open_store,
+        token=environment.token or "",
+        run_number=run_number,
+        compose=telemetry.compose,
+        report_interval_s=environment.config.agent.report_interval_s,
+        poll_interval_s=environment.config.agent.poll_interval_s,
+    )
+
+
+def _model_step(model: Adaptation, step: StepPlan) -> ModelStep:
+    norms = model.take_norms(num_examples=step.size)
+    if norms is None:
+        return ModelStep(parts_sum=0.0, mean_sqr=0.0, num_examples=0, num_parts=0, absorb=model.absorb)
+    parts_sum, mean_sqr, num_examples = norms
+    # Two consecutive steps are two parts, whatever the step's own cells.
+    num_parts = 2 if num_examples != step.size else step.num_cells
+    return ModelStep(
+        parts_sum=parts_sum,
+        mean_sqr=mean_sqr,
+        num_examples=num_examples,
+        num_parts=num_parts,
+        absorb=model.absorb,
+    )

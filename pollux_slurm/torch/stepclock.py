@@ -1,0 +1,103 @@
+"""Step times of the training loop, taken as stamps and turned into T_grad and T_iter once they are known.
+
+A step's clock runs from the end of the step before to its own end, so the time that data loading adds is in
+it; checkpoints, validation and the first steps of a process (or after a new batch size) are not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pollux_slurm.torch.timing import Instant
+
+# Unsteady steps after a start or a change: caches, allocators, DDP's regrouped buckets, restarted workers.
+_WARM_UP_STEPS = 2
+_MAX_UNRESOLVED = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """One step's times in seconds, and the atomic batch size they hold for.
+
+    `grad_time_s` is the mean time of a pass without synchronisation, `iter_time_s` that of the last pass with
+    it, `total_s` that of the whole step over `num_examples` examples of all replicas.
+    """
+
+    atomic_batch_size: int
+    num_examples: int
+    grad_time_s: float
+    iter_time_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Stamped:
+    marks: tuple[Instant, ...]
+    local_end: Instant
+    sync_end: Instant
+    atomic_batch_size: int
+    num_examples: int
+
+    def is_known(self) -> bool:
+        return self.marks[-1].is_known() and self.sync_end.is_known()
+
+    def measure(self) -> MeasuredStep:
+        passes = [late.seconds_since(early) for early, late in zip(self.marks, self.marks[1:], strict=False)]
+        # What the last pass waited for other replicas after its own gradients were done.
+        sync_s = max(self.sync_end.seconds_since(self.local_end), 0.0)
+        alone = [*passes[:-1], max(passes[-1] - sync_s, 0.0)]
+        return MeasuredStep(
+            atomic_batch_size=self.atomic_batch_size,
+            num_examples=self.num_examples,
+            grad_time_s=sum(alone) / len(alone),
+            iter_time_s=passes[-1],
+            total_s=sum(passes),
+        )
+
+
+class StepClock:
+    """Collects the stamps of one training loop's steps."""
+
+    def __init__(self, instant: Callable[[], Instant]) -> None:
+        self._instant = instant
+        self._marks: list[Instant] = []
+        self._unresolved: deque[_Stamped] = deque(maxlen=_MAX_UNRESOLVED)
+        self._unsteady = _WARM_UP_STEPS
+
+    def disturb(self, *, num_steps: int = _WARM_UP_STEPS) -> None:
+        """Leave out the coming steps: something but training changes their times."""
+        self._unsteady = max(self._unsteady, num_steps)
+
+    def start(self) -> None:
+        """Begin timing here: a loop starts, or goes on after an interruption."""
+        self._marks = [self._instant()]
+
+    def pass_done(self) -> None:
+        """Stamp the end of a pass."""
+        self._marks.append(self._instant())
+
+    def step_done(
+        self,
+        *,
+        local_end: Instant | None,
+        sync_end: Instant | None,
+        atomic_batch_size: int,
+        num_examples: int,
+        is_typical: bool,
+    ) -> None:
+        """Close the step; without the reducer's stamps, or when not typical, it does not count."""
+        marks = tuple(self._marks)
+        self._marks = [marks[-1]]
+        if self._unsteady > 0:
+            self._unsteady -= 1
+        elif is_typical and local_end is not None and sync_end is not None and len(marks) > 1:
+            self._unresolved.append(_Stamped(marks, local_end, sync_end, atomic_batch_size, num_examples))
+
+    def measured(self) -> list[MeasuredStep]:
+        """Return the steps whose times are known by now, once each."""
+        known = []
+        while self._unresolved and self._unresolved[0].is_known():
+            known.append(self._unresolved.popleft().measure())
+        return known

@@ -1,0 +1,145 @@
+"""Run a function as the ranks of one job: real processes, real gloo on the loopback, bounded waits.
+
+The processes are forked from a server that has imported torch once, so that a rank starts in milliseconds.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+TIMEOUT_S = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Run:
+    """The ranks of one run, started."""
+
+    processes: list[ForkServerProcess]
+    results: list[Path]
+    logs: list[Path]
+
+    def wait(self, *, timeout_s: float = TIMEOUT_S) -> list[int]:
+        """Return the exit codes; kill what has not ended in time, and fail."""
+        for process in self.processes:
+            process.join(timeout_s)
+        late = [process for process in self.processes if process.is_alive()]
+        for process in late:
+            process.kill()
+            process.join(timeout_s)
+        assert not late, f"{len(late)} of {len(self.processes)} ranks hung\n{self.output()}"
+        return [process.exitcode if process.exitcode is not None else -1 for process in self.processes]
+
+    def succeed(self, *, timeout_s: float = TIMEOUT_S) -> list[Any]:
+        """Wait for every rank to end well; return what each function returned."""
+        codes = self.wait(timeout_s=timeout_s)
+        assert codes == [0] * len(codes), f"exit codes {codes}\n{self.output()}"
+        return [torch.load(path, weights_only=True) for path in self.results]
+
+    def terminate(self) -> None:
+        """Send SIGTERM to every rank, as Slurm does."""
+        self.signal(signal.SIGTERM)
+
+    def signal(self, number: int) -> None:
+        for process in self.processes:
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, number)
+
+    def output(self) -> str:
+        return "\n".join(
+            f"--- rank {rank}\n{log.read_text()}" for rank, log in enumerate(self.logs) if log.is_file()
+        )
+
+
+def context() -> ForkServerContext:
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["torch", "torch._dynamo", "pollux_slurm.torch", "pollux_slurm.goodput"])
+    return server
+
+
+def start(
+    directory: Path,
+    num_ranks: int,
+    function: Callable[..., Any],
+    *args: Any,
+    env: Mapping[str, str] | None = None,
+    gpus_per_node: str | None = None,
+    restart_count: int = 0,
+) -> Run:
+    """Start `function(*args)` as `num_ranks` ranks; what it returns must be plain data."""
+    port = free_port()
+    names = f"{restart_count}-{port}"
+    run = Run(processes=[], results=[], logs=[])
+    for rank in range(num_ranks):
+        environ = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(num_ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "POLLUX_GPUS_PER_NODE": gpus_per_node or str(num_ranks),
+            "POLLUX_RESTART_COUNT": str(restart_count),
+            "GLOO_SOCKET_IFNAME": "lo",
+            **(env or {}),
+        }
+        result, log = directory / f"{names}-{rank}.pt", directory / f"{names}-{rank}.log"
+        process = context().Process(target=_main, args=(environ, result, log, function, args), daemon=True)
+        process.start()
+        run.processes.append(process)
+        run.results.append(result)
+        run.logs.append(log)
+    return run
+
+
+def run_ranks(
+    directory: Path, num_ranks: int, function: Callable[..., Any], *args: Any, **kw: Any
+) -> list[Any]:
+    """Start the ranks, wait for them to end well, return what each returned."""
+    return start(directory, num_ranks, function, *args, **kw).succeed()
+
+
+def _main(
+    environ: Mapping[str, str], result: Path, log: Path, function: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    os.environ.update(environ)
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    torch.set_num_threads(1)
+    try:
+        value = function(*args)
+    except SystemExit:
+        raise
+    except BaseException:
+        traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(1)
+    torch.save(value, result)
+    _leave()
+
+
+def _leave() -> None:
+    """Do what the end of an ordinary script does: multiprocessing skips `atexit`."""
+    from pollux_slurm.torch.current import current_session, has_session
+
+    if has_session():
+        current_session().close()

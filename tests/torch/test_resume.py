@@ -1,0 +1,45 @@
+"""The same result from any number of replicas and any restarts, with real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.torch import scripts
+from tests.torch.ranks import run_ranks, start
+
+pytestmark = pytest.mark.torch
+
+
+def assert_same_training(result: dict[str, Any], reference: dict[str, Any]) -> None:
+    assert result["num_steps"] == reference["num_steps"]
+    assert {key: sorted(value) for key, value in result["steps"].items()} == {
+        key: sorted(value) for key, value in reference["steps"].items()
+    }
+    for name, weight in reference["weights"].items():
+        torch.testing.assert_close(result["weights"][name], weight, rtol=1e-4, atol=1e-5)
+    assert result["lr"] == pytest.approx(reference["lr"])
+    for (epoch, loss, count), (epoch_0, loss_0, count_0) in zip(
+        result["history"], reference["history"][-len(result["history"]) :], strict=True
+    ):
+        assert (epoch, count) == (epoch_0, count_0)
+        assert loss == pytest.approx(loss_0, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_that_stopping_and_resuming_at_other_sizes_changes_nothing(tmp_path: Path, kind: str) -> None:
+    # 70 examples in batches of 16: neither 3 nor the last batch of 6 divide evenly.
+    reference = run_ranks(tmp_path, 1, scripts.train, None, 4, 16, None, kind)[0]
+    directory = tmp_path / "checkpoints-of-the-job"
+    for restart, (replicas, stop_after) in enumerate([(1, 3), (3, 7)]):
+        run = start(
+            tmp_path, replicas, scripts.train, str(directory), 4, 16, stop_after, kind, restart_count=restart
+        )
+        assert run.wait() == [143] * replicas, run.output()
+    results = run_ranks(tmp_path, 2, scripts.train, str(directory), 4, 16, None, kind, restart_count=2)
+    for result in results:
+        assert result["run_number"] == 2
+        assert_same_training(result, reference)
