@@ -276,8 +276,13 @@ class Store(AgentStore, Protocol):
     def register_jobs(self, jobs: Sequence[JobRegistration], *, at: datetime) -> tuple[str, ...]:
         """Insert the jobs not known yet; leave known ones as they are.
 
-        A newcomer whose token hash belongs to another job is left out, so that it cannot block the others
-        (somebody copied a Comment); the ids left out are returned.
+        A newcomer whose token hash belongs to another job (somebody copied a Comment), or with terms that no
+        job can have, is left out, so that it cannot block the others; the ids left out are returned.
+
+        A number that comes with another token is another job's, and the earlier bearer is over: slurmctld's
+        numbers begin anew one day, and an owner who lost the token puts a new one into the Comment. While
+        the owner's earlier job has an open reallocation it stays, because the daemon may hold it; another
+        user's ends as FAILED.
         """
 
     def observe_jobs(self, observations: Sequence[JobObservation], *, at: datetime) -> None:

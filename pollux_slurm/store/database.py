@@ -60,6 +60,8 @@ def translated_errors(url: StoreUrl) -> Iterator[None]:
         yield
     except SQLAlchemyError as error:
         raise _translated(error, url) from error
+    except (UnicodeError, OverflowError) as error:  # raised by the drivers before they ask the database
+        raise StoreError(f"the store {url} cannot hold a value that it was given: {error}") from error
 
 
 def _translated(error: SQLAlchemyError, url: StoreUrl) -> StoreError:

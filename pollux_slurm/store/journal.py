@@ -43,7 +43,7 @@ def plan_reallocation(
     """Journal a new reallocation in PLANNED: see `Store.plan_reallocation`."""
     at = utc(at)
     job_id = connection.execute(
-        select(func.max(JobRow.id)).where(JobRow.slurm_job_id == slurm_job_id)
+        select(func.max(JobRow.id)).where(JobRow.slurm_job_id == clean_text(slurm_job_id))
     ).scalar_one()
     if job_id is None:
         raise UnknownJobError(f"job {slurm_job_id} is not registered; see: pollux status --all")
@@ -64,7 +64,7 @@ def plan_reallocation(
         ) from error
     reallocation_id = inserted_id(result)
     nodes = [
-        {"reallocation_id": reallocation_id, "side": side, "node_name": node, "num_gpus": gpus}
+        {"reallocation_id": reallocation_id, "side": side, "node_name": clean_text(node), "num_gpus": gpus}
         for side, allocation in ((Side.SOURCE, source), (Side.TARGET, target))
         for node, gpus in allocation.gpus_by_node
     ]

@@ -28,7 +28,9 @@ def acquire_lease(connection: Connection, owner: str, *, ttl_s: float, at: datet
         },
         where=or_(LeaseRow.owner == owner, LeaseRow.expires_at <= at),
     )
-    return bool(connection.execute(statement).rowcount == 1)
+    # Without this option SQLAlchemy does not ask PostgreSQL how many rows an INSERT wrote.
+    result = connection.execute(statement, execution_options={"preserve_rowcount": True})
+    return bool(result.rowcount == 1)
 
 
 def holds_lease(connection: Connection, owner: str, *, at: datetime) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from pollux_slurm.model import Allocation, JobState
-from pollux_slurm.store.clean import utc
+from pollux_slurm.store.clean import clean_text, utc
 from pollux_slurm.store.contract import JobObservation
 from pollux_slurm.store.schema import AllocationNodeRow, AllocationRow, JobRow
 from pollux_slurm.store.statements import is_one_of
@@ -74,7 +74,7 @@ class _Changes:
             number = 0 if row.number is None else row.number + 1
             self._opened.append({"job_id": row.id, "number": number, "started_at": began})
             self._nodes.extend(
-                {"job_id": row.id, "number": number, "node_name": node, "num_gpus": gpus}
+                {"job_id": row.id, "number": number, "node_name": clean_text(node), "num_gpus": gpus}
                 for node, gpus in holds.gpus_by_node
             )
 

@@ -14,6 +14,7 @@ from sqlalchemy.orm import aliased
 
 from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.model import Allocation, BatchChoice, GoodputModel, JobTerms, ReallocationStep
+from pollux_slurm.store.clean import clean_text
 from pollux_slurm.store.contract import JobRecord, Reallocation, RunRecord, Sample
 from pollux_slurm.store.costs import first_step_time, restart_delay_s
 from pollux_slurm.store.journal import ENDS, first_step_of_next_run, read_reallocations
@@ -46,7 +47,7 @@ def active_scope() -> Scope:
 
 def newest_scope(slurm_job_id: str) -> Scope:
     """Select the newest job with this number, if there is one: slurmctld may start its numbers anew."""
-    return select(func.max(JobRow.id)).where(JobRow.slurm_job_id == slurm_job_id)
+    return select(func.max(JobRow.id)).where(JobRow.slurm_job_id == clean_text(slurm_job_id))
 
 
 def read_job(connection: Connection, slurm_job_id: str) -> JobRecord:

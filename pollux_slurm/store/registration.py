@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, func, insert, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, case, func, insert, or_, select, update
 
-from pollux_slurm.model import JobState
+from pollux_slurm.model import JobState, ReallocationStep
 from pollux_slurm.store.clean import clean_text, utc
 from pollux_slurm.store.contract import JobRegistration
-from pollux_slurm.store.schema import JobRow, UserRow
+from pollux_slurm.store.journal import ENDS
+from pollux_slurm.store.schema import AllocationRow, JobRow, ReallocationRow, ReallocationStepRow, UserRow
 from pollux_slurm.store.statements import is_one_of, upsert
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -27,52 +28,86 @@ class _Known:
     token_sha256: str
     user_id: int
     is_over: bool
+    open_reallocation_id: int | None
 
 
 def register_jobs(
     connection: Connection, jobs: Sequence[JobRegistration], *, at: datetime
 ) -> tuple[str, ...]:
-    """Insert newcomers; return the ids left out: see `Store.register_jobs`.
-
-    Left out are those whose token another job has, and those with terms that no job can have. slurmctld's
-    numbers begin anew one day: a number whose job is over, or belonged to another user, is a new job's when
-    it comes with another token.
-    """
+    """Insert newcomers; return the ids left out: see `Store.register_jobs`."""
     at = utc(at)
     if not jobs:
         return ()
     known = _known_jobs(connection, jobs)
-    newest: dict[str, _Known] = {}
-    for entry in known:  # ascending ids: the newest bearer of a number stays
-        newest[entry.slurm_job_id] = entry
-    bearers = {entry.token_sha256: entry.slurm_job_id for entry in known}
-    newcomers: list[JobRegistration] = []
+    newest = {entry.slurm_job_id: entry for entry in known}  # by ascending id: the newest bearer stays
+    tokens = {entry.token_sha256 for entry in known}
+    newcomers: dict[str, JobRegistration] = {}
     left_out: list[str] = []
-    superseded: list[int] = []
-    seen: set[str] = set()
+    superseded: list[_Known] = []
     for job in jobs:
-        if job.slurm_job_id in seen:
-            continue
-        seen.add(job.slurm_job_id)
         before = newest.get(job.slurm_job_id)
-        if before is not None and before.token_sha256 == job.terms.token_sha256:
+        if job.slurm_job_id in newcomers or (before is not None and _is_same(before, job)):
             continue
-        if before is not None and not before.is_over and before.user_id == job.user_id:
-            continue
-        if not _is_possible(job) or job.terms.token_sha256 in bearers:
+        if not _is_possible(job) or job.terms.token_sha256 in tokens:
             left_out.append(job.slurm_job_id)
             continue
         if before is not None and not before.is_over:
-            superseded.append(before.id)
-        bearers[job.terms.token_sha256] = job.slurm_job_id
-        newcomers.append(job)
+            superseded.append(before)
+        tokens.add(job.terms.token_sha256)
+        newcomers[job.slurm_job_id] = job
     if superseded:
-        connection.execute(
-            update(JobRow).where(JobRow.id.in_(superseded)).values(state=JobState.CANCELLED, finished_at=at)
-        )
+        _end_superseded(connection, superseded, at)
     if newcomers:
-        _insert(connection, newcomers, at)
+        _insert(connection, list(newcomers.values()), at)
     return tuple(left_out)
+
+
+def _is_same(before: _Known, job: JobRegistration) -> bool:
+    """Whether the newest job with this number is the one that Slurm shows now.
+
+    Another token means another job: slurmctld's numbers have begun anew, or the owner has lost the token and
+    put a new one into the Comment. While the daemon holds the job in its hands, the owner's new token waits.
+    """
+    if before.token_sha256 == job.terms.token_sha256:
+        return True
+    return not before.is_over and before.user_id == job.user_id and before.open_reallocation_id is not None
+
+
+def _end_superseded(connection: Connection, jobs: Sequence[_Known], at: datetime) -> None:
+    """End jobs whose number has passed to another. Nothing of theirs may touch the new ones."""
+    ids = [{"b_id": job.id, "b_at": at} for job in jobs]
+    connection.execute(
+        update(JobRow)
+        .where(JobRow.id == bindparam("b_id"))
+        .values(state=JobState.CANCELLED, finished_at=bindparam("b_at")),
+        ids,
+    )
+    connection.execute(
+        update(AllocationRow)
+        .where(AllocationRow.job_id == bindparam("b_id"), AllocationRow.ended_at.is_(None))
+        .values(
+            ended_at=case(
+                (AllocationRow.started_at > bindparam("b_at"), AllocationRow.started_at),
+                else_=bindparam("b_at", type_=AllocationRow.started_at.type),
+            )
+        ),
+        ids,
+    )
+    in_flight = [{"b_id": job.open_reallocation_id, "b_at": at} for job in jobs if job.open_reallocation_id]
+    if in_flight:
+        connection.execute(
+            update(ReallocationRow)
+            .where(ReallocationRow.id == bindparam("b_id"))
+            .values(step=ReallocationStep.FAILED, reason="Slurm gave the job's number to another user's job"),
+            in_flight,
+        )
+        connection.execute(
+            insert(ReallocationStepRow),
+            [
+                {"reallocation_id": entry["b_id"], "step": ReallocationStep.FAILED, "at": at}
+                for entry in in_flight
+            ],
+        )
 
 
 def _known_jobs(connection: Connection, jobs: Sequence[JobRegistration]) -> list[_Known]:
@@ -82,7 +117,18 @@ def _known_jobs(connection: Connection, jobs: Sequence[JobRegistration]) -> list
         .group_by(JobRow.slurm_job_id)
     )
     rows = connection.execute(
-        select(JobRow.id, JobRow.slurm_job_id, JobRow.token_sha256, JobRow.user_id, JobRow.finished_at)
+        select(
+            JobRow.id,
+            JobRow.slurm_job_id,
+            JobRow.token_sha256,
+            JobRow.user_id,
+            JobRow.finished_at,
+            ReallocationRow.id.label("open_reallocation_id"),
+        )
+        .outerjoin(
+            ReallocationRow,
+            and_(ReallocationRow.job_id == JobRow.id, ReallocationRow.step.not_in(ENDS)),
+        )
         .where(
             or_(
                 JobRow.id.in_(latest),
@@ -98,6 +144,7 @@ def _known_jobs(connection: Connection, jobs: Sequence[JobRegistration]) -> list
             token_sha256=row.token_sha256,
             user_id=row.user_id,
             is_over=row.finished_at is not None,
+            open_reallocation_id=row.open_reallocation_id,
         )
         for row in rows
     ]

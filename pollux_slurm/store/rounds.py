@@ -19,10 +19,21 @@ from pollux_slurm.store.schema import DecisionNodeRow, DecisionRow, JobRow, Roun
 from pollux_slurm.store.statements import inserted_id, is_one_of
 
 
+def round_texts(problem: Problem, decision: Decision) -> tuple[str, str]:
+    """Return both as JSON: made before a transaction begins, because a large round takes a while."""
+    return problem_to_json(problem), decision_to_json(decision)
+
+
 def record_round(
-    connection: Connection, problem: Problem, decision: Decision, *, shadow: bool, at: datetime
+    connection: Connection,
+    problem: Problem,
+    decision: Decision,
+    *,
+    texts: tuple[str, str],
+    shadow: bool,
+    at: datetime,
 ) -> int:
-    """Store a decision with its problem: see `Store.record_round`."""
+    """Store a decision with its problem and their `round_texts`: see `Store.record_round`."""
     at = utc(at)
     result = connection.execute(
         insert(RoundRow).values(
@@ -31,8 +42,8 @@ def record_round(
             objective=clean_text(problem.objective.name),
             solver=clean_text(decision.solver),
             fitness=float(decision.fitness),
-            problem=problem_to_json(problem),
-            decision=decision_to_json(decision),
+            problem=texts[0],
+            decision=texts[1],
         )
     )
     round_id = inserted_id(result)
@@ -69,7 +80,7 @@ def record_round(
             ],
         )
     nodes = [
-        {"round_id": round_id, "job_id": job_id, "node_name": node, "num_gpus": gpus}
+        {"round_id": round_id, "job_id": job_id, "node_name": clean_text(node), "num_gpus": gpus}
         for job_id, job in decided.items()
         for node, gpus in job.allocation.gpus_by_node
     ]

@@ -62,8 +62,9 @@ class SqlStore(SqlAgentStore):
 
     # rounds
     def record_round(self, problem: Problem, decision: Decision, *, shadow: bool, at: datetime) -> int:
+        texts = rounds.round_texts(problem, decision)
         with self._database.write() as connection:
-            return rounds.record_round(connection, problem, decision, shadow=shadow, at=at)
+            return rounds.record_round(connection, problem, decision, texts=texts, shadow=shadow, at=at)
 
     def round_problem(self, round_id: int) -> tuple[Problem, Decision]:
         with self._database.read() as connection:

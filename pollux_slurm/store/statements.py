@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, CursorResult, String, any_, fu
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import InstrumentedAttribute
 
+from pollux_slurm.store.clean import clean_text
 from pollux_slurm.store.schema import Base
 
 
@@ -26,7 +27,7 @@ def is_one_of(
 
     An IN with a parameter a text would reach the databases' limits (32,766 in SQLite) with a large array job.
     """
-    values = list(texts)
+    values = [clean_text(text) for text in texts]
     if connection.dialect.name == "sqlite":
         listed = func.json_each(literal(json.dumps(values))).table_valued("value")
         return column.in_(select(listed.c.value))

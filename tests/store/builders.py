@@ -1,0 +1,215 @@
+"""Small literal data for the store's tests, and moments counted in seconds from T0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from pollux_slurm.model import (
+    Allocation,
+    BatchChoice,
+    BatchLimits,
+    Configuration,
+    Decision,
+    GoodputModel,
+    GradientStatistics,
+    JobDecision,
+    JobState,
+    JobTerms,
+    NodeCapacity,
+    Problem,
+    ProblemJob,
+    ReallocationStep,
+    ThroughputParameters,
+)
+from pollux_slurm.store.contract import (
+    CheckpointConfirmation,
+    JobObservation,
+    JobRegistration,
+    Reallocation,
+    Report,
+    RunPhase,
+    Store,
+)
+from pollux_slurm.store.tokens import hash_token
+
+T0 = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
+Step = ReallocationStep
+
+THETA = ThroughputParameters(
+    alpha_g=0.05, beta_g=0.001, alpha_n=0.04, beta_n=0.002, alpha_l=0.03, beta_l=0.001, gamma=1.5
+)
+MODEL = GoodputModel(
+    limits=BatchLimits(initial_batch_size=128, max_batch_size=1024, max_atomic=256, accumulation=True),
+    statistics=GradientStatistics(sqr=0.5, var=3.0),
+    throughput=THETA,
+    max_gpus_seen=2,
+    max_nodes_seen=1,
+)
+BATCH = BatchChoice(global_batch_size=256, atomic_batch_size=64, accumulation_steps=1)
+
+
+def at(seconds: float) -> datetime:
+    """Return the moment `seconds` after T0."""
+    return T0 + timedelta(seconds=seconds)
+
+
+def token_of(number: int | str) -> str:
+    return f"token of job {number}"
+
+
+def registration(number: int | str, **changes: Any) -> JobRegistration:
+    """Return job `number` with the token `token_of(number)`; `terms` of the changes are JobTerms' fields."""
+    terms = {"token_sha256": hash_token(token_of(number)), **changes.pop("terms", {})}
+    values: dict[str, Any] = {
+        "slurm_job_id": str(number),
+        "name": f"train-{number}",
+        "user_name": "ada",
+        "user_id": 1001,
+        "account": "vision",
+        "partition": "gpu",
+        "cpus_per_gpu": 2,
+        "memory_per_gpu_mb": 4000,
+        "submitted_at": T0,
+    }
+    return JobRegistration(terms=JobTerms(**terms), **{**values, **changes})
+
+
+def observation(
+    number: int | str,
+    state: JobState = JobState.RUNNING,
+    gpus: Mapping[str, int] | None = None,
+    *,
+    started_at: datetime | None = None,
+    ended_at: datetime | None = None,
+) -> JobObservation:
+    return JobObservation(
+        slurm_job_id=str(number),
+        state=state,
+        allocation=Allocation.of(gpus or {}),
+        started_at=started_at,
+        ended_at=ended_at,
+    )
+
+
+def report(sequence: int = 1, **changes: Any) -> Report:
+    """Return a report of a run that trains on two GPUs of one node."""
+    values: dict[str, Any] = {
+        "run_number": 0,
+        "restart_count": 0,
+        "sequence": sequence,
+        "phase": RunPhase.TRAINING,
+        "gpus_per_node": (2,),
+        "model": MODEL,
+        "batch": BATCH,
+        "throughput": 200.0,
+        "predicted_throughput": 190.0,
+        "step_time_s": 1.28,
+        "efficiency": 0.8,
+        "num_steps": 10 * sequence,
+        "progress": 8.0 * sequence,
+        "epoch": 1,
+        "total_epochs": 5,
+    }
+    return Report(**{**values, **changes})
+
+
+def confirmation(request_id: int | None, sequence: int = 2, **changes: Any) -> Report:
+    """Return the report of a checkpoint for which training stood still for half a second."""
+    checkpoint = CheckpointConfirmation(request_id=request_id, blocked_s=0.5, size_bytes=4096)
+    return report(sequence, phase=RunPhase.WAITING, checkpoint=checkpoint, **changes)
+
+
+def plan(store: Store, number: int | str = 1, *, seconds: float = 20.0, **changes: Any) -> Reallocation:
+    """Plan to move a running job from two GPUs of n0 to four on n1 and n2."""
+    values: dict[str, Any] = {
+        "source": Allocation.of({"n0": 2}),
+        "target": Allocation.of({"n1": 3, "n2": 1}),
+        "moves_running": True,
+        "from_restart_count": 0,
+        "round_id": None,
+    }
+    return store.plan_reallocation(str(number), at=at(seconds), **{**values, **changes})
+
+
+def advance(
+    store: Store, reallocation: Reallocation, *steps: tuple[ReallocationStep, float]
+) -> ReallocationStep:
+    """Move a reallocation from where it stands through `steps`, each with its second."""
+    (stands_at,) = (r.step for r in store.reallocations() if r.id == reallocation.id)
+    for step, seconds in steps:
+        assert store.advance_reallocation(reallocation.id, step, expected=stands_at, at=at(seconds))
+        stands_at = step
+    return stands_at
+
+
+def move_running_job(store: Store, *, start: float = 20.0, run_number: int = 0) -> Reallocation:
+    """Play a whole reallocation of job 1, which stands still for 12.5 s.
+
+    Seconds after `start`: requested 1, checkpoint confirmed 3 (half a second blocked), requeued 4, reshaped
+    5, released 7, running 9, first step of the next run 15, confirmed 16.
+    """
+    planned = plan(store, seconds=start, from_restart_count=run_number)
+    advance(store, planned, (Step.CHECKPOINT_REQUESTED, start + 1))
+    now = {"run_number": run_number, "restart_count": run_number}
+    store.report(token_of(1), confirmation(planned.id, sequence=1000, **now), at=at(start + 3))
+    advance(
+        store,
+        planned,
+        (Step.REQUEUED, start + 4),
+        (Step.RESHAPED, start + 5),
+        (Step.RELEASED, start + 7),
+        (Step.RUNNING, start + 9),
+    )
+    following = {"run_number": run_number + 1, "restart_count": run_number + 1, "gpus_per_node": (3, 1)}
+    starting = report(1, **following, phase=RunPhase.STARTING, throughput=None, num_steps=0)
+    store.report(token_of(1), starting, at=at(start + 11))
+    store.report(token_of(1), report(2, **following, first_step_s=5.0, restore_s=1.0), at=at(start + 15))
+    advance(store, planned, (Step.CONFIRMED, start + 16))
+    return planned
+
+
+def problem_of(numbers: list[int]) -> Problem:
+    """Return a problem with a node and a job per number."""
+    return Problem(
+        nodes=tuple(
+            NodeCapacity(name=f"n{number}", num_gpus=4, num_cpus=8, memory_mb=16000, gpu_type="t4")
+            for number in numbers
+        ),
+        jobs=tuple(
+            ProblemJob(
+                job_id=str(number),
+                model=MODEL if number % 2 else None,
+                max_gpus=8,
+                age_s=61.5,
+                current=Allocation.of({f"n{number}": 2}),
+                partition_nodes=frozenset({f"n{number}", "n1"}),
+            )
+            for number in numbers
+        ),
+        seed=7,
+    )
+
+
+def decision_of(numbers: list[int]) -> Decision:
+    """Return a decision that gives each job three GPUs on its node and one on another."""
+    return Decision(
+        jobs=tuple(
+            JobDecision(
+                job_id=str(number),
+                allocation=Allocation.of({f"n{number}": 3, f"m{number}": 1}),
+                speedup=1.75,
+                goodput=320.5,
+                penalty=0.9,
+                batch=BATCH,
+                bound_by="capacity",
+                runner_up=Configuration(num_nodes=1, num_gpus=3),
+                runner_up_speedup=1.5,
+            )
+            for number in numbers
+        ),
+        fitness=0.8,
+        solver="test",
+        excluded=(("99", "its minimum does not fit"),),
+    )

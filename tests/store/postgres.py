@@ -1,0 +1,143 @@
+"""A private PostgreSQL server for the tests, from Debian's package: a socket in a folder, no TCP port."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.waiting import wait_until
+
+_SUPERUSER = "pollux_test"
+
+
+class PostgresMissingError(Exception):
+    """No PostgreSQL can be started here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresServer:
+    """A running server. `stop` and `start` let a test play an outage."""
+
+    folder: Path
+    bin_dir: Path
+    user: str | None
+
+    def url(self, database: str) -> str:
+        return f"postgresql://{_SUPERUSER}@/{database}?host={self.folder}"
+
+    def create_database(self, name: str, *, template: str = "template1") -> str:
+        """Create a database and return its URL."""
+        self.sql(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        self.sql(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def sql(self, statement: str, *, database: str = "postgres") -> None:
+        import psycopg
+
+        with psycopg.connect(
+            host=str(self.folder), user=_SUPERUSER, dbname=database, autocommit=True
+        ) as connection:
+            connection.execute(statement)  # type: ignore[call-overload]
+
+    def start(self) -> None:
+        settings = {
+            "unix_socket_directories": str(self.folder),
+            "listen_addresses": "",
+            "fsync": "off",
+            "max_connections": "60",
+            "shared_buffers": "32MB",
+        }
+        options = " ".join(f"-c {key}={value!r}" for key, value in settings.items())
+        self._run(
+            "pg_ctl", "-D", f"{self.folder}/data", "-l", f"{self.folder}/log", "-o", options, "-w", "start"
+        )
+        wait_until(self._answers, timeout_s=30, what="PostgreSQL")
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "-D", f"{self.folder}/data", "-m", "immediate", "-w", "stop")
+
+    def initialize(self) -> None:
+        self._run(
+            "initdb", "-D", f"{self.folder}/data", "-A", "trust", "-U", _SUPERUSER,
+            "-E", "UTF8", "--no-locale", "--no-sync",
+        )  # fmt: skip
+
+    def _answers(self) -> bool:
+        import psycopg
+
+        with contextlib.suppress(psycopg.OperationalError):
+            self.sql("SELECT 1")
+            return True
+        return False
+
+    def _run(self, program: str, *arguments: str) -> None:
+        # The server keeps the log's descriptor, not a pipe of ours, or this call would wait for it to end.
+        with Path(f"{self.folder}/commands.log").open("a") as log:
+            done = subprocess.run(
+                [self.bin_dir / program, *arguments],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=self.folder,
+                user=self.user,
+                group=None if self.user is None else pwd.getpwnam(self.user).pw_gid,
+                extra_groups=None if self.user is None else [],
+                timeout=60,
+            )
+        if done.returncode:
+            words = Path(f"{self.folder}/commands.log").read_text()[-500:]
+            raise PostgresMissingError(f"{program} failed: {words}")
+
+
+@contextlib.contextmanager
+def running_postgres() -> Iterator[PostgresServer]:
+    """Run a server in a short path (its socket must fit); raises `PostgresMissingError`."""
+    try:
+        import psycopg  # noqa: F401
+    except ImportError:
+        raise PostgresMissingError("psycopg is not installed: pip install 'pollux-slurm[postgres]'") from None
+    folder = Path(tempfile.mkdtemp(prefix="pollux-pg-", dir="/tmp"))
+    try:
+        user = _unprivileged_user()
+        if user is not None:
+            shutil.chown(folder, user)
+        server = PostgresServer(folder=folder, bin_dir=_find_bin_dir(), user=user)
+        server.initialize()
+        server.start()
+        try:
+            yield server
+        finally:
+            with contextlib.suppress(PostgresMissingError):  # a test may have stopped it
+                server.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unprivileged_user() -> str | None:
+    """Return whom to run the server as: it refuses root."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name).pw_name
+    raise PostgresMissingError("PostgreSQL refuses to run as root, and there is no user postgres or nobody")
+
+
+def _find_bin_dir() -> Path:
+    """Return the folder of initdb and pg_ctl; Debian keeps them out of PATH."""
+    found = shutil.which("initdb")
+    folders = [Path(found).resolve().parent] if found else []
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    for folder in folders:
+        if all((folder / program).is_file() for program in ("initdb", "pg_ctl", "postgres")):
+            return folder
+    raise PostgresMissingError("PostgreSQL is not installed: apt install postgresql")

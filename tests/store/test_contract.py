@@ -1,0 +1,609 @@
+"""The promises of `pollux_slurm.store.contract`, on every backend. A new backend is added to the fixture."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from pollux_slurm.errors import (
+    InvalidProblemError,
+    ReportRefusedError,
+    StaleRunError,
+    StoreError,
+    UnknownJobError,
+    UsageError,
+)
+from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.store.contract import AllocationRecord, RunPhase, Store
+from pollux_slurm.store.tokens import hash_token
+from tests.store.builders import (
+    BATCH,
+    MODEL,
+    T0,
+    Step,
+    advance,
+    at,
+    confirmation,
+    decision_of,
+    move_running_job,
+    observation,
+    plan,
+    problem_of,
+    registration,
+    report,
+    token_of,
+)
+
+
+@pytest.fixture
+def running(any_store: Store) -> Store:
+    """A store in which job 1 runs on two GPUs of n0 and has reported once."""
+    any_store.register_jobs([registration(1)], at=at(0))
+    any_store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(2))], at=at(5))
+    any_store.report(token_of(1), report(1, first_step_s=3.0), at=at(10))
+    return any_store
+
+
+class TestRegistration:
+    def test_that_a_job_is_what_its_registration_says(self, any_store: Store) -> None:
+        terms = {"min_gpus": 2, "max_gpus": 8, "allow_unconfirmed": True}
+        assert any_store.register_jobs([registration(1, terms=terms)], at=at(1)) == ()
+        (job,) = any_store.active_jobs()
+        assert (job.slurm_job_id, job.name, job.user_name, job.account) == ("1", "train-1", "ada", "vision")
+        assert (job.partition, job.cpus_per_gpu, job.memory_per_gpu_mb) == ("gpu", 2, 4000)
+        assert (job.terms.min_gpus, job.terms.max_gpus, job.terms.allow_unconfirmed) == (2, 8, True)
+        assert job.terms.token_sha256 == hash_token(token_of(1))
+        assert (job.state, job.submitted_at) == (JobState.PENDING, T0)
+        assert (job.started_at, job.finished_at, job.allocation) == (None, None, Allocation())
+        assert (job.model, job.sample, job.run, job.open_reallocation) == (None, None, None, None)
+        assert (job.num_restarts, job.mean_restart_delay_s, job.last_decision) == (0, None, None)
+
+    def test_that_a_known_job_stays_as_it_is(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(1)], at=at(0))
+        again = registration(1, name="other", terms={"min_gpus": 4})
+        assert any_store.register_jobs([again, registration(2)], at=at(60)) == ()
+        assert [(job.name, job.terms.min_gpus) for job in any_store.active_jobs()] == [
+            ("train-1", 1),
+            ("train-2", 1),
+        ]
+
+    def test_that_a_copied_token_is_left_out_and_blocks_nobody(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(1)], at=at(0))
+        copied = {"token_sha256": hash_token(token_of(1))}
+        twice = {"token_sha256": hash_token("shared")}
+        left_out = any_store.register_jobs(
+            [
+                registration(2, terms=copied),
+                registration(3),
+                registration(4, terms=twice),
+                registration(5, terms=twice),
+            ],
+            at=at(1),
+        )
+        assert left_out == ("2", "5")
+        assert [job.slurm_job_id for job in any_store.active_jobs()] == ["1", "3", "4"]
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"terms": {"min_gpus": 0}},
+            {"terms": {"min_gpus": 4, "max_gpus": 2}},
+            {"terms": {"max_gpus": 2**40}},
+            {"terms": {"token_sha256": "not a digest"}},
+            {"slurm_job_id": "1; DROP TABLE jobs"},
+            {"cpus_per_gpu": 2**40},
+            {"user_id": -1},
+        ],
+        ids=str,
+    )
+    def test_that_impossible_terms_are_left_out_and_block_nobody(
+        self, any_store: Store, changes: dict[str, Any]
+    ) -> None:
+        bad = registration(1, **changes)
+        assert any_store.register_jobs([bad, registration(2)], at=at(0)) == (bad.slurm_job_id,)
+        assert [job.slurm_job_id for job in any_store.active_jobs()] == ["2"]
+
+    @pytest.mark.parametrize(
+        "name", ["a\0b", "\udcff\udcfe", "'; DROP TABLE jobs; --", "%s {} :name ?", "日本語", "x" * 100_000]
+    )
+    def test_that_any_job_name_is_survived(self, any_store: Store, name: str) -> None:
+        assert any_store.register_jobs([registration(1, name=name, account=name)], at=at(0)) == ()
+        stored = any_store.job("1").name
+        assert len(stored) <= 1024
+        assert stored == name or len(name) > 1024 or set(stored) & {"?", "\N{REPLACEMENT CHARACTER}"}
+
+    def test_that_a_number_used_again_is_a_new_job(self, running: Store) -> None:
+        running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(50))], at=at(60))
+        new_terms = {"token_sha256": hash_token("another")}
+        assert running.register_jobs([registration(1, terms=new_terms, name="later")], at=at(100)) == ()
+        running.observe_jobs([observation(1, gpus={"n9": 1})], at=at(101))
+        older, newer = running.jobs()
+        assert (older.name, older.state, older.finished_at) == ("train-1", JobState.COMPLETED, at(50))
+        assert (newer.name, newer.state) == ("later", JobState.RUNNING)
+        assert running.job("1") == newer
+        assert newer.model is None
+        assert [r.allocation.nodes for r in running.allocation_history("1")] == [("n9",)]
+
+    def test_that_a_finished_job_seen_again_with_its_token_is_not_a_new_one(self, running: Store) -> None:
+        running.observe_jobs([observation(1, JobState.FAILED, ended_at=at(50))], at=at(60))
+        assert running.register_jobs([registration(1)], at=at(70)) == ()
+        assert [job.state for job in running.jobs()] == [JobState.FAILED]
+
+    def test_that_a_new_token_of_the_same_owner_replaces_the_job(self, running: Store) -> None:
+        new_terms = {"token_sha256": hash_token("another")}
+        assert running.register_jobs([registration(1, terms=new_terms)], at=at(100)) == ()
+        assert [job.state for job in running.jobs()] == [JobState.CANCELLED, JobState.PENDING]
+        with pytest.raises(UnknownJobError):
+            running.report(token_of(1), report(2), at=at(101))
+        running.report("another", report(1), at=at(101))
+
+    def test_that_a_new_token_waits_while_the_daemon_holds_the_job(self, running: Store) -> None:
+        planned = plan(running)
+        new = registration(1, terms={"token_sha256": hash_token("another")})
+        assert running.register_jobs([new], at=at(30)) == ()
+        assert [job.state for job in running.jobs()] == [JobState.RUNNING]
+        advance(running, planned, (Step.ROLLED_BACK, 40))
+        running.register_jobs([new], at=at(50))
+        assert [job.state for job in running.jobs()] == [JobState.CANCELLED, JobState.PENDING]
+
+    def test_that_another_users_job_with_the_same_number_ends_the_earlier_one(self, running: Store) -> None:
+        planned = plan(running)
+        other = registration(
+            1, terms={"token_sha256": hash_token("another")}, user_id=1002, user_name="grace"
+        )
+        assert running.register_jobs([other], at=at(100)) == ()
+        older, newer = running.jobs()
+        assert (older.state, older.user_name, older.finished_at) == (JobState.CANCELLED, "ada", at(100))
+        assert (newer.state, newer.user_name) == (JobState.PENDING, "grace")
+        assert running.open_reallocations() == ()
+        assert newer.open_reallocation is None
+        (ended,) = (r for r in _all_reallocations(running) if r.id == planned.id)
+        assert (ended.step, ended.entered_at(Step.FAILED)) == (Step.FAILED, at(100))
+        assert older.allocation == Allocation()
+
+    def test_that_nothing_happens_with_no_jobs(self, any_store: Store) -> None:
+        assert any_store.register_jobs([], at=at(0)) == ()
+        any_store.observe_jobs([], at=at(0))
+        assert any_store.active_jobs() == any_store.jobs() == ()
+
+    def test_that_a_time_without_a_zone_is_refused(self, any_store: Store) -> None:
+        with pytest.raises(UsageError, match="zone"):
+            any_store.register_jobs([registration(1)], at=datetime(2026, 1, 1))  # noqa: DTZ001
+
+    def test_that_times_of_other_zones_come_back_in_utc(self, any_store: Store) -> None:
+        east = T0.astimezone(timezone(timedelta(hours=9)))
+        any_store.register_jobs([registration(1, submitted_at=east)], at=at(0))
+        submitted = any_store.job("1").submitted_at
+        assert (submitted, submitted.tzinfo) == (T0, timezone.utc)
+
+
+def _all_reallocations(store: Store) -> tuple[Any, ...]:
+    return store.reallocations()
+
+
+class TestObservation:
+    def test_that_state_and_allocation_are_recorded(self, running: Store) -> None:
+        job = running.job("1")
+        assert (job.state, job.started_at) == (JobState.RUNNING, at(2))
+        assert job.allocation == Allocation.of({"n0": 2})
+
+    def test_that_unknown_jobs_are_ignored(self, any_store: Store) -> None:
+        any_store.observe_jobs([observation(77, gpus={"n0": 1})], at=at(5))
+        assert any_store.jobs() == ()
+
+    def test_that_history_follows_every_change(self, running: Store) -> None:
+        running.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(2))], at=at(30))
+        running.observe_jobs([observation(1, JobState.PENDING, started_at=at(500))], at=at(40))
+        running.observe_jobs([observation(1, gpus={"n1": 3, "n2": 1}, started_at=at(43))], at=at(45))
+        running.observe_jobs([observation(1, gpus={"n1": 3}, started_at=at(43))], at=at(60))
+        running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(88))], at=at(90))
+        running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(88))], at=at(99))
+
+        def stretch(gpus: dict[str, int], start: float, end: float) -> AllocationRecord:
+            return AllocationRecord(
+                slurm_job_id="1", allocation=Allocation.of(gpus), started_at=at(start), ended_at=at(end)
+            )
+
+        assert running.allocation_history("1") == (
+            stretch({"n0": 2}, 2, 40),
+            stretch({"n1": 3, "n2": 1}, 43, 60),
+            stretch({"n1": 3}, 60, 88),
+        )
+        job = running.job("1")
+        assert (job.state, job.started_at, job.finished_at) == (JobState.COMPLETED, at(2), at(88))
+        assert job.allocation == Allocation()
+
+    def test_that_a_restart_between_two_looks_splits_the_history_at_the_start(self, running: Store) -> None:
+        running.observe_jobs([observation(1, gpus={"n3": 4}, started_at=at(50))], at=at(60))
+        first, second = running.allocation_history("1")
+        assert (first.ended_at, second.started_at, second.ended_at) == (at(50), at(50), None)
+
+    def test_that_a_foretold_start_of_a_waiting_job_is_no_start(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(1)], at=at(0))
+        any_store.observe_jobs([observation(1, JobState.PENDING, started_at=at(9000))], at=at(5))
+        assert any_store.job("1").started_at is None
+        any_store.observe_jobs([observation(1, JobState.CANCELLED, ended_at=at(8))], at=at(10))
+        job = any_store.job("1")
+        assert (job.state, job.started_at, job.finished_at) == (JobState.CANCELLED, None, at(8))
+
+    def test_that_a_job_that_came_and_went_between_two_looks_has_its_times(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(1)], at=at(0))
+        seen = observation(1, JobState.COMPLETED, started_at=at(3), ended_at=at(20))
+        any_store.observe_jobs([seen], at=at(60))
+        job = any_store.job("1")
+        assert (job.started_at, job.finished_at) == (at(3), at(20))
+
+    def test_that_a_finished_job_that_is_requeued_lives_again(self, running: Store) -> None:
+        running.observe_jobs([observation(1, JobState.FAILED, ended_at=at(50))], at=at(60))
+        with pytest.raises(UnknownJobError, match="over"):
+            running.poll(token_of(1), 0, at=at(61))
+        running.observe_jobs([observation(1, JobState.PENDING)], at=at(70))
+        assert [job.finished_at for job in running.active_jobs()] == [None]
+        running.report(token_of(1), report(1, run_number=1, restart_count=1), at=at(80))
+
+    def test_that_clocks_that_disagree_never_make_a_stretch_end_before_it_began(self, running: Store) -> None:
+        running.observe_jobs([observation(1, gpus={"n1": 1}, started_at=at(-100))], at=at(-50))
+        running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(-200))], at=at(-40))
+        history = running.allocation_history("1")
+        assert all(r.ended_at is not None and r.started_at <= r.ended_at for r in history)
+        assert [r.allocation.nodes for r in history] == [("n0",), ("n1",)]
+
+    def test_that_active_jobs_are_those_not_over(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(n) for n in (1, 2, 3)], at=at(0))
+        any_store.observe_jobs([observation(2, JobState.TIMEOUT, ended_at=at(9))], at=at(10))
+        assert [job.slurm_job_id for job in any_store.active_jobs()] == ["1", "3"]
+        assert [job.slurm_job_id for job in any_store.jobs()] == ["1", "2", "3"]
+        assert [job.slurm_job_id for job in any_store.jobs(include_finished=False)] == ["1", "3"]
+
+    def test_that_an_unknown_job_is_said_to_be_unknown(self, any_store: Store) -> None:
+        for number in ("404", "", "\udcff", "x" * 10_000):
+            with pytest.raises(UnknownJobError):
+                any_store.job(number)
+        assert any_store.allocation_history("404") == any_store.run_history("404") == ()
+        assert any_store.sample_history("404") == any_store.reallocations("404") == ()
+
+
+class TestReports:
+    def test_that_a_report_is_seen_in_the_job(self, running: Store) -> None:
+        job = running.job("1")
+        assert job.model == MODEL
+        assert job.sample is not None
+        assert (job.sample.at, job.sample.batch, job.sample.throughput) == (at(10), BATCH, 200.0)
+        assert (job.sample.predicted_throughput, job.sample.efficiency) == (190.0, 0.8)
+        assert (job.sample.progress, job.sample.epoch, job.sample.total_epochs) == (8.0, 1, 5)
+        assert job.sample.goodput == pytest.approx(160.0)
+        assert job.run is not None
+        assert (job.run.run_number, job.run.restart_count, job.run.phase) == (0, 0, RunPhase.TRAINING)
+        assert (job.run.gpus_per_node, job.run.num_steps, job.run.first_step_s) == ((2,), 10, 3.0)
+        assert (job.run.first_report_at, job.run.last_report_at) == (at(10), at(10))
+
+    def test_that_an_unknown_token_is_refused(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(1)], at=at(0))
+        for token in ("", "other", hash_token(token_of(1)), "\udcff", "x" * 100_000):
+            with pytest.raises(UnknownJobError):
+                any_store.report(token, report(), at=at(1))
+            with pytest.raises(UnknownJobError):
+                any_store.poll(token, 0, at=at(1))
+
+    @pytest.mark.parametrize("sequence", [1, 0])
+    def test_that_a_repeated_report_changes_nothing(self, running: Store, sequence: int) -> None:
+        before = running.job("1")
+        repeated = report(sequence, throughput=999.0, num_steps=77, phase=RunPhase.FINISHED)
+        running.report(token_of(1), repeated, at=at(20))
+        assert running.job("1") == before
+        assert len(running.sample_history("1")) == 1
+
+    def test_that_a_bad_report_leaves_the_last_good_model_in_force(self, running: Store) -> None:
+        before = running.job("1")
+        with pytest.raises(ReportRefusedError, match="throughput"):
+            running.report(token_of(1), report(2, throughput=float("nan")), at=at(20))
+        assert running.job("1") == before
+
+    def test_that_a_higher_run_opens_a_run_and_a_lower_one_is_stale(self, running: Store) -> None:
+        running.report(token_of(1), report(1, run_number=3, restart_count=2, gpus_per_node=(3, 1)), at=at(30))
+        for stale in (0, 2):
+            with pytest.raises(StaleRunError, match="leftover"):
+                running.report(token_of(1), report(9, run_number=stale, restart_count=2), at=at(31))
+            with pytest.raises(StaleRunError):
+                running.poll(token_of(1), stale, at=at(31))
+        first, second = running.run_history("1")
+        assert (first.run_number, second.run_number) == (0, 3)
+        assert (second.gpus_per_node, second.restart_count, second.first_report_at) == ((3, 1), 2, at(30))
+        assert running.job("1").run == second
+
+    def test_that_restart_count_never_goes_back(self, running: Store) -> None:
+        running.report(token_of(1), report(1, run_number=1, restart_count=2), at=at(30))
+        with pytest.raises(ReportRefusedError, match="restart_count"):
+            running.report(token_of(1), report(1, run_number=2, restart_count=1), at=at(31))
+        with pytest.raises(ReportRefusedError, match="restart_count"):
+            running.report(token_of(1), report(2, run_number=1, restart_count=3), at=at(31))
+        assert [run.run_number for run in running.run_history("1")] == [0, 1]
+
+    def test_that_a_start_leaves_no_sample_and_hides_none(self, running: Store) -> None:
+        starting = report(
+            1, run_number=1, restart_count=1, phase=RunPhase.STARTING, throughput=None, epoch=0, progress=0.0
+        )
+        running.report(token_of(1), starting, at=at(30))
+        job = running.job("1")
+        assert job.run is not None
+        assert job.run.phase is RunPhase.STARTING
+        assert job.sample is not None
+        assert (job.sample.at, job.sample.epoch) == (at(10), 1)
+
+    def test_that_the_first_step_is_kept_and_the_latest_steps_count(self, running: Store) -> None:
+        running.report(token_of(1), report(2, first_step_s=9.0, restore_s=1.5, num_steps=25), at=at(20))
+        run = running.job("1").run
+        assert run is not None
+        assert (run.first_step_s, run.restore_s, run.num_steps, run.last_report_at) == (3.0, 1.5, 25, at(20))
+
+    def test_that_a_report_without_a_model_keeps_the_model(self, running: Store) -> None:
+        running.report(token_of(1), report(2, model=None), at=at(20))
+        assert running.job("1").model == MODEL
+
+    def test_that_what_is_not_measured_stays_unknown(self, running: Store) -> None:
+        bare = report(
+            2,
+            batch=None,
+            throughput=None,
+            predicted_throughput=None,
+            step_time_s=None,
+            efficiency=None,
+            total_epochs=None,
+        )
+        running.report(token_of(1), bare, at=at(20))
+        sample = running.job("1").sample
+        assert sample is not None
+        assert (sample.batch, sample.throughput, sample.efficiency, sample.goodput) == (None,) * 4
+
+    def test_that_samples_are_kept_in_order_over_runs(self, running: Store) -> None:
+        running.report(token_of(1), report(7, throughput=210.0), at=at(20))
+        running.report(token_of(1), report(2, run_number=1, throughput=400.0), at=at(40))
+        assert [s.throughput for s in running.sample_history("1")] == [200.0, 210.0, 400.0]
+
+    def test_that_a_clock_set_back_is_survived(self, running: Store) -> None:
+        running.report(token_of(1), report(2), at=at(-3600))
+        run = running.job("1").run
+        assert run is not None
+        assert run.first_report_at <= run.last_report_at == at(10)
+
+    def test_that_the_shape_of_a_run_may_be_corrected(self, running: Store) -> None:
+        running.report(token_of(1), report(2, gpus_per_node=(2, 1, 1)), at=at(20))
+        run = running.job("1").run
+        assert run is not None
+        assert run.gpus_per_node == (2, 1, 1)
+
+    def test_that_the_token_of_a_finished_job_stops_working(self, running: Store) -> None:
+        running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(50))], at=at(60))
+        with pytest.raises(UnknownJobError, match="job 1 is over"):
+            running.report(token_of(1), report(2), at=at(61))
+
+    def test_that_jobs_do_not_see_each_other(self, running: Store) -> None:
+        running.register_jobs([registration(2)], at=at(20))
+        running.report(token_of(2), report(1, throughput=7.0, gpus_per_node=(1,)), at=at(21))
+        one, two = running.active_jobs()
+        assert one.sample is not None
+        assert two.sample is not None
+        assert (one.sample.throughput, two.sample.throughput) == (200.0, 7.0)
+
+
+class TestCheckpoints:
+    def test_that_a_request_is_shown_until_the_job_is_requeued(self, running: Store) -> None:
+        planned = plan(running)
+        assert running.poll(token_of(1), 0, at=at(21)).checkpoint_request is None
+        advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
+        assert running.poll(token_of(1), 0, at=at(23)).checkpoint_request == planned.id
+        advance(running, planned, (Step.CHECKPOINTED, 24))
+        assert running.poll(token_of(1), 0, at=at(25)).checkpoint_request == planned.id
+        advance(running, planned, (Step.REQUEUED, 26))
+        assert running.poll(token_of(1), 0, at=at(27)).checkpoint_request is None
+
+    def test_that_a_confirmation_moves_the_reallocation(self, running: Store) -> None:
+        planned = plan(running)
+        advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
+        running.report(token_of(1), confirmation(planned.id), at=at(24))
+        (moved,) = running.open_reallocations()
+        assert moved.step is Step.CHECKPOINTED
+        assert moved.entered_at(Step.CHECKPOINTED) == at(24)
+        assert moved.checkpoint_blocked_s == 0.5
+
+    def test_that_a_repeated_confirmation_changes_nothing(self, running: Store) -> None:
+        planned = plan(running)
+        advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
+        running.report(token_of(1), confirmation(planned.id), at=at(24))
+        before = running.open_reallocations()
+        running.report(token_of(1), confirmation(planned.id), at=at(30))
+        running.report(token_of(1), confirmation(planned.id, sequence=3), at=at(31))
+        assert running.open_reallocations() == before
+
+    @pytest.mark.parametrize("step", [Step.PLANNED, Step.ROLLED_BACK, Step.REQUEUED])
+    def test_that_a_confirmation_of_what_is_not_asked_moves_nothing(self, running: Store, step: Step) -> None:
+        planned = plan(running)
+        if step is not Step.PLANNED:
+            advance(running, planned, (Step.CHECKPOINT_REQUESTED, 21), (step, 22))
+        running.report(token_of(1), confirmation(planned.id), at=at(24))
+        (after,) = running.reallocations()
+        assert (after.step, after.checkpoint_blocked_s) == (step, None)
+        run = running.job("1").run
+        assert run is not None
+        assert run.phase is RunPhase.WAITING
+
+    def test_that_a_job_cannot_confirm_for_another(self, running: Store) -> None:
+        running.register_jobs([registration(2)], at=at(11))
+        planned = plan(running)
+        advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
+        running.report(token_of(2), confirmation(planned.id), at=at(24))
+        (after,) = running.open_reallocations()
+        assert after.step is Step.CHECKPOINT_REQUESTED
+        assert running.poll(token_of(2), 0, at=at(25)).checkpoint_request is None
+
+    @pytest.mark.parametrize("request_id", [0, 10**18])
+    def test_that_a_forged_request_is_survived(self, running: Store, request_id: int) -> None:
+        running.report(token_of(1), confirmation(request_id), at=at(24))
+        running.report(token_of(1), confirmation(None, sequence=3), at=at(25))
+        assert running.reallocations() == ()
+
+    def test_that_a_leftover_of_an_earlier_start_is_neither_asked_nor_heard(self, running: Store) -> None:
+        planned = plan(running, from_restart_count=1)  # Slurm has started it again; nobody reported yet
+        advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
+        assert running.poll(token_of(1), 0, at=at(23)).checkpoint_request is None
+        running.report(token_of(1), confirmation(planned.id), at=at(24))
+        assert [r.step for r in running.open_reallocations()] == [Step.CHECKPOINT_REQUESTED]
+        assert running.poll(token_of(1), 1, at=at(25)).checkpoint_request == planned.id
+        now = confirmation(planned.id, sequence=1, run_number=1, restart_count=1)
+        running.report(token_of(1), now, at=at(26))
+        assert [r.step for r in running.open_reallocations()] == [Step.CHECKPOINTED]
+
+
+class TestReallocations:
+    def test_that_what_was_planned_is_read_back(self, running: Store) -> None:
+        round_id = running.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(19))
+        planned = plan(running, round_id=round_id)
+        assert running.open_reallocations() == running.reallocations("1") == (planned,)
+        assert running.job("1").open_reallocation == planned
+        assert planned.source == Allocation.of({"n0": 2})
+        assert planned.target == Allocation.of({"n1": 3, "n2": 1})
+        assert planned.times == ((Step.PLANNED, at(20)),)
+
+    def test_that_an_empty_allocation_can_be_either_end(self, running: Store) -> None:
+        planned = plan(running, source=Allocation(), target=Allocation(), moves_running=False)
+        (read,) = running.open_reallocations()
+        assert read == planned
+
+    def test_that_a_job_has_at_most_one_open(self, running: Store) -> None:
+        first = plan(running)
+        with pytest.raises(StoreError, match="job 1: a reallocation cannot be planned"):
+            plan(running)
+        assert running.open_reallocations() == (first,)
+        advance(running, first, (Step.ROLLED_BACK, 30))
+        second = plan(running, seconds=40)
+        assert [r.id for r in running.reallocations()] == [first.id, second.id]
+
+    def test_that_an_unknown_job_or_round_cannot_be_planned_for(self, running: Store) -> None:
+        with pytest.raises(UnknownJobError, match="404"):
+            plan(running, 404)
+        with pytest.raises(StoreError, match="round 99"):
+            plan(running, round_id=99)
+        assert running.reallocations() == ()
+
+    def test_that_an_advance_is_a_compare_and_set(self, running: Store) -> None:
+        planned = plan(running)
+        move = {"expected": Step.PLANNED, "at": at(21)}
+        assert running.advance_reallocation(planned.id, Step.CHECKPOINT_REQUESTED, **move)
+        assert running.advance_reallocation(planned.id, Step.CHECKPOINT_REQUESTED, **move), "repeated"
+        assert not running.advance_reallocation(planned.id, Step.RESHAPED, **move), "no longer planned"
+        assert not running.advance_reallocation(10**6, Step.RESHAPED, **move), "no such reallocation"
+        (after,) = running.open_reallocations()
+        assert after.step is Step.CHECKPOINT_REQUESTED
+        assert [step for step, _ in after.times] == [Step.PLANNED, Step.CHECKPOINT_REQUESTED]
+
+    @pytest.mark.parametrize(
+        ("expected", "step"),
+        [
+            (Step.CHECKPOINTED, Step.PLANNED),
+            (Step.RUNNING, Step.RUNNING),
+            (Step.CONFIRMED, Step.ROLLED_BACK),
+            (Step.FAILED, Step.RUNNING),
+        ],
+    )
+    def test_that_steps_only_go_on(self, running: Store, expected: Step, step: Step) -> None:
+        planned = plan(running)
+        with pytest.raises(StoreError, match="steps only go on"):
+            running.advance_reallocation(planned.id, step, expected=expected, at=at(30))
+
+    def test_that_the_reason_is_kept_and_the_end_closes_it(self, running: Store) -> None:
+        planned = plan(running)
+        running.advance_reallocation(
+            planned.id, Step.FAILED, expected=Step.PLANNED, at=at(30), reason="gone\0 \udcff"
+        )
+        assert running.open_reallocations() == ()
+        assert running.job("1").open_reallocation is None
+        (ended,) = running.reallocations()
+        assert ended.reason is not None
+        assert ended.reason.startswith("gone")
+        assert (ended.step, ended.times[-1]) == (Step.FAILED, (Step.FAILED, at(30)))
+
+    def test_that_a_confirmed_move_is_a_restart_with_its_measured_delay(self, running: Store) -> None:
+        move_running_job(running, start=20)
+        job = running.job("1")
+        assert (job.num_restarts, job.mean_restart_delay_s) == (1, pytest.approx(12.5))
+        (moved,) = running.reallocations("1")
+        assert (moved.first_step_at, moved.checkpoint_blocked_s) == (at(35), 0.5)
+        assert [step for step, _ in moved.times] == list(Step)[:8]
+
+    def test_that_the_delay_is_the_mean_over_restarts(self, running: Store) -> None:
+        move_running_job(running, start=20)
+        second = plan(running, seconds=100, from_restart_count=1)
+        advance(running, second, (Step.REQUEUED, 110), (Step.RUNNING, 113), (Step.CONFIRMED, 120))
+        job = running.job("1")
+        assert (job.num_restarts, job.mean_restart_delay_s) == (2, pytest.approx((12.5 + 10.0) / 2))
+
+    def test_that_only_confirmed_moves_of_a_running_job_count(self, running: Store) -> None:
+        waiting = plan(running, moves_running=False)
+        advance(running, waiting, (Step.RESHAPED, 21), (Step.RUNNING, 22), (Step.CONFIRMED, 23))
+        failed = plan(running, seconds=30)
+        advance(running, failed, (Step.REQUEUED, 31), (Step.FAILED, 32))
+        job = running.job("1")
+        assert (job.num_restarts, job.mean_restart_delay_s) == (0, None)
+
+
+class TestRounds:
+    def test_that_a_round_comes_back_equal(self, any_store: Store) -> None:
+        problem, decision = problem_of([1, 2]), decision_of([1, 2])
+        first = any_store.record_round(problem, decision, shadow=False, at=at(1))
+        second = any_store.record_round(problem_of([]), decision_of([]), shadow=True, at=at(2))
+        assert second > first
+        assert any_store.round_problem(first) == (problem, decision)
+        assert any_store.round_problem(second) == (problem_of([]), decision_of([]))
+
+    def test_that_the_last_decision_is_seen_in_the_job(self, running: Store) -> None:
+        running.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(20))
+        running.record_round(problem_of([1, 5]), decision_of([1, 5]), shadow=True, at=at(30))
+        running.record_round(problem_of([]), decision_of([]), shadow=False, at=at(40))
+        job = running.job("1")
+        assert job.last_decision == Allocation.of({"n1": 3, "m1": 1})
+        assert (job.last_decision_speedup, job.last_decision_bound_by) == (1.75, "capacity")
+        assert job.last_decision_at == at(30)
+
+    def test_that_a_round_that_is_not_there_is_said_so(self, any_store: Store) -> None:
+        with pytest.raises(StoreError, match="no round 3; none is recorded yet"):
+            any_store.round_problem(3)
+        number = any_store.record_round(problem_of([]), decision_of([]), shadow=False, at=at(1))
+        with pytest.raises(StoreError, match=f"the last one is {number}"):
+            any_store.round_problem(number + 5)
+
+    def test_that_a_decision_that_is_no_number_is_refused_whole(self, any_store: Store) -> None:
+        decision = decision_of([1])
+        object.__setattr__(decision, "fitness", float("inf"))
+        with pytest.raises(InvalidProblemError, match="fitness"):
+            any_store.record_round(problem_of([1]), decision, shadow=False, at=at(1))
+        with pytest.raises(StoreError, match="none is recorded yet"):
+            any_store.round_problem(1)
+
+
+class TestLease:
+    def test_that_one_owner_holds_it_until_it_runs_out(self, any_store: Store) -> None:
+        assert any_store.acquire_lease("a", ttl_s=10, at=at(0))
+        assert not any_store.acquire_lease("b", ttl_s=10, at=at(9.9))
+        assert any_store.holds_lease("a", at=at(9.9))
+        assert not any_store.holds_lease("a", at=at(10))
+        assert not any_store.holds_lease("b", at=at(5))
+        assert any_store.acquire_lease("b", ttl_s=10, at=at(10))
+        assert not any_store.acquire_lease("a", ttl_s=10, at=at(11))
+        assert any_store.holds_lease("b", at=at(11))
+
+    def test_that_its_owner_prolongs_it(self, any_store: Store) -> None:
+        assert any_store.acquire_lease("a", ttl_s=10, at=at(0))
+        assert any_store.acquire_lease("a", ttl_s=10, at=at(8))
+        assert any_store.holds_lease("a", at=at(17))
+        assert not any_store.acquire_lease("b", ttl_s=10, at=at(17))
+
+    def test_that_only_its_owner_gives_it_back(self, any_store: Store) -> None:
+        assert any_store.acquire_lease("a", ttl_s=10, at=at(0))
+        any_store.release_lease("b")
+        assert any_store.holds_lease("a", at=at(1))
+        any_store.release_lease("a")
+        any_store.release_lease("a")
+        assert not any_store.holds_lease("a", at=at(1))
+        assert any_store.acquire_lease("b", ttl_s=10, at=at(1))
