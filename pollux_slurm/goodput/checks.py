@@ -57,17 +57,17 @@ def _check_throughput(theta: ThroughputParameters) -> None:
 
 def _whole(name: str, value: object, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidModelError(f"{name} must be a whole number from {low} to {high}, not {_shown(value)}")
+        raise InvalidModelError(f"{name} must be a whole number from {low} to {high}, not {shown(value)}")
     return value
 
 
 def _real(name: str, value: object, low: float, high: float) -> None:
     # NaN fails every comparison, and an integer beyond a float's range is still compared exactly.
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise InvalidModelError(f"{name} must be a number from {low:g} to {high:g}, not {_shown(value)}")
+        raise InvalidModelError(f"{name} must be a number from {low:g} to {high:g}, not {shown(value)}")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Return a short text of a stranger's value; a number of a million digits is not printed."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**18:
         return "a number beyond 1e18"

@@ -93,8 +93,7 @@ def search(pairs: Pairs) -> Best:
     efficiency = np.where(down, efficiency_below, efficiency)
     atomic = np.where(down, below, atomic)
 
-    # Exactly M0, split unevenly: the only choice of a fixed batch, and the way out where K·P divides no
-    # batch size between M0 and M_max.
+    # Exactly M0, split unevenly: the only choice of a fixed batch, and one more for the others.
     step_0, efficiency_0 = _rate(pairs, whole_passes, whole_m, whole)
     best = Best(
         goodput=np.where(whole_fits, whole / step_0 * efficiency_0, 0.0),
@@ -106,6 +105,8 @@ def search(pairs: Pairs) -> Best:
     )
     if len(owner):
         first = _first_best(owner, goodput, size)
+        # A multiple wins a tie: even parts are simpler.
+        first = first[goodput[first] >= best.goodput[owner[first]]]
         pair = owner[first]
         best.goodput[pair] = goodput[first]
         best.step_time_s[pair] = step[first]

@@ -8,7 +8,7 @@ A batch is allowed when (Pollux section 4.1)
   m = ⌈M0/(K·(s+1))⌉ ≤ max_atomic; more than one pass needs `accumulation`. Local batches may be uneven:
   every pass of every replica gets m examples or one less. Efficiency is 1.
 - *adaptive*: M = K·m·(s+1) with M0 ≤ M ≤ M_max and min_atomic ≤ m ≤ max_atomic, and s ≥ 1 for one replica
-  with M > M0. Where no such M exists because K·(s+1) divides none, M is M0 as above.
+  with M > M0; s at most what reaches M_max. Or M0 itself, split as above.
 """
 
 from __future__ import annotations

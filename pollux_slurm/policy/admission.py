@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from pollux_slurm.errors import InvalidModelError, InvalidProblemError
 from pollux_slurm.goodput import check_model
+from pollux_slurm.goodput.checks import shown
 from pollux_slurm.model import Allocation, NodeCapacity, Objective, Problem, ProblemJob
 
 MAX_COUNT = 10**6
@@ -68,9 +69,9 @@ def _fault(job: ProblemJob, nodes: set[str]) -> str | None:
     if len(set(job.current.nodes)) < job.current.num_nodes:
         return f"its current allocation {job.current} names a node twice"
     if not _is_count(job.min_gpus) or job.min_gpus < 1:
-        return f"min_gpus must be a whole number of at least 1, not {job.min_gpus!r:.40}"
+        return f"min_gpus must be a whole number of at least 1, not {shown(job.min_gpus)}"
     if job.max_gpus is not None and not _is_count(job.max_gpus):
-        return f"max_gpus must be a whole number of at least 1, not {job.max_gpus!r:.40}"
+        return f"max_gpus must be a whole number of at least 1, not {shown(job.max_gpus)}"
     if job.max_gpus is not None and job.max_gpus < job.min_gpus:
         return f"min_gpus {job.min_gpus} is above max_gpus {job.max_gpus}"
     if not _is_count(job.cpus_per_gpu) or not _is_count(job.memory_per_gpu_mb, MAX_MEMORY_MB):
@@ -91,7 +92,7 @@ def _check_node(node: NodeCapacity) -> None:
         value = getattr(node, name)
         if not _is_count(value, largest):
             message = (
-                f"node {node.name}: {name} must be a whole number from 0 to {largest}, not {value!r:.40}"
+                f"node {node.name}: {name} must be a whole number from 0 to {largest}, not {shown(value)}"
             )
             raise InvalidProblemError(message)
 

@@ -118,7 +118,7 @@ class LocalSearch:
             state.put(index, found)
             others = [other for other in taken if other != index]
             for order in (others, others[::-1])[: max(len(others), 1)]:
-                if self._settle(order) and value(state, taken) > _above(before):
+                if self._settle(order, _above(before) - option.value):
                     return True
                 for other in order:
                     if state.placed[other] is not None:
@@ -128,14 +128,18 @@ class LocalSearch:
             state.put(other, placed)
         return False
 
-    def _settle(self, order: Sequence[int]) -> bool:
-        """Give each of these jobs the best option that fits; False if one that runs finds no place."""
+    def _settle(self, order: Sequence[int], above: float) -> bool:
+        """Give each of these jobs the best option that fits; False as soon as they cannot exceed `above`."""
+        reachable = sum(self._jobs[other].options[0].value for other in order)
         for other in order:
-            found = best_place(self.state, self._jobs[other].options, other)
+            options = self._jobs[other].options
+            # What this job must be worth at least, should all after it get their best.
+            found = best_place(self.state, options, other, above=above - (reachable - options[0].value))
             if found is None:
                 return False
+            reachable += found.option.value - options[0].value
             self.state.put(other, found)
-        return True
+        return reachable > above
 
     def _cost(self, other: int) -> float:
         """Return a guess of what displacing a job costs: its value less that of its least option, if any."""
@@ -170,9 +174,12 @@ def best_place(
 
     `options` come best first.
     """
+    largest, total = state.room_for(index)
     for option in options:
         if option.value <= above:
             return None
+        if option.per_node > largest or (option.per_node and option.num_gpus > total):
+            continue
         placed = state.find(index, option)
         if placed is not None:
             return placed

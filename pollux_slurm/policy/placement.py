@@ -147,6 +147,11 @@ class State:
         fullest = nodes[np.argsort(self.free[nodes, 0], kind="stable")[: option.num_nodes]]
         return Placed(option, tuple((int(node), option.per_node) for node in np.sort(fullest)))
 
+    def room_for(self, job: int) -> tuple[int, int]:
+        """Return the most free GPUs on one node that `job` may use, and their number on all such nodes."""
+        free = np.maximum(self.free[:, 0], 0)[self._eligible[job]]
+        return int(free.max(initial=0)), int(free.sum())
+
     def fit(self, job: int, option: Option, nodes: Sequence[int]) -> Placed | None:
         """Return `option` placed on exactly these nodes, None where it does not fit."""
         if option.stays:

@@ -18,9 +18,9 @@ from pollux_slurm.policy.local_search import EPSILON, LocalSearch, best_place, v
 from pollux_slurm.policy.options import JobOptions, Option
 from pollux_slurm.policy.placement import Cluster, Placed, State
 
-# Displacements tried from each start, at the least and for each job: about a tenth of a millisecond each.
-_MIN_STEPS = 500
-_STEPS_PER_JOB = 20
+# Displacements tried from each start: at the least, for each job, and at most. One takes about half a
+# millisecond.
+_MIN_STEPS, _STEPS_PER_JOB, _MAX_STEPS = 500, 10, 3000
 # Nodes of the branch-and-bound tree visited at most, and the most jobs for which it is worth a try.
 _BRANCH_STEPS = 10_000
 _BRANCH_JOBS = 8
@@ -45,10 +45,11 @@ def solve(cluster: Cluster, jobs: Sequence[JobOptions]) -> Solution:
     jobs = _possible(cluster, jobs)
     budget = int(cluster.capacity[:, 0].sum())
     dual = solve_dual([job.options for job in jobs], budget)
+    steps = min(_MIN_STEPS + _STEPS_PER_JOB * len(jobs), _MAX_STEPS)
     best: State | None = None
     best_value = 0.0
     for state in _starts(cluster, jobs, budget, dual):
-        LocalSearch(state, jobs, price=dual.price, max_steps=_MIN_STEPS + _STEPS_PER_JOB * len(jobs)).climb()
+        LocalSearch(state, jobs, price=dual.price, max_steps=steps).climb()
         state_value = value(state, range(len(jobs)))
         if best is None or state_value > best_value + EPSILON * abs(best_value):
             best, best_value = state, state_value

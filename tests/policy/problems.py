@@ -106,7 +106,7 @@ def _random_allocation(
     if not room:
         return Allocation()
     names = rng.sample(room, rng.randint(1, len(room)) if wide else 1)
-    held = {name: share for name in names}
+    held = dict.fromkeys(names, share)
     if wide and len(names) > 1:
         # A job that Slurm placed by itself may be uneven.
         held[names[0]] = rng.randint(1, share)

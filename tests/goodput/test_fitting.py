@@ -1,0 +1,223 @@
+"""Fitting: what exact, noisy, scarce and odd measurements lead to."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pollux_slurm.goodput import Observation, check_model, fit_throughput, gradient_time_s, iteration_time_s
+from pollux_slurm.goodput.fitting import NETWORK_OVER_NODE, SMALLEST_S, _Problem
+from pollux_slurm.model import BatchLimits, GoodputModel, ThroughputParameters
+from tests.goodput.traces import APPLICATIONS, by_placement
+
+TRUTH = ThroughputParameters(
+    alpha_g=0.08, beta_g=0.002, alpha_n=0.15, beta_n=0.004, alpha_l=0.05, beta_l=0.001, gamma=2.0
+)
+
+
+def observe(
+    num_nodes: int, num_gpus: int, atomic: int, *, theta: ThroughputParameters = TRUTH
+) -> Observation:
+    return Observation(
+        num_nodes=num_nodes,
+        num_gpus=num_gpus,
+        atomic_batch_size=atomic,
+        grad_time_s=float(gradient_time_s(theta, atomic)),
+        iter_time_s=float(iteration_time_s(theta, num_nodes, num_gpus, atomic)),
+    )
+
+
+PLACES = [(1, 1), (1, 2), (1, 4), (2, 2), (2, 8), (4, 16)]
+EVERYTHING = [observe(n, k, m) for n, k in PLACES for m in (16, 32, 64, 128)]
+
+
+def test_that_exact_measurements_are_predicted_to_a_percent() -> None:
+    found = fit_throughput(EVERYTHING)
+    assert found.reason is None
+    assert found.num_used == len(EVERYTHING)
+    assert found.error is not None
+    assert found.error < 0.01
+    assert found.parameters is not None
+    for n, k in [*PLACES, (1, 3), (3, 12)]:
+        predicted = float(iteration_time_s(found.parameters, n, k, 48))
+        assert predicted == pytest.approx(float(iteration_time_s(TRUTH, n, k, 48)), rel=0.01)
+
+
+@given(st.floats(1e-3, 1e3))
+@settings(max_examples=10, deadline=None)
+def test_that_the_unit_of_time_does_not_matter(unit: float) -> None:
+    scaled = [
+        dataclasses.replace(seen, grad_time_s=unit * seen.grad_time_s, iter_time_s=unit * seen.iter_time_s)
+        for seen in EVERYTHING
+    ]
+    found = fit_throughput(scaled)
+    assert found.parameters is not None
+    predicted = float(iteration_time_s(found.parameters, 2, 6, 48)) / unit
+    assert predicted == pytest.approx(float(iteration_time_s(TRUTH, 2, 6, 48)), rel=0.01)
+
+
+def test_that_the_heavier_of_two_contradicting_measurements_wins() -> None:
+    light, heavy = observe(1, 1, 32), dataclasses.replace(observe(1, 1, 32), grad_time_s=0.4, iter_time_s=0.4)
+    found = fit_throughput([light, dataclasses.replace(heavy, weight=99.0)])
+    assert found.parameters is not None
+    assert float(gradient_time_s(found.parameters, 32)) == pytest.approx(0.4, rel=0.05)
+
+
+def test_that_the_gradient_is_the_slope_of_the_loss() -> None:
+    rng = np.random.default_rng(0)
+    for observations in (EVERYTHING, EVERYTHING[:12], EVERYTHING[12:], EVERYTHING[::4]):
+        problem = _Problem(observations)
+        for gamma in (1.3, 4.0):
+            x = problem.start(gamma) + rng.normal(scale=0.2, size=len(problem.bounds))
+            x[-1] = max(x[-1], 1.0)
+            steps = np.eye(len(x)) * 1e-6
+            slope = [(problem.loss(x + step)[0] - problem.loss(x - step)[0]) / 2e-6 for step in steps]
+            assert problem.loss(x)[1] == pytest.approx(np.array(slope), abs=1e-5)
+
+
+# ------------------------------------------------------------------------------ optimism before evidence
+
+
+def test_that_one_batch_size_splits_the_pass_evenly() -> None:
+    found = fit_throughput([observe(1, 1, 32)])
+    assert found.parameters is not None
+    assert found.parameters.alpha_g == pytest.approx(float(gradient_time_s(TRUTH, 32)) / 2, rel=1e-3)
+    assert found.parameters.beta_g * 32 == pytest.approx(found.parameters.alpha_g, rel=1e-6)
+
+
+def test_that_one_replica_makes_more_of_them_look_free() -> None:
+    found = fit_throughput([observe(1, 1, 32), observe(1, 1, 64)])
+    assert found.parameters is not None
+    alone = float(iteration_time_s(found.parameters, 1, 1, 32))
+    assert float(iteration_time_s(found.parameters, 4, 16, 32)) == pytest.approx(alone, rel=1e-4)
+
+
+def test_that_two_replicas_say_nothing_of_a_third() -> None:
+    found = fit_throughput([observe(1, 1, 32), observe(1, 2, 32), observe(1, 2, 64)])
+    assert found.parameters is not None
+    assert found.parameters.beta_l == SMALLEST_S
+    assert found.parameters.alpha_n == pytest.approx(NETWORK_OVER_NODE * found.parameters.alpha_l)
+
+
+def test_that_the_network_is_taken_to_scale_like_the_node_until_measured() -> None:
+    found = fit_throughput([observe(1, k, m) for k in (1, 2, 3, 4) for m in (16, 64)])
+    assert found.parameters is not None
+    assert found.parameters.beta_l > 10 * SMALLEST_S
+    assert found.parameters.beta_n == found.parameters.beta_l
+
+
+def test_that_the_network_is_never_taken_to_be_faster_than_the_node() -> None:
+    fast_network = dataclasses.replace(TRUTH, alpha_n=0.01, beta_n=0.0)
+    places = [(1, 1), (1, 2), (1, 4), (2, 2), (2, 4)]
+    found = fit_throughput([observe(n, k, m, theta=fast_network) for n, k in places for m in (16, 64)])
+    assert found.parameters is not None
+    assert found.parameters.alpha_n >= NETWORK_OVER_NODE * found.parameters.alpha_l
+
+
+# ----------------------------------------------------------------------------------------------- odd data
+
+
+def test_that_nothing_measured_leaves_the_previous_parameters() -> None:
+    found = fit_throughput([], previous=TRUTH)
+    assert found.parameters is TRUTH
+    assert found.reason == "no observations"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_nodes", 0),
+        ("num_nodes", 3),
+        ("num_gpus", -1),
+        ("num_gpus", 10**9),
+        ("atomic_batch_size", 0),
+        ("atomic_batch_size", 1.5),
+        ("grad_time_s", math.nan),
+        ("grad_time_s", 0.0),
+        ("grad_time_s", -1.0),
+        ("iter_time_s", math.inf),
+        ("iter_time_s", 1e300),
+        ("iter_time_s", None),
+        ("weight", 0.0),
+        ("weight", math.nan),
+    ],
+)
+def test_that_an_odd_measurement_is_left_out(field: str, value: Any) -> None:
+    odd = dataclasses.replace(observe(1, 2, 32), **{field: value})
+    alone = fit_throughput([odd], previous=TRUTH)
+    assert alone.parameters is TRUTH
+    assert alone.reason == "none of 1 observations is usable"
+    assert fit_throughput([odd, *EVERYTHING]) == fit_throughput(EVERYTHING)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            Observation,
+            num_nodes=st.integers(-1, 3),
+            num_gpus=st.integers(-1, 10),
+            atomic_batch_size=st.integers(0, 10**9),
+            grad_time_s=st.floats(),
+            iter_time_s=st.floats(),
+            weight=st.floats(),
+        )
+        | st.builds(
+            Observation,
+            num_nodes=st.integers(1, 2),
+            num_gpus=st.integers(2, 10),
+            atomic_batch_size=st.integers(1, 10**6),
+            grad_time_s=st.floats(1e-9, 1e6),
+            iter_time_s=st.floats(1e-9, 1e6),
+            weight=st.floats(1e-12, 1e12),
+        ),
+        max_size=6,
+    )
+)
+def test_that_whatever_was_measured_the_parameters_are_ones_that_a_job_can_have(
+    observations: list[Observation],
+) -> None:
+    found = fit_throughput(observations, previous=TRUTH)
+    assert (found.reason is None) == (found.error is not None)
+    check_model(GoodputModel(limits=BatchLimits(initial_batch_size=1), throughput=found.parameters))
+
+
+def test_that_fitting_again_from_its_own_answer_changes_nothing_that_matters() -> None:
+    noisy = [
+        dataclasses.replace(seen, iter_time_s=seen.iter_time_s * (1.1 if index % 2 else 0.9))
+        for index, seen in enumerate(EVERYTHING)
+    ]
+    first = fit_throughput(noisy)
+    second = fit_throughput(noisy, previous=first.parameters)
+    assert first.error is not None
+    assert second.error == pytest.approx(first.error, rel=1e-3)
+
+
+# ------------------------------------------------------------------------------------- published traces
+
+
+@pytest.mark.parametrize("application", APPLICATIONS)
+def test_that_half_of_the_published_placements_predict_the_other_half(application: str) -> None:
+    placements = by_placement(application)
+    half = set(random.Random(0).sample(sorted(placements), len(placements) // 2))
+    found = fit_throughput([seen for name in sorted(half) for seen in placements[name]])
+    theta = found.parameters
+    assert theta is not None
+    errors = [
+        abs(
+            float(iteration_time_s(theta, seen.num_nodes, seen.num_gpus, seen.atomic_batch_size))
+            / seen.iter_time_s
+            - 1
+        )
+        for name, rows in placements.items()
+        if name not in half
+        for seen in rows
+    ]
+    assert sum(errors) / len(errors) <= 0.10
