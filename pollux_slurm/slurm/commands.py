@@ -1,0 +1,358 @@
+"""The Slurm client that uses Slurm's own commands. See `pollux_slurm.slurm.client` for what it promises.
+
+Reads are JSON. Before a command that changes a job, `squeue -o` fetches that job's state in columns that no
+user can write into. Where a check and its command could be separated by another hand, the command carries a
+condition of its own:
+
+- `scontrol hold` of a running job succeeds, and would hold the job at its next requeue (22.05). `hold`
+  therefore sets priority 0 together with a field that Slurm refuses to change on a running job; measured on
+  22.05.8 and 24.11.5, Slurm then refuses both.
+- `ReqNodeList` shrinks a running job at once, even in an update that Slurm goes on to refuse for another of
+  its fields (22.05.8). `reshape` therefore updates twice: first all but the nodes, which Slurm refuses as a
+  whole on a running job, with a start some minutes away; then, when the job cannot start, the nodes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from pollux_slurm.errors import (
+    JobStateError,
+    SlurmCommandError,
+    SlurmError,
+    SlurmReadError,
+    SlurmUnavailable,
+    UsageError,
+)
+from pollux_slurm.model import ClusterSnapshot, JobShape, JobState, SlurmJob
+from pollux_slurm.slurm.job_json import JobEntry, parse_job, state_of
+from pollux_slurm.slurm.json_fields import load_json, objects_of, release
+from pollux_slurm.slurm.node_json import parse_node
+from pollux_slurm.slurm.runner import CommandResult, CommandRunner
+
+# A job may not start within the second of its own kill, or Slurm revokes it (22.05).
+START_DELAY_S = 2
+# Between the two updates of `reshape` the job must not start. If we die there, it starts after this time.
+_PARKED_S = 300
+
+_SILENT_CONTROLLER = re.compile(
+    r"unable to contact slurm controller|socket timed out|connection (refused|failure|timed out)"
+    r"|communication.*(failure|error)|backup controller|zero bytes were transmitted|munge"
+    r"|protocol authentication error|invalid authentication credential|slurmctld.*not responding",
+    re.IGNORECASE,
+)
+_NO_SUCH_JOB = re.compile(r"invalid job id", re.IGNORECASE)
+_WRONG_STATE = re.compile(
+    r"no longer pending|is pending execution|already (finished|completing)|already completing or completed"
+    r"|job is not running|invalid job id",
+    re.IGNORECASE,
+)
+_PEEK_FORMAT = "%A|%F|%K|%T|%Q|%c|%U"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Peek:
+    """What `squeue -o` shows of one job; nothing in it was written by a user."""
+
+    address: str
+    state: JobState
+    held: bool
+    min_cpus_per_node: str
+    user_id: int
+
+
+class CommandsClient:
+    """A `SlurmClient` over squeue, sinfo, scontrol, scancel and sbatch.
+
+    `wall_clock` returns an aware UTC time; it stamps snapshots and sets starts some seconds ahead.
+    """
+
+    def __init__(
+        self,
+        runner: CommandRunner,
+        *,
+        wall_clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    ) -> None:
+        self._runner = runner
+        self._wall_clock = wall_clock
+
+    # ------------------------------------------------------------------------------------------- reading
+
+    def version(self) -> str:
+        """Return Slurm's release, such as `22.05.8`."""
+        answer = self._checked("scontrol", "--version")
+        match = re.search(r"[0-9]+\.[0-9]+(\.[0-9]+)?\S*", answer.stdout)
+        if match is None:
+            raise SlurmReadError(f"scontrol --version printed no release: {answer.complaint[:120]}")
+        return match[0]
+
+    def cluster_name(self) -> str:
+        """Return ClusterName of slurm.conf."""
+        answer = self._checked("scontrol", "show", "config")
+        match = re.search(r"^ClusterName\s*=\s*(\S+)\s*$", answer.stdout, re.MULTILINE)
+        if match is None:
+            raise SlurmReadError("scontrol show config printed no ClusterName")
+        return match[1]
+
+    def snapshot(self) -> ClusterSnapshot:
+        """Read all jobs and all nodes, completely or not at all."""
+        read_at = self._wall_clock()
+        entries, wrote_by = self._entries("--states=all")
+        # `sinfo --json` lists nodes in 22.05, and since 23.11 groups of nodes; scontrol has JSON since 23.02.
+        command = ("sinfo", "--json") if wrote_by < (23, 2) else ("scontrol", "show", "nodes", "--json")
+        content = load_json(self._read(*command).stdout, command[0])
+        nodes = tuple(parse_node(node) for node in objects_of(content, "nodes", command[0]))
+        if not nodes:
+            raise SlurmReadError(f"{command[0]}: the answer holds no node")
+        return ClusterSnapshot(read_at=read_at, nodes=nodes, jobs=tuple(entry.job for entry in entries))
+
+    def read_job(self, job_id: str) -> SlurmJob | None:
+        """Read one job; None when slurmctld no longer (or never) knew it."""
+        entry = self._entry(job_id)
+        return entry.job if entry is not None else None
+
+    def _entry(self, job_id: str) -> JobEntry | None:
+        if self._peek(job_id) is None:
+            return None
+        # 22.05 prints all jobs whatever --jobs says; later releases only the one.
+        entries, _ = self._entries("--states=all", f"--jobs={_number(job_id)}")
+        return next((entry for entry in entries if entry.job.job_id == job_id), None)
+
+    def _entries(self, *options: str) -> tuple[list[JobEntry], tuple[int, int]]:
+        content = load_json(self._read("squeue", "--json", "--all", *options).stdout, "squeue")
+        return [parse_job(job) for job in objects_of(content, "jobs", "squeue")], release(content)
+
+    def _peek(self, job_id: str) -> _Peek | None:
+        number = _number(job_id)
+        answer = self._runner.run(
+            "squeue", "--noheader", "--all", "--states=all", f"--jobs={number}", f"--format={_PEEK_FORMAT}"
+        )
+        if answer.exit_code != 0:
+            if _NO_SUCH_JOB.search(answer.complaint):
+                return None
+            raise _failure(answer, SlurmReadError)
+        for line in answer.stdout.splitlines():
+            columns = line.strip().split("|")
+            if len(columns) != 7:
+                raise SlurmReadError(f"squeue: cannot make sense of job {job_id}: {line[:120]!r}")
+            own, array, task, state, priority, min_cpus, user_id = columns
+            if own != number:  # another task of the array whose number is `number`, too
+                continue
+            if not (priority.isdecimal() and user_id.isdecimal()):
+                raise SlurmReadError(f"squeue: cannot make sense of job {job_id}: {line[:120]!r}")
+            return _Peek(
+                address=f"{array}_{task}" if task.isdecimal() else own,
+                state=state_of((state,), f"job {job_id}"),
+                held=priority == "0",
+                min_cpus_per_node=min_cpus,
+                user_id=int(user_id),
+            )
+        return None
+
+    # ------------------------------------------------------------------------------------------ changing
+
+    def requeue_hold(self, job_id: str) -> None:
+        """Kill the running job and put it back into the queue, held."""
+        peek = self._expect(job_id, JobState.RUNNING, to="requeue it")
+        self._change(job_id, "scontrol", "requeuehold", peek.address)
+
+    def hold(self, job_id: str) -> None:
+        """Keep a PENDING job from starting. Refused, without effect, if it started meanwhile."""
+        peek = self._expect(job_id, JobState.PENDING, to="hold it")
+        if peek.held:
+            return
+        self._change(
+            job_id,
+            "scontrol",
+            "update",
+            f"JobId={peek.address}",
+            f"MinCPUsNode={peek.min_cpus_per_node}",
+            "Priority=0",
+        )
+        if peek.user_id != os.geteuid():
+            # Make the administrator's hold, which only an administrator can lift, a user's one.
+            self._change(job_id, "scontrol", "uhold", peek.address)
+
+    def reshape(self, job_id: str, shape: JobShape) -> None:
+        """Give a PENDING, held job a new shape, and a start no sooner than two seconds from now."""
+        if shape.num_gpus < max(shape.num_nodes, 1) or shape.cpus_per_gpu < 1:
+            raise UsageError(f"job {job_id}: no job can have the shape {shape}")
+        entry = self._entry(job_id)
+        if entry is None:
+            raise JobStateError(f"job {job_id} is unknown to Slurm: it cannot be reshaped")
+        job = entry.job
+        if job.state is not JobState.PENDING or not job.held:
+            state = "pending but not held" if job.state is JobState.PENDING else job.state.value
+            raise JobStateError(f"job {job_id} is {state}: only a held, pending job can be reshaped")
+        if job.unschedulable_reason is not None:
+            raise SlurmCommandError(f"job {job_id} cannot be reshaped: {job.unschedulable_reason}")
+        if shape.gpu_type not in (None, entry.gpu_type) and not (shape.nodes and entry.gpu_type is None):
+            raise SlurmCommandError(
+                f"job {job_id} cannot be given GPUs of type {shape.gpu_type}: "
+                f"it asked for {entry.gpu_type or 'any type'}, and Slurm keeps that"
+            )
+        start = self._start_time(entry)
+        size = shape_update(shape, entry)
+        if not shape.nodes:
+            self._update(job_id, entry.address, {**size, "StartTime": _slurm_time(start)})
+            return
+        parked = max(start, self._wall_clock().timestamp() + _PARKED_S)
+        self._update(job_id, entry.address, {**size, "StartTime": _slurm_time(parked)})
+        place = {"ReqNodeList": ",".join(shape.nodes), "StartTime": _slurm_time(start)}
+        self._expect(job_id, JobState.PENDING, to="name its nodes")
+        self._update(job_id, entry.address, place)
+
+    def release(self, job_id: str) -> None:
+        """Let a held job start. A pending job that is not held, and a running one, stay as they are."""
+        peek = self._peek(job_id)
+        if peek is not None and peek.state in (JobState.RUNNING, JobState.SUSPENDED):
+            return
+        peek = self._expect(job_id, JobState.PENDING, to="release it")
+        if peek.held:
+            self._change(job_id, "scontrol", "release", peek.address)
+
+    def set_comment(self, job_id: str, comment: str) -> None:
+        """Replace the job's Comment. Owner or operator only."""
+        peek = self._peek(job_id)
+        if peek is None or peek.state.is_over:
+            raise JobStateError(f"job {job_id} is over or unknown to Slurm: its Comment cannot be set")
+        self._update(job_id, peek.address, {"Comment": comment})
+
+    def cancel(self, job_id: str) -> None:
+        """End the job. Nothing happens when it is over already, or unknown."""
+        peek = self._peek(job_id)
+        if peek is None or peek.state.is_over:
+            return
+        try:
+            self._change(job_id, "scancel", peek.address)
+        except JobStateError:  # it ended meanwhile
+            return
+
+    def submit(
+        self, script: str, options: Sequence[str], arguments: Sequence[str], env: Mapping[str, str]
+    ) -> str:
+        """Submit a batch script given as text; return the job's number.
+
+        sbatch sees exactly `env`, and the job inherits it. Without `--job-name` the job is named as sbatch
+        names a script from standard input.
+        """
+        if not script.strip():
+            raise UsageError("the batch script is empty")
+        # sbatch takes arguments only behind a file's name; `-` is no such name to it (22.05).
+        source = ("/dev/stdin", *arguments) if arguments else ()
+        answer = self._runner.run("sbatch", "--parsable", *options, *source, stdin=script, environ=env)
+        if answer.exit_code != 0:
+            raise _failure(answer, SlurmCommandError)
+        number = answer.stdout.strip().partition(";")[0]
+        if not number.isdecimal():
+            raise SlurmCommandError(f"sbatch printed no job number: {answer.stdout[:120]!r}")
+        return number
+
+    # -------------------------------------------------------------------------------------------- inside
+
+    def _start_time(self, entry: JobEntry) -> float:
+        """Return when a reshaped job may start, in seconds since 1970.
+
+        `submitted_s` of a requeued job is slurmctld's time of its kill: with it, clocks that differ do no
+        harm. A job that has never run may keep its owner's --begin; one that has was given a begin two
+        minutes ahead by the requeue itself (22.05).
+        """
+        start = max(self._wall_clock().timestamp(), entry.submitted_s) + START_DELAY_S
+        return max(start, entry.eligible_s) if entry.job.restart_count == 0 else start
+
+    def _expect(self, job_id: str, state: JobState, *, to: str) -> _Peek:
+        peek = self._peek(job_id)
+        if peek is None:
+            raise JobStateError(f"job {job_id} is unknown to Slurm: cannot {to}")
+        if peek.state is not state:
+            raise JobStateError(
+                f"job {job_id} is {peek.state.value}, not {state.value}: cannot {to}; nothing was changed"
+            )
+        return peek
+
+    def _update(self, job_id: str, address: str, fields: Mapping[str, str]) -> None:
+        pairs = [f"{key}={value}" for key, value in fields.items()]
+        self._change(job_id, "scontrol", "update", f"JobId={address}", *pairs)
+
+    def _change(self, job_id: str, command: str, *arguments: str) -> None:
+        if any("\0" in argument for argument in arguments):
+            raise UsageError(f"job {job_id}: a NUL character cannot be passed to Slurm")
+        answer = self._runner.run(command, *arguments)
+        if answer.exit_code == 0 and not _NO_SUCH_JOB.search(answer.stderr):
+            return
+        kind = JobStateError if _WRONG_STATE.search(answer.complaint) else SlurmCommandError
+        raise _failure(answer, kind, about=f"job {job_id}")
+
+    def _read(self, command: str, *arguments: str) -> CommandResult:
+        answer = self._runner.run(command, *arguments)
+        if answer.exit_code != 0 or not answer.stdout.strip():
+            raise _failure(answer, SlurmReadError)
+        return answer
+
+    def _checked(self, command: str, *arguments: str) -> CommandResult:
+        answer = self._runner.run(command, *arguments)
+        if answer.exit_code != 0:
+            raise _failure(answer, SlurmReadError)
+        return answer
+
+
+def shape_update(shape: JobShape, entry: JobEntry) -> dict[str, str]:
+    """Return the fields of `scontrol update` that give a job `shape`, all but its nodes and its start.
+
+    Every field that an earlier shape or the owner may have set is set or cleared: one stale minimum keeps a
+    job PENDING with reason BadConstraints (22.05). What each of them is for:
+
+    - NumNodes as min-max; NumTasks one a node, as the launcher starts them; NumCPUs all of the job's, which
+      must be what the GPUs bring;
+    - CpusPerTres: CPUs follow the GPUs. MinCPUsNode, CPUsPerTask, TasksPerNode: undo -c, --ntasks-per-node;
+    - TresPerJob: the GPUs in all. TresPerNode makes equal shares equal: without it 4 GPUs on two free
+      nodes of 4 become 3 and 1. TresPerTask, TresPerSocket: undo --gpus-per-task and the like;
+    - MinMemoryCPU, for a job with --mem: memory follows the CPUs, which follow the GPUs. Rounded down, so
+      that the job fits wherever it fitted before.
+    """
+    nodes, cpus = shape.num_nodes, shape.cpus_per_gpu
+    gpu = f"gres:gpu:{entry.gpu_type}:" if entry.gpu_type is not None else "gres:gpu:"
+    even = shape.gpus_per_node if nodes > 1 else None
+    fields = {
+        "NumNodes": f"{nodes}-{nodes}",
+        "NumTasks": str(nodes),
+        "NumCPUs": str(shape.num_gpus * cpus),
+        "CPUsPerTask": "1",
+        "MinCPUsNode": "1",
+        "TasksPerNode": "0",
+        "CpusPerTres": f"gres:gpu:{cpus}",
+        "TresPerNode": f"{gpu}{even}" if even is not None else "",
+        "TresPerTask": "",
+        "TresPerSocket": "",
+        "TresPerJob": f"{gpu}{shape.num_gpus}",
+        "ReqNodeList": "",
+    }
+    memory_per_gpu_mb = entry.job.memory_per_gpu_mb
+    if entry.memory_per_node_mb is not None and memory_per_gpu_mb is not None:
+        fields["MinMemoryCPU"] = str(max(memory_per_gpu_mb // cpus, 1))
+    return fields
+
+
+def _number(job_id: str) -> str:
+    if not re.fullmatch(r"[0-9]{1,10}", job_id, re.ASCII):
+        raise UsageError(f"{job_id[:60]!r} is no job number")
+    return job_id
+
+
+def _slurm_time(seconds: float) -> str:
+    """Return a time as scontrol reads it in the runner's time zone, UTC; like its `now+2`, in whole seconds."""
+    moment = datetime.fromtimestamp(int(seconds), timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _failure(answer: CommandResult, kind: type[SlurmError], *, about: str = "") -> SlurmError:
+    """Return the error for a failed command; a silent slurmctld is `SlurmUnavailable` whatever was run."""
+    words = answer.complaint[:500]
+    prefix = f"{about}: " if about else ""
+    if _SILENT_CONTROLLER.search(words):
+        return SlurmUnavailable(f"{prefix}{answer.arguments[0]}: {words}")
+    return kind(f"{prefix}{answer.arguments[0]}: {words}")

@@ -1,0 +1,55 @@
+"""Find the Slurm that the settings and the environment point to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pollux_slurm.config import SlurmConfig
+from pollux_slurm.errors import SlurmUnavailable
+from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.slurm.commands import CommandsClient
+from pollux_slurm.slurm.runner import CommandRunner
+
+COMMANDS = ("squeue", "sinfo", "scontrol", "scancel", "sbatch")
+_USUAL_CONFS = (
+    Path("/etc/slurm/slurm.conf"),
+    Path("/etc/slurm-llnl/slurm.conf"),
+    Path("/run/slurm/conf/slurm.conf"),
+)
+
+
+def connect(config: SlurmConfig, environ: Mapping[str, str]) -> SlurmClient:
+    """Return a client for the Slurm of `config`, as seen with `environ`.
+
+    Raises `SlurmUnavailable` when its commands or its slurm.conf are missing here. Whether slurmctld answers
+    is not asked: that may change at any time, and each call tells.
+    """
+    runner = CommandRunner(
+        environ=environ,
+        bin_dir=Path(config.bin_dir) if config.bin_dir is not None else None,
+        timeout_s=config.command_timeout_s,
+    )
+    for command in COMMANDS:
+        runner.find(command)
+    _require_conf(runner, environ)
+    return CommandsClient(runner)
+
+
+def _require_conf(runner: CommandRunner, environ: Mapping[str, str]) -> None:
+    named = environ.get("SLURM_CONF")
+    if named:
+        if not Path(named).is_file():
+            raise SlurmUnavailable(
+                f"SLURM_CONF={named}: no such file; is the sandbox or cluster it belongs to still there?"
+            )
+        return
+    if any(conf.is_file() for conf in _USUAL_CONFS):
+        return
+    # The commands may know another place, or ask DNS for one. They say so at once when there is none.
+    answer = runner.run("scontrol", "show", "config", timeout_s=min(runner.timeout_s, 15.0))
+    if answer.exit_code != 0 and "configuration source" in answer.complaint:
+        raise SlurmUnavailable(
+            "no slurm.conf on this machine: set SLURM_CONF to a cluster's, or start one to try things with: "
+            "pollux sandbox up"
+        )

@@ -1,0 +1,75 @@
+"""Read Slurm's texts about generic resources, in the forms of 22.05 to 26.05. No other module splits them.
+
+configured, used    gpu:t4:4    gpu:4(S:0-1)    gpu:t4:4(IDX:0-1,3)    gpu:(null):2(IDX:0-1)
+asked for           gres:gpu:t4:5 (22.05)    gres/gpu:t4:5 (newer)    gres/gpu:t4=5    gres:gpu
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_NOTHING = ("", "(null)", "N/A", "none")
+_DETAIL = re.compile(r"\((?!null\))[^()]*\)")
+_COUNT = re.compile(r"([0-9]{1,15})([KMGT]?)", re.IGNORECASE)
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gres:
+    """So many of one generic resource. `type` is None where the text names none."""
+
+    name: str
+    type: str | None
+    count: int
+
+
+def parse_gres(text: str | None) -> tuple[Gres, ...]:
+    """Return the resources of one text; `ValueError` for a text of another form."""
+    if text is None or text.strip() in _NOTHING:
+        return ()
+    plain = _DETAIL.sub("", text).replace(":(null)", "")
+    return tuple(_parse_one(item.strip()) for item in plain.split(","))
+
+
+def _parse_one(item: str) -> Gres:
+    name, *rest = item.removeprefix("gres:").removeprefix("gres/").replace("=", ":").split(":")
+    match = _COUNT.fullmatch(rest[-1]) if rest else None
+    if match is not None:
+        rest.pop()
+    if not name or len(rest) > 1 or not all(rest):
+        raise ValueError(f"{item!r} is no generic resource")
+    count = int(match[1]) * _UNITS[match[2].upper()] if match is not None else 1
+    return Gres(name=name, type=rest[0] if rest else None, count=count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCount:
+    """The GPUs among some resources. `types` are the types named; `others` the names that are not GPUs."""
+
+    count: int
+    types: frozenset[str]
+    others: frozenset[str]
+
+    @property
+    def type(self) -> str | None:
+        """The one type that is named, None if none or several are."""
+        return next(iter(self.types)) if len(self.types) == 1 else None
+
+
+def count_gpus(items: Iterable[Gres]) -> GpuCount:
+    """Add up the GPUs.
+
+    A text may name GPUs both with and without type (`gres/gpu:2,gres/gpu:t4:2`); the larger of the two
+    sums counts, since the same GPUs are meant.
+    """
+    items = tuple(items)
+    gpus = [item for item in items if item.name == "gpu"]
+    typed = sum(item.count for item in gpus if item.type is not None)
+    untyped = sum(item.count for item in gpus if item.type is None)
+    return GpuCount(
+        count=max(typed, untyped),
+        types=frozenset(item.type for item in gpus if item.type is not None),
+        others=frozenset(item.name for item in items if item.name != "gpu"),
+    )
