@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pollux_slurm.policy.local_search import EPSILON
+from pollux_slurm.policy.local_search import above
 from pollux_slurm.policy.options import JobOptions, Option
 from pollux_slurm.policy.placement import Placed, State
 
@@ -51,7 +51,7 @@ class Branch:
     def _descend(self, depth: int, so_far: float) -> None:
         state = self._state
         if depth == len(self._order):
-            if so_far > self._best_value + EPSILON * abs(self._best_value):
+            if so_far > above(self._best_value):
                 found = [state.placed[index] for index in self._order]
                 self._best = {i: p for i, p in zip(self._order, found, strict=True) if p is not None}
                 self._best_value = so_far
@@ -60,7 +60,7 @@ class Branch:
         for option in self._jobs[index].options:
             left = state.idle_gpus - option.num_gpus
             reachable = so_far + option.value + self._rest[depth + 1] + self._price * max(left, 0)
-            if reachable <= self._best_value + EPSILON * abs(self._best_value):
+            if reachable <= above(self._best_value):
                 continue
             for placed in self._places(depth, option):
                 if self._steps_left <= 0:

@@ -22,8 +22,7 @@ import numpy as np
 from pollux_slurm.policy.options import JobOptions, Option
 from pollux_slurm.policy.placement import Placed, State
 
-# A step must gain more than this part of the values it changes, so that rounding never moves a job.
-EPSILON = 1e-10
+_EPSILON = 1e-10
 # How far each displacement looks, first narrowly, then, when that leads nowhere, widely.
 _NARROW = (4, 6)
 _WIDE = (1000, 1000)
@@ -53,7 +52,7 @@ class LocalSearch:
 
     def _better_place(self, index: int) -> bool:
         before = self.state.take(index)
-        found = best_place(self.state, self._jobs[index].options, index, above=_above(before.option.value))
+        found = best_place(self.state, self._jobs[index].options, index, least=above(before.option.value))
         self.state.put(index, found or before)
         return found is not None
 
@@ -75,7 +74,7 @@ class LocalSearch:
         found = [
             (option.value - self._price * option.num_gpus, option)
             for option in self._jobs[index].options
-            if option.value > _above(present.value)
+            if option.value > above(present.value)
         ]
         found = sorted((pair for pair in found if pair[0] >= least), key=lambda pair: -pair[0])
         return [option for _, option in found[: self._wishes_tried]]
@@ -118,7 +117,7 @@ class LocalSearch:
             state.put(index, found)
             others = [other for other in taken if other != index]
             for order in (others, others[::-1])[: max(len(others), 1)]:
-                if self._settle(order, _above(before) - option.value):
+                if self._settle(order, above(before) - option.value):
                     return True
                 for other in order:
                     if state.placed[other] is not None:
@@ -128,18 +127,18 @@ class LocalSearch:
             state.put(other, placed)
         return False
 
-    def _settle(self, order: Sequence[int], above: float) -> bool:
-        """Give each of these jobs the best option that fits; False as soon as they cannot exceed `above`."""
+    def _settle(self, order: Sequence[int], least: float) -> bool:
+        """Give each of these jobs the best option that fits; False as soon as they cannot exceed `least`."""
         reachable = sum(self._jobs[other].options[0].value for other in order)
         for other in order:
             options = self._jobs[other].options
             # What this job must be worth at least, should all after it get their best.
-            found = best_place(self.state, options, other, above=above - (reachable - options[0].value))
+            found = best_place(self.state, options, other, least=least - (reachable - options[0].value))
             if found is None:
                 return False
             reachable += found.option.value - options[0].value
             self.state.put(other, found)
-        return reachable > above
+        return reachable > least
 
     def _cost(self, other: int) -> float:
         """Return a guess of what displacing a job costs: its value less that of its least option, if any."""
@@ -152,9 +151,9 @@ class LocalSearch:
         return placed
 
 
-def _above(value: float) -> float:
-    """Return what a change of something worth `value` must exceed."""
-    return value + EPSILON * abs(value)
+def above(value: float) -> float:
+    """Return what a change of something worth `value` must exceed, so that rounding never moves a job."""
+    return value + _EPSILON * max(abs(value), 1.0)
 
 
 def value(state: State, indices: Iterable[int]) -> float:
@@ -168,15 +167,15 @@ def value(state: State, indices: Iterable[int]) -> float:
 
 
 def best_place(
-    state: State, options: Sequence[Option], index: int, *, above: float = -np.inf
+    state: State, options: Sequence[Option], index: int, *, least: float = -np.inf
 ) -> Placed | None:
-    """Return the first option of a taken-out job that fits, None where none worth more than `above` does.
+    """Return the first option of a taken-out job that fits, None where none worth more than `least` does.
 
     `options` come best first.
     """
     largest, total = state.room_for(index)
     for option in options:
-        if option.value <= above:
+        if option.value <= least:
             return None
         if option.per_node > largest or (option.per_node and option.num_gpus > total):
             continue

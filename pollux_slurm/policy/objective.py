@@ -1,7 +1,7 @@
 """The objective: a generalized mean of penalised speedups (Pollux, OSDI 2021, eq. 12-14).
 
-For each job x = f·SPEEDUP + floor; FITNESS_p = (mean of x^p)^(1/p), the geometric mean for p = 0. It
-grows with Σ value(x), where value is x^p for p > 0, −x^p for p < 0 and log x for p = 0: solvers add values.
+For each job x = f·SPEEDUP + floor; FITNESS_p = (mean of x^p)^(1/p), the geometric mean for p = 0. It grows
+with Σ (x^p − 1)/p, which is Σ log x for p = 0: solvers add these values.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ FloatArray = npt.NDArray[np.float64]
 
 def values(objective: Objective, speedups: npt.ArrayLike) -> FloatArray:
     """Return what each penalised speedup (f·SPEEDUP) adds to the sum that the fitness grows with."""
-    x = np.asarray(speedups, dtype=np.float64) + objective.floor
-    if objective.exponent == 0:
-        return np.asarray(np.log(x), dtype=np.float64)
-    return np.asarray(np.sign(objective.exponent) * x**objective.exponent, dtype=np.float64)
+    log_x = np.log(np.asarray(speedups, dtype=np.float64) + objective.floor)
+    return _powered(log_x, objective.exponent)
 
 
 def fitness(objective: Objective, speedups: npt.ArrayLike) -> float:
@@ -27,11 +25,18 @@ def fitness(objective: Objective, speedups: npt.ArrayLike) -> float:
     x = np.asarray(speedups, dtype=np.float64) + objective.floor
     if x.size == 0:
         return 0.0
-    if objective.exponent == 0:
-        return float(np.exp(np.mean(np.log(x))))
     # Divided by the largest (or smallest) first, so that a large exponent neither over- nor underflows.
-    unit = x.max() if objective.exponent > 0 else x.min()
-    return float(unit * np.mean((x / unit) ** objective.exponent) ** (1.0 / objective.exponent))
+    exponent = objective.exponent
+    unit = x.max() if exponent > 0 else x.min()
+    mean = float(np.mean(_powered(np.log(x / unit), exponent)))
+    return float(unit * np.exp(np.log1p(mean * exponent) / exponent if abs(exponent) >= 1e-12 else mean))
+
+
+def _powered(log_x: FloatArray, exponent: float) -> FloatArray:
+    """Return (x^p − 1)/p, which tends to log x for p → 0 and is computed without cancellation there."""
+    if abs(exponent) < 1e-12:
+        return log_x
+    return np.asarray(np.expm1(exponent * log_x) / exponent, dtype=np.float64)
 
 
 def restart_penalty(job: ProblemJob) -> float:

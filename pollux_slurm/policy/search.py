@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pollux_slurm.policy.bound import Dual, solve_dual
 from pollux_slurm.policy.branch import Branch
 from pollux_slurm.policy.knapsack import choose
-from pollux_slurm.policy.local_search import EPSILON, LocalSearch, best_place, value
+from pollux_slurm.policy.local_search import LocalSearch, above, best_place, value
 from pollux_slurm.policy.options import JobOptions, Option
 from pollux_slurm.policy.placement import Cluster, Placed, State
 
@@ -37,7 +37,7 @@ class Solution:
     @property
     def is_proved(self) -> bool:
         """Tell whether no other answer is worth more, by more than rounding."""
-        return self.value >= self.bound - EPSILON * abs(self.value)
+        return above(self.value) >= self.bound
 
 
 def solve(cluster: Cluster, jobs: Sequence[JobOptions]) -> Solution:
@@ -51,9 +51,9 @@ def solve(cluster: Cluster, jobs: Sequence[JobOptions]) -> Solution:
     for state in _starts(cluster, jobs, budget, dual):
         LocalSearch(state, jobs, price=dual.price, max_steps=steps).climb()
         state_value = value(state, range(len(jobs)))
-        if best is None or state_value > best_value + EPSILON * abs(best_value):
+        if best is None or state_value > above(best_value):
             best, best_value = state, state_value
-        if best_value >= dual.bound - EPSILON * abs(best_value):
+        if above(best_value) >= dual.bound:
             break
     assert best is not None
     solution = Solution(state=best, value=best_value, bound=dual.bound)

@@ -1,0 +1,105 @@
+"""Bad numbers: which cost one job its part in the round, and which contradict the whole problem."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from pollux_slurm.errors import InvalidProblemError
+from pollux_slurm.model import Allocation, Objective
+from pollux_slurm.policy import decide
+from tests.policy.builders import job, linear_model, node, nodes, problem, sizes
+
+THETA = linear_model().throughput
+assert THETA is not None
+HUGE = pytest.param({"min_gpus": 10**5000}, "min_gpus", id="huge")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"min_gpus": 0}, "min_gpus must be a whole number"),
+        ({"min_gpus": 1.5}, "min_gpus must be a whole number"),
+        HUGE,
+        ({"min_gpus": 3, "max_gpus": 2}, "min_gpus 3 is above max_gpus 2"),
+        ({"max_gpus": -1}, "max_gpus"),
+        ({"cpus_per_gpu": -1}, "CPUs and memory"),
+        ({"memory_per_gpu_mb": math.inf}, "CPUs and memory"),
+        ({"age_s": math.nan}, "age_s"),
+        ({"age_s": -1.0}, "age_s"),
+        ({"restart_delay_s": math.inf}, "restart_delay_s"),
+        ({"num_restarts": -1}, "num_restarts"),
+        ({"current": Allocation.of({"elsewhere": 1})}, "node elsewhere"),
+        ({"current": Allocation((("n0", 0),))}, "without GPUs"),
+        ({"current": Allocation((("n0", 1), ("n0", 1)))}, "names a node twice"),
+        (
+            {
+                "model": dataclasses.replace(
+                    linear_model(), throughput=dataclasses.replace(THETA, alpha_g=1e300)
+                )
+            },
+            "alpha_g must be a number",
+        ),
+        (
+            {
+                "model": dataclasses.replace(
+                    linear_model(), throughput=dataclasses.replace(THETA, beta_l=math.nan)
+                )
+            },
+            "beta_l must be a number",
+        ),
+    ],
+)
+def test_that_a_job_with_bad_numbers_is_left_out_and_the_others_are_scheduled(
+    fields: dict[str, Any], reason: str
+) -> None:
+    bad = dataclasses.replace(job("bad"), **fields)
+    found = decide(problem(nodes(1), bad, job("good", max_gpus=2)))
+    assert reason in dict(found.excluded)["bad"]
+    assert found.allocation("bad") == bad.current
+    assert sizes(found)["good"] == 2
+
+
+def test_that_what_a_job_left_out_holds_is_not_given_to_others() -> None:
+    bad = job("bad", {"n0": 3}, age_s=math.nan)
+    assert sizes(decide(problem(nodes(1), bad, job("good")))) == {"bad": 3, "good": 1}
+
+
+def test_that_a_job_without_a_sane_model_keeps_its_reason_short() -> None:
+    model = dataclasses.replace(linear_model(), throughput=dataclasses.replace(THETA, gamma="x" * 10**6))
+    reason = dict(decide(problem(nodes(1), job("bad", model=model))).excluded)["bad"]
+    assert len(reason) < 200
+
+
+def test_that_two_nodes_of_one_name_are_a_contradiction() -> None:
+    with pytest.raises(InvalidProblemError, match="node n0 is listed more than once"):
+        decide(problem((node("n0"), node("n0"))))
+
+
+def test_that_two_jobs_of_one_id_are_a_contradiction() -> None:
+    with pytest.raises(InvalidProblemError, match="job a is listed more than once"):
+        decide(problem(nodes(1), job("a"), job("a")))
+
+
+@pytest.mark.parametrize("num_gpus", [-1, 2.0, math.nan, 10**9])
+def test_that_a_node_of_impossible_size_is_a_contradiction(num_gpus: Any) -> None:
+    with pytest.raises(InvalidProblemError, match="node n0: num_gpus"):
+        decide(problem((node("n0", num_gpus),)))
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Objective(exponent=math.nan),
+        Objective(exponent=math.inf),
+        Objective(exponent=21.0),
+        Objective(floor=0.0),
+        Objective(floor=math.nan),
+    ],
+)
+def test_that_an_objective_without_sense_is_refused(objective: Objective) -> None:
+    with pytest.raises(InvalidProblemError, match="the objective's"):
+        decide(dataclasses.replace(problem(nodes(1), job("a")), objective=objective))
