@@ -13,7 +13,6 @@ import numbers
 from typing import Any, NoReturn, TypeVar
 
 from pollux_slurm.errors import InvalidModelError, ReportRefusedError
-from pollux_slurm.goodput.checks import check_model
 from pollux_slurm.model import (
     BatchChoice,
     BatchLimits,
@@ -103,6 +102,9 @@ def _model(model: GoodputModel) -> GoodputModel:
         max_gpus_seen=_plain_number(model.max_gpus_seen),
         max_nodes_seen=_plain_number(model.max_nodes_seen),
     )
+    # Here, because it brings scipy along, which takes a command that only reads the store a second.
+    from pollux_slurm.goodput.checks import check_model
+
     try:
         check_model(plain)
     except InvalidModelError as error:

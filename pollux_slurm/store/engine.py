@@ -84,9 +84,11 @@ def _remember_process(_connection: Any, entry: ConnectionPoolEntry) -> None:
     entry.info["process"] = os.getpid()
 
 
-def _refuse_after_fork(_connection: Any, entry: ConnectionPoolEntry, proxy: Any) -> None:
-    # Training programs fork (data loaders), and a connection used from two processes damages both.
+def _refuse_after_fork(connection: Any, entry: ConnectionPoolEntry, proxy: Any) -> None:
+    # Training programs fork (data loaders), and a connection used from two processes damages both. It is
+    # neither used nor closed here: it is kept, so that the parent's does not end with our copy of it.
     if entry.info["process"] != os.getpid():
+        entry.record_info["of_parent"] = connection  # type: ignore[index]
         setattr(entry, "dbapi_connection", None)  # noqa: B010 - a slot that SQLAlchemy types as read-only
         proxy.dbapi_connection = None
         raise DisconnectionError("the connection belongs to the parent process")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, func, inspect, select
 
 from pollux_slurm.errors import SchemaVersionError, StoreError
 from pollux_slurm.store.database import Database
@@ -19,6 +19,7 @@ from pollux_slurm.store.opening import check_version, read_version
 from pollux_slurm.store.schema import REVISIONS, Base
 from pollux_slurm.store.views import create_views, drop_views
 
+_SCHEMA_LOCK = 0x706F6C6C7578  # any number that no other program is likely to use
 _SCRIPTS = Path(__file__).resolve().parent / "migrations"
 
 
@@ -29,6 +30,7 @@ def initialize(database: Database) -> bool:
     made by us, are in the way.
     """
     with database.write() as connection:
+        _wait_for_turn(connection)
         version = read_version(connection)
         if version is not None:
             check_version(database.url, version)
@@ -46,12 +48,19 @@ def initialize(database: Database) -> bool:
 def upgrade(database: Database) -> tuple[str, str]:
     """Bring the schema to this release's version, keeping the data; return the versions before and after."""
     with database.write() as connection:
+        _wait_for_turn(connection)
         version = read_version(connection)
         if version is None or version not in REVISIONS:
             check_version(database.url, version)
             raise SchemaVersionError(f"the store {database.url} has an unknown schema {version}")
         migrate(connection, REVISIONS[-1])
     return version, REVISIONS[-1]
+
+
+def _wait_for_turn(connection: Connection) -> None:
+    """Let one process at a time change the schema. In SQLite every writer is alone anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
 
 
 def migrate(connection: Connection, revision: str) -> None:

@@ -1,4 +1,8 @@
-"""Rounds: the problem and the decision as JSON for replays, and a row per job for questions."""
+"""Rounds: the problem and the decision as JSON for replays, and a row per job for questions.
+
+The JSON form is imported where it is used: `pollux_slurm.policy` brings scipy along, which would take every
+command that opens a store a second.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,6 @@ from sqlalchemy import Connection, func, insert, select
 
 from pollux_slurm.errors import StoreError
 from pollux_slurm.model import Decision, Problem
-from pollux_slurm.policy.problem_json import (
-    decision_from_json,
-    decision_to_json,
-    problem_from_json,
-    problem_to_json,
-)
 from pollux_slurm.store.clean import clean_text, utc
 from pollux_slurm.store.schema import DecisionNodeRow, DecisionRow, JobRow, RoundRow
 from pollux_slurm.store.statements import inserted_id, is_one_of
@@ -21,6 +19,8 @@ from pollux_slurm.store.statements import inserted_id, is_one_of
 
 def round_texts(problem: Problem, decision: Decision) -> tuple[str, str]:
     """Return both as JSON: made before a transaction begins, because a large round takes a while."""
+    from pollux_slurm.policy.problem_json import decision_to_json, problem_to_json
+
     return problem_to_json(problem), decision_to_json(decision)
 
 
@@ -91,6 +91,8 @@ def record_round(
 
 def read_round(connection: Connection, round_id: int) -> tuple[Problem, Decision]:
     """Return what `record_round` stored; raises `StoreError` for a round that is not there."""
+    from pollux_slurm.policy.problem_json import decision_from_json, problem_from_json
+
     row = connection.execute(
         select(RoundRow.problem, RoundRow.decision).where(RoundRow.id == round_id)
     ).one_or_none()

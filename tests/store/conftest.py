@@ -11,9 +11,9 @@ import pytest
 
 from pollux_slurm.store import open_store
 from pollux_slurm.store.contract import Store
+from pollux_slurm.store.schema import Base
 from tests.store.postgres import PostgresMissingError, PostgresServer, running_postgres
 
-_TEMPLATE = "pollux_template"
 _names = itertools.count()
 
 
@@ -22,8 +22,7 @@ def postgres() -> Iterator[PostgresServer]:
     """Run a private PostgreSQL; skip where there is none, but on CI, where it is always installed, fail."""
     try:
         with running_postgres() as server:
-            template = server.create_database(_TEMPLATE)
-            open_store(template, create=True).close()
+            open_store(server.create_database("store"), create=True).close()
             yield server
     except PostgresMissingError as error:
         if os.environ.get("CI"):
@@ -32,11 +31,11 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def postgres_url(postgres: PostgresServer) -> Iterator[str]:
-    """Return the URL of a fresh store in PostgreSQL."""
-    name = f"store_{next(_names)}"
-    yield postgres.create_database(name, template=_TEMPLATE)
-    postgres.drop_database(name)
+def postgres_url(postgres: PostgresServer) -> str:
+    """Return the URL of a store in PostgreSQL with nothing in it."""
+    tables = ", ".join(Base.metadata.tables)
+    postgres.sql(f"TRUNCATE {tables} RESTART IDENTITY", database="store")
+    return postgres.url("store")
 
 
 @pytest.fixture
