@@ -9,7 +9,7 @@ condition of its own:
   22.05.8 and 24.11.5, Slurm then refuses both.
 - `ReqNodeList` shrinks a running job at once, even in an update that Slurm goes on to refuse for another of
   its fields (22.05.8). `reshape` therefore updates twice: first all but the nodes, which Slurm refuses as a
-  whole on a running job, with a start some minutes away; then, when the job cannot start, the nodes.
+  whole on a running job, with a start a minute away; then, when the job cannot start, the nodes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from pollux_slurm.slurm.runner import CommandResult, CommandRunner
 
 # A job may not start within the second of its own kill, or Slurm revokes it (22.05).
 START_DELAY_S = 2
-# Between the two updates of `reshape` the job must not start. If we die there, it starts after this time.
-_PARKED_S = 300
+# Between the two updates of `reshape` the job must not start. If we die there, it may start after this time.
+_PARKED_S = 60
 
 _SILENT_CONTROLLER = re.compile(
     r"unable to contact slurm controller|socket timed out|connection (refused|failure|timed out)"
@@ -202,9 +202,13 @@ class CommandsClient:
             return
         parked = max(start, self._wall_clock().timestamp() + _PARKED_S)
         self._update(job_id, entry.address, {**size, "StartTime": _slurm_time(parked)})
-        place = {"ReqNodeList": ",".join(shape.nodes), "StartTime": _slurm_time(start)}
+        unparked = {"StartTime": _slurm_time(start)}
         self._expect(job_id, JobState.PENDING, to="name its nodes")
-        self._update(job_id, entry.address, place)
+        try:
+            self._update(job_id, entry.address, {"ReqNodeList": ",".join(shape.nodes), **unparked})
+        except SlurmCommandError:
+            self._update(job_id, entry.address, unparked)
+            raise
 
     def release(self, job_id: str) -> None:
         """Let a held job start. A pending job that is not held, and a running one, stay as they are."""
@@ -344,7 +348,7 @@ def _number(job_id: str) -> str:
 
 
 def _slurm_time(seconds: float) -> str:
-    """Return a time as scontrol reads it in the runner's time zone, UTC; like its `now+2`, in whole seconds."""
+    """Return a time as scontrol reads it in the runner's time zone, UTC, in whole seconds."""
     moment = datetime.fromtimestamp(int(seconds), timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%S")
 

@@ -1,0 +1,382 @@
+"""A Slurm in memory that keeps the promises of `pollux_slurm.slurm.client`, on a clock that the test moves.
+
+    clock = FakeClock()
+    slurm = FakeSlurm([fake_node("n0"), fake_node("n1")], clock=clock)
+    job_id = slurm.submit("#!/bin/sh", ["--gpus=1", "--comment=..."], [], {})
+    clock.advance(1)
+    slurm.finish(job_id)
+
+Time passes only when the clock is moved; what is due then happens at the next call. Faults: `slurm.down`
+makes every call fail as with a dead slurmctld, `slurm.fail("release", error)` the next call of one method,
+and `slurm.before["reshape"] = function` runs just before that method acts, as another hand would.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from pollux_slurm.errors import JobStateError, SlurmCommandError, SlurmError, SlurmUnavailable, UsageError
+from pollux_slurm.model import Allocation, ClusterSnapshot, JobShape, JobState, SlurmJob, SlurmNode
+
+REQUEUE_DELAY_S = 121.0
+START_DELAY_S = 2.0
+
+
+class FakeClock:
+    """An aware UTC time that stands still until it is moved."""
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=timezone.utc)) -> None:
+        self.now = start
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+def fake_node(
+    name: str, *, num_gpus: int = 4, gpu_type: str | None = "t4", num_cpus: int = 8, memory_mb: int = 8192
+) -> SlurmNode:
+    """Return an idle node."""
+    return SlurmNode(
+        name=name,
+        gpu_type=gpu_type,
+        num_gpus=num_gpus,
+        used_gpus=0,
+        num_cpus=num_cpus,
+        used_cpus=0,
+        memory_mb=memory_mb,
+        used_memory_mb=0,
+        available=True,
+        state="idle",
+        partitions=("main",),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Job:
+    shown: SlurmJob
+    shape: JobShape
+    cpus_per_gpu: int
+    memory_per_gpu_mb: int
+    eligible_at: datetime
+    killed_until: datetime | None = None
+    after_kill: JobState = JobState.PENDING
+
+
+class FakeSlurm:
+    """A `SlurmClient`. A killed job is COMPLETING for `kill_s`; a job starts `start_s` after it may."""
+
+    def __init__(
+        self,
+        nodes: Sequence[SlurmNode],
+        *,
+        clock: Callable[[], datetime],
+        kill_s: float = 0.0,
+        start_s: float = 0.0,
+        user_name: str = "alice",
+    ) -> None:
+        self.nodes = {node.name: node for node in nodes}
+        self.clock = clock
+        self.kill_s = kill_s
+        self.start_s = start_s
+        self.user_name = user_name
+        self.down = False
+        self.before: dict[str, Callable[[], None]] = {}
+        self.calls: list[tuple[str, str]] = []
+        self._failures: dict[str, SlurmError] = {}
+        self._jobs: dict[str, _Job] = {}
+        self._next_id = 1
+
+    # ------------------------------------------------------------------------------------ the test's levers
+
+    def fail(self, method: str, error: SlurmError) -> None:
+        """Let the next call of `method` raise `error` without effect."""
+        self._failures[method] = error
+
+    def finish(self, job_id: str, *, exit_code: int = 0) -> None:
+        """End a running job by itself."""
+        state = JobState.COMPLETED if exit_code == 0 else JobState.FAILED
+        self._end(self._jobs[job_id], state, exit_code)
+
+    def set_node(self, name: str, **changes: object) -> None:
+        """Change what a node shows, such as `available=False` or `num_gpus=2`."""
+        self.nodes[name] = dataclasses.replace(self.nodes[name], **changes)  # type: ignore[arg-type]
+
+    def set_job(self, job_id: str, **changes: object) -> None:
+        """Change what a job shows, as another hand would."""
+        job = self._jobs[job_id]
+        job.shown = dataclasses.replace(job.shown, **changes)  # type: ignore[arg-type]
+
+    def forget(self, job_id: str) -> None:
+        """Drop a job, as slurmctld does MinJobAge after its end."""
+        del self._jobs[job_id]
+
+    # ------------------------------------------------------------------------------------------- reading
+
+    def version(self) -> str:
+        self._enter("version")
+        return "22.05.8"
+
+    def cluster_name(self) -> str:
+        self._enter("cluster_name")
+        return "fake"
+
+    def snapshot(self) -> ClusterSnapshot:
+        self._enter("snapshot")
+        return ClusterSnapshot(
+            read_at=self.clock(),
+            nodes=tuple(self._node_now(name) for name in sorted(self.nodes)),
+            jobs=tuple(job.shown for job in self._jobs.values()),
+        )
+
+    def read_job(self, job_id: str) -> SlurmJob | None:
+        self._enter("read_job", job_id)
+        job = self._jobs.get(job_id)
+        return job.shown if job is not None else None
+
+    # ------------------------------------------------------------------------------------------ changing
+
+    def requeue_hold(self, job_id: str) -> None:
+        self._enter("requeue_hold", job_id)
+        job = self._expect(job_id, JobState.RUNNING)
+        if job.shown.unschedulable_reason is not None:
+            raise SlurmCommandError(f"job {job_id}: Requested operation is presently disabled")
+        self._kill(job, JobState.PENDING)
+
+    def hold(self, job_id: str) -> None:
+        self._enter("hold", job_id)
+        job = self._expect(job_id, JobState.PENDING)
+        job.shown = dataclasses.replace(job.shown, held=True, reason="JobHeldUser")
+
+    def reshape(self, job_id: str, shape: JobShape) -> None:
+        self._enter("reshape", job_id)
+        if shape.num_gpus < shape.num_nodes or shape.cpus_per_gpu < 1:
+            raise UsageError(f"job {job_id}: no job can have the shape {shape}")
+        job = self._expect(job_id, JobState.PENDING)
+        if not job.shown.held:
+            raise JobStateError(f"job {job_id} is pending but not held")
+        if job.shown.unschedulable_reason is not None:
+            raise SlurmCommandError(f"job {job_id} cannot be reshaped: {job.shown.unschedulable_reason}")
+        unknown = [name for name in shape.nodes if name not in self.nodes]
+        if unknown:
+            raise SlurmCommandError(f"job {job_id}: Invalid node name specified")
+        job.shape, job.cpus_per_gpu = shape, shape.cpus_per_gpu
+        job.eligible_at = self.clock() + timedelta(seconds=START_DELAY_S)
+        job.shown = dataclasses.replace(
+            job.shown,
+            requested_gpus=shape.num_gpus,
+            cpus_per_gpu=shape.cpus_per_gpu,
+            num_cpus=shape.num_gpus * shape.cpus_per_gpu,
+        )
+
+    def release(self, job_id: str) -> None:
+        self._enter("release", job_id)
+        known = self._jobs.get(job_id)
+        if known is not None and known.shown.state in (JobState.RUNNING, JobState.SUSPENDED):
+            return
+        job = self._expect(job_id, JobState.PENDING)
+        job.shown = dataclasses.replace(job.shown, held=False, reason="None")
+        self._advance()
+
+    def set_comment(self, job_id: str, comment: str) -> None:
+        self._enter("set_comment", job_id)
+        job = self._jobs.get(job_id)
+        if job is None or job.shown.state.is_over:
+            raise JobStateError(f"job {job_id} is over or unknown to Slurm")
+        job.shown = dataclasses.replace(job.shown, comment=comment)
+
+    def cancel(self, job_id: str) -> None:
+        self._enter("cancel", job_id)
+        job = self._jobs.get(job_id)
+        if job is None or job.shown.state.is_over:
+            return
+        if job.shown.state is JobState.PENDING:
+            self._end(job, JobState.CANCELLED, None)
+        else:
+            self._kill(job, JobState.CANCELLED)
+
+    def submit(
+        self, script: str, options: Sequence[str], arguments: Sequence[str], env: Mapping[str, str]
+    ) -> str:
+        """Submit; what counts of the options is `--name=value` for size, name and Comment, and `--hold`."""
+        self._enter("submit")
+        if not script.strip():
+            raise UsageError("the batch script is empty")
+        given = {key: value for key, _, value in (option.lstrip("-").partition("=") for option in options)}
+        num_gpus, num_nodes = int(given.get("gpus", 0)), int(given.get("nodes", 1))
+        if num_gpus > sum(node.num_gpus for node in self.nodes.values()):
+            raise SlurmCommandError("sbatch: error: Requested node configuration is not available")
+        cpus_per_gpu = int(given["cpus-per-gpu"]) if "cpus-per-gpu" in given else None
+        memory_mb = int(given["mem-per-gpu"]) if "mem-per-gpu" in given else None
+        job_id, self._next_id = str(self._next_id), self._next_id + 1
+        held = "hold" in given
+        now = self.clock()
+        shown = SlurmJob(
+            job_id=job_id,
+            name=given.get("job-name", "sbatch"),
+            user_name=self.user_name,
+            user_id=1000,
+            account="",
+            partition="main",
+            state=JobState.PENDING,
+            held=held,
+            reason="JobHeldUser" if held else "None",
+            comment=given.get("comment", ""),
+            allocation=Allocation(),
+            requested_gpus=num_gpus,
+            num_cpus=max(num_gpus * (cpus_per_gpu or 1), 1),
+            cpus_per_gpu=cpus_per_gpu,
+            memory_per_gpu_mb=memory_mb,
+            cpus_by_node=(),
+            memory_mb_by_node=(),
+            restart_count=0,
+            submitted_at=now,
+            started_at=None,
+            ended_at=None,
+            time_limit_s=None,
+            exit_code=None,
+            unschedulable_reason="it may not be requeued" if "no-requeue" in given else None,
+        )
+        anywhere = [name for name, node in self.nodes.items() if node.num_gpus][:num_nodes]
+        self._jobs[job_id] = _Job(
+            shown=shown,
+            shape=JobShape(num_gpus=num_gpus, nodes=tuple(anywhere) if num_nodes > 1 else ()),
+            cpus_per_gpu=cpus_per_gpu or 1,
+            memory_per_gpu_mb=memory_mb or 0,
+            eligible_at=now,
+        )
+        self._advance()
+        return job_id
+
+    # -------------------------------------------------------------------------------------------- inside
+
+    def _enter(self, method: str, job_id: str = "1") -> None:
+        if not (job_id.isascii() and job_id.isdecimal() and len(job_id) <= 10):
+            raise UsageError(f"{job_id[:60]!r} is no job number")
+        self.calls.append((method, job_id))
+        if self.down:
+            raise SlurmUnavailable("Unable to contact slurm controller (connect failure)")
+        error = self._failures.pop(method, None)
+        if error is not None:
+            raise error
+        self._advance()
+        meddle = self.before.pop(method, None)
+        if meddle is not None:
+            meddle()
+
+    def _expect(self, job_id: str, state: JobState) -> _Job:
+        job = self._jobs.get(job_id)
+        if job is None:
+            raise JobStateError(f"job {job_id} is unknown to Slurm")
+        if job.shown.state is not state:
+            raise JobStateError(f"job {job_id} is {job.shown.state.value}, not {state.value}")
+        return job
+
+    def _kill(self, job: _Job, afterwards: JobState) -> None:
+        requeued = afterwards is JobState.PENDING
+        job.killed_until = self.clock() + timedelta(seconds=self.kill_s)
+        job.after_kill = afterwards
+        job.shown = dataclasses.replace(
+            job.shown,
+            state=JobState.COMPLETING,
+            reason="JobHeldUser" if requeued else "None",
+            allocation=Allocation(),
+            cpus_by_node=(),
+            memory_mb_by_node=(),
+            restart_count=job.shown.restart_count + requeued,
+        )
+        self._advance()
+
+    def _end(self, job: _Job, state: JobState, exit_code: int | None) -> None:
+        job.killed_until = None
+        job.shown = dataclasses.replace(
+            job.shown,
+            state=state,
+            held=False,
+            allocation=Allocation(),
+            cpus_by_node=(),
+            memory_mb_by_node=(),
+            ended_at=self.clock(),
+            exit_code=exit_code,
+        )
+
+    def _advance(self) -> None:
+        """Let everything happen that is due now."""
+        now = self.clock()
+        for job in self._jobs.values():
+            if job.killed_until is not None and job.killed_until <= now:
+                if job.after_kill is JobState.PENDING:
+                    job.killed_until = None
+                    job.eligible_at = now + timedelta(seconds=REQUEUE_DELAY_S)
+                    job.shown = dataclasses.replace(
+                        job.shown, state=JobState.PENDING, held=True, submitted_at=now, started_at=None
+                    )
+                else:
+                    self._end(job, job.after_kill, None)
+        for job in self._jobs.values():
+            due = job.eligible_at + timedelta(seconds=self.start_s) <= now
+            if job.shown.state is JobState.PENDING and not job.shown.held:
+                self._try_to_start(job) if due else self._wait(job, "BeginTime")
+
+    def _wait(self, job: _Job, reason: str) -> None:
+        job.shown = dataclasses.replace(job.shown, reason=reason)
+
+    def _try_to_start(self, job: _Job) -> None:
+        allocation = self._place(job)
+        if allocation is None:
+            self._wait(job, "Resources")
+            return
+        held = allocation.gpus_by_node
+        job.shown = dataclasses.replace(
+            job.shown,
+            state=JobState.RUNNING,
+            reason="None",
+            allocation=allocation,
+            num_cpus=max(allocation.num_gpus * job.cpus_per_gpu, 1),
+            cpus_by_node=tuple((name, gpus * job.cpus_per_gpu) for name, gpus in held),
+            memory_mb_by_node=tuple((name, gpus * job.memory_per_gpu_mb) for name, gpus in held),
+            started_at=self.clock(),
+        )
+
+    def _place(self, job: _Job) -> Allocation | None:
+        """Return where the job fits now: equal shares if its shape says so, else first nodes first."""
+        shape = job.shape
+        room = {name: self._room(name, job) for name in self.nodes}
+        if not shape.nodes:
+            fitting = [name for name, free in room.items() if free >= shape.num_gpus]
+            return Allocation.of({fitting[0]: shape.num_gpus}) if fitting else None
+        if shape.gpus_per_node is not None:
+            even = dict.fromkeys(shape.nodes, shape.gpus_per_node)
+            return Allocation.of(even) if all(room[name] >= even[name] for name in even) else None
+        left, taken = shape.num_gpus, dict[str, int]()
+        for position, name in enumerate(shape.nodes):
+            keep = len(shape.nodes) - position - 1  # every later node gets one at least
+            taken[name] = min(room[name], left - keep)
+            left -= taken[name]
+        return Allocation.of(taken) if left == 0 and min(taken.values()) > 0 else None
+
+    def _room(self, name: str, job: _Job) -> int:
+        node = self._node_now(name)
+        if not node.available:
+            return 0
+        free = [node.num_gpus - node.used_gpus, (node.num_cpus - node.used_cpus) // max(job.cpus_per_gpu, 1)]
+        if job.memory_per_gpu_mb:
+            free.append((node.memory_mb - node.used_memory_mb) // job.memory_per_gpu_mb)
+        return max(min(free), 0)
+
+    def _node_now(self, name: str) -> SlurmNode:
+        """Return the node with what jobs hold of it added to what it was given as used."""
+        node = self.nodes[name]
+        jobs = [job.shown for job in self._jobs.values()]
+        return dataclasses.replace(
+            node,
+            used_gpus=node.used_gpus + sum(job.allocation.as_dict().get(name, 0) for job in jobs),
+            used_cpus=node.used_cpus + sum(dict(job.cpus_by_node).get(name, 0) for job in jobs),
+            used_memory_mb=node.used_memory_mb
+            + sum(dict(job.memory_mb_by_node).get(name, 0) for job in jobs),
+        )

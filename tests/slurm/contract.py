@@ -1,0 +1,291 @@
+"""What every `SlurmClient` must do, run on a real Slurm and on the double in memory by `test_contract.py`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta, timezone
+from typing import Protocol
+
+import pytest
+
+from pollux_slurm.errors import JobStateError, SlurmCommandError, UsageError
+from pollux_slurm.model import Allocation, JobShape, JobState, SlurmJob
+from pollux_slurm.slurm.client import SlurmClient
+
+SIZE = ("--gpus=1", "--cpus-per-gpu=2", "--mem-per-gpu=1000")
+HOSTILE = 'a "b" $(touch /tmp/x); `id` JobState=RUNNING\n  Comment=z | ü ☃ \x1b[31m \\'
+
+
+class World(Protocol):
+    """A cluster of n0, n1, n2 with four t4 each, and n3 with eight a100; every node 2 CPUs, 2048 MB a GPU."""
+
+    client: SlurmClient
+
+    def submit(self, *options: str, script: str = ...) -> str:
+        """Submit a job that runs until it is stopped, unless `script` says otherwise."""
+
+    def wait_for(self, job_id: str, condition: Callable[[SlurmJob], bool], what: str) -> SlurmJob:
+        """Let time pass until the job fulfils the condition, and return it then."""
+
+
+class SlurmClientContract:
+    """Subclasses give the fixture `world`."""
+
+    # ------------------------------------------------------------------------------------------- helpers
+
+    def running(self, world: World, *options: str) -> str:
+        job_id = world.submit(*(options or SIZE))
+        self.wait_running(world, job_id)
+        return job_id
+
+    def wait_running(self, world: World, job_id: str) -> SlurmJob:
+        return world.wait_for(job_id, lambda job: job.state is JobState.RUNNING, "RUNNING")
+
+    def requeued(self, world: World, job_id: str) -> SlurmJob:
+        world.client.requeue_hold(job_id)
+        return world.wait_for(job_id, lambda job: job.state is JobState.PENDING, "PENDING again")
+
+    def moved(self, world: World, job_id: str, gpus_by_node: dict[str, int]) -> SlurmJob:
+        self.requeued(world, job_id)
+        world.client.reshape(job_id, JobShape.of(Allocation.of(gpus_by_node), cpus_per_gpu=2))
+        world.client.release(job_id)
+        return self.wait_running(world, job_id)
+
+    def job(self, world: World, job_id: str) -> SlurmJob:
+        job = world.client.read_job(job_id)
+        assert job is not None
+        return job
+
+    # ------------------------------------------------------------------------------------------- reading
+
+    def test_that_a_snapshot_shows_every_node(self, world: World) -> None:
+        snapshot = world.client.snapshot()
+        shown = [
+            (node.name, node.gpu_type, node.num_gpus, node.num_cpus, node.memory_mb)
+            for node in snapshot.nodes
+        ]
+        assert shown == [
+            ("n0", "t4", 4, 8, 8192),
+            ("n1", "t4", 4, 8, 8192),
+            ("n2", "t4", 4, 8, 8192),
+            ("n3", "a100", 8, 16, 16384),
+        ]
+        assert all(node.available and node.partitions == ("main",) for node in snapshot.nodes)
+        assert snapshot.read_at.utcoffset() == timedelta(0)
+
+    def test_that_a_running_job_and_its_nodes_show_the_same_resources(self, world: World) -> None:
+        job_id = world.submit("--hold", *SIZE, "--job-name=train")
+        world.client.reshape(job_id, JobShape(num_gpus=5, nodes=("n0", "n1"), cpus_per_gpu=2))
+        world.client.release(job_id)
+        self.wait_running(world, job_id)
+        snapshot = world.client.snapshot()
+        job = snapshot.job(job_id)
+        assert job is not None
+        assert job.name == "train"
+        assert job.allocation == Allocation.of({"n0": 4, "n1": 1})
+        assert job.cpus_by_node == (("n0", 8), ("n1", 2))
+        assert job.memory_mb_by_node == (("n0", 4000), ("n1", 1000))
+        assert (job.requested_gpus, job.num_cpus, job.restart_count) == (5, 10, 0)
+        assert (job.cpus_per_gpu, job.memory_per_gpu_mb) == (2, 1000)
+        assert job.unschedulable_reason is None
+        used = {node.name: (node.used_gpus, node.used_cpus, node.used_memory_mb) for node in snapshot.nodes}
+        assert used == {"n0": (4, 8, 4000), "n1": (1, 2, 1000), "n2": (0, 0, 0), "n3": (0, 0, 0)}
+
+    def test_that_times_are_aware_and_in_order(self, world: World) -> None:
+        job = self.job(world, self.running(world))
+        assert job.submitted_at is not None
+        assert job.started_at is not None
+        assert job.submitted_at.tzinfo is timezone.utc
+        assert job.submitted_at <= job.started_at
+        assert job.ended_at is None
+
+    def test_that_a_cancelled_job_is_still_shown_and_holds_nothing(self, world: World) -> None:
+        job_id = self.running(world)
+        world.client.cancel(job_id)
+        over = world.wait_for(job_id, lambda job: job.state is JobState.CANCELLED, "CANCELLED")
+        assert over.ended_at is not None
+        assert (over.allocation, over.cpus_by_node) == (Allocation(), ())
+        assert world.client.snapshot().job(job_id) == over
+
+    def test_that_an_unknown_job_is_none(self, world: World) -> None:
+        assert world.client.read_job("4000000") is None
+
+    @pytest.mark.parametrize("job_id", ["", "1 2", "all", "-1", "1;id", "1_2", "٣", "1" * 40])
+    def test_that_what_is_no_number_is_refused(self, world: World, job_id: str) -> None:
+        with pytest.raises(UsageError):
+            world.client.release(job_id)
+
+    # ------------------------------------------------------------------------------------ hold and release
+
+    def test_that_a_held_job_starts_when_it_is_released(self, world: World) -> None:
+        job_id = world.submit("--hold", *SIZE)
+        held = self.job(world, job_id)
+        assert (held.state, held.held, held.started_at) == (JobState.PENDING, True, None)
+        world.client.hold(job_id)
+        world.client.release(job_id)
+        self.wait_running(world, job_id)
+        world.client.release(job_id)
+        assert self.job(world, job_id).state is JobState.RUNNING
+
+    def test_that_a_waiting_job_can_be_held(self, world: World) -> None:
+        job_id = self.waiting(world)
+        world.client.hold(job_id)
+        assert self.job(world, job_id).held
+        world.client.release(job_id)
+        assert not self.job(world, job_id).held
+
+    def waiting(self, world: World) -> str:
+        """Return a job that waits for n3, the only node that is large enough, which another job has."""
+        self.running(world, "--nodes=1", "--gpus=8")
+        job_id = world.submit("--nodes=1", "--gpus=8")
+        waiting = world.wait_for(job_id, lambda job: job.reason == "Resources", "waiting for n3")
+        assert (waiting.state, waiting.held) == (JobState.PENDING, False)
+        return job_id
+
+    def test_that_a_running_job_cannot_be_held(self, world: World) -> None:
+        job_id = self.running(world)
+        with pytest.raises(JobStateError, match=job_id):
+            world.client.hold(job_id)
+        job = self.job(world, job_id)
+        assert (job.state, job.held) == (JobState.RUNNING, False)
+
+    @pytest.mark.parametrize("method", ["hold", "release", "requeue_hold"])
+    def test_that_a_job_that_is_over_is_left_alone(self, world: World, method: str) -> None:
+        job_id = world.submit("--hold", *SIZE)
+        world.client.cancel(job_id)
+        with pytest.raises(JobStateError, match=job_id):
+            getattr(world.client, method)(job_id)
+
+    @pytest.mark.parametrize("method", ["hold", "release", "requeue_hold"])
+    def test_that_a_job_that_never_was_cannot_be_changed(self, world: World, method: str) -> None:
+        with pytest.raises(JobStateError, match="4000000"):
+            getattr(world.client, method)("4000000")
+
+    # ------------------------------------------------------------------------------------------- requeue
+
+    def test_that_a_requeued_job_waits_held_with_one_more_restart(self, world: World) -> None:
+        job = self.requeued(world, self.running(world))
+        assert (job.held, job.restart_count, job.allocation, job.started_at) == (True, 1, Allocation(), None)
+
+    def test_that_only_a_running_job_can_be_requeued(self, world: World) -> None:
+        job_id = world.submit("--hold", *SIZE)
+        with pytest.raises(JobStateError, match=job_id):
+            world.client.requeue_hold(job_id)
+        assert self.job(world, job_id).restart_count == 0
+
+    def test_that_a_job_submitted_with_no_requeue_says_so(self, world: World) -> None:
+        job_id = self.running(world, "--no-requeue", *SIZE)
+        assert "requeue" in (self.job(world, job_id).unschedulable_reason or "")
+        with pytest.raises(SlurmCommandError, match=job_id):
+            world.client.requeue_hold(job_id)
+        assert self.job(world, job_id).state is JobState.RUNNING
+
+    # ------------------------------------------------------------------------------------------- reshape
+
+    def test_that_a_job_is_moved_to_uneven_then_even_then_fewer_nodes(self, world: World) -> None:
+        job_id = self.running(world)
+        for restart, target in enumerate(({"n0": 4, "n1": 1}, {"n0": 2, "n1": 2}, {"n3": 3}), start=1):
+            job = self.moved(world, job_id, target)
+            assert job.allocation == Allocation.of(target)
+            assert job.restart_count == restart
+            assert job.cpus_by_node == tuple((name, 2 * gpus) for name, gpus in sorted(target.items()))
+            assert job.memory_mb_by_node == tuple(
+                (name, 1000 * gpus) for name, gpus in sorted(target.items())
+            )
+
+    def test_that_without_nodes_any_one_node_will_do(self, world: World) -> None:
+        job_id = self.running(world)
+        self.moved(world, job_id, {"n1": 2, "n2": 2})
+        self.requeued(world, job_id)
+        world.client.reshape(job_id, JobShape(num_gpus=3, cpus_per_gpu=2))
+        world.client.release(job_id)
+        job = self.wait_running(world, job_id)
+        assert (job.allocation.num_nodes, job.allocation.num_gpus) == (1, 3)
+
+    def test_that_a_reshaped_job_starts_no_sooner_than_two_seconds_after_its_kill(self, world: World) -> None:
+        requeued = self.requeued(world, self.running(world))
+        world.client.reshape(requeued.job_id, JobShape(num_gpus=1, nodes=("n0",), cpus_per_gpu=2))
+        world.client.release(requeued.job_id)
+        job = self.wait_running(world, requeued.job_id)
+        assert job.started_at is not None
+        assert requeued.submitted_at is not None
+        assert job.started_at - requeued.submitted_at >= timedelta(seconds=2)
+
+    def test_that_a_running_job_is_not_reshaped(self, world: World) -> None:
+        job_id = self.running(world, "--gpus=8", "--nodes=2")
+        before = self.job(world, job_id)
+        with pytest.raises(JobStateError, match=job_id):
+            world.client.reshape(job_id, JobShape(num_gpus=1, nodes=(before.allocation.nodes[0],)))
+        assert self.job(world, job_id) == before
+
+    def test_that_a_waiting_job_is_held_before_it_is_reshaped(self, world: World) -> None:
+        job_id = self.waiting(world)
+        with pytest.raises(JobStateError, match="not held"):
+            world.client.reshape(job_id, JobShape(num_gpus=1, nodes=("n0",)))
+        assert self.job(world, job_id).requested_gpus == 8
+        world.client.hold(job_id)
+        world.client.reshape(job_id, JobShape(num_gpus=1, nodes=("n0",)))
+        world.client.release(job_id)
+        assert self.wait_running(world, job_id).allocation == Allocation.of({"n0": 1})
+
+    @pytest.mark.parametrize(
+        "shape",
+        [
+            JobShape(num_gpus=0),
+            JobShape(num_gpus=1, nodes=("n0", "n1")),
+            JobShape(num_gpus=1, cpus_per_gpu=0),
+        ],
+    )
+    def test_that_a_shape_no_job_can_have_is_refused(self, world: World, shape: JobShape) -> None:
+        with pytest.raises(UsageError):
+            world.client.reshape(world.submit("--hold", *SIZE), shape)
+
+    def test_that_a_node_that_is_not_there_is_refused(self, world: World) -> None:
+        job_id = world.submit("--hold", *SIZE)
+        with pytest.raises(SlurmCommandError, match=job_id):
+            world.client.reshape(job_id, JobShape(num_gpus=1, nodes=("n99",)))
+        world.client.reshape(job_id, JobShape(num_gpus=1, nodes=("n1",), cpus_per_gpu=2))
+        world.client.release(job_id)
+        assert self.wait_running(world, job_id).allocation == Allocation.of({"n1": 1})
+
+    # ------------------------------------------------------------------------- comment, cancel, submit
+
+    @pytest.mark.parametrize("comment", [HOSTILE, "", "plain", "--help", "  spaces  "])
+    def test_that_a_comment_comes_back_as_it_was_set(self, world: World, comment: str) -> None:
+        job_id = world.submit("--hold", *SIZE, "--comment=before")
+        assert self.job(world, job_id).comment == "before"
+        world.client.set_comment(job_id, comment)
+        assert self.job(world, job_id).comment == comment
+
+    def test_that_a_hostile_name_and_comment_confuse_no_field(self, world: World) -> None:
+        job_id = world.submit("--hold", *SIZE, f"--job-name={HOSTILE}", f"--comment={HOSTILE}")
+        job = world.client.snapshot().job(job_id)
+        assert job is not None
+        assert (job.name, job.comment, job.state, job.requested_gpus) == (
+            HOSTILE,
+            HOSTILE,
+            JobState.PENDING,
+            1,
+        )
+
+    def test_that_the_comment_of_a_job_that_is_over_cannot_be_set(self, world: World) -> None:
+        job_id = world.submit("--hold", *SIZE)
+        world.client.cancel(job_id)
+        with pytest.raises(JobStateError, match=job_id):
+            world.client.set_comment(job_id, "too late")
+
+    def test_that_cancelling_twice_or_nobody_is_no_error(self, world: World) -> None:
+        job_id = world.submit("--hold", *SIZE)
+        world.client.cancel(job_id)
+        world.client.cancel(job_id)
+        assert self.job(world, job_id).state is JobState.CANCELLED
+        world.client.cancel("4000000")
+
+    def test_that_an_empty_script_is_refused(self, world: World) -> None:
+        with pytest.raises(UsageError):
+            world.client.submit("\n", [], [], dict(os.environ))
+
+    def test_that_slurms_own_words_come_with_a_refused_submission(self, world: World) -> None:
+        with pytest.raises(SlurmCommandError, match="not available"):
+            world.submit("--gpus=4000")

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from pollux_slurm.errors import SlurmError
+from pollux_slurm.model import SlurmJob
+from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.slurm.commands import CommandsClient
+from pollux_slurm.slurm.sandbox import Sandbox
+from tests.fakes.slurm import FakeClock, FakeSlurm, fake_node
+from tests.slurm.contract import SlurmClientContract, World
+from tests.waiting import wait_until
+
+SLEEP = "#!/bin/sh\nexec sleep 600\n"
+
+
+@dataclass
+class RealWorld:
+    client: SlurmClient
+    environ: dict[str, str]
+    submitted: list[str] = field(default_factory=list)
+
+    def submit(self, *options: str, script: str = SLEEP) -> str:
+        options = ("--output=/dev/null", *options)
+        self.submitted.append(self.client.submit(script, options, [], self.environ))
+        return self.submitted[-1]
+
+    def wait_for(self, job_id: str, condition: Callable[[SlurmJob], bool], what: str) -> SlurmJob:
+        def fulfilled() -> SlurmJob | None:
+            job = self.client.read_job(job_id)
+            return job if job is not None and condition(job) else None
+
+        found = wait_until(fulfilled, timeout_s=30, what=f"job {job_id} to be {what}", every_s=0.05)
+        assert found is not None
+        return found
+
+    def clean(self) -> None:
+        for job_id in self.submitted:
+            with contextlib.suppress(SlurmError):
+                self.client.cancel(job_id)
+        wait_until(
+            lambda: all(job.state.is_over for job in self.client.snapshot().jobs),
+            timeout_s=30,
+            what="the cancelled jobs to end",
+            every_s=0.05,
+        )
+
+
+@dataclass
+class FakeWorld:
+    client: FakeSlurm
+    clock: FakeClock
+
+    def submit(self, *options: str, script: str = SLEEP) -> str:
+        return self.client.submit(script, options, [], {})
+
+    def wait_for(self, job_id: str, condition: Callable[[SlurmJob], bool], what: str) -> SlurmJob:
+        for _ in range(600):
+            job = self.client.read_job(job_id)
+            if job is not None and condition(job):
+                return job
+            self.clock.advance(0.5)
+        raise AssertionError(f"job {job_id} is not {what}: {job}")
+
+
+class TestCommandsClient(SlurmClientContract):
+    @pytest.fixture
+    def world(self, sandbox: Sandbox) -> Iterator[World]:
+        world = RealWorld(CommandsClient(sandbox.runner()), {**os.environ, **sandbox.env})
+        yield world
+        world.clean()
+
+
+class TestFakeSlurm(SlurmClientContract):
+    @pytest.fixture
+    def world(self) -> World:
+        clock = FakeClock()
+        nodes = [fake_node(name) for name in ("n0", "n1", "n2")]
+        big = fake_node("n3", gpu_type="a100", num_gpus=8, num_cpus=16, memory_mb=16384)
+        return FakeWorld(FakeSlurm([*nodes, big], clock=clock, kill_s=1.0), clock)
