@@ -13,6 +13,8 @@ from pollux_slurm import __version__
 from pollux_slurm.cli.daemon import daemon
 from pollux_slurm.cli.db import app as db
 from pollux_slurm.cli.sandbox import app as sandbox
+from pollux_slurm.cli.sbatch import HELP as SBATCH_HELP
+from pollux_slurm.cli.sbatch import RawCommand, sbatch
 from pollux_slurm.cli.status import status
 from pollux_slurm.errors import PolluxError
 
@@ -42,6 +44,13 @@ def _root(
 
 app.command()(daemon)
 app.command()(status)
+app.command(
+    "sbatch",
+    cls=RawCommand,
+    help=SBATCH_HELP,
+    add_help_option=False,
+    options_metavar="[OPTIONS] SCRIPT [ARGUMENTS]...",
+)(sbatch)
 app.add_typer(db)
 app.add_typer(sandbox)
 

@@ -1,0 +1,116 @@
+"""Take a batch script apart as sbatch does: interpreter, head of comments and directives, body."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from pollux_slurm.errors import UsageError
+
+_MARK = "#SBATCH"
+_FOREIGN_NAME = re.compile(r"#(PBS\s.*-N|BSUB\s.*-J)")
+_BLANKS = " \t\n\v\f"  # as C sees them; Unicode has more
+_SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "ksh93", "mksh", "zsh", "rbash", "busybox"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchScript:
+    """A script in three parts that, put behind each other, give the whole text.
+
+    `interpreter` is the `#!` line, `head` the blank and comment lines behind it, `body` the rest from the
+    first command on; each with its line ends. `directives` are the words of the #SBATCH lines of the head.
+    `names_job` tells that a #PBS or #BSUB line of the head, which sbatch reads too, gives the job its name.
+    """
+
+    interpreter: str
+    head: str
+    body: str
+    directives: tuple[str, ...]
+    names_job: bool
+
+
+def parse_script(text: str, *, source: str) -> BatchScript:
+    """Take a script apart. `source` names it in messages.
+
+    Raises `UsageError` for a text that sbatch or a shell cannot run as a batch script, for an interpreter
+    that is not a POSIX shell (nothing can be exported in it), and for parts of a heterogeneous job.
+    """
+    if "\r\n" in text:
+        raise UsageError(f"{source} has DOS line ends; run: sed -i 's/\\r$//' {source}")
+    # str.splitlines also splits at form feeds and other marks that no shell takes for the end of a line.
+    lines = [line + "\n" for line in text.split("\n")]
+    lines[-1] = lines[-1][:-1]
+    if "\0" in text or not text.startswith("#!"):
+        raise UsageError(
+            f"{source} does not look like a batch script: its first line must be #! and the path of a shell"
+        )
+    _require_shell(lines[0], source)
+    end = 1
+    while end < len(lines) and lines[end].lstrip(_BLANKS)[:1] in ("", "#"):
+        end += 1
+    words: list[str] = []
+    for number, line in enumerate(lines[1:end], start=2):
+        if line.startswith(_MARK):
+            found = directive_words(line[len(_MARK) :])
+            if found in (["hetjob"], ["packjob"]):
+                raise UsageError(
+                    f"{source}, line {number}: a heterogeneous job cannot be adaptive; use plain sbatch"
+                )
+            words.extend(found)
+    return BatchScript(
+        interpreter=lines[0],
+        head="".join(lines[1:end]),
+        body="".join(lines[end:]),
+        directives=tuple(words),
+        names_job=any(_FOREIGN_NAME.match(line) for line in lines[1:end]),
+    )
+
+
+def directive_words(text: str) -> list[str]:
+    """Split what stands behind #SBATCH into words, by sbatch's own rules (measured on 22.05.8).
+
+    Quotes of either kind may begin anywhere in a word and take the blanks between them into it. A backslash
+    takes the next character as it is, in quotes of either kind too, but never a blank outside of them. A `#`
+    outside of quotes ends the line, in the middle of a word too.
+    """
+    words: list[str] = []
+    word: str | None = None
+    quote = ""
+    escaped = False
+    for letter in text.rstrip("\n"):
+        if letter in _BLANKS and not quote:
+            if word is not None:
+                words.append(word)
+            word, escaped = None, False
+        elif escaped:
+            word, escaped = (word or "") + letter, False
+        elif letter == "\\":
+            escaped = True
+        elif quote:
+            if letter == quote:
+                quote = ""
+            else:
+                word = (word or "") + letter
+        elif letter in "\"'":
+            quote, word = letter, word or ""
+        elif letter == "#":
+            break
+        else:
+            word = (word or "") + letter
+    return words if word is None else [*words, word]
+
+
+def _require_shell(first_line: str, source: str) -> None:
+    words: Sequence[str] = first_line[2:].split()
+    if words and PurePosixPath(words[0]).name == "env":
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+    if not words:
+        raise UsageError(f"{source}: its first line names no interpreter; write #!/bin/bash")
+    shell = PurePosixPath(words[0]).name
+    if shell not in _SHELLS:
+        raise UsageError(
+            f"{source} is run by {shell}, not by a POSIX shell: put it into a shell script whose body is "
+            f"`pollux run -- {shell} {source}`, and submit that"
+        )

@@ -1,0 +1,258 @@
+"""The options of sbatch, and how sbatch reads a command line.
+
+The table is the union of what sbatch knows from Slurm 22.05 (its own table, as it hands it to getopt_long)
+to 26.05 (manual pages). It has to tell one thing reliably: which words belong to options, and where the
+script stands. Judging the values stays sbatch's business, and options that the table lacks pass through
+untouched: an unknown `--name=value` is one word, an unknown `--name` or `-x` takes no value.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pollux_slurm.errors import UsageError
+
+
+class Takes(enum.Enum):
+    """What an option takes. An optional value stands in the same word: `--nice=5`, `-koff`."""
+
+    NOTHING = "nothing"
+    OPTIONAL = "optional"
+    VALUE = "value"
+
+
+@dataclass(frozen=True, slots=True)
+class SbatchOption:
+    """One option: `name` without dashes, its letter if it has one, and the variables sbatch reads it from."""
+
+    name: str
+    takes: Takes = Takes.VALUE
+    letter: str = ""
+    variables: tuple[str, ...] = ()
+
+
+def _rows() -> Iterator[SbatchOption]:
+    """Yield the table: name, letter, what it takes, SBATCH_* variables (22.05's manual and later ones)."""
+    value, optional, nothing = Takes.VALUE, Takes.OPTIONAL, Takes.NOTHING
+    for name, letter, takes, *variables in (
+        ("account", "A", value, "SBATCH_ACCOUNT"),
+        ("acctg-freq", "", value, "SBATCH_ACCTG_FREQ"),
+        ("array", "a", value, "SBATCH_ARRAY_INX"),
+        ("batch", "", value, "SBATCH_BATCH"),
+        ("bb", "", value),
+        ("bbf", "", value),
+        ("begin", "b", value),
+        ("chdir", "D", value),
+        ("cluster", "", value),
+        ("cluster-constraint", "", value),
+        ("clusters", "M", value, "SBATCH_CLUSTERS", "SLURM_CLUSTERS"),
+        ("comment", "", value),
+        ("consolidate-segments", "", nothing),  # 25.11
+        ("constraint", "C", value, "SBATCH_CONSTRAINT"),
+        ("container", "", value, "SBATCH_CONTAINER"),
+        ("container-id", "", value, "SBATCH_CONTAINER_ID"),  # 23.02
+        ("container-type", "", value),  # 26.05
+        ("context", "", value),
+        ("contiguous", "", nothing),
+        ("core-spec", "S", value, "SBATCH_CORE_SPEC"),
+        ("cores-per-socket", "", value),
+        ("cpu-freq", "", value),
+        ("cpus-per-gpu", "", value, "SBATCH_CPUS_PER_GPU"),
+        ("cpus-per-task", "c", value, "SBATCH_CPUS_PER_TASK"),
+        ("deadline", "", value),
+        ("delay-boot", "", value, "SBATCH_DELAY_BOOT"),
+        ("dependency", "d", value),
+        ("distribution", "m", value, "SBATCH_DISTRIBUTION"),
+        ("error", "e", value, "SBATCH_ERROR"),
+        ("exclude", "x", value),
+        ("exclusive", "", optional, "SBATCH_EXCLUSIVE"),
+        ("export", "", value, "SBATCH_EXPORT"),
+        ("export-file", "", value),
+        ("extra", "", value),  # 23.02
+        ("extra-node-info", "B", value),
+        ("get-user-env", "", optional, "SBATCH_GET_USER_ENV"),
+        ("gid", "", value),
+        ("gpu-bind", "", value, "SBATCH_GPU_BIND"),
+        ("gpu-freq", "", value, "SBATCH_GPU_FREQ"),
+        ("gpus", "G", value, "SBATCH_GPUS"),
+        ("gpus-per-node", "", value, "SBATCH_GPUS_PER_NODE"),
+        ("gpus-per-socket", "", value),
+        ("gpus-per-task", "", value, "SBATCH_GPUS_PER_TASK"),
+        ("gres", "", value, "SBATCH_GRES"),
+        ("gres-flags", "", value, "SBATCH_GRES_FLAGS"),
+        ("help", "h", nothing),
+        ("hint", "", value, "SBATCH_HINT", "SLURM_HINT"),
+        ("hold", "H", nothing),
+        ("ignore-pbs", "", nothing, "SBATCH_IGNORE_PBS"),
+        ("input", "i", value, "SBATCH_INPUT"),
+        ("job-name", "J", value, "SBATCH_JOB_NAME"),
+        ("kill-on-invalid-dep", "", value),
+        ("licenses", "L", value),
+        ("mail-type", "", value),
+        ("mail-user", "", value),
+        ("mcs-label", "", value),
+        ("mem", "", value, "SBATCH_MEM_PER_NODE"),
+        ("mem-bind", "", value, "SBATCH_MEM_BIND"),
+        ("mem-per-cpu", "", value, "SBATCH_MEM_PER_CPU"),
+        ("mem-per-gpu", "", value, "SBATCH_MEM_PER_GPU"),
+        ("mem-update", "", value),  # 26.05
+        ("mincpus", "", value),
+        ("network", "", value, "SBATCH_NETWORK"),
+        ("nice", "", optional),
+        ("no-kill", "k", optional, "SBATCH_NO_KILL"),
+        ("no-requeue", "", nothing, "SBATCH_NO_REQUEUE"),
+        ("nodefile", "F", value),
+        ("nodelist", "w", value),
+        ("nodes", "N", value),
+        ("ntasks", "n", value),
+        ("ntasks-per-core", "", value),
+        ("ntasks-per-gpu", "", value),
+        ("ntasks-per-node", "", value),
+        ("ntasks-per-socket", "", value),
+        ("ntasks-per-tres", "", value),
+        ("oom-kill-step", "", optional, "SBATCH_OOM_KILL_STEP"),  # 24.05
+        ("open-mode", "", value, "SBATCH_OPEN_MODE"),
+        ("output", "o", value, "SBATCH_OUTPUT"),
+        ("overcommit", "O", nothing, "SBATCH_OVERCOMMIT"),
+        ("oversubscribe", "s", nothing),
+        ("parsable", "", nothing),
+        ("partition", "p", value, "SBATCH_PARTITION"),
+        ("power", "", value, "SBATCH_POWER"),
+        ("prefer", "", value),
+        ("priority", "", value),
+        ("profile", "", value, "SBATCH_PROFILE"),
+        ("propagate", "", optional),
+        ("qos", "q", value, "SBATCH_QOS"),
+        ("quiet", "Q", nothing),
+        ("reboot", "", nothing),
+        ("requeue", "", optional, "SBATCH_REQUEUE"),  # takes =expedite from 25.11
+        ("reservation", "", value, "SBATCH_RESERVATION"),
+        ("resources", "", value),  # 25.05
+        ("resv-ports", "", optional),  # 24.05
+        ("segment", "", value, "SBATCH_SEGMENT_SIZE"),  # 24.05
+        ("signal", "", value, "SBATCH_SIGNAL"),
+        ("sockets-per-node", "", value),
+        ("spread-job", "", nothing, "SBATCH_SPREAD_JOB"),
+        ("spread-segments", "", nothing),  # 25.11
+        ("stepmgr", "", nothing, "SBATCH_STEPMGR"),  # 24.05
+        ("switches", "", value),
+        ("tasks-per-node", "", value),
+        ("test-only", "", nothing),
+        ("thread-spec", "", value, "SBATCH_THREAD_SPEC"),
+        ("threads-per-core", "", value, "SBATCH_THREADS_PER_CORE"),
+        ("time", "t", value, "SBATCH_TIMELIMIT"),
+        ("time-min", "", value),
+        ("tmp", "", value),
+        ("tres-bind", "", value, "SBATCH_TRES_BIND"),  # 23.11
+        ("tres-per-task", "", value, "SBATCH_TRES_PER_TASK"),  # 23.11
+        ("uid", "", value),
+        ("usage", "", nothing),
+        ("use-min-nodes", "", nothing, "SBATCH_USE_MIN_NODES"),
+        ("verbose", "v", nothing, "SBATCH_DEBUG"),
+        ("version", "V", nothing),
+        ("wait", "W", nothing, "SBATCH_WAIT"),
+        ("wait-all-nodes", "", value, "SBATCH_WAIT_ALL_NODES"),
+        ("wckey", "", value, "SBATCH_WCKEY"),
+        ("wrap", "", value),
+    ):
+        yield SbatchOption(name, takes, letter, tuple(variables))
+
+
+SBATCH_OPTIONS: tuple[SbatchOption, ...] = tuple(_rows())
+_ALIASES = {"tasks-per-node": "ntasks-per-node", "cluster": "clusters"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenOption:
+    """An option as it was written. `name` is None for one that is not (unambiguously) in the table.
+
+    `words` are the words it was written with. Of several letters in one word (`-HvN2`) the first option
+    holds the word and the others none, so that joining all `words` gives back what was parsed.
+    """
+
+    name: str | None
+    value: str | None
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedWords:
+    """A command line apart: options, and from the first word on that is none (the script) the `rest`."""
+
+    options: tuple[GivenOption, ...]
+    rest: tuple[str, ...]
+
+
+def parse_words(words: Sequence[str], *, exact: Sequence[SbatchOption] = ()) -> ParsedWords:
+    """Read `words` as getopt_long does for sbatch: options up to the first word that is none, or to `--`.
+
+    `exact` adds options that have no abbreviation. Raises `UsageError` when a last option lacks its value.
+    """
+    options: list[GivenOption] = []
+    position = 0
+    while position < len(words):
+        word = words[position]
+        if word == "--":
+            position += 1
+            break
+        if not word.startswith("-") or word == "-":
+            break
+        following = words[position + 1] if position + 1 < len(words) else None
+        found = [_long(word, following, exact)] if word.startswith("--") else _letters(word, following)
+        options.extend(found)
+        position += len(found[0].words)
+    return ParsedWords(options=tuple(options), rest=tuple(words[position:]))
+
+
+def _long(word: str, following: str | None, exact: Sequence[SbatchOption]) -> GivenOption:
+    written, has_value, value = word[2:].partition("=")
+    name, takes = _resolve(written, exact)
+    if has_value:
+        return GivenOption(name=name, value=value, words=(word,))
+    if takes is Takes.VALUE:
+        if following is None:
+            raise UsageError(f"option --{name or written} needs a value")
+        return GivenOption(name=name, value=following, words=(word, following))
+    return GivenOption(name=name, value=None, words=(word,))
+
+
+def _resolve(written: str, exact: Sequence[SbatchOption]) -> tuple[str | None, Takes]:
+    """Find a long option by its name or an abbreviation of it.
+
+    Of an abbreviation that fits several names only what all of them take is known; sbatch, whose own table
+    may be smaller than this one, decides what it means.
+    """
+    for option in (*exact, *SBATCH_OPTIONS):
+        if option.name == written:
+            return _ALIASES.get(option.name, option.name), option.takes
+    fitting = [option for option in SBATCH_OPTIONS if option.name.startswith(written)] if written else []
+    if len(fitting) == 1:
+        return _ALIASES.get(fitting[0].name, fitting[0].name), fitting[0].takes
+    takes = {option.takes for option in fitting}
+    return None, takes.pop() if len(takes) == 1 else Takes.NOTHING
+
+
+def _letters(word: str, following: str | None) -> list[GivenOption]:
+    """Read a word of one-letter options; the first with a value takes the rest of the word, or the next."""
+    found: list[tuple[str | None, str | None]] = []
+    words: tuple[str, ...] = (word,)
+    for index, letter in enumerate(word[1:], start=1):
+        option = next((known for known in SBATCH_OPTIONS if known.letter == letter), None)
+        takes = option.takes if option is not None else Takes.NOTHING
+        value = word[index + 1 :] or None
+        if takes is Takes.VALUE and value is None:
+            if following is None:
+                raise UsageError(f"option -{letter} needs a value")
+            value = following
+            words = (word, following)
+        found.append(
+            (option.name if option is not None else None, value if takes is not Takes.NOTHING else None)
+        )
+        if takes is not Takes.NOTHING:
+            break
+    return [
+        GivenOption(name=name, value=value, words=words if place == 0 else ())
+        for place, (name, value) in enumerate(found)
+    ]
