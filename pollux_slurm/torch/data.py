@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
@@ -15,11 +15,10 @@ from pollux_slurm.model import BatchChoice, BatchLimits
 from pollux_slurm.torch.batching import StepPlan, first_choice, plan_epoch
 from pollux_slurm.torch.current import current_session
 
-T = TypeVar("T")
 _NOT_SUPPORTED = ("sampler", "batch_sampler")
 
 
-class AdaptiveDataLoader(Generic[T]):
+class AdaptiveDataLoader:
     """Hand each replica its part of every global batch of `batch_size` examples.
 
     Each epoch visits every index of the map-style `dataset` exactly once (but for the examples that
@@ -33,7 +32,7 @@ class AdaptiveDataLoader(Generic[T]):
 
     def __init__(
         self,
-        dataset: Dataset[T],
+        dataset: Dataset[Any],
         batch_size: int = 1,
         shuffle: bool = False,
         *,
@@ -53,7 +52,7 @@ class AdaptiveDataLoader(Generic[T]):
         self._length = len(dataset)  # type: ignore[arg-type]
         self._shuffle, self._drop_last, self._seed = shuffle, drop_last, seed
         self._segment = _Segment()
-        self._inner: DataLoader[T] = DataLoader(dataset, batch_sampler=self._segment, **options)
+        self._inner: DataLoader[Any] = DataLoader(dataset, batch_sampler=self._segment, **options)
         self.dataset, self.batch_size = dataset, batch_size
         self.limits = BatchLimits(initial_batch_size=batch_size)
         self._choice: BatchChoice | None = None
@@ -128,7 +127,7 @@ class AdaptiveDataLoader(Generic[T]):
             passes += len(last.passes)
         return passes
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[Any]:
         loop = self._position.begin_loop(self._session.epoch_key)
         if loop is None:
             # This loop had run to its end before the restart.
@@ -148,7 +147,7 @@ class AdaptiveDataLoader(Generic[T]):
                     self._position.end_loop()
             self._session.end_loop()
 
-    def _run(self, order: torch.Tensor) -> Generator[T, None, bool]:
+    def _run(self, order: torch.Tensor) -> Generator[Any, None, bool]:
         """Yield batches to the end of the order (True), or until the batch size changes (False)."""
         session, position = self._session, self._position
         position.global_batch_size = self.choice.global_batch_size

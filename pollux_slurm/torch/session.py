@@ -100,7 +100,7 @@ class Session:
 
         self._names: Counter[str] = Counter()
         self._models: list[Adaptation] = []
-        self._loops: list[AdaptiveDataLoader[Any]] = []
+        self._loops: list[AdaptiveDataLoader] = []
         self._plan: PassPlan | None = None
         self._progress = _Progress()
         self._clock = StepClock(cuda_instant if self._on_gpu else host_instant)
@@ -211,7 +211,7 @@ class Session:
     # ------------------------------------------------------------------------------------- loops and steps
 
     @contextlib.contextmanager
-    def loop(self, loader: AdaptiveDataLoader[Any]) -> Iterator[None]:
+    def loop(self, loader: AdaptiveDataLoader) -> Iterator[None]:
         """Hold while a loop over `loader` runs. A loop inside of another does not checkpoint."""
         if loader in self._loops:
             raise UsageError("two loops over the same AdaptiveDataLoader cannot run at once")
@@ -227,7 +227,7 @@ class Session:
             self._set_plan(outer_plan)
             self._clock.disturb(num_steps=1)
 
-    def _choose_batch(self, loader: AdaptiveDataLoader[Any]) -> None:
+    def _choose_batch(self, loader: AdaptiveDataLoader) -> None:
         """Choose the batch size anew where it may vary: rank 0 does, for all."""
         if loader.limits.max_batch_size is None or not self._models:
             return
@@ -244,7 +244,7 @@ class Session:
         ):
             self._clock.disturb()
 
-    def begin_pass(self, loader: AdaptiveDataLoader[Any], step: StepPlan, plan: PassPlan) -> None:
+    def begin_pass(self, loader: AdaptiveDataLoader, step: StepPlan, plan: PassPlan) -> None:
         """Tell the models what the coming pass is."""
         del step
         if plan.index == 0:
@@ -263,7 +263,7 @@ class Session:
         """Stamp the end of a pass."""
         self._clock.pass_done()
 
-    def end_step(self, loader: AdaptiveDataLoader[Any], step: StepPlan) -> BatchChoice | None:
+    def end_step(self, loader: AdaptiveDataLoader, step: StepPlan) -> BatchChoice | None:
         """Close a global batch: measure, then let the ranks agree. Returns the batch agreed upon, if any."""
         stepped = [model for model in self._models if model.take_stepped()]
         first = stepped[0] if stepped else None
@@ -296,7 +296,7 @@ class Session:
         """Let the ranks agree once more at the end of a loop, before code that may take long."""
         self._boundary.cross((), proposal=None, wait=True, acts=len(self._loops) == 1)
 
-    def _training(self, loader: AdaptiveDataLoader[Any], model: Adaptation) -> Training:
+    def _training(self, loader: AdaptiveDataLoader, model: Adaptation) -> Training:
         return Training(
             limits=loader.limits,
             statistics=model.noise.statistics(),
@@ -304,7 +304,7 @@ class Session:
             batch=loader.choice,
         )
 
-    def _tell_step(self, loader: AdaptiveDataLoader[Any], model: Adaptation) -> BatchChoice | None:
+    def _tell_step(self, loader: AdaptiveDataLoader, model: Adaptation) -> BatchChoice | None:
         """On rank 0: record what was measured; return the batch that was proposed meanwhile."""
         if self._telemetry is None or self._reporter is None:
             return None

@@ -40,11 +40,11 @@ class CudaInstant:
     __slots__ = ("_event",)
 
     def __init__(self) -> None:
-        self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._event = torch.cuda.Event(enable_timing=True)
         self._event.record()
 
     def is_known(self) -> bool:
-        return bool(self._event.query())  # type: ignore[no-untyped-call]
+        return bool(self._event.query())
 
     def seconds_since(self, earlier: Instant) -> float:
         assert isinstance(earlier, CudaInstant)

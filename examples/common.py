@@ -1,0 +1,134 @@
+"""What the examples need besides training: their options, an emulated device, and an audit of the data."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import pollux_slurm.torch as pt
+
+
+def parse_options(description: str | None, *, epochs: int, target_accuracy: float) -> argparse.Namespace:
+    """Read the options that both examples share."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--epochs", type=int, default=epochs)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--target-accuracy",
+        type=float,
+        default=target_accuracy,
+        help="exit with 1 if the test accuracy at the end is lower (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--emulate-device",
+        type=Device,
+        default=Device("0,0"),
+        metavar="FIXED_S,PER_EXAMPLE_S",
+        help="sleep this long in each pass, as if a device computed: replicas then shorten an epoch",
+    )
+    parser.add_argument("--audit", action="store_true", help="count how often each example was used")
+    parser.add_argument("--result", type=Path, help="write accuracy and audit to this JSON file")
+    return parser.parse_args()
+
+
+class Device:
+    """An emulated device: a pass takes `fixed_s` plus `per_example_s` for each example. Sleeps, no more."""
+
+    def __init__(self, text: str) -> None:
+        try:
+            self.fixed_s, self.per_example_s = (float(part) for part in text.split(","))
+        except ValueError:
+            raise argparse.ArgumentTypeError("expected two numbers, such as 0.01,0.004") from None
+        if not (0 <= self.fixed_s < 3600 and 0 <= self.per_example_s < 3600):
+            raise argparse.ArgumentTypeError("times in seconds, 0 or more")
+
+    def announce(self) -> None:
+        """Say that times are not real ones."""
+        if self.fixed_s or self.per_example_s:
+            say(
+                f"device time is EMULATED: each pass sleeps {self.fixed_s:g} s + {self.per_example_s:g} s "
+                "per example"
+            )
+
+    def compute(self, num_examples: int) -> None:
+        """Take the time that a device would for one pass."""
+        duration_s = self.fixed_s + self.per_example_s * num_examples
+        if duration_s:
+            time.sleep(duration_s)
+
+
+class Audit(pt.State):
+    """Counts how often each example of each epoch went into the model, over all replicas and restarts.
+
+    It is part of the checkpoints, so what a run did after its last one, which is not in the final model, is
+    not in the counts either. `runs` holds the number of replicas of every run.
+    """
+
+    def __init__(self, num_epochs: int, num_examples: int) -> None:
+        self.counts = torch.zeros(num_epochs, num_examples, dtype=torch.int32)
+        self.unsynced = torch.zeros_like(self.counts)
+        self.runs: list[int] = []
+        super().__init__("audit")
+
+    def count(self, epoch: int, indices: torch.Tensor) -> None:
+        """Note that these examples are used in `epoch`."""
+        self.unsynced[epoch].index_add_(0, indices, torch.ones_like(indices, dtype=torch.int32))
+
+    def sync(self) -> None:
+        """Add up what the replicas have counted since the last time."""
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        total = self.unsynced.to(device)
+        dist.all_reduce(total)
+        self.counts += total.cpu()
+        self.unsynced.zero_()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"counts": self.counts, "runs": self.runs}
+
+    def load_state_dict(self, state: Any) -> None:
+        rows = min(len(self.counts), len(state["counts"]))
+        self.counts[:rows] = state["counts"][:rows]
+        self.runs = state["runs"]
+
+    def epochs(self) -> list[dict[str, int]]:
+        """Return, for each epoch, the lowest and the highest count of an example: both must be 1."""
+        return [
+            {"epoch": epoch, "min": int(row.min()), "max": int(row.max())}
+            for epoch, row in enumerate(self.counts)
+        ]
+
+
+def conclude(options: argparse.Namespace, audit: Audit, accuracy: float) -> int:
+    """Print and write the results; return the script's exit code."""
+    audit.sync()
+    epochs = audit.epochs() if options.audit else []
+    exact = sum(epoch["min"] == epoch["max"] == 1 for epoch in epochs)
+    say(f"test accuracy {accuracy:.4f} (wanted {options.target_accuracy:g}) in {len(audit.runs)} run(s)")
+    if options.audit:
+        say(f"audit: {exact} of {len(epochs)} epochs used every example exactly once")
+    if options.result is not None and dist.get_rank() == 0:
+        result = {
+            "accuracy": accuracy,
+            "target_accuracy": options.target_accuracy,
+            "epochs": pt.finished_epochs(),
+            "runs": audit.runs,
+            "restarts": len(audit.runs) - 1,
+            "audit": epochs,
+        }
+        draft = options.result.with_name(f".{options.result.name}.{os.getpid()}")
+        draft.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        draft.replace(options.result)
+    return 0 if accuracy >= options.target_accuracy and exact == len(epochs) else 1
+
+
+def say(text: str) -> None:
+    """Print on the first replica."""
+    if dist.get_rank() == 0:
+        print(text, flush=True)
