@@ -1,7 +1,7 @@
 """The objective: a generalized mean of penalised speedups (Pollux, OSDI 2021, eq. 12-14).
 
 For each job x = f·SPEEDUP + floor; FITNESS_p = (mean of x^p)^(1/p), the geometric mean for p = 0. It grows
-with Σ (x^p − 1)/p, which is Σ log x for p = 0: solvers add these values.
+with Σ x^p/p, for p near 0 with Σ (x^p − 1)/p, which tends to Σ log x: solvers add these values.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ FloatArray = npt.NDArray[np.float64]
 
 def values(objective: Objective, speedups: npt.ArrayLike) -> FloatArray:
     """Return what each penalised speedup (f·SPEEDUP) adds to the sum that the fitness grows with."""
-    log_x = np.log(np.asarray(speedups, dtype=np.float64) + objective.floor)
-    return _powered(log_x, objective.exponent)
+    x = np.asarray(speedups, dtype=np.float64) + objective.floor
+    if abs(objective.exponent) >= 0.5:
+        return np.asarray(x**objective.exponent / objective.exponent, dtype=np.float64)
+    return _powered(np.log(x), objective.exponent)
 
 
 def fitness(objective: Objective, speedups: npt.ArrayLike) -> float:
