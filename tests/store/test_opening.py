@@ -1,0 +1,213 @@
+"""Every way in which a store cannot be opened gets one line that says what to do."""
+
+from __future__ import annotations
+
+import shlex
+import sqlite3
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from pollux_slurm.errors import ConfigError, PolluxError, SchemaVersionError, StoreError, StoreUnavailable
+from pollux_slurm.store import open_agent_store, open_store
+from pollux_slurm.store.opening import reach_database
+from pollux_slurm.store.schema import VERSION_TABLE
+from pollux_slurm.store.url import parse_store_url
+from tests.store.builders import at, registration, report, token_of
+
+
+def refusal(url: str, *, create: bool = False) -> PolluxError:
+    """Return the error that opening raises, and check that it is one line without secrets."""
+    with pytest.raises(PolluxError) as refused:
+        open_store(url, create=create)
+    words = str(refused.value)
+    assert "\n" not in words
+    assert "s3cret" not in words
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("", "not a store URL"),
+        ("/var/lib/pollux.db", "not a store URL"),
+        ("pollux.db", "not a store URL"),
+        ("sqlite://", "in memory"),
+        ("sqlite:///:memory:", "in memory"),
+        ("sqlite://host/path.db", "more than a path"),
+        ("sqlite:////tmp/x.db?mode=ro", "more than a path"),
+        ("sqlite+aiosqlite:////tmp/x.db", "more than a path"),
+        ("sqlite:////tmp/a\0b.db", "NUL"),
+        ("mysql://u:s3cret@h/d", "no store can be kept in 'mysql'"),
+        ("postgres://u:s3cret@h/d", "no store can be kept in 'postgres'"),
+        ("postgresql://u:s3cret@h", "names no database"),
+        ("postgresql+psycopg2://u:s3cret@h/d", "write postgresql://"),
+        ("postgresql//u:s3cret@h/d", "not a store URL"),
+        ("postgresql://u:s3cret@h:port/d", "not a store URL"),
+    ],
+)
+def test_that_a_url_that_makes_no_sense_says_what_to_write(url: str, words: str) -> None:
+    error = refusal(url)
+    assert isinstance(error, ConfigError)
+    assert words in str(error)
+    assert "sqlite:////" in str(error) or "postgresql://" in str(error)
+
+
+def test_that_a_relative_path_is_refused_with_the_absolute_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = refusal("sqlite:///my store.db", create=True)
+    assert isinstance(error, ConfigError)
+    advice = str(error).split("write ")[1]
+    open_store(shlex.split(advice)[0], create=True).close()
+    assert (tmp_path / "my store.db").is_file()
+
+
+@pytest.mark.parametrize("name", ["a b.db", "50%.db", "what?.db", "hash#tag.db", "ünï.db", "'quoted'.db"])
+def test_that_odd_file_names_are_files_like_any(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    url = f"sqlite:///{path}".replace("%", "%25").replace("?", "%3F")
+    store = open_store(url, create=True)
+    store.register_jobs([registration(1)], at=at(0))
+    store.close()
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+def test_that_a_missing_store_names_the_command_that_makes_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/it is not.db"
+    error = refusal(url)
+    assert isinstance(error, SchemaVersionError)
+    assert str(error).endswith(f"pollux db init --store {shlex.quote(url)}")
+    assert list(tmp_path.iterdir()) == [], "looking for a store does not make one"
+    with pytest.raises(SchemaVersionError):
+        open_agent_store(url)
+
+
+def test_that_an_empty_database_names_the_command_that_makes_the_tables(any_empty_url: str) -> None:
+    if any_empty_url.startswith("sqlite"):
+        Path(any_empty_url.removeprefix("sqlite:///")).touch()
+    error = refusal(any_empty_url)
+    assert isinstance(error, SchemaVersionError)
+    assert "no tables yet" in str(error)
+    assert "pollux db init --store " in str(error)
+    assert shlex.split(str(error).split("--store ")[1])[0].split("?")[0].split("@")[-1].split("/")[-1]
+
+
+@pytest.mark.parametrize(
+    ("version", "ending"), [("0000", "pollux db init|pollux db upgrade"), ("9999", "pip install --upgrade")]
+)
+def test_that_another_schema_names_the_command_to_type(
+    any_store_url: str, version: str, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pollux_slurm.store import opening
+
+    if version == "0000":  # this release has no predecessor yet: let it have one
+        monkeypatch.setattr(opening, "REVISIONS", ("0000", *opening.REVISIONS))
+    set_version(any_store_url, version)
+    try:
+        error = refusal(any_store_url)
+        assert isinstance(error, SchemaVersionError)
+        if version == "0000":
+            assert f"pollux db upgrade --store {shlex.quote(shown(any_store_url))}" in str(error)
+            assert str(error).endswith(shlex.quote(shown(any_store_url)))
+        else:
+            assert str(error).endswith("pip install --upgrade pollux-slurm")
+        with pytest.raises(SchemaVersionError):
+            open_agent_store(any_store_url)
+    finally:
+        set_version(any_store_url, "0001")
+
+
+def shown(url: str) -> str:
+    return str(parse_store_url(url))
+
+
+def set_version(url: str, version: str) -> None:
+    database = reach_database(parse_store_url(url), create=False)
+    with database.write() as connection:
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = :v"), {"v": version})
+    database.close()
+
+
+def test_that_what_is_not_a_database_is_said_to_be_none(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("these are my notes, not a database, and there are enough of them to tell\n" * 20)
+    before = path.read_bytes()
+    for create in (False, True):
+        error = refusal(f"sqlite:///{path}", create=create)
+        assert isinstance(error, StoreError)
+        assert "not an SQLite database" in str(error)
+    assert path.read_bytes() == before
+
+
+def test_that_a_folder_is_not_taken_for_a_file(tmp_path: Path) -> None:
+    assert "is a folder" in str(refusal(f"sqlite:///{tmp_path}", create=True))
+
+
+def test_that_a_missing_folder_names_the_command_that_makes_it(tmp_path: Path) -> None:
+    error = refusal(f"sqlite:///{tmp_path}/a/b/pollux.db", create=True)
+    assert str(error).endswith(f"mkdir -p {tmp_path}/a/b")
+
+
+def test_that_a_file_in_the_way_of_the_folder_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "folder" in str(refusal(f"sqlite:///{tmp_path}/file/pollux.db", create=True))
+
+
+def test_that_a_new_store_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "pollux.db"
+    store = open_store(f"sqlite:///{path}", create=True)
+    store.register_jobs([registration(1)], at=at(0))
+    modes = {entry.name: stat.S_IMODE(entry.stat().st_mode) for entry in tmp_path.iterdir()}
+    store.close()
+    assert modes == {"pollux.db": 0o600, "pollux.db-wal": 0o600, "pollux.db-shm": 0o600}
+
+
+def test_that_foreign_tables_are_not_built_upon(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE jobs (something TEXT)")
+    connection.close()
+    error = refusal(f"sqlite:///{path}", create=True)
+    assert "holds a table 'jobs' that pollux did not make" in str(error)
+
+
+def test_that_a_store_that_exists_is_opened_by_create_with_its_data(any_empty_url: str) -> None:
+    for _ in range(2):
+        store = open_store(any_empty_url, create=True)
+        store.register_jobs([registration(1)], at=at(0))
+        assert len(store.jobs()) == 1
+        store.close()
+
+
+def test_that_closing_twice_is_no_error(any_store_url: str) -> None:
+    store = open_store(any_store_url)
+    store.close()
+    store.close()
+
+
+def test_that_the_agents_door_reports_and_polls(any_store_url: str) -> None:
+    store, agent = open_store(any_store_url), open_agent_store(any_store_url)
+    store.register_jobs([registration(1)], at=at(0))
+    agent.report(token_of(1), report(1), at=at(1))
+    assert agent.poll(token_of(1), 0, at=at(2)).checkpoint_request is None
+    assert not hasattr(agent, "register_jobs")
+    agent.close()
+    store.close()
+
+
+def test_that_a_missing_driver_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    error = refusal("postgresql://user:s3cret@localhost/pollux")
+    assert "pip install 'pollux-slurm[postgres]'" in str(error)
+
+
+def test_that_a_server_that_does_not_answer_may_do_so_later(tmp_path: Path) -> None:
+    pytest.importorskip("psycopg")
+    error = refusal(f"postgresql://user:s3cret@/pollux?host={tmp_path}")
+    assert isinstance(error, StoreUnavailable)
+    assert "cannot be reached" in str(error)
