@@ -82,7 +82,8 @@ def parse_job(content: Mapping[str, Any]) -> JobEntry:
     num_cpus = fields.number("cpus") or 0
     num_nodes = max(fields.number("node_count") or 1, 1)
     requested_gpus = max(request.num_gpus, allocation.num_gpus)
-    memory_per_node_mb = fields.number("memory_per_node")
+    # 24.11 fills this in for a job with --mem-per-gpu, too, once it runs.
+    memory_per_node_mb = fields.number("memory_per_node") if request.memory_per_gpu_mb is None else None
     job = SlurmJob(
         job_id=job_id,
         name=fields.text("name", ""),

@@ -41,6 +41,7 @@ from pollux_slurm.slurm.sandbox_files import (
     layout_of,
     plan_nodes,
     search_path,
+    slurm_release,
     write_files,
 )
 
@@ -102,6 +103,7 @@ class Sandbox:
                 running = _running_sandbox(layout, surroundings)
                 if running is not None:
                     return running
+                release = slurm_release(programs[CONTROLLER])
                 for _ in range(_TRIES):
                     ports = free_ports(1 + sum(group.num_nodes for group in groups), picker)
                     nodes = plan_nodes(groups, ports[1:])
@@ -111,6 +113,7 @@ class Sandbox:
                         controller_port=ports[0],
                         kill_wait_s=kill_wait_s,
                         slurmd_timeout_s=slurmd_timeout_s,
+                        release=release,
                         template_dir=template_dir,
                     )
                     sandbox = cls(

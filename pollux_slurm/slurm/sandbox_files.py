@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 import socket
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,6 +187,18 @@ def find_programs(environ: Mapping[str, str]) -> dict[str, str]:
     return {program: place for program, place in found.items() if place is not None}
 
 
+def slurm_release(slurmctld: str) -> tuple[int, int]:
+    """Return (major, minor) of an installed slurmctld."""
+    try:
+        done = subprocess.run([slurmctld, "-V"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SandboxError(f"{slurmctld} cannot be run: {error}") from None
+    match = re.search(r"([0-9]+)\.([0-9]+)", done.stdout)
+    if match is None:
+        raise SandboxError(f"{slurmctld} -V names no release: {(done.stdout + done.stderr).strip()[:120]!r}")
+    return int(match[1]), int(match[2])
+
+
 def free_ports(count: int, generator: random.Random) -> list[int]:
     """Return ports that nobody listens on now, in random order, so that neighbours rarely pick the same."""
     found: list[int] = []
@@ -226,9 +239,13 @@ def write_files(
     controller_port: int,
     kill_wait_s: int,
     slurmd_timeout_s: int,
+    release: tuple[int, int],
     template_dir: Path | None = None,
 ) -> None:
-    """Make the folders anew, with slurm.conf, gres.conf, a munge key of their own and the fake GPUs."""
+    """Make the folders anew, with slurm.conf, gres.conf, a munge key of their own and the fake GPUs.
+
+    `release` is that of the Slurm that will read the files, such as `(22, 5)`.
+    """
     clear(layout, keep_logs=False)
     for folder in (layout.etc_dir, layout.log_dir, layout.run_dir, layout.device_dir, layout.spool_dir):
         folder.mkdir()
@@ -244,7 +261,10 @@ def write_files(
         "kill_wait_s": kill_wait_s,
         "slurmd_timeout_s": slurmd_timeout_s,
     }
-    for file in (layout.slurm_conf, layout.etc_dir / "gres.conf"):
+    names = ["slurm.conf", "gres.conf"]
+    if release >= (23, 2):  # refuses to start slurmd without; 22.05 refuses to start it with
+        names.append("cgroup.conf")
+    for file in (layout.etc_dir / name for name in names):
         file.write_text(
             render(f"{file.name}.j2", override_dir=template_dir, **values).rstrip() + "\n", encoding="utf-8"
         )
