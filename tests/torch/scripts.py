@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,7 @@ def train(
     autoscale: tuple[int, int, int, bool] | None = None,
     clip: float | None = None,
     num_workers: int = 0,
+    pause_s: float = 0.0,
 ) -> dict[str, Any]:
     """Train; after `stop_after` steps of this process every rank gets the SIGTERM that Slurm sends."""
     pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None)
@@ -99,6 +101,7 @@ def train(
                 seen.add(epoch, session._progress.num_steps, indices.tolist())
                 losses["sum"] += loss.item() * len(inputs)
                 losses["count"] += len(inputs)
+            time.sleep(pause_s)
             num_steps += 1
             if num_steps == stop_after:
                 os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,150 @@
+"""Real ranks with a real store: reports, checkpoint requests, waiting, stopping, leftovers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.store.contract import RunPhase, Store
+from tests.store.builders import plan, registration, token_of
+from tests.torch import scripts
+from tests.torch.ranks import Run, start
+from tests.torch.test_resume import assert_same_training
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.torch
+
+MANY_EPOCHS = 100_000
+
+
+class Job:
+    """One job with a token file, a checkpoint directory and a registered row in the store."""
+
+    def __init__(self, directory: Path, store: Store, url: str) -> None:
+        self.directory, self.store = directory, store
+        self.checkpoints = directory / "job"
+        self.checkpoints.mkdir()
+        token = directory / "token"
+        token.write_text(token_of(1))
+        token.chmod(0o600)
+        self.env = {
+            "POLLUX_TOKEN_FILE": str(token),
+            "POLLUX_STORE_URL": url,
+            "POLLUX_AGENT_REPORT_INTERVAL_S": "0.3",
+            "POLLUX_AGENT_POLL_INTERVAL_S": "0.1",
+        }
+        registered = registration(1)
+        store.register_jobs([registered], at=registered.submitted_at)
+
+    def start(self, num_ranks: int, num_epochs: int, restart: int, *more: Any) -> Run:
+        arguments = (str(self.checkpoints), num_epochs, 16, *more)
+        return start(
+            self.directory, num_ranks, scripts.train, *arguments, env=self.env, restart_count=restart
+        )
+
+    def request(self, restart: int) -> int:
+        move = plan(self.store, 1, from_restart_count=restart)
+        assert self.advance(move.id, Step.PLANNED, Step.CHECKPOINT_REQUESTED)
+        return move.id
+
+    def advance(self, request: int, expected: Step, step: Step) -> bool:
+        at = registration(1).submitted_at
+        return self.store.advance_reallocation(request, step, expected=expected, at=at, reason="a test's")
+
+    def step_of(self, request: int) -> Step:
+        return next(move.step for move in self.store.reallocations() if move.id == request)
+
+    def await_phase(self, phase: RunPhase, run_number: int = 0) -> None:
+        def reached() -> bool:
+            runs = {run.run_number: run.phase for run in self.store.run_history("1")}
+            return runs.get(run_number) is phase
+
+        wait_until(reached, timeout_s=40, what=f"run {run_number} to be {phase}")
+
+
+@pytest.fixture
+def job(tmp_path: Path, store: Store, store_url: str) -> Job:
+    return Job(tmp_path, store, store_url)
+
+
+def test_that_a_requested_checkpoint_is_confirmed_and_the_ranks_wait_to_be_stopped(job: Job) -> None:
+    run = job.start(2, MANY_EPOCHS, 0)
+    job.await_phase(RunPhase.TRAINING)
+    request = job.request(0)
+    wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=30, what="confirmation")
+    job.await_phase(RunPhase.WAITING)
+    files = scripts.checkpoints(job.checkpoints)
+    run.terminate()
+    assert run.wait() == [143, 143], run.output()
+    # Nothing was trained or written after the confirmed checkpoint.
+    assert scripts.checkpoints(job.checkpoints) == files
+
+
+def test_that_a_job_moved_by_request_ends_as_if_it_had_never_moved(job: Job) -> None:
+    reference = start(job.directory, 1, scripts.train, None, 40, 16).succeed()[0]
+    run = job.start(3, 40, 0, None, "sgd", None, None, 0, 0.02)
+    job.await_phase(RunPhase.TRAINING)
+    request = job.request(0)
+    wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=30, what="confirmation")
+    assert job.advance(request, Step.CHECKPOINTED, Step.REQUEUED)
+    run.terminate()
+    assert run.wait() == [143] * 3, run.output()
+    for result in job.start(2, 40, 1).succeed():
+        assert result["run_number"] == 1
+        assert_same_training(result, reference)
+    job.await_phase(RunPhase.FINISHED, run_number=1)
+
+
+def test_that_training_goes_on_when_the_request_is_withdrawn(job: Job) -> None:
+    run = job.start(2, MANY_EPOCHS, 0)
+    job.await_phase(RunPhase.TRAINING)
+    request = job.request(0)
+    job.await_phase(RunPhase.WAITING)
+    waited_at = job.store.run_history("1")[0].num_steps
+    assert job.advance(request, Step.CHECKPOINTED, Step.ROLLED_BACK)
+    job.await_phase(RunPhase.TRAINING)
+    wait_until(
+        lambda: job.store.run_history("1")[0].num_steps > waited_at, timeout_s=30, what="further steps"
+    )
+    run.terminate()
+    assert run.wait() == [143, 143], run.output()
+
+
+def test_that_a_leftover_run_neither_writes_nor_goes_on(job: Job) -> None:
+    leftover = job.start(2, MANY_EPOCHS, 0)
+    job.await_phase(RunPhase.TRAINING)
+    leftover.signal(signal.SIGSTOP)
+    run = job.start(1, MANY_EPOCHS, 1)
+    job.await_phase(RunPhase.TRAINING, run_number=1)
+    leftover.signal(signal.SIGCONT)
+    assert leftover.wait() == [1, 1]
+    assert "SupersededRunError" in leftover.output()
+    run.terminate()
+    assert run.wait() == [143], run.output()
+    assert {name.split("-")[0] for name in scripts.checkpoints(job.checkpoints)} == {"000001"}
+
+
+def test_that_reports_tell_model_progress_and_shape(job: Job) -> None:
+    run = job.start(2, MANY_EPOCHS, 0, None, "sgd", (64, 4, 16, True))
+
+    def told() -> Any:
+        record = job.store.job("1")
+        ready = record.model is not None and record.model.throughput is not None
+        return record if ready and record.model.statistics is not None and record.sample is not None else None
+
+    record = wait_until(told, timeout_s=40, what="a fitted model")
+    assert record.model.limits.initial_batch_size == 16
+    assert record.model.limits.max_batch_size == 64
+    assert record.model.max_gpus_seen == 2
+    assert record.run.gpus_per_node == (2,)
+    assert record.run.first_step_s > 0
+    assert record.sample.total_epochs == MANY_EPOCHS
+    assert record.sample.progress > 0
+    run.terminate()
+    assert run.wait() == [143, 143], run.output()
+    assert os.listdir(job.checkpoints / "runs") == ["000000.json"]
