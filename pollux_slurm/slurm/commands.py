@@ -198,10 +198,10 @@ class CommandsClient:
         start = self._start_time(entry)
         size = shape_update(shape, entry)
         if not shape.nodes:
-            self._update(job_id, entry.address, {**size, "StartTime": _slurm_time(start)})
+            self._update_pending(job_id, entry.address, {**size, "StartTime": _slurm_time(start)})
             return
         parked = max(start, self._wall_clock().timestamp() + _PARKED_S)
-        self._update(job_id, entry.address, {**size, "StartTime": _slurm_time(parked)})
+        self._update_pending(job_id, entry.address, {**size, "StartTime": _slurm_time(parked)})
         unparked = {"StartTime": _slurm_time(start)}
         self._expect(job_id, JobState.PENDING, to="name its nodes")
         try:
@@ -277,6 +277,14 @@ class CommandsClient:
                 f"job {job_id} is {peek.state.value}, not {state.value}: cannot {to}; nothing was changed"
             )
         return peek
+
+    def _update_pending(self, job_id: str, address: str, fields: Mapping[str, str]) -> None:
+        """Update a job; `JobStateError` if it was refused because the job is not PENDING any more."""
+        try:
+            self._update(job_id, address, fields)
+        except SlurmCommandError:
+            self._expect(job_id, JobState.PENDING, to="reshape it")  # its reason says more than Slurm's
+            raise
 
     def _update(self, job_id: str, address: str, fields: Mapping[str, str]) -> None:
         pairs = [f"{key}={value}" for key, value in fields.items()]

@@ -1,0 +1,260 @@
+"""What Slurm does to a job without the client's guards, and that the guards keep it from that.
+
+Each hazard is first made to bite with plain scontrol: a guard against nothing would look just as green.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.errors import JobStateError, SlurmError
+from pollux_slurm.model import Allocation, JobShape, JobState, SlurmJob
+from pollux_slurm.slurm.commands import CommandsClient
+from pollux_slurm.slurm.runner import CommandResult, CommandRunner
+from pollux_slurm.slurm.sandbox import Sandbox
+from tests.waiting import wait_until
+
+TWO_NODES = ("--nodes=2", "--gpus=8", "--nodelist=n0,n1")
+BOTH = Allocation.of({"n0": 4, "n1": 4})
+
+
+class Cluster:
+    """The client, plain scontrol, and jobs that are cancelled in the end."""
+
+    def __init__(self, sandbox: Sandbox, directory: Path) -> None:
+        self.runner = sandbox.runner()
+        self.client = CommandsClient(self.runner)
+        self.environ = {**os.environ, **sandbox.env}
+        self.directory = directory
+        self.submitted: list[str] = []
+
+    def scontrol(self, *arguments: str) -> CommandResult:
+        return self.runner.run("scontrol", *arguments)
+
+    def start(self, *options: str, script: str = "#!/bin/sh\nexec sleep 600\n") -> str:
+        job_id = self.submit(*options, script=script)
+        self.wait_for(job_id, lambda job: job.state is JobState.RUNNING, "RUNNING")
+        return job_id
+
+    def submit(self, *options: str, script: str = "#!/bin/sh\nexec sleep 600\n") -> str:
+        given = (f"--output={self.directory}/%j.log", *options)
+        self.submitted.append(self.client.submit(script, given, [], self.environ))
+        return self.submitted[-1]
+
+    def job(self, job_id: str) -> SlurmJob:
+        job = self.client.read_job(job_id)
+        assert job is not None
+        return job
+
+    def wait_for(self, job_id: str, condition: Callable[[SlurmJob], bool], what: str) -> SlurmJob:
+        def fulfilled() -> SlurmJob | None:
+            job = self.job(job_id)
+            return job if condition(job) else None
+
+        found = wait_until(fulfilled, timeout_s=30, what=f"job {job_id} to be {what}", every_s=0.02)
+        assert found is not None
+        return found
+
+    def wait_pending(self, job_id: str) -> SlurmJob:
+        return self.wait_for(job_id, lambda job: job.state is JobState.PENDING, "PENDING")
+
+    def wait_not_pending(self, job_id: str) -> SlurmJob:
+        return self.wait_for(job_id, lambda job: job.state is not JobState.PENDING, "started")
+
+    def clean(self) -> None:
+        for job_id in self.submitted:
+            with contextlib.suppress(SlurmError):
+                self.client.cancel(job_id)
+        wait_until(
+            lambda: all(job.state.is_over for job in self.client.snapshot().jobs),
+            timeout_s=30,
+            what="the cancelled jobs to end",
+        )
+
+
+@pytest.fixture
+def cluster(sandbox: Sandbox, tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(sandbox, tmp_path)
+    yield made
+    made.clean()
+
+
+def just_after_a_full_second() -> None:
+    """Wait for the wall clock's next second, so that what follows happens within it."""
+    second = int(time.time())
+    while int(time.time()) == second:
+        threading.Event().wait(0.005)
+
+
+class Meddler(CommandRunner):
+    """A runner that lets another hand act just before one command is sent."""
+
+    __slots__ = ("act", "before")
+
+    def run(self, command: str, *arguments: str, **options: object) -> CommandResult:
+        act = getattr(self, "act", None)
+        if act is not None and self.before in (command, *arguments):
+            object.__setattr__(self, "act", None)
+            act()
+        return super().run(command, *arguments, **options)  # type: ignore[arg-type]
+
+
+def meddled(cluster: Cluster, *, before: str, act: Callable[[], None]) -> CommandsClient:
+    runner = Meddler(environ=cluster.runner.environ)
+    object.__setattr__(runner, "act", act)
+    object.__setattr__(runner, "before", before)
+    return CommandsClient(runner)
+
+
+# --------------------------------------------------------------------------- a running job and its nodes
+
+
+@pytest.mark.parametrize("change", ["ReqNodeList=n0", "NumNodes=1"])
+def test_that_naming_fewer_nodes_shrinks_a_running_job_and_kills_its_tasks(
+    cluster: Cluster, change: str
+) -> None:
+    script = '#!/bin/sh\nsrun sh -c \'touch "$0/$SLURMD_NODENAME.up"; sleep 600\' "$1"\n'
+    job_id = cluster.client.submit(
+        script,
+        [f"--output={cluster.directory}/%j.log", *TWO_NODES],
+        [str(cluster.directory)],
+        cluster.environ,
+    )
+    cluster.submitted.append(job_id)
+    files = [cluster.directory / f"{node}.up" for node in ("n0", "n1")]
+    wait_until(lambda: all(file.exists() for file in files), timeout_s=30, what="both tasks to start")
+
+    # Slurm refuses updates for a moment after a start ("DB index is being set, try again").
+    wait_until(
+        lambda: cluster.scontrol("update", f"JobId={job_id}", change).exit_code == 0,
+        timeout_s=10,
+        what="Slurm to accept the update",
+    )
+
+    shrunk = cluster.wait_for(job_id, lambda job: job.allocation.num_nodes == 1, "on one node")
+    assert shrunk.state is JobState.RUNNING
+    assert shrunk.allocation == Allocation.of({"n0": 4})
+    log = cluster.directory / f"{job_id}.log"
+    wait_until(lambda: "n1" in log.read_text(), timeout_s=10, what="srun to complain about the task on n1")
+
+
+def test_that_even_an_update_that_slurm_refuses_shrinks_a_running_job(cluster: Cluster) -> None:
+    """Why `reshape` must not name nodes in the update that carries the guard."""
+    job_id = cluster.start(*TWO_NODES)
+    update = ("update", f"JobId={job_id}", "MinCPUsNode=1", "StartTime=now+2", "ReqNodeList=n0")
+    answer = wait_until(
+        lambda: "DB index" not in (given := cluster.scontrol(*update)).complaint and given,
+        timeout_s=10,
+        what="Slurm to look at the update",
+    )
+    assert answer.exit_code != 0
+    assert cluster.job(job_id).allocation == Allocation.of({"n0": 4})
+
+
+def test_that_reshape_does_not_touch_a_job_that_another_hand_started_meanwhile(cluster: Cluster) -> None:
+    """Between the client's look at the job and its update, somebody releases the job and it starts."""
+    job_id = cluster.submit("--hold", *TWO_NODES)
+
+    def release_and_wait() -> None:
+        cluster.client.release(job_id)
+        cluster.wait_for(job_id, lambda job: job.state is JobState.RUNNING, "RUNNING")
+
+    client = meddled(cluster, before="update", act=release_and_wait)
+    with pytest.raises(JobStateError, match=job_id):
+        client.reshape(job_id, JobShape(num_gpus=1, nodes=("n0",)))
+    job = cluster.job(job_id)
+    assert (job.state, job.allocation) == (JobState.RUNNING, BOTH)
+
+
+def test_that_a_job_released_between_the_two_updates_of_reshape_does_not_start(cluster: Cluster) -> None:
+    job_id = cluster.submit("--hold", *TWO_NODES)
+    client = meddled(cluster, before="ReqNodeList=n2", act=lambda: cluster.client.release(job_id))
+    client.reshape(job_id, JobShape(num_gpus=2, nodes=("n2",)))
+    job = cluster.wait_for(job_id, lambda job: job.state is JobState.RUNNING, "RUNNING")
+    assert job.allocation == Allocation.of({"n2": 2})
+
+
+# ------------------------------------------------------------------------------------- a running job held
+
+
+def test_that_scontrol_holds_a_running_job_so_that_it_waits_after_its_next_requeue(cluster: Cluster) -> None:
+    job_id = cluster.start("--gpus=1")
+    assert cluster.scontrol("hold", job_id).exit_code == 0
+    wait_until(
+        lambda: cluster.scontrol("requeue", job_id).exit_code == 0, timeout_s=10, what="Slurm to requeue it"
+    )
+    assert cluster.wait_pending(job_id).held
+
+
+def test_that_hold_does_not_touch_a_job_that_started_meanwhile(cluster: Cluster) -> None:
+    job_id = cluster.submit("--begin=now+600", "--gpus=1")
+
+    def start() -> None:
+        cluster.scontrol("update", f"JobId={job_id}", "StartTime=now")
+        cluster.wait_for(job_id, lambda job: job.state is JobState.RUNNING, "RUNNING")
+
+    client = meddled(cluster, before="update", act=start)
+    with pytest.raises(JobStateError, match=job_id):
+        client.hold(job_id)
+    wait_until(
+        lambda: cluster.scontrol("requeue", job_id).exit_code == 0, timeout_s=10, what="Slurm to requeue it"
+    )
+    assert not cluster.wait_pending(job_id).held
+
+
+# -------------------------------------------------------------------------- a start within a job's own kill
+
+
+def test_that_a_start_within_the_second_of_the_kill_loses_the_job(cluster: Cluster) -> None:
+    """slurmctld then says: Killing non-startable batch JobId=...: Job credential revoked (22.05.8)."""
+    for _ in range(5):
+        job_id = cluster.start("--gpus=1")
+        just_after_a_full_second()
+        cluster.scontrol("requeuehold", job_id)
+        cluster.wait_pending(job_id)
+        cluster.scontrol("update", f"JobId={job_id}", "StartTime=now")
+        cluster.scontrol("release", job_id)
+        cluster.wait_not_pending(job_id)
+        job = cluster.wait_for(
+            job_id, lambda job: job.state.is_over or job.state is JobState.RUNNING, "settled"
+        )
+        if job.state is JobState.RUNNING:  # it may run for a moment before it is lost
+            with contextlib.suppress(AssertionError):
+                job = wait_until(
+                    lambda job_id=job_id: (seen := cluster.job(job_id)).state.is_over and seen,  # type: ignore[misc]
+                    timeout_s=3,
+                    what="the job to be lost",
+                )
+        if job.state is JobState.FAILED:
+            assert job.exit_code == 1
+            return
+    pytest.fail("no job was lost in five tries: is the guard still needed?")
+
+
+def test_that_reshape_keeps_every_job_it_starts_again(cluster: Cluster) -> None:
+    """Eight jobs at once, killed just after a full second, as the hazard needs it."""
+    jobs = [cluster.submit("--gpus=1") for _ in range(8)]
+    for job_id in jobs:
+        cluster.wait_for(job_id, lambda job: job.state is JobState.RUNNING, "RUNNING")
+    just_after_a_full_second()
+    for job_id in jobs:
+        cluster.client.requeue_hold(job_id)
+    for job_id in jobs:
+        cluster.wait_pending(job_id)
+        cluster.client.reshape(job_id, JobShape(num_gpus=1))
+        cluster.client.release(job_id)
+    for job_id in jobs:
+        job = cluster.wait_not_pending(job_id)
+        assert (job.state, job.restart_count) == (JobState.RUNNING, 1)
+    # A lost job is over within a second of its start; ask once more after one.
+    started = max(cluster.job(job_id).started_at for job_id in jobs)  # type: ignore[type-var]
+    assert started is not None
+    wait_until(lambda: time.time() > started.timestamp() + 1.5, timeout_s=5, what="a second to pass")
+    assert {cluster.job(job_id).state for job_id in jobs} == {JobState.RUNNING}
