@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 from pollux_slurm import __version__
 from pollux_slurm.cli.daemon import daemon
 from pollux_slurm.cli.db import app as db
+from pollux_slurm.cli.run import run
 from pollux_slurm.cli.sandbox import app as sandbox
 from pollux_slurm.cli.sbatch import HELP as SBATCH_HELP
 from pollux_slurm.cli.sbatch import RawCommand, sbatch
@@ -44,6 +45,7 @@ def _root(
 
 app.command()(daemon)
 app.command()(status)
+app.command(context_settings={"allow_interspersed_args": False})(run)
 app.command(
     "sbatch",
     cls=RawCommand,
