@@ -19,6 +19,7 @@ at whatever price: in its target, else in its old shape, else with its minimum o
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,10 @@ class _Case:
     @property
     def id(self) -> str:
         return self.reallocation.slurm_job_id
+
+    def at(self, step: Step) -> _Case:
+        """Return the case with its reallocation moved on to `step`, as the journal now has it."""
+        return dataclasses.replace(self, reallocation=dataclasses.replace(self.reallocation, step=step))
 
 
 class Enactor:
@@ -121,7 +126,7 @@ class Enactor:
     def _planned(self, case: _Case, book: GpuBook) -> None:
         reallocation = case.reallocation
         if not reallocation.moves_running:
-            self._start_reshaping_pending(case)
+            self._start_reshaping_pending(case, book)
             return
         if self._roll_back_if_moved_on(case):
             return
@@ -135,14 +140,14 @@ class Enactor:
         elif case.age_s > self._config.start_timeout_s + self._config.checkpoint_timeout_s:
             self._move(reallocation, Step.ROLLED_BACK, "the GPUs did not become free in time")
 
-    def _start_reshaping_pending(self, case: _Case) -> None:
+    def _start_reshaping_pending(self, case: _Case, book: GpuBook) -> None:
         job = case.job
         if job is None or job.state is not JobState.PENDING:
             self._move(case.reallocation, Step.ROLLED_BACK, "the job did not wait in the queue any more")
         elif job.held:
             self._move(case.reallocation, Step.ROLLED_BACK, "the job is held by somebody else")
         elif self._move(case.reallocation, Step.RESHAPED):
-            self._hold_pending_and_reshape(case)
+            self._reshaped(case.at(Step.RESHAPED), book)
 
     def _checkpoint_requested(self, case: _Case, book: GpuBook) -> None:
         if self._roll_back_if_moved_on(case):
@@ -201,11 +206,8 @@ class Enactor:
         assert job is not None
         was_requeued = job.restart_count > reallocation.from_restart_count
         if job.state is JobState.PENDING and was_requeued:
-            # Not held: somebody released it by hand within the second. It has to be held to be reshaped.
-            if not job.held:
-                self._command(lambda: self._slurm.hold(case.id))
             if self._move(reallocation, Step.RESHAPED):
-                self._reshape_or_way_back(case)
+                self._reshaped(case.at(Step.RESHAPED), book)
         elif job.state is JobState.RUNNING and was_requeued:
             self._move(reallocation, Step.ROLLED_BACK, "the job was started again by another hand")
         elif job.state is JobState.RUNNING:
@@ -224,14 +226,11 @@ class Enactor:
             # For a pending job: Slurm started it before it was held. For a requeued one: another hand did.
             self._move(case.reallocation, Step.ROLLED_BACK, "the job started before it was reshaped")
         elif job.state is JobState.PENDING:
-            self._hold_pending_and_reshape(case)
-
-    def _hold_pending_and_reshape(self, case: _Case) -> None:
-        # To hold first makes the rest free of races: Slurm refuses to hold a job that has started.
-        assert case.job is not None
-        if not case.job.held:
-            self._command(lambda: self._slurm.hold(case.id))
-        self._reshape_or_way_back(case)
+            if not job.held:
+                # To hold it first makes the rest free of races: Slurm refuses to hold a job that has started.
+                # A requeued job found like this was released by hand within the second.
+                self._command(lambda: self._slurm.hold(case.id))
+            self._reshape_or_way_back(case)
 
     def _reshape_or_way_back(self, case: _Case) -> None:
         """Reshape the held job to its target, else to what it had, else to its minimum anywhere; release."""
@@ -303,16 +302,17 @@ class Enactor:
     def _running(self, case: _Case, book: GpuBook) -> None:
         """Compare what the job got with the plan, and wait for its first step there."""
         reallocation, job = case.reallocation, case.job
-        if self._has_stepped(case):
+        is_running = job is not None and job.state is JobState.RUNNING
+        if job is not None and is_running and job.allocation != reallocation.target:
+            reason = reallocation.reason or f"got {job.allocation} instead of {reallocation.target}"
+            self._move(reallocation, Step.FAILED, reason)
+        elif self._has_stepped(case):
             self._move(reallocation, Step.CONFIRMED)
         elif self._fail_if_over(case):
             return
-        elif job is None or job.state is not JobState.RUNNING:
+        elif not is_running:
             state = job.state.value if job else "gone"
             self._move(reallocation, Step.FAILED, f"the job is {state} before its first step")
-        elif job.allocation != reallocation.target:
-            reason = reallocation.reason or f"got {job.allocation} instead of {reallocation.target}"
-            self._move(reallocation, Step.FAILED, reason)
         elif not reallocation.moves_running:
             # It had never run: there is no step to compare with and nothing that it could have lost.
             self._move(reallocation, Step.CONFIRMED)

@@ -152,7 +152,7 @@ class Daemon:
                 next_round = self._monotonic() + self._config.interval_s
                 self.round()
                 while not self._stop.is_set() and (left := next_round - self._monotonic()) > 0:
-                    self._tick()
+                    self.tick()
                     self._stop.wait(min(self._config.tick_s, left))
             self._settle_before_stop()
         finally:
@@ -165,7 +165,7 @@ class Daemon:
                 return self._skip("lease", LeaseLostError("another daemon holds the lease"))
             result = self.round()
             deadline = self._monotonic() + self._longest_reallocation_s
-            while not self._stop.is_set() and self._monotonic() < deadline and self._tick():
+            while not self._stop.is_set() and self._monotonic() < deadline and self.tick():
                 self._stop.wait(self._config.tick_s)
             self._settle_before_stop()
             return result
@@ -183,7 +183,7 @@ class Daemon:
             + config.first_report_timeout_s
         )
 
-    def _tick(self) -> int:
+    def tick(self) -> int:
         """Advance what is in flight; return how many reallocations are open. A failure waits for the next."""
         if self._config.shadow:
             return 0
@@ -205,7 +205,7 @@ class Daemon:
             deadline = self._monotonic() + self._config.requeue_timeout_s
             pause = threading.Event()
             while self._enactor.holds_a_job() and self._monotonic() < deadline:
-                self._tick()
+                self.tick()
                 pause.wait(self._config.tick_s)
         except PolluxError as error:
             _log.warning("stopped with reallocations open; the next daemon goes on with them: %s", error)

@@ -1,0 +1,350 @@
+"""The journaled steps: the way there, every way back, and a crash at any instant."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable
+from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.store import open_store
+from tests.daemon.world import World
+from tests.fakes.slurm import fake_node
+
+MUTATING = {
+    "requeue_hold",
+    "hold",
+    "reshape",
+    "release",
+    "register_jobs",
+    "observe_jobs",
+    "record_round",
+    "plan_reallocation",
+    "advance_reallocation",
+}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.store.close()
+
+
+def started(world: World, *, gpus: int = 1, **options: Any) -> str:
+    """Submit a job and let it report its first steps."""
+    job_id = world.submit(gpus=gpus, **options)
+    world.settle(world.daemon(), seconds=8)
+    assert world.job(job_id).state is JobState.RUNNING
+    return job_id
+
+
+def last(world: World, job_id: str) -> tuple[Step, str | None]:
+    move = world.store.reallocations(job_id)[-1]
+    return move.step, move.reason
+
+
+def test_that_a_running_job_gets_its_new_place_through_every_step(world: World) -> None:
+    job_id = started(world)
+    world.targets = {job_id: {"n0": 2, "n1": 2}}
+    world.settle(world.daemon(), seconds=20)
+    assert world.job(job_id).allocation == Allocation.of({"n0": 2, "n1": 2})
+    (move,) = world.store.reallocations(job_id)
+    ends = (Step.ROLLED_BACK, Step.FAILED)
+    assert [step for step, _ in move.times] == [step for step in Step if step not in ends]
+    assert world.job(job_id).restart_count == 1
+    record = world.store.job(job_id)
+    assert (record.num_restarts, record.allocation) == (1, Allocation.of({"n0": 2, "n1": 2}))
+    assert record.mean_restart_delay_s is not None
+    assert record.mean_restart_delay_s > 2
+
+
+def test_that_nothing_is_requeued_without_a_confirmed_checkpoint(world: World) -> None:
+    job_id = started(world)
+    world.agents[job_id].answers = False
+    world.targets = {job_id: {"n0": 4}}
+    world.settle(world.daemon(), until=lambda: bool(world.store.reallocations()), seconds=10)
+    world.targets = {}
+    world.settle(world.daemon(), seconds=30)
+    step, reason = last(world, job_id)
+    assert (step, reason) == (Step.ROLLED_BACK, "no checkpoint was confirmed in 20 s")
+    assert world.job(job_id).restart_count == 0
+    assert ("requeue_hold", job_id) not in world.slurm.calls
+
+
+def test_that_the_owner_may_allow_to_go_on_without_confirmation(world: World) -> None:
+    job_id = started(world, allow_unconfirmed=True)
+    world.agents[job_id].answers = False
+    world.targets = {job_id: {"n0": 4}}
+    world.settle(world.daemon(), seconds=60)
+    assert world.job(job_id).allocation == Allocation.of({"n0": 4})
+
+
+def test_that_a_waiting_job_is_reshaped_where_it_waits(world: World) -> None:
+    blocker = world.neighbour(gpus=4), world.neighbour(gpus=4)
+    job_id = world.submit(gpus=4)
+    world.targets = {job_id: {"n1": 2}}
+    world.settle(world.daemon(), seconds=10)
+    assert world.job(job_id).state is JobState.PENDING
+    assert not world.job(job_id).held
+    world.slurm.finish(blocker[1])
+    world.settle(world.daemon(), seconds=10)
+    assert world.job(job_id).allocation == Allocation.of({"n1": 2})
+    step, _ = last(world, job_id)
+    assert (step, world.job(job_id).restart_count) == (Step.CONFIRMED, 0)
+
+
+def test_that_a_waiting_job_that_starts_first_is_not_shrunk(world: World) -> None:
+    """The hazard: an update with fewer nodes shrinks a running job at once. To hold it first must fail."""
+    blocker = world.neighbour(gpus=4), world.neighbour(gpus=4)
+    job_id = world.submit(gpus=4)
+    world.targets = {job_id: {"n1": 2}}
+
+    def make_room() -> None:
+        world.slurm.finish(blocker[0])
+        world.slurm.snapshot()  # time for Slurm to start what waits
+
+    world.slurm.before["hold"] = make_room
+    daemon = world.daemon()
+    daemon.round()
+    world.targets = {}
+    world.settle(daemon, seconds=8)
+    assert world.job(job_id).allocation == Allocation.of({"n0": 4})
+    step, reason = last(world, job_id)
+    assert (step, reason) == (Step.ROLLED_BACK, "the job started before it was reshaped")
+    assert ("reshape", job_id) not in world.slurm.calls
+
+
+def test_that_growth_waits_for_the_gpus_that_shrinking_frees(world: World) -> None:
+    small, big = started(world, gpus=1), started(world, gpus=3)
+    assert world.job(big).allocation == Allocation.of({"n0": 3})
+    world.targets = {big: {"n0": 1}, small: {"n0": 3}}
+    world.settle(world.daemon(), seconds=40)
+    assert world.job(small).allocation == Allocation.of({"n0": 3})
+    assert world.job(big).allocation == Allocation.of({"n0": 1})
+    grown, shrunk = world.store.reallocations(small)[-1], world.store.reallocations(big)[-1]
+    assert shrunk.entered_at(Step.REQUEUED) <= grown.entered_at(Step.CHECKPOINT_REQUESTED)  # type: ignore[operator]
+
+
+def test_that_two_jobs_can_swap_places(world: World) -> None:
+    one, two = started(world, gpus=4), started(world, gpus=4)
+    world.targets = {one: {"n1": 4}, two: {"n0": 4}}
+    world.settle(world.daemon(), seconds=60)
+    assert world.job(one).allocation == Allocation.of({"n1": 4})
+    assert world.job(two).allocation == Allocation.of({"n0": 4})
+
+
+def test_that_gpus_taken_before_the_requeue_roll_the_move_back(world: World) -> None:
+    job_id = started(world)
+    world.targets = {job_id: {"n0": 4}}
+    daemon = world.daemon()
+    daemon.round()
+    world.neighbour(gpus=2)
+    world.targets = {}
+    world.settle(daemon, seconds=8)
+    step, _ = last(world, job_id)
+    assert step is Step.ROLLED_BACK
+    assert world.job(job_id).restart_count == 0
+
+
+def test_that_gpus_taken_after_the_requeue_still_let_the_job_run(world: World) -> None:
+    job_id = started(world)
+    world.targets = {job_id: {"n0": 4}}
+    world.slurm.before["release"] = lambda: world.neighbour(gpus=2)
+    world.settle(world.daemon(), until=lambda: bool(world.store.reallocations()), seconds=8)
+    world.targets = {}
+    world.settle(world.daemon(), seconds=40)
+    step, reason = last(world, job_id)
+    assert step is Step.FAILED
+    assert reason is not None
+    assert reason.startswith("did not start in its new shape")
+    assert world.job(job_id).state is JobState.RUNNING
+    assert world.job(job_id).allocation.num_gpus == 1
+
+
+def test_that_a_shape_that_slurm_refuses_brings_the_job_back_to_its_old_one(world: World) -> None:
+    job_id = started(world, gpus=2)
+    world.targets = {job_id: {"n1": 4}}
+    world.slurm.fail("reshape", SlurmCommandError("Requested node configuration is not available"))
+    world.settle(world.daemon(), until=lambda: bool(world.store.reallocations()), seconds=8)
+    world.targets = {}
+    world.settle(world.daemon(), seconds=30)
+    step, reason = last(world, job_id)
+    assert step is Step.FAILED
+    assert reason is not None
+    assert "Requested node configuration" in reason
+    assert world.job(job_id).allocation == Allocation.of({"n0": 2})
+
+
+@pytest.mark.parametrize("method", ["requeue_hold", "hold", "reshape", "release"])
+def test_that_a_silent_slurmctld_only_delays(world: World, method: str) -> None:
+    job_id = started(world)
+    world.targets = {job_id: {"n1": 4}}
+    world.slurm.fail(method, SlurmUnavailable("socket timed out"))
+    world.settle(world.daemon(), seconds=40)
+    assert world.job(job_id).allocation == Allocation.of({"n1": 4})
+    assert last(world, job_id)[0] is Step.CONFIRMED
+
+
+def test_that_a_job_held_by_hand_after_its_release_stays_held(world: World) -> None:
+    world.neighbour(gpus=4)
+    job_id = started(world)
+    world.targets = {job_id: {"n1": 2}}
+    daemon = world.daemon()
+
+    def released() -> bool:
+        moves = world.store.open_reallocations()
+        return bool(moves) and moves[0].step is Step.RELEASED
+
+    world.settle(daemon, until=released, seconds=20)
+    world.slurm.hold(job_id)
+    world.settle(daemon, seconds=20)
+    assert world.job(job_id).held
+    assert last(world, job_id) == (Step.FAILED, "the job was held by another hand")
+
+
+def test_that_a_cancelled_job_closes_the_journal(world: World) -> None:
+    job_id = started(world)
+    world.targets = {job_id: {"n1": 2}}
+    world.slurm.before["reshape"] = lambda: world.slurm.cancel(job_id)
+    world.settle(world.daemon(), seconds=20)
+    assert last(world, job_id) == (Step.FAILED, "the job is cancelled")
+    assert world.store.job(job_id).state is JobState.CANCELLED
+    assert world.open_moves() == 0
+
+
+def test_that_a_job_requeued_by_another_hand_is_not_requeued_again(world: World) -> None:
+    job_id = started(world)
+    world.agents[job_id].answers = False
+    world.targets = {job_id: {"n1": 2}}
+    daemon = world.daemon()
+    world.settle(daemon, until=lambda: bool(world.store.reallocations()), seconds=8)
+    world.slurm.requeue_hold(job_id)
+    world.slurm.clock.advance(1)  # type: ignore[attr-defined]
+    world.slurm.release(job_id)
+    world.targets = {}
+    world.settle(daemon, seconds=10)
+    assert last(world, job_id)[0] is Step.ROLLED_BACK
+    assert world.slurm.calls.count(("requeue_hold", job_id)) == 1
+
+
+def test_that_a_job_that_goes_on_training_after_its_checkpoint_is_left_alone(world: World) -> None:
+    """The agent gives up waiting when no daemon is alive; the next one must not kill what it did since."""
+    job_id = started(world)
+    world.targets = {job_id: {"n1": 2}}
+    daemon = world.daemon()
+    world.settle(daemon, until=lambda: bool(world.store.open_reallocations()), seconds=8)
+    daemon.tick()
+    world.clock.advance(0.5)
+    world.agents[job_id].act()
+    (move,) = world.store.open_reallocations()
+    assert move.step is Step.CHECKPOINTED
+    world.agents[job_id].answers = False  # from now on it reports that it trains
+    world.clock.advance(0.5)
+    world.agents[job_id].act()
+    world.targets = {}
+    world.settle(world.daemon(), seconds=4)
+    step, reason = last(world, job_id)
+    assert (step, reason) == (Step.ROLLED_BACK, "the job went on training after its checkpoint")
+    assert world.job(job_id).restart_count == 0
+
+
+class Killed(BaseException):
+    """The daemon's process is gone at this instant."""
+
+
+class KilledAt:
+    """Passes calls on, and dies just before the `at`-th call that changes anything."""
+
+    def __init__(self, target: Any, counter: Iterator[int], at: int) -> None:
+        self._target, self._counter, self._at = target, counter, at
+
+    def __getattr__(self, name: str) -> Any:
+        method: Callable[..., Any] = getattr(self._target, name)
+        if name not in MUTATING:
+            return method
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if next(self._counter) == self._at:
+                raise Killed
+            return method(*args, **kwargs)
+
+        return call
+
+
+def test_that_a_daemon_killed_at_any_call_leaves_a_job_that_runs_and_no_move_open(tmp_path: Path) -> None:
+    """One job grows and another is reshaped in the queue; the daemon dies once, at each call in turn."""
+    empty = tmp_path / "empty.db"
+    open_store(f"sqlite:///{empty}", create=True).close()
+    for at in itertools.count():
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        shutil.copy(empty, folder / "pollux.db")
+        world = World(folder)
+        running = started(world)
+        world.neighbour(gpus=1)  # so that the waiting job never fits in the shape it was submitted in
+        world.neighbour(gpus=4)
+        waiting = world.submit(gpus=4)
+        world.targets = {running: {"n0": 2}, waiting: {"n0": 1}}
+        wanted = ((running, 2), (waiting, 1))
+        counter = itertools.count()
+        mortal = world.daemon(
+            slurm=KilledAt(world.slurm, counter, at),  # type: ignore[arg-type]
+            store=KilledAt(world.store, counter, at),  # type: ignore[arg-type]
+        )
+
+        def is_done(world: World = world, wanted: tuple[tuple[str, int], ...] = wanted) -> bool:
+            placed = all(world.job(job_id).allocation.num_gpus == gpus for job_id, gpus in wanted)
+            return placed and not world.open_moves()
+
+        died = False
+        try:
+            world.settle(mortal, until=is_done, seconds=60)
+        except Killed:
+            died = True
+            world.settle(world.daemon(), until=is_done, seconds=60)
+        for job_id, gpus in wanted:
+            job = world.job(job_id)
+            assert (job.state, job.held) == (JobState.RUNNING, False), f"call {at}"
+            assert job.allocation == Allocation.of({"n0": gpus}), f"call {at}"
+            assert job.restart_count == (1 if job_id == running else 0), f"call {at}"
+        assert world.open_moves() == 0
+        world.store.close()
+        if not died:
+            assert at > 20, "too few calls were tried"
+            break
+
+
+def test_that_a_daemon_that_lost_its_lease_gives_no_command(world: World) -> None:
+    job_id = started(world)
+    world.targets = {job_id: {"n1": 2}}
+    asleep = world.daemon(owner="asleep")
+    asleep.round()
+    world.store.release_lease("d")
+    asleep.round()
+    world.clock.advance(11)
+    assert world.store.acquire_lease("awake", ttl_s=1000, at=world.clock())
+    before = len(world.slurm.calls)
+    asleep.tick()
+    commands = {name for name, _ in world.slurm.calls[before:]}
+    assert not commands & {"requeue_hold", "hold", "reshape", "release"}
+
+
+def test_that_a_node_that_drains_under_a_planned_move_rolls_it_back(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.slurm.nodes["n2"] = fake_node("n2")
+    job_id = started(world)
+    world.targets = {job_id: {"n2": 4}}
+    daemon = world.daemon()
+    daemon.round()
+    world.slurm.set_node("n2", available=False, state="drained")
+    world.targets = {}
+    world.settle(daemon, seconds=8)
+    assert last(world, job_id)[0] is Step.ROLLED_BACK
+    world.store.close()

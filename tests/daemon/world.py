@@ -1,0 +1,163 @@
+"""A small world for the daemon: Slurm in memory, a real SQLite store, agents that answer, one clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pollux_slurm.config import DaemonConfig
+from pollux_slurm.daemon.loop import Daemon
+from pollux_slurm.errors import StaleRunError, UnknownJobError
+from pollux_slurm.model import Allocation, Decision, JobDecision, JobState, JobTerms, Problem, SlurmJob
+from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.slurm.terms import encode_comment
+from pollux_slurm.store import open_store
+from pollux_slurm.store.contract import CheckpointConfirmation, Report, RunPhase, Store
+from pollux_slurm.store.tokens import hash_token
+from tests.daemon.builders import MODEL
+from tests.fakes.slurm import FakeClock, FakeSlurm, fake_node
+
+CONFIG = DaemonConfig(
+    interval_s=4,
+    checkpoint_timeout_s=20,
+    requeue_timeout_s=30,
+    start_timeout_s=20,
+    first_report_timeout_s=40,
+    lease_ttl_s=10,
+)
+
+
+class Agent:
+    """What runs inside a job: it reports, and saves itself when it is asked, if it `answers`."""
+
+    def __init__(self, world: World, job_id: str, token: str) -> None:
+        self.world, self.job_id, self.token = world, job_id, token
+        self.answers = True
+        self.reports = True
+        self._sequence = 0
+        self._confirmed: int | None = None
+
+    def act(self) -> None:
+        job = self.world.job(self.job_id)
+        if job.state is not JobState.RUNNING or not self.reports:
+            return
+        run, at = job.restart_count, self.world.clock()
+        try:
+            request = self.world.store.poll(self.token, run, at=at).checkpoint_request
+            new = request is not None and self.answers and request != self._confirmed
+            self._sequence += 1
+            self.world.store.report(
+                self.token,
+                Report(
+                    run_number=run,
+                    restart_count=run,
+                    sequence=self._sequence,
+                    phase=RunPhase.WAITING if request and self.answers else RunPhase.TRAINING,
+                    gpus_per_node=tuple(gpus for _, gpus in job.allocation.gpus_by_node),
+                    model=MODEL,
+                    throughput=100.0,
+                    efficiency=0.9,
+                    num_steps=5,
+                    first_step_s=3.0,
+                    checkpoint=CheckpointConfirmation(request_id=request, blocked_s=0.5, size_bytes=1000)
+                    if new
+                    else None,
+                ),
+                at=at,
+            )
+            self._confirmed = request if new else self._confirmed
+        except (UnknownJobError, StaleRunError):
+            return
+
+
+class World:
+    """Jobs, nodes, daemon. `targets` is what the next rounds decide, by job."""
+
+    def __init__(self, tmp_path: Path, *, nodes: int = 2, kill_s: float = 0.2) -> None:
+        self.clock = FakeClock()
+        self.slurm = FakeSlurm([fake_node(f"n{i}") for i in range(nodes)], clock=self.clock, kill_s=kill_s)
+        url = f"sqlite:///{tmp_path}/pollux.db"
+        self.store: Store = open_store(url, create=not (tmp_path / "pollux.db").exists())
+        self.agents: dict[str, Agent] = {}
+        self.targets: Mapping[str, dict[str, int]] = {}
+        self.stop = threading.Event()
+
+    def daemon(
+        self,
+        *,
+        slurm: SlurmClient | None = None,
+        store: Store | None = None,
+        owner: str = "d",
+        shadow: bool = False,
+    ) -> Daemon:
+        return Daemon(
+            slurm=slurm or self.slurm,
+            store=store or self.store,
+            config=CONFIG if not shadow else DaemonConfig(interval_s=4, shadow=True),
+            owner=owner,
+            wall_clock=self.clock,
+            monotonic=lambda: self.clock.now.timestamp(),
+            stop=self.stop,
+            decide=self.decide,
+        )
+
+    def decide(self, problem: Problem) -> Decision:
+        """Give each job what `targets` says, else what it has."""
+        return Decision(
+            jobs=tuple(
+                JobDecision(
+                    job_id=job.job_id,
+                    allocation=job.current
+                    if job.pinned or job.job_id not in self.targets
+                    else Allocation.of(self.targets[job.job_id]),
+                    speedup=1.0,
+                    goodput=None,
+                    penalty=1.0,
+                    batch=None,
+                    bound_by="nothing",
+                    runner_up=None,
+                    runner_up_speedup=None,
+                )
+                for job in problem.jobs
+            ),
+            fitness=1.0,
+            solver="test",
+        )
+
+    def submit(self, *, gpus: int = 1, token: str | None = None, allow_unconfirmed: bool = False) -> str:
+        token = token or f"token-{len(self.agents)}"
+        terms = JobTerms(
+            token_sha256=hash_token(token), min_gpus=1, max_gpus=8, allow_unconfirmed=allow_unconfirmed
+        )
+        options = [f"--gpus={gpus}", "--cpus-per-gpu=1", "--mem-per-gpu=100"]
+        options.append(f"--comment={encode_comment('', terms)}")
+        job_id = self.slurm.submit("#!/bin/sh\n", options, [], {})
+        self.agents[job_id] = Agent(self, job_id, token)
+        return job_id
+
+    def neighbour(self, *, gpus: int) -> str:
+        """Submit a job that has nothing to do with us."""
+        return self.slurm.submit("#!/bin/sh\n", [f"--gpus={gpus}"], [], {})
+
+    def job(self, job_id: str) -> SlurmJob:
+        job = self.slurm.read_job(job_id)
+        assert job is not None
+        return job
+
+    def settle(
+        self, daemon: Daemon, *, until: Callable[[], bool] = lambda: False, seconds: float = 90
+    ) -> None:
+        """Let time pass in half seconds: agents act, the daemon ticks, a round comes every four seconds."""
+        for half in range(int(seconds * 2)):
+            if until():
+                return
+            for agent in self.agents.values():
+                agent.act()
+            if half % 8 == 0:
+                daemon.round()
+            daemon.tick()
+            self.clock.advance(0.5)
+
+    def open_moves(self) -> int:
+        return len(self.store.open_reallocations())
