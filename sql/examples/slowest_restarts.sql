@@ -1,0 +1,16 @@
+-- Which restarts since a day cost the most, and where did the time go?
+SELECT slurm_job_id,
+       user_name,
+       planned_at,
+       source_gpus,
+       target_gpus,
+       checkpoint_s,
+       slurm_s,
+       launch_s,
+       total_s
+FROM reallocation_history
+WHERE step = 'confirmed'
+  AND moves_running
+  AND planned_at >= '2026-01-01'
+ORDER BY total_s DESC
+LIMIT 20

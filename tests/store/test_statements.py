@@ -1,0 +1,150 @@
+"""A round takes as many statements for 300 jobs as for 3, and each finds its rows by an index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from pollux_slurm.model import JobState
+from pollux_slurm.store import open_store
+from pollux_slurm.store.contract import Store
+from pollux_slurm.store.schema import Base
+from tests.store.builders import (
+    Step,
+    advance,
+    at,
+    decision_of,
+    observation,
+    plan,
+    problem_of,
+    registration,
+    report,
+    token_of,
+)
+
+
+def engine_of(store: Store) -> Engine:
+    return store._database.engine  # type: ignore[attr-defined,no-any-return]
+
+
+@contextmanager
+def statements_of(store: Store) -> Iterator[list[str]]:
+    """Gather the statements that are sent while the block runs."""
+    sent: list[str] = []
+
+    def gather(_connection, _cursor, statement, _parameters, _context, _many) -> None:  # type: ignore[no-untyped-def]
+        sent.append(statement)
+
+    engine = engine_of(store)
+    event.listen(engine, "before_cursor_execute", gather)
+    try:
+        yield sent
+    finally:
+        event.remove(engine, "before_cursor_execute", gather)
+
+
+def fill(store: Store, jobs: int) -> None:
+    """Give each of `jobs` jobs a run, a model, an allocation, a decision and reallocations."""
+    numbers = range(1, jobs + 1)
+    store.register_jobs([registration(n) for n in numbers], at=at(0))
+    store.observe_jobs([observation(n, gpus={"n0": 1, f"n{n}": 1}) for n in numbers], at=at(1))
+    store.record_round(problem_of([*numbers]), decision_of([*numbers]), shadow=False, at=at(2))
+    for n in numbers:
+        store.report(token_of(n), report(1), at=at(3))
+        if n % 10 == 1:  # a transaction each: enough of them to be seen
+            moved = plan(store, n, seconds=4)
+            advance(store, moved, (Step.REQUEUED, 5), (Step.RUNNING, 6), (Step.CONFIRMED, 7))
+            plan(store, n, seconds=8)
+    assert len(store.active_jobs()) == jobs
+
+
+ROUND: dict[str, Callable[[Store, list[int]], object]] = {
+    "active_jobs": lambda store, numbers: store.active_jobs(),
+    "open_reallocations": lambda store, numbers: store.open_reallocations(),
+    "observe_jobs, nothing new": lambda store, numbers: store.observe_jobs(
+        [observation(n, gpus={"n0": 1, f"n{n}": 1}) for n in numbers], at=at(20)
+    ),
+    "observe_jobs, all moved": lambda store, numbers: store.observe_jobs(
+        [observation(n, gpus={"n9": 2}) for n in numbers], at=at(21)
+    ),
+    "observe_jobs, all over": lambda store, numbers: store.observe_jobs(
+        [observation(n, JobState.COMPLETED, ended_at=at(22)) for n in numbers], at=at(22)
+    ),
+    "register_jobs, known": lambda store, numbers: store.register_jobs(
+        [registration(n) for n in numbers], at=at(23)
+    ),
+    "register_jobs, new": lambda store, numbers: store.register_jobs(
+        [registration(n + 1000) for n in numbers], at=at(24)
+    ),
+    "register_jobs, numbers used again": lambda store, numbers: store.register_jobs(
+        [
+            registration(
+                n + 1000, user_id=7, terms={"token_sha256": registration(n + 5000).terms.token_sha256}
+            )
+            for n in numbers
+        ],
+        at=at(25),
+    ),
+    "record_round": lambda store, numbers: store.record_round(
+        problem_of(numbers), decision_of(numbers), shadow=False, at=at(26)
+    ),
+    "jobs": lambda store, numbers: store.jobs(),
+}
+
+
+def test_that_the_number_of_statements_does_not_grow_with_the_jobs(any_store_url: str) -> None:
+    counts: dict[int, dict[str, int]] = {}
+    store = open_store(any_store_url)
+    for jobs in (3, 300):
+        counts[jobs] = {}
+        fill(store, jobs)
+        for name, call in ROUND.items():
+            with statements_of(store) as sent:
+                call(store, list(range(1, jobs + 1)))
+            counts[jobs][name] = len(sent)
+        wipe(store)
+    store.close()
+    assert counts[300] == counts[3]
+    assert max(counts[3].values()) <= 20
+
+
+def wipe(store: Store) -> None:
+    with store._database.write() as connection:  # type: ignore[attr-defined]
+        for table in reversed(Base.metadata.sorted_tables):
+            connection.execute(table.delete())
+
+
+@pytest.mark.parametrize("call", ["report", "poll"])
+def test_that_an_agents_call_is_a_handful_of_statements(any_store: Store, call: str) -> None:
+    any_store.register_jobs([registration(1)], at=at(0))
+    any_store.report(token_of(1), report(1), at=at(1))
+    with statements_of(any_store) as sent:
+        if call == "report":
+            any_store.report(token_of(1), report(2), at=at(2))
+        else:
+            any_store.poll(token_of(1), 0, at=at(2))
+    assert len(sent) <= (8 if call == "report" else 4), sent
+
+
+def test_that_a_round_reads_no_history_in_sqlite(store: Store) -> None:
+    """Only the job table may be scanned; every history is entered by an index."""
+    fill(store, 3)
+    with statements_of(store) as sent:
+        store.active_jobs()
+        store.poll(token_of(1), 0, at=at(30))
+        store.report(token_of(1), report(2), at=at(30))
+    plans = []
+    with store._database.read() as connection:  # type: ignore[attr-defined]
+        for statement in sent:
+            if statement.startswith("SELECT"):
+                values = tuple("1" for _ in range(statement.count("?")))
+                rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
+                plans += [row[3] for row in rows]
+    assert len(plans) > 30
+    histories = ("goodput_samples", "model_versions", "decisions", "decision_nodes", "runs", "run_nodes")
+    scanned = [p for p in plans if p.startswith("SCAN") and any(p.split()[1] == h for h in histories)]
+    assert scanned == []
