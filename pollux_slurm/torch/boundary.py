@@ -97,13 +97,11 @@ class Boundary:
         *,
         proposal: BatchChoice | None,
         wait: bool,
-        acts: bool = True,
     ) -> tuple[BatchChoice | None, bool]:
         """Exchange, then act. Returns the batch all ranks agreed to use from now on (None: as before), and
         whether training stood still.
 
-        `wait` also finishes this boundary's own exchange (at the end of a loop). `acts` is False inside of
-        another loop, where no consistent state exists to be saved.
+        `wait` also finishes this boundary's own exchange (at the end of a loop).
         """
         agreement = Agreement(models=models)
         values = self._flags(proposal)
@@ -114,8 +112,6 @@ class Boundary:
         if wait:
             self._absorb(flags, self.control.drain())
         self._pending = agreement
-        if not acts:
-            return None, False
         return flags.batch, self._act(flags)
 
     def _flags(self, proposal: BatchChoice | None) -> list[float]:

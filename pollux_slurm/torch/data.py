@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice, BatchLimits
-from pollux_slurm.torch.batching import StepPlan, first_choice, plan_epoch
+from pollux_slurm.torch.batching import PassPlan, StepPlan, first_choice, plan_epoch
 from pollux_slurm.torch.current import current_session
 
 _NOT_SUPPORTED = ("sampler", "batch_sampler")
@@ -56,6 +56,7 @@ class AdaptiveDataLoader:
         self.dataset, self.batch_size = dataset, batch_size
         self.limits = BatchLimits(initial_batch_size=batch_size)
         self._choice: BatchChoice | None = None
+        self._plan: PassPlan | None = None
         self._position = _Position(name or self._session.next_name("loader"), self._length)
         self._session.register(self._position)
 
@@ -112,7 +113,7 @@ class AdaptiveDataLoader:
     @property
     def is_padding(self) -> bool:
         """True while this replica's batch is a stand-in that belongs to no example of its own."""
-        return self._session.is_padding
+        return self._plan is not None and self._plan.is_padding
 
     def __len__(self) -> int:
         """Return how many batches an epoch has for each replica at the present batch size."""
@@ -134,18 +135,17 @@ class AdaptiveDataLoader:
             return
         order = self._order(loop)
         with self._session.loop(self):
-            is_over = False
             try:
-                while not is_over:
-                    is_over = yield from self._run(order)
+                while not (yield from self._run(order)):
+                    pass
             except GeneratorExit:
                 # The script left the loop with break: as far as it is concerned, the loop is done.
-                is_over = True
+                self._position.leave_loop(has_stepped=self._session.has_open_step)
                 raise
             finally:
-                if is_over:
-                    self._position.end_loop()
-            self._session.end_loop()
+                self._plan = None
+            self._position.end_loop()
+            self._session.end_loop(self)
 
     def _run(self, order: torch.Tensor) -> Generator[Any, None, bool]:
         """Yield batches to the end of the order (True), or until the batch size changes (False)."""
@@ -164,10 +164,12 @@ class AdaptiveDataLoader:
         batches = iter(self._inner)
         for step in steps():
             for plan in step.passes:
-                session.begin_pass(self, step, plan)
-                yield next(batches)
-                session.end_pass()
-            position.start = step.end
+                session.begin_pass(self, plan)
+                batch = next(batches)
+                self._plan = plan
+                yield batch
+                session.end_pass(self)
+            position.advance(step.end)
             chosen = session.end_step(self, step)
             if chosen is not None and self.choose(chosen):
                 return False
@@ -210,34 +212,52 @@ class _Segment(Sampler[list[int]]):
 class _Position:
     """Where one loader stands, as its checkpointed state.
 
-    `loops_done` counts the loops over the loader that ended within `epoch`; `start` is the position in the
-    order of the loop under way, between steps.
+    `_loops_done` counts the loops over the loader that ended within `_epoch`; `start` is the position in the
+    order of the loop under way, between steps. What a checkpoint said is taken up when its epoch comes.
     """
 
     def __init__(self, name: str, length: int) -> None:
         self.name, self._length = name, length
         self._epoch: int | None = None
         self._loops_done, self._loops_begun = 0, 0
+        self._restored: dict[str, Any] | None = None
         self.start = 0
         self.global_batch_size: int | None = None
 
     def begin_loop(self, epoch: int) -> int | None:
         """Return the number of the loop that begins within `epoch`; None if it was done before a restart."""
-        if epoch != self._epoch:
+        if self._restored is not None and self._restored["epoch"] == epoch:
+            self._epoch, self._loops_begun = epoch, 0
+            self._loops_done, self.start = self._restored["loops_done"], self._restored["start"]
+            self._restored = None
+        elif epoch != self._epoch:
             self._epoch, self._loops_done, self._loops_begun, self.start = epoch, 0, 0, 0
         loop = self._loops_begun
         self._loops_begun += 1
         return None if loop < self._loops_done else loop
+
+    def advance(self, position: int) -> None:
+        """Put the loop under way at `position`: a step was taken."""
+        self.start = position
 
     def end_loop(self) -> None:
         """Count the loop under way as done."""
         self._loops_done += 1
         self.start = 0
 
+    def leave_loop(self, *, has_stepped: bool) -> None:
+        """Count the loop under way as done, unless it took no step: the script only looked at a batch."""
+        if has_stepped or self.start > 0:
+            self.end_loop()
+        else:
+            self._loops_begun -= 1
+
     def sync(self) -> None:
         """Nothing to do: every replica stands at the same place."""
 
     def state_dict(self) -> dict[str, Any]:
+        if self._restored is not None:
+            return self._restored
         return {
             "length": self._length,
             "epoch": self._epoch,
@@ -249,6 +269,5 @@ class _Position:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state["length"] != self._length:
             raise ValueError(f"the dataset had {state['length']} examples and now has {self._length}")
-        self._epoch, self._loops_done, self.start = state["epoch"], state["loops_done"], state["start"]
+        self._restored = dict(state)
         self.global_batch_size = state["global_batch_size"]
-        self._loops_begun = 0

@@ -91,7 +91,7 @@ class Adaptation:
         self._lr_scheduler, self._mp_scaler = lr_scheduler, mp_scaler
         self._batch_scale = 1.0
         self._previous_sqr: float | None = None
-        self._has_stepped = False
+        self.has_stepped = False
         self.last_gain = 1.0
         self._patch(optimizer, "step", self._step)
         if lr_scheduler is not None:
@@ -111,7 +111,7 @@ class Adaptation:
 
     def take_stepped(self) -> bool:
         """Tell whether the optimizer has stepped since the last call."""
-        stepped, self._has_stepped = self._has_stepped, False
+        stepped, self.has_stepped = self.has_stepped, False
         return stepped
 
     def absorb(self, parts_sum: float, mean_sqr: float, num_examples: int, num_parts: int) -> None:
@@ -208,7 +208,7 @@ class Adaptation:
     def _step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self.reducer.is_accumulating:
             return None
-        self._has_stepped = True
+        self.has_stepped = True
         self.last_gain = self.gain
         factor = self._rule.factor(scale=self._batch_scale, gain=self.last_gain)
         if factor == 1.0:

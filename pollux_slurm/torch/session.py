@@ -101,7 +101,6 @@ class Session:
         self._names: Counter[str] = Counter()
         self._models: list[Adaptation] = []
         self._loops: list[AdaptiveDataLoader] = []
-        self._plan: PassPlan | None = None
         self._progress = _Progress()
         self._clock = StepClock(cuda_instant if self._on_gpu else host_instant)
         self._is_dirty = False
@@ -160,7 +159,13 @@ class Session:
 
     @property
     def is_padding(self) -> bool:
-        return self._plan is not None and self._plan.is_padding
+        """True while the innermost loop passes over a stand-in."""
+        return bool(self._loops) and self._loops[-1].is_padding
+
+    @property
+    def has_open_step(self) -> bool:
+        """True between an optimizer's step and the boundary after it."""
+        return any(model.has_stepped for model in self._models)
 
     def next_name(self, kind: str) -> str:
         """Return a name for the next unnamed object of its kind: the same in every run of one script."""
@@ -212,20 +217,28 @@ class Session:
 
     @contextlib.contextmanager
     def loop(self, loader: AdaptiveDataLoader) -> Iterator[None]:
-        """Hold while a loop over `loader` runs. A loop inside of another does not checkpoint."""
+        """Hold while a loop over `loader` runs.
+
+        The outermost loop drives the models' steps and the boundaries; one inside of it (an evaluation now
+        and then) only hands out batches.
+        """
         if loader in self._loops:
             raise UsageError("two loops over the same AdaptiveDataLoader cannot run at once")
-        outer_plan = self._plan
+        is_outer = not self._loops
         self._loops.append(loader)
         try:
-            if len(self._loops) == 1:
+            if is_outer:
                 self._choose_batch(loader)
-            self._clock.start()
+                self._clock.start()
             yield
         finally:
             self._loops.remove(loader)
-            self._set_plan(outer_plan)
-            self._clock.disturb(num_steps=1)
+            if is_outer:
+                self._set_plan(None)
+                self._clock.disturb(num_steps=1)
+
+    def _drives(self, loader: AdaptiveDataLoader) -> bool:
+        return self._loops[0] is loader
 
     def _choose_batch(self, loader: AdaptiveDataLoader) -> None:
         """Choose the batch size anew where it may vary: rank 0 does, for all."""
@@ -244,9 +257,10 @@ class Session:
         ):
             self._clock.disturb()
 
-    def begin_pass(self, loader: AdaptiveDataLoader, step: StepPlan, plan: PassPlan) -> None:
+    def begin_pass(self, loader: AdaptiveDataLoader, plan: PassPlan) -> None:
         """Tell the models what the coming pass is."""
-        del step
+        if not self._drives(loader):
+            return
         if plan.index == 0:
             for model in self._models:
                 model.set_batch(
@@ -255,16 +269,24 @@ class Session:
         self._set_plan(plan)
 
     def _set_plan(self, plan: PassPlan | None) -> None:
-        self._plan = plan
         for model in self._models:
             model.reducer.begin_pass(plan)
 
-    def end_pass(self) -> None:
+    def end_pass(self, loader: AdaptiveDataLoader) -> None:
         """Stamp the end of a pass."""
-        self._clock.pass_done()
+        if self._drives(loader):
+            self._clock.pass_done()
 
     def end_step(self, loader: AdaptiveDataLoader, step: StepPlan) -> BatchChoice | None:
         """Close a global batch: measure, then let the ranks agree. Returns the batch agreed upon, if any."""
+        if not self._drives(loader):
+            return None
+        if len(self._loops) > 1:
+            # No moment would be between the steps of both: nothing could be checkpointed, ever.
+            raise UsageError(
+                "two AdaptiveDataLoaders advance together (zip?): combine their datasets into one, or make "
+                "one of them an ordinary DataLoader"
+            )
         stepped = [model for model in self._models if model.take_stepped()]
         first = stepped[0] if stepped else None
         self._clock.step_done(
@@ -281,9 +303,7 @@ class Session:
             self._progress.num_steps += 1
             self._progress.progress += first.last_gain
             proposal = self._tell_step(loader, first)
-        chosen, stood_still = self._boundary.cross(
-            model_steps, proposal=proposal, wait=False, acts=len(self._loops) == 1
-        )
+        chosen, stood_still = self._boundary.cross(model_steps, proposal=proposal, wait=False)
         if chosen is not None:
             self._clock.disturb()
         if stood_still:
@@ -292,9 +312,10 @@ class Session:
             self._clock.start()
         return chosen
 
-    def end_loop(self) -> None:
+    def end_loop(self, loader: AdaptiveDataLoader) -> None:
         """Let the ranks agree once more at the end of a loop, before code that may take long."""
-        self._boundary.cross((), proposal=None, wait=True, acts=len(self._loops) == 1)
+        if self._drives(loader):
+            self._boundary.cross((), proposal=None, wait=True)
 
     def _training(self, loader: AdaptiveDataLoader, model: Adaptation) -> Training:
         return Training(

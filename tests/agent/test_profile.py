@@ -1,0 +1,65 @@
+"""Step times: medians by situation, bounded, restorable."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pollux_slurm.agent.profile import Situation, StepProfile
+
+HERE = Situation(num_nodes=1, num_gpus=2, atomic_batch_size=16)
+
+
+def test_that_outliers_do_not_count() -> None:
+    profile = StepProfile()
+    for grad, last in [(0.1, 0.2), (0.1, 0.2), (50.0, 90.0), (0.1, 0.2), (0.1, 0.2)]:
+        profile.record(HERE, grad_time_s=grad, iter_time_s=last)
+    (times,) = profile.medians()
+    assert (times.situation, times.grad_time_s, times.iter_time_s, times.count) == (HERE, 0.1, 0.2, 5)
+
+
+def test_that_old_steps_are_forgotten() -> None:
+    profile = StepProfile()
+    for time_s in [1.0] * 200 + [2.0] * 64:
+        profile.record(HERE, grad_time_s=time_s, iter_time_s=time_s)
+    assert profile.medians()[0].grad_time_s == 2.0
+
+
+def test_that_few_steps_weigh_less() -> None:
+    profile = StepProfile()
+    profile.record(HERE, grad_time_s=1.0, iter_time_s=1.0)
+    assert profile.medians()[0].weight == 1 / 8
+    for _ in range(20):
+        profile.record(HERE, grad_time_s=1.0, iter_time_s=1.0)
+    assert profile.medians()[0].weight == 1.0
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_that_a_time_that_cannot_be_is_dropped(bad: float) -> None:
+    profile = StepProfile()
+    profile.record(HERE, grad_time_s=bad, iter_time_s=1.0)
+    profile.record(HERE, grad_time_s=1.0, iter_time_s=bad)
+    assert profile.medians() == ()
+    assert profile.version == 0
+
+
+def test_that_the_number_of_situations_is_bounded_and_the_latest_stay() -> None:
+    profile = StepProfile()
+    for size in range(1, 400):
+        profile.record(
+            Situation(num_nodes=1, num_gpus=1, atomic_batch_size=size), grad_time_s=1, iter_time_s=1
+        )
+    sizes = [times.situation.atomic_batch_size for times in profile.medians()]
+    assert sizes == list(range(144, 400))
+
+
+def test_that_a_restored_profile_equals_the_saved_one() -> None:
+    profile, other = StepProfile(), StepProfile()
+    profile.record(HERE, grad_time_s=0.25, iter_time_s=0.5)
+    profile.record(
+        Situation(num_nodes=2, num_gpus=5, atomic_batch_size=3), grad_time_s=0.125, iter_time_s=1.0
+    )
+    other.load_state_dict(profile.state_dict())
+    assert other.medians() == profile.medians()
+    assert other.most_seen() == (5, 2)

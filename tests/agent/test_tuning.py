@@ -1,0 +1,83 @@
+"""The model in force, and the batch it proposes."""
+
+from __future__ import annotations
+
+import pytest
+
+from pollux_slurm.agent.profile import Situation, StepProfile
+from pollux_slurm.agent.tuning import Training, Tuner
+from pollux_slurm.model import BatchChoice, BatchLimits, Configuration, GradientStatistics
+
+LIMITS = BatchLimits(initial_batch_size=64, max_batch_size=1024, min_atomic=16, max_atomic=256)
+QUIET = GradientStatistics(sqr=1.0, var=0.01)
+NOISY = GradientStatistics(sqr=0.001, var=10.0)
+PRESENT = BatchChoice(global_batch_size=64, atomic_batch_size=32, accumulation_steps=0)
+
+
+def training(
+    statistics: GradientStatistics | None = NOISY,
+    *,
+    limits: BatchLimits = LIMITS,
+    num_updates: int = 100,
+    batch: BatchChoice = PRESENT,
+) -> Training:
+    return Training(limits=limits, statistics=statistics, num_updates=num_updates, batch=batch)
+
+
+@pytest.fixture
+def tuner() -> Tuner:
+    """Two replicas for which the fixed part of a pass dominates: larger batches pay."""
+    profile = StepProfile()
+    for atomic, grad in [(16, 0.105), (32, 0.11), (64, 0.12)]:
+        situation = Situation(num_nodes=1, num_gpus=2, atomic_batch_size=atomic)
+        for _ in range(10):
+            profile.record(situation, grad_time_s=grad, iter_time_s=grad + 0.05)
+    tuner = Tuner(Configuration(num_nodes=1, num_gpus=2), profile)
+    tuner.refit()
+    return tuner
+
+
+def test_that_nothing_is_predicted_or_proposed_before_anything_was_measured() -> None:
+    tuner = Tuner(Configuration(num_nodes=1, num_gpus=2), StepProfile())
+    tuner.refit()
+    assert tuner.predict(training()) is None
+    assert tuner.propose(training()) == PRESENT
+    assert tuner.model(LIMITS, None).throughput is None
+
+
+def test_that_the_prediction_is_near_what_was_measured(tuner: Tuner) -> None:
+    prediction = tuner.predict(training())
+    assert prediction is not None
+    assert prediction.throughput == pytest.approx(64 / 0.16, rel=0.1)
+
+
+def test_that_noise_makes_a_larger_batch_worth_it_but_only_twice_the_present_one(tuner: Tuner) -> None:
+    proposed = tuner.propose(training())
+    assert proposed.global_batch_size == 128
+    assert proposed.atomic_batch_size * 2 * (proposed.accumulation_steps + 1) == 128
+
+
+def test_that_without_noise_the_batch_stays(tuner: Tuner) -> None:
+    assert tuner.propose(training(QUIET)) == PRESENT
+
+
+def test_that_a_fixed_batch_is_never_changed(tuner: Tuner) -> None:
+    assert tuner.propose(training(limits=BatchLimits(initial_batch_size=64))) == PRESENT
+
+
+def test_that_few_updates_choose_nothing(tuner: Tuner) -> None:
+    assert tuner.propose(training(num_updates=3)) == PRESENT
+
+
+def test_that_the_maximum_holds(tuner: Tuner) -> None:
+    limits = BatchLimits(initial_batch_size=64, max_batch_size=80, min_atomic=16, max_atomic=256)
+    assert 64 <= tuner.propose(training(limits=limits)).global_batch_size <= 80
+
+
+def test_that_a_restored_tuner_predicts_the_same_and_remembers_the_most_it_had(tuner: Tuner) -> None:
+    tuner.model(LIMITS, None)
+    other = Tuner(Configuration(num_nodes=1, num_gpus=2), StepProfile())
+    other.load_state_dict(tuner.state_dict())
+    assert other.predict(training()) == tuner.predict(training())
+    model = other.model(LIMITS, NOISY)
+    assert (model.max_gpus_seen, model.max_nodes_seen) == (2, 1)
