@@ -321,14 +321,15 @@ def shape_update(shape: JobShape, entry: JobEntry) -> dict[str, str]:
     - NumNodes as min-max; NumTasks one a node, as the launcher starts them; NumCPUs all of the job's, which
       must be what the GPUs bring;
     - CpusPerTres: CPUs follow the GPUs. MinCPUsNode, CPUsPerTask, TasksPerNode: undo -c, --ntasks-per-node;
-    - TresPerJob: the GPUs in all. TresPerNode makes equal shares equal: without it 4 GPUs on two free
-      nodes of 4 become 3 and 1. TresPerTask, TresPerSocket: undo --gpus-per-task and the like;
+    - TresPerJob: the GPUs in all. TresPerNode makes equal shares equal: without it 4 GPUs on two free nodes
+      of 4 become 3 and 1 (22.05), and one node with 8 is not found beside smaller ones (26.05).
+      TresPerTask, TresPerSocket: undo --gpus-per-task and the like;
     - MinMemoryCPU, for a job with --mem: memory follows the CPUs, which follow the GPUs. Rounded down, so
       that the job fits wherever it fitted before.
     """
     nodes, cpus = shape.num_nodes, shape.cpus_per_gpu
     gpu = f"gres:gpu:{entry.gpu_type}:" if entry.gpu_type is not None else "gres:gpu:"
-    even = shape.gpus_per_node if nodes > 1 else None
+    even = shape.num_gpus if nodes == 1 else shape.gpus_per_node
     fields = {
         "NumNodes": f"{nodes}-{nodes}",
         "NumTasks": str(nodes),

@@ -208,7 +208,9 @@ class FakeSlurm:
         if not script.strip():
             raise UsageError("the batch script is empty")
         given = {key: value for key, _, value in (option.lstrip("-").partition("=") for option in options)}
-        num_gpus, num_nodes = int(given.get("gpus", 0)), int(given.get("nodes", 1))
+        num_nodes = int(given.get("nodes", 1))
+        per_node = int(given.get("gres", "gpu:0").rpartition(":")[2])
+        num_gpus = int(given.get("gpus", per_node * num_nodes))
         if num_gpus > sum(node.num_gpus for node in self.nodes.values()):
             raise SlurmCommandError("sbatch: error: Requested node configuration is not available")
         cpus_per_gpu = int(given["cpus-per-gpu"]) if "cpus-per-gpu" in given else None

@@ -137,8 +137,8 @@ class SlurmClientContract:
 
     def waiting(self, world: World) -> str:
         """Return a job that waits for n3, the only node that is large enough, which another job has."""
-        self.running(world, "--nodes=1", "--gpus=8")
-        job_id = world.submit("--nodes=1", "--gpus=8")
+        self.running(world, "--gres=gpu:8")
+        job_id = world.submit("--gres=gpu:8")
         waiting = world.wait_for(job_id, lambda job: job.reason == "Resources", "waiting for n3")
         assert (waiting.state, waiting.held) == (JobState.PENDING, False)
         return job_id
