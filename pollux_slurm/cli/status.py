@@ -34,10 +34,12 @@ def status(
     from rich.console import Console
 
     console = Console()
+    if not console.is_terminal:
+        console.width = 200  # in a pipe or a log there is no edge to fit into
     if not records:
         console.print("no adaptive jobs" if all_jobs else "no active adaptive jobs (finished ones: --all)")
         return
-    console.print(jobs_table(records, now=datetime.now(timezone.utc)))
+    console.print(jobs_table(records, now=datetime.now(timezone.utc), width=console.width))
 
 
 def job_as_dict(record: JobRecord) -> dict[str, Any]:
@@ -83,36 +85,53 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
     }
 
 
-def jobs_table(records: tuple[JobRecord, ...], *, now: datetime) -> Table:
-    """Return the table that `pollux status` prints."""
+# Below this many characters the table leaves out what can be asked for with `--json`.
+_WIDE = 120
+
+
+def jobs_table(records: tuple[JobRecord, ...], *, now: datetime, width: int) -> Table:
+    """Return the table that `pollux status` prints, fit for a terminal of `width` characters."""
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("JOB", "NAME", "USER", "STATE"):
-        table.add_column(column)
-    for column in ("GPUS", "BATCH", "GOODPUT/s", "SPEEDUP", "EPOCH", "RESTARTS", "AGE"):
-        table.add_column(column, justify="right")
-    table.add_column("NODES")
-    table.add_column("LAST DECISION")
-    for record in records:
-        sample = record.sample
-        table.add_row(
-            escape(record.slurm_job_id),
-            escape(_printable(record.name, 20)),
-            escape(_printable(record.user_name, 12)),
-            record.state.value,
-            str(record.allocation.num_gpus or "-"),
-            str(sample.batch.global_batch_size) if sample and sample.batch else "-",
-            _number(sample.goodput if sample else None),
-            _number(record.last_decision_speedup),
-            _epochs(record),
-            str(record.num_restarts),
-            _duration((record.finished_at or now) - record.submitted_at),
-            escape(str(record.allocation)),
-            escape(_decision(record)),
+    rows = [_cells(record, now) for record in records]
+    left = ("JOB", "NAME", "USER", "STATE", "NODES", "LAST DECISION")
+    narrow = {"USER", "RESTARTS", "AGE", "NODES"} if width < _WIDE else set()
+    columns = [column for column in (rows[0] if rows else {}) if column not in narrow]
+    for column in columns:
+        # Texts give way where room is short; numbers stay whole.
+        is_text = column in ("NAME", "USER", "NODES", "LAST DECISION")
+        whole = max(len(column), *(len(row[column]) for row in rows))
+        table.add_column(
+            column,
+            no_wrap=True,
+            justify="left" if column in left else "right",
+            min_width=None if is_text else whole,
         )
+    for row in rows:
+        table.add_row(*(escape(row[column]) for column in columns))
     return table
+
+
+def _cells(record: JobRecord, now: datetime) -> dict[str, str]:
+    """Return one job's row by column, in the order shown."""
+    sample = record.sample
+    return {
+        "JOB": record.slurm_job_id,
+        "NAME": _printable(record.name, 20),
+        "USER": _printable(record.user_name, 12),
+        "STATE": record.state.value,
+        "GPUS": str(record.allocation.num_gpus or "-"),
+        "BATCH": str(sample.batch.global_batch_size) if sample and sample.batch else "-",
+        "GOODPUT/s": _number(sample.goodput if sample else None),
+        "SPEEDUP": _number(record.last_decision_speedup),
+        "EPOCH": _epochs(record),
+        "RESTARTS": str(record.num_restarts),
+        "AGE": _duration((record.finished_at or now) - record.submitted_at),
+        "NODES": str(record.allocation),
+        "LAST DECISION": _decision(record),
+    }
 
 
 def _decision(record: JobRecord) -> str:

@@ -1,0 +1,245 @@
+"""The whole road on one machine: a private Slurm, a store, the daemon, and three real training jobs.
+
+Run by `make demo`. Everything goes through the commands that a user and an admin would type; only the live
+table and the summary read the store directly. Exits with 0 only if every check of the summary holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+EXAMPLES = Path(__file__).resolve().parent.parent
+if __package__ in (None, ""):  # run as a script: make `examples.demo` importable
+    sys.path.insert(0, str(EXAMPLES.parent))
+
+from examples.demo.summary import Expectation, print_summary  # noqa: E402
+from pollux_slurm.cli.status import jobs_table  # noqa: E402
+from pollux_slurm.store import open_store  # noqa: E402
+from pollux_slurm.store.contract import Store  # noqa: E402
+
+POLLUX = (sys.executable, "-m", "pollux_slurm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoJob:
+    """One job of the demo: `after_s` is when it arrives, `target` the accuracy it must reach."""
+
+    name: str
+    after_s: float
+    example: str
+    max_gpus: int
+    target: float
+    arguments: tuple[str, ...]
+
+
+# Emulated device time: a fixed part and a part per example, both in seconds, for each pass of each replica.
+JOBS = (
+    DemoJob(
+        name="digits-early",
+        after_s=0,
+        example="digits",
+        max_gpus=8,
+        target=0.95,
+        arguments=("--epochs", "30", "--emulate-device", "0.01,0.004"),
+    ),
+    DemoJob(
+        name="charlm",
+        after_s=35,
+        example="charlm",
+        max_gpus=4,
+        target=0.45,
+        arguments=("--epochs", "6", "--emulate-device", "0.01,0.004"),
+    ),
+    DemoJob(
+        name="digits-late",
+        after_s=60,
+        example="digits",
+        max_gpus=4,
+        target=0.95,
+        arguments=("--epochs", "15", "--emulate-device", "0.01,0.004", "--seed", "1"),
+    ),
+)
+
+
+def main() -> int:
+    """Run the demo; return 0 when every check holds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dir", type=Path, default=Path("demo-run"), help="where everything is kept")
+    parser.add_argument("--interval", type=float, default=4.0, help="seconds between the daemon's rounds")
+    parser.add_argument("--timeout", type=float, default=330.0, help="seconds after which the demo gives up")
+    options = parser.parse_args()
+    console = Console()
+    if not console.is_terminal:
+        console.width = 150  # a log has no edge to fit into
+    directory = options.dir.resolve()
+    stop_leftovers(directory)
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+
+    with private_slurm(directory / "slurm", console) as slurm_env:
+        url = f"sqlite:///{directory}/pollux.db"
+        env = {**os.environ, **slurm_env, "POLLUX_STORE_URL": url, **FAST}
+        command("db", "init", env=env)
+        store = open_store(url)
+        with daemon(directory / "daemon.log", env, options.interval):
+            job_ids = submit_and_watch(store, directory, env, console, options.timeout)
+        expectations = {
+            job_ids[job.name]: Expectation(
+                name=job.name, target=job.target, result=directory / f"{job.name}.json"
+            )
+            for job in JOBS
+            if job.name in job_ids
+        }
+        is_right = print_summary(console, store, expectations, num_expected=len(JOBS))
+        store.close()
+    left = processes_under(directory)
+    console.print(f"processes left running: {len(left)}" + (f" {left}" if left else ""))
+    console.print(f"logs, checkpoints and the database are in {directory}")
+    return 0 if is_right and not left else 1
+
+
+# A demo of minutes needs a shorter rhythm than a cluster of days, and assumes what a move costs here.
+FAST = {
+    "POLLUX_AGENT_REPORT_INTERVAL_S": "2",
+    "POLLUX_AGENT_POLL_INTERVAL_S": "0.5",
+    "POLLUX_DAEMON_RESTART_DELAY_S": "8",
+}
+
+
+def submit_and_watch(
+    store: Store, directory: Path, env: Mapping[str, str], console: Console, timeout_s: float
+) -> dict[str, str]:
+    """Submit the jobs as their time comes, show the live table, and return their Slurm numbers by name."""
+    waiting = list(JOBS)
+    job_ids: dict[str, str] = {}
+    begin = time.monotonic()
+    last_printed = float("-inf")
+    with Live(console=console, refresh_per_second=2, transient=False) as live:
+        while (elapsed := time.monotonic() - begin) < timeout_s:
+            while waiting and waiting[0].after_s <= elapsed:
+                job = waiting.pop(0)
+                job_ids[job.name] = submit(job, directory, env)
+            records = store.jobs()
+            table = jobs_table(records, now=datetime.now(timezone.utc), width=console.width)
+            table.title = f"pollux demo, {elapsed:.0f} s"
+            if console.is_terminal:
+                live.update(table)
+            elif elapsed - last_printed >= 15:
+                console.print(table)
+                last_printed = elapsed
+            finished = {record.slurm_job_id for record in records if record.state.is_over}
+            if not waiting and finished >= set(job_ids.values()):
+                break
+            time.sleep(0.5)
+    return job_ids
+
+
+def submit(job: DemoJob, directory: Path, env: Mapping[str, str]) -> str:
+    """Submit one job with `pollux sbatch`; return Slurm's number."""
+    example = EXAMPLES / job.example
+    return command(
+        "sbatch",
+        "--parsable",
+        "--min-gpus=1",
+        f"--max-gpus={job.max_gpus}",
+        f"--checkpoint-dir={directory / 'checkpoints' / job.name}",
+        f"--job-name={job.name}",
+        f"--output={directory / job.name}.log",
+        str(example / "train.sbatch"),
+        *job.arguments,
+        f"--target-accuracy={job.target}",
+        f"--result={directory / job.name}.json",
+        "--audit",
+        env={
+            **env,
+            "POLLUX_EXAMPLE_DIR": str(example),
+            "PATH": f"{Path(sys.executable).parent}:{env['PATH']}",
+        },
+    ).strip()
+
+
+@contextmanager
+def private_slurm(directory: Path, console: Console) -> Iterator[dict[str, str]]:
+    """Run a sandbox of 2 nodes × 4 fake GPUs; yield the variables that point a command at it."""
+    place = ("--dir", str(directory))
+    command("sandbox", "up", *place, "--nodes", "2", "--gpus-per-node", "4", "--gpu-type", "t4", show=True)
+    try:
+        lines = command("sandbox", "env", *place).splitlines()
+        exports = (shlex.split(line)[1] for line in lines if line.startswith("export "))
+        yield dict(pair.split("=", 1) for pair in exports)
+    finally:
+        command("sandbox", "down", *place, show=True)
+
+
+@contextmanager
+def daemon(log: Path, env: Mapping[str, str], interval_s: float) -> Iterator[None]:
+    """Run the daemon as its own process; stop it as systemd would."""
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [*POLLUX, "daemon", "--interval", str(interval_s)], env=env, stdout=stream, stderr=stream
+        )
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def command(*arguments: str, env: Mapping[str, str] | None = None, show: bool = False) -> str:
+    """Run one `pollux` command and return what it printed; its error ends the demo."""
+    done = subprocess.run(
+        [*POLLUX, *arguments], env=env, stdout=subprocess.PIPE, text=True, timeout=120, check=False
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"pollux {shlex.join(arguments)} failed with exit code {done.returncode}")
+    if show and done.stdout.strip():
+        print(done.stdout.strip())
+    return done.stdout
+
+
+def stop_leftovers(directory: Path) -> None:
+    """Stop what an interrupted earlier demo may have left running."""
+    if (directory / "slurm").is_dir():
+        subprocess.run(
+            [*POLLUX, "sandbox", "down", "--dir", str(directory / "slurm")], check=False, timeout=120
+        )
+
+
+def processes_under(directory: Path) -> list[int]:
+    """Return the processes that name `directory` in their command line, but for this one and its parents."""
+    found, own, pid = [], set[int](), os.getpid()
+    while pid > 0:
+        own.add(pid)
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) in own:
+            continue
+        try:
+            text = (entry / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if str(directory) in text:
+            found.append(int(entry.name))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

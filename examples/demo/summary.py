@@ -1,0 +1,225 @@
+"""The demo's summary: what each job got, what each move cost, how good the predictions were, and the checks.
+
+Everything is read from the store and from the result files that the training scripts wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pollux_slurm.model import JobState, ReallocationStep
+from pollux_slurm.store.contract import JobRecord, Reallocation, Sample, Store
+from pollux_slurm.store.costs import ReallocationCosts, reallocation_costs
+
+Step = ReallocationStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What one job was sent out to do: reach `target` test accuracy and write it to `result`."""
+
+    name: str
+    target: float
+    result: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One line of the verdict."""
+
+    claim: str
+    holds: bool
+    detail: str
+
+
+def print_summary(
+    console: Console, store: Store, expected: Mapping[str, Expectation], *, num_expected: int
+) -> bool:
+    """Print the summary; return whether every check holds."""
+    records = [record for record in store.jobs() if record.slurm_job_id in expected]
+    results = {job_id: _result(expectation.result) for job_id, expectation in expected.items()}
+    moves = [move for record in records for move in store.reallocations(record.slurm_job_id)]
+
+    console.rule("jobs")
+    console.print(_jobs_table(store, records, results))
+    console.rule("GPUs over time")
+    for record in records:
+        console.print(f"[bold]{record.name}[/]: {_timeline(store, record)}", highlight=False)
+    console.rule("reallocations")
+    console.print(_moves_table(store, records, moves))
+    console.rule("throughput, examples/s: predicted by the model in force against measured")
+    console.print(_predictions_table(store, records))
+    console.rule("checks")
+    checks = _checks(records, results, moves, expected, num_expected)
+    for check in checks:
+        mark = "[green]holds[/]" if check.holds else "[bold red]FAILS[/]"
+        console.print(f"{mark}  {check.claim}: {check.detail}", highlight=False)
+    console.print(
+        "Samples were counted by the training scripts themselves: a counter per example of the data set, part"
+        " of each checkpoint and summed over all replicas, so it counts what the final model has seen.",
+        style="dim",
+    )
+    return all(check.holds for check in checks)
+
+
+def _jobs_table(store: Store, records: list[JobRecord], results: Mapping[str, dict[str, Any]]) -> Table:
+    table = Table(
+        "job",
+        "state",
+        "submit to finish",
+        "max GPUs",
+        "restarts",
+        "time lost",
+        "accuracy",
+        "epochs",
+        box=None,
+    )
+    for record in records:
+        costs = [cost.total_s for cost in _costs(store, record) if cost.total_s is not None]
+        result = results.get(record.slurm_job_id, {})
+        peak = max(
+            (one.allocation.num_gpus for one in store.allocation_history(record.slurm_job_id)), default=0
+        )
+        table.add_row(
+            record.name,
+            record.state.value,
+            _seconds(_between(record.submitted_at, record.finished_at)),
+            str(peak),
+            str(record.num_restarts),
+            f"{sum(costs):.1f} s",
+            f"{result['accuracy']:.4f}" if "accuracy" in result else "-",
+            str(result.get("epochs", "-")),
+        )
+    return table
+
+
+def _timeline(store: Store, record: JobRecord) -> str:
+    """Return the job's allocations with their times since its submission."""
+    return "  ".join(
+        f"{_between(record.submitted_at, one.started_at):.0f}s→{one.allocation}"
+        for one in store.allocation_history(record.slurm_job_id)
+        if one.allocation
+    )
+
+
+def _moves_table(store: Store, records: list[JobRecord], moves: list[Reallocation]) -> Table:
+    table = Table("job", "from", "to", "end", box=None)
+    for column in ("checkpoint", "Slurm", "launch to first step", "in all"):
+        table.add_column(column, justify="right")
+    names = {record.slurm_job_id: record.name for record in records}
+    for move in moves:
+        cost = reallocation_costs(move)
+        table.add_row(
+            names[move.slurm_job_id],
+            str(move.source),
+            str(move.target),
+            move.step.value + (f": {move.reason}" if move.reason else ""),
+            _seconds(cost.checkpoint_s),
+            _seconds(cost.slurm_s),
+            _seconds(cost.launch_s),
+            _seconds(cost.total_s),
+        )
+    table.caption = "Slurm: requeuehold to RUNNING in the new shape"
+    return table
+
+
+def _predictions_table(store: Store, records: list[JobRecord]) -> Table:
+    table = Table("job", "batch", box=None)
+    for column in ("samples", "predicted", "measured", "median error"):
+        table.add_column(column, justify="right")
+    for record in records:
+        groups: defaultdict[int, list[Sample]] = defaultdict(list)
+        for sample in store.sample_history(record.slurm_job_id):
+            if sample.throughput and sample.predicted_throughput and sample.batch:
+                groups[sample.batch.global_batch_size].append(sample)
+        for batch, samples in sorted(groups.items()):
+            predicted = statistics.median(sample.predicted_throughput or 0.0 for sample in samples)
+            measured = statistics.median(sample.throughput or 0.0 for sample in samples)
+            errors = [abs((one.predicted_throughput or 0) / (one.throughput or 1) - 1) for one in samples]
+            table.add_row(
+                record.name,
+                str(batch),
+                str(len(samples)),
+                f"{predicted:.0f}",
+                f"{measured:.0f}",
+                f"{statistics.median(errors):.0%}",
+            )
+    return table
+
+
+def _checks(
+    records: list[JobRecord],
+    results: Mapping[str, dict[str, Any]],
+    moves: list[Reallocation],
+    expected: Mapping[str, Expectation],
+    num_expected: int,
+) -> list[Check]:
+    done = [record for record in records if record.state is JobState.COMPLETED]
+    confirmed = [move for move in moves if move.step is Step.CONFIRMED and move.moves_running]
+    grown = [move for move in confirmed if move.target.num_gpus > move.source.num_gpus]
+    shrunk = [move for move in confirmed if move.target.num_gpus < move.source.num_gpus]
+    open_moves = [move for move in moves if not move.step.is_end]
+    checks = [
+        Check(
+            claim="every job finished",
+            holds=len(done) == num_expected,
+            detail=", ".join(f"{record.name} {record.state.value}" for record in records),
+        ),
+        Check(claim="at least one job grew", holds=bool(grown), detail=f"{len(grown)} growths confirmed"),
+        Check(claim="at least one job shrank", holds=bool(shrunk), detail=f"{len(shrunk)} shrinks confirmed"),
+        Check(claim="no move was left open", holds=not open_moves, detail=f"{len(open_moves)} open"),
+    ]
+    for job_id, expectation in expected.items():
+        result = results[job_id]
+        accuracy = result.get("accuracy", float("nan"))
+        checks.append(
+            Check(
+                claim=f"{expectation.name} reached its accuracy",
+                holds=accuracy >= expectation.target,
+                detail=f"{accuracy:.4f} of {expectation.target}",
+            )
+        )
+        epochs = result.get("audit", [])
+        exact = [epoch for epoch in epochs if epoch["min"] == epoch["max"] == 1]
+        checks.append(
+            Check(
+                claim=f"{expectation.name} saw each sample once in each epoch",
+                holds=bool(epochs) and len(exact) == len(epochs) == result.get("epochs"),
+                detail=f"{len(exact)} of {len(epochs)} epochs exact",
+            )
+        )
+    return checks
+
+
+def _costs(store: Store, record: JobRecord) -> list[ReallocationCosts]:
+    return [
+        reallocation_costs(move)
+        for move in store.reallocations(record.slurm_job_id)
+        if move.moves_running and move.step is Step.CONFIRMED
+    ]
+
+
+def _result(file: Path) -> dict[str, Any]:
+    try:
+        result: dict[str, Any] = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return result
+
+
+def _between(start: datetime, end: datetime | None) -> float:
+    return (end - start).total_seconds() if end is not None else float("nan")
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None or value != value else f"{value:.1f} s"

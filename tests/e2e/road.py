@@ -1,0 +1,179 @@
+"""The whole road for one test: a store and a daemon of its own, on a sandbox that the module shares."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pollux_slurm.errors import UnknownJobError
+from pollux_slurm.model import ReallocationStep
+from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.store.contract import JobRecord, Reallocation, Store
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+POLLUX = (sys.executable, "-m", "pollux_slurm")
+DIGITS = ROOT / "examples" / "digits"
+
+FAST = {
+    "POLLUX_AGENT_REPORT_INTERVAL_S": "1",
+    "POLLUX_AGENT_POLL_INTERVAL_S": "0.3",
+    "POLLUX_DAEMON_TICK_S": "0.3",
+    "POLLUX_DAEMON_RESTART_DELAY_S": "5",
+    "POLLUX_DAEMON_CHECKPOINT_TIMEOUT_S": "30",
+    "POLLUX_DAEMON_START_TIMEOUT_S": "30",
+}
+
+
+@dataclass(slots=True)
+class Road:
+    """Commands as a user types them, and short questions about what came of them."""
+
+    directory: Path
+    slurm: SlurmClient
+    slurm_env: Mapping[str, str]
+    store: Store
+    store_url: str
+    process: subprocess.Popen[bytes] | None = None
+    submitted: list[str] = field(default_factory=list)
+
+    @property
+    def env(self) -> dict[str, str]:
+        path = f"{Path(sys.executable).parent}:{self.slurm_env.get('PATH', os.environ['PATH'])}"
+        fixed = {"PATH": path, "POLLUX_STORE_URL": self.store_url, "POLLUX_EXAMPLE_DIR": str(DIGITS)}
+        return {**os.environ, **self.slurm_env, **FAST, **fixed}
+
+    # ----------------------------------------------------------------------------------------------- commands
+
+    def start_daemon(self, *options: str, interval_s: float = 2.0) -> None:
+        assert self.process is None
+        with (self.directory / "daemon.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*POLLUX, "daemon", "--interval", str(interval_s), *options],
+                env=self.env,
+                stdout=log,
+                stderr=log,
+            )
+
+    def stop_daemon(self, signum: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        process, self.process = self.process, None
+        process.send_signal(signum)
+        return process.wait(timeout=60)
+
+    def sbatch(self, *arguments: str) -> str:
+        """Submit with `pollux sbatch`; return the job's number."""
+        done = subprocess.run(
+            [*POLLUX, "sbatch", "--parsable", f"--output={self.directory}/%j.log", *arguments],
+            env=self.env,
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        self.submitted.append(done.stdout.strip())
+        return self.submitted[-1]
+
+    def digits(
+        self, name: str, *options: str, max_gpus: int = 8, epochs: int = 60, pass_s: str = "0.01,0.004"
+    ) -> str:
+        """Submit the digits example; `pass_s` is its emulated device time (fixed, per example)."""
+        return self.sbatch(
+            "--min-gpus=1",
+            f"--max-gpus={max_gpus}",
+            f"--job-name={name}",
+            f"--checkpoint-dir={self.directory}/checkpoints/{name}",
+            *options,
+            str(DIGITS / "train.sbatch"),
+            f"--epochs={epochs}",
+            f"--emulate-device={pass_s}",
+            f"--result={self.directory}/{name}.json",
+            "--audit",
+        )
+
+    def plain(self, body: str, *options: str) -> str:
+        """Submit an ordinary job that pollux_slurm has nothing to do with."""
+        done = subprocess.run(
+            ["sbatch", "--parsable", "--output=/dev/null", *options],
+            input=f"#!/bin/bash\n{body}\n",
+            env=self.env,
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        self.submitted.append(done.stdout.strip())
+        return self.submitted[-1]
+
+    # ---------------------------------------------------------------------------------------------- questions
+
+    def record(self, job_id: str) -> JobRecord | None:
+        try:
+            return self.store.job(job_id)
+        except UnknownJobError:
+            return None
+
+    def gpus(self, job_id: str) -> int:
+        """Return what Slurm says that the job holds now."""
+        job = self.slurm.read_job(job_id)
+        return job.allocation.num_gpus if job is not None and not job.state.is_over else 0
+
+    def wait_gpus(self, job_id: str, at_least: int, *, timeout_s: float = 90) -> None:
+        wait_until(
+            lambda: self.gpus(job_id) >= at_least,
+            timeout_s=timeout_s,
+            what=f"job {job_id} to hold {at_least} GPUs; daemon log:\n{self.log()}",
+            every_s=0.5,
+        )
+
+    def wait_confirmed(self, job_id: str, *, shrink: bool, timeout_s: float = 90) -> Reallocation:
+        """Wait until a growth (or a shrink) of the running job is confirmed; return it."""
+
+        def confirmed() -> Reallocation | None:
+            for move in self.store.reallocations(job_id):
+                shrank = move.target.num_gpus < move.source.num_gpus
+                if move.step is ReallocationStep.CONFIRMED and move.moves_running and shrank is shrink:
+                    return move
+            return None
+
+        kind = "shrink" if shrink else "growth"
+        found = wait_until(
+            confirmed, timeout_s=timeout_s, what=f"a confirmed {kind} of job {job_id}", every_s=0.5
+        )
+        assert found is not None
+        return found
+
+    def wait_over(self, job_id: str, *, timeout_s: float = 120) -> JobRecord:
+        """Wait until the daemon has recorded the end of the job."""
+
+        def over() -> JobRecord | None:
+            record = self.record(job_id)
+            return record if record is not None and record.state.is_over else None
+
+        found = wait_until(over, timeout_s=timeout_s, what=f"the end of job {job_id}", every_s=0.5)
+        assert found is not None
+        return found
+
+    def log(self, lines: int = 30) -> str:
+        file = self.directory / "daemon.log"
+        return "\n".join(file.read_text().splitlines()[-lines:]) if file.exists() else "(none)"
+
+    def close(self) -> None:
+        """Stop the daemon and cancel what is left of this test's jobs, so that the sandbox is empty again."""
+        if self.process is not None:
+            self.stop_daemon()
+        for job_id in self.submitted:
+            self.slurm.cancel(job_id)
+        wait_until(
+            lambda: all(node.used_gpus == 0 for node in self.slurm.snapshot().nodes),
+            timeout_s=60,
+            what="the sandbox to become empty",
+        )
+        self.store.close()
