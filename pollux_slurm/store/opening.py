@@ -69,7 +69,9 @@ def _find_file(url: StoreUrl, path: Path, *, create: bool) -> None:
             raise StoreError(f"{path} is a folder; name a file in it: sqlite:///{path}/pollux.db")
         if path.exists():
             if not os.access(path, os.R_OK | os.W_OK):
-                raise StoreError(f"this user may not read and write {path}; ask its owner, or name another store")
+                raise StoreError(
+                    f"this user may not read and write {path}; ask its owner, or name another store"
+                )
             return
         if not create:
             raise SchemaVersionError(f"there is no store at {path}; make it: {url.command('init')}")

@@ -6,6 +6,7 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -23,7 +24,9 @@ class StoreUrl:
     path: Path | None
 
     def __str__(self) -> str:
-        """Return the URL without its password."""
+        """Return the URL without its password, such that it can be parsed again."""
+        if self.path is not None:
+            return "sqlite:///" + str(self.path).replace("%", "%25").replace("?", "%3F")
         return self.url.render_as_string(hide_password=True)
 
     def command(self, action: str) -> str:
@@ -33,15 +36,15 @@ class StoreUrl:
 
 def parse_store_url(text: str) -> StoreUrl:
     """Return the parts of a store's URL; raises `ConfigError` with what to write instead."""
-    if "\0" in text:
-        raise ConfigError(f"a store URL cannot hold a NUL character; write {_EXAMPLES}")
+    if not unquote(text).isprintable():
+        raise ConfigError(f"a store URL cannot hold control characters; write {_EXAMPLES}")
     try:
         url = make_url(text)
         backend = url.get_backend_name()
     except (ArgumentError, ValueError):
         raise ConfigError(f"not a store URL: {_without_password(text)!r}; write {_EXAMPLES}") from None
     if backend == "sqlite":
-        return StoreUrl(url=url, path=_sqlite_path(url))
+        return StoreUrl(url=url, path=_sqlite_path(text))
     if backend == "postgresql":
         if not url.database:
             raise ConfigError(f"the store URL {url} names no database; write {_EXAMPLES}")
@@ -53,18 +56,22 @@ def parse_store_url(text: str) -> StoreUrl:
     raise ConfigError(f"no store can be kept in {backend!r}; write {_EXAMPLES}")
 
 
-def _sqlite_path(url: URL) -> Path:
-    if url.drivername not in ("sqlite", "sqlite+pysqlite") or url.host or url.query:
+def _sqlite_path(text: str) -> Path:
+    # Not by make_url: SQLAlchemy 2.0 and 2.1 differ about %-escapes in a path.
+    found = re.fullmatch(r"sqlite(?:\+pysqlite)?://(?:/(?P<path>[^?]*))?", text, re.DOTALL)
+    if found is None:
         raise ConfigError(
-            f"the store URL {url} has more than a path in it; write sqlite:////absolute/path (four slashes)"
+            f"the store URL {_without_password(text)!r} has more than a path in it; write "
+            "sqlite:////absolute/path (four slashes)"
         )
-    if not url.database or url.database == ":memory:":
+    name = unquote(found["path"] or "")
+    if name in ("", ":memory:"):
         raise ConfigError(
             "a store in memory cannot be shared by jobs and daemon; write sqlite:////path/to/pollux.db"
         )
-    path = Path(url.database)
+    path = Path(name)
     if not path.is_absolute():
-        meant = shlex.quote(f"sqlite:///{path.expanduser().absolute()}")
+        meant = shlex.quote(str(StoreUrl(url=make_url("sqlite://"), path=path.expanduser().absolute())))
         raise ConfigError(
             f"the store's path {str(path)!r} is relative, and jobs and daemon start in different folders; "
             f"write {meant}"

@@ -40,7 +40,9 @@ def refusal(url: str, *, create: bool = False) -> PolluxError:
         ("sqlite://host/path.db", "more than a path"),
         ("sqlite:////tmp/x.db?mode=ro", "more than a path"),
         ("sqlite+aiosqlite:////tmp/x.db", "more than a path"),
-        ("sqlite:////tmp/a\0b.db", "NUL"),
+        ("sqlite:////tmp/a\0b.db", "control characters"),
+        ("sqlite:////tmp/a\nb.db", "control characters"),
+        ("sqlite:////tmp/a%00b.db", "control characters"),
         ("mysql://u:s3cret@h/d", "no store can be kept in 'mysql'"),
         ("postgres://u:s3cret@h/d", "no store can be kept in 'postgres'"),
         ("postgresql://u:s3cret@h", "names no database"),
@@ -75,6 +77,7 @@ def test_that_odd_file_names_are_files_like_any(tmp_path: Path, name: str) -> No
     store.register_jobs([registration(1)], at=at(0))
     store.close()
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
+    assert parse_store_url(str(parse_store_url(url))).path == path
 
 
 def test_that_a_missing_store_names_the_command_that_makes_it(tmp_path: Path) -> None:
