@@ -1,0 +1,223 @@
+"""The loader's positions: exact over epochs, batch sizes, breaks and restarts."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+import pollux_slurm.torch as pt
+from pollux_slurm.errors import CheckpointError, UsageError
+from pollux_slurm.model import BatchChoice
+from tests.torch.alone import Numbers, Slope, joined
+
+pytestmark = pytest.mark.torch
+
+
+def indices(loader: pt.AdaptiveDataLoader) -> list[int]:
+    return [index for _, batch in loader for index in batch.tolist()]
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_that_each_epoch_has_its_own_order_that_only_seed_and_epoch_decide() -> None:
+    with joined():
+        loader = pt.AdaptiveDataLoader(Numbers(20), batch_size=6, shuffle=True)
+        first = [indices(loader) for _ in pt.remaining_epochs_until(3)]
+    with joined():
+        loader = pt.AdaptiveDataLoader(Numbers(20), batch_size=5, shuffle=True)
+        second = [indices(loader) for _ in pt.remaining_epochs_until(3)]
+        other = pt.AdaptiveDataLoader(Numbers(20), batch_size=5, shuffle=True, seed=1)
+        third = [indices(other) for _ in pt.remaining_epochs_until(4)]
+    assert all(sorted(epoch) == list(range(20)) for epoch in first)
+    assert first == second
+    assert len({tuple(epoch) for epoch in first}) == 3
+    assert third[0] not in first
+
+
+def test_that_a_stopped_epoch_goes_on_at_the_very_next_example(tmp_path: Path) -> None:
+    seen = []
+    with joined(tmp_path):
+        loader = pt.AdaptiveDataLoader(Numbers(20), batch_size=3, shuffle=True)
+        with pytest.raises(pt.TrainingStopped) as stopped:
+            for _ in pt.remaining_epochs_until(2):
+                for _, batch in loader:
+                    seen += batch.tolist()
+                    if len(seen) == 26:
+                        stop()
+        assert stopped.value.code == 143
+    assert len(seen) == 26
+    with joined(tmp_path):
+        # Another batch size in the same place: it is the user's to change.
+        loader = pt.AdaptiveDataLoader(Numbers(20), batch_size=7, shuffle=True)
+        assert pt.finished_epochs() == 1
+        for epoch in pt.remaining_epochs_until(2):
+            assert epoch == pt.current_epoch() == 1
+            seen += indices(loader)
+    assert sorted(seen[:20]) == sorted(seen[20:]) == list(range(20))
+
+
+def test_that_a_batch_size_changed_in_mid_epoch_loses_nothing() -> None:
+    with joined() as session:
+        model = Slope()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        parallel = pt.AdaptiveDataParallel(model, optimizer)
+        loader = pt.AdaptiveDataLoader(Numbers(50), batch_size=4, shuffle=True)
+        loader.autoscale_batch_size(20, (1, 5), gradient_accumulation=True)
+        sizes, seen = [], []
+        for inputs, batch in loader:
+            parallel(inputs).mean().backward()
+            optimizer.step()
+            sizes.append(len(batch))
+            seen += batch.tolist()
+            if len(sizes) == 2:
+                assert session._telemetry is not None
+                session._telemetry._proposal = BatchChoice(
+                    global_batch_size=12, atomic_batch_size=4, accumulation_steps=2
+                )
+    assert sizes == [4, 4] + [4, 4, 4] * 3 + [3, 3]
+    assert sorted(seen) == list(range(50))
+
+
+def test_that_worker_processes_change_nothing() -> None:
+    with joined():
+        plain = pt.AdaptiveDataLoader(Numbers(23), batch_size=5, shuffle=True)
+        workers = pt.AdaptiveDataLoader(
+            Numbers(23), batch_size=5, shuffle=True, num_workers=1, persistent_workers=True, prefetch_factor=4
+        )
+        for _ in pt.remaining_epochs_until(2):
+            assert indices(plain) == indices(workers)
+
+
+def test_that_a_loop_left_with_break_is_done_and_a_glance_is_not(tmp_path: Path) -> None:
+    with joined(tmp_path):
+        loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)
+        other = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
+        next(iter(loader))
+        with pytest.raises(pt.TrainingStopped):
+            for _ in pt.remaining_epochs_until(1):
+                next(iter(loader))
+                for step, _ in enumerate(loader):
+                    if step == 2:
+                        break
+                for step, _ in enumerate(other):
+                    if step == 1:
+                        stop()
+    with joined(tmp_path):
+        loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)
+        other = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
+        assert next(iter(loader))[1].tolist() == [0, 1, 2, 3]
+        for _ in pt.remaining_epochs_until(1):
+            assert indices(loader) == []
+            assert indices(other) == [4, 5]
+            # A further loop of the same epoch is a new one.
+            assert indices(other) == [0, 1, 2, 3, 4, 5]
+
+
+def test_that_a_finished_job_has_nothing_left_to_do(tmp_path: Path) -> None:
+    for expected in ([0, 1], []):
+        with joined(tmp_path):
+            loader = pt.AdaptiveDataLoader(Numbers(4), batch_size=2)
+            epochs = []
+            for epoch in pt.remaining_epochs_until(2):
+                epochs.append(epoch)
+                indices(loader)
+            assert epochs == expected
+
+
+def test_that_a_loop_without_declared_epochs_is_resumed_too(tmp_path: Path) -> None:
+    with joined(tmp_path):
+        loader = pt.AdaptiveDataLoader(Numbers(4), batch_size=2)
+        with pytest.raises(pt.TrainingStopped):
+            for _ in range(3):
+                for _, batch in loader:
+                    if batch.tolist() == [0, 1]:
+                        last = batch
+                        continue
+                    if len(os.listdir(tmp_path / "runs")) == 1 and last is not None:
+                        stop()
+    with joined(tmp_path):
+        loader = pt.AdaptiveDataLoader(Numbers(4), batch_size=2)
+        assert [indices(loader) for _ in range(3)] == [[], [0, 1, 2, 3], [0, 1, 2, 3]]
+
+
+def test_that_an_evaluation_inside_the_training_loop_disturbs_nothing() -> None:
+    with joined():
+        training = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
+        evaluation = pt.AdaptiveDataLoader(Numbers(3), batch_size=2)
+        seen = []
+        for _ in pt.remaining_epochs_until(1):
+            for _, batch in training:
+                seen += batch.tolist()
+                assert indices(evaluation) == [0, 1, 2]
+    assert seen == [0, 1, 2, 3, 4, 5]
+
+
+def test_that_loaders_advanced_together_are_refused() -> None:
+    with joined():
+        one, other = (pt.AdaptiveDataLoader(Numbers(6), batch_size=2) for _ in range(2))
+        with pytest.raises(UsageError, match="advance together"):
+            for _ in zip(one, other, strict=True):
+                pass
+        with pytest.raises(UsageError, match="cannot run at once"):
+            for _ in zip(one, one, strict=True):
+                pass
+
+
+def test_that_its_length_is_the_number_of_batches_it_yields() -> None:
+    with joined():
+        for drop_last in (False, True):
+            loader = pt.AdaptiveDataLoader(Numbers(23), batch_size=9, drop_last=drop_last)
+            loader.autoscale_batch_size(9, (1, 2), gradient_accumulation=True)
+            assert len(loader) == len(list(loader)) == (13 if not drop_last else 10)
+
+
+def test_that_a_changed_dataset_is_refused(tmp_path: Path) -> None:
+    with joined(tmp_path):
+        loader = pt.AdaptiveDataLoader(Numbers(4), batch_size=2)
+        for _ in pt.remaining_epochs_until(1):
+            indices(loader)
+    with joined(tmp_path), pytest.raises(CheckpointError, match="had 4 examples and now has 5"):
+        pt.AdaptiveDataLoader(Numbers(5), batch_size=2)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(3))
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: pt.AdaptiveDataLoader(Numbers(4), batch_size=0), "batch_size"),
+        (lambda: pt.AdaptiveDataLoader(Numbers(4), batch_size=True), "batch_size"),
+        (lambda: pt.AdaptiveDataLoader(Numbers(4), sampler=range(4)), "sampler"),
+        (lambda: pt.AdaptiveDataLoader(Stream()), "IterableDataset"),
+        (lambda: pt.AdaptiveDataLoader(Numbers(4), 8).autoscale_batch_size(4), "below batch_size=8"),
+        (lambda: pt.AdaptiveDataLoader(Numbers(4), 8).autoscale_batch_size(16, (9, 3)), "no size"),
+        (lambda: pt.AdaptiveDataLoader(Numbers(4), 8).autoscale_batch_size(16, (0, 3)), "no size"),
+        (lambda: pt.AdaptiveDataLoader(Numbers(4), 8).autoscale_batch_size(16, (17, 20)), "no size"),
+    ],
+)
+def test_that_senseless_arguments_are_refused(make: Any, named: str) -> None:
+    with joined(), pytest.raises(UsageError, match=named):
+        make()
+
+
+def test_that_an_empty_dataset_is_an_empty_loop() -> None:
+    with joined():
+        assert list(pt.AdaptiveDataLoader(Numbers(0), batch_size=2)) == []
+
+
+def test_that_collating_and_other_options_pass_through() -> None:
+    with joined():
+        loader = pt.AdaptiveDataLoader(Numbers(3), batch_size=2, collate_fn=lambda batch: len(batch))
+        assert list(loader) == [2, 1]
+        assert torch.is_tensor(next(iter(pt.AdaptiveDataLoader(Numbers(3), batch_size=2)))[0])

@@ -1,0 +1,195 @@
+"""What the optimizer sees: the exact mean gradient, at the right moments, at the right rate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pollux_slurm.torch as pt
+from pollux_slurm.errors import CheckpointError, UsageError
+from tests.torch.alone import Numbers, Slope, joined
+
+pytestmark = pytest.mark.torch
+
+
+def accumulating(length: int, batch_size: int, largest: int, **options: Any) -> pt.AdaptiveDataLoader:
+    """Return a loader whose fixed batch needs several passes of at most `largest` examples."""
+    loader = pt.AdaptiveDataLoader(Numbers(length), batch_size=batch_size, **options)
+    loader.autoscale_batch_size(batch_size, (1, largest), gradient_accumulation=True)
+    return loader
+
+
+def test_that_uneven_passes_add_up_to_the_exact_mean() -> None:
+    with joined():
+        model, seen = Slope(), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        parallel = pt.AdaptiveDataParallel(model, optimizer)
+        # 10 examples in 3 passes of 4, 3, 3; then the last 4 in one pass.
+        loader = accumulating(14, 10, 4)
+        for _ in pt.remaining_epochs_until(1):
+            for inputs, _ in loader:
+                before = model.weight.item()
+                optimizer.zero_grad()
+                parallel(inputs).mean().backward()
+                optimizer.step()
+                seen.append((len(inputs), before - model.weight.item()))
+    assert [count for count, _ in seen] == [4, 3, 3, 4]
+    assert [change for _, change in seen] == pytest.approx([0, 0, 5.5, 12.5])
+
+
+def test_that_clipping_in_each_pass_clips_the_whole_gradient_once() -> None:
+    with joined():
+        model = Slope()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        parallel = pt.AdaptiveDataParallel(model, optimizer)
+        norms = []
+        for inputs, _ in accumulating(9, 9, 3):
+            optimizer.zero_grad()
+            parallel(inputs).mean().backward()
+            norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5).item())
+            optimizer.step()
+    assert norms[-1] == pytest.approx(5.0)
+    assert model.weight.item() == pytest.approx(-0.5, abs=1e-4)
+
+
+def test_that_schedulers_and_scalers_move_once_a_global_batch() -> None:
+    with joined():
+        model = Slope()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (1 + step))
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+        parallel = pt.AdaptiveDataParallel(model, optimizer, scheduler, scaler)
+        rates = []
+        for inputs, _ in accumulating(16, 8, 2):
+            optimizer.zero_grad()
+            scaler.scale(parallel(inputs).mean()).backward()
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            scheduler.step()
+            rates.append(optimizer.param_groups[0]["lr"])
+        # Two global batches of four passes: means 4.5 and 12.5, rates 1 and 1/2.
+        assert model.weight.item() == pytest.approx(-(4.5 + 12.5 / 2))
+        assert rates == pytest.approx([1, 1, 1, 1 / 2, 1 / 2, 1 / 2, 1 / 2, 1 / 3])
+        assert scaler.get_scale() == 16.0
+
+
+def test_that_an_overflow_in_one_pass_skips_the_step_and_not_the_data() -> None:
+    with joined():
+        model = Slope()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        parallel = pt.AdaptiveDataParallel(model, optimizer, mp_scaler=scaler)
+        for index, (inputs, _) in enumerate(accumulating(8, 4, 2)):
+            optimizer.zero_grad()
+            loss = parallel(inputs).mean() * (float("inf") if index == 0 else 1.0)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        assert model.weight.item() == pytest.approx(-6.5)
+        assert scaler.get_scale() == 4.0
+        assert parallel.statistics is not None
+
+
+def test_that_the_learning_rate_is_scaled_for_the_step_alone() -> None:
+    class Seven(pt.ScalingRule):
+        def factor(self, *, scale: float, gain: float) -> float:
+            assert scale == 1.0
+            return 7.0
+
+    with joined():
+        model = Slope()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        parallel = pt.AdaptiveDataParallel(model, optimizer, scaling_rule=Seven())
+        for inputs, _ in pt.AdaptiveDataLoader(Numbers(2), batch_size=2):
+            parallel(inputs).mean().backward()
+            optimizer.step()
+        assert model.weight.item() == pytest.approx(-0.5 * 7 * 1.5)
+        assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_that_two_backward_passes_on_one_accumulating_batch_are_refused() -> None:
+    with joined():
+        model = Slope()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        parallel = pt.AdaptiveDataParallel(model, optimizer)
+        inputs, _ = next(batches := iter(accumulating(8, 8, 2)))
+        parallel(inputs).mean().backward()
+        with pytest.raises(UsageError, match="call backward once"):
+            parallel(inputs).mean().backward()
+        batches.close()
+
+
+def test_that_two_backward_passes_without_accumulation_add_up_as_they_always_did() -> None:
+    with joined():
+        model = Slope()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        parallel = pt.AdaptiveDataParallel(model, optimizer)
+        for inputs, _ in pt.AdaptiveDataLoader(Numbers(4), batch_size=4):
+            optimizer.zero_grad()
+            parallel(inputs).mean().backward()
+            parallel(inputs).sum().backward()
+            optimizer.step()
+        assert model.weight.item() == pytest.approx(-12.5)
+        assert parallel.statistics is None
+
+
+def test_that_outside_of_a_loader_it_is_plain_data_parallel() -> None:
+    with joined():
+        model = Slope()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        parallel = pt.AdaptiveDataParallel(model, optimizer)
+        parallel(torch.tensor([3.0])).mean().backward()
+        optimizer.step()
+    assert model.weight.item() == pytest.approx(-3.0)
+
+
+@pytest.mark.parametrize("largest", [2, 100])
+def test_that_the_statistics_of_a_real_gradient_are_near_the_truth(largest: int) -> None:
+    """Passes of 2 and consecutive steps of 8: gradients are 1..N shuffled, of known mean and variance."""
+    with joined():
+        model = Slope()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        parallel = pt.AdaptiveDataParallel(model, optimizer)
+        loader = accumulating(2000, 8, largest, shuffle=True)
+        for _ in pt.remaining_epochs_until(4):
+            for inputs, _ in loader:
+                optimizer.zero_grad()
+                parallel(inputs).mean().backward()
+                optimizer.step()
+        statistics = parallel.statistics
+    assert statistics is not None
+    assert statistics.sqr == pytest.approx(1000.5**2, rel=0.1)
+    assert statistics.var == pytest.approx(2000**2 / 12 / 8, rel=0.2)
+
+
+def test_that_a_scheduler_keeps_its_own_state_free_of_ours() -> None:
+    with joined():
+        model = Slope()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 3])
+        keys = set(scheduler.state_dict())
+        pt.AdaptiveDataParallel(model, optimizer, scheduler)
+        assert set(scheduler.state_dict()) == keys
+        assert isinstance(scheduler, torch.optim.lr_scheduler.MultiStepLR)
+
+
+def test_that_a_script_whose_model_changed_is_told_so(tmp_path: Path) -> None:
+    with joined(tmp_path):
+        model = Slope()
+        pt.AdaptiveDataParallel(model, torch.optim.SGD(model.parameters(), lr=1.0))
+        for _ in pt.remaining_epochs_until(1):
+            pass
+    with joined(tmp_path):
+        other = torch.nn.Linear(2, 2)
+        with pytest.raises(CheckpointError, match="'model-0' does not fit this script"):
+            pt.AdaptiveDataParallel(other, torch.optim.SGD(other.parameters(), lr=1.0))
+
+
+def test_that_everything_needs_a_session() -> None:
+    model = Slope()
+    with pytest.raises(UsageError, match="init_process_group"):
+        pt.AdaptiveDataParallel(model, torch.optim.SGD(model.parameters(), lr=1.0))

@@ -1,0 +1,154 @@
+"""Several real replicas: idle ones, agreed changes of the batch, sums, noise, periodic checkpoints."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pollux_slurm.torch as pt
+from pollux_slurm.model import BatchChoice
+from pollux_slurm.torch.current import current_session
+from tests.torch import scripts
+from tests.torch.alone import Numbers, Slope
+from tests.torch.ranks import run_ranks, start
+from tests.torch.test_resume import assert_same_training
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.torch
+
+
+def test_that_replicas_without_an_example_change_nothing(tmp_path: Path) -> None:
+    # 70 = 23·3 + 1 examples in batches of 3 on 4 replicas: one is idle always, three in the last step.
+    reference = run_ranks(tmp_path, 1, scripts.train, None, 2, 3, None, "adam", None, 1.0)[0]
+    for result in run_ranks(tmp_path, 4, scripts.train, None, 2, 3, None, "adam", None, 1.0):
+        assert_same_training(result, reference)
+
+
+def change_batch() -> dict[str, Any]:
+    """Let rank 0 propose another batch in the third step; return what this rank was given."""
+    pt.init_process_group()
+    session, model = current_session(), Slope()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    parallel = pt.AdaptiveDataParallel(model, optimizer)
+    loader = pt.AdaptiveDataLoader(Numbers(100), batch_size=6, shuffle=True)
+    loader.autoscale_batch_size(24, (1, 12), gradient_accumulation=True)
+    steps: list[Any] = []
+    for inputs, indices in loader:
+        optimizer.zero_grad()
+        parallel(inputs).mean().backward()
+        optimizer.step()
+        steps.append([loader.current_batch_size, indices.tolist(), parallel.gain])
+        if len(steps) == 3 and session._telemetry is not None:
+            session._telemetry._proposal = BatchChoice(
+                global_batch_size=13, atomic_batch_size=4, accumulation_steps=1
+            )
+    return {"steps": steps, "gradient": model.weight.grad}
+
+
+def test_that_all_replicas_change_the_batch_at_the_same_step(tmp_path: Path) -> None:
+    results = run_ranks(tmp_path, 2, change_batch)
+    sizes = [[size for size, _, _ in result["steps"]] for result in results]
+    assert sizes[0] == sizes[1]
+    assert set(sizes[0]) == {6, 13}
+    seen = [index for result in results for _, indices, _ in result["steps"] for index in indices]
+    assert sorted(seen) == list(range(100))
+    assert results[0]["steps"][-1][2] == results[1]["steps"][-1][2] > 1.0
+
+
+def add_up() -> dict[str, Any]:
+    pt.init_process_group()
+    session, sums = current_session(), pt.Accumulator()
+    if session.rank == 1:
+        sums["only here"] += torch.tensor([1.0, 2.0])
+    sums["everywhere"] += session.rank + 1
+    with sums.synchronized():
+        return dict(sums)
+
+
+def test_that_sums_are_the_same_on_every_replica_whoever_added(tmp_path: Path) -> None:
+    for total in run_ranks(tmp_path, 3, add_up):
+        assert total["everywhere"] == 6
+        assert total["only here"].tolist() == [1.0, 2.0]
+
+
+def measure_noise(batch_size: int, largest: int) -> list[float]:
+    pt.init_process_group()
+    model = Slope()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    parallel = pt.AdaptiveDataParallel(model, optimizer)
+    loader = pt.AdaptiveDataLoader(Numbers(1000), batch_size=batch_size, shuffle=True)
+    loader.autoscale_batch_size(batch_size, (1, largest), gradient_accumulation=True)
+    for _ in pt.remaining_epochs_until(3):
+        for inputs, _ in loader:
+            optimizer.zero_grad()
+            parallel(inputs).mean().backward()
+            optimizer.step()
+    statistics = parallel.statistics
+    assert statistics is not None
+    return [statistics.sqr, statistics.var]
+
+
+@pytest.mark.parametrize("largest", [5, 2])
+def test_that_uneven_replicas_and_passes_measure_the_true_noise(tmp_path: Path, largest: int) -> None:
+    results = run_ranks(tmp_path, 3, measure_noise, 10, largest)
+    assert results[0] == results[1] == results[2]
+    sqr, var = results[0]
+    assert sqr == pytest.approx(500.5**2, rel=0.1)
+    assert var == pytest.approx(1000**2 / 12 / 10, rel=0.2)
+
+
+def train_long(directory: str) -> None:
+    pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=0.05)
+    model = Slope()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    parallel = pt.AdaptiveDataParallel(model, optimizer)
+    loader = pt.AdaptiveDataLoader(Numbers(1000), batch_size=4)
+    for _ in pt.remaining_epochs_until(100_000):
+        for inputs, _ in loader:
+            parallel(inputs).mean().backward()
+            optimizer.step()
+
+
+def test_that_checkpoints_are_written_now_and_then_and_survive_a_kill(tmp_path: Path) -> None:
+    directory = tmp_path / "job"
+    run = start(tmp_path, 2, train_long, str(directory))
+
+    def third() -> list[str]:
+        names = scripts.checkpoints(directory) if (directory / "checkpoints").is_dir() else []
+        return [name for name in names if not name.startswith(".") and int(name.split("-")[1]) >= 3]
+
+    wait_until(third, timeout_s=40, what="the third checkpoint", every_s=0.05)
+    run.signal(signal.SIGKILL)
+    run.wait()
+    run = start(tmp_path, 1, train_long, str(directory), restart_count=1)
+    wait_until(
+        lambda: [name for name in scripts.checkpoints(directory) if name.startswith("000001-")],
+        timeout_s=40,
+        what="a checkpoint of the next run",
+    )
+    run.terminate()
+    assert run.wait() == [143], run.output()
+
+
+def test_that_training_on_another_machines_disk_is_refused_with_a_reason(tmp_path: Path) -> None:
+    directory = tmp_path / "job"
+    run = start(tmp_path, 1, scripts.train, str(directory), 1, 16)
+    run.succeed()
+    claims = list((directory / "runs").iterdir())
+    assert [path.name for path in claims] == ["000000.json"]
+    run = start(tmp_path, 2, see_nothing, str(directory), restart_count=1)
+    assert run.wait() == [1, 1]
+    assert "all nodes share" in run.output()
+
+
+def see_nothing(directory: str) -> None:
+    """Rank 1 does not see the file that rank 0 names."""
+    if os.environ["RANK"] == "1":
+        Path.is_file = lambda self: False  # type: ignore[method-assign, assignment]
+    pt.init_process_group(checkpoint_dir=directory)
+    torch.distributed.barrier()
