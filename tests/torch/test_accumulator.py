@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import pollux_slurm.torch as pt
-from pollux_slurm.errors import CheckpointError, UsageError
+from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.batching import PassPlan
 from pollux_slurm.torch.current import current_session
 from tests.torch.alone import Numbers, joined

@@ -23,8 +23,17 @@ def indices(loader: pt.AdaptiveDataLoader) -> list[int]:
     return [index for _, batch in loader for index in batch.tolist()]
 
 
-def stop() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
+def take(loader: pt.AdaptiveDataLoader, *, stop_after: int, seen: list[int]) -> None:
+    """Loop over the loader; send this process SIGTERM in the step in which `seen` gets so long."""
+    for _, batch in loader:
+        seen += batch.tolist()
+        if len(seen) == stop_after:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def epochs_of(num_epochs: int, *, loader: pt.AdaptiveDataLoader, stop_after: int, seen: list[int]) -> None:
+    for _ in pt.remaining_epochs_until(num_epochs):
+        take(loader, stop_after=stop_after, seen=seen)
 
 
 def test_that_each_epoch_has_its_own_order_that_only_seed_and_epoch_decide() -> None:
@@ -43,15 +52,11 @@ def test_that_each_epoch_has_its_own_order_that_only_seed_and_epoch_decide() -> 
 
 
 def test_that_a_stopped_epoch_goes_on_at_the_very_next_example(tmp_path: Path) -> None:
-    seen = []
+    seen: list[int] = []
     with joined(tmp_path):
         loader = pt.AdaptiveDataLoader(Numbers(20), batch_size=3, shuffle=True)
         with pytest.raises(pt.TrainingStopped) as stopped:
-            for _ in pt.remaining_epochs_until(2):
-                for _, batch in loader:
-                    seen += batch.tolist()
-                    if len(seen) == 26:
-                        stop()
+            epochs_of(2, loader=loader, stop_after=26, seen=seen)
         assert stopped.value.code == 143
     assert len(seen) == 26
     with joined(tmp_path):
@@ -96,20 +101,22 @@ def test_that_worker_processes_change_nothing() -> None:
             assert indices(plain) == indices(workers)
 
 
+def glance_and_break(loader: pt.AdaptiveDataLoader, other: pt.AdaptiveDataLoader) -> None:
+    for _ in pt.remaining_epochs_until(1):
+        next(iter(loader))
+        for step, _ in enumerate(loader):
+            if step == 2:
+                break
+        take(other, stop_after=4, seen=[])
+
+
 def test_that_a_loop_left_with_break_is_done_and_a_glance_is_not(tmp_path: Path) -> None:
     with joined(tmp_path):
         loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)
         other = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
         next(iter(loader))
         with pytest.raises(pt.TrainingStopped):
-            for _ in pt.remaining_epochs_until(1):
-                next(iter(loader))
-                for step, _ in enumerate(loader):
-                    if step == 2:
-                        break
-                for step, _ in enumerate(other):
-                    if step == 1:
-                        stop()
+            glance_and_break(loader, other)
     with joined(tmp_path):
         loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)
         other = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
@@ -135,17 +142,12 @@ def test_that_a_finished_job_has_nothing_left_to_do(tmp_path: Path) -> None:
 def test_that_a_loop_without_declared_epochs_is_resumed_too(tmp_path: Path) -> None:
     with joined(tmp_path):
         loader = pt.AdaptiveDataLoader(Numbers(4), batch_size=2)
+        assert indices(loader) == [0, 1, 2, 3]
         with pytest.raises(pt.TrainingStopped):
-            for _ in range(3):
-                for _, batch in loader:
-                    if batch.tolist() == [0, 1]:
-                        last = batch
-                        continue
-                    if len(os.listdir(tmp_path / "runs")) == 1 and last is not None:
-                        stop()
+            take(loader, stop_after=2, seen=[])
     with joined(tmp_path):
         loader = pt.AdaptiveDataLoader(Numbers(4), batch_size=2)
-        assert [indices(loader) for _ in range(3)] == [[], [0, 1, 2, 3], [0, 1, 2, 3]]
+        assert [indices(loader) for _ in range(3)] == [[], [2, 3], [0, 1, 2, 3]]
 
 
 def test_that_an_evaluation_inside_the_training_loop_disturbs_nothing() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -147,4 +146,4 @@ def test_that_reports_tell_model_progress_and_shape(job: Job) -> None:
     assert record.sample.progress > 0
     run.terminate()
     assert run.wait() == [143, 143], run.output()
-    assert os.listdir(job.checkpoints / "runs") == ["000000.json"]
+    assert [path.name for path in (job.checkpoints / "runs").iterdir()] == ["000000.json"]
