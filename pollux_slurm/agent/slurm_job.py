@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +40,6 @@ _STALE = frozenset(
     }
 )
 _INHERITED = ("POLLUX_TOKEN_FILE", "POLLUX_CHECKPOINT_DIR")
-_SCANCEL_TIMEOUT_S = 10.0
 _READ_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 # Not `python -m`: that would look for modules in the working directory first, among the user's own files.
 _START = "import sys; sys.path[:1] == [''] and sys.path.pop(0); from pollux_slurm.cli import main; main()"
@@ -117,15 +117,28 @@ def run_step(command: Sequence[str], job: PreparedJob) -> int:
     argv = [job.runner.find("srun"), *srun_options(job), sys.executable, "-c", _START, "run", "--", *command]
     environ = step_environment(job.environ) | {STEP_VARIABLE: layout.encode()}
 
+    signallers: list[subprocess.Popen[bytes]] = []
+
     def deliver(number: int) -> None:
         # srun kills the tasks at once when it gets SIGTERM itself (22.05). The step's processes must get it.
-        with contextlib.suppress(SlurmError):
-            name = signal.Signals(number).name.removeprefix("SIG")
-            job.runner.run("scancel", f"--signal={name}", str(layout.job_id), timeout_s=_SCANCEL_TIMEOUT_S)
+        # Not waited for: in a requeue Slurm has told them already, and then scancel repeats for ten seconds
+        # that the job cannot be altered now (22.05), during which the job could not go on.
+        name = signal.Signals(number).name.removeprefix("SIG")
+        argv = [job.runner.find("scancel"), f"--signal={name}", str(layout.job_id)]
+        null = subprocess.DEVNULL
+        with contextlib.suppress(OSError):
+            signallers.append(
+                subprocess.Popen(argv, env=dict(job.environ), stdin=null, stdout=null, stderr=null)
+            )
 
     # If we are killed, srun must not go on without us; its way of ending a step is SIGTERM.
     crew = Crew(argv, [environ], patience_s=0.0, deliver=deliver, death_signal=signal.SIGTERM)
-    code = crew.run().exit_code
+    try:
+        code = crew.run().exit_code
+    finally:
+        for signaller in signallers:
+            signaller.kill()
+            signaller.wait()
     if layout.exit_file is None or code == 0:
         return code
     with contextlib.suppress(OSError, ValueError):
