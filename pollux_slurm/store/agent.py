@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, exists, insert, select, update
 
 from pollux_slurm.errors import ReportRefusedError, StaleRunError, UnknownJobError
 from pollux_slurm.model import GoodputModel, ReallocationStep
@@ -17,6 +17,7 @@ from pollux_slurm.store.models import model_columns, model_of_row, select_models
 from pollux_slurm.store.schema import (
     CheckpointRow,
     JobRow,
+    LeaseRow,
     ModelVersionRow,
     ReallocationRow,
     ReallocationStepRow,
@@ -26,6 +27,9 @@ from pollux_slurm.store.schema import (
 )
 from pollux_slurm.store.statements import inserted_id
 from pollux_slurm.store.tokens import hash_token
+
+# How long after the end of its lease a daemon still counts as alive: clocks of two hosts may differ so much.
+DAEMON_GRACE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +75,7 @@ class SqlAgentStore:
 
     def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
         """Return what the job should do: see `AgentStore.poll`."""
-        run_number = checked_run_number(run_number)
-        utc(at)
+        run_number, at = checked_run_number(run_number), utc(at)
         with self._database.read() as connection:
             job = _job_of_token(connection, token, lock=False)
             run = _current_run(connection, job.id)
@@ -87,6 +90,9 @@ class SqlAgentStore:
             if run is not None and run_number == run.run_number:
                 # A process left over from before a restart that has not reported yet is not asked.
                 wanted = wanted.where(ReallocationRow.from_restart_count <= run.restart_count)
+            # Nobody waits for a daemon that has died: its lease tells. The next one finds that the job went on.
+            died = exists().where(LeaseRow.expires_at <= at - timedelta(seconds=DAEMON_GRACE_S))
+            wanted = wanted.where(~died)
             return Poll(checkpoint_request=connection.execute(wanted).scalar())
 
     def close(self) -> None:

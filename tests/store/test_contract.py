@@ -399,6 +399,15 @@ class TestCheckpoints:
         advance(running, planned, (Step.REQUEUED, 26))
         assert running.poll(token_of(1), 0, at=at(27)).checkpoint_request is None
 
+    def test_that_nobody_waits_for_a_daemon_that_has_died(self, running: Store) -> None:
+        assert running.acquire_lease("d", ttl_s=30, at=at(20))
+        planned = plan(running)
+        advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
+        assert running.poll(token_of(1), 0, at=at(109)).checkpoint_request == planned.id
+        assert running.poll(token_of(1), 0, at=at(110)).checkpoint_request is None
+        assert running.acquire_lease("next", ttl_s=30, at=at(111))
+        assert running.poll(token_of(1), 0, at=at(112)).checkpoint_request == planned.id
+
     def test_that_a_confirmation_moves_the_reallocation(self, running: Store) -> None:
         planned = plan(running)
         advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
