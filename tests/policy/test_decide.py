@@ -158,6 +158,13 @@ def test_that_a_node_on_which_more_is_held_than_it_has_takes_nothing_new() -> No
     assert given(decide(problem(cluster, *jobs))) == {"a": "n0:3", "b": "n1:1", "c": "n1:1"}
 
 
+def test_that_what_is_held_beyond_a_nodes_size_is_not_given_to_the_next() -> None:
+    # Were n0 open, "a" would take all of n1, and "b" one of the three GPUs of a node that has two.
+    cluster = (node("n0", 2), node("n1", 4))
+    found = decide(problem(cluster, job("a", {"n0": 3}), job("b", model=None)))
+    assert given(found) == {"a": "n0:3", "b": "n1:1"}
+
+
 # ------------------------------------------------------------------------------------- odd and contradictory
 
 
