@@ -96,12 +96,12 @@ def jobs_table(records: tuple[JobRecord, ...], *, now: datetime, width: int) -> 
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     rows = [_cells(record, now) for record in records]
-    left = ("JOB", "NAME", "USER", "STATE", "NODES", "LAST DECISION")
+    left = ("JOB", "NAME", "USER", "STATE", "NODES", "DECISION")
     narrow = {"USER", "RESTARTS", "AGE", "NODES"} if width < _WIDE else set()
     columns = [column for column in (rows[0] if rows else {}) if column not in narrow]
     for column in columns:
         # Texts give way where room is short; numbers stay whole.
-        is_text = column in ("NAME", "USER", "NODES", "LAST DECISION")
+        is_text = column in ("NAME", "USER", "NODES", "DECISION")
         whole = max(len(column), *(len(row[column]) for row in rows))
         table.add_column(
             column,
@@ -130,7 +130,7 @@ def _cells(record: JobRecord, now: datetime) -> dict[str, str]:
         "RESTARTS": str(record.num_restarts),
         "AGE": _duration((record.finished_at or now) - record.submitted_at),
         "NODES": str(record.allocation),
-        "LAST DECISION": _decision(record),
+        "DECISION": _decision(record),
     }
 
 

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
 from scipy.special import expit
 
 from pollux_slurm.goodput.checks import MAX_BATCH_SIZE, MAX_GPUS, MAX_TIME_S, MIN_PASS_TIME_S
@@ -214,6 +213,9 @@ class _Problem:
 
     def descend(self, start: FloatArray) -> tuple[FloatArray, float]:
         """Return the minimum that L-BFGS-B reaches from `start`, and its loss (never above the start's)."""
+        # Imported here: it takes longer than all else that a command such as `pollux status` does.
+        from scipy.optimize import minimize
+
         found = minimize(
             self.loss,
             start,

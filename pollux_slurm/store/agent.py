@@ -90,7 +90,7 @@ class SqlAgentStore:
             if run is not None and run_number == run.run_number:
                 # A process left over from before a restart that has not reported yet is not asked.
                 wanted = wanted.where(ReallocationRow.from_restart_count <= run.restart_count)
-            # Nobody waits for a daemon that has died: its lease tells. The next one finds that the job went on.
+            # Nobody waits for a daemon that has died: its lease tells. The next finds that the job went on.
             died = exists().where(LeaseRow.expires_at <= at - timedelta(seconds=DAEMON_GRACE_S))
             wanted = wanted.where(~died)
             return Poll(checkpoint_request=connection.execute(wanted).scalar())
@@ -106,8 +106,11 @@ def _job_of_token(connection: Connection, token: str, *, lock: bool) -> _Job:
     wanted = select(JobRow.id, JobRow.slurm_job_id, JobRow.finished_at).where(
         JobRow.token_sha256 == hash_token(token)
     )
-    # SQLite's writers are alone anyway; in PostgreSQL the row's lock puts a job's reports in a row.
-    row = connection.execute(wanted.with_for_update() if lock else wanted).one_or_none()
+    if lock:
+        # SQLite's writers are alone anyway. In PostgreSQL the row's lock lines up a job's reports; of this
+        # strength it does not hold up a round, which adds rows that refer to the job.
+        wanted = wanted.with_for_update(key_share=True)
+    row = connection.execute(wanted).one_or_none()
     if row is None:
         raise UnknownJobError(
             "no job is registered with this token yet; the daemon registers it from its Slurm Comment in one "
