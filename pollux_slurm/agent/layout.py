@@ -119,3 +119,11 @@ def rank_environments(layout: RunLayout, node_index: int, environ: Mapping[str, 
         common | {"RANK": str(first_rank + local), "LOCAL_RANK": str(local)}
         for local in range(local_world_size)
     ]
+
+
+def without_foreign(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return `environ` without the token and checkpoints of another job, from inside which this one came."""
+    if environ.get(JOB_VARIABLE, environ.get("SLURM_JOB_ID")) == environ.get("SLURM_JOB_ID"):
+        return dict(environ)
+    foreign = (JOB_VARIABLE, "POLLUX_TOKEN_FILE", "POLLUX_CHECKPOINT_DIR")
+    return {key: value for key, value in environ.items() if key not in foreign}

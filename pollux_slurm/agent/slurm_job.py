@@ -20,8 +20,8 @@ from pollux_slurm.agent.adoption import adopt
 from pollux_slurm.agent.layout import JOB_VARIABLE, STEP_VARIABLE, RunLayout, RunOptions
 from pollux_slurm.agent.processes import Crew
 from pollux_slurm.agent.rendezvous import LOOPBACK, find_free_port, node_address
-from pollux_slurm.agent.submission_plan import CHECKPOINTS
-from pollux_slurm.agent.token import make_private_dir
+from pollux_slurm.agent.step import START
+from pollux_slurm.agent.token import CHECKPOINTS, make_private_dir
 from pollux_slurm.config import Config
 from pollux_slurm.errors import LaunchError, PolluxError, SlurmError, SlurmUnavailable
 from pollux_slurm.slurm.connection import connect
@@ -39,10 +39,7 @@ _STALE = frozenset(
         *("SLURM_EXPORT_ENV", "SLURM_STEPID"),
     }
 )
-_INHERITED = ("POLLUX_TOKEN_FILE", "POLLUX_CHECKPOINT_DIR")
 _READ_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
-# Not `python -m`: that would look for modules in the working directory first, among the user's own files.
-_START = "import sys; sys.path[:1] == [''] and sys.path.pop(0); from pollux_slurm.cli import main; main()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +71,7 @@ def prepare_job(
     bin_dir = Path(config.slurm.bin_dir) if config.slurm.bin_dir is not None else None
     runner = CommandRunner(environ=environ, bin_dir=bin_dir, timeout_s=config.slurm.command_timeout_s)
     runner.find("srun")
-    kept = dict(environ)
-    if environ.get(JOB_VARIABLE, job_id) != job_id:
-        for name in _INHERITED:
-            kept.pop(name, None)
-    kept[JOB_VARIABLE] = job_id
+    kept = dict(environ) | {JOB_VARIABLE: job_id}
 
     held = _held_gpus(job_id, environ, config, runner, pause)
     uses_gpus = any(gpus > 0 for _, gpus in held)
@@ -114,7 +107,7 @@ def run_step(command: Sequence[str], job: PreparedJob) -> int:
     if layout.exit_file is not None:
         with contextlib.suppress(OSError):
             layout.exit_file.unlink()
-    argv = [job.runner.find("srun"), *srun_options(job), sys.executable, "-c", _START, "run", "--", *command]
+    argv = [job.runner.find("srun"), *srun_options(job), sys.executable, "-c", START, *command]
     environ = step_environment(job.environ) | {STEP_VARIABLE: layout.encode()}
 
     signallers: list[subprocess.Popen[bytes]] = []

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollux_slurm.agent.token import token_sha256
+from pollux_slurm.agent.token import CHECKPOINTS, token_sha256
 from pollux_slurm.config import Config
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import JobTerms
@@ -23,7 +23,6 @@ from pollux_slurm.slurm.sbatch_request import SbatchRequest, starting_gpus, time
 from pollux_slurm.slurm.terms import MAX_GPUS, encode_comment
 
 TEMPLATE = "adaptive.sbatch.j2"
-CHECKPOINTS = "pollux-checkpoints"
 POLLUX_OPTIONS = (
     SbatchOption("min-gpus"),
     SbatchOption("max-gpus"),

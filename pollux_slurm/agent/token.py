@@ -16,6 +16,9 @@ from pathlib import Path
 
 from pollux_slurm.errors import LaunchError
 
+CHECKPOINTS = "pollux-checkpoints"
+"""The folder beside a submission where jobs keep their checkpoints and token unless told otherwise."""
+
 _TOKEN = re.compile(r"[0-9a-f]{64}")
 _MAX_FILE_BYTES = 200
 

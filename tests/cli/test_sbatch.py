@@ -1,0 +1,109 @@
+"""`pollux sbatch` as typed, without Slurm: dry runs, help, and mistakes in one line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PLAIN = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH", "POLLUX"))}
+SCRIPT = "#!/bin/bash\n#SBATCH --time=10\npollux run -- python train.py\n"
+
+
+def pollux(
+    *words: str, cwd: Path, environ: dict[str, str] | None = None, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pollux_slurm", "sbatch", *words],
+        env={**PLAIN, **(environ or {})},
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_that_a_dry_run_shows_script_and_command_and_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "train.sbatch").write_text(SCRIPT)
+    done = pollux("-p", "gpu", "--min-gpus", "2", "--dry-run", "train.sbatch", "-x", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nothing was submitted" in done.stdout
+    assert "#SBATCH --gpus=2\n" in done.stdout
+    assert "\npollux run -- python train.py\n" in done.stdout
+    command = done.stdout.splitlines()[-1]
+    assert command.startswith("sbatch -p gpu --comment=pollux/1:sha256=")
+    assert command.endswith("-x")
+    assert [path.name for path in tmp_path.iterdir()] == ["train.sbatch"]
+
+
+def test_that_the_script_may_come_from_the_input(tmp_path: Path) -> None:
+    done = pollux("--dry-run", cwd=tmp_path, stdin=SCRIPT)
+    assert "pollux run -- python train.py" in done.stdout
+    assert "--job-name=sbatch" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--min-gpus=3", "--max-gpus=2", "train.sbatch"], "--min-gpus 3 is above --max-gpus 2"),
+        (["nothing.sbatch"], "script nothing.sbatch cannot be read: No such file or directory"),
+        (["--array=1-3", "train.sbatch"], "array"),
+        (["train.py"], "pollux run -- python3 train.py"),
+        (["dos.sbatch"], "DOS line ends"),
+        (["-N"], "option -N needs a value"),
+    ],
+)
+def test_that_a_mistake_is_one_line(tmp_path: Path, words: list[str], said: str) -> None:
+    (tmp_path / "train.sbatch").write_text(SCRIPT)
+    (tmp_path / "train.py").write_text("#!/usr/bin/env python3\n")
+    (tmp_path / "dos.sbatch").write_bytes(b"#!/bin/bash\r\ntrue\r\n")
+    before = sorted(tmp_path.iterdir())
+    done = pollux(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_that_an_unreadable_script_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "secret.sbatch").mkdir()
+    done = pollux("secret.sbatch", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "pollux: script secret.sbatch cannot be read: Is a directory\n",
+    )
+
+
+def test_that_a_machine_without_slurm_is_told_so_and_keeps_no_files(tmp_path: Path) -> None:
+    (tmp_path / "train.sbatch").write_text(SCRIPT)
+    done = pollux("train.sbatch", cwd=tmp_path, environ={"PATH": str(tmp_path)})
+    assert done.returncode == 1
+    assert "no sbatch on PATH" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["train.sbatch"]
+
+
+def test_that_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "train.sbatch").write_text(SCRIPT)
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho Submitted batch job 1\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = pollux("--checkpoint-dir=train.sbatch/x", "train.sbatch", cwd=tmp_path, environ=environ)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cannot be made" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("word", ["--help", "-h"])
+def test_that_help_tells_our_options_and_examples(tmp_path: Path, word: str) -> None:
+    done = pollux("-p", "x", word, cwd=tmp_path, environ={"COLUMNS": "120"})
+    assert done.returncode == 0
+    for option in ("--min-gpus", "--max-gpus", "--checkpoint-dir", "--allow-unconfirmed", "--dry-run"):
+        assert option in done.stdout
+    assert "pollux sbatch train.sbatch" in done.stdout
