@@ -210,9 +210,9 @@ class Reallocation:
 class JobRecord:
     """All that a round, and `pollux status`, need to know of one job.
 
-    `allocation` is the last one that `observe_jobs` recorded. `num_restarts` counts the confirmed
-    reallocations that requeued it; `mean_restart_delay_s` is their measured mean cost, None before the first.
-    `last_decision_*` come from the last round that decided about the job.
+    `started_at` is its first start. `allocation` is the last one that `observe_jobs` recorded.
+    `num_restarts` counts the confirmed reallocations that requeued it; `mean_restart_delay_s` is their measured
+    mean cost (`pollux_slurm.store.costs`), None before the first. `last_decision_*` come from the last round that decided about the job.
     """
 
     slurm_job_id: str
@@ -335,7 +335,8 @@ class Store(AgentStore, Protocol):
     ) -> bool:
         """Move from `expected` to `step`; False, without effect, when it is no longer at `expected`.
 
-        True as well when it already is at `step` (the call was repeated).
+        True as well when it already is at `step` (the call was repeated). Steps only go on, and nothing
+        follows an end: any other move raises `StoreError`.
         """
 
     def open_reallocations(self) -> tuple[Reallocation, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pollux_slurm.store.schema import Base
 from tests.store.postgres import PostgresMissingError, PostgresServer, running_postgres
 
 _names = itertools.count()
+_FIXTURES = {"sqlite": "sqlite", "postgresql": "postgres"}
 
 
 @pytest.fixture(scope="session")
@@ -30,12 +32,52 @@ def postgres() -> Iterator[PostgresServer]:
         pytest.skip(str(error))
 
 
+@pytest.fixture(scope="session")
+def postgres_store(postgres: PostgresServer) -> Iterator[Store]:
+    """Return the tests' store in PostgreSQL, open."""
+    store = open_store(postgres.url("store"))
+    yield store
+    store.close()
+
+
 @pytest.fixture
-def postgres_url(postgres: PostgresServer) -> str:
+def postgres_url(postgres: PostgresServer, postgres_store: Store) -> str:
     """Return the URL of a store in PostgreSQL with nothing in it."""
-    tables = ", ".join(Base.metadata.tables)
-    postgres.sql(f"TRUNCATE {tables} RESTART IDENTITY", database="store")
+    wipe(postgres_store)
     return postgres.url("store")
+
+
+@pytest.fixture(scope="session")
+def shared_sqlite_url(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("shared") / "pollux.db"
+    shutil.copyfile(store_template, path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture(scope="session")
+def sqlite_store(shared_sqlite_url: str) -> Iterator[Store]:
+    """Return the tests' store in SQLite, open."""
+    store = open_store(shared_sqlite_url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def sqlite_url(shared_sqlite_url: str, sqlite_store: Store) -> str:
+    """Return the URL of a store in SQLite with nothing in it."""
+    wipe(sqlite_store)
+    return shared_sqlite_url
+
+
+def wipe(store: Store) -> None:
+    """Empty every table: a store that stays open between tests has its statements compiled already."""
+    with store._database.write() as connection:  # type: ignore[attr-defined]
+        if connection.dialect.name == "postgresql":
+            tables = ", ".join(Base.metadata.tables)
+            connection.exec_driver_sql(f"TRUNCATE {tables} RESTART IDENTITY")
+            return
+        for table in reversed(Base.metadata.sorted_tables):
+            connection.execute(table.delete())
 
 
 @pytest.fixture
@@ -48,9 +90,8 @@ def empty_postgres_url(postgres: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def any_store_url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of a fresh store, once on each backend."""
-    fixture = "store_url" if request.param == "sqlite" else "postgres_url"
-    return str(request.getfixturevalue(fixture))
+    """Return the URL of a store with nothing in it, once on each backend."""
+    return str(request.getfixturevalue(f"{_FIXTURES[request.param]}_url"))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -62,8 +103,8 @@ def any_empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def any_store(any_store_url: str) -> Iterator[Store]:
-    """Return a fresh store, open, once on each backend."""
-    store = open_store(any_store_url)
-    yield store
-    store.close()
+def any_store(request: pytest.FixtureRequest, any_store_url: str) -> Store:
+    """Return a store with nothing in it, open, once on each backend."""
+    backend = any_store_url.split(":")[0]
+    store: Store = request.getfixturevalue(f"{_FIXTURES[backend]}_store")
+    return store

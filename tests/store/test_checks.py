@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,10 @@ from hypothesis import strategies as st
 
 from pollux_slurm.errors import ReportRefusedError
 from pollux_slurm.model import BatchChoice, BatchLimits, GoodputModel, GradientStatistics
-from pollux_slurm.store import open_store
 from pollux_slurm.store.checks import checked_report, checked_run_number
 from pollux_slurm.store.contract import CheckpointConfirmation, Report, RunPhase, Store
 from tests.store.builders import BATCH, MODEL, THETA, at, registration, report, token_of
+from tests.store.conftest import wipe
 
 HOSTILE = [
     math.nan,
@@ -230,26 +229,21 @@ def _numbers(value: Any) -> list[float]:
     return [value] if isinstance(value, int | float) else []
 
 
-@pytest.fixture(scope="module")
-def shared_store(tmp_path_factory: pytest.TempPathFactory, store_template: Path) -> Any:
-    path = tmp_path_factory.mktemp("checks") / "pollux.db"
-    path.write_bytes(store_template.read_bytes())
-    store = open_store(f"sqlite:///{path}")
-    yield store
-    store.close()
-
-
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stranger=reports)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_that_what_passes_the_checks_the_database_takes(shared_store: Store, stranger: Report) -> None:
-    number = len(shared_store.jobs())
-    shared_store.register_jobs([registration(number)], at=at(0))
+def test_that_what_passes_the_checks_the_database_takes(
+    request: pytest.FixtureRequest, backend: str, stranger: Report
+) -> None:
+    store: Store = request.getfixturevalue(f"{backend}_store")
+    wipe(store)
+    store.register_jobs([registration(1)], at=at(0))
     try:
-        shared_store.report(token_of(number), stranger, at=at(1))
+        store.report(token_of(1), stranger, at=at(1))
     except ReportRefusedError:
-        assert shared_store.run_history(str(number)) == ()
+        assert store.run_history("1") == ()
         return
-    record = shared_store.job(str(number))
+    record = store.job("1")
     assert record.run is not None
     assert record.run.gpus_per_node == checked_report(stranger).gpus_per_node
     assert record.model == checked_report(stranger).model

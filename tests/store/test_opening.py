@@ -14,7 +14,7 @@ from sqlalchemy import text
 from pollux_slurm.errors import ConfigError, PolluxError, SchemaVersionError, StoreError, StoreUnavailable
 from pollux_slurm.store import open_agent_store, open_store
 from pollux_slurm.store.opening import reach_database
-from pollux_slurm.store.schema import VERSION_TABLE
+from pollux_slurm.store.schema import REVISIONS, VERSION_TABLE
 from pollux_slurm.store.url import parse_store_url
 from tests.store.builders import at, registration, report, token_of
 
@@ -122,7 +122,7 @@ def test_that_another_schema_names_the_command_to_type(
         with pytest.raises(SchemaVersionError):
             open_agent_store(any_store_url)
     finally:
-        set_version(any_store_url, "0001")
+        set_version(any_store_url, REVISIONS[-1])
 
 
 def shown(url: str) -> str:

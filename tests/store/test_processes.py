@@ -54,7 +54,7 @@ def run_together(tasks: list[tuple[Callable[..., None], tuple[Any, ...]]], url: 
 
 
 def test_that_sixteen_agents_and_a_daemon_at_once_lose_nothing(any_store_url: str, any_store: Store) -> None:
-    agents, reports, rounds = 16, 15, 10
+    agents, reports, rounds = 16, 10, 6
     any_store.register_jobs([registration(number) for number in range(agents)], at=at(0))
     tasks = [(workers.send_reports, (number, reports)) for number in range(agents)]
     tasks.append((workers.hold_rounds, (agents, rounds)))
@@ -83,8 +83,8 @@ def test_that_exactly_one_of_racing_daemons_gets_the_lease(any_store_url: str) -
 def test_that_a_killed_writer_leaves_whole_reports_and_none_that_it_was_told_of_is_lost(
     any_store_url: str, any_store: Store
 ) -> None:
-    any_store.register_jobs([registration(number) for number in range(6)], at=at(0))
-    for number in range(6):
+    any_store.register_jobs([registration(number) for number in range(4)], at=at(0))
+    for number in range(4):
         acknowledged = kill_while_reporting(any_store_url, number, after=5 * number + 3)
         samples = any_store.sample_history(str(number))
         record = any_store.job(str(number))

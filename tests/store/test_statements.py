@@ -10,9 +10,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from pollux_slurm.model import JobState
-from pollux_slurm.store import open_store
 from pollux_slurm.store.contract import Store
-from pollux_slurm.store.schema import Base
 from tests.store.builders import (
     Step,
     advance,
@@ -25,6 +23,7 @@ from tests.store.builders import (
     report,
     token_of,
 )
+from tests.store.conftest import wipe
 
 
 def engine_of(store: Store) -> Engine:
@@ -96,9 +95,9 @@ ROUND: dict[str, Callable[[Store, list[int]], object]] = {
 }
 
 
-def test_that_the_number_of_statements_does_not_grow_with_the_jobs(any_store_url: str) -> None:
+def test_that_the_number_of_statements_does_not_grow_with_the_jobs(any_store: Store) -> None:
     counts: dict[int, dict[str, int]] = {}
-    store = open_store(any_store_url)
+    store = any_store
     for jobs in (3, 300):
         counts[jobs] = {}
         fill(store, jobs)
@@ -107,15 +106,8 @@ def test_that_the_number_of_statements_does_not_grow_with_the_jobs(any_store_url
                 call(store, list(range(1, jobs + 1)))
             counts[jobs][name] = len(sent)
         wipe(store)
-    store.close()
     assert counts[300] == counts[3]
     assert max(counts[3].values()) <= 20
-
-
-def wipe(store: Store) -> None:
-    with store._database.write() as connection:  # type: ignore[attr-defined]
-        for table in reversed(Base.metadata.sorted_tables):
-            connection.execute(table.delete())
 
 
 @pytest.mark.parametrize("call", ["report", "poll"])
