@@ -27,7 +27,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit
 
 from pollux_slurm.goodput.checks import MAX_BATCH_SIZE, MAX_GPUS, MAX_TIME_S, MIN_PASS_TIME_S
 from pollux_slurm.model import ThroughputParameters
@@ -256,7 +255,7 @@ class _Problem:
         log_g = np.log(p[_AG] + p[_BG] * self._m)
         sync = np.where(self._remote, p[_AN] + p[_BN] * self._further, p[_AL] + p[_BL] * self._further)
         distance = np.where(self._synced, np.log(sync) - log_g, 0.0)
-        share = np.where(self._synced, expit(p[_GAMMA] * distance), 0.0)
+        share = np.where(self._synced, 0.5 + 0.5 * np.tanh(p[_GAMMA] * distance / 2), 0.0)
         excess = np.where(self._synced, np.logaddexp(0.0, p[_GAMMA] * distance), 0.0)
         slope = (share * distance - excess / p[_GAMMA]) / p[_GAMMA]
         return log_g, log_g + excess / p[_GAMMA], sync, share, slope
