@@ -21,16 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pollux_slurm.errors import PolluxError, SandboxError, SlurmError
-from pollux_slurm.slurm.processes import (
-    ProcessRecord,
-    is_running,
-    processes_with_environ,
-    send_signal,
-    spawn,
-    stop_all,
-)
+from pollux_slurm.errors import SandboxError, SlurmError
+from pollux_slurm.slurm.processes import ProcessRecord, is_running, send_signal, spawn, stop_all
 from pollux_slurm.slurm.runner import CommandRunner
+from pollux_slurm.slurm.sandbox_down import CONTROLLER, MUNGED, DownReport, stop_cluster
 from pollux_slurm.slurm.sandbox_files import (
     Layout,
     NodeGroup,
@@ -45,21 +39,9 @@ from pollux_slurm.slurm.sandbox_files import (
     write_files,
 )
 
-CONTROLLER = "slurmctld"
 _FORMAT = 1
 _TRIES = 5
 _POLL_S = 0.1
-_JOB_GRACE_S = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DownReport:
-    """What `Sandbox.down` did: daemons by name, and how many jobs and stray processes of jobs it ended."""
-
-    stopped: tuple[str, ...]
-    already_gone: tuple[str, ...]
-    cancelled_jobs: int
-    killed_processes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +81,10 @@ class Sandbox:
         picker = generator if generator is not None else random.Random()
         try:
             layout.dir.mkdir(parents=True, exist_ok=True)
+            if not layout.lock.exists():  # a lock is a file, too: leave none in another's folder
+                _refuse_foreign(layout)
             with _locked(layout):
+                _refuse_foreign(layout)
                 running = _running_sandbox(layout, surroundings)
                 if running is not None:
                     return running
@@ -107,6 +92,14 @@ class Sandbox:
                 for _ in range(_TRIES):
                     ports = free_ports(1 + sum(group.num_nodes for group in groups), picker)
                     nodes = plan_nodes(groups, ports[1:])
+                    sandbox = cls(
+                        layout=layout,
+                        controller_port=ports[0],
+                        nodes=nodes,
+                        processes=(),
+                        environ=surroundings,
+                        started_now=True,
+                    )._saved(())  # from now on the folder is a sandbox's
                     write_files(
                         layout,
                         nodes=nodes,
@@ -115,14 +108,6 @@ class Sandbox:
                         slurmd_timeout_s=slurmd_timeout_s,
                         release=release,
                         template_dir=template_dir,
-                    )
-                    sandbox = cls(
-                        layout=layout,
-                        controller_port=ports[0],
-                        nodes=nodes,
-                        processes=(),
-                        environ=surroundings,
-                        started_now=True,
                     )
                     started = sandbox._launch(programs, time.monotonic() + timeout_s)
                     if started is not None:
@@ -170,7 +155,7 @@ class Sandbox:
 
     def daemons(self) -> dict[str, bool]:
         """Return which of munged, slurmctld and the nodes' slurmd runs, by name (`n0` for a node's)."""
-        names = ["munged", CONTROLLER, *(node.name for node in self.nodes)]
+        names = [MUNGED, CONTROLLER, *(node.name for node in self.nodes)]
         alive = {record.name for record in self.processes if is_running(record)}
         return {name: name in alive for name in names}
 
@@ -220,9 +205,9 @@ class Sandbox:
 
     def _launch(self, programs: Mapping[str, str], deadline: float) -> Sandbox | None:
         """Start all daemons; None when a port was taken meanwhile. Leaves nothing behind if it fails."""
-        sandbox = self._saved(())
+        sandbox = self
         try:
-            sandbox = sandbox._with_daemon(programs, "munged", sandbox.processes)
+            sandbox = sandbox._with_daemon(programs, MUNGED, sandbox.processes)
             while not self.layout.munge_socket.exists():
                 sandbox._check_alive(deadline, "munged's socket is missing")
                 time.sleep(_POLL_S)
@@ -241,9 +226,9 @@ class Sandbox:
         self, programs: Mapping[str, str], name: str, others: tuple[ProcessRecord, ...]
     ) -> Sandbox:
         layout = self.layout
-        if name == "munged":
+        if name == MUNGED:
             argv = [
-                programs["munged"],
+                programs[MUNGED],
                 "--foreground",
                 "--force",  # its folder may lie below one that others can write to, such as /tmp
                 f"--key-file={layout.munge_key}",
@@ -319,61 +304,10 @@ class Sandbox:
         return f"{' / '.join((reasons or lines)[-2:]) or 'nothing'} (log: {file})"
 
     def _stop_everything(self) -> DownReport:
-        alive = {record.name for record in self.processes if is_running(record)}
-        cancelled = self._cancel_jobs() if {CONTROLLER, "munged"} <= alive else 0
-        if cancelled:
-            self._wait_steps_gone(_JOB_GRACE_S)
-        # A task that ignores SIGTERM would keep its slurmstepd, and that its slurmd, for KillWait.
-        strays = self._job_tasks()
-        for stray in strays:
-            send_signal(stray, signal.SIGKILL)
-        self._wait_steps_gone(3.0)
-        # The nodes go first, so that no job starts any more; munged goes last, since the others need it.
-        nodes = [record for record in self.processes if record.name not in (CONTROLLER, "munged")]
-        left = list(stop_all(nodes, term_timeout_s=10.0))
-        left += stop_all([*self._step_managers(), *self._job_tasks()], term_timeout_s=0.5)
-        for name in (CONTROLLER, "munged"):
-            left += stop_all([r for r in self.processes if r.name == name], term_timeout_s=10.0)
-        if left:
-            numbers = ", ".join(f"{record.name} ({record.pid})" for record in left)
-            raise SandboxError(
-                f"cannot end {numbers}; run again: pollux sandbox down --dir {self.layout.dir}"
-            )
-        names = [record.name for record in self.processes]
+        report = stop_cluster(self.layout, self.processes, self.runner(timeout_s=10.0))
         self._saved(())
         clear(self.layout, keep_logs=True)
-        return DownReport(
-            stopped=tuple(name for name in names if name in alive),
-            already_gone=tuple(name for name in self.daemons() if name not in alive),
-            cancelled_jobs=cancelled,
-            killed_processes=len(strays),
-        )
-
-    def _cancel_jobs(self) -> int:
-        """Ask all jobs to end; return how many there were."""
-        runner = self.runner(timeout_s=10.0)
-        with contextlib.suppress(PolluxError):
-            listed = runner.run("squeue", "-h", "-o", "%A")
-            jobs = sorted(set(listed.stdout.split())) if listed.exit_code == 0 else []
-            if jobs:
-                runner.run("scancel", "--state=PENDING", *jobs)  # or they would start in the others' place
-                runner.run("scancel", *jobs)
-            return len(jobs)
-        return 0
-
-    def _job_tasks(self) -> list[ProcessRecord]:
-        """Return what this sandbox's jobs run, even detached from them: slurmd told each its slurm.conf."""
-        conf = {"SLURM_CONF": str(self.layout.slurm_conf)}
-        return processes_with_environ(conf, present=("SLURM_JOB_ID", "SLURMD_NODENAME"))
-
-    def _step_managers(self) -> list[ProcessRecord]:
-        conf = {"SLURM_CONF": str(self.layout.slurm_conf)}
-        return [known for known in processes_with_environ(conf) if known.name == "slurmstepd"]
-
-    def _wait_steps_gone(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while self._step_managers() and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+        return report
 
 
 class _PortTaken(Exception):  # noqa: N818 - a condition, not a failure
@@ -410,15 +344,19 @@ def _load(layout: Layout, environ: Mapping[str, str]) -> Sandbox | None:
         raise SandboxError(f"{layout.record}: not a sandbox's record ({error})") from None
 
 
+def _refuse_foreign(layout: Layout) -> None:
+    """Raise unless the folder is empty or a sandbox's: `up` clears what it finds in it."""
+    others = sorted(entry.name for entry in layout.dir.iterdir() if entry != layout.lock)
+    if others and not layout.record.exists():
+        raise SandboxError(
+            f"{layout.dir} holds other files ({others[0]}, ...): name an empty or new folder with --dir"
+        )
+
+
 def _running_sandbox(layout: Layout, environ: Mapping[str, str]) -> Sandbox | None:
     """Return the sandbox that runs in the folder, None if a new one may start there."""
     sandbox = _load(layout, environ)
     if sandbox is None:
-        others = [entry.name for entry in layout.dir.iterdir() if entry != layout.lock]
-        if others:
-            raise SandboxError(
-                f"{layout.dir} holds other files ({others[0]}, ...): name an empty or new folder with --dir"
-            )
         return None
     daemons = sandbox.daemons()
     if all(daemons.values()):
@@ -433,7 +371,7 @@ def _running_sandbox(layout: Layout, environ: Mapping[str, str]) -> Sandbox | No
 
 
 def _daemon_of(name: str) -> str:
-    return name if name in (CONTROLLER, "munged") else f"slurmd of {name}"
+    return name if name in (CONTROLLER, MUNGED) else f"slurmd of {name}"
 
 
 def _without_slurm(environ: Mapping[str, str]) -> dict[str, str]:
