@@ -1,9 +1,219 @@
+"""A sandbox from up to down, on the real daemons."""
+
 from __future__ import annotations
 
+import os
+import random
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator, MutableSequence, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pollux_slurm.errors import SandboxError
+from pollux_slurm.resources import resource_dir
+from pollux_slurm.slurm.processes import is_running, processes_with_environ
 from pollux_slurm.slurm.sandbox import Sandbox
+from pollux_slurm.slurm.sandbox_files import NodeGroup
+from tests.waiting import wait_until
+
+ONE_NODE = (NodeGroup(num_nodes=1, gpus_per_node=2),)
+STUBBORN = """#!/bin/bash
+trap '' TERM
+(setsid sleep 600 &)
+srun --gpus=1 sleep 600 &
+touch "$1"
+while :; do sleep 0.2; done
+"""
+
+
+@pytest.fixture
+def folder(slurm_programs: None) -> Iterator[Path]:
+    """A short path, since sockets lie below it; whatever a failed test left running in it is ended."""
+    made = Path(tempfile.mkdtemp(prefix="pollux-test-", dir="/tmp"))
+    yield made
+    for record in made.glob("*/sandbox.json"):
+        Sandbox.find(record.parent).down()
+    shutil.rmtree(made)
+
+
+def leftovers(sandbox: Sandbox) -> list[str]:
+    """Return everything that runs for the sandbox, wherever it came from."""
+    conf = {"SLURM_CONF": str(sandbox.layout.slurm_conf)}
+    return [record.name for record in processes_with_environ(conf)]
 
 
 def test_that_jobs_see_the_gpus_that_slurm_gave_them(sandbox: Sandbox) -> None:
     show = "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"
     done = sandbox.runner().run("srun", "--nodes=2", "--gpus=t4:5", "bash", "-c", show)
     assert sorted(done.stdout.split("\n")) == ["", "n0 0,1,2,3", "n1 0"]
+
+
+def test_that_up_again_changes_nothing_and_down_again_does_nothing(folder: Path) -> None:
+    first = Sandbox.up(folder / "box", ONE_NODE)
+    assert first.started_now
+    assert first.node_states() == {"n0": "idle"}
+    again = Sandbox.up(folder / "box", (NodeGroup(num_nodes=2),))
+    assert (again.started_now, again.processes, again.nodes) == (False, first.processes, first.nodes)
+    report = again.down()
+    assert sorted(report.stopped) == ["munged", "n0", "slurmctld"]
+    assert leftovers(first) == []
+    assert Sandbox.find(folder / "box").down().stopped == ()
+    assert not Sandbox.find(folder / "box").is_running
+
+
+def test_that_a_sandbox_that_was_down_starts_afresh(folder: Path) -> None:
+    Sandbox.up(folder / "box", ONE_NODE).down()
+    again = Sandbox.up(folder / "box", (NodeGroup(num_nodes=1, gpu_type="a100"),))
+    assert again.started_now
+    assert again.runner().run("sinfo", "-h", "-o", "%G").stdout.strip() == "gpu:a100:4"
+
+
+def test_that_sandboxes_started_together_do_not_disturb_each_other(folder: Path) -> None:
+    places = [folder / name for name in ("a", "b", "c")]
+    with ThreadPoolExecutor() as pool:
+        started = list(pool.map(lambda place: Sandbox.up(place, ONE_NODE), places))
+    assert len({sandbox.controller_port for sandbox in started}) == 3
+    for sandbox in started[:2]:
+        assert sandbox.runner().run("srun", "--gpus=2", "echo", "$CUDA_VISIBLE_DEVICES").exit_code == 0
+    started[0].down()
+    assert started[1].is_running
+    assert started[1].runner().run("srun", "true").exit_code == 0
+
+
+def test_that_two_ups_in_one_folder_start_one_sandbox(folder: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        both = list(pool.map(lambda _: Sandbox.up(folder / "box", ONE_NODE), range(2)))
+    assert sorted(sandbox.started_now for sandbox in both) == [False, True]
+    assert both[0].processes == both[1].processes
+
+
+class StolenPort(random.Random):
+    """Picks one port twice the first time, so that of two daemons one finds it taken."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.picks = 0
+
+    def sample(self, population: Sequence[Any], k: int, **_: Any) -> list[Any]:
+        self.picks += 1
+        ports: MutableSequence[Any] = super().sample(population, k)
+        if self.picks == 1:
+            with socket.socket() as listener:
+                listener.bind(("", 0))
+            ports[:2] = [ports[0], ports[0]]
+        return list(ports)
+
+
+def test_that_other_ports_are_tried_when_one_was_taken_meanwhile(folder: Path) -> None:
+    picker = StolenPort()
+    sandbox = Sandbox.up(folder / "box", ONE_NODE, generator=picker)
+    assert picker.picks > 1
+    assert sandbox.is_running
+    assert sandbox.controller_port != sandbox.nodes[0].port
+
+
+def test_that_down_ends_stubborn_jobs_and_what_they_left_behind(folder: Path) -> None:
+    sandbox = Sandbox.up(folder / "box", ONE_NODE, kill_wait_s=60)
+    script = folder / "stubborn.sh"
+    script.write_text(STUBBORN)
+    ready = folder / "ready"
+    done = sandbox.runner().run("sbatch", "--gpus=2", "--output=/dev/null", str(script), str(ready))
+    assert done.exit_code == 0
+    wait_until(ready.exists, timeout_s=20, what="the job to start")
+    wait_until(lambda: leftovers(sandbox).count("sleep") >= 3, timeout_s=20, what="the job's processes")
+    report = sandbox.down()
+    assert report.cancelled_jobs == 1
+    assert report.killed_processes >= 1
+    assert leftovers(sandbox) == []
+
+
+def test_that_down_works_when_daemons_are_dead_already(folder: Path) -> None:
+    sandbox = Sandbox.up(folder / "box", ONE_NODE)
+    pids = {record.name: record.pid for record in sandbox.processes}
+    for name in ("slurmctld", "munged"):
+        os.kill(pids[name], signal.SIGKILL)
+    wait_until(lambda: not sandbox.daemons()["munged"], timeout_s=5, what="munged to be gone")
+    with pytest.raises(SandboxError, match=r"has lost munged, slurmctld; run: pollux sandbox down --dir"):
+        Sandbox.up(folder / "box", ONE_NODE)
+    report = sandbox.down()
+    assert (report.stopped, sorted(report.already_gone)) == (("n0",), ["munged", "slurmctld"])
+    assert leftovers(sandbox) == []
+
+
+def test_that_a_process_that_took_over_a_number_is_left_alone(folder: Path) -> None:
+    """The record survives a reboot; the numbers in it then belong to others."""
+    sandbox = Sandbox.up(folder / "box", ONE_NODE)
+    record = sandbox.layout.record
+    as_it_was = record.read_text()
+    mine = f'"pid": {sandbox.processes[-1].pid},'
+    record.write_text(as_it_was.replace(mine, f'"pid": {os.getpid()},'))
+    assert "n0" in Sandbox.find(folder / "box").daemons()
+    assert not Sandbox.find(folder / "box").daemons()["n0"]
+    record.write_text(as_it_was)
+
+
+def test_that_a_job_survives_slurmctld_being_away(folder: Path) -> None:
+    sandbox = Sandbox.up(folder / "box", ONE_NODE)
+    sandbox.runner().run("sbatch", "--gpus=1", "--output=/dev/null", "--wrap=sleep 600")
+    squeue = ("squeue", "-h", "-o", "%T")
+    wait_until(
+        lambda: "RUNNING" in sandbox.runner().run(*squeue).stdout, timeout_s=20, what="the job to start"
+    )
+    without = sandbox.stop("slurmctld")
+    assert not without.daemons()["slurmctld"]
+    assert without.node_states() == {"n0": "unreachable"}
+    back = without.start("slurmctld")
+    wait_until(
+        lambda: back.runner().run(*squeue).stdout.strip() == "RUNNING",
+        timeout_s=20,
+        what="slurmctld to show the job again",
+    )
+    assert back.start("slurmctld").processes == back.processes
+    with pytest.raises(SandboxError, match=r"no daemon 'n7'; there are: munged, slurmctld, n0"):
+        back.stop("n7")
+
+
+def test_that_a_cluster_that_cannot_start_says_why_and_leaves_nothing(folder: Path) -> None:
+    templates = folder / "templates"
+    templates.mkdir()
+    packaged = (resource_dir("templates") / "slurm.conf.j2").read_text()
+    (templates / "slurm.conf.j2").write_text(packaged + "NoSuchSetting=1\n")
+    with pytest.raises(SandboxError, match="NoSuchSetting"):
+        Sandbox.up(folder / "box", ONE_NODE, template_dir=templates)
+    failed = Sandbox.find(folder / "box")
+    assert failed.processes == ()
+    assert leftovers(failed) == []
+
+
+def test_that_nodes_that_do_not_come_up_in_time_are_named(folder: Path) -> None:
+    with pytest.raises(SandboxError, match=r"in time \((munged's socket|not idle: n0)"):
+        Sandbox.up(folder / "box", ONE_NODE, timeout_s=0.0)
+    assert leftovers(Sandbox.find(folder / "box")) == []
+
+
+def test_that_another_programs_folder_is_not_touched(folder: Path) -> None:
+    (folder / "etc").mkdir()
+    (folder / "etc" / "mine").write_text("precious")
+    with pytest.raises(SandboxError, match="holds other files"):
+        Sandbox.up(folder, ONE_NODE)
+    assert [path.name for path in folder.rglob("*")] == ["etc", "mine"]
+
+
+def test_that_a_record_that_makes_no_sense_is_refused(folder: Path) -> None:
+    (folder / "sandbox.json").write_text('{"format": 1}')
+    with pytest.raises(SandboxError, match="not a sandbox's record"):
+        Sandbox.find(folder)
+    (folder / "sandbox.json").unlink()
+
+
+def test_that_the_daemons_run_apart_from_this_terminal(sandbox: Sandbox) -> None:
+    for record in sandbox.processes:
+        assert is_running(record)
+        assert os.getsid(record.pid) == record.pid
+        assert str(Path(f"/proc/{record.pid}/fd/0").readlink()) == os.devnull
