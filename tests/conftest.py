@@ -10,12 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from pollux_slurm.errors import SandboxError
 from pollux_slurm.slurm.sandbox import Sandbox
 from pollux_slurm.slurm.sandbox_files import NodeGroup, find_programs
 
 pytest_plugins = ["tests.store_fixtures"]
+
+# No time limit of hypothesis's own: a busy machine makes any example slow without making it wrong.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 SANDBOX_FIXTURES = {"sandbox", "two_node_sandbox", "slurm_programs"}
 
