@@ -32,6 +32,11 @@ else:
     GradBucket = dist.GradBucket
 
 
+# One replica with one pass is measured in each of so many steps at first, then in two of each so many.
+_ALONE_ALWAYS = 32
+_ALONE_PERIOD = 8
+
+
 @dataclass(slots=True)
 class StepNorms:
     """Squared norms of one step, each a list of scalars still on the gradients' device.
@@ -63,6 +68,7 @@ class GradientReducer:
         # By bucket, with the step's size; kept for one replica and one pass only.
         self._previous: dict[int, torch.Tensor] = {}
         self._previous_size: int | None = None
+        self._num_alone = 0
         self._backwards_in_pass = 0
         self._num_backwards = 0
         self._norms = StepNorms()
@@ -78,7 +84,9 @@ class GradientReducer:
             self._norms = StepNorms()
             self.local_end = self.sync_end = None
             self._single_pass = plan is None or plan.is_last
-            if not self._single_pass:
+            if self._single_pass:
+                self._num_alone += 1
+            else:
                 self._previous_size = None
 
     @property
@@ -118,10 +126,10 @@ class GradientReducer:
             self.local_end = self._instant()
         if self._world_size > 1:
             return self._reduce(bucket)
-        if plan is not None:
+        if plan is not None and self._single_pass:
+            self._compare(bucket, plan.size)
+        elif plan is not None:
             self._norms.mean[bucket.index()] = _squared_norm(gradient)
-            if self._single_pass:
-                self._difference(bucket, plan.size)
         if bucket.is_last():
             self.sync_end = self.local_end
         return _done(gradient)
@@ -179,19 +187,29 @@ class GradientReducer:
         future: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
         return future
 
-    def _difference(self, bucket: GradBucket, size: int) -> None:
-        """Compare with the gradient of the step before, then keep this one for the next."""
-        index, gradient = bucket.index(), bucket.buffer()
-        self._norms.is_alone = True
+    def _compare(self, bucket: GradBucket, size: int) -> None:
+        """Compare a lone gradient with that of the step before, then keep it for the next.
+
+        Four passes over the gradient's memory: in the long run two neighbouring steps of eight are enough.
+        """
+        turn = self._num_alone % _ALONE_PERIOD if self._num_alone > _ALONE_ALWAYS else None
+        if turn not in (None, 0, 1):
+            self._previous_size = None
+            return
+        index, gradient, norms = bucket.index(), bucket.buffer(), self._norms
+        norms.is_alone = True
+        norms.mean[index] = _squared_norm(gradient)
         previous = self._previous.get(index)
+        # DDP regroups its buckets between the first two backward passes.
         if previous is None or previous.numel() != gradient.numel() or self._num_backwards <= 2:
             self._previous[index] = gradient.clone()
         else:
-            torch.sub(gradient, previous, out=previous)
-            self._norms.difference.append(_squared_norm(previous))
+            if self._previous_size is not None:
+                torch.sub(gradient, previous, out=previous)
+                norms.difference.append(_squared_norm(previous))
             previous.copy_(gradient)
         if bucket.is_last():
-            self._norms.previous_size, self._previous_size = self._previous_size, size
+            norms.previous_size, self._previous_size = self._previous_size, size
 
 
 def _squared_norm(flat: torch.Tensor) -> torch.Tensor:

@@ -35,13 +35,18 @@ class NoiseEstimator:
         """Tell M0, in which statistics are expressed and the horizon is measured."""
         self._initial_batch_size = initial_batch_size
 
-    def update(self, *, parts_sum: float, mean_sqr: float, num_examples: int, num_parts: int) -> bool:
-        """Take in one step: S, |ḡ|², M and C. False, without effect, if it says nothing."""
+    def update(
+        self, *, parts_sum: float, mean_sqr: float, num_examples: int, num_parts: int, span: int | None = None
+    ) -> bool:
+        """Take in one step: S, |ḡ|², M and C. False, without effect, if it says nothing.
+
+        `span` is how many examples the step stands for, where not each step is measured (M unless given).
+        """
         if num_parts < 2 or num_examples < 1 or not (math.isfinite(parts_sum) and math.isfinite(mean_sqr)):
             return False
         sigma2 = (parts_sum - num_examples * mean_sqr) / (num_parts - 1)
         sqr = mean_sqr - sigma2 / num_examples
-        keep = math.exp(-num_examples / (self._horizon_batches * self._initial_batch_size))
+        keep = math.exp(-(span or num_examples) / (self._horizon_batches * self._initial_batch_size))
         # Weight and sums are smoothed alike; their ratio has no bias towards the zero they began with.
         self._weight = keep * self._weight + (1.0 - keep)
         self._sqr = keep * self._sqr + (1.0 - keep) * sqr

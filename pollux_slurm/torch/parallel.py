@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
@@ -12,8 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from pollux_slurm.model import GradientStatistics
+from pollux_slurm.torch.batching import StepPlan
+from pollux_slurm.torch.boundary import ModelStep
 from pollux_slurm.torch.current import current_session
-from pollux_slurm.torch.gradients import GradientReducer
+from pollux_slurm.torch.gradients import GradientReducer, StepNorms
 from pollux_slurm.torch.noise import NoiseEstimator, parts_of_consecutive
 from pollux_slurm.torch.scaling import ScalingRule, default_rule, gain
 from pollux_slurm.torch.timing import cuda_instant, host_instant
@@ -72,6 +75,16 @@ class AdaptiveDataParallel(DistributedDataParallel):
         return self._pollux.noise.statistics()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """One step's norms as they were taken, perhaps not yet read: of `size` examples in `num_cells` cells."""
+
+    norms: StepNorms | None
+    size: int
+    num_cells: int
+    scale: torch.Tensor | None
+
+
 class Adaptation:
     """One model's part in adaptive training: checkpointed state, noise scale, patched optimizer."""
 
@@ -90,7 +103,13 @@ class Adaptation:
         self._model, self._optimizer, self._rule = model, optimizer, rule
         self._lr_scheduler, self._mp_scaler = lr_scheduler, mp_scaler
         self._batch_scale = 1.0
-        self._previous_sqr: float | None = None
+        # |g|² and the gradient scale of the step before, where that step was measured alone.
+        self._previous_norm: tuple[float, float] | None = None
+        self._reads_later = next(model.parameters()).device.type != "cpu"
+        self._held = _Taken(norms=None, size=0, num_cells=0, scale=None)
+        self._scale: torch.Tensor | None = None
+        # Examples since the last step whose norms were taken in.
+        self._unmeasured = 0
         self.has_stepped = False
         self.last_gain = 1.0
         self._patch(optimizer, "step", self._step)
@@ -116,39 +135,57 @@ class Adaptation:
 
     def absorb(self, parts_sum: float, mean_sqr: float, num_examples: int, num_parts: int) -> None:
         """Take in the sums over all replicas of one step's norms."""
-        self.noise.update(
-            parts_sum=parts_sum, mean_sqr=mean_sqr, num_examples=num_examples, num_parts=num_parts
+        if self.noise.update(
+            parts_sum=parts_sum,
+            mean_sqr=mean_sqr,
+            num_examples=num_examples,
+            num_parts=num_parts,
+            span=max(self._unmeasured, num_examples),
+        ):
+            self._unmeasured = 0
+
+    def take_step(self, step: StepPlan) -> ModelStep:
+        """Return this replica's norms of the step done, for the ranks to add up.
+
+        On a GPU those of the step before: reading them then does not wait for the device.
+        """
+        self._unmeasured += step.size
+        taken = _Taken(
+            norms=self.reducer.take_norms(), size=step.size, num_cells=step.num_cells, scale=self._scale
+        )
+        if self._reads_later:
+            taken, self._held = self._held, taken
+        parts_sum, mean_sqr, num_examples, num_parts = self._read(taken)
+        return ModelStep(
+            parts_sum=parts_sum,
+            mean_sqr=mean_sqr,
+            num_examples=num_examples,
+            num_parts=num_parts,
+            absorb=self.absorb,
         )
 
-    def take_norms(self, *, num_examples: int) -> tuple[float, float, int] | None:
-        """Return this replica's S, |ḡ|² and the examples in ḡ for the step done; None if it says nothing.
-
-        With one replica and one pass these are those of this step and the one before, as two parts.
-        """
-        norms = self.reducer.take_norms()
+    def _read(self, taken: _Taken) -> tuple[float, float, int, int]:
+        """Return S, |ḡ|², M and C of one step; with one replica and one pass, of it and the one before."""
+        norms = taken.norms
+        before, self._previous_norm = self._previous_norm, None
         if norms is None:
-            self._previous_sqr = None
-            return None
-        unscale = self._gradient_scale() ** -2
-        mean_sqr = sum(value.item() for value in norms.mean.values()) * unscale
+            return 0.0, 0.0, 0, 0
+        scale = 1.0 if taken.scale is None else float(taken.scale.item())
+        mean_sqr = sum(value.item() for value in norms.mean.values()) / scale**2
         if not norms.is_alone:
-            self._previous_sqr = None
-            return sum(value.item() for value in norms.parts) * unscale, mean_sqr, num_examples
-        before, self._previous_sqr = self._previous_sqr, mean_sqr
-        if not norms.difference or norms.previous_size is None or before is None:
-            return 0.0, mean_sqr, 0
+            parts_sum = sum(value.item() for value in norms.parts) / scale**2
+            return parts_sum, mean_sqr, taken.size, taken.num_cells
+        self._previous_norm = mean_sqr, scale
+        if not norms.difference or norms.previous_size is None or before is None or before[1] != scale:
+            return 0.0, 0.0, 0, 0
         parts_sum, both_sqr = parts_of_consecutive(
-            previous_sqr=before,
+            previous_sqr=before[0],
             previous_size=norms.previous_size,
             sqr=mean_sqr,
-            size=num_examples,
-            difference_sqr=sum(value.item() for value in norms.difference) * unscale,
+            size=taken.size,
+            difference_sqr=sum(value.item() for value in norms.difference) / scale**2,
         )
-        return parts_sum, both_sqr, norms.previous_size + num_examples
-
-    def _gradient_scale(self) -> float:
-        """Return by what the gradients were multiplied (automatic mixed precision)."""
-        return 1.0 if self._mp_scaler is None else float(self._mp_scaler.get_scale())
+        return parts_sum, both_sqr, norms.previous_size + taken.size, 2
 
     # ------------------------------------------------------------------------------ checkpointed state
 
@@ -209,6 +246,9 @@ class Adaptation:
         if self.reducer.is_accumulating:
             return None
         self.has_stepped = True
+        if self._mp_scaler is not None:
+            # By what mixed precision has multiplied the gradients, asked for without waiting for the device.
+            self._scale = self._mp_scaler.scale(torch.ones((), device=next(self._model.parameters()).device))
         self.last_gain = self.gain
         factor = self._rule.factor(scale=self._batch_scale, gain=self.last_gain)
         if factor == 1.0:

@@ -26,7 +26,7 @@ from pollux_slurm.errors import CheckpointError, UsageError
 from pollux_slurm.model import BatchChoice, Configuration
 from pollux_slurm.store.contract import AgentStore, RunPhase
 from pollux_slurm.torch.batching import PassPlan, StepPlan
-from pollux_slurm.torch.boundary import Agreement, Boundary, ModelStep
+from pollux_slurm.torch.boundary import Agreement, Boundary
 from pollux_slurm.torch.checkpoint import Checkpointable, Checkpointer, read_checkpoint
 from pollux_slurm.torch.control import Control
 from pollux_slurm.torch.current import has_session, set_session
@@ -296,7 +296,7 @@ class Session:
             num_examples=step.size,
             is_typical=step.is_full and first is not None and not any(p.is_padding for p in step.passes),
         )
-        model_steps = tuple(_model_step(model, step) for model in stepped)
+        model_steps = tuple(model.take_step(step) for model in stepped)
         proposal = None
         if first is not None:
             self._is_dirty = True
@@ -478,20 +478,4 @@ def _reporter(environment: JobEnvironment, telemetry: Telemetry, run_number: int
         compose=telemetry.compose,
         report_interval_s=environment.config.agent.report_interval_s,
         poll_interval_s=environment.config.agent.poll_interval_s,
-    )
-
-
-def _model_step(model: Adaptation, step: StepPlan) -> ModelStep:
-    norms = model.take_norms(num_examples=step.size)
-    if norms is None:
-        return ModelStep(parts_sum=0.0, mean_sqr=0.0, num_examples=0, num_parts=0, absorb=model.absorb)
-    parts_sum, mean_sqr, num_examples = norms
-    # Two consecutive steps are two parts, whatever the step's own cells.
-    num_parts = 2 if num_examples != step.size else step.num_cells
-    return ModelStep(
-        parts_sum=parts_sum,
-        mean_sqr=mean_sqr,
-        num_examples=num_examples,
-        num_parts=num_parts,
-        absorb=model.absorb,
     )

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import pollux_slurm.torch as pt
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.contract import RunPhase, Store
 from tests.store.builders import plan, registration, token_of
 from tests.torch import scripts
+from tests.torch.alone import Numbers, Slope
 from tests.torch.ranks import Run, start
 from tests.torch.test_resume import assert_same_training
 from tests.waiting import wait_until
@@ -147,3 +150,44 @@ def test_that_reports_tell_model_progress_and_shape(job: Job) -> None:
     run.terminate()
     assert run.wait() == [143, 143], run.output()
     assert [path.name for path in (job.checkpoints / "runs").iterdir()] == ["000000.json"]
+
+
+def train_impatiently(directory: str) -> None:
+    """Train; after a checkpoint on request wait no longer than a moment to be stopped."""
+    pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None, max_wait_s=0.3)
+    model = Slope()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    parallel = pt.AdaptiveDataParallel(model, optimizer)
+    loader = pt.AdaptiveDataLoader(Numbers(1000), batch_size=4)
+    for _ in pt.remaining_epochs_until(MANY_EPOCHS):
+        for inputs, _ in loader:
+            parallel(inputs).mean().backward()
+            optimizer.step()
+
+
+def test_that_training_goes_on_when_nobody_stops_it_and_answers_each_request_once(job: Job) -> None:
+    run = start(job.directory, 2, train_impatiently, str(job.checkpoints), env=job.env)
+    job.await_phase(RunPhase.TRAINING)
+    request = job.request(0)
+    wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=30, what="confirmation")
+    answered_at = job.store.run_history("1")[0].num_steps
+    wait_until(
+        lambda: job.store.run_history("1")[0].num_steps > answered_at + 100,
+        timeout_s=30,
+        what="further steps",
+    )
+    assert len(scripts.checkpoints(job.checkpoints)) == 1
+    run.terminate()
+    assert run.wait() == [143, 143], run.output()
+
+
+def test_that_a_store_that_goes_away_stops_nothing(job: Job, store_url: str) -> None:
+    run = job.start(2, MANY_EPOCHS, 0)
+    job.await_phase(RunPhase.TRAINING)
+    database = Path(store_url.removeprefix("sqlite:///"))
+    away = database.with_name("away.db")
+    job.store.close()
+    database.rename(away)
+    run.terminate()
+    assert run.wait() == [143, 143], run.output()
+    assert len(scripts.checkpoints(job.checkpoints)) == 1
