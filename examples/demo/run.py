@@ -37,41 +37,49 @@ POLLUX = (sys.executable, "-m", "pollux_slurm")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoJob:
-    """One job of the demo: `after_s` is when it arrives, `target` the accuracy it must reach."""
+    """One job of the demo; `target` is the accuracy it must reach.
+
+    It arrives `after_s` after the job before it, but not until that one has grown to `previous_gpus`, for
+    which it waits until `latest_s`: a slow machine then tells the same story as a fast one.
+    """
 
     name: str
-    after_s: float
     example: str
-    max_gpus: int
     target: float
+    sbatch: tuple[str, ...]
     arguments: tuple[str, ...]
+    after_s: float = 0.0
+    previous_gpus: int = 0
+    latest_s: float = 0.0
 
 
 # Emulated device time: a fixed part and a part per example, both in seconds, for each pass of each replica.
 JOBS = (
     DemoJob(
         name="digits-early",
-        after_s=0,
         example="digits",
-        max_gpus=8,
         target=0.95,
-        arguments=("--epochs", "30", "--emulate-device", "0.01,0.004"),
+        sbatch=("--gpus=4", "--max-gpus=8"),
+        arguments=("--epochs=60", "--emulate-device=0.01,0.006"),
     ),
     DemoJob(
         name="charlm",
-        after_s=35,
         example="charlm",
-        max_gpus=4,
         target=0.45,
-        arguments=("--epochs", "6", "--emulate-device", "0.01,0.004"),
+        sbatch=("--max-gpus=4",),
+        arguments=("--epochs=6", "--emulate-device=0.01,0.004"),
+        after_s=10,
+        previous_gpus=8,
+        latest_s=75,
     ),
     DemoJob(
         name="digits-late",
-        after_s=60,
         example="digits",
-        max_gpus=4,
         target=0.95,
-        arguments=("--epochs", "15", "--emulate-device", "0.01,0.004", "--seed", "1"),
+        sbatch=("--max-gpus=2",),
+        arguments=("--epochs=15", "--emulate-device=0.01,0.004", "--seed=1"),
+        after_s=20,
+        latest_s=20,
     ),
 )
 
@@ -127,13 +135,14 @@ def submit_and_watch(
     """Submit the jobs as their time comes, show the live table, and return their Slurm numbers by name."""
     waiting = list(JOBS)
     job_ids: dict[str, str] = {}
-    begin = time.monotonic()
+    begin = last_submitted = time.monotonic()
     last_printed = float("-inf")
     with Live(console=console, refresh_per_second=2, transient=False) as live:
         while (elapsed := time.monotonic() - begin) < timeout_s:
-            while waiting and waiting[0].after_s <= elapsed:
+            if waiting and is_due(waiting[0], store, time.monotonic() - last_submitted):
                 job = waiting.pop(0)
                 job_ids[job.name] = submit(job, directory, env)
+                last_submitted = time.monotonic()
             records = store.jobs()
             table = jobs_table(records, now=datetime.now(timezone.utc), width=console.width)
             table.title = f"pollux demo, {elapsed:.0f} s"
@@ -149,14 +158,19 @@ def submit_and_watch(
     return job_ids
 
 
+def is_due(job: DemoJob, store: Store, waited_s: float) -> bool:
+    """Tell whether `job` arrives now, `waited_s` after the one before it."""
+    gpus = max((record.allocation.num_gpus for record in store.jobs()), default=0)
+    return waited_s >= job.latest_s or (waited_s >= job.after_s and gpus >= job.previous_gpus)
+
+
 def submit(job: DemoJob, directory: Path, env: Mapping[str, str]) -> str:
     """Submit one job with `pollux sbatch`; return Slurm's number."""
     example = EXAMPLES / job.example
     return command(
         "sbatch",
         "--parsable",
-        "--min-gpus=1",
-        f"--max-gpus={job.max_gpus}",
+        *job.sbatch,
         f"--checkpoint-dir={directory / 'checkpoints' / job.name}",
         f"--job-name={job.name}",
         f"--output={directory / job.name}.log",
