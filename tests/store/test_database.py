@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import sqlite3
@@ -12,7 +13,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from pollux_slurm.errors import StoreError, StoreUnavailable
 from pollux_slurm.store import database as database_module
@@ -20,8 +21,8 @@ from pollux_slurm.store import engine, open_store
 from pollux_slurm.store.contract import Store
 from pollux_slurm.store.database import Database
 from pollux_slurm.store.opening import open_database
-from pollux_slurm.store.schema import UserRow
-from tests.store.builders import at, registration, report, token_of
+from pollux_slurm.store.schema import ModelVersionRow, UserRow
+from tests.store.builders import MODEL, at, registration, report, token_of
 from tests.store.postgres import PostgresServer
 
 
@@ -190,6 +191,18 @@ def test_that_a_store_shared_by_threads_serves_each(store: Store) -> None:
         thread.join(timeout=60)
     assert failures == []
     assert [len(store.sample_history(str(number))) for number in range(4)] == [5] * 4
+
+
+def test_that_a_model_is_kept_once_per_change(any_store: Store) -> None:
+    any_store.register_jobs([registration(1)], at=at(0))
+    grown = dataclasses.replace(MODEL, max_gpus_seen=3)
+    for sequence, model in enumerate((MODEL, MODEL, None, grown, grown, MODEL), start=1):
+        any_store.report(token_of(1), report(sequence, model=model), at=at(sequence))
+    with any_store._database.read() as connection:  # type: ignore[attr-defined]
+        seen = connection.execute(
+            select(ModelVersionRow.at, ModelVersionRow.max_gpus_seen).order_by(ModelVersionRow.id)
+        ).all()
+    assert [tuple(row) for row in seen] == [(at(1), 2), (at(4), 3), (at(6), 2)]
 
 
 def test_that_no_other_module_commits() -> None:
