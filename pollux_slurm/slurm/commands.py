@@ -103,7 +103,8 @@ class CommandsClient:
         read_at = self._wall_clock()
         entries, wrote_by = self._entries("--states=all")
         # `sinfo --json` lists nodes in 22.05, and since 23.11 groups of nodes; scontrol has JSON since 23.02.
-        command = ("sinfo", "--json") if wrote_by < (23, 2) else ("scontrol", "show", "nodes", "--json")
+        newer = ("scontrol", "--all", "show", "nodes", "--json")
+        command = newer if wrote_by >= (23, 2) else ("sinfo", "--all", "--json")
         content = load_json(self._read(*command).stdout, command[0])
         nodes = tuple(parse_node(node) for node in objects_of(content, "nodes", command[0]))
         if not nodes:

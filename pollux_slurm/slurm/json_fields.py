@@ -14,8 +14,9 @@ from typing import Any, NoReturn
 
 from pollux_slurm.errors import SlurmReadError
 
-# NO_VAL and INFINITE of slurm.h in 16, 32 and 64 bits: "nobody said" and "no limit".
-_NO_VALUE = frozenset(base - offset for base in (1 << 16, 1 << 32, 1 << 64) for offset in (1, 2))
+# NO_VAL and INFINITE of slurm.h in 32 and 64 bits: "nobody said" and "no limit". Those of 16 bits are in none
+# of the fields read here, and would hide user 65534 (nobody) and two jobs.
+_NO_VALUE = frozenset(base - offset for base in (1 << 32, 1 << 64) for offset in (1, 2))
 
 
 def load_json(text: str, command: str) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def test_that_newer_releases_are_asked_for_nodes_in_their_own_way(
     programs.answer("squeue", json.dumps({"meta": NEWER, "errors": [], "jobs": []}))
     programs.answer("scontrol", json.dumps({"meta": NEWER, "errors": [], "nodes": [node()]}))
     assert len(client.snapshot().nodes) == 1
-    assert programs.calls()[1] == "scontrol show nodes --json"
+    assert programs.calls()[1] == "scontrol --all show nodes --json"
 
 
 @pytest.mark.parametrize("command", ["squeue", "sinfo"])

@@ -175,10 +175,53 @@ def test_that_reshape_does_not_touch_a_job_that_another_hand_started_meanwhile(c
 
 def test_that_a_job_released_between_the_two_updates_of_reshape_does_not_start(cluster: Cluster) -> None:
     job_id = cluster.submit("--hold", *TWO_NODES)
-    client = meddled(cluster, before="ReqNodeList=n2", act=lambda: cluster.client.release(job_id))
+
+    def release_and_give_it_time() -> None:
+        cluster.client.release(job_id)
+        with contextlib.suppress(AssertionError):
+            wait_until(
+                lambda: cluster.job(job_id).state is JobState.RUNNING, timeout_s=3.5, what="a start too early"
+            )
+
+    client = meddled(cluster, before="ReqNodeList=n2", act=release_and_give_it_time)
     client.reshape(job_id, JobShape(num_gpus=2, nodes=("n2",)))
     job = cluster.wait_for(job_id, lambda job: job.state is JobState.RUNNING, "RUNNING")
     assert job.allocation == Allocation.of({"n2": 2})
+
+
+# ------------------------------------------------------------------- whatever way the job was submitted
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--gpus=1",),
+        ("--gpus=t4:2", "--cpus-per-task=4", "--mem=2000"),
+        ("--gres=gpu:t4:2", "--nodes=2", "--ntasks-per-node=4", "--mem-per-cpu=500"),
+        ("--gpus-per-task=1", "--ntasks=2", "--mem-per-gpu=1000"),
+        ("--gpus-per-node=2", "--cpus-per-gpu=1", "--mem-per-gpu=1000"),
+        ("--gpus=4", "--nodes=1-4", "--ntasks-per-gpu=1"),
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_that_a_job_gets_exactly_its_shape_however_it_was_submitted(
+    cluster: Cluster, options: tuple[str, ...]
+) -> None:
+    job_id = cluster.submit("--hold", *options)
+    cluster.client.reshape(job_id, JobShape(num_gpus=5, nodes=("n0", "n1"), cpus_per_gpu=2))
+    cluster.client.release(job_id)
+    job = cluster.wait_for(job_id, lambda job: job.state is JobState.RUNNING, "RUNNING")
+    assert job.allocation == Allocation.of({"n0": 4, "n1": 1})
+    assert job.cpus_by_node == (("n0", 8), ("n1", 2))
+    # Memory that follows the CPUs follows the two that each GPU brings now.
+    by_gpu = {name: mb / job.allocation.as_dict()[name] for name, mb in job.memory_mb_by_node}
+    expected = {
+        "--mem=2000": 1000,
+        "--mem-per-cpu=500": 1000,
+        "--mem-per-gpu=1000": 1000,
+    }
+    asked = next((mb for option, mb in expected.items() if option in options), 2048)
+    assert by_gpu == {"n0": asked, "n1": asked}
 
 
 # ------------------------------------------------------------------------------------- a running job held

@@ -215,6 +215,12 @@ def test_that_a_lone_surrogate_in_a_name_can_be_stored() -> None:
     assert parse_job(job(name="a\ud800b")).job.name.encode() == b"a?b"
 
 
+@pytest.mark.parametrize("number", [65534, 65535, 2147483647])
+def test_that_no_job_and_no_user_is_taken_for_nobody_said(number: int) -> None:
+    shown = parse_job(job(job_id=number, user_id=number)).job
+    assert (shown.job_id, shown.user_id) == (str(number), number)
+
+
 def test_that_a_user_without_a_name_is_shown_by_number() -> None:
     assert parse_job(job(user_name="")).job.user_name == "1000"
 
