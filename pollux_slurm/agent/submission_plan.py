@@ -237,6 +237,11 @@ def _refuse_what_cannot_be_adaptive(request: SbatchRequest) -> None:
             f"{request.where('no-requeue')}: an adaptive job changes its size by requeue; take the option "
             "away, or use plain sbatch for a job of fixed size"
         )
+    if request.given("exclusive") and request.value("exclusive") is None:
+        raise UsageError(
+            f"{request.where('exclusive')}: an adaptive job takes single GPUs of its nodes; take the option "
+            "away, or use plain sbatch for a job of fixed size"
+        )
     for name in ("uid", "gid"):
         if request.given(name):
             raise UsageError(

@@ -37,7 +37,7 @@ run = os.environ["POLLUX_RESTART_COUNT"]
 def save(*_):
     time.sleep(0.5)  # a checkpoint takes its time
     leave(f"{run}.{os.environ['RANK']}.saved", "")
-    sys.exit(0)
+    sys.exit(0 if sys.argv[1] == "hold" else 99)
 signal.signal(signal.SIGTERM, save)
 leave(f"{run}.{os.environ['RANK']}.json", json.dumps({**os.environ, "PID": str(os.getpid())}))
 if sys.argv[1] == "fail":
@@ -211,6 +211,16 @@ def test_that_the_failing_ranks_code_is_the_jobs(place: Place, rank: str, code: 
     assert place.wait(job_id, JobState.FAILED).exit_code == code
     left = list((place.folder / "pollux-checkpoints").rglob("*.exit"))
     assert left == []
+
+
+def test_that_what_a_submission_says_of_tasks_and_variables_does_not_bind_the_step(place: Place) -> None:
+    # Left in its environment, SLURM_GPUS_PER_TASK would give the one task of each node a single GPU.
+    options = ["--gpus-per-task=1", "--ntasks=3", "--mem-per-gpu=100", "--export=NONE"]
+    job_id = place.submit(*options, "train.sbatch", "pass")
+    told = place.ranks(0, 3)
+    assert {env["WORLD_SIZE"] for env in told} == {"3"}
+    assert {env["POLLUX_JOB_ID"] for env in told} == {job_id}
+    assert place.wait(job_id, JobState.COMPLETED).exit_code == 0
 
 
 def test_that_plain_sbatch_makes_a_job_adaptive_at_its_first_start(place: Place) -> None:

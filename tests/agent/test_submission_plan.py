@@ -310,6 +310,7 @@ def test_that_the_plan_as_shown_is_a_shell_script_that_means_the_same(tmp_path: 
         (["--array=1-4"], "array"),
         (["-a", "1-4"], "array"),
         (["--no-requeue"], "requeue"),
+        (["--exclusive"], "--exclusive: an adaptive job takes single GPUs"),
         (["--uid=1000"], "as that user"),
         (["-N1", ":", "-N2", "s.sh"], "heterogeneous"),
         (["--wrap=true", "s.sh"], "--wrap"),
