@@ -6,15 +6,20 @@ returned as one line for its log.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pollux_slurm.agent.token import ensure_token, token_sha256
-from pollux_slurm.errors import PolluxError
+from pollux_slurm.errors import PolluxError, SlurmCommandError
 from pollux_slurm.model import JobTerms
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.runner import CommandRunner
 from pollux_slurm.slurm.terms import encode_comment, parse_comment
+
+_NOT_YET = "try again"  # "DB index is being set, try again in a bit" (22.05)
+_PAUSES_S = (1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,7 @@ def adopt(
     allow_unconfirmed: bool,
     client: SlurmClient,
     runner: CommandRunner,
+    pause: Callable[[float], None] = time.sleep,
 ) -> Adoption:
     """Put the terms of a running job into its Comment, behind what the user wrote there.
 
@@ -60,7 +66,21 @@ def adopt(
             allow_unconfirmed=allow_unconfirmed,
         )
         if parse_comment(job.comment).terms != terms:
-            client.set_comment(job_id, encode_comment(job.comment, terms))
+            _set_comment(client, job_id, encode_comment(job.comment, terms), pause)
     except PolluxError as error:
         return Adoption(token_file=None, problem=str(error))
     return Adoption(token_file=token_file)
+
+
+def _set_comment(client: SlurmClient, job_id: str, comment: str, pause: Callable[[float], None]) -> None:
+    """Set the Comment, with patience: right after a start Slurm's accounting may not know the job yet."""
+    for wait_s in _PAUSES_S:
+        try:
+            client.set_comment(job_id, comment)
+        except SlurmCommandError as error:
+            if _NOT_YET not in str(error).lower():
+                raise
+            pause(wait_s)
+        else:
+            return
+    client.set_comment(job_id, comment)
