@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from pollux_slurm.daemon.observe import ManagedJob, Picture
 from pollux_slurm.model import Allocation, Decision, JobState
@@ -23,45 +24,51 @@ class PlannedMove:
 
 
 def planned_moves(picture: Picture, decision: Decision, *, max_in_flight: int) -> tuple[PlannedMove, ...]:
-    """Return the moves that `decision` asks for, those that free GPUs first.
+    """Return the moves that `decision` asks for, in the order in which they should begin.
 
-    At most `max_in_flight` running jobs are on the move at a time, those already in flight included; the
-    rest is left to later rounds, which decide afresh. Jobs that wait in the queue cost nobody anything, so
-    they are not counted. A running job is never taken down to nothing.
+    Waiting jobs come first: they cost nobody anything, and must have their place by name before a running
+    job leaves GPUs for a moment that it is to come back to. Then those that free GPUs. At most
+    `max_in_flight` running jobs are on the move at a time, those already in flight included; the rest is
+    left to later rounds, which decide afresh. A running job is never taken down to nothing.
     """
     excluded = {job_id for job_id, _ in decision.excluded}
     moves = []
     for job in picture.managed:
         target = decision.allocation(job.slurm.job_id)
         source = job.slurm.allocation
-        if job.in_flight or job.slurm.job_id in excluded or not target or target == source:
-            continue
-        if not source and _starts_like_that_anyway(job, target):
-            continue
-        moves.append(PlannedMove(job=job, source=source, target=target))
+        if not (job.in_flight or job.slurm.job_id in excluded or not target or target == source):
+            moves.append(PlannedMove(job=job, source=source, target=target))
 
     already = sum(
         job.record.open_reallocation.moves_running
         for job in picture.managed
         if job.record.open_reallocation is not None
     )
-    waiting = [move for move in moves if not move.moves_running]
     running = sorted((move for move in moves if move.moves_running), key=_gpus_gained)
-    return (*running[: max(max_in_flight - already, 0)], *_in_queue_order(waiting))
+    running = running[: max(max_in_flight - already, 0)]
+    waiting = sorted((move for move in moves if not move.moves_running), key=_queue_order)
+    if not running and not already:
+        free = {node.name: node.num_gpus - node.used_gpus for node in picture.snapshot.nodes}
+        waiting = [move for move in waiting if not _starts_like_that_anyway(move, free)]
+    return (*waiting, *running)
 
 
 def _gpus_gained(move: PlannedMove) -> tuple[int, str]:
     return move.target.num_gpus - move.source.num_gpus, move.job.slurm.job_id
 
 
-def _in_queue_order(moves: Iterable[PlannedMove]) -> list[PlannedMove]:
-    return sorted(moves, key=lambda move: (move.job.record.submitted_at, move.job.slurm.job_id))
+def _queue_order(move: PlannedMove) -> tuple[datetime, str]:
+    return move.job.record.submitted_at, move.job.slurm.job_id
 
 
-def _starts_like_that_anyway(job: ManagedJob, target: Allocation) -> bool:
-    """Whether Slurm will start the waiting job at the size decided, on one node, without our help."""
+def _starts_like_that_anyway(move: PlannedMove, free: Mapping[str, int]) -> bool:
+    """Whether Slurm will start the waiting job at the size decided, on one node, without our help.
+
+    Only while nothing else is on the move: else it might start on GPUs that are promised to another.
+    """
     return (
-        job.slurm.state is JobState.PENDING
-        and target.num_nodes == 1
-        and job.slurm.requested_gpus == target.num_gpus
+        move.job.slurm.state is JobState.PENDING
+        and move.target.num_nodes == 1
+        and move.job.slurm.requested_gpus == move.target.num_gpus
+        and all(free.get(node, 0) >= gpus for node, gpus in move.target.gpus_by_node)
     )

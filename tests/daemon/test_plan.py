@@ -50,6 +50,19 @@ def test_that_a_waiting_job_is_left_to_slurm_where_it_gets_what_it_asked_for() -
     assert names(seen(waiting), decided(j1={"n0": 2})) == ["1"]
 
 
+def test_that_a_waiting_job_is_given_its_place_by_name_while_others_move() -> None:
+    """Else Slurm starts it on GPUs that a job leaves only to come back in its new shape."""
+    waiting = job("2", JobState.PENDING, requested_gpus=1)
+    picture = seen(job("1", on={"n0": 4, "n1": 4}), waiting)
+    assert names(picture, decided(j1={"n1": 4}, j2={"n0": 1})) == ["2", "1"]
+
+
+def test_that_a_waiting_job_is_given_its_place_where_nothing_is_free_yet() -> None:
+    waiting = job("1", JobState.PENDING, requested_gpus=1)
+    picture = observe.picture(snapshot([node("n0", used=4)], [waiting]), [record("1")])
+    assert names(picture, decided(j1={"n0": 1})) == ["1"]
+
+
 def test_that_only_so_many_running_jobs_are_on_the_move() -> None:
     jobs = [job(str(number), on={"n0": 1}) for number in (1, 2, 3)]
     targets = {f"j{number}": {"n1": 1} for number in (1, 2, 3)}
