@@ -115,8 +115,11 @@ class Reporter:
     def close(self, *, timeout_s: float) -> None:
         """Send a last report if that takes no longer than `timeout_s`, then leave the thread to its end."""
         with self._changed:
+            if self._closing:
+                return
             self._closing = True
-            self._report_wanted = True
+            # Without a store a report is composed only to fit the model, which nobody will use any more.
+            self._report_wanted = self._open_store is not None
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
@@ -132,9 +135,10 @@ class Reporter:
                 started = self._monotonic()
                 answered = True
                 with self._changed:
-                    due = self._report_wanted or self._confirmation is not None or started >= next_report
-                    self._report_wanted = False
                     closing = self._closing
+                    due = self._report_wanted or self._confirmation is not None
+                    due = due or (started >= next_report and not closing)
+                    self._report_wanted = False
                 try:
                     if store is None and self._open_store is not None:
                         store = self._open_store()

@@ -109,8 +109,8 @@ class Telemetry:
         if training is None:
             return report
         model = self._tuner.model(training.limits, training.statistics)
-        if checkpoint is not None or not self._told_of_step:
-            # Neither a confirmation nor the news that training runs may wait for the import of a solver.
+        if phase is not RunPhase.TRAINING or checkpoint is not None or not self._told_of_step:
+            # The news that training runs, a confirmation, the end: none waits for a solver's import.
             self._told_of_step = True
             return replace(report, model=model, batch=training.batch)
         self._tuner.refit()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
+import gc
 import os
 import socket
 import time
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from pollux_slurm.torch.data import AdaptiveDataLoader
     from pollux_slurm.torch.parallel import Adaptation
 
-_LOG = logging.getLogger(__name__)
 _CLOSE_TIMEOUT_S = 2.0
 
 
@@ -70,7 +69,7 @@ def init_process_group(
         max_wait_s=max_wait_s,
     )
     set_session(session)
-    atexit.register(session.close)
+    atexit.register(_leave, session)
 
 
 class Session:
@@ -363,12 +362,20 @@ class Session:
 
     def close(self) -> None:
         """Send what is left to say, for a bounded time, and leave the process group."""
-        atexit.unregister(self.close)
+        atexit.unregister(_leave)
         self._stop.remove()
         if self._reporter is not None:
             self._reporter.close(timeout_s=_CLOSE_TIMEOUT_S)
         if self._owns_group and dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _leave(session: Session) -> None:
+    """End the session with the process."""
+    session.close()
+    # The interpreter's last garbage collection walks over all that torch has imported: half a second of a
+    # processor and more for each rank, while Slurm waits to start the job anew. The kernel frees it anyway.
+    gc.freeze()
 
 
 class _Progress:
