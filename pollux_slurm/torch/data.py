@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -133,27 +134,26 @@ class AdaptiveDataLoader:
         if loop is None:
             # This loop had run to its end before the restart.
             return
-        order = self._order(loop)
+        order = self._order(loop.number)
         with self._session.loop(self):
             try:
-                while not (yield from self._run(order)):
+                while not (yield from self._run(loop, order)):
                     pass
             except GeneratorExit:
-                # The script left the loop with break: as far as it is concerned, the loop is done.
-                self._position.leave_loop(has_stepped=self._session.has_open_step)
+                self._position.leave_loop(loop, has_stepped=self._session.has_open_step)
                 raise
             finally:
                 self._plan = None
-            self._position.end_loop()
+            self._position.end_loop(loop)
             self._session.end_loop(self)
 
-    def _run(self, order: torch.Tensor) -> Generator[Any, None, bool]:
+    def _run(self, loop: _Loop, order: torch.Tensor) -> Generator[Any, None, bool]:
         """Yield batches to the end of the order (True), or until the batch size changes (False)."""
         session, position = self._session, self._position
         position.global_batch_size = self.choice.global_batch_size
         steps = partial(
             plan_epoch,
-            position.start,
+            loop.start,
             self._length,
             self.choice,
             num_replicas=session.world_size,
@@ -169,7 +169,7 @@ class AdaptiveDataLoader:
                 self._plan = plan
                 yield batch
                 session.end_pass(self)
-            position.advance(step.end)
+            position.advance(loop, step.end)
             chosen = session.end_step(self, step)
             if chosen is not None and self.choose(chosen):
                 return False
@@ -209,48 +209,64 @@ class _Segment(Sampler[list[int]]):
                 yield self._order[positions.start : positions.stop].tolist()
 
 
+@dataclass(slots=True)
+class _Loop:
+    """One loop over the loader: its number within the epoch, and where its next step begins.
+
+    `is_replay` marks one that had been looked into before a restart, and is again: it counts no more.
+    """
+
+    number: int
+    start: int
+    is_replay: bool
+
+
 class _Position:
     """Where one loader stands, as its checkpointed state.
 
-    `_loops_done` counts the loops over the loader that ended within `_epoch`; `start` is the position in the
-    order of the loop under way, between steps. What a checkpoint said is taken up when its epoch comes.
+    `_ended` tells of each loop that ended within `_epoch` whether it took a step (else the script had only
+    looked at a batch); `_start` is the place of the next step in the loop after those. What a checkpoint said
+    is taken up when its epoch comes.
     """
 
     def __init__(self, name: str, length: int) -> None:
         self.name, self._length = name, length
         self._epoch: int | None = None
-        self._loops_done, self._loops_begun = 0, 0
+        self._ended: list[bool] = []
+        self._num_begun, self._start = 0, 0
         self._restored: dict[str, Any] | None = None
-        self.start = 0
         self.global_batch_size: int | None = None
 
-    def begin_loop(self, epoch: int) -> int | None:
-        """Return the number of the loop that begins within `epoch`; None if it was done before a restart."""
+    def begin_loop(self, epoch: int) -> _Loop | None:
+        """Return the loop that begins within `epoch`; None if it was done before a restart."""
         if self._restored is not None and self._restored["epoch"] == epoch:
-            self._epoch, self._loops_begun = epoch, 0
-            self._loops_done, self.start = self._restored["loops_done"], self._restored["start"]
-            self._restored = None
+            self._ended, self._start = list(self._restored["ended"]), self._restored["start"]
+            self._epoch, self._num_begun, self._restored = epoch, 0, None
         elif epoch != self._epoch:
-            self._epoch, self._loops_done, self._loops_begun, self.start = epoch, 0, 0, 0
-        loop = self._loops_begun
-        self._loops_begun += 1
-        return None if loop < self._loops_done else loop
+            self._epoch, self._ended, self._num_begun, self._start = epoch, [], 0, 0
+        number = self._num_begun
+        self._num_begun += 1
+        if number < len(self._ended):
+            return None if self._ended[number] else _Loop(number, 0, is_replay=True)
+        return _Loop(number, self._start, is_replay=False)
 
-    def advance(self, position: int) -> None:
-        """Put the loop under way at `position`: a step was taken."""
-        self.start = position
+    def advance(self, loop: _Loop, position: int) -> None:
+        """Put the loop at `position`: a step was taken."""
+        loop.start = position
+        if not loop.is_replay:
+            self._start = position
 
-    def end_loop(self) -> None:
-        """Count the loop under way as done."""
-        self._loops_done += 1
-        self.start = 0
+    def end_loop(self, loop: _Loop) -> None:
+        """Count the loop as done."""
+        if not loop.is_replay:
+            self._ended.append(True)
+            self._start = 0
 
-    def leave_loop(self, *, has_stepped: bool) -> None:
-        """Count the loop under way as done, unless it took no step: the script only looked at a batch."""
-        if has_stepped or self.start > 0:
-            self.end_loop()
-        else:
-            self._loops_begun -= 1
+    def leave_loop(self, loop: _Loop, *, has_stepped: bool) -> None:
+        """The script left the loop with break: it is done, unless it took no step."""
+        if not loop.is_replay:
+            self._ended.append(has_stepped or loop.start > 0)
+            self._start = 0
 
     def sync(self) -> None:
         """Nothing to do: every replica stands at the same place."""
@@ -261,8 +277,8 @@ class _Position:
         return {
             "length": self._length,
             "epoch": self._epoch,
-            "loops_done": self._loops_done,
-            "start": self.start,
+            "ended": list(self._ended),
+            "start": self._start,
             "global_batch_size": self.global_batch_size,
         }
 

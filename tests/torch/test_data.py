@@ -101,31 +101,45 @@ def test_that_worker_processes_change_nothing() -> None:
             assert indices(plain) == indices(workers)
 
 
-def glance_and_break(loader: pt.AdaptiveDataLoader, other: pt.AdaptiveDataLoader) -> None:
+def glance_and_break(stop_after: int) -> list[list[int]]:
+    """Look at a batch, outside of an epoch and within; leave a loop with break; evaluate, twice."""
+    loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)
+    other = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
+    trained: list[int] = []
+    evaluated: list[int] = []
+    assert len(next(iter(loader))[1]) == 4
     for _ in pt.remaining_epochs_until(1):
-        next(iter(loader))
-        for step, _ in enumerate(loader):
-            if step == 2:
+        assert len(next(iter(loader))[1]) == 4
+        for _, batch in loader:
+            trained += batch.tolist()
+            if len(trained) == 8:
                 break
-        take(other, stop_after=4, seen=[])
+        take(other, stop_after=stop_after, seen=evaluated)
+        evaluated += indices(other)
+    return [trained, evaluated]
 
 
 def test_that_a_loop_left_with_break_is_done_and_a_glance_is_not(tmp_path: Path) -> None:
+    with joined(tmp_path), pytest.raises(pt.TrainingStopped):
+        glance_and_break(4)
     with joined(tmp_path):
+        assert glance_and_break(-1) == [[], [4, 5, 0, 1, 2, 3, 4, 5]]
+
+
+def test_that_a_glance_does_not_move_a_resumed_loop(tmp_path: Path) -> None:
+    def glance_and_train(stop_after: int, seen: list[int]) -> None:
         loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)
-        other = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
         next(iter(loader))
-        with pytest.raises(pt.TrainingStopped):
-            glance_and_break(loader, other)
-    with joined(tmp_path):
-        loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)
-        other = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
-        assert next(iter(loader))[1].tolist() == [0, 1, 2, 3]
         for _ in pt.remaining_epochs_until(1):
-            assert indices(loader) == []
-            assert indices(other) == [4, 5]
-            # A further loop of the same epoch is a new one.
-            assert indices(other) == [0, 1, 2, 3, 4, 5]
+            next(iter(loader))
+            take(loader, stop_after=stop_after, seen=seen)
+
+    seen: list[int] = []
+    with joined(tmp_path), pytest.raises(pt.TrainingStopped):
+        glance_and_train(4, seen)
+    with joined(tmp_path):
+        glance_and_train(-1, seen)
+    assert seen == list(range(12))
 
 
 def test_that_a_finished_job_has_nothing_left_to_do(tmp_path: Path) -> None:

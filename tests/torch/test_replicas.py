@@ -29,6 +29,25 @@ def test_that_replicas_without_an_example_change_nothing(tmp_path: Path) -> None
         assert_same_training(result, reference)
 
 
+def stand_in() -> list[float]:
+    """Train on one example with two replicas: the idle one's own gradient is not a number."""
+    pt.init_process_group()
+    model = Slope()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    parallel = pt.AdaptiveDataParallel(model, optimizer)
+    loader = pt.AdaptiveDataLoader(Numbers(1), batch_size=1)
+    idle = 0
+    for inputs, _ in loader:
+        idle += loader.is_padding
+        (parallel(inputs).mean() * (float("nan") if loader.is_padding else 1.0)).backward()
+        optimizer.step()
+    return [model.weight.item(), idle]
+
+
+def test_that_nothing_of_a_stand_in_reaches_the_model(tmp_path: Path) -> None:
+    assert run_ranks(tmp_path, 2, stand_in) == [[-1.0, 0], [-1.0, 1]]
+
+
 def change_batch() -> dict[str, Any]:
     """Let rank 0 propose another batch in the third step; return what this rank was given."""
     pt.init_process_group()
