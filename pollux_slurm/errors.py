@@ -15,6 +15,7 @@ PolluxError
 │   ├── UnknownJobError        no job with this id or token
 │   ├── ReportRefusedError     a report fails its checks; the message says which
 │   └── StaleRunError          the sender is not the job's current run
+├── LeaseLostError             another daemon acts now: this one must not give another command
 ├── InvalidModelError          fitted parameters or statistics that no job can have
 ├── InvalidProblemError        a scheduling problem that contradicts itself
 ├── CheckpointError
@@ -93,6 +94,10 @@ class ReportRefusedError(StoreError):
 
 class StaleRunError(StoreError):
     """The sender is not the job's current run: it must stop writing."""
+
+
+class LeaseLostError(PolluxError):
+    """Another daemon acts now: this one must not give another command."""
 
 
 class InvalidModelError(PolluxError):

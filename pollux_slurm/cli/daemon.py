@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import secrets
 import signal
 import socket
 import threading
@@ -22,7 +23,7 @@ from pollux_slurm.errors import PolluxError
 def daemon(
     once: Annotated[bool, typer.Option("--once", help="Hold one round, enact it, and exit.")] = False,
     interval: Annotated[
-        float | None, typer.Option("--interval", min=0.5, help="Seconds between rounds.")
+        float | None, typer.Option("--interval", min=0.5, max=86400, help="Seconds between rounds.")
     ] = None,
     shadow: Annotated[bool, typer.Option("--shadow", help="Decide and record, but enact nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details, too.")] = False,
@@ -33,6 +34,14 @@ def daemon(
 
     Example: pollux daemon --shadow --interval 60
     """
+    stop = threading.Event()
+
+    def ask_to_stop(_signum: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    for signum in (signal.SIGTERM, signal.SIGINT):  # before anything that takes time
+        signal.signal(signum, ask_to_stop)
+
     from pollux_slurm.daemon.loop import Daemon
     from pollux_slurm.slurm import connect
 
@@ -45,23 +54,17 @@ def daemon(
         interval_s=interval or config.daemon.interval_s,
         shadow=shadow or config.daemon.shadow,
     )
-    stop = threading.Event()
     with opened_store(config) as store:
         runner = Daemon(
             slurm=connect(config.slurm, os.environ),
             store=store,
             config=daemon_config,
-            owner=f"{socket.gethostname()}:{os.getpid()}",
+            # Unlike every other daemon's, also that of a container with the same host name and pid.
+            owner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
             wall_clock=lambda: datetime.now(timezone.utc),
             monotonic=time.monotonic,
             stop=stop,
         )
-
-        def ask_to_stop(_signum: int, _frame: FrameType | None) -> None:
-            stop.set()
-
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(signum, ask_to_stop)
         if not once:
             runner.run()
             return

@@ -125,7 +125,7 @@ def _cells(record: JobRecord, now: datetime) -> dict[str, str]:
         "GPUS": str(record.allocation.num_gpus or "-"),
         "BATCH": str(sample.batch.global_batch_size) if sample and sample.batch else "-",
         "GOODPUT/s": _number(sample.goodput if sample else None),
-        "SPEEDUP": _number(record.last_decision_speedup),
+        "SPEEDUP": _number(record.last_decision_speedup if record.model else None),
         "EPOCH": _epochs(record),
         "RESTARTS": str(record.num_restarts),
         "AGE": _duration((record.finished_at or now) - record.submitted_at),

@@ -27,7 +27,14 @@ from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon.capacity import GpuBook
-from pollux_slurm.errors import JobStateError, SlurmCommandError
+from pollux_slurm.daemon.observe import is_recorded_job
+from pollux_slurm.errors import (
+    JobStateError,
+    LeaseLostError,
+    SlurmCommandError,
+    SlurmUnavailable,
+    StoreError,
+)
 from pollux_slurm.model import ClusterSnapshot, JobShape, JobState, ReallocationStep, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.store.contract import JobRecord, Reallocation, RunPhase, Store
@@ -39,6 +46,7 @@ Step = ReallocationStep
 _HOPELESS_REASONS = frozenset({"BadConstraints", "PartitionNodeLimit", "JobArrayTaskLimit"})
 # After a release, Slurm needs a moment before the nodes show what is really free.
 _SETTLING_S = 5.0
+_NOT_OURS = "its Comment no longer carries the terms that were registered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +57,11 @@ class _Case:
     job: SlurmJob | None
     record: JobRecord | None
     age_s: float
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether Slurm's job of this number is the registered one."""
+        return self.job is not None and self.record is not None and is_recorded_job(self.job, self.record)
 
     @property
     def id(self) -> str:
@@ -77,6 +90,7 @@ class Enactor:
         self._clock = clock
         self._guard = guard
         self._released_here: set[int] = set()
+        self._missing_since: dict[int, datetime] = {}
         self._steps: Mapping[Step, Callable[[_Case, GpuBook], None]] = {
             Step.PLANNED: self._planned,
             Step.CHECKPOINT_REQUESTED: self._checkpoint_requested,
@@ -106,6 +120,11 @@ class Enactor:
                 _log.info("job %s: %s", case.id, error)
             except SlurmCommandError as error:
                 _log.warning("job %s: %s", case.id, error)
+            except (SlurmUnavailable, StoreError, LeaseLostError):
+                raise
+            except Exception:
+                # One job's trouble must not keep the others held.
+                _log.exception("job %s: reallocation %d failed", case.id, case.reallocation.id)
         return len(self._store.open_reallocations())
 
     def roll_back_what_has_not_begun(self, reason: str) -> None:
@@ -114,11 +133,13 @@ class Enactor:
             if reallocation.step in (Step.PLANNED, Step.CHECKPOINT_REQUESTED, Step.CHECKPOINTED):
                 self._move(reallocation, Step.ROLLED_BACK, reason)
 
-    def holds_a_job(self) -> bool:
-        """Whether some job may be held by us: the daemon must not stop now."""
-        return any(
-            reallocation.step in (Step.REQUEUED, Step.RESHAPED)
+    def held_jobs(self) -> tuple[str, ...]:
+        """Return the jobs that may be held by us: the daemon must not stop now."""
+        return tuple(
+            reallocation.slurm_job_id
             for reallocation in self._store.open_reallocations()
+            if reallocation.step in (Step.REQUEUED, Step.RESHAPED)
+            or (reallocation.step is Step.RELEASED and reallocation.id not in self._released_here)
         )
 
     # ---------------------------------------------------------------------------- before the job is touched
@@ -144,6 +165,8 @@ class Enactor:
         job = case.job
         if job is None or job.state is not JobState.PENDING:
             self._move(case.reallocation, Step.ROLLED_BACK, "the job did not wait in the queue any more")
+        elif not case.is_ours:
+            self._move(case.reallocation, Step.ROLLED_BACK, _NOT_OURS)
         elif job.held:
             self._move(case.reallocation, Step.ROLLED_BACK, "the job is held by somebody else")
         elif self._move(case.reallocation, Step.RESHAPED):
@@ -188,7 +211,9 @@ class Enactor:
     def _roll_back_if_moved_on(self, case: _Case) -> bool:
         """Roll back when the job is no longer the running job that was planned for."""
         job = case.job
-        if job is not None and job.state is JobState.RUNNING:
+        if job is not None and not case.is_ours:
+            reason = _NOT_OURS
+        elif job is not None and job.state is JobState.RUNNING:
             if job.restart_count == case.reallocation.from_restart_count:
                 return False
             reason = "the job was requeued by another hand"
@@ -293,9 +318,16 @@ class Enactor:
 
     def _give_up_place(self, case: _Case, job: SlurmJob) -> None:
         """Let the job start with its minimum on any node: the place it was promised is gone."""
+        # Held from here on, it is held by us: whatever fails below, the next tick releases it.
+        self._released_here.discard(case.reallocation.id)
         self._command(lambda: self._slurm.hold(case.id))
-        self._command(lambda: self._slurm.reshape(case.id, self._smallest_shape(case)))
-        self._command(lambda: self._slurm.release(case.id))
+        try:
+            self._command(lambda: self._slurm.reshape(case.id, self._smallest_shape(case)))
+        except JobStateError:
+            raise
+        except SlurmCommandError as error:
+            _log.warning("job %s: keeps its shape: %s", case.id, error)
+        self._release(case)
         reason = case.reallocation.reason or f"did not start in its new shape ({job.reason})"
         self._move(case.reallocation, Step.FAILED, reason)
 
@@ -327,10 +359,23 @@ class Enactor:
         )
 
     def _fail_if_over(self, case: _Case) -> bool:
-        if case.job is not None and not case.job.state.is_over:
+        """End the reallocation of a job that is over, unknown to Slurm for a while, or no longer ours."""
+        job, number = case.job, case.reallocation.id
+        if job is None:
+            since = self._missing_since.setdefault(number, self._clock())
+            if (self._clock() - since).total_seconds() > _SETTLING_S:
+                self._move(case.reallocation, Step.FAILED, "the job is gone")
+            return True
+        self._missing_since.pop(number, None)
+        if job.state.is_over:
+            self._move(case.reallocation, Step.FAILED, f"the job is {job.state.value}")
+        elif not case.is_ours:
+            if job.held and case.record is not None and job.user_name == case.record.user_name:
+                # Its owner took the terms out of its Comment while we held it: let it go as it is.
+                self._release(case)
+            self._move(case.reallocation, Step.FAILED, _NOT_OURS)
+        else:
             return False
-        state = case.job.state.value if case.job else "gone"
-        self._move(case.reallocation, Step.FAILED, f"the job is {state}")
         return True
 
     # ---------------------------------------------------------------------------------------------- helpers

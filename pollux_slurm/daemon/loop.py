@@ -13,17 +13,13 @@ from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon import observe
 from pollux_slurm.daemon.enact import Enactor
 from pollux_slurm.daemon.plan import planned_moves
-from pollux_slurm.errors import PolluxError, SlurmError, StoreError
+from pollux_slurm.errors import LeaseLostError, PolluxError, SlurmError, StoreError
 from pollux_slurm.model import Decision, Problem
 from pollux_slurm.policy import decide
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.store.contract import Store
 
 _log = logging.getLogger(__name__)
-
-
-class LeaseLostError(PolluxError):
-    """Another daemon acts now; this one must not give another command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +98,7 @@ class Daemon:
             snapshot, self._store.active_jobs(), vanished_before=self._vanished
         )
         self._store.observe_jobs(seen, at=now)
-        picture = observe.picture(snapshot, self._store.active_jobs())
+        picture = observe.picture(snapshot, self._store.active_jobs(), self._config.partitions)
         problem = observe.problem(
             picture, now=now, default_restart_delay_s=self._config.restart_delay_s, seed=self._seed
         )
@@ -201,12 +197,18 @@ class Daemon:
         if self._config.shadow:
             return
         try:
+            if not self._store.holds_lease(self._owner, at=self._clock()):
+                return
             self._enactor.roll_back_what_has_not_begun("the daemon was stopped")
             deadline = self._monotonic() + self._config.requeue_timeout_s
             pause = threading.Event()
-            while self._enactor.holds_a_job() and self._monotonic() < deadline:
+            while (held := self._enactor.held_jobs()) and self._monotonic() < deadline:
+                if not self._store.holds_lease(self._owner, at=self._clock()):
+                    return  # the daemon that has it goes on with them
                 self.tick()
                 pause.wait(self._config.tick_s)
+            if held:
+                _log.error("stopped while these jobs are held; the next daemon lets them go: %s", held)
         except PolluxError as error:
             _log.warning("stopped with reallocations open; the next daemon goes on with them: %s", error)
 
@@ -229,19 +231,20 @@ class Daemon:
         return False
 
     def _renew_lease(self) -> None:
+        """Prolong the lease when half of it has passed."""
+        if self._monotonic() >= self._lease_until - self._config.lease_ttl_s / 2:
+            self._check_lease()
+
+    def _check_lease(self) -> None:
+        """Prolong the lease, or raise when another daemon has it (invariant 10): before each command.
+
+        One that ran out unnoticed, in a long round, is taken again if nobody else took it meanwhile.
+        """
         now = self._monotonic()
-        if now < self._lease_until - self._config.lease_ttl_s / 2:
-            return
         if not self._store.acquire_lease(self._owner, ttl_s=self._config.lease_ttl_s, at=self._clock()):
             self._lease_until = float("-inf")
             raise LeaseLostError("another daemon holds the lease")
         self._lease_until = now + self._config.lease_ttl_s
-
-    def _check_lease(self) -> None:
-        """Raise unless this daemon still holds the lease, as the store says right now (invariant 10)."""
-        if not self._store.holds_lease(self._owner, at=self._clock()):
-            self._lease_until = float("-inf")
-            raise LeaseLostError("the lease was taken over by another daemon")
 
     def _give_back_lease(self) -> None:
         try:

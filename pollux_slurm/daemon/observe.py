@@ -86,10 +86,20 @@ def registrations(snapshot: ClusterSnapshot, partitions: Iterable[str] = ()) -> 
     return tuple(found)
 
 
+def is_recorded_job(job: SlurmJob, record: JobRecord) -> bool:
+    """Whether Slurm's job of this number is the one that was registered.
+
+    Numbers come again when a cluster is set up anew, and an owner may take the terms out of the Comment: only
+    a job whose Comment carries the registered token's hash may be touched.
+    """
+    terms = decode_comment(job.comment)
+    return terms is not None and terms.token_sha256 == record.terms.token_sha256
+
+
 def observations(
     snapshot: ClusterSnapshot, records: Iterable[JobRecord], *, vanished_before: frozenset[str]
 ) -> tuple[tuple[JobObservation, ...], frozenset[str]]:
-    """Return what `snapshot` says of the registered jobs, and the ids that slurmctld no longer knows.
+    """Return what `snapshot` says of the registered jobs, and the ids that slurmctld no longer knows as such.
 
     A job that is missing for the second read in a row (`vanished_before`) is over: slurmctld forgets a job
     MinJobAge after its end. What its last run reported tells how it ended.
@@ -98,7 +108,7 @@ def observations(
     seen, missing = [], set()
     for record in records:
         job = by_id.get(record.slurm_job_id)
-        if job is not None:
+        if job is not None and is_recorded_job(job, record):
             seen.append(
                 JobObservation(
                     slurm_job_id=job.job_id,
@@ -124,15 +134,23 @@ def observations(
     return tuple(seen), frozenset(missing)
 
 
-def picture(snapshot: ClusterSnapshot, records: Iterable[JobRecord]) -> Picture:
-    """Join the snapshot with the store's records of active jobs."""
+def picture(
+    snapshot: ClusterSnapshot, records: Iterable[JobRecord], partitions: Iterable[str] = ()
+) -> Picture:
+    """Join the snapshot with the store's records of active jobs.
+
+    Jobs outside `partitions`, if any are named, are neighbours, but for those that are in flight.
+    """
+    wanted = frozenset(partitions)
     by_id = {job.job_id: job for job in snapshot.jobs}
-    managed = tuple(
-        ManagedJob(slurm=by_id[record.slurm_job_id], record=record)
-        for record in records
-        if record.slurm_job_id in by_id and not by_id[record.slurm_job_id].state.is_over
-    )
-    return Picture(snapshot=snapshot, managed=managed, nodes=node_capacities(snapshot, managed))
+    managed = []
+    for record in records:
+        job = by_id.get(record.slurm_job_id)
+        if job is None or job.state.is_over or not is_recorded_job(job, record):
+            continue
+        if not wanted or job.partition in wanted or record.open_reallocation is not None:
+            managed.append(ManagedJob(slurm=job, record=record))
+    return Picture(snapshot=snapshot, managed=tuple(managed), nodes=node_capacities(snapshot, managed))
 
 
 def node_capacities(snapshot: ClusterSnapshot, managed: Iterable[ManagedJob]) -> tuple[NodeCapacity, ...]:

@@ -26,7 +26,12 @@ def acquire_lease(connection: Connection, owner: str, *, ttl_s: float, at: datet
             "acquired_at": statement.excluded.acquired_at,
             "expires_at": statement.excluded.expires_at,
         },
-        where=or_(LeaseRow.owner == owner, LeaseRow.expires_at <= at),
+        # Taken in the future: a clock was set back since, and nobody would get it for as long.
+        where=or_(
+            LeaseRow.owner == owner,
+            LeaseRow.expires_at <= at,
+            LeaseRow.acquired_at > at + timedelta(seconds=ttl_s),
+        ),
     )
     # Without this option SQLAlchemy does not ask PostgreSQL how many rows an INSERT wrote.
     result = connection.execute(statement, execution_options={"preserve_rowcount": True})

@@ -18,9 +18,12 @@ from pollux_slurm.model import (
     SlurmNode,
     ThroughputParameters,
 )
+from pollux_slurm.slurm.terms import encode_comment
 from pollux_slurm.store.contract import JobRecord, Reallocation, RunPhase, RunRecord
 
 NOON = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
+
+TERMS = JobTerms(token_sha256="0" * 64, min_gpus=1, max_gpus=8)
 
 MODEL = GoodputModel(
     limits=BatchLimits(initial_batch_size=64, max_batch_size=1024, max_atomic=256),
@@ -68,7 +71,7 @@ def job(
         "state": state,
         "held": False,
         "reason": "None",
-        "comment": "",
+        "comment": encode_comment("", TERMS),
         "allocation": allocation,
         "requested_gpus": allocation.num_gpus or 1,
         "num_cpus": allocation.num_gpus or 1,
@@ -103,7 +106,7 @@ def run(*, restart_count: int = 0, steps: int = 10, phase: RunPhase = RunPhase.T
 def record(job_id: str, **changes: Any) -> JobRecord:
     fields: dict[str, Any] = {
         "slurm_job_id": job_id,
-        "terms": JobTerms(token_sha256="0" * 64, min_gpus=1, max_gpus=8),
+        "terms": TERMS,
         "name": f"job-{job_id}",
         "user_name": "ann",
         "account": "physics",

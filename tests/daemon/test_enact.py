@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable
+from pollux_slurm.errors import SlurmCommandError, SlurmError, SlurmUnavailable
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store import open_store
@@ -348,3 +348,110 @@ def test_that_a_node_that_drains_under_a_planned_move_rolls_it_back(tmp_path: Pa
     world.settle(daemon, seconds=8)
     assert last(world, job_id)[0] is Step.ROLLED_BACK
     world.store.close()
+
+
+def test_that_a_stranger_with_the_number_of_a_registered_job_is_left_alone(world: World) -> None:
+    """A cluster that was set up anew counts from 1 again; the store still knows the old jobs."""
+    job_id = started(world)
+    world.targets = {job_id: {"n1": 2}}
+    daemon = world.daemon()
+    world.settle(daemon, until=lambda: bool(world.store.open_reallocations()), seconds=8)
+    world.slurm.set_job(job_id, comment="somebody else's words")
+    before = len(world.slurm.calls)
+    world.settle(daemon, seconds=20)
+    commands = {name for name, _ in world.slurm.calls[before:]}
+    assert not commands & {"requeue_hold", "hold", "reshape", "release"}
+    assert world.open_moves() == 0
+    assert world.store.job(job_id).state.is_over
+
+
+def test_that_a_job_whose_owner_takes_it_back_while_it_is_held_is_let_go(world: World) -> None:
+    job_id = started(world)
+    world.targets = {job_id: {"n1": 2}}
+    daemon = world.daemon()
+
+    def requeued() -> bool:
+        moves = world.store.open_reallocations()
+        return bool(moves) and moves[0].step is Step.REQUEUED
+
+    world.settle(daemon, until=requeued, seconds=20)
+    world.clock.advance(0.5)
+    world.slurm.set_job(job_id, comment="no more")
+    world.settle(daemon, seconds=8)
+    assert not world.job(job_id).held
+    assert world.open_moves() == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [
+        ("hold", SlurmUnavailable("socket timed out")),
+        ("reshape", SlurmUnavailable("socket timed out")),
+        ("reshape", SlurmCommandError("Requested node configuration is not available")),
+        ("release", SlurmCommandError("try again in a bit")),
+    ],
+)
+def test_that_giving_up_a_lost_place_leaves_no_job_held(world: World, method: str, error: SlurmError) -> None:
+    job_id = started(world)
+    world.targets = {job_id: {"n0": 4}}
+
+    def takes_the_place() -> None:
+        world.neighbour(gpus=2)
+
+    world.slurm.before["release"] = takes_the_place
+    daemon = world.daemon()
+
+    def released() -> bool:
+        moves = world.store.open_reallocations()
+        return bool(moves) and moves[0].step is Step.RELEASED
+
+    world.settle(daemon, until=released, seconds=20)
+    world.targets = {}
+    world.slurm.fail(method, error)
+    world.settle(daemon, seconds=60)
+    assert not world.job(job_id).held
+    assert world.open_moves() == 0
+
+
+def test_that_a_round_longer_than_the_lease_still_acts_when_nobody_else_took_over(world: World) -> None:
+    job_id = started(world)
+    world.targets = {job_id: {"n1": 2}}
+    daemon = world.daemon()
+    world.slurm.before["snapshot"] = lambda: world.clock.advance(15)
+    assert daemon.round().skipped is None
+    assert world.open_moves() == 1
+
+
+def test_that_a_stop_waits_for_a_job_whose_release_failed(world: World) -> None:
+    job_id = started(world)
+    world.targets = {job_id: {"n1": 2}}
+    world.slurm.fail("release", SlurmUnavailable("socket timed out"))
+    daemon = world.daemon()
+
+    def release_failed() -> bool:
+        moves = world.store.open_reallocations()
+        return bool(moves) and moves[0].step is Step.RELEASED
+
+    world.settle(daemon, until=release_failed, seconds=20)
+    assert world.job(job_id).held
+    world.stop.set()
+    daemon.run()
+    assert not world.job(job_id).held
+
+
+def test_that_a_job_missing_from_one_read_is_not_given_up(world: World) -> None:
+    job_id = started(world)
+    world.targets = {job_id: {"n1": 2}}
+    daemon = world.daemon()
+
+    def requeued() -> bool:
+        moves = world.store.open_reallocations()
+        return bool(moves) and moves[0].step is Step.REQUEUED
+
+    world.settle(daemon, until=requeued, seconds=20)
+    hidden = world.slurm._jobs.pop(job_id)
+    daemon.tick()
+    world.slurm._jobs[job_id] = hidden
+    world.settle(daemon, seconds=20)
+    assert world.job(job_id).allocation == Allocation.of({"n1": 2})
+    assert last(world, job_id)[0] is Step.CONFIRMED

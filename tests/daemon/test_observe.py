@@ -133,3 +133,23 @@ def test_that_the_end_of_a_job_is_observed_with_its_time() -> None:
     over = dataclasses.replace(job("1", JobState.COMPLETED), ended_at=NOON)
     seen, _ = observe.observations(snapshot([node("n0")], [over]), [record("1")], vanished_before=frozenset())
     assert (seen[0].state, seen[0].ended_at) == (JobState.COMPLETED, NOON)
+
+
+def test_that_jobs_of_other_partitions_are_neighbours_unless_in_flight() -> None:
+    jobs = [job("1", on={"n0": 1}), job("2", on={"n0": 1}, partition="debug")]
+    nodes = [node("n0", used=2)]
+    seen = observe.picture(snapshot(nodes, jobs), [record("1"), record("2")], ["main"])
+    assert [one.slurm.job_id for one in seen.managed] == ["1"]
+    assert seen.nodes[0].num_gpus == 3
+    move = reallocation(1, "2", Step.PLANNED, source={"n0": 1}, target={"n0": 2})
+    records = [record("1"), record("2", open_reallocation=move)]
+    both = observe.picture(snapshot(nodes, jobs), records, ["main"])
+    assert [one.slurm.job_id for one in both.managed] == ["1", "2"]
+
+
+@pytest.mark.parametrize("comment", ["", "words", encode_comment("", JobTerms(token_sha256="cd" * 32))])
+def test_that_a_job_with_another_comment_than_the_registered_one_is_not_managed(comment: str) -> None:
+    seen = snapshot([node("n0", used=1)], [job("1", on={"n0": 1}, comment=comment)])
+    assert observe.picture(seen, [record("1")]).managed == ()
+    observed, vanished = observe.observations(seen, [record("1")], vanished_before=frozenset())
+    assert (observed, vanished) == ((), frozenset({"1"}))

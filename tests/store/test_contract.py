@@ -399,6 +399,11 @@ class TestCheckpoints:
         advance(running, planned, (Step.REQUEUED, 26))
         assert running.poll(token_of(1), 0, at=at(27)).checkpoint_request is None
 
+    def test_that_a_clock_set_back_does_not_keep_a_dead_daemons_lease(self, running: Store) -> None:
+        assert running.acquire_lease("dead", ttl_s=30, at=at(3600))
+        assert not running.acquire_lease("next", ttl_s=30, at=at(3599))
+        assert running.acquire_lease("next", ttl_s=30, at=at(60))
+
     def test_that_nobody_waits_for_a_daemon_that_has_died(self, running: Store) -> None:
         assert running.acquire_lease("d", ttl_s=30, at=at(20))
         planned = plan(running)
