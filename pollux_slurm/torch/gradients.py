@@ -57,9 +57,16 @@ class GradientReducer:
     """One model's hook and its buffers. `instant` makes a time stamp on the gradients' device."""
 
     def __init__(
-        self, *, world_size: int, group: dist.ProcessGroup | None, instant: Callable[[], Instant]
+        self,
+        *,
+        world_size: int,
+        group: dist.ProcessGroup | None,
+        instant: Callable[[], Instant],
+        finds_unused: bool = False,
     ) -> None:
         self._world_size, self._group, self._instant = world_size, group, instant
+        self._finds_unused = finds_unused
+        self._reduced_held: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._plan: PassPlan | None = None
         self._single_pass = True
         # By parameter, because DDP regroups its buckets after the first backward pass.
@@ -81,6 +88,7 @@ class GradientReducer:
         self._backwards_in_pass = 0
         if plan is None or plan.index == 0:
             self._holding.clear()
+            self._reduced_held.clear()
             self._norms = StepNorms()
             self.local_end = self.sync_end = None
             self._single_pass = plan is None or plan.is_last
@@ -93,6 +101,16 @@ class GradientReducer:
     def is_accumulating(self) -> bool:
         """True in a pass after which the optimizer must not step yet."""
         return self._plan is not None and not self._plan.is_last
+
+    def restore_unused(self) -> None:
+        """Give back the gradients of parameters that the last pass of a step left out, and earlier ones had.
+
+        With `find_unused_parameters` DDP reduces them but does not hand them out.
+        """
+        for parameter, gradient in self._reduced_held:
+            if parameter.grad is None:
+                parameter.grad = gradient.clone()
+        self._reduced_held.clear()
 
     def take_norms(self) -> StepNorms | None:
         """Return the norms of the step just reduced; None where no gradient was, or its norms say nothing."""
@@ -170,6 +188,8 @@ class GradientReducer:
         ]
         if pairs:
             torch._foreach_add_([g for g, _ in pairs], [h for _, h in pairs])
+        if self._finds_unused:
+            self._reduced_held += zip(bucket.parameters(), bucket.gradients(), strict=True)
 
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Sum the bucket over the replicas; take the norm and the time before the script can touch it."""

@@ -59,6 +59,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 world_size=session.world_size,
                 group=self.process_group,
                 instant=cuda_instant if device.type == "cuda" else host_instant,
+                finds_unused=self.find_unused_parameters,
             ),
         )
         self.register_comm_hook(None, self._pollux.reducer.hook)
@@ -246,6 +247,7 @@ class Adaptation:
         if self.reducer.is_accumulating:
             return None
         self.has_stepped = True
+        self.reducer.restore_unused()
         if self._mp_scaler is not None:
             # By what mixed precision has multiplied the gradients, asked for without waiting for the device.
             self._scale = self._mp_scaler.scale(torch.ones((), device=next(self._model.parameters()).device))

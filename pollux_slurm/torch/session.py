@@ -51,10 +51,12 @@ def init_process_group(
 ) -> None:
     """Join the job's other replicas and take up the training where its last checkpoint left it.
 
-    `backend` is NCCL on GPUs and gloo elsewhere. Checkpoints go to `checkpoint_dir`, else to where `pollux
-    run` said; without either none are written. One is written at the first step boundary after each
-    `checkpoint_interval_s` (None: only on request, on SIGTERM and at the end), and training goes on by
-    itself `max_wait_s` after a requested one if nobody stops the job.
+    `backend` is NCCL on GPUs and gloo elsewhere; the process's own GPU becomes the current one.
+
+    Checkpoints go to `checkpoint_dir`, else to where `pollux run` said; without either none are written. One
+    is written at the first step boundary after each `checkpoint_interval_s` (None: only on request, on
+    SIGTERM and at the end), and training goes on by itself `max_wait_s` after a requested one if nobody stops
+    the job.
 
     Everything the job was told comes from `environ` (the process's environment unless given).
     """
@@ -428,8 +430,11 @@ def _join(environment: JobEnvironment, backend: str | None) -> bool:
         if dist.get_world_size() != environment.world_size:
             raise UsageError("the process group that exists has another size than WORLD_SIZE says")
         return False
+    has_gpu = torch.cuda.is_available() and environment.local_rank < torch.cuda.device_count()
+    if has_gpu:
+        # Every process of a node sees all of its GPUs: `model.cuda()` must mean this one's.
+        torch.cuda.set_device(environment.local_rank)
     if backend is None:
-        has_gpu = torch.cuda.is_available() and environment.local_rank < torch.cuda.device_count()
         backend = "nccl" if has_gpu else "gloo"
     if environment.world_size == 1:
         # Alone: no address, no port.

@@ -137,6 +137,48 @@ def test_that_two_backward_passes_without_accumulation_add_up_as_they_always_did
         assert parallel.statistics is None
 
 
+class Branches(torch.nn.Module):
+    """One weight for small inputs, another for large ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.small, self.large = Slope(), Slope()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.small(inputs) if inputs.max() <= 2 else self.large(inputs)
+        return output
+
+
+def test_that_a_weight_unused_in_the_last_pass_keeps_its_gradient_from_earlier_ones() -> None:
+    with joined():
+        model = Branches()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        parallel = pt.AdaptiveDataParallel(model, optimizer, find_unused_parameters=True)
+        for inputs, _ in accumulating(12, 4, 2):
+            optimizer.zero_grad()
+            parallel(inputs).mean().backward()
+            optimizer.step()
+    # Steps over 1 2 | 3 4, then 5 6 | 7 8 and 9 10 | 11 12: the small weight sees the first pass only.
+    assert model.small.weight.item() == pytest.approx(-1.5 / 2)
+    assert model.large.weight.item() == pytest.approx(-(3.5 / 2 + 6.5 + 10.5))
+
+
+def test_that_compiled_models_and_bfloat16_train() -> None:
+    with joined():
+        model = Slope()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        compiled = torch.compile(model, backend="eager")
+        assert isinstance(compiled, torch.nn.Module)
+        parallel = pt.AdaptiveDataParallel(compiled, optimizer)
+        for inputs, _ in accumulating(8, 8, 4):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = parallel(inputs).mean()
+            loss.backward()
+            optimizer.step()
+    assert model.weight.item() == pytest.approx(-4.5)
+
+
 def test_that_outside_of_a_loader_it_is_plain_data_parallel() -> None:
     with joined():
         model = Slope()
