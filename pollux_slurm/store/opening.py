@@ -19,12 +19,14 @@ def open_database(url: str, *, create: bool) -> Database:
     parsed = parse_store_url(url)
     database = reach_database(parsed, create=create)
     try:
-        if create:
+        with database.read() as connection:
+            version = read_version(connection)
+        if create and version is None:
             from pollux_slurm.store.migration import initialize
 
             initialize(database)
-        with database.read() as connection:
-            check_version(parsed, read_version(connection))
+        else:
+            check_version(parsed, version)
     except BaseException:
         database.close()
         raise
