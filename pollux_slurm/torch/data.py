@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice, BatchLimits
 from pollux_slurm.torch.batching import PassPlan, StepPlan, first_choice, plan_epoch
 from pollux_slurm.torch.current import current_session
+from pollux_slurm.torch.workers import ShieldedWorker, sigterm_held_back
 
 _NOT_SUPPORTED = ("sampler", "batch_sampler")
 
@@ -53,6 +55,7 @@ class AdaptiveDataLoader:
         self._length = len(dataset)  # type: ignore[arg-type]
         self._shuffle, self._drop_last, self._seed = shuffle, drop_last, seed
         self._segment = _Segment()
+        options["worker_init_fn"] = ShieldedWorker(owner=os.getpid(), init=options.get("worker_init_fn"))
         self._inner: DataLoader[Any] = DataLoader(dataset, batch_sampler=self._segment, **options)
         self.dataset, self.batch_size = dataset, batch_size
         self.limits = BatchLimits(initial_batch_size=batch_size)
@@ -161,7 +164,8 @@ class AdaptiveDataLoader:
             drop_last=self._drop_last,
         )
         self._segment.set(order, steps)
-        batches = iter(self._inner)
+        with sigterm_held_back():
+            batches = iter(self._inner)
         for step in steps():
             for plan in step.passes:
                 session.begin_pass(self, plan)

@@ -42,7 +42,8 @@ class Run:
             process.join(timeout_s)
         late = [process for process in self.processes if process.is_alive()]
         for process in late:
-            process.kill()
+            assert process.pid is not None
+            os.killpg(process.pid, signal.SIGKILL)
             process.join(timeout_s)
         assert not late, f"{len(late)} of {len(self.processes)} ranks hung\n{self.output()}"
         return [process.exitcode if process.exitcode is not None else -1 for process in self.processes]
@@ -58,9 +59,10 @@ class Run:
         self.signal(signal.SIGTERM)
 
     def signal(self, number: int) -> None:
+        """Send a signal to every process of the ranks, their data-loading workers included."""
         for process in self.processes:
             if process.pid is not None and process.is_alive():
-                os.kill(process.pid, number)
+                os.killpg(process.pid, number)
 
     def output(self) -> str:
         return "\n".join(
@@ -100,7 +102,7 @@ def start(
             **(env or {}),
         }
         result, log = directory / f"{names}-{rank}.pt", directory / f"{names}-{rank}.log"
-        process = context().Process(target=_main, args=(environ, result, log, function, args), daemon=True)
+        process = context().Process(target=_main, args=(environ, result, log, function, args))
         process.start()
         run.processes.append(process)
         run.results.append(result)
@@ -118,6 +120,7 @@ def run_ranks(
 def _main(
     environ: Mapping[str, str], result: Path, log: Path, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
+    os.setpgid(0, 0)
     os.environ.update(environ)
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(fd, 1)

@@ -103,6 +103,7 @@ def train(
                 losses["count"] += len(inputs)
             time.sleep(pause_s)
             num_steps += 1
+            print("step", num_steps, flush=True)
             if num_steps == stop_after:
                 os.kill(os.getpid(), signal.SIGTERM)
         scheduler.step()

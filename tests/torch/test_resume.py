@@ -10,6 +10,7 @@ import torch
 
 from tests.torch import scripts
 from tests.torch.ranks import run_ranks, start
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.torch
 
@@ -42,4 +43,17 @@ def test_that_stopping_and_resuming_at_other_sizes_changes_nothing(tmp_path: Pat
     results = run_ranks(tmp_path, 2, scripts.train, str(directory), 4, 16, None, kind, restart_count=2)
     for result in results:
         assert result["run_number"] == 2
+        assert_same_training(result, reference)
+
+
+def test_that_data_loading_workers_outlive_the_sigterm_that_asks_for_a_checkpoint(tmp_path: Path) -> None:
+    reference = run_ranks(tmp_path, 1, scripts.train, None, 3, 16)[0]
+    directory = tmp_path / "checkpoints-of-the-job"
+    arguments = (str(directory), 3, 16, None, "sgd", None, None, 1)
+    run = start(tmp_path, 2, scripts.train, *arguments, 0.2)
+    wait_until(lambda: "step 7" in run.output(), timeout_s=40, what="the seventh step")
+    run.terminate()
+    assert run.wait() == [143, 143], run.output()
+    assert "killed by signal" not in run.output()
+    for result in run_ranks(tmp_path, 2, scripts.train, *arguments, restart_count=1):
         assert_same_training(result, reference)
