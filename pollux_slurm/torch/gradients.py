@@ -32,8 +32,10 @@ else:
     GradBucket = dist.GradBucket
 
 
-# One replica with one pass is measured in each of so many steps at first, then in two of each so many.
-_ALONE_ALWAYS = 32
+# Norms are taken in each of so many steps at first, then now and then: they cost a walk over the gradient.
+_ALWAYS_MEASURED = 32
+_PERIOD = 4
+# Two neighbouring steps of so many, where one replica with one pass compares its gradient with the last one.
 _ALONE_PERIOD = 8
 
 
@@ -75,7 +77,8 @@ class GradientReducer:
         # By bucket, with the step's size; kept for one replica and one pass only.
         self._previous: dict[int, torch.Tensor] = {}
         self._previous_size: int | None = None
-        self._num_alone = 0
+        self._num_steps = 0
+        self._measures = False
         self._backwards_in_pass = 0
         self._num_backwards = 0
         self._norms = StepNorms()
@@ -92,10 +95,19 @@ class GradientReducer:
             self._norms = StepNorms()
             self.local_end = self.sync_end = None
             self._single_pass = plan is None or plan.is_last
-            if self._single_pass:
-                self._num_alone += 1
-            else:
+            self._num_steps += 1
+            self._measures = plan is not None and self._is_measured(self._num_steps)
+            if not (self._measures and self._is_alone):
                 self._previous_size = None
+
+    @property
+    def _is_alone(self) -> bool:
+        return self._single_pass and self._world_size == 1
+
+    def _is_measured(self, step: int) -> bool:
+        if step <= _ALWAYS_MEASURED:
+            return True
+        return step % _ALONE_PERIOD < 2 if self._is_alone else step % _PERIOD == 0
 
     @property
     def is_accumulating(self) -> bool:
@@ -131,7 +143,7 @@ class GradientReducer:
         if plan is not None and plan.is_padding:
             # Zeroed, not multiplied by zero: the stand-in's gradient may be infinite.
             gradient.zero_()
-        elif plan is not None and not (self._single_pass and self._world_size == 1):
+        elif plan is not None and self._measures and not self._is_alone:
             self._norms.parts.append(_squared_norm(gradient) * plan.size)
         weight = 1.0 / self._world_size if plan is None else plan.weight
         if plan is not None and not plan.is_last:
@@ -144,10 +156,10 @@ class GradientReducer:
             self.local_end = self._instant()
         if self._world_size > 1:
             return self._reduce(bucket)
-        if plan is not None and self._single_pass:
-            self._compare(bucket, plan.size)
-        elif plan is not None:
+        if plan is not None and self._measures:
             self._norms.mean[bucket.index()] = _squared_norm(gradient)
+            if self._is_alone:
+                self._compare(bucket, plan.size)
         if bucket.is_last():
             self.sync_end = self.local_end
         return _done(gradient)
@@ -193,12 +205,12 @@ class GradientReducer:
 
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Sum the bucket over the replicas; take the norm and the time before the script can touch it."""
-        index, is_last, norms = bucket.index(), bucket.is_last(), self._norms
+        index, is_last, norms, measures = bucket.index(), bucket.is_last(), self._norms, self._measures
         work = dist.all_reduce(bucket.buffer(), group=self._group, async_op=True)
 
         def finish(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
             reduced = done.value()[0]
-            if self._plan is not None:
+            if measures:
                 norms.mean[index] = _squared_norm(reduced)
             if is_last:
                 self.sync_end = self._instant()
@@ -208,17 +220,9 @@ class GradientReducer:
         return future
 
     def _compare(self, bucket: GradBucket, size: int) -> None:
-        """Compare a lone gradient with that of the step before, then keep it for the next.
-
-        Four passes over the gradient's memory: in the long run two neighbouring steps of eight are enough.
-        """
-        turn = self._num_alone % _ALONE_PERIOD if self._num_alone > _ALONE_ALWAYS else None
-        if turn not in (None, 0, 1):
-            self._previous_size = None
-            return
+        """Compare a lone gradient with that of the step before, then keep it for the next."""
         index, gradient, norms = bucket.index(), bucket.buffer(), self._norms
         norms.is_alone = True
-        norms.mean[index] = _squared_norm(gradient)
         previous = self._previous.get(index)
         # DDP regroups its buckets between the first two backward passes.
         if previous is None or previous.numel() != gradient.numel() or self._num_backwards <= 2:
