@@ -9,6 +9,9 @@ from datetime import datetime
 from pollux_slurm.daemon.observe import ManagedJob, Picture
 from pollux_slurm.model import Allocation, Decision, JobState
 
+# How long Slurm gets to start a job that fits (its own cycles of scheduling included).
+_STARTING_S = 15.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMove:
@@ -48,8 +51,10 @@ def planned_moves(picture: Picture, decision: Decision, *, max_in_flight: int) -
     running = running[: max(max_in_flight - already, 0)]
     waiting = sorted((move for move in moves if not move.moves_running), key=_queue_order)
     if not running and not already:
-        free = {node.name: node.num_gpus - node.used_gpus for node in picture.snapshot.nodes}
-        waiting = [move for move in waiting if not _starts_like_that_anyway(move, free)]
+        free = {
+            node.name: node.num_gpus - node.used_gpus for node in picture.snapshot.nodes if node.available
+        }
+        waiting = [move for move in waiting if not _starts_by_itself(move, free, picture.snapshot.read_at)]
     return (*waiting, *running)
 
 
@@ -61,14 +66,17 @@ def _queue_order(move: PlannedMove) -> tuple[datetime, str]:
     return move.job.record.submitted_at, move.job.slurm.job_id
 
 
-def _starts_like_that_anyway(move: PlannedMove, free: Mapping[str, int]) -> bool:
-    """Whether Slurm will start the waiting job at the size decided, on one node, without our help.
+def _starts_by_itself(move: PlannedMove, free: Mapping[str, int], now: datetime) -> bool:
+    """Whether Slurm is about to start the waiting job in the shape that it was submitted in.
 
-    Only while nothing else is on the move: else it might start on GPUs that are promised to another.
+    That shape is its owner's wish, so a job that has just come and fits is left to Slurm. Only while nothing
+    else is on the move: else it might start on GPUs that are promised to another. One that still waits after
+    some seconds lacks something else, such as CPUs, and is given its place.
     """
+    job = move.job.slurm
     return (
-        move.job.slurm.state is JobState.PENDING
-        and move.target.num_nodes == 1
-        and move.job.slurm.requested_gpus == move.target.num_gpus
-        and all(free.get(node, 0) >= gpus for node, gpus in move.target.gpus_by_node)
+        job.state is JobState.PENDING
+        and job.restart_count == 0
+        and (now - move.job.record.submitted_at).total_seconds() < _STARTING_S
+        and any(gpus >= job.requested_gpus for gpus in free.values())
     )

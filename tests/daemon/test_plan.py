@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from pollux_slurm.daemon import observe
 from pollux_slurm.daemon.plan import planned_moves
 from pollux_slurm.model import Allocation, Decision, JobDecision, JobState, SlurmJob
 from pollux_slurm.model import ReallocationStep as Step
-from tests.daemon.builders import job, node, reallocation, record, snapshot
+from tests.daemon.builders import NOON, job, node, reallocation, record, snapshot
 
 
 def decided(excluded: tuple[tuple[str, str], ...] = (), **targets: dict[str, int]) -> Decision:
@@ -44,10 +46,21 @@ def test_that_a_running_job_is_never_taken_down_to_nothing() -> None:
     assert names(seen(job("1", on={"n0": 1})), decided(j1={})) == []
 
 
-def test_that_a_waiting_job_is_left_to_slurm_where_it_gets_what_it_asked_for() -> None:
-    waiting = job("1", JobState.PENDING, requested_gpus=1)
-    assert names(seen(waiting), decided(j1={"n0": 1})) == []
-    assert names(seen(waiting), decided(j1={"n0": 2})) == ["1"]
+def test_that_a_job_that_has_just_come_and_fits_is_left_to_start_in_its_owners_shape() -> None:
+    new = job("1", JobState.PENDING, requested_gpus=4)
+    submitted = record("1", submitted_at=NOON - timedelta(seconds=3))
+    fits = observe.picture(snapshot([node("n0")], [new]), [submitted])
+    assert names(fits, decided(j1={"n0": 1})) == []
+    full = observe.picture(snapshot([node("n0", used=1)], [new]), [submitted])
+    assert names(full, decided(j1={"n0": 1})) == ["1"]
+    drained = observe.picture(snapshot([node("n0", available=False), node("n1", used=2)], [new]), [submitted])
+    assert names(drained, decided(j1={"n1": 1})) == ["1"]
+
+
+def test_that_a_job_that_fits_but_does_not_start_is_given_its_place() -> None:
+    stuck = job("1", JobState.PENDING, requested_gpus=1)
+    old = record("1", submitted_at=NOON - timedelta(seconds=60))
+    assert names(observe.picture(snapshot([node("n0")], [stuck]), [old]), decided(j1={"n0": 1})) == ["1"]
 
 
 def test_that_a_waiting_job_is_given_its_place_by_name_while_others_move() -> None:
