@@ -109,7 +109,7 @@ def test_that_an_unmanaged_job_keeps_its_gpus_and_the_adaptive_one_takes_the_res
 
 def test_that_a_daemon_killed_amid_a_reallocation_is_followed_up_by_the_next(road: Road) -> None:
     road.start_daemon()
-    job_id = road.digits("survivor", epochs=40)
+    job_id = road.digits("survivor", epochs=16)
 
     def beyond_the_requeue() -> bool:
         return any(
@@ -128,7 +128,7 @@ def test_that_a_daemon_killed_amid_a_reallocation_is_followed_up_by_the_next(roa
 
 def test_that_shadow_mode_decides_and_touches_nothing(road: Road) -> None:
     road.start_daemon("--shadow")
-    job_id = road.digits("watched", epochs=8)
+    job_id = road.digits("watched", epochs=10, pass_s="0.005,0.001")
     record = road.wait_over(job_id)
     assert record.state is JobState.COMPLETED
     assert record.last_decision is not None
