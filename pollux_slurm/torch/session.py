@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import os
 import socket
 import time
@@ -375,9 +374,6 @@ class Session:
 def _leave(session: Session) -> None:
     """End the session with the process."""
     session.close()
-    # The interpreter's last garbage collection walks over all that torch has imported: half a second of a
-    # processor and more for each rank, while Slurm waits to start the job anew. The kernel frees it anyway.
-    gc.freeze()
 
 
 class _Progress:
