@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from pollux_slurm.torch.data import AdaptiveDataLoader
     from pollux_slurm.torch.parallel import Adaptation
 
-_CLOSE_TIMEOUT_S = 2.0
+# Longer than a fit on a busy machine: a thread in the middle of one must not meet the interpreter's end.
+_CLOSE_TIMEOUT_S = 10.0
 
 
 def init_process_group(
