@@ -7,7 +7,6 @@ which other processes on a node can see, carry the file's path. Slurm's Comment 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import secrets
@@ -15,6 +14,7 @@ import stat
 from pathlib import Path
 
 from pollux_slurm.errors import LaunchError
+from pollux_slurm.store.tokens import hash_token
 
 CHECKPOINTS = "pollux-checkpoints"
 """The folder beside a submission where jobs keep their checkpoints and token unless told otherwise."""
@@ -30,7 +30,7 @@ def new_token() -> str:
 
 def token_sha256(token: str) -> str:
     """Return the hex digest that may be shown: in the job's Comment and in the store."""
-    return hashlib.sha256(token.encode("ascii")).hexdigest()
+    return hash_token(token)
 
 
 def make_private_dir(folder: Path) -> list[Path]:

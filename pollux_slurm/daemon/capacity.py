@@ -27,7 +27,6 @@ class GpuBook:
     def __init__(self, snapshot: ClusterSnapshot, open_reallocations: Sequence[Reallocation]) -> None:
         self._open = {reallocation.id: reallocation for reallocation in open_reallocations}
         self._available = {node.name: node.available for node in snapshot.nodes}
-        self._total = {node.name: node.num_gpus for node in snapshot.nodes}
         self._free = {node.name: node.num_gpus - node.used_gpus for node in snapshot.nodes}
         in_flight = {reallocation.slurm_job_id for reallocation in open_reallocations}
         self._held = {

@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
-
-
-def new_token() -> str:
-    """Return a fresh random token of 256 bits as text."""
-    return secrets.token_urlsafe(32)
 
 
 def hash_token(token: str) -> str:
