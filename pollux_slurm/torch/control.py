@@ -7,7 +7,9 @@ moments (the start, an epoch's end, a checkpoint). One replica needs no group an
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -47,6 +49,14 @@ class Control(Generic[C]):
         self._pending = None
         work.wait()
         return vector.tolist(), context
+
+    def close(self, *, timeout_s: float) -> None:
+        """Let an exchange under way end, for a bounded time: another rank may be gone for good."""
+        if self._pending is not None:
+            work, _, _ = self._pending
+            self._pending = None
+            with contextlib.suppress(RuntimeError):
+                work.wait(timedelta(seconds=timeout_s))
 
     def broadcast(self, value: Any) -> Any:
         """Return rank 0's plain `value` on every rank."""

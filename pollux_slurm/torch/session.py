@@ -29,6 +29,7 @@ from pollux_slurm.torch.boundary import Agreement, Boundary
 from pollux_slurm.torch.checkpoint import Checkpointable, Checkpointer, read_checkpoint
 from pollux_slurm.torch.control import Control
 from pollux_slurm.torch.current import has_session, set_session
+from pollux_slurm.torch.quiet import wait_for_gloo
 from pollux_slurm.torch.stepclock import StepClock
 from pollux_slurm.torch.stopping import StopFlag
 from pollux_slurm.torch.timing import cuda_instant, host_instant
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 # Longer than a fit on a busy machine: a thread in the middle of one must not meet the interpreter's end.
 _CLOSE_TIMEOUT_S = 10.0
+_LAST_EXCHANGE_S = 1.0
 
 
 def init_process_group(
@@ -368,6 +370,8 @@ class Session:
         self._stop.remove()
         if self._reporter is not None:
             self._reporter.close(timeout_s=_CLOSE_TIMEOUT_S)
+        self.control.close(timeout_s=_LAST_EXCHANGE_S)
+        wait_for_gloo(timeout_s=_CLOSE_TIMEOUT_S)
         if self._owns_group and dist.is_initialized():
             dist.destroy_process_group()
 
