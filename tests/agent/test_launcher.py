@@ -14,7 +14,8 @@ import pytest
 from pollux_slurm.agent.layout import RunLayout
 from pollux_slurm.agent.step import START, visible_gpus
 
-SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
+# One write: with PYTHONUNBUFFERED, print would write the line's end apart, after another process's line.
+SHOW = "import json, os; os.write(1, (json.dumps(dict(os.environ)) + '\\n').encode())"
 PLAIN = {
     key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "CUDA", "POLLUX", "OMP"))
 }

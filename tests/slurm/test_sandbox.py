@@ -8,7 +8,7 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -179,11 +179,18 @@ def test_that_a_job_survives_slurmctld_being_away(folder: Path) -> None:
         back.stop("n7")
 
 
-def test_that_a_cluster_that_cannot_start_says_why_and_leaves_nothing(folder: Path) -> None:
+def changed_templates(folder: Path, change: Callable[[str], str]) -> Path:
+    """Return a folder of templates whose slurm.conf is the packaged one, changed."""
     templates = folder / "templates"
     templates.mkdir()
     packaged = (resource_dir("templates") / "slurm.conf.j2").read_text()
-    (templates / "slurm.conf.j2").write_text(packaged + "NoSuchSetting=1\n")
+    assert change(packaged) != packaged
+    (templates / "slurm.conf.j2").write_text(change(packaged))
+    return templates
+
+
+def test_that_a_cluster_that_cannot_start_says_why_and_leaves_nothing(folder: Path) -> None:
+    templates = changed_templates(folder, lambda text: text + "NoSuchSetting=1\n")
     with pytest.raises(SandboxError, match="NoSuchSetting"):
         Sandbox.up(folder / "box", ONE_NODE, template_dir=templates)
     failed = Sandbox.find(folder / "box")
@@ -192,8 +199,9 @@ def test_that_a_cluster_that_cannot_start_says_why_and_leaves_nothing(folder: Pa
 
 
 def test_that_nodes_that_do_not_come_up_in_time_are_named(folder: Path) -> None:
+    templates = changed_templates(folder, lambda text: text.replace("State=UNKNOWN", "State=DRAIN"))
     with pytest.raises(SandboxError, match=r"in time \((munged's socket|not idle: n0)"):
-        Sandbox.up(folder / "box", ONE_NODE, timeout_s=0.0)
+        Sandbox.up(folder / "box", ONE_NODE, timeout_s=4.0, template_dir=templates)
     assert leftovers(Sandbox.find(folder / "box")) == []
 
 
