@@ -11,8 +11,8 @@ sum over all cells of weight · (mean gradient of the cell) is exactly the mean 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from pollux_slurm.model import BatchChoice, BatchLimits
 
@@ -104,6 +104,29 @@ def plan_epoch(
             return
         yield step
         start = step.end
+
+
+def plan_batches(
+    start: int, ends: Sequence[int], *, typical: int, largest: int | None, num_replicas: int, rank: int
+) -> Iterator[StepPlan]:
+    """Yield a step for each of the user's own batches from position `start` on; `ends` is where each ends.
+
+    Batches may differ in size: each takes the fewest passes that keep its cells within `largest` examples
+    (None: one pass), and is full where it has the `typical` size.
+    """
+    for end in ends:
+        if end <= start:
+            continue
+        size = end - start
+        passes = 1 if largest is None else -(-size // (num_replicas * largest))
+        own = BatchChoice(
+            global_batch_size=size,
+            atomic_batch_size=-(-size // (num_replicas * passes)),
+            accumulation_steps=passes - 1,
+        )
+        step = plan_step(start, size, own, num_replicas=num_replicas, rank=rank)
+        yield replace(step, is_full=size == typical)
+        start = end
 
 
 def first_choice(limits: BatchLimits, num_replicas: int, *, wanted: int | None = None) -> BatchChoice:

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import Dataset, IterableDataset
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice, BatchLimits
-from pollux_slurm.torch.batching import PassPlan, StepPlan, first_choice, plan_epoch
+from pollux_slurm.torch.batching import PassPlan, first_choice, plan_epoch
 from pollux_slurm.torch.current import current_session
-from pollux_slurm.torch.workers import ShieldedWorker, sigterm_held_back
-
-_NOT_SUPPORTED = ("sampler", "batch_sampler")
+from pollux_slurm.torch.feeds import MapFeed, Steps, StreamFeed, check_options
+from pollux_slurm.torch.order import Order, UserOrder, derived_seed, shuffled
+from pollux_slurm.torch.position import Loop, Position
+from pollux_slurm.torch.workers import ShieldedWorker
 
 
 class AdaptiveDataLoader:
     """Hand each replica its part of every global batch of `batch_size` examples.
 
-    Each epoch visits every index of the map-style `dataset` exactly once (but for the examples that
-    `drop_last` drops), over any sequence of replicas, batch sizes and restarts; the order depends on `seed`,
-    the epoch and nothing else. `options` are those of `torch.utils.data.DataLoader`.
+    Each epoch visits every index of a map-style `dataset` exactly once (but for the examples that
+    `drop_last` drops), over any sequence of replicas, batch sizes and restarts; the order depends on `seed`
+    (by default that of the `generator` among the options, else 0), the epoch and nothing else. With a
+    `sampler` it visits what that yields, in its order; with a `batch_sampler` each list that it yields is one
+    global batch, of `batch_size` examples typically (its own attribute, if it has one). An iterable dataset
+    is read in its own order: it must give the same examples in the same order on every replica and when the
+    epoch is read again (`set_epoch` tells it the epoch; `iterate_from(position)`, where it has that, saves
+    reading up to there once more). `options` are those of `torch.utils.data.DataLoader`.
 
     A training loop over it yields micro-batches; the optimizer steps at the end of each global batch (see
     `AdaptiveDataParallel`). Where a global batch has fewer examples than there are replicas, a replica
@@ -36,32 +39,59 @@ class AdaptiveDataLoader:
     def __init__(
         self,
         dataset: Dataset[Any],
-        batch_size: int = 1,
+        batch_size: int | None = None,
         shuffle: bool = False,
+        sampler: Iterable[int] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
         *,
         drop_last: bool = False,
-        seed: int = 0,
+        seed: int | None = None,
         name: str | None = None,
         **options: Any,
     ) -> None:
-        if isinstance(dataset, IterableDataset):
-            raise UsageError("an IterableDataset has no positions to share out: use a map-style dataset")
-        for option in _NOT_SUPPORTED:
-            if options.get(option) is not None:
-                raise UsageError(f"AdaptiveDataLoader makes its own batches: {option}= cannot be given")
+        check_options(options)
+        is_stream = isinstance(dataset, IterableDataset)
+        if is_stream and (shuffle or sampler is not None or batch_sampler is not None):
+            raise UsageError("an IterableDataset has its own order: no shuffle=, sampler=, batch_sampler=")
+        if sampler is not None and (shuffle or batch_sampler is not None):
+            raise UsageError("sampler= cannot be combined with shuffle= or batch_sampler=")
+        if batch_sampler is not None:
+            if shuffle or drop_last:
+                raise UsageError("batch_sampler= cannot be combined with shuffle= or drop_last=")
+            batch_size = getattr(batch_sampler, "batch_size", None) if batch_size is None else batch_size
+            if batch_size is None:
+                raise UsageError(
+                    "batch_sampler= has no batch_size: say how many examples its batches typically have"
+                )
+        batch_size = 1 if batch_size is None else batch_size
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise UsageError(f"batch_size must be a whole number from 1, not {batch_size!r}")
         self._session = current_session()
-        self._length = len(dataset)  # type: ignore[arg-type]
-        self._shuffle, self._drop_last, self._seed = shuffle, drop_last, seed
-        self._segment = _Segment()
+        self._shuffle, self._drop_last = shuffle, drop_last
+        generator = options.get("generator")
+        self._seed = (0 if generator is None else generator.initial_seed()) if seed is None else seed
+        self._user_order: UserOrder | None = None
+        if sampler is not None or batch_sampler is not None:
+            self._user_order = UserOrder(
+                batch_sampler if sampler is None else sampler, is_batches=batch_sampler is not None
+            )
+        self._has_own_batches = batch_sampler is not None
         options["worker_init_fn"] = ShieldedWorker(owner=os.getpid(), init=options.get("worker_init_fn"))
-        self._inner: DataLoader[Any] = DataLoader(dataset, batch_sampler=self._segment, **options)
+        feed = StreamFeed if is_stream else MapFeed
+        self._feed: StreamFeed | MapFeed = feed(
+            dataset,  # type: ignore[arg-type]
+            num_replicas=self._session.world_size,
+            rank=self._session.rank,
+            drop_last=drop_last,
+            options=options,
+        )
         self.dataset, self.batch_size = dataset, batch_size
+        self.sampler, self.batch_sampler, self.drop_last = sampler, batch_sampler, drop_last
         self.limits = BatchLimits(initial_batch_size=batch_size)
         self._choice: BatchChoice | None = None
         self._plan: PassPlan | None = None
-        self._position = _Position(name or self._session.next_name("loader"), self._length)
+        length = None if is_stream else len(dataset)  # type: ignore[arg-type]
+        self._position = Position(name or self._session.next_name("loader"), length)
         self._session.register(self._position)
 
     def autoscale_batch_size(
@@ -79,6 +109,10 @@ class AdaptiveDataLoader:
         low = 1 if low is None else low
         if not self.batch_size <= max_batch_size:
             raise UsageError(f"max_batch_size={max_batch_size} is below batch_size={self.batch_size}")
+        if self._has_own_batches and max_batch_size != self.batch_size:
+            raise UsageError(
+                f"the batch sampler decides the batch size: max_batch_size must be its {self.batch_size}"
+            )
         if low < 1 or low > max_batch_size or (high is not None and high < low):
             raise UsageError(f"local_bsz_bounds={local_bsz_bounds} leave no size from 1 to {max_batch_size}")
         self.limits = BatchLimits(
@@ -120,8 +154,15 @@ class AdaptiveDataLoader:
         return self._plan is not None and self._plan.is_padding
 
     def __len__(self) -> int:
-        """Return how many batches an epoch has for each replica at the present batch size."""
-        full, rest = divmod(self._length, self.choice.global_batch_size)
+        """Return how many batches an epoch has for each replica at the present batch size.
+
+        With a batch sampler it is what there would be if all its batches had the typical size. Raises
+        `TypeError` where the dataset or the sampler has no length.
+        """
+        if self._has_own_batches:
+            return len(self.batch_sampler) * (self.choice.accumulation_steps + 1)  # type: ignore[arg-type]
+        length = len(self.dataset if self.sampler is None else self.sampler)  # type: ignore[arg-type]
+        full, rest = divmod(length, self.choice.global_batch_size)
         passes = full * (self.choice.accumulation_steps + 1)
         if rest and not self._drop_last:
             last = next(
@@ -137,7 +178,7 @@ class AdaptiveDataLoader:
         if loop is None:
             # This loop had run to its end before the restart.
             return
-        order = self._order(loop.number)
+        order = self._order(loop)
         with self._session.loop(self):
             try:
                 while not (yield from self._run(loop, order)):
@@ -150,26 +191,14 @@ class AdaptiveDataLoader:
             self._position.end_loop(loop)
             self._session.end_loop(self)
 
-    def _run(self, loop: _Loop, order: torch.Tensor) -> Generator[Any, None, bool]:
+    def _run(self, loop: Loop, order: Order | None) -> Generator[Any, None, bool]:
         """Yield batches to the end of the order (True), or until the batch size changes (False)."""
         session, position = self._session, self._position
         position.global_batch_size = self.choice.global_batch_size
-        steps = partial(
-            plan_epoch,
-            loop.start,
-            self._length,
-            self.choice,
-            num_replicas=session.world_size,
-            rank=session.rank,
-            drop_last=self._drop_last,
-        )
-        self._segment.set(order, steps)
-        with sigterm_held_back():
-            batches = iter(self._inner)
-        for step in steps():
+        for step, batches in self._steps(loop, order):
             for plan in step.passes:
-                session.begin_pass(self, plan)
                 batch = next(batches)
+                session.begin_pass(self, plan)
                 self._plan = plan
                 yield batch
                 session.end_pass(self)
@@ -179,6 +208,12 @@ class AdaptiveDataLoader:
                 return False
         return True
 
+    def _steps(self, loop: Loop, order: Order | None) -> Steps:
+        if isinstance(self._feed, StreamFeed):
+            return self._feed.steps(self._session.epoch_key, loop.start, self.choice)
+        assert order is not None
+        return self._feed.steps(order, loop.start, self.choice, largest=self.limits.max_atomic)
+
     def choose(self, choice: BatchChoice) -> bool:
         """Use `choice` from the next step on; False where it is the one in use, or the batch is fixed."""
         if self.limits.max_batch_size is None or choice == self.choice:
@@ -186,108 +221,25 @@ class AdaptiveDataLoader:
         self._choice = choice
         return True
 
-    def _order(self, loop: int) -> torch.Tensor:
-        """Return the epoch's order of indices: a function of seed, epoch and loop alone."""
+    def _order(self, loop: Loop) -> Order | None:
+        """Return the loop's order of indices, the same on every replica; None for a stream."""
+        if isinstance(self._feed, StreamFeed):
+            return None
+        seed, epoch = self._seed, self._session.epoch_key
+        if self._user_order is not None:
+            order = loop.order
+            if order is None:
+                order = self._drawn(self._user_order, epoch, loop.number)
+            self._position.keep_order(loop, order)
+            return order
+        length = len(self.dataset)  # type: ignore[arg-type]
         if not self._shuffle:
-            return torch.arange(self._length)
-        text = f"{self._seed}:{self._session.epoch_key}:{loop}".encode()
-        generator = torch.Generator()
-        generator.manual_seed(int.from_bytes(hashlib.sha256(text).digest()[:7], "big"))
-        return torch.randperm(self._length, generator=generator)
+            return Order(indices=torch.arange(length))
+        return shuffled(length, derived_seed(seed, epoch, loop.number))
 
-
-class _Segment(Sampler[list[int]]):
-    """Feeds the inner loader this replica's indices, pass by pass. Set anew before each iteration."""
-
-    def __init__(self) -> None:
-        self._order = torch.empty(0, dtype=torch.int64)
-        self._steps: Callable[[], Iterator[StepPlan]] = partial(iter, ())
-
-    def set(self, order: torch.Tensor, steps: Callable[[], Iterator[StepPlan]]) -> None:
-        self._order, self._steps = order, steps
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for step in self._steps():
-            for plan in step.passes:
-                positions = plan.positions()
-                yield self._order[positions.start : positions.stop].tolist()
-
-
-@dataclass(slots=True)
-class _Loop:
-    """One loop over the loader: its number within the epoch, and where its next step begins.
-
-    `is_replay` marks one that had been looked into before a restart, and is again: it counts no more.
-    """
-
-    number: int
-    start: int
-    is_replay: bool
-
-
-class _Position:
-    """Where one loader stands, as its checkpointed state.
-
-    `_ended` tells of each loop that ended within `_epoch` whether it took a step (else the script had only
-    looked at a batch); `_start` is the place of the next step in the loop after those. What a checkpoint said
-    is taken up when its epoch comes.
-    """
-
-    def __init__(self, name: str, length: int) -> None:
-        self.name, self._length = name, length
-        self._epoch: int | None = None
-        self._ended: list[bool] = []
-        self._num_begun, self._start = 0, 0
-        self._restored: dict[str, Any] | None = None
-        self.global_batch_size: int | None = None
-
-    def begin_loop(self, epoch: int) -> _Loop | None:
-        """Return the loop that begins within `epoch`; None if it was done before a restart."""
-        if self._restored is not None and self._restored["epoch"] == epoch:
-            self._ended, self._start = list(self._restored["ended"]), self._restored["start"]
-            self._epoch, self._num_begun, self._restored = epoch, 0, None
-        elif epoch != self._epoch:
-            self._epoch, self._ended, self._num_begun, self._start = epoch, [], 0, 0
-        number = self._num_begun
-        self._num_begun += 1
-        if number < len(self._ended):
-            return None if self._ended[number] else _Loop(number, 0, is_replay=True)
-        return _Loop(number, self._start, is_replay=False)
-
-    def advance(self, loop: _Loop, position: int) -> None:
-        """Put the loop at `position`: a step was taken."""
-        loop.start = position
-        if not loop.is_replay:
-            self._start = position
-
-    def end_loop(self, loop: _Loop) -> None:
-        """Count the loop as done."""
-        if not loop.is_replay:
-            self._ended.append(True)
-            self._start = 0
-
-    def leave_loop(self, loop: _Loop, *, has_stepped: bool) -> None:
-        """The script left the loop with break: it is done, unless it took no step."""
-        if not loop.is_replay:
-            self._ended.append(has_stepped or loop.start > 0)
-            self._start = 0
-
-    def sync(self) -> None:
-        """Nothing to do: every replica stands at the same place."""
-
-    def state_dict(self) -> dict[str, Any]:
-        if self._restored is not None:
-            return self._restored
-        return {
-            "length": self._length,
-            "epoch": self._epoch,
-            "ended": list(self._ended),
-            "start": self._start,
-            "global_batch_size": self.global_batch_size,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state["length"] != self._length:
-            raise ValueError(f"the dataset had {state['length']} examples and now has {self._length}")
-        self._restored = dict(state)
-        self.global_batch_size = state["global_batch_size"]
+    def _drawn(self, user_order: UserOrder, epoch: int, loop: int) -> Order:
+        """Draw an order on rank 0, for all."""
+        told: Any = None
+        if self._session.rank == 0:
+            told = user_order.draw(seed=self._seed, epoch=epoch, loop=loop).to_plain()
+        return Order.from_plain(self._session.control.broadcast(told))

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import DistributedSampler
 
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import CheckpointError, UsageError
 from pollux_slurm.model import BatchChoice
 from tests.torch.alone import Numbers, Slope, joined
+from tests.torch.test_stream import Stream
 
 pytestmark = pytest.mark.torch
 
@@ -67,6 +69,29 @@ def test_that_a_stopped_epoch_goes_on_at_the_very_next_example(tmp_path: Path) -
             assert epoch == pt.current_epoch() == 1
             seen += indices(loader)
     assert sorted(seen[:20]) == sorted(seen[20:]) == list(range(20))
+
+
+def test_that_a_stop_between_epochs_does_not_hide_the_next_one(tmp_path: Path) -> None:
+    def train(*, stop_in_epoch: int, in_loop: bool, seen: list[list[int]]) -> None:
+        loader = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
+        next(iter(loader))
+        for epoch in pt.remaining_epochs_until(3):
+            seen.append([])
+            for _, batch in loader:
+                seen[-1] += batch.tolist()
+                if in_loop and epoch == stop_in_epoch:
+                    os.kill(os.getpid(), signal.SIGTERM)
+            if not in_loop and epoch == stop_in_epoch:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    first, second, third = [], [], []
+    with joined(tmp_path), pytest.raises(pt.TrainingStopped):
+        train(stop_in_epoch=0, in_loop=False, seen=first)
+    with joined(tmp_path), pytest.raises(pt.TrainingStopped):
+        train(stop_in_epoch=1, in_loop=True, seen=second)
+    with joined(tmp_path):
+        train(stop_in_epoch=-1, in_loop=False, seen=third)
+    assert [first, second, third] == [[[0, 1, 2, 3, 4, 5]], [[0, 1]], [[2, 3, 4, 5], [0, 1, 2, 3, 4, 5]]]
 
 
 def test_that_a_batch_size_changed_in_mid_epoch_loses_nothing() -> None:
@@ -204,9 +229,47 @@ def test_that_a_changed_dataset_is_refused(tmp_path: Path) -> None:
         pt.AdaptiveDataLoader(Numbers(5), batch_size=2)
 
 
-class Stream(IterableDataset[int]):
-    def __iter__(self) -> Any:
-        return iter(range(3))
+def test_that_a_batch_sampler_makes_the_global_batches(tmp_path: Path) -> None:
+    batches = [[5, 1], [0], [2, 3, 4], []]
+
+    class Own:
+        batch_size = 2
+
+        def __iter__(self) -> Iterator[list[int]]:
+            # Only the first time: after a restart the checkpoint must tell.
+            return iter([batches.pop(0) for _ in range(4)])
+
+        def __len__(self) -> int:
+            return 4
+
+    expected, seen = [list(batch) for batch in batches if batch], []
+    with joined(tmp_path):
+        loader = pt.AdaptiveDataLoader(Numbers(6), batch_sampler=Own())
+        assert (loader.current_batch_size, len(loader)) == (2, 4)
+        first: list[int] = []
+        with pytest.raises(pt.TrainingStopped):
+            take(loader, stop_after=2, seen=first)
+        seen.append(first)
+    with joined(tmp_path):
+        loader = pt.AdaptiveDataLoader(Numbers(6), batch_sampler=Own())
+        loader.autoscale_batch_size(2, (1, 2), gradient_accumulation=True)
+        seen += [batch.tolist() for _, batch in loader]
+    # The last batch of three takes two passes of at most two.
+    assert [*seen[:2], seen[2] + seen[3]] == expected
+
+
+def test_that_the_seed_of_a_generator_among_the_options_decides_the_order() -> None:
+    def first_epoch(generator_seed: int | None, seed: int | None) -> list[int]:
+        generator = None
+        if generator_seed is not None:
+            generator = torch.Generator()
+            generator.manual_seed(generator_seed)
+        with joined():
+            loader = pt.AdaptiveDataLoader(Numbers(20), shuffle=True, seed=seed, generator=generator)
+            return [index for _ in pt.remaining_epochs_until(1) for index in indices(loader)]
+
+    assert first_epoch(5, None) == first_epoch(None, 5)
+    assert first_epoch(5, 6) == first_epoch(None, 6) != first_epoch(None, 5)
 
 
 @pytest.mark.parametrize(
@@ -214,8 +277,14 @@ class Stream(IterableDataset[int]):
     [
         (lambda: pt.AdaptiveDataLoader(Numbers(4), batch_size=0), "batch_size"),
         (lambda: pt.AdaptiveDataLoader(Numbers(4), batch_size=True), "batch_size"),
-        (lambda: pt.AdaptiveDataLoader(Numbers(4), sampler=range(4)), "sampler"),
-        (lambda: pt.AdaptiveDataLoader(Stream()), "IterableDataset"),
+        (lambda: pt.AdaptiveDataLoader(Numbers(4), sampler=range(4), shuffle=True), "sampler"),
+        (lambda: pt.AdaptiveDataLoader(Numbers(4), batch_sampler=[[0]]), "no batch_size"),
+        (lambda: pt.AdaptiveDataLoader(Numbers(4), 2, batch_sampler=[[0]], drop_last=True), "drop_last"),
+        (lambda: pt.AdaptiveDataLoader(Numbers(4), 2, batch_sampler=[[0]]).autoscale_batch_size(4), "its 2"),
+        (lambda: list(pt.AdaptiveDataLoader(Numbers(4), sampler=["a"])), "whole numbers"),
+        (lambda: pt.AdaptiveDataLoader(Numbers(4), sampler=DistributedSampler(Numbers(4), 2, 0)), "leave"),
+        (lambda: pt.AdaptiveDataLoader(Numbers(4), num_workers=1, in_order=False), "in_order"),
+        (lambda: pt.AdaptiveDataLoader(Stream(), shuffle=True), "own order"),
         (lambda: pt.AdaptiveDataLoader(Numbers(4), 8).autoscale_batch_size(4), "below batch_size=8"),
         (lambda: pt.AdaptiveDataLoader(Numbers(4), 8).autoscale_batch_size(16, (9, 3)), "no size"),
         (lambda: pt.AdaptiveDataLoader(Numbers(4), 8).autoscale_batch_size(16, (0, 3)), "no size"),

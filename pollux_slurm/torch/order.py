@@ -1,0 +1,123 @@
+"""The order in which one loop visits a map-style dataset: shuffled, or as the user's own sampler says.
+
+Positions count examples of this order. It is the same on every replica, and after a restart the same again:
+a shuffled one is a function of seed, epoch and loop; one that a sampler draws is drawn on rank 0, told to the
+others, and kept in the checkpoints of its loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import random
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DistributedSampler
+
+from pollux_slurm.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Order:
+    """Indices of shape `(n,)`; with the user's own batches also their ends, of shape `(num_batches,)`."""
+
+    indices: torch.Tensor
+    ends: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.indices.numel()
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return what a checkpoint or a message may hold."""
+        return {"indices": self.indices, "ends": self.ends}
+
+    @classmethod
+    def from_plain(cls, value: Mapping[str, Any]) -> Order:
+        """Return what `to_plain` was called on."""
+        return cls(indices=value["indices"], ends=value["ends"])
+
+
+def shuffled(length: int, seed: int) -> Order:
+    """Return a permutation that `seed` alone decides."""
+    generator = torch.Generator()
+    generator.manual_seed(seed)
+    return Order(indices=torch.randperm(length, generator=generator))
+
+
+def derived_seed(seed: int, epoch: int, loop: int) -> int:
+    """Return the seed of one loop of one epoch."""
+    text = f"{seed}:{epoch}:{loop}".encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:7], "big")
+
+
+class UserOrder:
+    """Draws orders from the user's own sampler, of indices or (`is_batches`) of lists of them.
+
+    Whatever the sampler draws from (torch's, Python's and numpy's global generators, or a `generator` of its
+    own) is seeded for each loop, so that an epoch has one order however often the job was restarted before
+    it. A sampler with `set_epoch` is told the epoch.
+    """
+
+    def __init__(self, sampler: Any, *, is_batches: bool) -> None:
+        parts = [sampler, getattr(sampler, "sampler", None)]
+        if any(isinstance(part, DistributedSampler) for part in parts):
+            raise UsageError(
+                "AdaptiveDataLoader shares the examples out over the replicas itself: leave "
+                "DistributedSampler out, and say shuffle=True"
+            )
+        self.sampler, self._is_batches = sampler, is_batches
+        self._parts = [part for part in parts if part is not None]
+        # A seed that the user gave to a generator of their own still decides.
+        self._generators = [
+            (part.generator, part.generator.initial_seed())
+            for part in self._parts
+            if isinstance(getattr(part, "generator", None), torch.Generator)
+        ]
+
+    def draw(self, *, seed: int, epoch: int, loop: int) -> Order:
+        """Return the order of one loop. Raises `UsageError` for what is not whole numbers."""
+        for part in self._parts:
+            if callable(getattr(part, "set_epoch", None)):
+                part.set_epoch(epoch)
+        with _seeded(derived_seed(seed, epoch, loop)):
+            for generator, own in self._generators:
+                generator.manual_seed(derived_seed(own ^ seed, epoch, loop))
+            if not self._is_batches:
+                return Order(indices=_as_indices(self.sampler))
+            batches = [_as_indices(batch) for batch in self.sampler]
+        sizes = torch.tensor([len(batch) for batch in batches if len(batch) > 0], dtype=torch.int64)
+        empty = torch.empty(0, dtype=torch.int64)
+        return Order(indices=torch.cat([empty, *batches]), ends=sizes.cumsum(0))
+
+
+def _as_indices(drawn: Iterable[Any]) -> torch.Tensor:
+    try:
+        return torch.tensor([operator.index(index) for index in drawn], dtype=torch.int64)
+    except TypeError as error:
+        raise UsageError(
+            f"a sampler must yield whole numbers, a batch sampler lists of them: {error}"
+        ) from None
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators of the CPU for a while; afterwards they go on as if nothing had been."""
+    numpy = sys.modules.get("numpy")
+    torch_state, python_state = torch.get_rng_state(), random.getstate()
+    numpy_state = None if numpy is None else numpy.random.get_state()
+    try:
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        if numpy is not None:
+            numpy.random.seed(seed % 2**32)
+        yield
+    finally:
+        torch.set_rng_state(torch_state)
+        random.setstate(python_state)
+        if numpy is not None:
+            numpy.random.set_state(numpy_state)
