@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pollux_slurm.agent.reporter import Reporter
@@ -38,14 +38,15 @@ _REQUEST, _PERIODIC, _STOP, _SUPERSEDED, _BATCH, _PASSES, _NUM_FLAGS = range(7)
 class ModelStep:
     """One model's part in a step: its norms on this replica, and how to read their sums.
 
-    `parts_sum` is S of this replica, `mean_sqr` |ḡ|²; `num_parts` C over all replicas, `num_examples` M.
+    By parameter group, `parts_sum` is S of this replica, `mean_sqr` |ḡ|²; `num_parts` C over all replicas,
+    `num_examples` M.
     """
 
-    parts_sum: float
-    mean_sqr: float
+    parts_sum: tuple[float, ...]
+    mean_sqr: tuple[float, ...]
     num_examples: int
     num_parts: int
-    absorb: Callable[[float, float, int, int], None]
+    absorb: Callable[[Sequence[float], Sequence[float], int, int], None]
 
 
 @dataclass(slots=True)
@@ -106,7 +107,8 @@ class Boundary:
         agreement = Agreement(models=models)
         values = self._flags(proposal)
         for model in models:
-            values += [model.parts_sum, model.mean_sqr if self.control.rank == 0 else 0.0]
+            values += model.parts_sum
+            values += model.mean_sqr if self.control.rank == 0 else [0.0] * len(model.mean_sqr)
         flags = _Flags()
         self._absorb(flags, self.control.exchange(values, agreement))
         if wait:
@@ -136,9 +138,12 @@ class Boundary:
         if answer is None:
             return
         sums, agreement = answer
-        for index, model in enumerate(agreement.models):
-            at = _NUM_FLAGS + 2 * index
-            model.absorb(sums[at], sums[at + 1], model.num_examples, model.num_parts)
+        at = _NUM_FLAGS
+        for model in agreement.models:
+            size = len(model.parts_sum)
+            parts, means = sums[at : at + size], sums[at + size : at + 2 * size]
+            model.absorb(parts, means, model.num_examples, model.num_parts)
+            at += 2 * size
         if agreement.is_void:
             return
         flags.request |= sums[_REQUEST] > 0

@@ -12,10 +12,14 @@ DDP calls the hook once a bucket in *every* pass, the accumulating ones included
   price of the division that averaging takes anyway.
 
 So every pass of every replica is one independent gradient estimate whose norm is read off the bucket.
+
+A script may accumulate by hand, too, with `no_sync`: there the hook is not called, gradients add up in
+`param.grad`, and the norm of a pass is that of the difference to what was there before it. With P such passes
+in a step, U their sum averaged over the replicas, the mean of all parts is U/P.
 """
 
 # No `from __future__ import annotations` here: DDP compares the hook's annotations with the types themselves.
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,6 +28,7 @@ import torch.distributed as dist
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.batching import PassPlan
+from pollux_slurm.torch.metric import GradientMetric, views
 from pollux_slurm.torch.timing import Instant
 
 if TYPE_CHECKING:
@@ -32,27 +37,44 @@ else:
     GradBucket = dist.GradBucket
 
 
-# Norms are taken in each of so many steps at first, then now and then: they cost a walk over the gradient.
+# Norms are taken of so many steps at first, then of every so-manieth: they cost a walk over the gradient, and
+# several where it is preconditioned.
 _ALWAYS_MEASURED = 32
 _PERIOD = 4
+_PERIOD_PRECONDITIONED = 8
 # Two neighbouring steps of so many, where one replica with one pass compares its gradient with the last one.
 _ALONE_PERIOD = 8
 
 
 @dataclass(slots=True)
 class StepNorms:
-    """Squared norms of one step, each a list of scalars still on the gradients' device.
+    """Squared norms of one step by parameter group, each of shape `(G,)`, still on the gradients' device.
 
     `parts` holds n·|g|² of this replica's passes, by bucket; `mean` |ḡ|² by bucket, of the reduced gradient;
-    `is_alone` marks one replica and
-    one pass, for which `difference` is |g_t − g_{t−1}|² and `previous_size` the examples of step t − 1.
+    `num_by_hand` is P, the passes that the script itself has accumulated (1 where it does not). `is_alone`
+    marks one replica and one pass, for which `previous` is |g_{t−1}|² by bucket, `difference`
+    |g_t − g_{t−1}|² and `previous_size` the examples of step t − 1.
     """
 
     parts: list[torch.Tensor] = field(default_factory=list)
     mean: dict[int, torch.Tensor] = field(default_factory=dict)
+    num_by_hand: int = 1
     is_alone: bool = False
+    previous: list[torch.Tensor] = field(default_factory=list)
     difference: list[torch.Tensor] = field(default_factory=list)
     previous_size: int | None = None
+
+    def packed(self, scale: torch.Tensor | None) -> torch.Tensor:
+        """Return all in one tensor of shape `(4·G + 1,)`, so that one transfer reads it: the sums over the
+        buckets of parts, mean, previous and difference, and the gradients' scale (1 without one).
+        """
+        some = next(iter(self.mean.values()))
+        sums = [
+            torch.stack(list(values)).sum(dim=0) if values else torch.zeros_like(some)
+            for values in (self.parts, self.mean.values(), self.previous, self.difference)
+        ]
+        one = torch.ones(1, dtype=some.dtype, device=some.device)
+        return torch.cat([*sums, one if scale is None else scale.reshape(1).to(one)])
 
 
 class GradientReducer:
@@ -64,9 +86,11 @@ class GradientReducer:
         world_size: int,
         group: dist.ProcessGroup | None,
         instant: Callable[[], Instant],
+        metric: GradientMetric,
         finds_unused: bool = False,
     ) -> None:
         self._world_size, self._group, self._instant = world_size, group, instant
+        self._metric = metric
         self._finds_unused = finds_unused
         self._reduced_held: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._plan: PassPlan | None = None
@@ -77,11 +101,16 @@ class GradientReducer:
         # By bucket, with the step's size; kept for one replica and one pass only.
         self._previous: dict[int, torch.Tensor] = {}
         self._previous_size: int | None = None
-        self._num_steps = 0
+        self._num_steps = self._num_measured = 0
         self._measures = False
         self._backwards_in_pass = 0
         self._num_backwards = 0
         self._norms = StepNorms()
+        # What the script accumulates itself: passes under `no_sync`, and gradients as they left them.
+        self._num_by_hand = 0
+        self._by_hand: dict[int, torch.Tensor] = {}
+        self._sees_zeroing = self._holds_gradients = self._is_spoiled = False
+        self._is_pair_whole = True
         self.local_end: Instant | None = None
         self.sync_end: Instant | None = None
 
@@ -89,6 +118,13 @@ class GradientReducer:
         """Tell what the coming backward pass is; None outside an adaptive loader's loop."""
         self._plan = plan
         self._backwards_in_pass = 0
+        if plan is None:
+            self._forget_by_hand()
+        if plan is not None and plan.index == 0 and self._num_by_hand:
+            # Another batch of a step that the script accumulates.
+            self._single_pass = plan.is_last
+            self._holding.clear()
+            return
         if plan is None or plan.index == 0:
             self._holding.clear()
             self._reduced_held.clear()
@@ -96,23 +132,64 @@ class GradientReducer:
             self.local_end = self.sync_end = None
             self._single_pass = plan is None or plan.is_last
             self._num_steps += 1
-            self._measures = plan is not None and self._is_measured(self._num_steps)
+            self._is_spoiled = False
+            self._measures = plan is not None and self._is_due() and self._metric.begin_step()
+            self._num_measured += self._measures
             if not (self._measures and self._is_alone):
                 self._previous_size = None
 
     @property
     def _is_alone(self) -> bool:
-        return self._single_pass and self._world_size == 1
+        return self._single_pass and self._world_size == 1 and not self._num_by_hand
 
-    def _is_measured(self, step: int) -> bool:
-        if step <= _ALWAYS_MEASURED:
+    def _is_due(self) -> bool:
+        if self._num_measured < _ALWAYS_MEASURED:
             return True
-        return step % _ALONE_PERIOD < 2 if self._is_alone else step % _PERIOD == 0
+        if self._is_alone:
+            return self._num_steps % _ALONE_PERIOD < 2
+        return self._num_steps % (_PERIOD_PRECONDITIONED if self._metric.preconditions else _PERIOD) == 0
+
+    def zeroed(self) -> None:
+        """Tell that the script has zeroed the gradients."""
+        self._sees_zeroing = True
+        self._holds_gradients = False
+        self._forget_by_hand()
+
+    def local_pass_done(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Take in a pass under `no_sync`, which calls no hook: it has added to `param.grad`."""
+        plan = self._plan
+        if self._holds_gradients and not self._num_by_hand and self._sees_zeroing:
+            self._is_spoiled = True
+        self._holds_gradients = True
+        if plan is None:
+            return
+        self._num_by_hand += 1
+        if not self._measures or self._is_spoiled:
+            return
+        held = [(p, p.grad) for p in parameters if p.grad is not None]
+        passes = [
+            gradient if before is None else gradient - before
+            for parameter, gradient in held
+            for before in [self._by_hand.get(id(parameter))]
+        ]
+        if held and not plan.is_padding:
+            norms = self._metric.squared_norms_of([parameter for parameter, _ in held], passes)
+            self._norms.parts.append(norms * plan.size)
+        self._by_hand = {id(parameter): gradient.clone() for parameter, gradient in held}
+
+    def _forget_by_hand(self) -> None:
+        self._num_by_hand = 0
+        self._by_hand = {}
 
     @property
     def is_accumulating(self) -> bool:
         """True in a pass after which the optimizer must not step yet."""
         return self._plan is not None and not self._plan.is_last
+
+    @property
+    def is_split(self) -> bool:
+        """True while the loader hands out the passes of one global batch, and this class adds them up."""
+        return self._plan is not None and not self._single_pass
 
     def restore_unused(self) -> None:
         """Give back the gradients of parameters that the last pass of a step left out, and earlier ones had.
@@ -127,8 +204,9 @@ class GradientReducer:
     def take_norms(self) -> StepNorms | None:
         """Return the norms of the step just reduced; None where no gradient was, or its norms say nothing."""
         norms, self._norms = self._norms, StepNorms()
+        self._forget_by_hand()
         # A second backward pass over the same batch met a gradient that was reduced already.
-        if self._backwards_in_pass != 1 or not norms.mean:
+        if self._backwards_in_pass != 1 or not norms.mean or self._is_spoiled:
             self._previous_size = None
             return None
         return norms
@@ -144,7 +222,7 @@ class GradientReducer:
             # Zeroed, not multiplied by zero: the stand-in's gradient may be infinite.
             gradient.zero_()
         elif plan is not None and self._measures and not self._is_alone:
-            self._norms.parts.append(_squared_norm(gradient) * plan.size)
+            self._norms.parts.append(self._metric.squared_norms(self._of_pass(bucket), bucket) * plan.size)
         weight = 1.0 / self._world_size if plan is None else plan.weight
         if plan is not None and not plan.is_last:
             self._hold(bucket, weight)
@@ -157,7 +235,7 @@ class GradientReducer:
         if self._world_size > 1:
             return self._reduce(bucket)
         if plan is not None and self._measures:
-            self._norms.mean[bucket.index()] = _squared_norm(gradient)
+            self._norms.mean[bucket.index()] = self._metric.squared_norms(gradient, bucket)
             if self._is_alone:
                 self._compare(bucket, plan.size)
         if bucket.is_last():
@@ -172,6 +250,25 @@ class GradientReducer:
                 "two backward passes over one batch cannot be combined with gradient accumulation; add the "
                 "losses and call backward once, or allow no accumulation in autoscale_batch_size"
             )
+        if self._holds_gradients and self._sees_zeroing and not self._num_by_hand and self._single_pass:
+            # Added to gradients that were reduced already: the norm would be that of a sum of two steps.
+            self._is_spoiled = True
+        self._holds_gradients = True
+        # Kept now: the script may zero the gradients before anybody asks.
+        self._norms.num_by_hand = self._num_by_hand + 1
+        self._is_pair_whole = True
+
+    def _of_pass(self, bucket: GradBucket) -> torch.Tensor:
+        """Return what this pass alone has added to a bucket, laid out like it."""
+        gradient = bucket.buffer()
+        if not self._by_hand:
+            return gradient
+        alone = gradient.clone()
+        for parameter, view in zip(bucket.parameters(), views(alone, bucket), strict=True):
+            before = self._by_hand.get(id(parameter))
+            if before is not None:
+                view.sub_(before)
+        return alone
 
     def _hold(self, bucket: GradBucket, weight: float) -> None:
         """Add a pass's weighted gradient to what this step has accumulated."""
@@ -206,12 +303,13 @@ class GradientReducer:
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Sum the bucket over the replicas; take the norm and the time before the script can touch it."""
         index, is_last, norms, measures = bucket.index(), bucket.is_last(), self._norms, self._measures
+        metric = self._metric
         work = dist.all_reduce(bucket.buffer(), group=self._group, async_op=True)
 
         def finish(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
             reduced = done.value()[0]
             if measures:
-                norms.mean[index] = _squared_norm(reduced)
+                norms.mean[index] = metric.squared_norms(reduced, bucket)
             if is_last:
                 self.sync_end = self._instant()
             return reduced
@@ -220,27 +318,27 @@ class GradientReducer:
         return future
 
     def _compare(self, bucket: GradBucket, size: int) -> None:
-        """Compare a lone gradient with that of the step before, then keep it for the next."""
+        """Compare a lone gradient with that of the step before, or keep it for the next step.
+
+        Pairs do not overlap: a gradient that was compared is not kept, so that pairs are independent.
+        """
         index, gradient, norms = bucket.index(), bucket.buffer(), self._norms
         norms.is_alone = True
         previous = self._previous.get(index)
         # DDP regroups its buckets between the first two backward passes.
         if previous is None or previous.numel() != gradient.numel() or self._num_backwards <= 2:
             self._previous[index] = gradient.clone()
-        else:
-            if self._previous_size is not None:
-                torch.sub(gradient, previous, out=previous)
-                norms.difference.append(_squared_norm(previous))
+            self._is_pair_whole = False
+        elif self._previous_size is None:
             previous.copy_(gradient)
+        else:
+            norms.previous.append(self._metric.squared_norms(previous, bucket))
+            torch.sub(gradient, previous, out=previous)
+            norms.difference.append(self._metric.squared_norms(previous, bucket))
         if bucket.is_last():
-            norms.previous_size, self._previous_size = self._previous_size, size
-
-
-def _squared_norm(flat: torch.Tensor) -> torch.Tensor:
-    """Return |x|² as a scalar on x's device, summed in single precision at least."""
-    if flat.dtype in (torch.float16, torch.bfloat16):
-        flat = flat.float()
-    return torch.dot(flat, flat)
+            is_pair = self._previous_size is not None
+            norms.previous_size = self._previous_size if self._is_pair_whole else None
+            self._previous_size = None if is_pair and self._is_pair_whole else size
 
 
 def _done(gradient: torch.Tensor) -> torch.futures.Future[torch.Tensor]:

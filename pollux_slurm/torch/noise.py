@@ -1,84 +1,213 @@
 """The gradient noise scale from independent gradient estimates of any sizes (Pollux section 3.1).
 
 Legend: C parts; part c is the mean gradient g_c over n_c examples; M = Σ n_c; ḡ = Σ (n_c/M)·g_c; G the true
-gradient; σ² the trace of the covariance of one example's gradient.
+gradient; σ² the trace of the covariance of one example's gradient; φ = σ²/|G|² the noise scale, in examples.
 
     E|g_c|² = |G|² + σ²/n_c   and   E|ḡ|² = |G|² + σ²/M,   so with S = Σ n_c·|g_c|²:
     E[S − M·|ḡ|²] = (C − 1)·σ²,
 
 which gives the unbiased pair  σ̂² = (S − M·|ḡ|²)/(C − 1)  and  |Ĝ|² = |ḡ|² − σ̂²/M  for any n_c. Parts are the
 passes of all replicas; with one replica and one pass, the gradients of two consecutive steps.
+
+**Confidence.** The smoothed pair is a weighted mean x̄ = Σ w_t·x_t / Σ w_t of the steps' pairs x_t, which are
+independent of each other; its covariance is estimated by Σ w_t²·(x_t − x̄)(x_t − x̄)ᵀ / (Σ w_t)², which holds
+whatever each step's own variance is (batches of changing size). The interval of the ratio φ is Fieller's: all
+φ for which σ² − φ·|G|² is not significantly other than 0. It has no upper end while |G|² itself is not
+significantly above 0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pollux_slurm.model import GradientStatistics
 
 # Examples, in units of M0, after which an old estimate counts 1/e.
 _HORIZON = 500.0
+# Standard errors to either side: 99 % of a normal distribution. A batch size is changed on the strength of
+# this, hundreds of times in a long job, so one in twenty wrong would be too many.
+_Z = 2.576
+# Below so many steps' worth of evidence nothing is excluded.
+_FEWEST_EFFECTIVE = 4.0
+_LARGEST = 1e30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseInterval:
+    """Where the truth lies with 99 % confidence each: |G|², tr Σ at batch M0, and φ, as (low, high).
+
+    Ends are ≥ 0; a high end is infinite where nothing is excluded upwards. `num_effective` is how many
+    equally weighted steps the evidence is worth.
+    """
+
+    sqr: tuple[float, float]
+    var: tuple[float, float]
+    scale: tuple[float, float]
+    num_effective: float
 
 
 class NoiseEstimator:
-    """Smoothed |G|² and σ², for one initial batch size M0. Plain floats: nothing here touches a device."""
+    """Smoothed |G|² and σ², for one initial batch size M0. Plain floats: nothing here touches a device.
+
+    Norms may come for each parameter group apart; the pair is kept for each, the interval for their sum.
+    """
 
     def __init__(self, *, horizon_batches: float = _HORIZON) -> None:
         self._horizon_batches = horizon_batches
         self._initial_batch_size = 1
-        self._weight = self._sqr = self._sigma2 = 0.0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything but M0."""
         self.num_updates = 0
+        # Σw, Σw²; then Σw·x by group; then Σw²·x and Σw²·x·xᵀ of the sums over the groups, x = (|Ĝ|², σ̂²).
+        self._weight = self._weight2 = 0.0
+        self._sqr: list[float] = []
+        self._sigma2: list[float] = []
+        self._first = [0.0, 0.0]
+        self._second = [0.0, 0.0, 0.0]
 
     def set_initial_batch_size(self, initial_batch_size: int) -> None:
         """Tell M0, in which statistics are expressed and the horizon is measured."""
         self._initial_batch_size = initial_batch_size
 
     def update(
-        self, *, parts_sum: float, mean_sqr: float, num_examples: int, num_parts: int, span: int | None = None
+        self,
+        *,
+        parts_sum: float | Sequence[float],
+        mean_sqr: float | Sequence[float],
+        num_examples: int,
+        num_parts: int,
+        span: int | None = None,
     ) -> bool:
-        """Take in one step: S, |ḡ|², M and C. False, without effect, if it says nothing.
+        """Take in one step: S and |ḡ|² (of each parameter group), M and C. False, without effect, if it says
+        nothing.
 
         `span` is how many examples the step stands for, where not each step is measured (M unless given).
         """
-        if num_parts < 2 or num_examples < 1 or not (math.isfinite(parts_sum) and math.isfinite(mean_sqr)):
+        sums, means = _each(parts_sum), _each(mean_sqr)
+        if num_parts < 2 or num_examples < 1 or not all(map(math.isfinite, (*sums, *means))):
             return False
-        sigma2 = (parts_sum - num_examples * mean_sqr) / (num_parts - 1)
-        sqr = mean_sqr - sigma2 / num_examples
+        sigma2 = [(s - num_examples * m) / (num_parts - 1) for s, m in zip(sums, means, strict=True)]
+        sqr = [m - v / num_examples for m, v in zip(means, sigma2, strict=True)]
+        total = sum(sqr), sum(sigma2)
+        if max(abs(total[0]), abs(total[1])) > _LARGEST:
+            return False
+        if len(sqr) != len(self._sqr):
+            # The first step, or a parameter group was added: what the others were like does not add up.
+            self.reset()
+            self._sqr, self._sigma2 = [0.0] * len(sqr), [0.0] * len(sqr)
         keep = math.exp(-(span or num_examples) / (self._horizon_batches * self._initial_batch_size))
+        new = 1.0 - keep
         # Weight and sums are smoothed alike; their ratio has no bias towards the zero they began with.
-        self._weight = keep * self._weight + (1.0 - keep)
-        self._sqr = keep * self._sqr + (1.0 - keep) * sqr
-        self._sigma2 = keep * self._sigma2 + (1.0 - keep) * sigma2
+        self._weight = keep * self._weight + new
+        self._weight2 = keep**2 * self._weight2 + new**2
+        self._sqr = [keep * old + new * x for old, x in zip(self._sqr, sqr, strict=True)]
+        self._sigma2 = [keep * old + new * x for old, x in zip(self._sigma2, sigma2, strict=True)]
+        squares = total[0] ** 2, total[0] * total[1], total[1] ** 2
+        self._first = [keep**2 * old + new**2 * x for old, x in zip(self._first, total, strict=True)]
+        self._second = [keep**2 * old + new**2 * x for old, x in zip(self._second, squares, strict=True)]
         self.num_updates += 1
         return True
 
     def statistics(self) -> GradientStatistics | None:
-        """Return |G|² and tr Σ at batch M0; None before the first update.
+        """Return |G|², tr Σ at batch M0 and the interval of φ; None before the first update.
 
         Noise can make an estimate negative; no true value is, so it is then 0.
         """
         if self.num_updates == 0:
             return None
+        low, high = self.interval().scale
         return GradientStatistics(
-            sqr=max(self._sqr / self._weight, 0.0),
-            var=max(self._sigma2 / self._weight, 0.0) / self._initial_batch_size,
+            sqr=max(sum(self._sqr) / self._weight, 0.0),
+            var=max(sum(self._sigma2) / self._weight, 0.0) / self._initial_batch_size,
+            noise_low=min(low, _LARGEST),
+            noise_high=high if high < _LARGEST else None,
+        )
+
+    def group_statistics(self) -> tuple[GradientStatistics, ...]:
+        """Return |G|² and tr Σ of each parameter group; empty before the first update."""
+        return tuple(
+            GradientStatistics(
+                sqr=max(sqr / self._weight, 0.0),
+                var=max(sigma2 / self._weight, 0.0) / self._initial_batch_size,
+            )
+            for sqr, sigma2 in zip(self._sqr, self._sigma2, strict=True)
+        )
+
+    def interval(self) -> NoiseInterval:
+        """Return how sure the estimates are. With little evidence, all from 0 to infinity."""
+        unknown = (0.0, math.inf)
+        num = self._weight**2 / self._weight2 if self._weight2 > 0 else 0.0
+        if num < _FEWEST_EFFECTIVE:
+            return NoiseInterval(sqr=unknown, var=unknown, scale=unknown, num_effective=num)
+        b, a = sum(self._sqr) / self._weight, sum(self._sigma2) / self._weight
+        (first_b, first_a), (bb, ab, aa) = self._first, self._second
+        # Σw²(x − x̄)(x − x̄)ᵀ/(Σw)², with Bessel's correction for the number of steps that count.
+        factor = num / (num - 1.0) / self._weight**2
+        var_b = max(bb - 2 * b * first_b + b * b * self._weight2, 0.0) * factor
+        var_a = max(aa - 2 * a * first_a + a * a * self._weight2, 0.0) * factor
+        cov = (ab - a * first_b - b * first_a + a * b * self._weight2) * factor
+        z = _student(num - 1.0)
+        half_b, half_a, size = z * math.sqrt(var_b), z * math.sqrt(var_a), self._initial_batch_size
+        return NoiseInterval(
+            sqr=(max(b - half_b, 0.0), max(b + half_b, 0.0)),
+            var=(max(a - half_a, 0.0) / size, max(a + half_a, 0.0) / size),
+            scale=ratio_interval(a, b, z * z * var_a, z * z * cov, z * z * var_b),
+            num_effective=num,
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""
         return {
-            "weight": self._weight,
-            "sqr": self._sqr,
-            "sigma2": self._sigma2,
+            "weights": [self._weight, self._weight2],
+            "sqr": list(self._sqr),
+            "sigma2": list(self._sigma2),
+            "moments": [*self._first, *self._second],
             "num_updates": self.num_updates,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        self._weight, self._sqr, self._sigma2 = state["weight"], state["sqr"], state["sigma2"]
+        self._weight, self._weight2 = state["weights"]
+        self._sqr, self._sigma2 = list(state["sqr"]), list(state["sigma2"])
+        self._first, self._second = list(state["moments"][:2]), list(state["moments"][2:])
         self.num_updates = state["num_updates"]
+
+
+def ratio_interval(a: float, b: float, aa: float, ab: float, bb: float) -> tuple[float, float]:
+    """Return Fieller's interval of the ratio of two true values ≥ 0 estimated as `a` and `b`.
+
+    `aa`, `ab`, `bb` are the covariances of the estimates times the squared number of standard errors. The set
+    is (a − φ·b)² ≤ aa − 2φ·ab + φ²·bb, that is A·φ² − 2B·φ + C ≤ 0 with the letters below.
+    """
+    A, B, C = b * b - bb, a * b - ab, a * a - aa
+    if a <= 0 or C <= 0:
+        # The numerator may be 0. An upper end there is all the same, if the denominator is above 0.
+        low = 0.0
+    elif A == 0:
+        low = C / (2 * B) if B > 0 else 0.0
+    else:
+        low = (B - math.sqrt(root)) / A if (root := B * B - A * C) >= 0 else 0.0
+    root = B * B - A * C
+    high = (B + math.sqrt(root)) / A if b > 0 and A > 0 and root >= 0 else math.inf
+    if b <= 0 and A > 0:
+        # Significantly negative, which only a broken assumption can make it: believe neither end.
+        return 0.0, math.inf
+    return max(low, 0.0), max(high, low, 0.0)
+
+
+def _student(degrees: float) -> float:
+    """Return the quantile of Student's distribution that `_Z` is of the normal one (Cornish and Fisher)."""
+    z = _Z
+    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+
+
+def _each(value: float | Sequence[float]) -> tuple[float, ...]:
+    return (float(value),) if isinstance(value, int | float) else tuple(map(float, value))
 
 
 def parts_of_consecutive(
@@ -87,6 +216,7 @@ def parts_of_consecutive(
     """Return S and |ḡ|² of two consecutive steps' gradients, seen as C = 2 parts.
 
     For two parts S − M·|ḡ|² is n₁·n₂/(n₁ + n₂)·|g₁ − g₂|², which does not cancel as the plain form would.
+    Pairs of steps must not overlap: the interval takes them for independent.
     """
     parts_sum = previous_size * previous_sqr + size * sqr
     total = previous_size + size

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any
@@ -16,10 +17,11 @@ from pollux_slurm.model import GradientStatistics
 from pollux_slurm.torch.batching import StepPlan
 from pollux_slurm.torch.boundary import ModelStep
 from pollux_slurm.torch.current import current_session
-from pollux_slurm.torch.gradients import GradientReducer, StepNorms
+from pollux_slurm.torch.gradients import GradientReducer
+from pollux_slurm.torch.metric import GradientMetric
 from pollux_slurm.torch.noise import NoiseEstimator, parts_of_consecutive
-from pollux_slurm.torch.scaling import ScalingRule, default_rule, gain
-from pollux_slurm.torch.timing import cuda_instant, host_instant
+from pollux_slurm.torch.scaling import ScalingMoment, ScalingRule, default_rule, gain
+from pollux_slurm.torch.timing import HostCopy, cuda_instant, host_instant
 
 
 class AdaptiveDataParallel(DistributedDataParallel):
@@ -48,6 +50,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
         ddp_options.setdefault("gradient_as_bucket_view", True)
         super().__init__(model, **ddp_options)
         device = next(model.parameters()).device
+        metric = GradientMetric(optimizer)
         self._pollux = Adaptation(
             name=name or session.next_name("model"),
             model=model,
@@ -55,10 +58,12 @@ class AdaptiveDataParallel(DistributedDataParallel):
             lr_scheduler=lr_scheduler,
             mp_scaler=mp_scaler,
             rule=scaling_rule or default_rule(type(optimizer).__name__),
+            metric=metric,
             reducer=GradientReducer(
                 world_size=session.world_size,
                 group=self.process_group,
                 instant=cuda_instant if device.type == "cuda" else host_instant,
+                metric=metric,
                 finds_unused=self.find_unused_parameters,
             ),
         )
@@ -72,18 +77,49 @@ class AdaptiveDataParallel(DistributedDataParallel):
 
     @property
     def statistics(self) -> GradientStatistics | None:
-        """The smoothed gradient statistics at the initial batch size; None before they were measured."""
+        """The smoothed gradient statistics at the initial batch size; None before they were measured.
+
+        Those of preconditioned gradients where the optimizer is Adam-like.
+        """
         return self._pollux.noise.statistics()
+
+    @property
+    def group_statistics(self) -> tuple[GradientStatistics, ...]:
+        """The same of each of the optimizer's parameter groups; empty before they were measured."""
+        return self._pollux.noise.group_statistics()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate by hand, as with `DistributedDataParallel`: backward passes inside reduce nothing.
+
+        It has no effect where the loader itself splits a global batch into passes: those do not reduce.
+        """
+        if self._pollux.reducer.is_split:
+            yield
+            return
+        with super().no_sync():
+            yield
+        self._pollux.reducer.local_pass_done(self.module.parameters())
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Zero the gradients."""
+        super().zero_grad(set_to_none)
+        self._pollux.reducer.zeroed()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Taken:
-    """One step's norms as they were taken, perhaps not yet read: of `size` examples in `num_cells` cells."""
+    """One step's norms as they were taken, perhaps not yet read: M and C, and what `StepNorms` says else.
 
-    norms: StepNorms | None
-    size: int
-    num_cells: int
-    scale: torch.Tensor | None
+    `values` are `StepNorms.packed`, None where the step said nothing.
+    """
+
+    values: HostCopy | None = None
+    size: int = 0
+    num_cells: int = 0
+    num_by_hand: int = 1
+    is_alone: bool = False
+    previous_size: int | None = None
 
 
 class Adaptation:
@@ -98,22 +134,25 @@ class Adaptation:
         lr_scheduler: Any,
         mp_scaler: Any,
         rule: ScalingRule,
+        metric: GradientMetric,
         reducer: GradientReducer,
     ) -> None:
         self.name, self.reducer, self.noise = name, reducer, NoiseEstimator()
+        self._metric = metric
         self._model, self._optimizer, self._rule = model, optimizer, rule
         self._lr_scheduler, self._mp_scaler = lr_scheduler, mp_scaler
-        self._batch_scale = 1.0
-        # |g|² and the gradient scale of the step before, where that step was measured alone.
-        self._previous_norm: tuple[float, float] | None = None
+        self._batch_scale, self._batch_size, self._progress = 1.0, 1, 0.0
+        # The gradient scale of the step before, where that step was measured alone.
+        self._previous_scale: float | None = None
         self._reads_later = next(model.parameters()).device.type != "cpu"
-        self._held = _Taken(norms=None, size=0, num_cells=0, scale=None)
+        self._held = _Taken()
         self._scale: torch.Tensor | None = None
         # Examples since the last step whose norms were taken in.
         self._unmeasured = 0
         self.has_stepped = False
         self.last_gain = 1.0
         self._patch(optimizer, "step", self._step)
+        self._patch(optimizer, "zero_grad", self._zero_grad)
         if lr_scheduler is not None:
             self._patch_class(lr_scheduler, "step", self._unless_accumulating)
         if mp_scaler is not None:
@@ -124,18 +163,21 @@ class Adaptation:
     def gain(self) -> float:
         return gain(self.noise.statistics(), self._batch_scale)
 
-    def set_batch(self, *, initial_batch_size: int, global_batch_size: int) -> None:
-        """Tell the batch of the coming steps."""
+    def set_batch(self, *, initial_batch_size: int, global_batch_size: int, progress: float = 0.0) -> None:
+        """Tell the batch of the coming steps, and how far training has come (in steps at M0)."""
         self.noise.set_initial_batch_size(initial_batch_size)
-        self._batch_scale = global_batch_size / initial_batch_size
+        self._batch_scale, self._batch_size = global_batch_size / initial_batch_size, global_batch_size
+        self._progress = progress
 
     def take_stepped(self) -> bool:
         """Tell whether the optimizer has stepped since the last call."""
         stepped, self.has_stepped = self.has_stepped, False
         return stepped
 
-    def absorb(self, parts_sum: float, mean_sqr: float, num_examples: int, num_parts: int) -> None:
-        """Take in the sums over all replicas of one step's norms."""
+    def absorb(
+        self, parts_sum: Sequence[float], mean_sqr: Sequence[float], num_examples: int, num_parts: int
+    ) -> None:
+        """Take in the sums over all replicas of one step's norms, by parameter group."""
         if self.noise.update(
             parts_sum=parts_sum,
             mean_sqr=mean_sqr,
@@ -150,10 +192,20 @@ class Adaptation:
 
         On a GPU those of the step before: reading them then does not wait for the device.
         """
-        self._unmeasured += step.size
-        taken = _Taken(
-            norms=self.reducer.take_norms(), size=step.size, num_cells=step.num_cells, scale=self._scale
-        )
+        norms = self.reducer.take_norms()
+        num_by_hand = 1 if norms is None else norms.num_by_hand
+        size = step.size * num_by_hand
+        self._unmeasured += size
+        taken = _Taken()
+        if norms is not None:
+            taken = _Taken(
+                values=HostCopy(norms.packed(self._scale)),
+                size=size,
+                num_cells=step.num_cells * num_by_hand,
+                num_by_hand=num_by_hand,
+                is_alone=norms.is_alone,
+                previous_size=norms.previous_size,
+            )
         if self._reads_later:
             taken, self._held = self._held, taken
         parts_sum, mean_sqr, num_examples, num_parts = self._read(taken)
@@ -165,28 +217,39 @@ class Adaptation:
             absorb=self.absorb,
         )
 
-    def _read(self, taken: _Taken) -> tuple[float, float, int, int]:
+    def _read(self, taken: _Taken) -> tuple[tuple[float, ...], tuple[float, ...], int, int]:
         """Return S, |ḡ|², M and C of one step; with one replica and one pass, of it and the one before."""
-        norms = taken.norms
-        before, self._previous_norm = self._previous_norm, None
-        if norms is None:
-            return 0.0, 0.0, 0, 0
-        scale = 1.0 if taken.scale is None else float(taken.scale.item())
-        mean_sqr = sum(value.item() for value in norms.mean.values()) / scale**2
-        if not norms.is_alone:
-            parts_sum = sum(value.item() for value in norms.parts) / scale**2
-            return parts_sum, mean_sqr, taken.size, taken.num_cells
-        self._previous_norm = mean_sqr, scale
-        if not norms.difference or norms.previous_size is None or before is None or before[1] != scale:
-            return 0.0, 0.0, 0, 0
-        parts_sum, both_sqr = parts_of_consecutive(
-            previous_sqr=before[0],
-            previous_size=norms.previous_size,
-            sqr=mean_sqr,
-            size=taken.size,
-            difference_sqr=sum(value.item() for value in norms.difference) / scale**2,
+        size = self._metric.num_groups
+        nothing = (0.0,) * size, (0.0,) * size, 0, 0
+        previous_scale, self._previous_scale = self._previous_scale, None
+        if taken.values is None:
+            return nothing
+        *norms, scale = taken.values.read()
+        if len(norms) != 4 * size or not scale > 0:
+            # A parameter group was added since, or mixed precision has no scale.
+            return nothing
+        parts, mean, previous, difference = (
+            tuple(value / scale**2 for value in norms[start : start + size])
+            for start in range(0, 4 * size, size)
         )
-        return parts_sum, both_sqr, norms.previous_size + taken.size, 2
+        if not taken.is_alone:
+            mean = tuple(value / taken.num_by_hand**2 for value in mean)
+            return parts, mean, taken.size, taken.num_cells
+        if taken.previous_size is None or previous_scale != scale:
+            self._previous_scale = scale
+            return nothing
+        pairs = [
+            parts_of_consecutive(
+                previous_sqr=before,
+                previous_size=taken.previous_size,
+                sqr=now,
+                size=taken.size,
+                difference_sqr=between,
+            )
+            for before, now, between in zip(previous, mean, difference, strict=True)
+        ]
+        both = taken.previous_size + taken.size
+        return tuple(parts for parts, _ in pairs), tuple(mean for _, mean in pairs), both, 2
 
     # ------------------------------------------------------------------------------ checkpointed state
 
@@ -208,6 +271,7 @@ class Adaptation:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
+        self._metric.restored()
         self.noise.load_state_dict(state["noise"])
         if self._lr_scheduler is not None:
             self._lr_scheduler.load_state_dict(state["lr_scheduler"])
@@ -252,15 +316,39 @@ class Adaptation:
             # By what mixed precision has multiplied the gradients, asked for without waiting for the device.
             self._scale = self._mp_scaler.scale(torch.ones((), device=next(self._model.parameters()).device))
         self.last_gain = self.gain
-        factor = self._rule.factor(scale=self._batch_scale, gain=self.last_gain)
-        if factor == 1.0:
+        factors = self._factors()
+        self._metric.stepped()
+        if all(factor == 1.0 for factor in factors):
             return original(*args, **kwargs)
         # Changed for this one step only: the LR scheduler goes on from its own value.
         own = [group["lr"] for group in self._optimizer.param_groups]
         try:
-            for group, rate in zip(self._optimizer.param_groups, own, strict=True):
+            for group, rate, factor in zip(self._optimizer.param_groups, own, factors, strict=True):
                 group["lr"] = rate * factor
             return original(*args, **kwargs)
         finally:
             for group, rate in zip(self._optimizer.param_groups, own, strict=True):
                 group["lr"] = rate
+
+    def _factors(self) -> list[float]:
+        """Return the rule's factor for each parameter group, by the gain of its own gradients."""
+        count = self._metric.num_groups
+        groups = self.noise.group_statistics()
+        gains = [gain(group, self._batch_scale) for group in groups]
+        if len(gains) != count:
+            gains = [self.last_gain] * count
+        return [
+            self._rule.factor_at(
+                ScalingMoment(
+                    scale=self._batch_scale,
+                    gain=own,
+                    progress=self._progress,
+                    batch_size=self._batch_size,
+                )
+            )
+            for own in gains
+        ]
+
+    def _zero_grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.reducer.zeroed()
+        return original(*args, **kwargs)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
+from pollux_slurm.errors import UsageError
 from pollux_slurm.model import GradientStatistics
 
 
@@ -23,15 +25,37 @@ def gain(statistics: GradientStatistics | None, scale: float) -> float:
     return (statistics.var + statistics.sqr) / denominator if denominator > 0 else 1.0
 
 
-class ScalingRule(ABC):
-    """Turns a batch scale into the factor by which every learning rate is multiplied for one step.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingMoment:
+    """What a rule may look at in one step, for one parameter group.
 
-    The optimizer's own learning rates, and so the LR scheduler's, are left as they are between steps.
+    `scale` is M/M0, `gain` that of the group's own gradients, `progress` the training so far in
+    scale-invariant iterations (steps at M0), exact over restarts; `batch_size` is M in examples.
+    """
+
+    scale: float
+    gain: float
+    progress: float
+    batch_size: int
+
+
+class ScalingRule(ABC):
+    """Turns a batch scale into the factor by which learning rates are multiplied for one step.
+
+    The optimizer's own learning rates, and so the LR scheduler's, are left as they are between steps. A rule
+    must give the same on every replica: it may depend on what it is told and nothing else.
     """
 
     @abstractmethod
     def factor(self, *, scale: float, gain: float) -> float:
-        """Return the factor for a batch `scale` times the initial one, worth `gain` initial steps."""
+        """Return the factor for a batch `scale` times the initial one, worth `gain` initial steps.
+
+        Asked for each parameter group, with the gain of its own gradients.
+        """
+
+    def factor_at(self, moment: ScalingMoment) -> float:
+        """Return the factor at one moment of the training; `factor` unless a rule depends on more."""
+        return self.factor(scale=moment.scale, gain=moment.gain)
 
 
 class AdaScale(ScalingRule):
@@ -39,6 +63,13 @@ class AdaScale(ScalingRule):
 
     def factor(self, *, scale: float, gain: float) -> float:
         return gain
+
+
+class AdamScale(ScalingRule):
+    """The square root of the gain: AdaScale for optimizers that normalise gradients."""
+
+    def factor(self, *, scale: float, gain: float) -> float:
+        return math.sqrt(gain)
 
 
 class LinearScale(ScalingRule):
@@ -55,6 +86,33 @@ class SqrtScale(ScalingRule):
         return math.sqrt(scale)
 
 
+class LEGWScale(ScalingRule):
+    """The square root of the batch, after a linear warm-up that is as many times longer (You et al., 2019).
+
+    At M0 the warm-up takes `base_warmup_epochs` epochs of `data_size` examples, at M scale times as many.
+    It is counted in examples that progress is worth, M0 for each scale-invariant iteration, so a restart or a
+    change of the batch goes on where it was.
+    """
+
+    def __init__(self, base_warmup_epochs: float, data_size: int) -> None:
+        if not (base_warmup_epochs >= 0 and math.isfinite(base_warmup_epochs)) or data_size < 1:
+            raise UsageError(
+                "LEGWScale needs warm-up epochs ≥ 0 and a data size ≥ 1, "
+                f"not {base_warmup_epochs} and {data_size}"
+            )
+        self._examples = base_warmup_epochs * data_size
+
+    def factor(self, *, scale: float, gain: float) -> float:
+        return math.sqrt(scale)
+
+    def factor_at(self, moment: ScalingMoment) -> float:
+        length = self._examples * moment.scale
+        # The present step is part of the warm-up, so that the first one does not stand still.
+        done = (moment.progress + moment.gain) * moment.batch_size / moment.scale
+        full = self.factor(scale=moment.scale, gain=moment.gain)
+        return full * min(done / length, 1.0) if length > 0 else full
+
+
 class NoScale(ScalingRule):
     """The learning rate stays."""
 
@@ -62,7 +120,14 @@ class NoScale(ScalingRule):
         return 1.0
 
 
+_NORMALISING = ("adam", "adagrad", "adadelta", "rmsprop", "lamb", "lion", "adopt")
+
+
+def normalises(optimizer_name: str) -> bool:
+    """Tell whether optimizers of this name divide gradients by their size (Adam-like)."""
+    return any(name in optimizer_name.lower() for name in _NORMALISING)
+
+
 def default_rule(optimizer_name: str) -> ScalingRule:
     """Return the square root for optimizers that normalise gradients (Adam-like), else AdaScale."""
-    adaptive = ("adam", "adagrad", "adadelta", "rmsprop", "lamb", "lion", "adopt")
-    return SqrtScale() if any(name in optimizer_name.lower() for name in adaptive) else AdaScale()
+    return SqrtScale() if normalises(optimizer_name) else AdaScale()

@@ -267,7 +267,9 @@ class Session:
         if plan.index == 0:
             for model in self._models:
                 model.set_batch(
-                    initial_batch_size=loader.batch_size, global_batch_size=loader.choice.global_batch_size
+                    initial_batch_size=loader.batch_size,
+                    global_batch_size=loader.choice.global_batch_size,
+                    progress=self._progress.progress,
                 )
         self._set_plan(plan)
 

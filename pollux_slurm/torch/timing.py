@@ -51,6 +51,31 @@ class CudaInstant:
         return float(earlier._event.elapsed_time(self._event)) / 1e3
 
 
+class HostCopy:
+    """A small tensor on its way to the host: from a GPU without stopping it, into pinned memory.
+
+    Reading waits until the device has reached the moment at which the copy was asked for, not for what was
+    queued since.
+    """
+
+    __slots__ = ("_ready", "_values")
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self._ready: torch.cuda.Event | None = None
+        self._values = values.detach()
+        if values.device.type == "cuda":
+            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._values.copy_(values, non_blocking=True)
+            self._ready = torch.cuda.Event()
+            self._ready.record()
+
+    def read(self) -> list[float]:
+        """Return the numbers."""
+        if self._ready is not None:
+            self._ready.synchronize()
+        return [float(value) for value in self._values.tolist()]
+
+
 def host_instant() -> Instant:
     """Return this moment on the host."""
     return HostInstant()
