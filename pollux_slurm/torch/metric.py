@@ -43,7 +43,7 @@ class GradientMetric:
         self._groups: dict[int, int] = {}
         self._num_parameters = -1
         self._num_steps: int | None = None
-        # By group: √(1 − β₂^t) and ε; empty where norms are plain.
+        # By group: what √v is divided by, and ε; empty where norms are plain.
         self._corrections: list[tuple[float, float]] = []
 
     @property
@@ -147,11 +147,17 @@ class GradientMetric:
 
 
 def _correction(group: dict[str, Any], step: int) -> tuple[float, float]:
-    betas, epsilon = group.get("betas"), float(group.get("eps") or 0.0)
-    try:
-        return (1.0 - float(betas[1]) ** max(step, 1)) ** 0.5 or 1.0, epsilon  # type: ignore[index]
-    except (TypeError, IndexError):
-        return 1.0, epsilon
+    """Return by what to divide √v, so that v̂ is a mean of squares from the first step on, and ε.
+
+    Adam does so itself; for the others it only changes p as a whole, and that not in the ratio φ. Without it
+    p would shrink for as long as v grows. Adagrad's v is a sum: the mean is that over the steps.
+    """
+    betas = group.get("betas")
+    decay = betas[1] if isinstance(betas, tuple | list) else group.get("alpha", group.get("rho"))
+    epsilon = group.get("eps")
+    step = max(step, 1)
+    share = float(step) if decay is None else 1.0 - float(decay) ** step
+    return share**0.5 if share > 0 else 1.0, float(epsilon) if isinstance(epsilon, int | float) else 0.0
 
 
 def _second_moment(state: Any, like: torch.Tensor) -> torch.Tensor | None:
