@@ -49,6 +49,10 @@ class Prediction:
     efficiency: float
 
 
+def _is_below(one: BatchChoice, other: BatchChoice) -> bool:
+    return one.global_batch_size < other.global_batch_size
+
+
 class Tuner:
     """Keeps θ in force for one job in one configuration. `refit` and `propose` may run in another thread."""
 
@@ -112,28 +116,49 @@ class Tuner:
     def propose(self, training: Training) -> BatchChoice:
         """Return the batch with the most goodput, or the present one where that is about as good.
 
-        A fixed batch is never changed; nor is any before θ and ten steps' statistics are known.
+        A fixed batch is never changed; nor is any before θ and ten steps' statistics are known. Where the
+        noise scale is known to an interval, the batch grows to what its low end calls for, shrinks to what
+        its high end does, and stays in between: what the measurements do not tell apart changes nothing.
         """
-        present = training.batch
+        present, statistics = training.batch, training.statistics
         if (
             training.limits.max_batch_size is None
             or self._theta is None
-            or training.statistics is None
+            or statistics is None
             or training.num_updates < _WARM_UP_UPDATES
         ):
             return present
+        if statistics.noise_low is None:
+            return self._best(training, statistics) or present
+        from pollux_slurm.goodput import cautious
+
+        initial = training.limits.initial_batch_size
+        grown = self._best(training, cautious(statistics, initial))
+        if grown is not None and grown.global_batch_size >= present.global_batch_size:
+            return grown
+        if statistics.noise_high is None:
+            return present
+        most = replace(
+            statistics, sqr=float(initial), var=statistics.noise_high, noise_low=None, noise_high=None
+        )
+        shrunk = self._best(training, most)
+        return shrunk if shrunk is not None and _is_below(shrunk, present) else present
+
+    def _best(self, training: Training, statistics: GradientStatistics | None) -> BatchChoice | None:
+        """Return the best batch by these statistics, within what one change may be; None if no better."""
         from pollux_slurm.goodput import best_batch, evaluate
 
+        present, limits = training.batch, training.limits
+        assert limits.max_batch_size is not None
         most = int(present.global_batch_size * _MOST_GROWTH)
-        limits = training.limits
-        bounded = max(min(most, training.limits.max_batch_size), limits.initial_batch_size)
-        limits = replace(limits, max_batch_size=bounded)
+        bounded = max(min(most, limits.max_batch_size), limits.initial_batch_size)
         if limits.min_atomic > bounded:
-            return present
-        best = best_batch(self.model(limits, training.statistics), self._configuration)
-        now = evaluate(self.model(limits, training.statistics), self._configuration, present)
+            return None
+        model = self.model(replace(limits, max_batch_size=bounded), statistics)
+        best = best_batch(model, self._configuration)
+        now = evaluate(model, self._configuration, present)
         if best is None or (now is not None and best.goodput < _HYSTERESIS * now.goodput):
-            return present
+            return None
         return best.batch
 
     def state_dict(self) -> dict[str, Any]:

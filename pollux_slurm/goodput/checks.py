@@ -42,6 +42,12 @@ def check_limits(limits: BatchLimits) -> None:
 def _check_statistics(statistics: GradientStatistics) -> None:
     _real("statistics.sqr", statistics.sqr, 0.0, MAX_STATISTIC)
     _real("statistics.var", statistics.var, 0.0, MAX_STATISTIC)
+    low, high = statistics.noise_low, statistics.noise_high
+    if low is not None:
+        _real("statistics.noise_low", low, 0.0, MAX_STATISTIC)
+    if high is not None:
+        # Without a low end there is no interval at all, and nothing that a high one would be above.
+        _real("statistics.noise_high", high, MAX_STATISTIC if low is None else low, MAX_STATISTIC)
 
 
 def _check_throughput(theta: ThroughputParameters) -> None:

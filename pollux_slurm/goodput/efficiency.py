@@ -25,6 +25,30 @@ def noise_scale(statistics: GradientStatistics, initial_batch_size: int) -> floa
     return math.inf if statistics.var > 0 else 0.0
 
 
+def at_noise_scale(scale: float) -> GradientStatistics:
+    """Return statistics, at M0 = 1, whose noise scale is `scale` examples; it may be infinite.
+
+    Goodput depends on their ratio alone, so any pair with it will do.
+    """
+    if math.isinf(scale):
+        return GradientStatistics(sqr=0.0, var=1.0)
+    return GradientStatistics(sqr=1.0, var=scale)
+
+
+def cautious(statistics: GradientStatistics | None, initial_batch_size: int) -> GradientStatistics | None:
+    """Return the statistics to count on: those at the low end of the noise scale's interval.
+
+    A larger batch is then believed to help only as far as the measurements exclude that it does not.
+    Statistics without an interval are returned as they are.
+    """
+    if statistics is None or statistics.noise_low is None:
+        return statistics
+    if noise_scale(statistics, initial_batch_size) <= statistics.noise_low:
+        return statistics
+    low = at_noise_scale(statistics.noise_low)
+    return GradientStatistics(sqr=low.sqr * initial_batch_size, var=low.var)
+
+
 def gain(
     statistics: GradientStatistics | None, initial_batch_size: int, batch_size: npt.ArrayLike
 ) -> FloatArray:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.goodput.efficiency import efficiency
+from pollux_slurm.goodput.efficiency import cautious, efficiency
 from pollux_slurm.goodput.search import Best, Pairs, search
 from pollux_slurm.goodput.throughput import iteration_time_s
 from pollux_slurm.model import BatchChoice, Configuration, GoodputModel
@@ -75,7 +75,10 @@ class GoodputTable:
 
 
 def best_batch(model: GoodputModel, configuration: Configuration) -> GoodputEstimate | None:
-    """Return the batch with the highest goodput, None without a throughput model or an allowed batch."""
+    """Return the batch with the highest goodput, None without a throughput model or an allowed batch.
+
+    Like `goodput_table` it counts on the low end of the noise scale's interval, where there is one.
+    """
     return goodput_table([model], [configuration]).estimate(0, 0)
 
 
@@ -143,7 +146,8 @@ def _pairs(
     for row, model in enumerate(models):
         if model is None or model.throughput is None:
             continue
-        theta, limits, statistics = model.throughput, model.limits, model.statistics
+        theta, limits = model.throughput, model.limits
+        statistics = cautious(model.statistics, limits.initial_batch_size)
         real[row] = (
             theta.alpha_g,
             theta.beta_g,

@@ -81,3 +81,30 @@ def test_that_a_restored_tuner_predicts_the_same_and_remembers_the_most_it_had(t
     assert other.predict(training()) == tuner.predict(training())
     model = other.model(LIMITS, NOISY)
     assert (model.max_gpus_seen, model.max_nodes_seen) == (2, 1)
+
+
+def noise(low: float, scale: float, high: float | None) -> GradientStatistics:
+    """Return statistics of the noise scale `scale`, known from `low` to `high`."""
+    return GradientStatistics(sqr=1.0, var=scale / 64, noise_low=low, noise_high=high)
+
+
+LARGE = BatchChoice(global_batch_size=512, atomic_batch_size=256, accumulation_steps=0)
+
+
+def test_that_the_batch_grows_no_further_than_the_low_end_of_the_noise_calls_for(tuner: Tuner) -> None:
+    sure = tuner.propose(training(noise(590.0, 600.0, 610.0), batch=LARGE)).global_batch_size
+    unsure = tuner.propose(training(noise(10.0, 600.0, None), batch=LARGE)).global_batch_size
+    assert unsure == 512
+    assert tuner.propose(training(noise(500.0, 600.0, None))).global_batch_size == 128
+    assert tuner.propose(training(noise(0.0, 600.0, None))) == PRESENT
+    assert sure <= 512
+
+
+def test_that_the_batch_shrinks_only_when_the_high_end_of_the_noise_calls_for_it(tuner: Tuner) -> None:
+    assert tuner.propose(training(noise(0.0, 1.0, 5.0), batch=LARGE)).global_batch_size < 128
+    assert tuner.propose(training(noise(0.0, 1.0, 2000.0), batch=LARGE)) == LARGE
+
+
+def test_that_noise_which_excludes_nothing_changes_nothing(tuner: Tuner) -> None:
+    for batch in (PRESENT, LARGE):
+        assert tuner.propose(training(noise(0.0, 600.0, None), batch=batch)) == batch
