@@ -9,6 +9,7 @@ accumulation steps s, global batch size M, initial batch size M0, gradient noise
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -297,10 +298,19 @@ class ProblemJob:
     `pinned` keeps it exactly there (a reallocation in flight, a job that may not be requeued).
     `age_s` T_j, `num_restarts` R_j and `restart_delay_s` δ enter the restart penalty.
     `partition_nodes` are the nodes it may use; None means all.
+
+    `model` holds on every GPU type that `models` has no entry for; without it, such a type's is projected
+    from the first entry of `models`, in proportion to single-GPU throughput (`Problem.gpu_speeds`).
+    `weight` is the job's in the objective's mean. `account` and `user` are what `GpuLimit`s count by.
+    `rigid` keeps a job in one shape: exactly `min_gpus` GPUs, moved but never resized.
+
+    What is declared of its length: `progress`, the useful examples so far (goodput integrated over time),
+    and `epochs_done` of `epochs_declared`.
     """
 
     job_id: str
     model: GoodputModel | None = None
+    models: tuple[tuple[str, GoodputModel], ...] = ()
     min_gpus: int = 1
     max_gpus: int | None = None
     cpus_per_gpu: int = 1
@@ -311,25 +321,74 @@ class ProblemJob:
     current: Allocation = Allocation()
     pinned: bool = False
     partition_nodes: frozenset[str] | None = None
+    weight: float = 1.0
+    account: str = ""
+    user: str = ""
+    rigid: bool = False
+    progress: float | None = None
+    epochs_done: float | None = None
+    epochs_declared: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """Generalized mean with exponent p over (f_j·SPEEDUP_j + floor) (Pollux eq. 14)."""
+    """What a decision maximises: a generalized mean over jobs, with exponent p (Pollux eq. 14).
+
+    `name` chooses what is averaged: "generalized-mean", "osdi21", "price-rank" or "attained-work"; the last
+    three bring their own exponent, and "osdi21" its floor and delay as well. `penalty` is the form of the
+    price of a restart: "paper" (the part of its life that a job did not spend restarting) or "amortised"
+    (the part of the next `horizon_s` that it will not).
+    """
 
     name: str = "generalized-mean"
     exponent: float = -1.0
     floor: float = 1e-3
+    penalty: str = "paper"
+    horizon_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLimit:
+    """At most `max_gpus` GPUs for all jobs of one `kind` ("account" or "user") `name` together."""
+
+    kind: str
+    name: str
+    max_gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovingRules:
+    """When running jobs are left alone, whatever the objective says.
+
+    `hysteresis` is the part of its speedup that a running job is counted as losing by any change.
+    `max_reallocations` bounds the running jobs that change in one round. A running job younger than
+    `min_age_s`, or that by its declaration ends within `min_remaining_s`, stays as it is.
+    """
+
+    hysteresis: float = 0.0
+    max_reallocations: int | None = None
+    min_age_s: float = 0.0
+    min_remaining_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Everything one decision is made from. Same problem, same answer (invariant 8)."""
+    """Everything one decision is made from. Same problem, same answer (invariant 8).
+
+    `gpu_speeds` gives GPU types' single-GPU throughput relative to each other, for jobs that have no model of
+    a type; a type that is not named there counts by the jobs that were measured on both, else as equal.
+    `uneven` lets a new allocation have different numbers of GPUs on its nodes; None leaves it to the
+    objective: only "osdi21" does.
+    """
 
     nodes: tuple[NodeCapacity, ...]
     jobs: tuple[ProblemJob, ...]
     objective: Objective = Objective()
     seed: int = 0
+    limits: tuple[GpuLimit, ...] = ()
+    moving: MovingRules = MovingRules()
+    gpu_speeds: tuple[tuple[str, float], ...] = ()
+    uneven: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,8 +397,9 @@ class JobDecision:
 
     `goodput` in examples/s is None before a model exists. `penalty` is f_j, 1 when nothing changes.
     `runner_up` is the next best configuration for this job alone. `bound_by` names what kept it from more:
-    "capacity", "max_gpus", "exploration", "penalty", "placement", "pinned", or "nothing" (more GPUs would
-    not help).
+    "capacity", "max_gpus", "exploration", "penalty", "placement", "limit", "moves" (the round's budget of
+    reallocations), "pinned", or "nothing" (more GPUs would not help). `runner_up_cost` is what other jobs
+    would have paid for it, at the shadow prices of GPUs and in the objective's sum.
     """
 
     job_id: str
@@ -351,16 +411,28 @@ class JobDecision:
     bound_by: str
     runner_up: Configuration | None
     runner_up_speedup: float | None
+    runner_up_cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The answer to a `Problem`. `excluded` tells, per job left out, why; those jobs keep what they have."""
+    """The answer to a `Problem`. `excluded` tells, per job left out, why; those jobs keep what they have.
+
+    No answer has a fitness above `upper_bound`, and `gap` is (upper_bound − fitness)/upper_bound; both are
+    None where no bound was computed. `gpu_prices` is what one more GPU of each type would add to the
+    objective's sum. `times_s` tells where the time went, by phase; two equal decisions may differ in it.
+    `timed_out` is True when the watchdog cut the search short.
+    """
 
     jobs: tuple[JobDecision, ...]
     fitness: float
     solver: str
     excluded: tuple[tuple[str, str], ...] = ()
+    upper_bound: float | None = None
+    gap: float | None = None
+    gpu_prices: tuple[tuple[str, float], ...] = ()
+    times_s: tuple[tuple[str, float], ...] = dataclasses.field(default=(), compare=False)
+    timed_out: bool = False
 
     def allocation(self, job_id: str) -> Allocation:
         return next((job.allocation for job in self.jobs if job.job_id == job_id), Allocation())

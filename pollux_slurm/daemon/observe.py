@@ -223,7 +223,9 @@ def problem(picture: Picture, *, now: datetime, default_restart_delay_s: float, 
                 partition_nodes=frozenset(partition_nodes[job.slurm.partition]) or None,
             )
         )
-    return Problem(nodes=_with_room_for_pinned(picture.nodes, jobs), jobs=tuple(jobs), seed=seed)
+    nodes = _with_room_for_pinned(picture.nodes, jobs)
+    # Slurm chooses the shares itself unless they are equal, so unequal ones are not to be decided on.
+    return Problem(nodes=nodes, jobs=tuple(jobs), seed=seed, uneven=False)
 
 
 def _placement(job: ManagedJob) -> tuple[Allocation, bool] | None:

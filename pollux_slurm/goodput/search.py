@@ -117,6 +117,48 @@ def search(pairs: Pairs) -> Best:
     return best
 
 
+def search_geometric(pairs: Pairs, num_batches: int = 50) -> Best:
+    """Return the best of `num_batches` geometrically spaced batches for each pair, as the artifact does.
+
+    M runs from max(M0, m_min·K) to M_max; s is the fewest passes for which M/K examples fit (one more pass at
+    least for one replica with M > M0), m = ⌈M/(K·(s+1))⌉ within its bounds. A fixed batch: as `search`.
+    """
+    best = search(pairs)
+    rows = np.flatnonzero(pairs.largest > 0)
+    if not len(rows):
+        return best
+    some = pairs.take(rows)
+    largest = np.where(some.max_atomic > 0, some.max_atomic, some.largest).astype(np.float64)[:, None]
+    first = np.maximum(some.initial, some.min_atomic * some.num_gpus)
+    exponent = np.linspace(0.0, 1.0, num_batches)
+    batch = first[:, None] * (some.largest / first)[:, None] ** exponent
+    local = batch / some.num_gpus[:, None]
+    steps = np.where(some.accumulation[:, None], np.ceil(local / largest - 1e-8) - 1, 0.0)
+    alone = (some.num_gpus == 1)[:, None] & (local > some.initial[:, None] + 1e-8)
+    steps = np.where(alone & some.accumulation[:, None], np.maximum(steps, 1.0), steps)
+    atomic = np.ceil(local / (steps + 1) - 1e-8)
+    atomic = np.where(alone & ~some.accumulation[:, None], some.initial[:, None], atomic)
+    atomic = np.clip(atomic, some.min_atomic[:, None], largest)
+    each = np.repeat(np.arange(len(rows)), num_batches)
+    passes, atomic_1 = steps.astype(np.int64).ravel() + 1, atomic.astype(np.int64).ravel()
+    flat = some.take(each)
+    size = flat.num_gpus * passes * atomic_1
+    step, efficiency = _rate(flat, passes, atomic_1, size)
+    goodput = (size / step * efficiency).reshape(len(rows), num_batches)
+    pick = goodput.argmax(axis=1) + np.arange(len(rows)) * num_batches
+    fits = first <= some.largest
+    for name, values in (
+        ("goodput", goodput.ravel()),
+        ("step_time_s", step),
+        ("efficiency", efficiency),
+        ("global_batch_size", size),
+        ("atomic_batch_size", atomic_1),
+        ("accumulation_steps", passes - 1),
+    ):
+        getattr(best, name)[rows] = np.where(fits, values[pick], 0)
+    return best
+
+
 def _exactly_initial(pairs: Pairs) -> tuple[IntArray, IntArray, IntArray, BoolArray]:
     """Return M0, its fewest passes P, m = ⌈M0/(K·P)⌉, and whether all K·P parts get an example."""
     whole = pairs.initial

@@ -20,13 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.goodput.efficiency import cautious, efficiency
-from pollux_slurm.goodput.search import Best, Pairs, search
+from pollux_slurm.goodput.search import Best, Pairs, search, search_geometric
 from pollux_slurm.goodput.throughput import iteration_time_s
 from pollux_slurm.model import BatchChoice, Configuration, GoodputModel
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+
+# Whether GPUs are spread over several nodes, and their number: all that throughput depends on.
+Key = tuple[bool, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +114,11 @@ def goodput_table(
     configurations: Sequence[Configuration],
     *,
     mask: BoolArray | None = None,
+    geometric: bool = False,
 ) -> GoodputTable:
     """Return the best batch of every model in every configuration.
+
+    `geometric` tries 50 geometrically spaced batches, as the artifact of the paper does, not all.
 
     `mask`, of shape `(J, C)`, tells which entries are wanted; the others are 0 and cost nothing. Models are
     taken as they are: run `check_model` on a stranger's first.
@@ -123,12 +129,115 @@ def goodput_table(
     wanted &= np.array(known, dtype=bool)[:, None]
     wanted &= np.array([_is_possible(c) for c in configurations], dtype=bool)[None, :]
     jobs, columns = np.nonzero(wanted)
-    best = search(_pairs(models, configurations, jobs, columns))
+    pairs = _pairs(models, configurations, jobs, columns)
+    best = (search_geometric if geometric else search)(pairs)
 
     table = {name: np.zeros(shape, dtype=getattr(best, name).dtype) for name in Best.__dataclass_fields__}
     for name, values in table.items():
         values[jobs, columns] = getattr(best, name)
     return GoodputTable(**table)
+
+
+class TableCache:
+    """Best batches by model and (spread, K), kept from one problem to the next.
+
+    A model is its own version: an entry is computed when it is first asked for, and again only for another
+    model. It grows with every model that it sees, until `trim`.
+    """
+
+    def __init__(self) -> None:
+        self._parts = {False: _CachePart(geometric=False), True: _CachePart(geometric=True)}
+
+    def trim(self, num_models: int) -> None:
+        """Forget everything if more than twice `num_models`, and some, are kept. Rows are void after it."""
+        for part in self._parts.values():
+            part.trim(num_models)
+
+    def lookup(
+        self, models: Sequence[GoodputModel], keys: Sequence[Key], *, geometric: bool = False
+    ) -> tuple[FloatArray, IntArray]:
+        """Return goodput, of shape `(models, keys)`, and each model's row for `estimate`."""
+        return self._parts[geometric].lookup(models, keys)
+
+    def estimate(
+        self, row: int, key: Key, ratio: float = 1.0, *, geometric: bool = False
+    ) -> GoodputEstimate | None:
+        """Return one entry, on a GPU that is `ratio` times as fast; None where no batch is allowed."""
+        found = self._parts[geometric].estimate(row, key)
+        if found is None or ratio == 1.0:
+            return found
+        return GoodputEstimate(
+            batch=found.batch,
+            throughput=found.throughput * ratio,
+            efficiency=found.efficiency,
+            goodput=found.goodput * ratio,
+            step_time_s=found.step_time_s / ratio,
+        )
+
+
+class _CachePart:
+    def __init__(self, *, geometric: bool) -> None:
+        self._geometric = geometric
+        self._forget()
+
+    def trim(self, num_models: int) -> None:
+        if len(self._models) > 2 * num_models + 64:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._models: list[GoodputModel] = []
+        self._rows: dict[GoodputModel, int] = {}
+        self._keys: dict[Key, int] = {}
+        self._table = goodput_table([], [])
+        self._done = np.zeros((0, 0), dtype=bool)
+
+    def lookup(self, models: Sequence[GoodputModel], keys: Sequence[Key]) -> tuple[FloatArray, IntArray]:
+        for model in dict.fromkeys(models):
+            if self._rows.setdefault(model, len(self._rows)) == len(self._models):
+                self._models.append(model)
+        for key in keys:
+            self._keys.setdefault(key, len(self._keys))
+        rows = np.array([self._rows[model] for model in models], dtype=np.int64)
+        columns = np.array([self._keys[key] for key in keys], dtype=np.int64)
+        self._grow()
+        wanted = np.ix_(np.unique(rows), np.unique(columns))
+        mask = np.zeros(self._done.shape, dtype=bool)
+        mask[wanted] = ~self._done[wanted]
+        if mask.any():
+            self._compute(mask)
+        return self._table.goodput[np.ix_(rows, columns)], rows
+
+    def _compute(self, mask: BoolArray) -> None:
+        some = np.flatnonzero(mask.any(axis=1))
+        found = goodput_table(
+            [self._models[row] for row in some.tolist()],
+            [Configuration(num_nodes=1 + spread, num_gpus=gpus) for spread, gpus in self._keys],
+            mask=mask[some],
+            geometric=self._geometric,
+        )
+        jobs, columns = np.nonzero(mask[some])
+        for name in GoodputTable.__dataclass_fields__:
+            getattr(self._table, name)[some[jobs], columns] = getattr(found, name)[jobs, columns]
+        self._done |= mask
+
+    def _grow(self) -> None:
+        height, width = self._done.shape
+        if (height, width) == (len(self._models), len(self._keys)):
+            return
+        more = ((0, len(self._models) - height), (0, len(self._keys) - width))
+        self._done = np.pad(self._done, more)
+        self._table = GoodputTable(
+            **{name: np.pad(getattr(self._table, name), more) for name in GoodputTable.__dataclass_fields__}
+        )
+
+    def estimate(self, row: int, key: Key) -> GoodputEstimate | None:
+        if key not in self._keys or not self._done[row, self._keys[key]]:
+            self._keys.setdefault(key, len(self._keys))
+            self._grow()
+            mask = np.zeros(self._done.shape, dtype=bool)
+            mask[row, self._keys[key]] = True
+            self._compute(mask)
+        return self._table.estimate(row, self._keys[key])
 
 
 def _is_possible(configuration: Configuration) -> bool:

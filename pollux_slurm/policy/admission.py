@@ -13,11 +13,13 @@ from pollux_slurm.errors import InvalidModelError, InvalidProblemError
 from pollux_slurm.goodput import check_model
 from pollux_slurm.goodput.checks import shown
 from pollux_slurm.model import Allocation, NodeCapacity, Objective, Problem, ProblemJob
+from pollux_slurm.policy.scores import OBJECTIVES
 
 MAX_COUNT = 10**6
 MAX_MEMORY_MB = 10**12
 MAX_TIME_S = 1e12
 MAX_EXPONENT = 20.0
+PENALTIES = ("paper", "amortised")
 
 
 def check_problem(problem: Problem) -> None:
@@ -32,6 +34,7 @@ def check_problem(problem: Problem) -> None:
     for node in problem.nodes:
         _check_node(node)
     _check_objective(problem.objective)
+    _check_rules(problem)
 
 
 def find_exclusions(problem: Problem) -> dict[str, str]:
@@ -78,12 +81,48 @@ def _fault(job: ProblemJob, nodes: set[str]) -> str | None:
         return "CPUs and memory per GPU must be whole numbers of at least 0"
     if not _is_time(job.age_s) or not _is_time(job.restart_delay_s) or not _is_count(job.num_restarts):
         return "age_s, restart_delay_s and num_restarts must be finite and at least 0"
-    if job.model is not None:
+    if not _is_number(job.weight) or not 1e-6 <= job.weight <= 1e6:
+        return f"weight must be a number from 1e-6 to 1e6, not {shown(job.weight)}"
+    for name in ("progress", "epochs_done", "epochs_declared"):
+        value = getattr(job, name)
+        if value is not None and not _is_time(value):
+            return f"{name} must be finite and at least 0, not {shown(value)}"
+    doubled = _doubled(kind for kind, _ in job.models)
+    if doubled:
+        return f"it has two models for GPU type {doubled[0]}"
+    for kind, model in (("", job.model), *job.models):
+        if model is None:
+            continue
         try:
-            check_model(job.model)
+            check_model(model)
         except InvalidModelError as error:
-            return f"its model is refused: {error}"
+            return f"its model{' for ' + kind if kind else ''} is refused: {error}"
     return None
+
+
+def _check_rules(problem: Problem) -> None:
+    for limit in problem.limits:
+        if limit.kind not in ("account", "user"):
+            raise InvalidProblemError(f"a limit is by account or user, not by {limit.kind!r}")
+        if not _is_count(limit.max_gpus):
+            raise InvalidProblemError(
+                f"the limit of {limit.kind} {limit.name} must be a whole number of GPUs"
+            )
+    moving = problem.moving
+    if not _is_number(moving.hysteresis) or not 0.0 <= moving.hysteresis < 1.0:
+        raise InvalidProblemError(f"hysteresis must be at least 0 and below 1, not {moving.hysteresis!r}")
+    if moving.max_reallocations is not None and not _is_count(moving.max_reallocations):
+        raise InvalidProblemError("max_reallocations must be a whole number of at least 0")
+    if not _is_time(moving.min_age_s) or not _is_time(moving.min_remaining_s):
+        raise InvalidProblemError("min_age_s and min_remaining_s must be finite and at least 0")
+    doubled = _doubled(kind for kind, _ in problem.gpu_speeds)
+    if doubled:
+        raise InvalidProblemError(f"gpu_speeds names GPU type {doubled[0]} twice")
+    for kind, speed in problem.gpu_speeds:
+        if not _is_number(speed) or not 1e-6 <= speed <= 1e6:
+            raise InvalidProblemError(
+                f"the speed of GPU type {kind} must be from 1e-6 to 1e6, not {shown(speed)}"
+            )
 
 
 def _check_node(node: NodeCapacity) -> None:
@@ -99,6 +138,14 @@ def _check_node(node: NodeCapacity) -> None:
 
 def _check_objective(objective: Objective) -> None:
     exponent, floor = objective.exponent, objective.floor
+    if objective.name not in OBJECTIVES:
+        known = ", ".join(sorted(OBJECTIVES))
+        raise InvalidProblemError(f"there is no objective {objective.name!r}; there are {known}")
+    if objective.penalty not in PENALTIES:
+        known = ", ".join(PENALTIES)
+        raise InvalidProblemError(f"there is no penalty {objective.penalty!r}; there are {known}")
+    if not _is_time(objective.horizon_s) or not objective.horizon_s > 0:
+        raise InvalidProblemError(f"the horizon must be above 0 s, not {objective.horizon_s!r}")
     if not math.isfinite(exponent) or abs(exponent) > MAX_EXPONENT:
         raise InvalidProblemError(
             f"the objective's exponent must be within ±{MAX_EXPONENT:g}, not {exponent!r}"
@@ -113,6 +160,10 @@ def _doubled(names: Iterable[str]) -> list[str]:
 
 def _is_count(value: object, largest: int = MAX_COUNT) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= largest
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_time(value: object) -> bool:

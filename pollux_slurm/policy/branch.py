@@ -29,7 +29,7 @@ class Branch:
         self._jobs = jobs
         self._price = price
         self._steps_left = max_steps
-        movable = [index for index, job in enumerate(jobs) if len(job.options) > 1]
+        movable = [index for index, job in enumerate(jobs) if job.movable]
         # Those with most at stake first: a wrong choice of theirs is cut early.
         self._order = sorted(movable, key=lambda i: (-_spread(jobs[i].options), i))
         reduced = [max(o.value - price * o.num_gpus for o in jobs[i].options) for i in self._order]
@@ -73,6 +73,8 @@ class Branch:
     def _places(self, depth: int, option: Option) -> Iterator[Placed]:
         """Yield the places of an option that differ in what matters to the jobs still undecided."""
         state, index = self._state, self._order[depth]
+        if not state.may_have(index, option):
+            return
         if option.stays:
             found = state.find(index, option)
             if found is not None:
@@ -99,7 +101,8 @@ class Branch:
         undecided = self._order[depth + 1 :]
         at_home = tuple(i for i in undecided if any(home == node for home, _ in state.home(i)))
         usable = tuple(bool(state.eligible(i)[node]) for i in undecided)
-        return (*state.free[node].tolist(), *state.spanning(node), at_home, usable)
+        kind = int(state.cluster.kind[node])
+        return (kind, *state.free[node].tolist(), *state.spanning(node), at_home, usable)
 
 
 def _spread(options: Sequence[Option]) -> float:

@@ -2,54 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
+from pollux_slurm.errors import UsageError
+from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Decision, Problem, ProblemJob
 from pollux_slurm.policy.admission import check_problem, find_exclusions, frozen
 from pollux_slurm.policy.explain import explain, keep
-from pollux_slurm.policy.objective import fitness
-from pollux_slurm.policy.options import JobOptions, build_options, build_tables, only_what_it_holds
+from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Cluster
-from pollux_slurm.policy.search import solve
+from pollux_slurm.policy.scores import OBJECTIVES
+from pollux_slurm.policy.search import Solution, solve
+from pollux_slurm.policy.tables import build_tables
+
+Solver = Callable[..., Solution]
+
+SOLVERS: Mapping[str, Solver] = MappingProxyType({"exact": solve})
 
 
-def decide(problem: Problem) -> Decision:
+def decide(
+    problem: Problem,
+    *,
+    solver: str = "exact",
+    tables: TableCache | None = None,
+    time_limit_s: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Decision:
     """Return an allocation for every job, in the order of `problem.jobs`.
 
     Held whatever the objective says: a node's GPUs, CPUs and memory suffice for all on it; a job has between
-    its minimum and maximum of GPUs, on nodes it may use, in a shape that Slurm can express; a running job is
-    never taken below its minimum; a waiting one may get nothing, but as many as possible get their minimum
-    before any gets more; pinned jobs and jobs that are left out keep exactly what they have. The same problem
-    gives the same answer.
+    its minimum and maximum of GPUs, on nodes it may use, of one type, in a shape that Slurm can express; a
+    running job is never taken below its minimum; limits and the budget of reallocations are kept; pinned jobs
+    and jobs that are left out keep exactly what they have. But for objective "osdi21", as many waiting jobs
+    as possible get their minimum before any gets more.
 
-    Raises `InvalidProblemError` if the problem contradicts itself.
+    The same problem gives the same answer: work is bounded by counting. `time_limit_s` is a watchdog: when it
+    strikes, the best answer so far is returned, with `timed_out` set. `tables` keeps goodput tables from one
+    call to the next.
+
+    Raises `InvalidProblemError` if the problem contradicts itself, `UsageError` for an unknown solver.
     """
+    if solver not in SOLVERS:
+        raise UsageError(f"unknown solver {solver!r}; there are {', '.join(sorted(SOLVERS))}")
+    began = clock()
     check_problem(problem)
     reasons = find_exclusions(problem)
     jobs = [job for job in problem.jobs if job.job_id not in reasons]
-    tables = build_tables(jobs, problem.nodes)
-    options = build_options(jobs, tables, problem.objective)
-    for job_options in options:
-        if len(job_options.options) == 1 and not job_options.job.pinned and not job_options.job.current:
-            reasons[job_options.job.job_id] = (
-                "no configuration of this cluster allows it a batch and its GPUs"
-            )
-
+    cache = TableCache() if tables is None else tables
+    menu = build_menu(problem, jobs, cache)
+    nowhere = {
+        job.job_id
+        for row, job in enumerate(jobs)
+        if not menu.settled[row] and not job.current and not menu.offered[row].any()
+    }
     known = {node.name for node in problem.nodes}
+    if nowhere:
+        reason = "no configuration of this cluster allows it a batch and its GPUs"
+        reasons |= dict.fromkeys(nowhere, reason)
     left_out = [frozen(job, known) for job in problem.jobs if job.job_id in reasons]
-    fixed = [only_what_it_holds(job) for job in left_out]
-    scheduled: list[JobOptions] = [o for o in options if o.job.job_id not in reasons]
-    everyone = [*scheduled, *fixed]
-    cluster = Cluster(problem.nodes, [o.job for o in everyone])
-    state = solve(cluster, everyone).state
-    chosen = [placed.option for placed in state.placed[: len(scheduled)] if placed is not None]
+    if left_out:
+        menu = menu.without(problem, nowhere, left_out)
+    table_time = clock()
 
-    decisions = {o.job.job_id: explain(state, everyone, tables, index) for index, o in enumerate(scheduled)}
+    cluster = Cluster(problem.nodes, menu.everyone, menu.tables.kind_of_node)
+
+    def stop() -> bool:
+        return time_limit_s is not None and clock() - began > time_limit_s
+
+    solution = SOLVERS[solver](cluster, menu, stop=stop)
+    solve_time = clock()
+
+    state, scores = solution.state, menu.scores
+    chosen = [placed.option for placed in state.placed[: menu.num_jobs] if placed is not None]
+    fitness = scores.fitness([option.penalty * option.speedup for option in chosen])
+    upper_bound = None
+    if menu.num_jobs:
+        waiting = sum(1 for option in chosen if option.num_gpus == 0)
+        # An answer may be better by serving more; of those that serve as many, none is worth more than this.
+        upper_bound = scores.fitness_of_sum(solution.bound + waiting * menu.waiting_cost)
+        upper_bound = max(upper_bound, fitness)
+    decisions = {job.job_id: explain(solution, menu, index) for index, job in enumerate(menu.jobs)}
     originals: Mapping[str, ProblemJob] = {job.job_id: job for job in problem.jobs}
     decisions |= {job_id: keep(originals[job_id]) for job_id in reasons}
+    kinds = menu.tables.kinds
     return Decision(
         jobs=tuple(decisions[job.job_id] for job in problem.jobs),
-        fitness=fitness(problem.objective, [option.penalty * option.speedup for option in chosen]),
-        solver="search",
+        fitness=fitness,
+        solver=solver,
         excluded=tuple((job.job_id, reasons[job.job_id]) for job in problem.jobs if job.job_id in reasons),
+        upper_bound=upper_bound,
+        gap=None if not upper_bound else (upper_bound - fitness) / upper_bound,
+        gpu_prices=tuple(zip(kinds, solution.dual.prices[: len(kinds)].tolist(), strict=True)),
+        times_s=(
+            ("tables", table_time - began),
+            ("solve", solve_time - table_time),
+            ("explain", clock() - solve_time),
+        ),
+        timed_out=solution.timed_out,
     )
+
+
+def build_menu(problem: Problem, jobs: list[ProblemJob], cache: TableCache | None = None) -> Menu:
+    """Return what `jobs` could get and what the problem's objective makes of it."""
+    name = problem.objective.name
+    tables = build_tables(
+        jobs,
+        problem.nodes,
+        gpu_speeds=problem.gpu_speeds,
+        cache=cache,
+        osdi21=name == "osdi21",
+        uneven=name == "osdi21" if problem.uneven is None else problem.uneven,
+    )
+    return Menu(problem, jobs, tables, OBJECTIVES[name](problem, jobs, tables))

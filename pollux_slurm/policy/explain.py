@@ -2,68 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from pollux_slurm.model import Allocation, JobDecision, ProblemJob
-from pollux_slurm.policy.options import JobOptions, Option, Tables
-from pollux_slurm.policy.placement import Placed, State
+from pollux_slurm.model import Configuration, JobDecision, ProblemJob
+from pollux_slurm.policy.menu import Menu
+from pollux_slurm.policy.placement import Placed
+from pollux_slurm.policy.search import Solution
 
 
-def explain(state: State, jobs: Sequence[JobOptions], tables: Tables, index: int) -> JobDecision:
+def explain(solution: Solution, menu: Menu, index: int) -> JobDecision:
     """Return the decision about job `index` of a solved state."""
-    placed = state.placed[index]
-    assert placed is not None
-    options = jobs[index]
+    state, tables, job = solution.state, menu.tables, menu.jobs[index]
+    placed = placed_of(solution, index)
     chosen = placed.option
     allocation = state.cluster.allocation_of(placed)
-    estimate = tables.estimate(options.row, allocation.configuration) if allocation else None
-    runner_up = next((o for o in options.options if o.num_gpus and not _is_same(o, chosen)), None)
+    estimate = tables.estimate(index, allocation) if allocation else None
+    if estimate is None or not tables.base[index] > 0:
+        speedup = tables.speedup_of(index, allocation)
+    else:
+        speedup = estimate.goodput / float(tables.base[index])
+    column = _runner_up(menu, index, placed)
+    configuration = faster = cost = None
+    if column is not None:
+        option = menu.option(index, column)
+        configuration = option.configuration if column >= 0 else job.current.configuration
+        faster = option.speedup
+        prices = dict(enumerate(solution.dual.prices[: len(tables.kinds)].tolist()))
+        held = menu.stay_gpus[index].tolist()
+        there = prices[option.kind] * option.num_gpus if column >= 0 else _price(prices, held)
+        here = prices[chosen.kind] * chosen.num_gpus if not chosen.stays else _price(prices, held)
+        cost = there - here
     return JobDecision(
-        job_id=options.job.job_id,
+        job_id=job.job_id,
         allocation=allocation,
-        speedup=_speedup(tables, options.row, allocation),
+        speedup=speedup,
         goodput=None if estimate is None else estimate.goodput,
         penalty=chosen.penalty,
         batch=None if estimate is None else estimate.batch,
-        bound_by=_bound_by(state, options, tables, index, placed),
-        runner_up=None if runner_up is None else runner_up.configuration,
-        runner_up_speedup=None if runner_up is None else runner_up.speedup,
+        bound_by=_bound_by(solution, menu, index, placed),
+        runner_up=configuration,
+        runner_up_speedup=faster,
+        runner_up_cost=cost,
     )
 
 
-def _speedup(tables: Tables, row: int, allocation: Allocation) -> float:
-    if not allocation:
-        return 0.0
-    return float(tables.speedup[row, tables.column[allocation.configuration]])
+def _price(prices: dict[int, float], held: list[int]) -> float:
+    return sum(prices[kind] * gpus for kind, gpus in enumerate(held))
 
 
-def _is_same(option: Option, chosen: Option) -> bool:
-    return option.num_nodes == chosen.num_nodes and option.num_gpus == chosen.num_gpus
+def _runner_up(menu: Menu, index: int, placed: Placed) -> int | None:
+    """Return the column of the best other configuration for this job alone, −1 for what it holds."""
+    tables, job = menu.tables, menu.jobs[index]
+    nodes, gpus = len(placed.gpus), placed.option.num_gpus
+    same = (tables.num_nodes == nodes) & (tables.num_gpus == gpus) if nodes else tables.num_gpus < 0
+    value = np.where(same, -np.inf, menu.value[index])
+    best = int(value.argmax()) if len(value) else -1
+    most = float(value[best]) if len(value) else -np.inf
+    held = job.current.configuration
+    other = bool(job.current) and held != Configuration(num_nodes=nodes, num_gpus=gpus)
+    if other and menu.stay_value[index] >= most:
+        return -1
+    return best if most > -np.inf else None
 
 
-def _bound_by(state: State, options: JobOptions, tables: Tables, index: int, placed: Placed) -> str:
+def _bound_by(solution: Solution, menu: Menu, index: int, placed: Placed) -> str:
     """Return what kept the job from more speedup; see `JobDecision.bound_by`."""
-    job, chosen = options.job, placed.option
-    if job.pinned:
+    state, tables = solution.state, menu.tables
+    job, chosen = menu.jobs[index], placed.option
+    if job.pinned or job.rigid:
         return "pinned"
     now = float(chosen.speedup)
-    faster = (tables.per_node > 0) & (tables.speedup[options.row] > now * (1 + 1e-9))
+    faster = menu.scores.speedup[index] > now * (1 + 1e-9)
     faster &= tables.num_gpus > chosen.num_gpus
     if not faster.any():
-        return "nothing"
+        return "exploration" if _could_explore(menu, index, solution, chosen.num_gpus) else "nothing"
     within_max = faster if job.max_gpus is None else faster & (tables.num_gpus <= job.max_gpus)
     if not within_max.any():
         return "max_gpus"
-    if not (within_max & (tables.num_gpus <= options.exploration_cap)).any():
+    if not (within_max & (tables.num_gpus <= menu.caps[index])).any():
         return "exploration"
-    wanted = [o for o in options.options if o.value > chosen.value and o.num_gpus > chosen.num_gpus]
-    if not wanted:
+    wanted = menu.value[index] > chosen.value
+    wanted &= tables.num_gpus > chosen.num_gpus
+    if not wanted.any():
         return "penalty"
-    room = int(np.where(state.eligible(index), state.free[:, 0], 0).sum())
-    own = sum(gpus for node, gpus in placed.gpus if state.eligible(index)[node])
-    return "placement" if min(o.num_gpus for o in wanted) <= room + own else "capacity"
+    if chosen.stays and job.current and menu.max_moves is not None and state.moves_left <= 0:
+        return "moves"
+    fewest = int(tables.num_gpus[wanted].min())
+    limit = state.limit_left(index)
+    if limit is not None and fewest - chosen.num_gpus > limit:
+        return "limit"
+    for kind in np.unique(tables.kind[wanted]).tolist():
+        usable = state.usable(index, kind)
+        room = int(np.where(usable, state.free[:, 0], 0).sum())
+        own = sum(gpus for node, gpus in placed.gpus if usable[node])
+        if int(tables.num_gpus[wanted & (tables.kind == kind)].min()) <= room + own:
+            return "placement"
+    return "capacity"
+
+
+def _could_explore(menu: Menu, index: int, solution: Solution, num_gpus: int) -> bool:
+    """Whether twice the job's cap, within its maximum and the cluster, is predicted to be faster."""
+    cap, job, tables = int(menu.caps[index]), menu.jobs[index], menu.tables
+    capacity = solution.state.cluster.capacity[:, 0]
+    most = min(2 * cap, int(capacity.sum()), 10**9 if job.max_gpus is None else job.max_gpus)
+    if num_gpus < cap or most <= cap:
+        return False
+    row = int(tables.rows[index, 0])
+    if row < 0:
+        return True
+    ratio, spread = float(tables.ratio[index, 0]), most > int(capacity.max())
+    found = tables.cache.estimate(row, (spread, most), ratio, geometric=tables.geometric)
+    now = tables.estimate(index, solution.state.cluster.allocation_of(placed_of(solution, index)))
+    return found is not None and (now is None or found.goodput > now.goodput * (1 + 1e-9))
+
+
+def placed_of(solution: Solution, index: int) -> Placed:
+    placed = solution.state.placed[index]
+    assert placed is not None
+    return placed
 
 
 def keep(job: ProblemJob) -> JobDecision:

@@ -15,7 +15,7 @@ machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -31,22 +31,35 @@ _WIDE = (1000, 1000)
 class LocalSearch:
     """One climb of one state. `steps_left` counts down the displacements that may still be tried."""
 
-    def __init__(self, state: State, jobs: Sequence[JobOptions], *, price: float, max_steps: int) -> None:
+    def __init__(
+        self,
+        state: State,
+        jobs: Sequence[JobOptions],
+        *,
+        price: float,
+        max_steps: int,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.state = state
         self._jobs = jobs
         self._price = price
         self.steps_left = max_steps
         self._wishes_tried, self._nodes_tried = _NARROW
+        self._stop = stop
+        self.stopped = False
 
     def climb(self) -> None:
         """Improve the state until nothing helps or the steps are used up."""
-        movable = [index for index, job in enumerate(self._jobs) if len(job.options) > 1]
+        movable = [index for index, job in enumerate(self._jobs) if job.movable]
         for width in (_NARROW, _WIDE):
             self._wishes_tried, self._nodes_tried = width
             improved = True
             while improved and self.steps_left > 0:
                 improved = False
                 for index in sorted(movable, key=lambda job: (value(self.state, [job]), job)):
+                    if self._stop():
+                        self.stopped = True
+                        return
                     if self._better_place(index) or self._make_room(index):
                         improved = True
 
@@ -85,13 +98,15 @@ class LocalSearch:
         if option.stays:
             return [tuple(node for node, _ in state.home(index))]
         share = state.share_of(index, option)
-        possible = np.flatnonzero(state.eligible(index) & (state.cluster.capacity >= share).all(axis=1))
+        usable = state.usable(index, option.kind)
+        possible = np.flatnonzero(usable & (state.cluster.capacity >= share).all(axis=1))
         if len(possible) < option.num_nodes:
             return []
         own = np.zeros(len(state.free), dtype=np.int64)
         for node, gpus in self._placed(index).gpus:
             own[node] = gpus
-        missing = np.maximum(share[0] - state.free[possible, 0] - own[possible], 0)
+        each = -(-option.num_gpus // option.num_nodes)
+        missing = np.maximum(each - state.free[possible, 0] - own[possible], 0)
         order = possible[np.argsort(missing, kind="stable")]
         if option.num_nodes == 1:
             return [(int(node),) for node in order[: self._nodes_tried]]
@@ -106,7 +121,8 @@ class LocalSearch:
         found = state.fit(index, option, nodes)
         if found is None:
             in_the_way = {other for node in nodes for other in state.members[node]}
-            victims = [other for other in in_the_way if len(self._jobs[other].options) > 1]
+            in_the_way.update(state.rivals(index, option))
+            victims = [other for other in in_the_way if self._jobs[other].movable]
             for other in sorted(victims, key=lambda other: (self._cost(other), other)):
                 taken[other] = state.take(other)
                 before += taken[other].option.value

@@ -1,37 +1,56 @@
-"""The objective: a generalized mean of penalised speedups (Pollux, OSDI 2021, eq. 12-14).
+"""The generalized mean, and what a restart costs (Pollux, OSDI 2021, eq. 12-14).
 
-For each job x = f·SPEEDUP + floor; FITNESS_p = (mean of x^p)^(1/p), the geometric mean for p = 0. It grows
-with Σ x^p/p, for p near 0 with Σ (x^p − 1)/p, which tends to Σ log x: solvers add these values.
+For each job x = f·SPEEDUP + floor and a weight w; FITNESS_p = (Σ w·x^p / Σ w)^(1/p), the geometric mean for
+p = 0. It grows with Σ w·x^p/p, near p = 0 with Σ w·(x^p − 1)/p, which tends to Σ w·log x: solvers add these.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.model import Objective, ProblemJob
+from pollux_slurm.model import MovingRules, Objective, ProblemJob
 
 FloatArray = npt.NDArray[np.float64]
 
 
-def values(objective: Objective, speedups: npt.ArrayLike) -> FloatArray:
-    """Return what each penalised speedup (f·SPEEDUP) adds to the sum that the fitness grows with."""
-    x = np.asarray(speedups, dtype=np.float64) + objective.floor
-    if abs(objective.exponent) >= 0.5:
-        return np.asarray(x**objective.exponent / objective.exponent, dtype=np.float64)
-    return _powered(np.log(x), objective.exponent)
+def worth(exponent: float, x: npt.ArrayLike) -> FloatArray:
+    """Return what each x = f·SPEEDUP + floor adds to the sum that the fitness grows with, weight aside."""
+    x = np.asarray(x, dtype=np.float64)
+    if exponent == -1.0:
+        return np.asarray(-1.0 / x, dtype=np.float64)
+    if abs(exponent) >= 0.5:
+        return np.asarray(x**exponent / exponent, dtype=np.float64)
+    return _powered(np.log(x), exponent)
 
 
-def fitness(objective: Objective, speedups: npt.ArrayLike) -> float:
-    """Return the generalized mean of all jobs' penalised speedups; 0 for no job."""
-    x = np.asarray(speedups, dtype=np.float64) + objective.floor
+def mean(exponent: float, x: npt.ArrayLike, weight: Sequence[float] | FloatArray | None = None) -> float:
+    """Return the generalized mean of all jobs' x = f·SPEEDUP + floor; 0 for no job."""
+    x = np.asarray(x, dtype=np.float64)
     if x.size == 0:
         return 0.0
     # Divided by the largest (or smallest) first, so that a large exponent neither over- nor underflows.
-    exponent = objective.exponent
     unit = x.max() if exponent > 0 else x.min()
-    mean = float(np.mean(_powered(np.log(x / unit), exponent)))
-    return float(unit * np.exp(np.log1p(mean * exponent) / exponent if abs(exponent) >= 1e-12 else mean))
+    average = float(
+        np.average(
+            _powered(np.log(x / unit), exponent), weights=None if weight is None else np.asarray(weight)
+        )
+    )
+    scaled = np.log1p(average * exponent) / exponent if abs(exponent) >= 1e-12 else average
+    return float(unit * np.exp(scaled))
+
+
+def mean_of_sum(exponent: float, total: float, weight: float) -> float:
+    """Return the fitness whose sum of `worth`, weights included, is `total`; infinite beyond its range."""
+    average = total / weight
+    if abs(exponent) < 1e-12:
+        return float(np.exp(min(average, 700.0)))
+    inner = average * exponent + (0.0 if abs(exponent) >= 0.5 else 1.0)
+    if inner <= 0.0:
+        return float("inf") if exponent < 0 else 0.0
+    return float(np.exp(min(np.log(inner) / exponent, 700.0)))
 
 
 def _powered(log_x: FloatArray, exponent: float) -> FloatArray:
@@ -41,12 +60,24 @@ def _powered(log_x: FloatArray, exponent: float) -> FloatArray:
     return np.asarray(np.expm1(exponent * log_x) / exponent, dtype=np.float64)
 
 
-def restart_penalty(job: ProblemJob) -> float:
-    """Return f_j = max(T − R·δ, 0)/(T + δ), the factor on a job's speedup if its allocation changes (eq. 13).
+def restart_penalty(job: ProblemJob, objective: Objective, moving: MovingRules | None = None) -> float:
+    """Return f_j, the factor on a job's speedup if its allocation changes. 1 from an empty allocation.
 
-    T age, R reallocations so far, δ the delay of one. 1 from an empty allocation, and where nothing is lost.
+    "paper" (eq. 13): max(T − R·δ, 0)/(T + δ), with T age, R reallocations so far, δ the delay of one.
+    "amortised": max(H − δ, 0)/H, with H the horizon over which the delay must pay, no longer than the rest of
+    the job by its own declaration. Either is lowered by the hysteresis.
     """
-    if not job.current or job.restart_delay_s == 0:
+    if not job.current:
         return 1.0
-    useful_s = max(job.age_s - job.num_restarts * job.restart_delay_s, 0.0)
-    return useful_s / (job.age_s + job.restart_delay_s)
+    keep = 1.0 if moving is None else 1.0 - moving.hysteresis
+    delay_s = job.restart_delay_s
+    if delay_s == 0:
+        return keep
+    if objective.penalty == "amortised":
+        return keep * max(objective.horizon_s - delay_s, 0.0) / objective.horizon_s
+    return keep * paper_penalty(job.age_s, job.num_restarts, delay_s)
+
+
+def paper_penalty(age_s: float, num_restarts: int, delay_s: float) -> float:
+    """Return max(T − R·δ, 0)/(T + δ): the part of its life that a job did not spend restarting."""
+    return max(age_s - num_restarts * delay_s, 0.0) / (age_s + delay_s)

@@ -9,17 +9,20 @@ Legend: n nodes, in the problem's order. Room is GPUs, CPUs and MB of memory, as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.model import Allocation, NodeCapacity, ProblemJob
+from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.options import Option
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+
+_ROOMY = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +34,14 @@ class Placed:
 
 
 class Cluster:
-    """The nodes of a problem, the same throughout a search."""
+    """The nodes of a problem, the same throughout a search. `kind` (n,) is each node's GPU type."""
 
-    def __init__(self, nodes: Sequence[NodeCapacity], jobs: Sequence[ProblemJob]) -> None:
+    def __init__(
+        self, nodes: Sequence[NodeCapacity], jobs: Sequence[ProblemJob], kind_of_node: Mapping[str, int]
+    ) -> None:
         self.names = [node.name for node in nodes]
         self.index = {name: position for position, name in enumerate(self.names)}
+        self.kind = np.array([kind_of_node[name] for name in self.names], dtype=np.int64)
         self.capacity = np.array(
             [(node.num_gpus, node.num_cpus, node.memory_mb) for node in nodes], dtype=np.int64
         ).reshape(-1, 3)
@@ -46,6 +52,11 @@ class Cluster:
         crowded = (held > self.capacity).any(axis=1)
         self.open = np.array([node.accepts_new for node in nodes], dtype=bool) & ~crowded
         self.capacity = np.maximum(self.capacity, held)
+        # Whether CPUs or memory can run out before GPUs do, for the most demanding job.
+        cpus = max((job.cpus_per_gpu for job in jobs), default=0)
+        memory = max((job.memory_per_gpu_mb for job in jobs), default=0)
+        demand = self.capacity[:, :1] * np.array([1, cpus, memory], dtype=np.int64)
+        self.is_tight = bool((self.capacity < demand).any())
 
     def eligible(self, job: ProblemJob) -> BoolArray:
         """Return which nodes may take `job` anew, of shape `(n,)`."""
@@ -67,12 +78,11 @@ def need(job: ProblemJob) -> IntArray:
 
 
 class State:
-    """Every job's place and the room left. Starts from what the jobs hold."""
+    """Every job's place, and what is left of nodes, limits and moves. Starts from what the jobs hold."""
 
-    def __init__(
-        self, cluster: Cluster, jobs: Sequence[ProblemJob], options: Sequence[Sequence[Option]]
-    ) -> None:
+    def __init__(self, cluster: Cluster, menu: Menu) -> None:
         self.cluster = cluster
+        jobs = menu.everyone
         self.free = cluster.capacity.copy()
         self._need = [need(job) for job in jobs]
         self.idle_gpus = int(self.free[:, 0].sum())
@@ -83,13 +93,20 @@ class State:
             if job.partition_nodes not in known:
                 known[job.partition_nodes] = cluster.eligible(job)
             self._eligible.append(known[job.partition_nodes])
+        self._of_kind = [cluster.kind == kind for kind in range(len(menu.tables.kinds))]
+        self._one_kind = len(self._of_kind) == 1
         # How many jobs over several nodes stand on each node: unchanged ones, and others.
         self._spanning = np.zeros((2, len(cluster.names)), dtype=np.int64)
+        self._groups = (
+            [np.flatnonzero(row).tolist() for row in menu.members] if menu.group_budget.size else []
+        )
+        self._left = menu.group_budget.tolist()
+        self._is_running = [bool(job.current) for job in jobs]
+        self._moves_left = len(jobs) + 1 if menu.max_moves is None else menu.max_moves
         self.placed: list[Placed | None] = [None] * len(jobs)
         self.members: list[set[int]] = [set() for _ in cluster.names]
-        for index, choices in enumerate(options):
-            stay = next(option for option in choices if option.stays)
-            self.put(index, Placed(stay, self._home[index]))
+        for index in range(len(jobs)):
+            self.put(index, Placed(menu.option(index, -1), self._home[index]))
 
     def put(self, job: int, placed: Placed) -> None:
         """Give `job`, which has no place, this one. Whether it fits is the caller's to know."""
@@ -105,25 +122,60 @@ class State:
         return placed
 
     def _count(self, job: int, placed: Placed, sign: int) -> None:
+        option = placed.option
         spans = len(placed.gpus) > 1
-        self.idle_gpus -= sign * placed.option.num_gpus
+        self.idle_gpus -= sign * option.num_gpus
+        if self._groups:
+            for group in self._groups[job]:
+                self._left[group] -= sign * option.num_gpus
+        if self._is_running[job] and not option.stays:
+            self._moves_left -= sign
         for node, gpus in placed.gpus:
             self.free[node] -= sign * gpus * self._need[job]
             if spans:
-                self._spanning[0 if placed.option.stays else 1, node] += sign
+                self._spanning[0 if option.stays else 1, node] += sign
             if sign > 0:
                 self.members[node].add(job)
             else:
                 self.members[node].discard(job)
 
+    def may_have(self, job: int, option: Option) -> bool:
+        """Whether limits and the budget of moves leave `option` to a job that was taken out."""
+        if self._is_running[job] and not option.stays and self._moves_left <= 0:
+            return False
+        return not self._groups or all(option.num_gpus <= self._left[group] for group in self._groups[job])
+
+    @property
+    def moves_left(self) -> int:
+        return self._moves_left
+
+    def limit_left(self, job: int) -> int | None:
+        """Return how many GPUs more a job's limits leave it, None where it has none."""
+        return min((self._left[group] for group in self._groups[job]), default=None) if self._groups else None
+
+    def rivals(self, job: int, option: Option) -> list[int]:
+        """Return the jobs that share a limit which `option` of a taken-out job would break."""
+        if not self._groups:
+            return []
+        broken = {group for group in self._groups[job] if option.num_gpus > self._left[group]}
+        return [
+            other
+            for other, groups in enumerate(self._groups)
+            if other != job and self.placed[other] is not None and broken.intersection(groups)
+        ]
+
     def candidates(self, job: int, option: Option) -> BoolArray:
         """Return which nodes have room for one node's share of a new option, of shape `(n,)`."""
-        gpus, cpus, memory = (option.per_node * self._need[job]).tolist()
-        fits = self._eligible[job] & (self.free[:, 0] >= gpus)
-        if cpus:
-            fits &= self.free[:, 1] >= cpus
-        if memory:
-            fits &= self.free[:, 2] >= memory
+        share = max(option.per_node, 1)
+        fits = self._eligible[job] & (self.free[:, 0] >= share)
+        if not self._one_kind:
+            fits &= self._of_kind[option.kind]
+        if self.cluster.is_tight:
+            _, cpus, memory = self._need[job].tolist()
+            if cpus:
+                fits &= self.free[:, 1] >= share * cpus
+            if memory:
+                fits &= self.free[:, 2] >= share * memory
         if option.num_nodes > 1:
             fits &= (self._spanning[0] == 0) & (self._spanning[1] == 0)
         return np.asarray(fits, dtype=bool)
@@ -135,17 +187,45 @@ class State:
         """
         if option.num_gpus == 0:
             return Placed(option, ())
+        if not self.may_have(job, option):
+            return None
         if option.stays:
             home = self._home[job]
             fits = all((self.free[node] >= gpus * self._need[job]).all() for node, gpus in home)
             if fits and len(home) > 1:
                 fits = not any(self._spanning[1, node] for node, _ in home)
             return Placed(option, home) if fits else None
-        nodes = np.flatnonzero(self.candidates(job, option))
+        candidates = self.candidates(job, option)
+        if option.num_nodes == 1:
+            if not len(candidates):
+                return None
+            node = int(np.where(candidates, self.free[:, 0], _ROOMY).argmin())
+            return Placed(option, ((node, option.per_node),)) if candidates[node] else None
+        nodes = np.flatnonzero(candidates)
+        if option.is_uneven:
+            return self._spread(job, option, nodes)
         if len(nodes) < option.num_nodes:
             return None
         fullest = nodes[np.argsort(self.free[nodes, 0], kind="stable")[: option.num_nodes]]
         return Placed(option, tuple((int(node), option.per_node) for node in np.sort(fullest)))
+
+    def _spread(self, job: int, option: Option, nodes: npt.NDArray[np.intp]) -> Placed | None:
+        """Return K GPUs on the emptiest of these nodes, the rest on the fullest that has room for it."""
+        need = self._need[job]
+        room = (self.free[nodes][:, need > 0] // need[need > 0]).min(axis=1) if len(nodes) else nodes
+        if len(nodes) < 2 or int(room.sum()) < option.num_gpus:
+            return None
+        room = np.minimum(room, option.num_gpus - 1)  # on two nodes at least
+        order = np.argsort(-room, kind="stable").tolist()
+        rest, found = option.num_gpus, []
+        for position, index in enumerate(order):
+            if room[index] >= rest:
+                last = min((i for i in order[position:] if room[i] >= rest), key=lambda i: (room[i], i))
+                found.append((int(nodes[last]), rest))
+                return Placed(option, tuple(sorted(found)))
+            found.append((int(nodes[index]), int(room[index])))
+            rest -= int(room[index])
+        return None
 
     def room_for(self, job: int) -> tuple[int, int]:
         """Return the most free GPUs on one node that `job` may use, and their number on all such nodes."""
@@ -156,13 +236,19 @@ class State:
         """Return `option` placed on exactly these nodes, None where it does not fit."""
         if option.stays:
             return self.find(job, option)
-        if not self.candidates(job, option)[list(nodes)].all():
+        if not self.may_have(job, option) or not self.candidates(job, option)[list(nodes)].all():
             return None
+        if option.is_uneven:
+            return self._spread(job, option, np.array(sorted(nodes), dtype=np.intp))
         return Placed(option, tuple((node, option.per_node) for node in sorted(nodes)))
 
     def spanning(self, node: int) -> tuple[int, int]:
         """Return how many jobs over several nodes stand on a node: unchanged ones, and others."""
         return int(self._spanning[0, node]), int(self._spanning[1, node])
+
+    def without_spanning(self) -> BoolArray:
+        """Return which nodes hold no job over several nodes, of shape `(n,)`."""
+        return np.asarray((self._spanning[0] == 0) & (self._spanning[1] == 0), dtype=bool)
 
     def home(self, job: int) -> tuple[tuple[int, int], ...]:
         """Return (node index, GPUs) of what a job holds now."""
@@ -171,6 +257,10 @@ class State:
     def eligible(self, job: int) -> BoolArray:
         return self._eligible[job]
 
+    def usable(self, job: int, kind: int) -> BoolArray:
+        """Return which nodes of a GPU type a job may use, of shape `(n,)`."""
+        return np.asarray(self._eligible[job] & self._of_kind[kind], dtype=bool)
+
     def share_of(self, job: int, option: Option) -> IntArray:
         """Return what one node's share of `option` takes, of shape `(3,)`."""
-        return option.per_node * self._need[job]
+        return max(option.per_node, 1) * self._need[job]

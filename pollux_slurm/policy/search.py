@@ -1,22 +1,28 @@
-"""The solver: several starts, each improved by local search, and the best of them.
+"""The solver `exact`: prices and bound, starts placed from them, local search, and a proof where small.
 
-The starts are what the jobs hold, budget optima (`knapsack`) over several sets of options placed job by job,
-and everyone at the minimum. It ends early when the upper bound is reached. Ties go to the earlier start, so
-that what the jobs hold wins unless a change is worth it.
+The starts are what the jobs hold, what jobs buy at the dual's prices over several sets of options, placed job
+by job, and everyone at the minimum. It ends early when the upper bound is reached. Ties go to the earlier
+start, so that what the jobs hold wins unless a change is worth it. Work is bounded by counting steps; the
+watchdog (`stop`) only cuts it short.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pollux_slurm.policy.bound import Dual, solve_dual
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.policy.bound import Dual, Market, solve_dual
 from pollux_slurm.policy.branch import Branch
-from pollux_slurm.policy.knapsack import choose
-from pollux_slurm.policy.local_search import LocalSearch, above, best_place, value
-from pollux_slurm.policy.options import JobOptions, Option
-from pollux_slurm.policy.placement import Cluster, Placed, State
+from pollux_slurm.policy.construct import Constructor
+from pollux_slurm.policy.local_search import LocalSearch, above
+from pollux_slurm.policy.menu import Menu
+from pollux_slurm.policy.options import JobOptions
+from pollux_slurm.policy.placement import Cluster, State
+
+BoolArray = npt.NDArray[np.bool_]
 
 # Displacements tried from each start: at the least, for each job, and at most. One takes about half a
 # millisecond.
@@ -24,15 +30,19 @@ _MIN_STEPS, _STEPS_PER_JOB, _MAX_STEPS = 500, 10, 3000
 # Nodes of the branch-and-bound tree visited at most, and the most jobs for which it is worth a try.
 _BRANCH_STEPS = 10_000
 _BRANCH_JOBS = 8
+# With more jobs than this, one start is placed, and the local search ends at a small gap.
+_MANY_JOBS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Solution:
-    """The best placed state found, its value, and a value that none can exceed."""
+    """The best placed state found, its value, a value that none can exceed, and the prices of resources."""
 
     state: State
     value: float
     bound: float
+    dual: Dual
+    timed_out: bool = False
 
     @property
     def is_proved(self) -> bool:
@@ -40,111 +50,100 @@ class Solution:
         return above(self.value) >= self.bound
 
 
-def solve(cluster: Cluster, jobs: Sequence[JobOptions]) -> Solution:
+class Lazy(Sequence[JobOptions]):
+    """The options of all jobs, made when they are looked at."""
+
+    def __init__(self, menu: Menu) -> None:
+        self._menu = menu
+
+    def __len__(self) -> int:
+        return len(self._menu.everyone)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        return self._menu.options(range(len(self))[index])
+
+
+def total_value(state: State, menu: Menu) -> float:
+    """Return what all jobs of the objective add to the sum."""
+    return sum(placed.option.value for placed in state.placed[: menu.num_jobs] if placed is not None)
+
+
+def solve(cluster: Cluster, menu: Menu, *, stop: Callable[[], bool] = lambda: False) -> Solution:
     """Return the best placed state found; never worth less than what the jobs hold."""
-    jobs = _possible(cluster, jobs)
-    budget = int(cluster.capacity[:, 0].sum())
-    dual = solve_dual([job.options for job in jobs], budget)
-    steps = min(_MIN_STEPS + _STEPS_PER_JOB * len(jobs), _MAX_STEPS)
+    capacity = np.bincount(
+        cluster.kind, weights=cluster.capacity[:, 0], minlength=len(menu.tables.kinds)
+    ).astype(np.int64)
+    dual = solve_dual(menu, capacity)
+    num_movable = int((~menu.settled).sum())
     best: State | None = None
     best_value = 0.0
-    for state in _starts(cluster, jobs, budget, dual):
-        LocalSearch(state, jobs, price=dual.price, max_steps=steps).climb()
-        state_value = value(state, range(len(jobs)))
-        if best is None or state_value > above(best_value):
-            best, best_value = state, state_value
+    timed_out = False
+    price = float(dual.prices[: len(capacity)].max(initial=0.0))
+    jobs = Lazy(menu)
+    for state in _starts(cluster, menu, capacity, dual):
+        if best is None or not timed_out:
+            if num_movable <= _MANY_JOBS:
+                steps = min(_MIN_STEPS + _STEPS_PER_JOB * num_movable, _MAX_STEPS)
+                search = LocalSearch(state, jobs, price=price, max_steps=steps, stop=stop)
+                search.climb()
+                timed_out |= search.stopped
+            value = total_value(state, menu)
+            if best is None or value > above(best_value):
+                best, best_value = state, value
+        timed_out |= stop()
         if above(best_value) >= dual.bound:
             break
     assert best is not None
-    solution = Solution(state=best, value=best_value, bound=dual.bound)
-    if not solution.is_proved and sum(len(job.options) > 1 for job in jobs) <= _BRANCH_JOBS:
-        proved = Branch(best, jobs, price=dual.price, max_steps=_BRANCH_STEPS).run()
-        best_value = value(best, range(len(jobs)))
-        solution = Solution(state=best, value=best_value, bound=best_value if proved else dual.bound)
+    solution = Solution(state=best, value=best_value, bound=dual.bound, dual=dual, timed_out=timed_out)
+    uneven = bool((menu.tables.per_node == 0).any())
+    if not solution.is_proved and num_movable <= _BRANCH_JOBS and not uneven and not timed_out:
+        proved = Branch(best, menu.all_options(), price=price, max_steps=_BRANCH_STEPS).run()
+        best_value = total_value(best, menu)
+        bound = best_value if proved else dual.bound
+        solution = Solution(state=best, value=best_value, bound=bound, dual=dual)
     return solution
 
 
-def _possible(cluster: Cluster, jobs: Sequence[JobOptions]) -> list[JobOptions]:
-    """Return the jobs without the options that do not even fit while every movable job is out of the way."""
-    state = _held(cluster, jobs)
-    movable = [index for index, job in enumerate(jobs) if len(job.options) > 1]
-    for index in movable:
-        state.take(index)
-    found = list(jobs)
-    for index in movable:
-        options = tuple(o for o in jobs[index].options if o.stays or state.find(index, o) is not None)
-        found[index] = dataclasses.replace(jobs[index], options=options)
-    return found
-
-
-def _starts(cluster: Cluster, jobs: Sequence[JobOptions], budget: int, dual: Dual) -> Iterator[State]:
+def _starts(cluster: Cluster, menu: Menu, capacity: npt.NDArray[np.int64], dual: Dual) -> Iterator[State]:
     """Return the states to start from, what the jobs hold first."""
-    yield _held(cluster, jobs)
-    tried: list[list[Option]] = []
-    for wishes in _wishes(cluster, jobs, budget):
-        if wishes in tried:
+    num_movable = int((~menu.settled).sum())
+    many = num_movable > _MANY_JOBS
+    if not many:
+        yield State(cluster, menu)
+    tables = menu.tables
+    widest = int(cluster.capacity[:, 0].max(initial=0))
+    gpus, share = tables.num_gpus, tables.per_node
+    narrow: tuple[BoolArray, ...] = (
+        (share > 0) & (widest % np.maximum(share, 1) == 0),
+        (gpus & (gpus - 1) == 0) | (share == widest),
+    )
+    market = Market(menu, capacity)
+    tried: list[npt.NDArray[np.int64]] = []
+    for usable in (None, *narrow)[: 1 if many else 3]:
+        found = dual if usable is None else solve_dual(menu, capacity, usable)
+        if any((found.choice == other).all() for other in tried):
             continue
-        tried.append(wishes)
-        state = _placed_anew(cluster, jobs, wishes)
-        if state is not None:
+        tried.append(found.choice)
+        state = State(cluster, menu)
+        constructor = Constructor(state, menu, market, dual.prices)
+        complete = constructor.build(found.choice)
+        if complete:
+            constructor.fill()
+            yield state
+    if many and not complete:
+        yield State(cluster, menu)
+    if not many:
+        state = State(cluster, menu)
+        constructor = Constructor(state, menu, market, dual.prices)
+        if constructor.build(_smallest(menu)):
+            constructor.fill()
             yield state
 
 
-def _held(cluster: Cluster, jobs: Sequence[JobOptions]) -> State:
-    return State(cluster, [job.job for job in jobs], [job.options for job in jobs])
-
-
-def _wishes(cluster: Cluster, jobs: Sequence[JobOptions], budget: int) -> Iterator[list[Option]]:
-    """Return sets of one option for each job: budget optima, then everyone at the minimum."""
-    widest = int(cluster.capacity[:, 0].max(initial=0))
-    rules: tuple[Callable[[Option], bool], ...] = (
-        lambda option: True,
-        lambda option: option.per_node > 0 and widest % option.per_node == 0,
-        lambda option: option.num_gpus & (option.num_gpus - 1) == 0 or option.per_node == widest,
-    )
-    for rule in rules:
-        chosen = choose([[o for o in job.options if o.stays or rule(o)] for job in jobs], budget)
-        if chosen is not None:
-            yield chosen
-    yield [_smallest(job) for job in jobs]
-
-
-def _smallest(job: JobOptions) -> Option:
-    """Return the option with the fewest GPUs, waiting aside."""
-    return min(
-        (option for option in job.options if option.num_gpus > 0),
-        key=lambda option: (option.num_gpus, not option.stays),
-        default=job.options[-1],
-    )
-
-
-def _placed_anew(cluster: Cluster, jobs: Sequence[JobOptions], wishes: Sequence[Option]) -> State | None:
-    """Return a state with each job at its wish, or at what fits; None if a running job finds no place.
-
-    Those that stay come first, then the hard to place: over several nodes, then many GPUs on one.
-    """
-    state = _held(cluster, jobs)
-    movable = [index for index, job in enumerate(jobs) if len(job.options) > 1]
-    for index in movable:
-        state.take(index)
-    order = sorted(
-        movable,
-        key=lambda index: (
-            not (wishes[index].stays and wishes[index].num_gpus),
-            -wishes[index].num_nodes,
-            -wishes[index].per_node,
-            index,
-        ),
-    )
-    for index in order:
-        placed = state.find(index, wishes[index]) or _nearest(state, jobs[index], index, wishes[index])
-        if placed is None:
-            return None
-        state.put(index, placed)
-    return state
-
-
-def _nearest(state: State, job: JobOptions, index: int, wish: Option) -> Placed | None:
-    """Return the best option that fits among those no larger than the wish, else among all."""
-    smaller = [option for option in job.options if option.num_gpus <= wish.num_gpus]
-    return best_place(state, smaller, index) or best_place(state, job.options, index)
+def _smallest(menu: Menu) -> npt.NDArray[np.int64]:
+    """Return the column with the fewest GPUs for each job, −1 where what it holds has no more."""
+    gpus = np.where(menu.offered, menu.tables.num_gpus[None, :], 10**9)
+    if not gpus.shape[1]:
+        return np.full(menu.num_jobs, -1, dtype=np.int64)
+    held = np.where(menu.waits, 10**8, menu.stay_gpus[: menu.num_jobs].sum(axis=1))
+    return np.where(gpus.min(axis=1) < held, gpus.argmin(axis=1), -1)

@@ -1,69 +1,101 @@
-"""The budget optimum and its bound, against trying everything."""
+"""The dual's bound and prices, against trying every choice within the budgets."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import random
 
+import numpy as np
 import pytest
 from hypothesis import given as for_all
+from hypothesis import settings
 from hypothesis import strategies as st
 
-from pollux_slurm.policy.bound import solve_dual
-from pollux_slurm.policy.knapsack import choose
-from pollux_slurm.policy.options import Option
+from pollux_slurm.model import GpuLimit, MovingRules, Problem
+from pollux_slurm.policy.bound import Dual, solve_dual
+from pollux_slurm.policy.decide import build_menu
+from pollux_slurm.policy.menu import Menu
+from pollux_slurm.policy.placement import Cluster
+from tests.policy.builders import job, linear_model, nodes, problem
+from tests.policy.problems import random_problem
 
 
-def option(num_gpus: int, value: float) -> Option:
-    return Option(num_nodes=1, per_node=num_gpus, num_gpus=num_gpus, speedup=0.0, penalty=1.0, value=value)
+def solved(one: Problem) -> tuple[Menu, Dual, list[int]]:
+    menu = build_menu(one, list(one.jobs))
+    kinds = menu.tables.kind_of_node
+    cluster = Cluster(one.nodes, one.jobs, kinds)
+    capacity = [0] * len(menu.tables.kinds)
+    for node, (gpus, _, _) in zip(one.nodes, cluster.capacity.tolist(), strict=True):
+        capacity[kinds[node.name]] += gpus
+
+    return menu, solve_dual(menu, np.array(capacity)), capacity
 
 
-option_lists = st.lists(
-    st.lists(st.builds(option, st.integers(0, 6), st.floats(-10, 10)), min_size=1, max_size=4),
-    min_size=1,
-    max_size=4,
-)
+def best(menu: Menu, capacity: list[int]) -> float:
+    """Try every choice of one option per job; place aside, everything shared is kept."""
+    found = -math.inf
+    lists = [menu.options(row).options for row in range(menu.num_jobs)]
+    for picks in itertools.product(*lists):
+        left = list(capacity)
+        limits = menu.group_budget.tolist()
+        moves = menu.max_moves if menu.max_moves is not None else 10**6
+        for row, option in enumerate(picks):
+            if option.stays:
+                for kind, gpus in enumerate(menu.stay_gpus[row].tolist()):
+                    left[kind] -= gpus
+            else:
+                left[option.kind] -= option.num_gpus
+                moves -= bool(menu.jobs[row].current)
+            for group in range(len(limits)):
+                limits[group] -= option.num_gpus * int(menu.members[row, group])
+        if min([*left, *limits, moves]) >= 0:
+            found = max(found, sum(option.value for option in picks))
+    return found
 
 
-def best(options: list[list[Option]], budget: int) -> float:
-    sums = [
-        sum(o.value for o in picks)
-        for picks in itertools.product(*options)
-        if sum(o.num_gpus for o in picks) <= budget
-    ]
-    return max(sums, default=-math.inf)
-
-
-@for_all(option_lists, st.integers(0, 15))
-def test_that_the_budget_optimum_is_the_best_of_all_choices(options: list[list[Option]], budget: int) -> None:
-    chosen = choose(options, budget)
-    if chosen is None:
-        assert best(options, budget) == -math.inf
-    else:
-        assert all(one in choices for one, choices in zip(chosen, options, strict=True))
-        assert sum(o.num_gpus for o in chosen) <= budget
-        assert sum(o.value for o in chosen) == pytest.approx(best(options, budget), abs=1e-9)
-
-
-@for_all(option_lists, st.integers(0, 15))
-def test_that_no_choice_exceeds_the_bound(options: list[list[Option]], budget: int) -> None:
-    assert best(options, budget) <= solve_dual(options, budget).bound + 1e-9
+@settings(max_examples=60, deadline=None)
+@for_all(st.randoms(use_true_random=False))
+def test_that_no_choice_exceeds_the_bound(rng: random.Random) -> None:
+    one = random_problem(rng, num_nodes=2, num_gpus=3, num_jobs=3)
+    menu, dual, capacity = solved(one)
+    most = best(menu, capacity)
+    assert most <= dual.bound + 1e-9 * max(abs(most), 1.0)
 
 
 def test_that_the_price_is_what_one_more_gpu_is_worth() -> None:
-    # Worth 5 for the first GPU of each of two jobs, 3 for the second: with three GPUs, the third buys a 3.
-    options = [[option(0, 0.0), option(1, 5.0), option(2, 8.0)]] * 2
-    found = solve_dual(options, 3)
-    assert found.price == pytest.approx(3.0)
-    assert found.bound == pytest.approx(13.0)
+    # Two jobs and three GPUs: at two GPUs each, the next one is worth 1/(1 + floor) − 1/(1.5 + floor) to one.
+    jobs = [job(name, model=linear_model()) for name in "ab"]
+    menu, dual, _ = solved(problem(nodes(1, 3), *jobs))
+    value = menu.value[0].tolist()
+    assert dual.prices[0] == pytest.approx(value[1] - value[0])
+    assert dual.bound == pytest.approx(value[0] + value[1])
 
 
 def test_that_gpus_nobody_wants_cost_nothing() -> None:
-    found = solve_dual([[option(0, 0.0), option(2, 4.0)]], 10)
-    assert found.price == 0.0
-    assert found.bound == 4.0
+    _, dual, _ = solved(problem(nodes(2), job("a", max_gpus=2)))
+    assert dual.prices.tolist() == [0.0]
 
 
 def test_that_nobody_is_worth_nothing() -> None:
-    assert solve_dual([], 5).bound == 0.0
-    assert choose([], 5) == []
+    _, dual, _ = solved(problem(nodes(2)))
+    assert dual.bound == 0.0
+
+
+def test_that_limits_and_moves_have_their_own_prices() -> None:
+    one = Problem(
+        nodes=nodes(4),
+        jobs=(
+            job("a", account="x"),
+            job("b", account="x"),
+            job("c", {"n0": 1}),
+            job("d", {"n1": 1}),
+        ),
+        limits=(GpuLimit(kind="account", name="x", max_gpus=2),),
+        moving=MovingRules(max_reallocations=1),
+    )
+    menu, dual, capacity = solved(one)
+    assert len(dual.prices) == 3
+    assert dual.prices[1] > 0
+    assert best(menu, capacity) <= dual.bound + 1e-9
+    assert dual.bound - best(menu, capacity) <= 0.5 * abs(dual.bound)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pollux_slurm.model import ProblemJob
 from pollux_slurm.policy.bound import solve_dual
 from pollux_slurm.policy.branch import Branch
-from pollux_slurm.policy.objective import fitness
-from pollux_slurm.policy.options import build_options, build_tables
+from pollux_slurm.policy.decide import build_menu
 from pollux_slurm.policy.placement import Cluster, State
 from tests.policy import rules
 from tests.policy.builders import job, linear_model, nodes, problem
@@ -24,12 +23,13 @@ from tests.policy.problems import random_problem
 @for_all(st.randoms(use_true_random=False), st.integers(1, 3))
 def test_that_it_finds_and_proves_the_best_answer(rng: random.Random, num_jobs: int) -> None:
     small = random_problem(rng, num_nodes=2, num_gpus=4, num_jobs=num_jobs)
-    options = build_options(small.jobs, build_tables(small.jobs, small.nodes), small.objective)
-    cluster = Cluster(small.nodes, small.jobs)
-    state = State(cluster, small.jobs, [one.options for one in options])
-    dual = solve_dual([one.options for one in options], int(cluster.capacity[:, 0].sum()))
+    menu = build_menu(small, list(small.jobs))
+    options = menu.all_options()
+    cluster = Cluster(small.nodes, small.jobs, menu.tables.kind_of_node)
+    state = State(cluster, menu)
+    dual = solve_dual(menu, cluster.capacity[:, :1].sum(axis=0))
 
-    assert Branch(state, options, price=dual.price, max_steps=10**6).run()
+    assert Branch(state, options, price=float(dual.prices[0]), max_steps=10**6).run()
 
     found = [placed for placed in state.placed if placed is not None]
     answer = {
@@ -39,13 +39,14 @@ def test_that_it_finds_and_proves_the_best_answer(rng: random.Random, num_jobs: 
     waiting, best = rules.best(small)
     assert sum(not allocation for allocation in answer.values()) == waiting
     worths = [placed.option.penalty * placed.option.speedup for placed in found]
-    assert fitness(small.objective, worths) == pytest.approx(best, rel=1e-6)
+    assert menu.scores.fitness(worths) == pytest.approx(best, rel=1e-6)
 
 
 def test_that_too_few_steps_prove_nothing_and_leave_a_whole_state() -> None:
     small = random_problem(random.Random(3), num_nodes=3, num_gpus=4, num_jobs=4)
-    options = build_options(small.jobs, build_tables(small.jobs, small.nodes), small.objective)
-    state = State(Cluster(small.nodes, small.jobs), small.jobs, [one.options for one in options])
+    menu = build_menu(small, list(small.jobs))
+    options = menu.all_options()
+    state = State(Cluster(small.nodes, small.jobs, menu.tables.kind_of_node), menu)
     before = list(state.placed)
     assert not Branch(state, options, price=0.0, max_steps=1).run()
     assert state.placed == before
@@ -54,9 +55,10 @@ def test_that_too_few_steps_prove_nothing_and_leave_a_whole_state() -> None:
 def solved(*jobs: ProblemJob) -> dict[str, str]:
     """Return what branching alone, from what the jobs hold, gives each of them on two nodes of four GPUs."""
     small = problem(nodes(2), *jobs)
-    options = build_options(small.jobs, build_tables(small.jobs, small.nodes), small.objective)
-    cluster = Cluster(small.nodes, small.jobs)
-    state = State(cluster, small.jobs, [one.options for one in options])
+    menu = build_menu(small, list(small.jobs))
+    options = menu.all_options()
+    cluster = Cluster(small.nodes, small.jobs, menu.tables.kind_of_node)
+    state = State(cluster, menu)
     assert Branch(state, options, price=0.0, max_steps=10**6).run()
     return {
         one.job_id: str(cluster.allocation_of(placed))

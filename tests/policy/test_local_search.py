@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pollux_slurm.model import NodeCapacity, ProblemJob
 from pollux_slurm.policy.bound import solve_dual
+from pollux_slurm.policy.decide import build_menu
 from pollux_slurm.policy.local_search import LocalSearch
-from pollux_slurm.policy.options import build_options, build_tables
 from pollux_slurm.policy.placement import Cluster, State
 from tests.policy.builders import job, linear_model, nodes, problem
 
@@ -13,11 +13,12 @@ from tests.policy.builders import job, linear_model, nodes, problem
 def climbed(cluster: tuple[NodeCapacity, ...], *jobs: ProblemJob, max_steps: int = 1000) -> dict[str, str]:
     """Return where the local search alone ends when it starts from what the jobs hold."""
     small = problem(cluster, *jobs)
-    options = build_options(small.jobs, build_tables(small.jobs, small.nodes), small.objective)
-    places = Cluster(small.nodes, small.jobs)
-    state = State(places, small.jobs, [one.options for one in options])
-    dual = solve_dual([one.options for one in options], int(places.capacity[:, 0].sum()))
-    LocalSearch(state, options, price=dual.price, max_steps=max_steps).climb()
+    menu = build_menu(small, list(small.jobs))
+    options = menu.all_options()
+    places = Cluster(small.nodes, small.jobs, menu.tables.kind_of_node)
+    state = State(places, menu)
+    dual = solve_dual(menu, places.capacity[:, :1].sum(axis=0))
+    LocalSearch(state, options, price=float(dual.prices[0]), max_steps=max_steps).climb()
     return {
         one.job_id: str(places.allocation_of(placed))
         for one, placed in zip(small.jobs, state.placed, strict=True)

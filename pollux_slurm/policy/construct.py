@@ -1,0 +1,146 @@
+"""Place what jobs buy at the dual's prices, and close the gap job by job.
+
+With prices λ, the gap to the bound is exactly Σ_j regret_j + λ·(what is idle), where a job's regret is what
+its best option is worth more than its present one, prices included. So jobs are looked at in the order of
+their regrets, and the work is one look for each job that has any.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.policy.bound import Market
+from pollux_slurm.policy.local_search import above
+from pollux_slurm.policy.menu import Menu
+from pollux_slurm.policy.placement import Placed, State
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+# The parts of the prices at which idle GPUs are offered, one after the other.
+_CLEARANCE = (1.0, 0.5, 0.0)
+
+
+class Constructor:
+    """Fills one state at fixed prices."""
+
+    def __init__(self, state: State, menu: Menu, market: Market, prices: FloatArray) -> None:
+        self._state = state
+        self._menu = menu
+        self._market = market
+        self._prices = prices
+        tables = menu.tables
+        self._uneven = (tables.per_node == 0) & (tables.num_gpus > 0)
+        self._share = np.maximum(tables.per_node, 1)
+        self._widest = int(state.cluster.capacity[:, 0].max(initial=0))
+
+    def build(self, choice: IntArray) -> bool:
+        """Give each job its choice or the best that fits; False if a running job found no place.
+
+        Those that stay come first, then the hard to place: over several nodes, then many GPUs on one.
+        """
+        state, menu = self._state, self._menu
+        tables = menu.tables
+        movers = np.flatnonzero((choice >= 0) & ~menu.settled)
+        columns = choice[movers]
+        share = np.where(tables.per_node[columns] > 0, tables.per_node[columns], tables.num_gpus[columns])
+        order = movers[np.lexsort((movers, -share, -tables.num_nodes[columns]))].tolist()
+        for job in order:
+            state.take(job)
+        homeless = []
+        for job in order:
+            placed = state.find(job, menu.option(job, int(choice[job])))
+            if placed is None:
+                homeless.append(job)
+            else:
+                state.put(job, placed)
+        for position, job in enumerate(homeless):
+            placed = self.best_fit(job, self._prices)
+            if placed is None:
+                # Whole again, for the caller to take up from.
+                for other in homeless[position:]:
+                    state.put(other, Placed(menu.option(other, -1), state.home(other)))
+                return False
+            state.put(job, placed)
+        return True
+
+    def fill(self) -> None:
+        """Offer what is idle to those who gain, the most first: at the prices, then below them.
+
+        No job ever gets less, so the sum only grows.
+        """
+        for part in _CLEARANCE:
+            if self._state.idle_gpus <= 0:
+                return
+            self._offer(self._prices * part)
+
+    def _offer(self, prices: FloatArray) -> None:
+        state, menu = self._state, self._menu
+        wanted, _, _ = self._market.regrets(prices)
+        value = np.array([_placed(state, job).option.value for job in range(menu.num_jobs)])
+        reduced = np.array([self._reduced(job, _placed(state, job), prices) for job in range(menu.num_jobs)])
+        gain = wanted - reduced
+        order = np.flatnonzero((gain > 1e-9 * np.maximum(np.abs(value), 1.0)) & ~menu.settled)
+        for job in order[np.argsort(-gain[order], kind="stable")].tolist():
+            if state.idle_gpus <= 0:
+                return
+            before = state.take(job)
+            found = self.best_fit(job, prices, least=above(before.option.value))
+            if found is not None and self._reduced(job, found, prices) <= above(
+                self._reduced(job, before, prices)
+            ):
+                found = None
+            state.put(job, found or before)
+
+    def best_fit(self, job: int, prices: FloatArray, *, least: float = -np.inf) -> Placed | None:
+        """Return the option of a taken-out job that fits and has the most value less price, None if none does.
+
+        Only options worth more than `least` count.
+        """
+        menu = self._menu
+        value = np.append(menu.value[job], menu.stay_value[job])
+        fits = np.append(self._may_fit(job), True)
+        reduced = np.where((value > least) & fits, self._market.reduced(prices, job), -np.inf)
+        for column in np.argsort(-reduced, kind="stable").tolist():
+            if reduced[column] == -np.inf:
+                return None
+            option = menu.option(job, column if column < len(fits) - 1 else -1)
+            placed = self._state.find(job, option)
+            if placed is not None:
+                return placed
+        return None
+
+    def _may_fit(self, job: int) -> BoolArray:
+        """Return which columns have enough nodes with enough free GPUs, of shape `(C,)`."""
+        state, tables = self._state, self._menu.tables
+        found = np.zeros(len(tables.num_gpus), dtype=bool)
+        open_nodes = state.without_spanning()
+        for kind in range(len(tables.kinds)):
+            usable = state.usable(job, kind)
+            single = self._at_least(np.where(usable, state.free[:, 0], 0))
+            several = self._at_least(np.where(usable & open_nodes, state.free[:, 0], 0))
+            mine = tables.kind == kind
+            share, nodes = np.minimum(self._share, self._widest + 1), tables.num_nodes
+            enough = np.where(nodes == 1, single[share] >= 1, several[share] >= nodes)
+            if self._uneven.any():
+                room = int(state.free[usable & open_nodes, 0].sum())
+                enough = np.where(self._uneven, (tables.num_gpus <= room) & (several[1] >= 2), enough)
+            found |= mine & enough
+        return found
+
+    def _at_least(self, free: IntArray) -> IntArray:
+        """Return how many nodes have at least k free GPUs, for k from 0 to one more than any node has."""
+        count = np.bincount(np.maximum(free, 0), minlength=self._widest + 2)
+        return np.asarray(count[::-1].cumsum()[::-1], dtype=np.int64)
+
+    def _reduced(self, job: int, placed: Placed, prices: FloatArray) -> float:
+        option = placed.option
+        return option.value - self._market.price_of(prices, job, option)
+
+
+def _placed(state: State, job: int) -> Placed:
+    placed = state.placed[job]
+    assert placed is not None
+    return placed

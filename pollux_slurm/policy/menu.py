@@ -1,0 +1,202 @@
+"""All that all jobs could get, as arrays: what it is worth, and what it takes of each shared resource.
+
+Legend: J jobs, C columns (new allocations that could be given), R resources: the GPUs of each of T types,
+then the GPUs of each limit, then the round's budget of reallocations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.model import Problem, ProblemJob
+from pollux_slurm.policy.objective import worth
+from pollux_slurm.policy.options import JobOptions, Option
+from pollux_slurm.policy.scores import Scores, remaining_s
+from pollux_slurm.policy.tables import Tables, exploration_cap
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+# Between two choices that the penalty makes worthless, the one with more speedup is better by this much.
+_PREFERENCE = 1e-11
+
+
+class Menu:
+    """The options of all jobs of a problem, and `Option` objects for those that are looked at one by one.
+
+    `value` (J, C) is −inf where a column is not offered; `stay_value` (J,) is what keeping what it has, or
+    waiting, adds to the sum; `stay_use` (J, R) and `use` what it takes. `left_out` jobs follow the J: they
+    take part in the placement only.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        jobs: Sequence[ProblemJob],
+        tables: Tables,
+        scores: Scores,
+        left_out: Sequence[ProblemJob] = (),
+    ) -> None:
+        self.jobs = tuple(jobs)
+        self.everyone = (*self.jobs, *left_out)
+        self.tables = tables
+        self.scores = scores
+        self.caps = np.array([exploration_cap(job) for job in jobs], dtype=np.int64)
+        self.settled = np.array(
+            [job.pinned or _is_left_alone(problem, job, tables, row) for row, job in enumerate(jobs)],
+            dtype=bool,
+        )
+        self._offer()
+        self._resources(problem)
+        self._lists: dict[int, JobOptions] = {}
+
+    def _offer(self) -> None:
+        scores, tables, jobs = self.scores, self.tables, self.jobs
+        low = np.array([job.min_gpus for job in jobs], dtype=np.int64)
+        most = np.array([10**9 if job.max_gpus is None else job.max_gpus for job in jobs], dtype=np.int64)
+        most = np.minimum(most, self.caps)
+        most = np.where([job.rigid for job in jobs], np.minimum(most, low), most)
+        gpus = tables.num_gpus[None, :]
+        offered = (gpus >= low[:, None]) & (gpus <= most[:, None]) & (tables.speedup > 0)
+        self.offered = offered & ~self.settled[:, None]
+
+        weight, p = scores.weight, scores.exponent
+        self.penalty = scores.penalty if scores.penalty.ndim == 2 else scores.penalty[:, None]
+        x = scores.scale * scores.speedup * (self.penalty + _PREFERENCE) + scores.floor
+        value = weight[:, None] * worth(p, x)
+        self.value = np.where(self.offered, value, -np.inf)
+        stay = weight * worth(p, scores.scale * scores.held + scores.floor)
+        idle = weight * float(worth(p, scores.floor))
+        waits = np.array([not job.current for job in jobs], dtype=bool)
+        self.waits = waits
+        best = np.maximum(np.where(self.offered, value, idle[:, None]).max(axis=1, initial=-np.inf), stay)
+        best = np.where(waits, np.maximum(best, idle), best)
+        # A job that waits costs more than all others could gain by it.
+        spread = float((best - idle).max(initial=0.0)) if scores.serves_all else 0.0
+        self.waiting_cost = 2.0 * (len(jobs) + 1) * spread
+        self.stay_value = np.where(waits, idle - self.waiting_cost, stay)
+        self.stay_worth = np.where(waits, idle, stay)
+
+    def _resources(self, problem: Problem) -> None:
+        tables = self.tables
+        kinds = len(tables.kinds)
+        groups: list[tuple[BoolArray, int]] = []
+        self.limit_names: list[str] = []
+        everyone = self.everyone
+        for limit in problem.limits:
+            members = np.array([getattr(job, limit.kind) == limit.name for job in everyone], dtype=bool)
+            held = sum(job.current.num_gpus for job, inside in zip(everyone, members, strict=True) if inside)
+            if members.any():
+                # Who holds more than it may keeps it, and gets nothing on top.
+                groups.append((members, max(limit.max_gpus, held)))
+                self.limit_names.append(f"{limit.kind} {limit.name}")
+        self.members = np.zeros((len(everyone), len(groups)), dtype=bool)
+        for group, (members, _) in enumerate(groups):
+            self.members[:, group] = members
+        # Running jobs count one each against the budget of reallocations when they change.
+        self.moves = ~self.waits
+        self.max_moves = problem.moving.max_reallocations
+        self.group_budget = np.array([most for _, most in groups], dtype=np.int64)
+        self.stay_gpus = np.zeros((len(everyone), kinds), dtype=np.int64)
+        for row, job in enumerate(everyone):
+            for name, gpus in job.current.gpus_by_node:
+                self.stay_gpus[row, tables.kind_of_node[name]] += gpus
+
+    def without(self, problem: Problem, names: Collection[str], left_out: Sequence[ProblemJob]) -> Menu:
+        """Return the menu for all jobs but those named, with `left_out` standing where they stand."""
+        rows = np.array([row for row, job in enumerate(self.jobs) if job.job_id not in names], dtype=np.intp)
+        tables, scores = self.tables, self.scores
+        tables = dataclasses.replace(
+            tables,
+            **{name: getattr(tables, name)[rows] for name in ("goodput", "speedup", "base", "rows", "ratio")},
+        )
+        scores = dataclasses.replace(
+            scores,
+            **{name: getattr(scores, name)[rows] for name in ("weight", "speedup", "held", "penalty")},
+        )
+        return Menu(problem, [self.jobs[row] for row in rows.tolist()], tables, scores, left_out)
+
+    @property
+    def num_jobs(self) -> int:
+        """The jobs that take part in the objective."""
+        return len(self.jobs)
+
+    def option(self, job: int, column: int) -> Option:
+        """Return one option of a job; column −1 is what it holds, or nothing."""
+        tables = self.tables
+        if column < 0:
+            held = self.everyone[job].current
+            inside = job < self.num_jobs
+            return Option(
+                num_nodes=held.num_nodes,
+                per_node=0,
+                num_gpus=held.num_gpus,
+                speedup=float(self.scores.held[job]) if inside else 0.0,
+                penalty=1.0,
+                value=float(self.stay_value[job]) if inside else 0.0,
+                stays=True,
+            )
+        penalty = self.penalty[job, column if self.penalty.shape[1] > 1 else 0]
+        return Option(
+            num_nodes=int(tables.num_nodes[column]),
+            per_node=int(tables.per_node[column]),
+            num_gpus=int(tables.num_gpus[column]),
+            speedup=float(self.scores.speedup[job, column]),
+            penalty=float(penalty),
+            value=float(self.value[job, column]),
+            kind=int(tables.kind[column]),
+        )
+
+    def options(self, job: int) -> JobOptions:
+        """Return all options of a job that no other one beats in every respect, best first."""
+        if job not in self._lists:
+            columns = self._undominated(job) if job < self.num_jobs else []
+            choices = [self.option(job, -1), *(self.option(job, column) for column in columns)]
+            choices.sort(key=lambda o: (-o.value, not o.stays, o.num_gpus, o.num_nodes, o.kind))
+            self._lists[job] = JobOptions(
+                job=self.everyone[job],
+                row=job if job < self.num_jobs else -1,
+                options=tuple(choices),
+                movable=job < self.num_jobs and not self.settled[job],
+            )
+        return self._lists[job]
+
+    def all_options(self) -> list[JobOptions]:
+        return [self.options(job) for job in range(len(self.everyone))]
+
+    def _undominated(self, job: int) -> list[int]:
+        """Return the columns that beat every other one which fits wherever they do (N' ≤ N and k' ≤ k)."""
+        tables, value = self.tables, self.value[job]
+        columns = np.flatnonzero(self.offered[job])
+        nodes, share = tables.num_nodes[columns], tables.per_node[columns]
+        order = columns[np.lexsort((tables.num_gpus[columns], share, nodes, tables.kind[columns]))]
+        best: dict[tuple[int, bool], dict[int, float]] = {}
+        kept = []
+        for column in order.tolist():
+            uneven = tables.per_node[column] == 0
+            size = int(tables.num_gpus[column] if uneven else tables.per_node[column])
+            rivals = best.setdefault((int(tables.kind[column]), bool(uneven)), {})
+            if value[column] > max((found for k, found in rivals.items() if k <= size), default=-np.inf):
+                kept.append(column)
+                rivals[size] = float(value[column])
+        return kept
+
+
+def _is_left_alone(problem: Problem, job: ProblemJob, tables: Tables, row: int) -> bool:
+    """Whether a running job is too young, or by its declaration too short, to be worth moving."""
+    if not job.current:
+        return False
+    if job.age_s < problem.moving.min_age_s:
+        return True
+    if problem.moving.min_remaining_s <= 0:
+        return False
+    left_s = remaining_s(job, tables.alone(row))
+    speed = tables.speedup_of(row, job.current) * float(tables.base[row])
+    if left_s is None or speed <= 0:
+        return False
+    return left_s * tables.alone(row) / speed < problem.moving.min_remaining_s

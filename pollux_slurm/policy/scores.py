@@ -1,0 +1,209 @@
+"""Objectives as parts that plug in: each says what configurations, staying and nothing are worth to a job.
+
+All are generalized means over x = f·SPEEDUP + floor with an exponent and a weight a job, so that one solver
+serves them all. Legend: J jobs, C columns of the tables, G GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.model import Problem, ProblemJob
+from pollux_slurm.policy.objective import mean, mean_of_sum, paper_penalty, restart_penalty
+from pollux_slurm.policy.tables import Tables
+
+FloatArray = npt.NDArray[np.float64]
+
+OSDI21_DELAY_S = 30.0
+OSDI21_FLOOR = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scores:
+    """What an objective makes of a problem.
+
+    A job whose allocation changes counts x = `scale`·f·SPEEDUP + `floor`, one that stays the same without f,
+    one with nothing x = `floor`. `speedup` (J, C) and `held` (J,) are SPEEDUP as the objective sees
+    it, `penalty` (J,) or (J, C) is f, `weight` (J,) enters the mean. `serves_all` says that jobs which wait
+    come before all else.
+    """
+
+    exponent: float
+    floor: float
+    scale: float
+    weight: FloatArray
+    speedup: FloatArray
+    held: FloatArray
+    penalty: FloatArray
+    serves_all: bool
+
+    def fitness(self, penalised: Sequence[float]) -> float:
+        """Return the mean for what each job gets, as f·SPEEDUP."""
+        x = self.scale * np.asarray(penalised, dtype=np.float64) + self.floor
+        return mean(self.exponent, x, self.weight)
+
+    def fitness_of_sum(self, total: float) -> float:
+        """Return the fitness that belongs to a sum of values."""
+        weight = float(self.weight.sum())
+        return mean_of_sum(self.exponent, total, weight) if weight > 0 else 0.0
+
+
+Rating = Callable[[Problem, Sequence[ProblemJob], Tables], Scores]
+
+
+def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> Scores:
+    """Rate by the paper's objective with its quirks mended: the default."""
+    return Scores(
+        exponent=problem.objective.exponent,
+        floor=problem.objective.floor,
+        scale=1.0,
+        weight=_weights(jobs),
+        speedup=tables.speedup,
+        held=_held(jobs, tables),
+        penalty=_penalties(problem, jobs),
+        serves_all=True,
+    )
+
+
+def osdi21(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> Scores:
+    """Rate as the paper's artifact does, to the letter.
+
+    p = −1, x = f·SPEEDUP·nodes/G + 1e-3, δ = 30 s for all, and f also from an empty allocation. No weights.
+    """
+    total = sum(node.num_gpus for node in problem.nodes)
+    with_gpus = sum(node.num_gpus > 0 for node in problem.nodes)
+    penalty = [paper_penalty(job.age_s, job.num_restarts, OSDI21_DELAY_S) for job in jobs]
+    return Scores(
+        exponent=-1.0,
+        floor=OSDI21_FLOOR,
+        scale=with_gpus / total if total else 1.0,
+        weight=np.ones(len(jobs)),
+        speedup=tables.speedup,
+        held=_held(jobs, tables),
+        penalty=np.array(penalty, dtype=np.float64),
+        serves_all=False,
+    )
+
+
+def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> Scores:
+    """Rate by total speedup, bent by p = 0.7, with less weight for jobs that have had much work done already.
+
+    Nothing needs to be declared: with work W = progress/g(1) in one-GPU seconds, w = max(W, 60 s)^−0.15.
+    """
+    work = np.array([_attained_s(job, tables, row) for row, job in enumerate(jobs)], dtype=np.float64)
+    weight = _weights(jobs) * np.maximum(work, 60.0) ** -0.15
+    return Scores(
+        exponent=0.7,
+        floor=problem.objective.floor,
+        scale=1.0,
+        weight=weight,
+        speedup=tables.speedup,
+        held=_held(jobs, tables),
+        penalty=_penalties(problem, jobs),
+        serves_all=True,
+    )
+
+
+# What a declaration can do to a job's weight, at most, in either direction from the median.
+MAX_DECLARED_WEIGHT = 4.0
+
+
+def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> Scores:
+    """Rate by the price of GPUs in waiting jobs, ranked by remaining time, p = 0.9.
+
+    T = progress/g(1)·(1 − φ)/φ is the remaining one-GPU time, φ the part of the epochs done; without a
+    declaration, as long as it has run already (φ = ½). With i the rank by T (1: largest), λ = 2i/G and
+    w = T^−0.1·min_K (1 + λ·K)/s(K), for s the speedup over one GPU. f = 1 − δ/min(300 s, T/s + δ) on change.
+    A declaration moves w at most `MAX_DECLARED_WEIGHT` times away from the median of all.
+    """
+    num_jobs = len(jobs)
+    total = max(sum(node.num_gpus for node in problem.nodes), 1)
+    remaining = np.array([_remaining_s(job, tables, row) for row, job in enumerate(jobs)], dtype=np.float64)
+    single = np.array([tables.alone(row) for row in range(num_jobs)], dtype=np.float64)
+    # Speedup over one GPU; where one allows no batch, over the fair share.
+    unit = np.divide(single, tables.base, out=np.ones(num_jobs), where=(tables.base > 0) & (single > 0))
+    over_one = tables.speedup / unit[:, None]
+    rank = np.empty(num_jobs)
+    rank[np.lexsort((np.arange(num_jobs), -remaining))] = np.arange(1, num_jobs + 1)
+    price = 2.0 * rank / total
+    worst = np.where(
+        over_one > 0, (1 + price[:, None] * tables.num_gpus) / np.maximum(over_one, 1e-12), np.inf
+    )
+    least = worst.min(axis=1, initial=np.inf)
+    weight = remaining**-0.1 * np.where(np.isfinite(least), least, 1.0)
+    middle = float(np.median(weight)) if num_jobs else 1.0
+    weight = np.clip(weight, middle / MAX_DECLARED_WEIGHT, middle * MAX_DECLARED_WEIGHT) * _weights(jobs)
+    delay = np.array([job.restart_delay_s if job.current else 0.0 for job in jobs])[:, None]
+    after = remaining[:, None] / np.maximum(over_one, 1e-12)
+    horizon = np.minimum(300.0, after + delay)
+    keep = np.array([1.0 - problem.moving.hysteresis if job.current else 1.0 for job in jobs])
+    penalty = keep[:, None] * np.maximum(1.0 - delay / np.maximum(horizon, 1e-9), 0.0)
+    return Scores(
+        exponent=0.9,
+        floor=problem.objective.floor,
+        scale=1.0,
+        weight=weight,
+        speedup=over_one,
+        held=_held(jobs, tables) / unit,
+        penalty=penalty,
+        serves_all=True,
+    )
+
+
+OBJECTIVES: Mapping[str, Rating] = MappingProxyType(
+    {
+        "generalized-mean": generalized_mean,
+        "osdi21": osdi21,
+        "price-rank": price_rank,
+        "attained-work": attained_work,
+    }
+)
+
+
+def remaining_s(job: ProblemJob, alone: float) -> float | None:
+    """Return a job's remaining time on one GPU by its declaration, None where it declares nothing usable."""
+    done, declared, progress = job.epochs_done, job.epochs_declared, job.progress
+    if done is None or declared is None or progress is None or not done > 0 or alone <= 0:
+        return None
+    return progress / alone * max(declared - done, 0.0) / done
+
+
+def _remaining_s(job: ProblemJob, tables: Tables, row: int) -> float:
+    alone = tables.alone(row)
+    found = remaining_s(job, alone)
+    if found is None:
+        found = _attained_s(job, tables, row)
+    return max(found, 1.0)
+
+
+def _attained_s(job: ProblemJob, tables: Tables, row: int) -> float:
+    """Return the work done so far in seconds of one GPU, at most its age on all that it may have held."""
+    alone = tables.alone(row)
+    if alone <= 0 or job.progress is None:
+        return job.age_s
+    return job.progress / alone
+
+
+def _weights(jobs: Sequence[ProblemJob]) -> FloatArray:
+    return np.array([job.weight for job in jobs], dtype=np.float64)
+
+
+def _penalties(problem: Problem, jobs: Sequence[ProblemJob]) -> FloatArray:
+    found = [restart_penalty(job, problem.objective, problem.moving) for job in jobs]
+    return np.array(found, dtype=np.float64)
+
+
+def _held(jobs: Sequence[ProblemJob], tables: Tables) -> FloatArray:
+    """Return the speedup of what each job holds; what breaks the job's own limits is worth nothing."""
+    found = np.zeros(len(jobs))
+    for row, job in enumerate(jobs):
+        held = job.current.num_gpus
+        within = job.min_gpus <= held <= (job.max_gpus or held)
+        if held and (within or job.pinned):
+            found[row] = tables.speedup_of(row, job.current)
+    return found

@@ -1,0 +1,331 @@
+"""Goodput and speedup of every job in every configuration that the cluster has.
+
+Legend: J jobs, C columns (things a job could be given), T GPU types; K GPUs on N nodes, k = K/N on each.
+
+Throughput tells one node from several, but not several from more, so a table is kept by (spread, K).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.goodput import GoodputEstimate, TableCache
+from pollux_slurm.goodput.table import Key
+from pollux_slurm.model import Allocation, GoodputModel, NodeCapacity, ProblemJob
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+# Up to this many nodes every equal share of a node is offered; beyond, whole nodes only.
+MAX_NODES_SPLIT = 8
+# In a cluster of more nodes than this, several nodes are whole ones: shares of them would hardly be missed.
+MANY_NODES = 64
+# Up to this many whole nodes every number is offered; beyond, every 32nd part more.
+_EVERY_COUNT = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tables:
+    """Speedups of J jobs in C columns, limits aside: 0 where a configuration allows no batch.
+
+    `kind` is the GPU type's index in `kinds`; `per_node` is 0 where the shares are free to choose. `kind`,
+    `num_nodes`, `per_node` and `num_gpus` have shape `(C,)`, `goodput` and `speedup` `(J, C)`, `base` `(J,)`:
+    what a speedup of 1 stands for, in examples/s, or in GPUs for a job without a model.
+    """
+
+    kinds: tuple[str, ...]
+    kind: IntArray
+    num_nodes: IntArray
+    per_node: IntArray
+    num_gpus: IntArray
+    goodput: FloatArray
+    speedup: FloatArray
+    base: FloatArray
+    cache: TableCache
+    geometric: bool
+    rows: IntArray
+    ratio: FloatArray
+    kind_of_node: dict[str, int]
+
+    def estimate(self, job: int, allocation: Allocation) -> GoodputEstimate | None:
+        """Return batch and goodput of a job in an allocation, None without a model or an allowed batch.
+
+        Over several GPU types, the slowest one sets the pace.
+        """
+        found = None
+        for kind in sorted({self.kind_of_node[node] for node in allocation.nodes}):
+            row = int(self.rows[job, kind])
+            if row < 0:
+                return None
+            key = (allocation.num_nodes > 1, allocation.num_gpus)
+            one = self.cache.estimate(row, key, float(self.ratio[job, kind]), geometric=self.geometric)
+            if one is None:
+                return None
+            if found is None or one.goodput < found.goodput:
+                found = one
+        return found
+
+    def speedup_of(self, job: int, allocation: Allocation) -> float:
+        """Return SPEEDUP of a job in any allocation, its limits aside."""
+        if not allocation or not self.base[job] > 0:
+            return 0.0
+        kinds = {self.kind_of_node[node] for node in allocation.nodes}
+        if any(self.rows[job, kind] < 0 for kind in kinds):
+            return allocation.num_gpus / float(self.base[job])
+        found = self.estimate(job, allocation)
+        return 0.0 if found is None else found.goodput / float(self.base[job])
+
+    def alone(self, job: int) -> float:
+        """Return the goodput on one GPU of the first type that allows a batch there, 0 where none does."""
+        for kind in range(len(self.kinds)):
+            row = int(self.rows[job, kind])
+            if row >= 0:
+                ratio = float(self.ratio[job, kind])
+                found = self.cache.estimate(row, (False, 1), ratio, geometric=self.geometric)
+                if found is not None:
+                    return found.goodput
+        return 0.0
+
+
+def exploration_cap(job: ProblemJob) -> int:
+    """Return the most GPUs a job may be given: twice the most it was measured on, and what it holds.
+
+    A job without measurements gets its minimum, one GPU at least, so that it can be measured.
+    """
+    measured = [model for model in (job.model, *(model for _, model in job.models)) if _is_measured(model)]
+    seen = max((model.max_gpus_seen for model in measured if model is not None), default=0)
+    return max(2 * seen, job.min_gpus, job.current.num_gpus, 1)
+
+
+def build_tables(
+    jobs: Sequence[ProblemJob],
+    nodes: Sequence[NodeCapacity],
+    *,
+    gpu_speeds: Sequence[tuple[str, float]] = (),
+    cache: TableCache | None = None,
+    osdi21: bool = False,
+    uneven: bool = False,
+) -> Tables:
+    """Return the speedups of all jobs: SPEEDUP_j = goodput over goodput at the fair share.
+
+    The fair share is ⌈G/J⌉ GPUs, no more than max_gpus: on one node as far as nodes are large enough, else on
+    whole nodes. Where fewer GPUs are faster, the best at or below it counts; where no batch is allowed there,
+    the smallest configuration that allows one counts, in proportion to its GPUs. Of several GPU types, the
+    mean by their number of GPUs counts. Without a throughput model, speedup is the number of GPUs over the
+    fair share.
+
+    With `osdi21`, as in the artifact: the fair share is ⌈G/J⌉ GPUs on one node whatever its size, and 50
+    batch sizes are tried. With `uneven`, a job's GPUs may be spread over nodes in any way.
+    """
+    cache = TableCache() if cache is None else cache
+    cache.trim(sum(max(len(job.models), 1) for job in jobs))
+    kinds = tuple(sorted({node.gpu_type or "" for node in nodes if node.num_gpus > 0})) or ("",)
+    sizes = [
+        sorted((n.num_gpus for n in nodes if n.num_gpus > 0 and (n.gpu_type or "") == kind), reverse=True)
+        for kind in kinds
+    ]
+    caps = [exploration_cap(job) for job in jobs]
+    wanted = {job.min_gpus for job in jobs} | {job.max_gpus for job in jobs if job.max_gpus is not None}
+    columns = [
+        (kind, *shape)
+        for kind, of_kind in enumerate(sizes)
+        for shape in (_spread_shapes if uneven else _even_shapes)(of_kind, max(caps, default=1), wanted)
+    ]
+    shape = np.array(columns, dtype=np.int64).reshape(-1, 3)
+    kind, num_nodes, per_node = shape[:, 0], shape[:, 1], shape[:, 2]
+    num_gpus = num_nodes * per_node
+    if uneven:  # the last number is all GPUs where they may be spread
+        num_gpus = np.where(num_nodes > 1, per_node, num_gpus)
+        per_node = np.where(num_nodes > 1, 0, per_node)
+
+    total = sum(map(sum, sizes))
+    fair = max(-(-total // max(len(jobs), 1)), 1)
+    bounded = [fair if job.max_gpus is None or osdi21 else min(fair, job.max_gpus) for job in jobs]
+    shares = np.array(bounded, dtype=np.int64)
+
+    keys: dict[Key, int] = {}
+    key_of_column = np.array(
+        [
+            keys.setdefault((bool(nodes_ > 1), int(gpus)), len(keys))
+            for nodes_, gpus in zip(num_nodes.tolist(), num_gpus.tolist(), strict=True)
+        ],
+        dtype=np.intp,
+    )
+    share_keys = [_share_keys(of_kind, fair, shares, osdi21=osdi21) for of_kind in sizes]
+    for key in (*(key for found in share_keys for key in found), (False, 1)):
+        keys.setdefault(key, len(keys))
+
+    models, model_row, ratio = _models(jobs, kinds, gpu_speeds, cache)
+    goodput, table_rows = cache.lookup(models, list(keys), geometric=osdi21)
+    rows = np.where(model_row >= 0, table_rows[model_row] if len(models) else -1, -1)
+
+    of_job = np.zeros((len(jobs), len(columns)))
+    share = np.zeros(len(jobs))
+    weights = [sum(of_kind) / total if total else 1.0 for of_kind in sizes]
+    known: BoolArray = np.any(model_row >= 0, axis=1)
+    for index, of_kind in enumerate(sizes):
+        at = np.maximum(model_row[:, index], 0)
+        has = model_row[:, index] >= 0
+        scaled = goodput[at] * (ratio[:, index] * has)[:, None] if len(models) else np.zeros((len(jobs), 1))
+        mine = kind == index
+        if len(models):
+            of_job[:, mine] = scaled[:, key_of_column[mine]]
+            share += weights[index] * _base(scaled, keys, share_keys[index], shares, of_kind, osdi21=osdi21)
+    for row in np.flatnonzero(np.logical_and(known, share == 0)):
+        # The smallest batch-wise possible configuration stands in, as if speed were linear in GPUs.
+        possible = np.flatnonzero(of_job[row] > 0)
+        if len(possible):
+            smallest = possible[np.argmin(num_gpus[possible])]
+            share[row] = of_job[row, smallest] * shares[row] / num_gpus[smallest]
+    base = np.where(known, share, shares.astype(np.float64))
+    inverse = np.divide(1.0, base, out=np.zeros(len(jobs)), where=base > 0)
+    speedup = np.where(known[:, None], of_job, num_gpus[None, :]) * inverse[:, None]
+    return Tables(
+        kinds=kinds,
+        kind=kind,
+        num_nodes=num_nodes,
+        per_node=per_node,
+        num_gpus=num_gpus,
+        goodput=of_job,
+        speedup=speedup,
+        base=base,
+        cache=cache,
+        geometric=osdi21,
+        rows=rows,
+        ratio=ratio,
+        kind_of_node={
+            node.name: kinds.index(node.gpu_type or "") if (node.gpu_type or "") in kinds else 0
+            for node in nodes
+        },
+    )
+
+
+def _base(
+    goodput: FloatArray,
+    keys: dict[Key, int],
+    candidates: Iterable[Key],
+    shares: IntArray,
+    sizes: Sequence[int],
+    *,
+    osdi21: bool,
+) -> FloatArray:
+    """Return each job's goodput at its fair share of one GPU type, 0 where no batch is allowed there."""
+    widest = sizes[0] if sizes else int(shares.max(initial=1))
+    best = np.zeros(len(shares))
+    for key in candidates:
+        spread, gpus = key
+        whole = osdi21 or (spread == (gpus > widest) and (gpus <= widest or gpus % widest == 0))
+        counts = shares == gpus if not whole or osdi21 else shares >= gpus
+        best = np.where(counts, np.maximum(best, goodput[:, keys[key]]), best)
+    return best
+
+
+def _share_keys(sizes: Sequence[int], fair: int, shares: IntArray, *, osdi21: bool) -> list[Key]:
+    """Return the configurations of which the best at or below its fair share is a job's speedup of 1."""
+    if osdi21:
+        return [(False, fair)]
+    widest = sizes[0] if sizes else fair
+    counts = {
+        *range(1, min(widest, fair) + 1),
+        *range(2 * widest, fair + 1, widest),
+        *np.unique(shares).tolist(),
+    }
+    return [(gpus > widest, gpus) for gpus in sorted(counts)]
+
+
+def _is_measured(model: GoodputModel | None) -> bool:
+    return model is not None and model.throughput is not None
+
+
+def _models(
+    jobs: Sequence[ProblemJob],
+    kinds: Sequence[str],
+    gpu_speeds: Sequence[tuple[str, float]],
+    cache: TableCache,
+) -> tuple[list[GoodputModel], IntArray, FloatArray]:
+    """Return the distinct models, and for each job and GPU type its model's index (−1: none) and a factor.
+
+    The factor is 1 on a type that was measured, else the ratio of single-GPU throughputs.
+    """
+    found: dict[GoodputModel, int] = {}
+    row = np.full((len(jobs), len(kinds)), -1, dtype=np.int64)
+    ratio = np.ones((len(jobs), len(kinds)))
+    ratios: dict[tuple[str, str], float] = {}
+    for index, job in enumerate(jobs):
+        if not job.models:
+            if job.model is not None and job.model.throughput is not None:
+                row[index] = found.setdefault(job.model, len(found))
+            continue
+        measured = {kind: model for kind, model in job.models if _is_measured(model)}
+        for column, kind in enumerate(kinds):
+            model = measured.get(kind) or (job.model if _is_measured(job.model) else None)
+            if model is None and measured:
+                reference = next(iter(measured))
+                model = measured[reference]
+                if (reference, kind) not in ratios:
+                    ratios[reference, kind] = _ratio(reference, kind, jobs, dict(gpu_speeds), cache)
+                ratio[index, column] = ratios[reference, kind]
+            if model is not None:
+                row[index, column] = found.setdefault(model, len(found))
+    return list(found), row, ratio
+
+
+def _ratio(
+    reference: str, kind: str, jobs: Sequence[ProblemJob], speeds: dict[str, float], cache: TableCache
+) -> float:
+    """Return how much faster one GPU of `kind` is than one of `reference`: as told, as measured, or 1."""
+    if reference in speeds and kind in speeds:
+        return speeds[kind] / speeds[reference]
+    seen = []
+    for job in jobs:
+        models = dict(job.models)
+        pair = [models.get(reference), models.get(kind)]
+        both = [model for model in pair if model is not None and model.throughput is not None]
+        if len(both) == 2:
+            goodput, _ = cache.lookup(both, [(False, 1)])
+            if (goodput > 0).all():
+                seen.append(float(goodput[1, 0] / goodput[0, 0]))
+    return statistics.median(seen) if seen else 1.0
+
+
+def _even_shapes(sizes: Sequence[int], most: int, wanted: Iterable[int]) -> list[tuple[int, int]]:
+    """Return (N, k): every count up to a node, then equal counts over several, up to `most` GPUs."""
+    if not sizes:
+        return []
+    found = {(1, k): None for k in range(1, sizes[0] + 1) if k <= most}
+    whole = sorted(set(sizes))
+    split = MAX_NODES_SPLIT if len(sizes) <= MANY_NODES else 1
+    num_nodes = 2
+    while num_nodes <= min(len(sizes), most):
+        shares = range(1, sizes[0] + 1) if num_nodes <= split else whole
+        for k in shares:
+            if k <= sizes[num_nodes - 1] and num_nodes * k <= most:
+                found[num_nodes, k] = None
+        num_nodes += max(num_nodes // 32, 1) if num_nodes >= _EVERY_COUNT else 1
+    for gpus in sorted(wanted):
+        # The bounds that jobs name themselves, on as few nodes as equal shares allow.
+        for count in range(1, min(len(sizes), gpus) + 1):
+            if gpus <= most and gpus % count == 0 and gpus // count <= sizes[count - 1]:
+                found[count, gpus // count] = None
+                break
+    return list(found)
+
+
+def _spread_shapes(sizes: Sequence[int], most: int, wanted: Iterable[int]) -> list[tuple[int, int]]:
+    """Return (1, k) on one node and (N, K) on several, N the fewest nodes that hold K."""
+    if not sizes:
+        return []
+    found = [(1, k) for k in range(1, sizes[0] + 1) if k <= most]
+    room, num_nodes = sizes[0], 1
+    for gpus in range(2, min(sum(sizes), most) + 1 if len(sizes) > 1 else 0):
+        while gpus > room:
+            room += sizes[num_nodes]
+            num_nodes += 1
+        found.append((max(num_nodes, 2), gpus))
+    return found
