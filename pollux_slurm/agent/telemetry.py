@@ -49,6 +49,7 @@ class Telemetry:
         self._interval_examples, self._interval_steps, self._interval_s = 0, 0, 0.0
         self._proposal: BatchChoice | None = None
         self._told_of_step = False
+        self._written: CheckpointConfirmation | None = None
 
     @property
     def phase(self) -> RunPhase:
@@ -81,6 +82,14 @@ class Telemetry:
         """Tell how far training has come."""
         self._progress = progress
 
+    def checkpointed(self, *, blocked_s: float, size_bytes: int) -> None:
+        """Tell of a checkpoint that nobody asked for; standstills until the next report add up."""
+        with self._lock:
+            before = 0.0 if self._written is None else self._written.blocked_s
+            self._written = CheckpointConfirmation(
+                request_id=None, blocked_s=before + blocked_s, size_bytes=size_bytes
+            )
+
     def take_proposal(self) -> BatchChoice | None:
         """Return the batch that was last proposed, once."""
         with self._lock:
@@ -93,6 +102,9 @@ class Telemetry:
             training, phase, progress = self._training, self._phase, self._progress
             examples, steps, span_s = self._interval_examples, self._interval_steps, self._interval_s
             self._interval_examples, self._interval_steps, self._interval_s = 0, 0, 0.0
+            written = None
+            if checkpoint is None:
+                written, self._written = self._written, None
         report = replace(
             self._blank,
             sequence=sequence,
@@ -104,7 +116,7 @@ class Telemetry:
             first_step_s=self._first_step_s,
             throughput=examples / span_s if span_s > 0 else None,
             step_time_s=span_s / steps if steps else None,
-            checkpoint=checkpoint,
+            checkpoint=checkpoint or written,
         )
         if training is None:
             return report

@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pollux_slurm.agent.pacing import CheckpointPace
 from pollux_slurm.agent.reporter import Reporter
 from pollux_slurm.agent.telemetry import Telemetry
 from pollux_slurm.errors import SupersededRunError
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.store.contract import CheckpointConfirmation, RunPhase
-from pollux_slurm.torch.checkpoint import Checkpointer
+from pollux_slurm.torch.checkpoint import Checkpointer, Written
 from pollux_slurm.torch.control import Control
 from pollux_slurm.torch.stopping import StopFlag, TrainingStopped
 
@@ -80,13 +81,14 @@ class Boundary:
     stop: StopFlag
     reporter: Reporter | None
     telemetry: Telemetry | None
-    checkpoint_interval_s: float | None
+    pace: CheckpointPace | None
     max_wait_s: float
     pause: Callable[[float], None] = time.sleep
     monotonic: Callable[[], float] = time.monotonic
     _answered: int | None = field(default=None, init=False)
     _last_checkpoint_s: float = field(default=0.0, init=False)
     _not_before_s: float = field(default=-math.inf, init=False)
+    _superseded: str | None = field(default=None, init=False)
     _pending: Agreement | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -120,19 +122,41 @@ class Boundary:
         values = [0.0] * _NUM_FLAGS
         values[_STOP] = float(self.stop.is_set)
         if self.control.rank == 0:
+            self._take_written()
             request = None if self.reporter is None else self.reporter.checkpoint_request
             can_write = self.checkpointer.is_kept and self.monotonic() >= self._not_before_s
             values[_REQUEST] = float(can_write and request is not None and request != self._answered)
-            values[_SUPERSEDED] = float(self.reporter is not None and self.reporter.superseded)
-            values[_PERIODIC] = float(
-                can_write
-                and self.checkpoint_interval_s is not None
-                and self.monotonic() - self._last_checkpoint_s >= self.checkpoint_interval_s
+            values[_SUPERSEDED] = float(
+                self._superseded is not None or (self.reporter is not None and self.reporter.superseded)
             )
+            values[_PERIODIC] = float(can_write and self._is_due())
             if proposal is not None:
                 values[_BATCH] = float(proposal.global_batch_size)
                 values[_PASSES] = float(proposal.accumulation_steps + 1)
         return values
+
+    def _is_due(self) -> bool:
+        if self.pace is None or self.checkpointer.is_writing:
+            return False
+        return self.monotonic() - self._last_checkpoint_s >= self.pace.interval_s
+
+    def _take_written(self) -> None:
+        """On rank 0: learn what came of a checkpoint that was written beside training."""
+        written = self.checkpointer.take_written()
+        if written is None:
+            return
+        self._superseded = written.superseded
+        self._learn(written)
+        if written.error is None and written.superseded is None and self.telemetry is not None:
+            self.telemetry.checkpointed(blocked_s=written.blocked_s, size_bytes=written.size_bytes)
+
+    def _learn(self, written: Written) -> None:
+        """Pace the next checkpoint by this one; soon, if it has failed."""
+        if written.error is not None:
+            self._not_before_s = self.monotonic() + _RETRY_S
+            self._last_checkpoint_s = -math.inf
+        elif self.pace is not None:
+            self.pace.written(written.took_s)
 
     def _absorb(self, flags: _Flags, answer: tuple[list[float], Agreement] | None) -> None:
         if answer is None:
@@ -169,8 +193,18 @@ class Boundary:
         # and a request not yet answered are sent again at the next boundary.
         if self._pending is not None:
             self._pending.is_void = True
-        self.checkpoint(stop=flags.stop, request=flags.request)
+        if flags.stop or flags.request:
+            self.checkpoint(stop=flags.stop, request=flags.request)
+        else:
+            self._checkpoint_behind()
         return True
+
+    def _checkpoint_behind(self) -> None:
+        """Begin a checkpoint on all ranks at this boundary; training goes on while it is written."""
+        self._last_checkpoint_s = started = self.monotonic()
+        self.checkpointer.write_behind()
+        if self.pace is not None:
+            self.pace.blocked(self.monotonic() - started)
 
     def checkpoint(self, *, stop: bool = False, request: bool = False) -> None:
         """Write a checkpoint on all ranks at this boundary; then exit on `stop`, or wait on `request`."""
@@ -178,15 +212,14 @@ class Boundary:
         request_id = None if self.reporter is None else self.reporter.checkpoint_request
         confirmation, is_written = None, False
         if self.checkpointer.is_kept:
+            self._last_checkpoint_s = self.monotonic()
             written = self.checkpointer.write()
             is_written = written.error is None
+            self._learn(written)
             if is_written:
                 confirmation = CheckpointConfirmation(
                     request_id=request_id, blocked_s=written.blocked_s, size_bytes=written.size_bytes
                 )
-        self._last_checkpoint_s = self.monotonic()
-        if not is_written:
-            self._not_before_s = self._last_checkpoint_s + _RETRY_S
         if stop:
             if self.reporter is not None:
                 if confirmation is not None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import pickle
+import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,11 +45,16 @@ class Checkpointable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What came of one checkpoint, the same on every rank. `error` is None when it is on disk."""
+    """What came of one checkpoint. `error` is None when it is on disk; `took_s` is until then.
 
-    size_bytes: int
-    blocked_s: float
-    error: str | None
+    `superseded` says why this run may write no more, None when it may.
+    """
+
+    size_bytes: int = 0
+    blocked_s: float = 0.0
+    took_s: float = 0.0
+    error: str | None = None
+    superseded: str | None = None
 
 
 class Checkpointer:
@@ -60,6 +66,7 @@ class Checkpointer:
         self._control, self._lineage = control, lineage
         self._states: dict[str, Checkpointable] = {}
         self._loaded = dict(loaded)
+        self._behind: _Behind | None = None
         self.is_kept = is_kept
 
     def register(self, state: Checkpointable) -> None:
@@ -77,41 +84,122 @@ class Checkpointer:
                     "changed, begin anew with another checkpoint directory"
                 ) from error
 
-    def write(self) -> Written:
-        """Write a checkpoint of all states, called on all ranks at the same step boundary.
+    @property
+    def is_writing(self) -> bool:
+        """True on rank 0 from a `write_behind` until `take_written` has returned what came of it."""
+        return self._behind is not None
 
-        Raises `SupersededRunError` on every rank when a newer run has taken over.
+    def write(self) -> Written:
+        """Write a checkpoint of all states, called on all ranks at the same step boundary, and wait for it.
+
+        What is returned is the same on every rank. Raises `SupersededRunError` on every rank when a newer run
+        has taken over.
+        """
+        started = time.perf_counter()
+        outcome: dict[str, Any] = {"size_bytes": 0, "error": None, "superseded": None}
+        for state in self._states.values():
+            state.sync()
+        if self._lineage is not None:
+            # The one under way first: files of one run are numbered in the order of their states.
+            self.wait()
+            written = _write(self._lineage, lambda: self._content(copies=False))
+            outcome = {
+                "size_bytes": written.size_bytes,
+                "error": written.error,
+                "superseded": written.superseded,
+            }
+        outcome = self._control.broadcast(outcome)
+        if outcome["superseded"] is not None:
+            raise SupersededRunError(outcome["superseded"])
+        took_s = time.perf_counter() - started
+        return Written(blocked_s=took_s, took_s=took_s, **outcome)
+
+    def write_behind(self) -> None:
+        """Begin to write a checkpoint of all states, called on all ranks at the same step boundary.
+
+        Training stands still while the states are copied to the host's memory; a thread writes the copy.
         """
         started = time.perf_counter()
         for state in self._states.values():
             state.sync()
-        outcome: dict[str, Any] = {}
-        if self._lineage is not None:
-            outcome = self._write(self._lineage)
-        outcome = self._control.broadcast(outcome)
-        if outcome.get("superseded"):
-            raise SupersededRunError(outcome["superseded"])
-        if outcome.get("error"):
-            _LOG.error("no checkpoint was written: %s", outcome["error"])
-        return Written(
-            size_bytes=outcome.get("size_bytes", 0),
-            blocked_s=time.perf_counter() - started,
-            error=outcome.get("error"),
+        if self._lineage is None:
+            return
+        self.wait()
+        try:
+            content = self._content(copies=True)
+        except CheckpointError as error:
+            _LOG.error("no checkpoint was written: %s", error)
+            self._behind = _Behind.failed(str(error))
+            return
+        self._behind = _Behind(self._lineage, content, started=started)
+
+    def take_written(self) -> Written | None:
+        """Return, once, what came of the last `write_behind`; None while it is under way, or none was."""
+        if self._behind is None or not self._behind.is_done:
+            return None
+        behind, self._behind = self._behind, None
+        return behind.join()
+
+    def wait(self) -> None:
+        """Wait until no checkpoint is being written."""
+        if self._behind is not None:
+            self._behind.join()
+
+    def _content(self, *, copies: bool) -> dict[str, Any]:
+        # A state that the script has not made yet is carried on as it was.
+        states = dict(self._loaded)
+        for name, state in self._states.items():
+            states[name] = to_plain(state.state_dict(), name, copies=copies)
+        return {"format": _FORMAT, "states": states}
+
+
+class _Behind:
+    """One checkpoint that a thread of its own writes. The interpreter's end waits for the thread."""
+
+    def __init__(self, lineage: Lineage | None, content: dict[str, Any], *, started: float) -> None:
+        self._written = Written()
+        self._blocked_s = time.perf_counter() - started
+        self._started = started
+        self._thread: threading.Thread | None = None
+        if lineage is not None:
+            self._thread = threading.Thread(
+                target=self._run, args=(lineage, content), name="pollux-checkpoint", daemon=False
+            )
+            self._thread.start()
+
+    @classmethod
+    def failed(cls, error: str) -> _Behind:
+        """Return one that has come to nothing already."""
+        behind = cls(None, {}, started=time.perf_counter())
+        behind._written = Written(error=error)
+        return behind
+
+    @property
+    def is_done(self) -> bool:
+        return self._thread is None or not self._thread.is_alive()
+
+    def join(self) -> Written:
+        if self._thread is not None:
+            self._thread.join()
+        return self._written
+
+    def _run(self, lineage: Lineage, content: dict[str, Any]) -> None:
+        written = _write(lineage, lambda: content)
+        self._written = replace(
+            written, blocked_s=self._blocked_s, took_s=time.perf_counter() - self._started
         )
 
-    def _write(self, lineage: Lineage) -> dict[str, Any]:
-        try:
-            # A state that the script has not made yet is carried on as it was.
-            states = dict(self._loaded)
-            for name, state in self._states.items():
-                states[name] = to_plain(state.state_dict(), name)
-            content = {"format": _FORMAT, "states": states}
-            written = lineage.write(lambda file: torch.save(content, file))
-        except SupersededRunError as error:
-            return {"superseded": str(error)}
-        except CheckpointError as error:
-            return {"error": str(error)}
-        return {"size_bytes": written.size_bytes}
+
+def _write(lineage: Lineage, content: Callable[[], dict[str, Any]]) -> Written:
+    try:
+        value = content()
+        written = lineage.write(lambda file: torch.save(value, file))
+    except SupersededRunError as error:
+        return Written(superseded=str(error))
+    except CheckpointError as error:
+        _LOG.error("no checkpoint was written: %s", error)
+        return Written(error=str(error))
+    return Written(size_bytes=written.size_bytes)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

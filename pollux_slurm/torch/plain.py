@@ -16,14 +16,16 @@ from pollux_slurm.errors import CheckpointError
 _LEAVES = (bool, int, float, complex, str, bytes, type(None))
 
 
-def to_plain(value: Any, path: str) -> Any:
+def to_plain(value: Any, path: str, *, copies: bool = False) -> Any:
     """Return a copy of `value` on the CPU, made of plain types; `path` names it in the error.
 
     Tensors are detached; those on a device are copied to the host (the copy that blocks training), those on
-    the CPU are not. Raises `CheckpointError` for anything that could not be read back safely.
+    the CPU only where `copies` says so, since training will change them. Raises `CheckpointError` for
+    anything that could not be read back safely.
     """
     if isinstance(value, torch.Tensor):
-        return value.detach().cpu()
+        detached = value.detach()
+        return detached.clone() if copies and detached.device.type == "cpu" else detached.cpu()
     if type(value) in _LEAVES:
         return value
     if type(value) in (torch.Size, torch.dtype, torch.device):
@@ -32,9 +34,14 @@ def to_plain(value: Any, path: str) -> Any:
         return Counter({_key(key, path): count for key, count in value.items()})
     if isinstance(value, dict):
         kind = OrderedDict if isinstance(value, OrderedDict) else dict
-        return kind((_key(key, path), to_plain(item, f"{path}[{key!r}]")) for key, item in value.items())
+        return kind(
+            (_key(key, path), to_plain(item, f"{path}[{key!r}]", copies=copies))
+            for key, item in value.items()
+        )
     if type(value) in (list, tuple, set):
-        return type(value)(to_plain(item, f"{path}[{index}]") for index, item in enumerate(value))
+        return type(value)(
+            to_plain(item, f"{path}[{index}]", copies=copies) for index, item in enumerate(value)
+        )
     # numpy's and torch's scalars
     item = getattr(value, "item", None)
     if callable(item) and getattr(value, "shape", None) == ():

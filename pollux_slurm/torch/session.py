@@ -10,13 +10,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.distributed as dist
 
 from pollux_slurm.agent.environment import JobEnvironment, process_age_s, read_environment
 from pollux_slurm.agent.lineage import Lineage, claim_run
+from pollux_slurm.agent.pacing import CheckpointPace
 from pollux_slurm.agent.profile import Situation, StepProfile
 from pollux_slurm.agent.reporter import Reporter, utc_now
 from pollux_slurm.agent.telemetry import Progress, Telemetry
@@ -47,8 +48,9 @@ def init_process_group(
     backend: str | None = None,
     *,
     checkpoint_dir: str | os.PathLike[str] | None = None,
-    checkpoint_interval_s: float | None = 600.0,
+    checkpoint_interval_s: float | Literal["auto"] | None = "auto",
     max_wait_s: float = 600.0,
+    node_mtbf_s: float = 7 * 86400.0,
     environ: Mapping[str, str] | None = None,
 ) -> None:
     """Join the job's other replicas and take up the training where its last checkpoint left it.
@@ -57,7 +59,8 @@ def init_process_group(
 
     Checkpoints go to `checkpoint_dir`, else to where `pollux run` said; without either none are written. One
     is written at the first step boundary after each `checkpoint_interval_s` (None: only on request, on
-    SIGTERM and at the end), and training goes on by itself `max_wait_s` after a requested one if nobody stops
+    SIGTERM and at the end; "auto": as often as loses least time, given what one costs and that a node fails
+    every `node_mtbf_s`), and training goes on by itself `max_wait_s` after a requested one if nobody stops
     the job.
 
     Everything the job was told comes from `environ` (the process's environment unless given).
@@ -69,11 +72,23 @@ def init_process_group(
         environment,
         backend=backend,
         checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir is not None else environment.checkpoint_dir,
-        checkpoint_interval_s=checkpoint_interval_s,
+        pace=_pace(checkpoint_interval_s, node_mtbf_s / environment.num_nodes),
         max_wait_s=max_wait_s,
     )
     set_session(session)
     atexit.register(_leave, session)
+
+
+def _pace(interval_s: float | Literal["auto"] | None, mtbf_s: float) -> CheckpointPace | None:
+    if not mtbf_s > 0:
+        raise UsageError(f"node_mtbf_s must be above 0, not {mtbf_s!r}")
+    if interval_s is None:
+        return None
+    if interval_s == "auto":
+        return CheckpointPace(mtbf_s=mtbf_s)
+    if not isinstance(interval_s, (int, float)) or not interval_s >= 0:
+        raise UsageError(f"checkpoint_interval_s must be seconds, None or 'auto', not {interval_s!r}")
+    return CheckpointPace(mtbf_s=mtbf_s, fixed_s=float(interval_s))
 
 
 class Session:
@@ -85,7 +100,7 @@ class Session:
         *,
         backend: str | None,
         checkpoint_dir: Path | None,
-        checkpoint_interval_s: float | None,
+        pace: CheckpointPace | None,
         max_wait_s: float,
     ) -> None:
         self.rank, self.world_size = environment.rank, environment.world_size
@@ -134,7 +149,7 @@ class Session:
             stop=self._stop,
             reporter=self._reporter,
             telemetry=self._telemetry,
-            checkpoint_interval_s=checkpoint_interval_s,
+            pace=pace,
             max_wait_s=max_wait_s,
         )
         checkpointer.register(self._progress)
