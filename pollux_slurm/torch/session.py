@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
+import logging
 import os
-import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.distributed as dist
 
 from pollux_slurm.agent.environment import JobEnvironment, process_age_s, read_environment
-from pollux_slurm.agent.lineage import Lineage, claim_run
+from pollux_slurm.agent.memory import record_bound
 from pollux_slurm.agent.pacing import CheckpointPace
 from pollux_slurm.agent.profile import Situation, StepProfile
-from pollux_slurm.agent.reporter import Reporter, utc_now
+from pollux_slurm.agent.reporter import Reporter
 from pollux_slurm.agent.telemetry import Progress, Telemetry
 from pollux_slurm.agent.tuning import Training, Tuner
 from pollux_slurm.errors import CheckpointError, UsageError
 from pollux_slurm.model import BatchChoice, Configuration
-from pollux_slurm.store.contract import AgentStore, RunPhase
+from pollux_slurm.store.contract import RunPhase
 from pollux_slurm.torch.batching import PassPlan, StepPlan
 from pollux_slurm.torch.boundary import Agreement, Boundary
 from pollux_slurm.torch.checkpoint import Checkpointable, Checkpointer, read_checkpoint
 from pollux_slurm.torch.control import Control
 from pollux_slurm.torch.current import has_session, set_session
+from pollux_slurm.torch.joining import claim, join_group, make_reporter, memory_bounds, pace_of
+from pollux_slurm.torch.memory import OutOfMemoryWatch, device_bytes, is_out_of_memory
+from pollux_slurm.torch.progress import MeasuredState, ProgressState
 from pollux_slurm.torch.quiet import wait_for_gloo
 from pollux_slurm.torch.stepclock import StepClock
 from pollux_slurm.torch.stopping import StopFlag
@@ -42,6 +46,9 @@ if TYPE_CHECKING:
 # Longer than a fit on a busy machine: a thread in the middle of one must not meet the interpreter's end.
 _CLOSE_TIMEOUT_S = 10.0
 _LAST_EXCHANGE_S = 1.0
+# Between leaving a loop for an error and its arrival at the interpreter's top.
+_JUST_LEFT_S = 5.0
+_LOG = logging.getLogger(__name__)
 
 
 def init_process_group(
@@ -72,23 +79,11 @@ def init_process_group(
         environment,
         backend=backend,
         checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir is not None else environment.checkpoint_dir,
-        pace=_pace(checkpoint_interval_s, node_mtbf_s / environment.num_nodes),
+        pace=pace_of(checkpoint_interval_s, node_mtbf_s / environment.num_nodes),
         max_wait_s=max_wait_s,
     )
     set_session(session)
     atexit.register(_leave, session)
-
-
-def _pace(interval_s: float | Literal["auto"] | None, mtbf_s: float) -> CheckpointPace | None:
-    if not mtbf_s > 0:
-        raise UsageError(f"node_mtbf_s must be above 0, not {mtbf_s!r}")
-    if interval_s is None:
-        return None
-    if interval_s == "auto":
-        return CheckpointPace(mtbf_s=mtbf_s)
-    if not isinstance(interval_s, (int, float)) or not interval_s >= 0:
-        raise UsageError(f"checkpoint_interval_s must be seconds, None or 'auto', not {interval_s!r}")
-    return CheckpointPace(mtbf_s=mtbf_s, fixed_s=float(interval_s))
 
 
 class Session:
@@ -105,21 +100,26 @@ class Session:
     ) -> None:
         self.rank, self.world_size = environment.rank, environment.world_size
         self._environment = environment
-        self._owns_group = _join(environment, backend)
+        self._owns_group = join_group(environment, backend)
         group = dist.new_group(backend="gloo") if self.world_size > 1 else None
         self.control: Control[Agreement] = Control(rank=self.rank, world_size=self.world_size, group=group)
         self._on_gpu = torch.cuda.is_available() and dist.get_backend() == "nccl"
 
         started = time.perf_counter()
-        lineage, run_number, resume_path = _claim(self.control, environment, checkpoint_dir)
+        lineage, run_number, resume_path = claim(self.control, environment, checkpoint_dir)
         loaded = {} if resume_path is None else read_checkpoint(resume_path)
         restore_s = None if resume_path is None else time.perf_counter() - started
         self.run_number, self.is_resumed = run_number, resume_path is not None
+        self._directory = checkpoint_dir
+        self.memory = memory_bounds(self.control, checkpoint_dir)
+        self._watch = OutOfMemoryWatch(self.note_failure)
+        # The loader and local batch that were under way when a loop was left before its end, and when.
+        self._left: tuple[AdaptiveDataLoader, int, float] | None = None
 
         self._names: Counter[str] = Counter()
         self._models: list[Adaptation] = []
         self._loops: list[AdaptiveDataLoader] = []
-        self._progress = _Progress()
+        self._progress = ProgressState()
         self._clock = StepClock(cuda_instant if self._on_gpu else host_instant)
         self._is_dirty = False
 
@@ -137,7 +137,7 @@ class Session:
                 tuner=self._tuner,
                 restore_s=restore_s,
             )
-            self._reporter = _reporter(environment, self._telemetry, run_number)
+            self._reporter = make_reporter(environment, self._telemetry, run_number)
         self._stop = StopFlag()
         checkpointer = Checkpointer(
             control=self.control, lineage=lineage, is_kept=checkpoint_dir is not None, loaded=loaded
@@ -153,10 +153,12 @@ class Session:
             max_wait_s=max_wait_s,
         )
         checkpointer.register(self._progress)
-        checkpointer.register(_Measured(self._profile, self._tuner))
+        checkpointer.register(self.memory)
+        checkpointer.register(MeasuredState(self._profile, self._tuner))
         self._tell_progress()
         if checkpointer.is_kept:
             self._stop.install()
+            self._watch.install()
         if self._reporter is not None:
             self._reporter.start()
 
@@ -251,6 +253,8 @@ class Session:
             yield
         finally:
             self._loops.remove(loader)
+            if loader.size_under_way is not None:
+                self._left = loader, loader.size_under_way, time.monotonic()
             if is_outer:
                 self._set_plan(None)
                 self._clock.disturb(num_steps=1)
@@ -308,6 +312,8 @@ class Session:
                 "one of them an ordinary DataLoader"
             )
         stepped = [model for model in self._models if model.take_stepped()]
+        if stepped:
+            self.memory.proved(loader.name, max(plan.size for plan in step.passes))
         first = stepped[0] if stepped else None
         self._clock.step_done(
             local_end=None if first is None else first.reducer.local_end,
@@ -336,6 +342,28 @@ class Session:
         """Let the ranks agree once more at the end of a loop, before code that may take long."""
         if self._drives(loader):
             self._boundary.cross((), proposal=None, wait=True)
+
+    def note_failure(self, error: BaseException) -> None:
+        """Remember, for the job's next start, a local batch that did not fit into memory."""
+        if not is_out_of_memory(error) or self._directory is None:
+            return
+        under_way = [(loader, loader.size_under_way) for loader in self._loops if loader.size_under_way]
+        if not under_way and self._left is not None and time.monotonic() - self._left[2] < _JUST_LEFT_S:
+            # An error that nobody catches leaves the loop on its way up.
+            under_way = [self._left[:2]]
+        for loader, size in under_way[-1:]:
+            bound = self.memory.failed(loader.name, size or 0, device_bytes())
+            if bound is None:
+                continue
+            try:
+                record_bound(self._directory, bound, run_number=self.run_number, rank=self.rank)
+            except CheckpointError as failure:
+                _LOG.error("%s", failure)
+                continue
+            _LOG.error(
+                "%s: %d examples at once did not fit into memory; the next start takes at most %d",
+                *(loader.name, size, bound.largest),
+            )
 
     def _training(self, loader: AdaptiveDataLoader, model: Adaptation) -> Training:
         return Training(
@@ -385,6 +413,7 @@ class Session:
         """Send what is left to say, for a bounded time, and leave the process group."""
         atexit.unregister(_leave)
         self._stop.remove()
+        self._watch.remove()
         if self._reporter is not None:
             self._reporter.close(timeout_s=_CLOSE_TIMEOUT_S)
         self.control.close(timeout_s=_LAST_EXCHANGE_S)
@@ -396,116 +425,6 @@ class Session:
 def _leave(session: Session) -> None:
     """End the session with the process."""
     session.close()
-
-
-class _Progress:
-    """Epochs and progress, as checkpointed state. `epoch` is the one under way in this process."""
-
-    name = "progress"
-
-    def __init__(self) -> None:
-        self.epoch: int | None = None
-        self.total_epochs: int | None = None
-        self.finished_epochs, self.num_steps, self.progress = 0, 0, 0.0
-
-    def sync(self) -> None:
-        """Nothing to do: every replica counts the same."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "finished_epochs": self.finished_epochs,
-            "num_steps": self.num_steps,
-            "progress": self.progress,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.finished_epochs, self.num_steps = state["finished_epochs"], state["num_steps"]
-        self.progress = state["progress"]
-
-
-class _Measured:
-    """Step times and the fitted model, as checkpointed state: a restart need not measure again."""
-
-    name = "measured"
-
-    def __init__(self, profile: StepProfile, tuner: Tuner) -> None:
-        self._profile, self._tuner = profile, tuner
-
-    def sync(self) -> None:
-        """Nothing to do: rank 0 measures."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"profile": self._profile.state_dict(), "tuner": self._tuner.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._profile.load_state_dict(state["profile"])
-        self._tuner.load_state_dict(state["tuner"])
-
-
-def _join(environment: JobEnvironment, backend: str | None) -> bool:
-    """Join the process group; False where the script had done so itself."""
-    if dist.is_initialized():
-        if dist.get_world_size() != environment.world_size:
-            raise UsageError("the process group that exists has another size than WORLD_SIZE says")
-        return False
-    has_gpu = torch.cuda.is_available() and environment.local_rank < torch.cuda.device_count()
-    if has_gpu:
-        # Every process of a node sees all of its GPUs: `model.cuda()` must mean this one's.
-        torch.cuda.set_device(environment.local_rank)
-    if backend is None:
-        backend = "nccl" if has_gpu else "gloo"
-    if environment.world_size == 1:
-        # Alone: no address, no port.
-        store = dist.HashStore()  # type: ignore[attr-defined]
-        dist.init_process_group(backend, store=store, rank=0, world_size=1)
-    else:
-        dist.init_process_group(backend, rank=environment.rank, world_size=environment.world_size)
-    return True
-
-
-def _claim(
-    control: Control[Any], environment: JobEnvironment, directory: Path | None
-) -> tuple[Lineage | None, int, Path | None]:
-    """Claim the next run on rank 0 and tell the others. Returns lineage (rank 0), run, file to go on from."""
-    if directory is None:
-        return None, environment.restart_count, None
-    lineage: Lineage | None = None
-    told: Any = None
-    if environment.rank == 0:
-        lineage = claim_run(
-            directory,
-            restart_count=environment.restart_count,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            at=utc_now(),
-        )
-        told = [lineage.claim.run_number, None if lineage.resume_path is None else str(lineage.resume_path)]
-    run_number, resume = control.broadcast(told)
-    resume_path = None if resume is None else Path(resume)
-    if resume_path is not None and not resume_path.is_file():
-        raise CheckpointError(
-            f"{resume_path}: rank {environment.rank} on {socket.gethostname()} cannot see it; the checkpoint "
-            "directory must be one that all nodes share"
-        )
-    return lineage, run_number, resume_path
-
-
-def _reporter(environment: JobEnvironment, telemetry: Telemetry, run_number: int) -> Reporter:
-    url = environment.config.store.url
-    open_store = None
-    if url is not None and environment.token is not None:
-
-        def open_store() -> AgentStore:
-            # Imported in the reporter's thread: no step waits for SQLAlchemy.
-            from pollux_slurm.store import open_agent_store
-
-            return open_agent_store(url)
-
-    return Reporter(
-        open_store=open_store,
-        token=environment.token or "",
-        run_number=run_number,
-        compose=telemetry.compose,
-        report_interval_s=environment.config.agent.report_interval_s,
-        poll_interval_s=environment.config.agent.poll_interval_s,
-    )
+    # The interpreter's last garbage collection walks over all that torch has imported: a second of a busy
+    # machine for each rank, while Slurm waits to start the job anew. The kernel frees it anyway.
+    gc.freeze()
