@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint clean packages
+.PHONY: demo test lint bench-agent clean packages
 
 demo: $(STAMP) packages
 	$(VENV)/bin/python examples/demo/run.py
@@ -14,6 +14,11 @@ test: $(STAMP) packages
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff format --check . && $(VENV)/bin/ruff check . && $(VENV)/bin/mypy
+
+# What the training library costs, against plain DistributedDataParallel; on a GPU where there is one.
+bench-agent: $(STAMP)
+	$(VENV)/bin/python benchmarks/agent.py --optimizer sgd
+	$(VENV)/bin/python benchmarks/agent.py --optimizer adam
 
 packages:
 	@.ci/packages
