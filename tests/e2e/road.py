@@ -162,8 +162,13 @@ class Road:
         return found
 
     def log(self, lines: int = 30) -> str:
-        file = self.directory / "daemon.log"
-        return "\n".join(file.read_text().splitlines()[-lines:]) if file.exists() else "(none)"
+        """Return the last lines of the daemon and of each job."""
+        files = [self.directory / "daemon.log", *(self.directory / f"{job}.log" for job in self.submitted)]
+        parts = []
+        for file in files:
+            said = file.read_text().splitlines()[-lines:] if file.exists() else ["(none)"]
+            parts.append("\n".join([f"==> {file.name}", *said]))
+        return "\n".join(parts)
 
     def close(self) -> None:
         """Stop the daemon and cancel what is left of this test's jobs, so that the sandbox is empty again."""

@@ -57,7 +57,7 @@ def test_that_a_cancelled_job_leaves_nothing_open(road: Road) -> None:
     )
     road.slurm.cancel(job_id)
     record = road.wait_over(job_id)
-    assert record.state is JobState.CANCELLED
+    assert record.state is JobState.CANCELLED, road.log()
     wait_until(lambda: not road.store.open_reallocations(), timeout_s=30, what="the journal to close")
     (move,) = road.store.reallocations(job_id)
     assert move.step in (ReallocationStep.FAILED, ReallocationStep.ROLLED_BACK)
@@ -71,7 +71,7 @@ def test_that_a_job_that_crashes_is_recorded_and_left_alone(road: Road) -> None:
     script.write_text(f"#!/bin/bash\nexec pollux run -- python {CRASHING}\n")
     job_id = road.sbatch("--max-gpus=8", str(script))
     record = road.wait_over(job_id)
-    assert record.state is JobState.FAILED
+    assert record.state is JobState.FAILED, road.log()
     wait_until(lambda: not road.store.open_reallocations(), timeout_s=30, what="the journal to close")
     job = road.slurm.read_job(job_id)
     assert job is not None
@@ -85,7 +85,7 @@ def test_that_a_job_that_never_reports_is_never_moved(road: Road) -> None:
     job_id = road.sbatch("--max-gpus=8", str(script))
     wait_until(lambda: road.record(job_id), timeout_s=30, what="the job to be registered")
     record = road.wait_over(job_id)
-    assert record.state is JobState.COMPLETED
+    assert record.state is JobState.COMPLETED, road.log()
     assert record.run is None
     assert not [move for move in road.store.reallocations(job_id) if move.moves_running]
     job = road.slurm.read_job(job_id)
@@ -121,7 +121,7 @@ def test_that_a_daemon_killed_amid_a_reallocation_is_followed_up_by_the_next(roa
     road.stop_daemon(signal.SIGKILL)
     road.start_daemon()
     record = road.wait_over(job_id, timeout_s=240)
-    assert record.state is JobState.COMPLETED
+    assert record.state is JobState.COMPLETED, road.log()
     result = json.loads((road.directory / "survivor.json").read_text())
     assert [(epoch["min"], epoch["max"]) for epoch in result["audit"]] == [(1, 1)] * result["epochs"]
 
@@ -130,7 +130,7 @@ def test_that_shadow_mode_decides_and_touches_nothing(road: Road) -> None:
     road.start_daemon("--shadow")
     job_id = road.digits("watched", epochs=10, pass_s="0.005,0.001")
     record = road.wait_over(job_id)
-    assert record.state is JobState.COMPLETED
+    assert record.state is JobState.COMPLETED, road.log()
     assert record.last_decision is not None
     assert road.store.reallocations() == ()
     job = road.slurm.read_job(job_id)
