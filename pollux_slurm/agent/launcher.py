@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pollux_slurm.agent.layout import RunLayout, RunOptions, rank_environments, without_foreign
+from pollux_slurm.agent.memory import run_until_it_fits
 from pollux_slurm.agent.processes import Crew, cannot_start
 from pollux_slurm.agent.rendezvous import LOOPBACK, find_free_port
 from pollux_slurm.agent.step import visible_gpus
@@ -46,13 +47,17 @@ def launch(
             _require_program(command[0], environ)
         from pollux_slurm.agent.slurm_job import prepare_job, run_step
 
-        return run_step(command, prepare_job(options, environ=environ, config=config, cwd=cwd, warn=warn))
+        job = prepare_job(options, environ=environ, config=config, cwd=cwd, warn=warn)
+        directory = job.environ.get("POLLUX_CHECKPOINT_DIR")
+        return run_until_it_fits(
+            lambda: run_step(command, job), Path(directory) if directory else None, warn=warn
+        )
     if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         raise UsageError(
             "pollux run was started several times by srun: call it in the batch script itself, "
             "it calls srun on its own"
         )
-    return _run_here(command, options, environ=environ)
+    return _run_here(command, options, environ=environ, warn=warn)
 
 
 def _is_in_step(environ: Mapping[str, str]) -> bool:
@@ -67,7 +72,13 @@ def _require_program(program: str, environ: Mapping[str, str]) -> None:
         raise cannot_start(program, FileNotFoundError())
 
 
-def _run_here(command: Sequence[str], options: RunOptions, *, environ: Mapping[str, str]) -> int:
+def _run_here(
+    command: Sequence[str],
+    options: RunOptions,
+    *,
+    environ: Mapping[str, str],
+    warn: Callable[[str], None],
+) -> int:
     """Run on this machine alone: no Slurm, or a single task of somebody else's srun."""
     gpus = visible_gpus(environ)
     layout = RunLayout(
@@ -81,4 +92,9 @@ def _run_here(command: Sequence[str], options: RunOptions, *, environ: Mapping[s
         make_private_dir(options.checkpoint_dir)
         extra["POLLUX_CHECKPOINT_DIR"] = str(options.checkpoint_dir)
     environments = rank_environments(layout, 0, {**environ, **extra})
-    return Crew(command, environments, patience_s=options.patience_s).run().exit_code
+    directory = options.checkpoint_dir or environ.get("POLLUX_CHECKPOINT_DIR") or None
+    return run_until_it_fits(
+        lambda: Crew(command, environments, patience_s=options.patience_s).run().exit_code,
+        None if directory is None else Path(directory),
+        warn=warn,
+    )

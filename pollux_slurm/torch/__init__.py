@@ -3,6 +3,7 @@
 from pollux_slurm.torch.accumulator import Accumulator
 from pollux_slurm.torch.data import AdaptiveDataLoader
 from pollux_slurm.torch.epoch import current_epoch, finished_epochs, remaining_epochs_until
+from pollux_slurm.torch.memory import memory_guard
 from pollux_slurm.torch.parallel import AdaptiveDataParallel
 from pollux_slurm.torch.scaling import AdaScale, LinearScale, NoScale, ScalingRule, SqrtScale
 from pollux_slurm.torch.session import init_process_group
@@ -23,5 +24,6 @@ __all__ = [
     "current_epoch",
     "finished_epochs",
     "init_process_group",
+    "memory_guard",
     "remaining_epochs_until",
 ]

@@ -196,15 +196,19 @@ class Boundary:
         if flags.stop or flags.request:
             self.checkpoint(stop=flags.stop, request=flags.request)
         else:
-            self._checkpoint_behind()
+            self.checkpoint_unasked()
         return True
 
-    def _checkpoint_behind(self) -> None:
-        """Begin a checkpoint on all ranks at this boundary; training goes on while it is written."""
+    def checkpoint_unasked(self) -> None:
+        """Begin a checkpoint on all ranks at this boundary; training goes on while it is written.
+
+        Nothing happens where the user wants none but those that are asked for.
+        """
+        if not self.checkpointer.is_kept or self.pace is None:
+            return
         self._last_checkpoint_s = started = self.monotonic()
         self.checkpointer.write_behind()
-        if self.pace is not None:
-            self.pace.blocked(self.monotonic() - started)
+        self.pace.blocked(self.monotonic() - started)
 
     def checkpoint(self, *, stop: bool = False, request: bool = False) -> None:
         """Write a checkpoint on all ranks at this boundary; then exit on `stop`, or wait on `request`."""

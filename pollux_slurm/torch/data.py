@@ -87,12 +87,12 @@ class AdaptiveDataLoader:
         )
         self.dataset, self.batch_size = dataset, batch_size
         self.sampler, self.batch_sampler, self.drop_last = sampler, batch_sampler, drop_last
-        self.limits = BatchLimits(initial_batch_size=batch_size)
         self._choice: BatchChoice | None = None
         self._plan: PassPlan | None = None
         length = None if is_stream else len(dataset)  # type: ignore[arg-type]
         self._position = Position(name or self._session.next_name("loader"), length)
         self._session.register(self._position)
+        self.limits = self._fitting(BatchLimits(initial_batch_size=batch_size))
 
     def autoscale_batch_size(
         self,
@@ -115,14 +115,30 @@ class AdaptiveDataLoader:
             )
         if low < 1 or low > max_batch_size or (high is not None and high < low):
             raise UsageError(f"local_bsz_bounds={local_bsz_bounds} leave no size from 1 to {max_batch_size}")
-        self.limits = BatchLimits(
-            initial_batch_size=self.batch_size,
-            max_batch_size=max_batch_size,
-            min_atomic=low,
-            max_atomic=high,
-            accumulation=gradient_accumulation,
+        self.limits = self._fitting(
+            BatchLimits(
+                initial_batch_size=self.batch_size,
+                max_batch_size=max_batch_size,
+                min_atomic=low,
+                max_atomic=high,
+                accumulation=gradient_accumulation,
+            )
         )
         self._choice = None
+
+    def _fitting(self, limits: BatchLimits) -> BatchLimits:
+        """Narrow what the user allows to what is known to fit into memory."""
+        return self._session.memory.within(self.name, limits)
+
+    @property
+    def name(self) -> str:
+        """What the loader is called in checkpoints."""
+        return self._position.name
+
+    @property
+    def size_under_way(self) -> int | None:
+        """The examples in the batch that the script works on; None between batches."""
+        return None if self._plan is None else max(self._plan.size, 1)
 
     @property
     def choice(self) -> BatchChoice:
@@ -184,6 +200,7 @@ class AdaptiveDataLoader:
                 while not (yield from self._run(loop, order)):
                     pass
             except GeneratorExit:
+                self._session.leave_loop(self)
                 self._position.leave_loop(loop, has_stepped=self._session.has_open_step)
                 raise
             finally:

@@ -253,8 +253,6 @@ class Session:
             yield
         finally:
             self._loops.remove(loader)
-            if loader.size_under_way is not None:
-                self._left = loader, loader.size_under_way, time.monotonic()
             if is_outer:
                 self._set_plan(None)
                 self._clock.disturb(num_steps=1)
@@ -313,7 +311,8 @@ class Session:
             )
         stepped = [model for model in self._models if model.take_stepped()]
         if stepped:
-            self.memory.proved(loader.name, max(plan.size for plan in step.passes))
+            # The largest of all replicas, so that all know the same.
+            self.memory.proved(loader.name, -(-step.size // (self.world_size * len(step.passes))))
         first = stepped[0] if stepped else None
         self._clock.step_done(
             local_end=None if first is None else first.reducer.local_end,
@@ -332,6 +331,9 @@ class Session:
         chosen, stood_still = self._boundary.cross(model_steps, proposal=proposal, wait=False)
         if chosen is not None:
             self._clock.disturb()
+            if self.memory.is_untried(loader.name, chosen.atomic_batch_size) and not stood_still:
+                # It may not fit into memory: whatever happens, little is lost.
+                self._boundary.checkpoint_unasked()
         if stood_still:
             self._is_dirty = False
             self._clock.disturb(num_steps=1)
@@ -342,6 +344,11 @@ class Session:
         """Let the ranks agree once more at the end of a loop, before code that may take long."""
         if self._drives(loader):
             self._boundary.cross((), proposal=None, wait=True)
+
+    def leave_loop(self, loader: AdaptiveDataLoader) -> None:
+        """Remember what was under way when a loop was left: by a break, or by an error on its way up."""
+        if loader.size_under_way is not None:
+            self._left = loader, loader.size_under_way, time.monotonic()
 
     def note_failure(self, error: BaseException) -> None:
         """Remember, for the job's next start, a local batch that did not fit into memory."""
@@ -410,10 +417,11 @@ class Session:
             )
 
     def close(self) -> None:
-        """Send what is left to say, for a bounded time, and leave the process group."""
+        """Wait for a checkpoint under way; send what is left to say, for a bounded time; leave the group."""
         atexit.unregister(_leave)
         self._stop.remove()
         self._watch.remove()
+        self._checkpointer.wait()
         if self._reporter is not None:
             self._reporter.close(timeout_s=_CLOSE_TIMEOUT_S)
         self.control.close(timeout_s=_LAST_EXCHANGE_S)

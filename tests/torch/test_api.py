@@ -29,6 +29,7 @@ def test_that_the_public_names_are_exactly_these() -> None:
         "current_epoch",
         "finished_epochs",
         "init_process_group",
+        "memory_guard",
         "remaining_epochs_until",
     }
 
