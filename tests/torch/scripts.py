@@ -35,27 +35,36 @@ class Numbered(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
 
 
 class Seen(pt.State):
-    """For each epoch and step, which indices were used: merged over the ranks, kept over restarts."""
+    """For each epoch and step, which indices were used, and the sum of their losses.
+
+    Merged over the ranks, kept over restarts.
+    """
 
     def __init__(self) -> None:
         super().__init__("seen")
         self.steps: dict[str, list[int]] = {}
+        self.losses: dict[str, float] = {}
         self.local: dict[str, list[int]] = {}
+        self.local_losses: dict[str, float] = {}
 
-    def add(self, epoch: int, step: int, indices: list[int]) -> None:
-        self.local.setdefault(f"{epoch}/{step}", []).extend(indices)
+    def add(self, epoch: int, step: int, indices: list[int], loss: float) -> None:
+        key = f"{epoch}/{step}"
+        self.local.setdefault(key, []).extend(indices)
+        self.local_losses[key] = self.local_losses.get(key, 0.0) + loss * len(indices)
 
     def sync(self) -> None:
-        for part in current_session().control.gather(self.local):
-            for key, indices in part.items():
-                self.steps.setdefault(key, []).extend(indices)
-        self.local = {}
+        for indices, losses in current_session().control.gather([self.local, self.local_losses]):
+            for key, part in indices.items():
+                self.steps.setdefault(key, []).extend(part)
+            for key, loss in losses.items():
+                self.losses[key] = self.losses.get(key, 0.0) + loss
+        self.local, self.local_losses = {}, {}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": self.steps}
+        return {"steps": self.steps, "losses": self.losses}
 
     def load_state_dict(self, state: Any) -> None:
-        self.steps = state["steps"]
+        self.steps, self.losses = state["steps"], state["losses"]
 
 
 def make_model(kind: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -92,13 +101,15 @@ def train(
     for epoch in pt.remaining_epochs_until(num_epochs):
         for inputs, targets, indices in loader:
             optimizer.zero_grad()
-            loss = torch.nn.functional.mse_loss(parallel(inputs), targets)
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=optimizer_kind == "bfloat16"):
+                outputs = parallel(inputs)
+            loss = torch.nn.functional.mse_loss(outputs.float(), targets)
             loss.backward()
             if clip is not None:
                 torch.nn.utils.clip_grad_norm_(parallel.parameters(), clip)
             optimizer.step()
             if not loader.is_padding:
-                seen.add(epoch, session._progress.num_steps, indices.tolist())
+                seen.add(epoch, session._progress.num_steps, indices.tolist(), loss.item())
                 losses["sum"] += loss.item() * len(inputs)
                 losses["count"] += len(inputs)
             time.sleep(pause_s)
@@ -115,6 +126,7 @@ def train(
         "weights": {name: value.clone() for name, value in model.state_dict().items()},
         "lr": optimizer.param_groups[0]["lr"],
         "steps": seen.steps,
+        "losses": {key: seen.losses[key] / len(indices) for key, indices in seen.steps.items()},
         "history": history,
         "progress": session._progress.progress,
         "num_steps": session._progress.num_steps,
