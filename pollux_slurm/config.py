@@ -59,10 +59,11 @@ class DaemonConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """The in-job agent's rhythm."""
+    """The in-job agent's rhythm, and the throughput equation that it fits (a registered one's name)."""
 
     report_interval_s: float = 30.0
     poll_interval_s: float = 2.0
+    throughput_equation: str = "pollux"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 import threading
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 # Per situation, the newest of so many steps count: enough for a median, few enough to forget a changed node.
@@ -15,40 +16,64 @@ _NEWEST = 64
 # A median of this many steps counts in full.
 _FULL_WEIGHT_AT = 8
 _MAX_SITUATIONS = 256
+# A situation that was last measured so long before the latest one counts half: nodes and their neighbours
+# change. It never counts for less than a part, because for its size there may be nothing newer.
+_HALF_LIFE_S = 12 * 3600.0
+_LEAST_FRESHNESS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """Where a step time was measured: N nodes, K replicas, atomic batch size m."""
+    """Where a step time was measured: N nodes, K replicas, atomic batch size m, on GPUs of one type.
+
+    `gpu_type` is what the driver calls them, None without a GPU.
+    """
 
     num_nodes: int
     num_gpus: int
     atomic_batch_size: int
+    gpu_type: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
     """Typical times of one situation, in seconds. `count` is how many steps they are the median of.
 
-    `grad_time_s` is a pass without synchronisation, `iter_time_s` the last pass of a step with it.
+    `grad_time_s` is a pass without synchronisation, `iter_time_s` the last pass of a step with it; what a
+    slow loader adds is in both. `data_time_s` is what a step waited for its batches. `freshness` is 1 for the
+    situation measured last, less for one measured long before it.
     """
 
     situation: Situation
     grad_time_s: float
     iter_time_s: float
     count: int
+    data_time_s: float = 0.0
+    freshness: float = 1.0
 
     @property
     def weight(self) -> float:
-        return min(self.count, _FULL_WEIGHT_AT) / _FULL_WEIGHT_AT
+        return min(self.count, _FULL_WEIGHT_AT) / _FULL_WEIGHT_AT * self.freshness
+
+
+@dataclass(slots=True)
+class _Record:
+    """The newest steps of one situation, as (grad, iter, data) seconds, and when the last one was."""
+
+    steps: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=_NEWEST))
+    last_at: float = 0.0
 
 
 class StepProfile:
-    """All step times a job has measured, its earlier runs included. Medians, so outliers do not count."""
+    """All step times a job has measured, its earlier runs included. Medians, so outliers do not count.
 
-    def __init__(self) -> None:
+    `now` is the time of day, which goes on over restarts.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
         self._lock = threading.Lock()
-        self._times: dict[Situation, deque[tuple[float, float]]] = {}
+        self._records: dict[Situation, _Record] = {}
         self._version = 0
 
     @property
@@ -56,61 +81,74 @@ class StepProfile:
         """A number that changes with every record."""
         return self._version
 
-    def record(self, situation: Situation, *, grad_time_s: float, iter_time_s: float) -> None:
+    def record(
+        self, situation: Situation, *, grad_time_s: float, iter_time_s: float, data_time_s: float = 0.0
+    ) -> None:
         """Add one step; a time that is not positive and finite is dropped."""
         if not (_is_time(grad_time_s) and _is_time(iter_time_s)):
             return
         with self._lock:
             # Popped and put back, so that the situation measured longest ago is the first to be dropped.
-            times = self._times.pop(situation, None)
-            if times is None:
-                times = deque(maxlen=_NEWEST)
-            times.append((grad_time_s, iter_time_s))
-            self._times[situation] = times
-            while len(self._times) > _MAX_SITUATIONS:
-                del self._times[next(iter(self._times))]
+            record = self._records.pop(situation, None) or _Record()
+            record.steps.append((grad_time_s, iter_time_s, data_time_s if _is_time(data_time_s) else 0.0))
+            record.last_at = self._now()
+            self._records[situation] = record
+            while len(self._records) > _MAX_SITUATIONS:
+                del self._records[next(iter(self._records))]
             self._version += 1
 
     def medians(self) -> tuple[StepTimes, ...]:
-        """Return the median times of every situation seen."""
+        """Return the median times of every situation seen.
+
+        Of an even number the lower one in the middle: what goes wrong in a step makes it longer.
+        """
         with self._lock:
-            copies = [(situation, tuple(times)) for situation, times in self._times.items()]
+            copies = [(key, tuple(record.steps), record.last_at) for key, record in self._records.items()]
+        latest = max((last_at for _, _, last_at in copies), default=0.0)
         return tuple(
             StepTimes(
                 situation=situation,
-                grad_time_s=statistics.median(grad for grad, _ in times),
-                iter_time_s=statistics.median(last for _, last in times),
-                count=len(times),
+                grad_time_s=statistics.median_low(grad for grad, _, _ in steps),
+                iter_time_s=statistics.median_low(last for _, last, _ in steps),
+                data_time_s=statistics.median_low(data for _, _, data in steps),
+                count=len(steps),
+                freshness=max(0.5 ** ((latest - last_at) / _HALF_LIFE_S), _LEAST_FRESHNESS),
             )
-            for situation, times in copies
+            for situation, steps, last_at in copies
         )
 
     def most_seen(self) -> tuple[int, int]:
         """Return the most replicas and the most nodes measured so far; (0, 0) before the first step."""
         with self._lock:
             return (
-                max((situation.num_gpus for situation in self._times), default=0),
-                max((situation.num_nodes for situation in self._times), default=0),
+                max((situation.num_gpus for situation in self._records), default=0),
+                max((situation.num_nodes for situation in self._records), default=0),
             )
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain lists for a checkpoint."""
         with self._lock:
             return {
-                "times": [
-                    [s.num_nodes, s.num_gpus, s.atomic_batch_size, [list(pair) for pair in times]]
-                    for s, times in self._times.items()
+                "situations": [
+                    {
+                        "key": [s.num_nodes, s.num_gpus, s.atomic_batch_size, s.gpu_type],
+                        "last_at": record.last_at,
+                        "steps": [list(step) for step in record.steps],
+                    }
+                    for s, record in self._records.items()
                 ]
             }
 
     def load_state_dict(self, state: Mapping[str, Sequence[Any]]) -> None:
         """Replace everything by what `state_dict` returned."""
-        times: dict[Situation, deque[tuple[float, float]]] = {}
-        for nodes, gpus, atomic, pairs in state["times"]:
-            situation = Situation(num_nodes=nodes, num_gpus=gpus, atomic_batch_size=atomic)
-            times[situation] = deque(((grad, last) for grad, last in pairs), maxlen=_NEWEST)
+        records: dict[Situation, _Record] = {}
+        for saved in state.get("situations", ()):
+            nodes, gpus, atomic, gpu_type = saved["key"]
+            situation = Situation(num_nodes=nodes, num_gpus=gpus, atomic_batch_size=atomic, gpu_type=gpu_type)
+            record = records[situation] = _Record(last_at=saved["last_at"])
+            record.steps.extend((grad, last, data) for grad, last, data in saved["steps"])
         with self._lock:
-            self._times = times
+            self._records = records
             self._version += 1
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, replace
 
 from pollux_slurm.agent.tuning import Training, Tuner
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.store.contract import CheckpointConfirmation, Report, RunPhase
+
+_LOG = logging.getLogger(__name__)
+# Of a step's time.
+_LOADING_SHARE = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,8 @@ class Telemetry:
         self._progress = Progress()
         self._first_step_s: float | None = None
         self._interval_examples, self._interval_steps, self._interval_s = 0, 0, 0.0
+        self._interval_data_s = 0.0
+        self._told_of_loading = False
         self._proposal: BatchChoice | None = None
         self._told_of_step = False
         self._written: CheckpointConfirmation | None = None
@@ -71,12 +78,24 @@ class Telemetry:
         """Tell what training is like after one more optimizer step."""
         self._training = training
 
-    def measured(self, *, num_examples: int, duration_s: float) -> None:
-        """Add one typical step to the interval's throughput."""
+    def measured(self, *, num_examples: int, duration_s: float, data_s: float = 0.0) -> None:
+        """Add one typical step to the interval's throughput; `data_s` of it was spent waiting for batches."""
         with self._lock:
             self._interval_examples += num_examples
             self._interval_steps += 1
             self._interval_s += duration_s
+            self._interval_data_s += data_s
+
+    def _tell_of_loading(self, data_s: float, span_s: float) -> None:
+        """Say once that more GPUs will not help a job whose time goes into loading."""
+        if self._told_of_loading or not span_s > 0 or data_s < _LOADING_SHARE * span_s:
+            return
+        self._told_of_loading = True
+        _LOG.warning(
+            "%.0f %% of a step is spent waiting for data: raise num_workers of the loader, or it bounds what "
+            "more GPUs can do",
+            100.0 * min(data_s / span_s, 1.0),
+        )
 
     def set_progress(self, progress: Progress) -> None:
         """Tell how far training has come."""
@@ -101,10 +120,13 @@ class Telemetry:
         with self._lock:
             training, phase, progress = self._training, self._phase, self._progress
             examples, steps, span_s = self._interval_examples, self._interval_steps, self._interval_s
+            data_s = self._interval_data_s
             self._interval_examples, self._interval_steps, self._interval_s = 0, 0, 0.0
+            self._interval_data_s = 0.0
             written = None
             if checkpoint is None:
                 written, self._written = self._written, None
+        self._tell_of_loading(data_s, span_s)
         report = replace(
             self._blank,
             sequence=sequence,

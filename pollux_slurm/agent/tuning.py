@@ -7,12 +7,14 @@ processes that start on one node must not all wait for a solver that only one of
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pollux_slurm.agent.profile import StepProfile
+from pollux_slurm.agent.profile import StepProfile, StepTimes
+from pollux_slurm.errors import PolluxError
 from pollux_slurm.model import (
     BatchChoice,
     BatchLimits,
@@ -22,6 +24,10 @@ from pollux_slurm.model import (
     ThroughputParameters,
 )
 
+if TYPE_CHECKING:
+    from pollux_slurm.goodput import Observation
+    from pollux_slurm.goodput.equations import Equation, Equations
+
 _LOG = logging.getLogger(__name__)
 # A new batch size must promise this much more goodput: a change costs a step or two of measurements.
 _HYSTERESIS = 1.05
@@ -29,6 +35,8 @@ _HYSTERESIS = 1.05
 _MOST_GROWTH = 2.0
 # Steps whose gradients must have entered the statistics before a batch size is chosen by them.
 _WARM_UP_UPDATES = 10
+# What was measured on another type of GPU counts so much.
+_FOREIGN_WEIGHT = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,45 +57,119 @@ class Prediction:
     efficiency: float
 
 
+def _observation(times: StepTimes) -> Observation:
+    from pollux_slurm.goodput import Observation
+
+    return Observation(
+        num_nodes=times.situation.num_nodes,
+        num_gpus=times.situation.num_gpus,
+        atomic_batch_size=times.situation.atomic_batch_size,
+        grad_time_s=times.grad_time_s,
+        iter_time_s=times.iter_time_s,
+        weight=times.weight,
+    )
+
+
 def _is_below(one: BatchChoice, other: BatchChoice) -> bool:
     return one.global_batch_size < other.global_batch_size
 
 
 class Tuner:
-    """Keeps θ in force for one job in one configuration. `refit` and `propose` may run in another thread."""
+    """Keeps the fitted step times of one job in one configuration. `refit` and `propose` may run in another
+    thread.
 
-    def __init__(self, configuration: Configuration, profile: StepProfile) -> None:
+    `gpu_type` is that of this run, as in `Situation`. `equation` names what is fitted: the paper's unless
+    another was registered with `equations` or as an entry point (see `pollux_slurm.goodput.equations`).
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        profile: StepProfile,
+        *,
+        gpu_type: str | None = None,
+        equation: str = "pollux",
+        equations: Equations | None = None,
+    ) -> None:
         self._configuration, self._profile = configuration, profile
+        self._gpu_type, self._name, self._equations = gpu_type, equation, equations
+        self._equation: Equation | None = None
         self._lock = threading.Lock()
+        # The equation's own values, and what they are to the scheduler.
+        self._values: tuple[float, ...] | None = None
         self._theta: ThroughputParameters | None = None
         self._fitted_version = 0
         self._most_gpus, self._most_nodes = 0, 0
         self._last_reason: str | None = None
 
     def refit(self) -> None:
-        """Fit θ again if anything was measured since the last fit; on odd data the old θ stays."""
-        from pollux_slurm.goodput import Observation, fit_throughput
-
+        """Fit again if anything was measured since the last fit; on odd data the old model stays."""
         with self._lock:
             version = self._profile.version
             if version == self._fitted_version:
                 return
-            observations = [
-                Observation(
-                    num_nodes=times.situation.num_nodes,
-                    num_gpus=times.situation.num_gpus,
-                    atomic_batch_size=times.situation.atomic_batch_size,
-                    grad_time_s=times.grad_time_s,
-                    iter_time_s=times.iter_time_s,
-                    weight=times.weight,
-                )
-                for times in self._profile.medians()
-            ]
-            result = fit_throughput(observations, previous=self._theta)
+            if self._equation is None:
+                self._equation = self._find_equation()
+            observations = self._observations()
+            result = self._equation.fit(observations, previous=self._values)
             if result.reason is not None and result.reason != self._last_reason:
                 _LOG.warning("the throughput model was not fitted again: %s", result.reason)
             self._last_reason = result.reason
-            self._theta, self._fitted_version = result.parameters, version
+            self._fitted_version = version
+            if result.reason is None and result.values is not None:
+                self._values = result.values
+                self._theta = self._equation.projected(result.values, observations) or self._theta
+
+    def _find_equation(self) -> Equation:
+        from pollux_slurm.goodput.equations import DEFAULT, Equations
+
+        equations = self._equations or Equations()
+        try:
+            equation = equations.get(self._name)
+        except (PolluxError, ImportError, AttributeError, TypeError) as error:
+            # It came from a package that is broken or not there: train on with the paper's.
+            _LOG.warning("throughput equation %s: %s; the paper's is used", self._name, error)
+            equation = equations.get(DEFAULT)
+        if self._values is not None and len(self._values) != len(equation.parameter_names):
+            self._values = None
+        return equation
+
+    def _observations(self) -> list[Observation]:
+        """Return what was measured, on GPUs of this run's type as far as there is anything.
+
+        What only another type has seen is scaled to this one: its passes by the ratio of the two types' pass
+        times, measured here and predicted there; the time to synchronise is left as it was.
+        """
+        from pollux_slurm.goodput import fit_throughput, gradient_time_s
+
+        by_type: dict[str | None, list[Observation]] = {}
+        for times in self._profile.medians():
+            by_type.setdefault(times.situation.gpu_type, []).append(_observation(times))
+        own = by_type.pop(self._gpu_type, [])
+        if not own:
+            return []
+        known = {(seen.num_nodes, seen.num_gpus) for seen in own}
+        foreign = []
+        for others in by_type.values():
+            theta = fit_throughput(others).parameters
+            if theta is None:
+                continue
+            logs = [
+                math.log(seen.grad_time_s / float(gradient_time_s(theta, seen.atomic_batch_size)))
+                for seen in own
+            ]
+            ratio = math.exp(sum(logs) / len(logs))
+            foreign += [
+                replace(
+                    seen,
+                    grad_time_s=ratio * seen.grad_time_s,
+                    iter_time_s=ratio * seen.grad_time_s + max(seen.iter_time_s - seen.grad_time_s, 0.0),
+                    weight=_FOREIGN_WEIGHT * seen.weight,
+                )
+                for seen in others
+                if (seen.num_nodes, seen.num_gpus) not in known
+            ]
+        return own + foreign
 
     def model(self, limits: BatchLimits, statistics: GradientStatistics | None) -> GoodputModel:
         """Return the goodput model in force."""
@@ -166,6 +248,7 @@ class Tuner:
         theta = self._theta
         return {
             "theta": None if theta is None else asdict(theta),
+            "values": None if self._values is None else list(self._values),
             "most_gpus": self._most_gpus,
             "most_nodes": self._most_nodes,
         }
@@ -174,4 +257,6 @@ class Tuner:
         """Take over what `state_dict` returned."""
         theta = state["theta"]
         self._theta = None if theta is None else ThroughputParameters(**theta)
+        values = state.get("values")
+        self._values = None if values is None else tuple(values)
         self._most_gpus, self._most_nodes = state["most_gpus"], state["most_nodes"]

@@ -86,7 +86,7 @@ def fit_throughput(
 
     Observations with a number that cannot be (NaN, ≤ 0, more nodes than GPUs, ...) are left out.
     """
-    usable = [seen for seen in observations if _is_usable(seen)]
+    usable = [seen for seen in observations if is_usable(seen)]
     if not usable:
         reason = f"none of {len(observations)} observations is usable" if observations else "no observations"
         return FitResult(parameters=previous, error=None, reason=reason)
@@ -110,7 +110,8 @@ def fit_throughput(
     )
 
 
-def _is_usable(seen: Observation) -> bool:
+def is_usable(seen: Observation) -> bool:
+    """Tell whether all numbers of an observation are ones that a job can have."""
     counts = (seen.num_nodes, seen.num_gpus, seen.atomic_batch_size)
     times = (seen.grad_time_s, seen.iter_time_s, seen.weight)
     if not all(isinstance(value, int | np.integer) for value in counts):

@@ -123,9 +123,13 @@ class Session:
         self._clock = StepClock(cuda_instant if self._on_gpu else host_instant)
         self._is_dirty = False
 
+        self._gpu_type = torch.cuda.get_device_name() if self._on_gpu else None
         self._profile = StepProfile()
         self._tuner = Tuner(
-            Configuration(num_nodes=environment.num_nodes, num_gpus=self.world_size), self._profile
+            Configuration(num_nodes=environment.num_nodes, num_gpus=self.world_size),
+            self._profile,
+            gpu_type=self._gpu_type,
+            equation=environment.config.agent.throughput_equation,
         )
         self._telemetry: Telemetry | None = None
         self._reporter: Reporter | None = None
@@ -281,6 +285,7 @@ class Session:
         """Tell the models what the coming pass is."""
         if not self._drives(loader):
             return
+        self._clock.batch_ready()
         if plan.index == 0:
             for model in self._models:
                 model.set_batch(
@@ -338,6 +343,7 @@ class Session:
             self._is_dirty = False
             self._clock.disturb(num_steps=1)
             self._clock.start()
+        self._clock.batch_wanted()
         return chosen
 
     def end_loop(self, loader: AdaptiveDataLoader) -> None:
@@ -390,11 +396,15 @@ class Session:
                     num_nodes=self._environment.num_nodes,
                     num_gpus=self.world_size,
                     atomic_batch_size=measured.atomic_batch_size,
+                    gpu_type=self._gpu_type,
                 ),
                 grad_time_s=measured.grad_time_s,
                 iter_time_s=measured.iter_time_s,
+                data_time_s=measured.data_s,
             )
-            self._telemetry.measured(num_examples=measured.num_examples, duration_s=measured.total_s)
+            self._telemetry.measured(
+                num_examples=measured.num_examples, duration_s=measured.total_s, data_s=measured.data_s
+            )
         self._telemetry.step(self._training(loader, model))
         self._tell_progress()
         if self._telemetry.first_step_s is None:

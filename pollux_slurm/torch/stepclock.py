@@ -1,11 +1,13 @@
 """Step times of the training loop, taken as stamps and turned into T_grad and T_iter once they are known.
 
 A step's clock runs from the end of the step before to its own end, so the time that data loading adds is in
-it; checkpoints, validation and the first steps of a process (or after a new batch size) are not.
+it (and measured apart, on the host); checkpoints, validation and the first steps of a process (or after a new
+batch size) are not.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +24,9 @@ class MeasuredStep:
     """One step's times in seconds, and the atomic batch size they hold for.
 
     `grad_time_s` is the mean time of a pass without synchronisation, `iter_time_s` that of the last pass with
-    it, `total_s` that of the whole step over `num_examples` examples of all replicas.
+    it, `total_s` that of the whole step over `num_examples` examples of all replicas. `data_s` is how long
+    the host waited for the step's batches: all of it is in the other times on a CPU, on a GPU only what the
+    device was idle for.
     """
 
     atomic_batch_size: int
@@ -30,6 +34,7 @@ class MeasuredStep:
     grad_time_s: float
     iter_time_s: float
     total_s: float
+    data_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class _Stamped:
     sync_end: Instant
     atomic_batch_size: int
     num_examples: int
+    data_s: float
 
     def is_known(self) -> bool:
         return self.marks[-1].is_known() and self.sync_end.is_known()
@@ -54,14 +60,19 @@ class _Stamped:
             grad_time_s=sum(alone) / len(alone),
             iter_time_s=passes[-1],
             total_s=sum(passes),
+            data_s=self.data_s,
         )
 
 
 class StepClock:
     """Collects the stamps of one training loop's steps."""
 
-    def __init__(self, instant: Callable[[], Instant]) -> None:
-        self._instant = instant
+    def __init__(
+        self, instant: Callable[[], Instant], *, monotonic: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._instant, self._monotonic = instant, monotonic
+        self._wanted_at: float | None = None
+        self._data_s = 0.0
         self._marks: list[Instant] = []
         self._unresolved: deque[_Stamped] = deque(maxlen=_MAX_UNRESOLVED)
         self._unsteady = _WARM_UP_STEPS
@@ -73,10 +84,23 @@ class StepClock:
     def start(self) -> None:
         """Begin timing here: a loop starts, or goes on after an interruption."""
         self._marks = [self._instant()]
+        self._data_s = 0.0
+        self.batch_wanted()
+
+    def batch_wanted(self) -> None:
+        """Tell that the loop asks for its next batch."""
+        self._wanted_at = self._monotonic()
+
+    def batch_ready(self) -> None:
+        """Tell that the batch is there."""
+        if self._wanted_at is not None:
+            self._data_s += self._monotonic() - self._wanted_at
+            self._wanted_at = None
 
     def pass_done(self) -> None:
         """Stamp the end of a pass."""
         self._marks.append(self._instant())
+        self.batch_wanted()
 
     def step_done(
         self,
@@ -90,10 +114,13 @@ class StepClock:
         """Close the step; without the reducer's stamps, or when not typical, it does not count."""
         marks = tuple(self._marks)
         self._marks = [marks[-1]]
+        data_s, self._data_s = self._data_s, 0.0
         if self._unsteady > 0:
             self._unsteady -= 1
         elif is_typical and local_end is not None and sync_end is not None and len(marks) > 1:
-            self._unresolved.append(_Stamped(marks, local_end, sync_end, atomic_batch_size, num_examples))
+            self._unresolved.append(
+                _Stamped(marks, local_end, sync_end, atomic_batch_size, num_examples, data_s)
+            )
 
     def measured(self) -> list[MeasuredStep]:
         """Return the steps whose times are known by now, once each."""

@@ -26,6 +26,33 @@ def test_that_old_steps_are_forgotten() -> None:
     assert profile.medians()[0].grad_time_s == 2.0
 
 
+def test_that_of_two_steps_the_shorter_one_counts() -> None:
+    # What the first steps of a situation cost (compilation, caches) makes them longer, never shorter.
+    profile = StepProfile()
+    for time_s in (60.0, 0.5):
+        profile.record(HERE, grad_time_s=time_s, iter_time_s=time_s)
+    assert profile.medians()[0].iter_time_s == 0.5
+
+
+def test_that_a_situation_measured_long_before_the_latest_weighs_less_but_something() -> None:
+    at = [0.0]
+    profile = StepProfile(now=lambda: at[0])
+    for hours, size in ((0, 1), (100, 2), (112, 3), (124, 4)):
+        at[0] = hours * 3600.0
+        situation = Situation(num_nodes=1, num_gpus=1, atomic_batch_size=size)
+        for _ in range(8):
+            profile.record(situation, grad_time_s=1.0, iter_time_s=1.0)
+    assert [times.weight for times in profile.medians()] == pytest.approx([0.05, 0.25, 0.5, 1.0])
+
+
+def test_that_types_of_gpus_are_kept_apart() -> None:
+    profile = StepProfile()
+    for gpu_type, time_s in (("A100", 1.0), ("T4", 4.0)):
+        situation = Situation(num_nodes=1, num_gpus=2, atomic_batch_size=16, gpu_type=gpu_type)
+        profile.record(situation, grad_time_s=time_s, iter_time_s=time_s)
+    assert [(t.situation.gpu_type, t.grad_time_s) for t in profile.medians()] == [("A100", 1.0), ("T4", 4.0)]
+
+
 def test_that_few_steps_weigh_less() -> None:
     profile = StepProfile()
     profile.record(HERE, grad_time_s=1.0, iter_time_s=1.0)
@@ -56,9 +83,11 @@ def test_that_the_number_of_situations_is_bounded_and_the_latest_stay() -> None:
 
 def test_that_a_restored_profile_equals_the_saved_one() -> None:
     profile, other = StepProfile(), StepProfile()
-    profile.record(HERE, grad_time_s=0.25, iter_time_s=0.5)
+    profile.record(HERE, grad_time_s=0.25, iter_time_s=0.5, data_time_s=0.125)
     profile.record(
-        Situation(num_nodes=2, num_gpus=5, atomic_batch_size=3), grad_time_s=0.125, iter_time_s=1.0
+        Situation(num_nodes=2, num_gpus=5, atomic_batch_size=3, gpu_type="T4"),
+        grad_time_s=0.125,
+        iter_time_s=1.0,
     )
     other.load_state_dict(profile.state_dict())
     assert other.medians() == profile.medians()

@@ -93,3 +93,14 @@ def test_that_a_confirmation_is_not_kept_waiting_by_a_fit(telemetry: Telemetry) 
     assert (report.phase, report.checkpoint) == (RunPhase.WAITING, confirmation)
     assert report.model is not None
     assert report.model.throughput is None
+
+
+def test_that_a_job_which_waits_for_data_is_told_so_once(
+    telemetry: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    for data_s in (0.01, 0.15, 0.15):
+        telemetry.measured(num_examples=32, duration_s=0.2, data_s=data_s)
+        telemetry.compose(sequence=1, checkpoint=None)
+    told = [record.message for record in caplog.records if "waiting for data" in record.message]
+    assert len(told) == 1
+    assert told[0].startswith("75 %")

@@ -108,3 +108,64 @@ def test_that_the_batch_shrinks_only_when_the_high_end_of_the_noise_calls_for_it
 def test_that_noise_which_excludes_nothing_changes_nothing(tuner: Tuner) -> None:
     for batch in (PRESENT, LARGE):
         assert tuner.propose(training(noise(0.0, 600.0, None), batch=batch)) == batch
+
+
+def measured_on(*types: tuple[str, float, tuple[int, ...]]) -> StepProfile:
+    """Return what GPUs of each type took: passes of `grad` seconds per 16 examples, 50 ms to synchronise."""
+    profile = StepProfile()
+    for gpu_type, grad, sizes in types:
+        for num_gpus in sizes:
+            for atomic in (16, 32):
+                situation = Situation(
+                    num_nodes=1, num_gpus=num_gpus, atomic_batch_size=atomic, gpu_type=gpu_type
+                )
+                pass_s = grad * atomic / 16
+                for _ in range(8):
+                    profile.record(
+                        situation, grad_time_s=pass_s, iter_time_s=pass_s + (0.05 if num_gpus > 1 else 0.0)
+                    )
+    return profile
+
+
+def predicted_step_s(tuner: Tuner) -> float:
+    prediction = tuner.predict(training())
+    assert prediction is not None
+    return 64 / prediction.throughput
+
+
+def test_that_the_times_of_another_type_of_gpu_do_not_mix_with_this_ones() -> None:
+    here = Configuration(num_nodes=1, num_gpus=2)
+    profile = measured_on(("slow", 0.4, (1, 2, 4)), ("fast", 0.1, (1, 2, 4)))
+    for gpu_type, step_s in (("slow", 0.85), ("fast", 0.25)):
+        tuner = Tuner(here, profile, gpu_type=gpu_type)
+        tuner.refit()
+        assert predicted_step_s(tuner) == pytest.approx(step_s, rel=0.05)
+
+
+def test_that_what_only_another_type_has_seen_is_scaled_to_this_one() -> None:
+    profile = measured_on(("slow", 0.4, (1, 2, 4)), ("fast", 0.1, (1,)))
+    tuner = Tuner(Configuration(num_nodes=1, num_gpus=2), profile, gpu_type="fast")
+    tuner.refit()
+    # Without the other's it would be taken for free to synchronise: 0.2 s.
+    assert predicted_step_s(tuner) == pytest.approx(0.25, rel=0.05)
+
+
+def test_that_a_type_without_measurements_leaves_the_model_as_it_was(tuner: Tuner) -> None:
+    other = Tuner(Configuration(num_nodes=1, num_gpus=2), measured_on(("slow", 0.4, (1, 2))), gpu_type="fast")
+    other.load_state_dict(tuner.state_dict())
+    other.refit()
+    assert other.predict(training()) == tuner.predict(training())
+
+
+def test_that_an_equation_nobody_has_leaves_the_papers(
+    tuner: Tuner, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Tuner(
+        Configuration(num_nodes=1, num_gpus=2),
+        measured_on(("slow", 0.1, (2,))),
+        gpu_type="slow",
+        equation="x",
+    )
+    other.refit()
+    assert other.predict(training()) is not None
+    assert "no throughput equation called 'x'" in caplog.text

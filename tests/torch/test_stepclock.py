@@ -32,7 +32,7 @@ class Hands:
     def __init__(self) -> None:
         self.at = 0.0
         self.known = True
-        self.clock = StepClock(lambda: Stamp(self.at, self.known))
+        self.clock = StepClock(lambda: Stamp(self.at, self.known), monotonic=lambda: self.at)
 
     def step(self, *ends: float, local_end: float | None, sync_end: float | None = None, **more: Any) -> None:
         for end in ends:
@@ -74,6 +74,23 @@ def test_that_the_time_between_steps_belongs_to_the_next_one(hands: Hands) -> No
     hands.step(3.0, local_end=2.9)
     hands.step(7.0, local_end=6.9)
     assert [step.iter_time_s for step in hands.clock.measured()] == [1.0, 4.0]
+
+
+def test_that_waiting_for_batches_is_measured_apart_and_stays_in_the_step(hands: Hands) -> None:
+    # Second 2 to 5 waiting, one more for the pass; 6 to 6.5 waiting, half a second for the next.
+    hands.at = 5.0
+    hands.clock.batch_ready()
+    hands.at = 6.0
+    hands.clock.pass_done()
+    hands.at = 6.5
+    hands.clock.batch_ready()
+    hands.step(7.0, local_end=6.9)
+    (step,) = hands.clock.measured()
+    assert (step.data_s, step.total_s) == (3.5, 5.0)
+    assert step.grad_time_s == pytest.approx(2.5)
+    hands.clock.batch_ready()
+    hands.step(8.0, local_end=7.9)
+    assert [step.data_s for step in hands.clock.measured()] == [0.0]
 
 
 def test_that_an_interruption_belongs_to_no_step(hands: Hands) -> None:
