@@ -5,7 +5,16 @@ from pollux_slurm.torch.data import AdaptiveDataLoader
 from pollux_slurm.torch.epoch import current_epoch, finished_epochs, remaining_epochs_until
 from pollux_slurm.torch.memory import memory_guard
 from pollux_slurm.torch.parallel import AdaptiveDataParallel
-from pollux_slurm.torch.scaling import AdaScale, LinearScale, NoScale, ScalingRule, SqrtScale
+from pollux_slurm.torch.scaling import (
+    AdamScale,
+    AdaScale,
+    LEGWScale,
+    LinearScale,
+    NoScale,
+    ScalingMoment,
+    ScalingRule,
+    SqrtScale,
+)
 from pollux_slurm.torch.session import init_process_group
 from pollux_slurm.torch.state import State
 from pollux_slurm.torch.stopping import TrainingStopped
@@ -13,10 +22,13 @@ from pollux_slurm.torch.stopping import TrainingStopped
 __all__ = [
     "Accumulator",
     "AdaScale",
+    "AdamScale",
     "AdaptiveDataLoader",
     "AdaptiveDataParallel",
+    "LEGWScale",
     "LinearScale",
     "NoScale",
+    "ScalingMoment",
     "ScalingRule",
     "SqrtScale",
     "State",

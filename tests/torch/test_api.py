@@ -18,10 +18,13 @@ def test_that_the_public_names_are_exactly_these() -> None:
     assert set(pt.__all__) == {
         "Accumulator",
         "AdaScale",
+        "AdamScale",
         "AdaptiveDataLoader",
         "AdaptiveDataParallel",
+        "LEGWScale",
         "LinearScale",
         "NoScale",
+        "ScalingMoment",
         "ScalingRule",
         "SqrtScale",
         "State",
