@@ -1,6 +1,6 @@
 """Problem in, allocation out: pure functions of numpy and scipy."""
 
-from pollux_slurm.policy.decide import SOLVERS, decide
+from pollux_slurm.policy.decide import SOLVERS, decide, score
 from pollux_slurm.policy.scores import OBJECTIVES
 
-__all__ = ["OBJECTIVES", "SOLVERS", "decide"]
+__all__ = ["OBJECTIVES", "SOLVERS", "decide", "score"]

@@ -1,6 +1,6 @@
 """Prices of what jobs share, and what no allocation can exceed: the Lagrangian dual of the budgets.
 
-Legend: J jobs, C columns, R resources (the GPUs of each type, the GPUs of each limit, the moves of a round).
+Legend: J jobs, C columns, R resources: S that all share (`Market`), each limit's GPUs, the moves of a round.
 For prices λ ≥ 0, every job takes the option with the most value less the price of all that it uses. With B
 the budgets,
 
@@ -8,8 +8,10 @@ the budgets,
 
 is at least the value of any allocation within the budgets, placed or not; the least L over λ is the bound. L
 is convex and piecewise linear, and its slope is B less what is taken. Over one price, the crossing of the
-tangents at both ends of the interval finds the least exactly. Over several, all prices move at once, each by
-a step that grows while its sign stays and shrinks when it turns; what is found is a bound wherever it stops.
+tangents at both ends of the interval finds the least exactly. Over several, GPU types replace each other,
+so that demand jumps from one to the next at small changes; L is smoothed (every job spreads over its options
+with probability ∝ exp(reduced value/τ)) and its least found by Newton steps for ever smaller temperatures τ.
+What is found is a bound wherever it stops.
 """
 
 from __future__ import annotations
@@ -21,14 +23,17 @@ import numpy.typing as npt
 
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.options import Option
+from pollux_slurm.policy.placement import Cluster
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 _CROSSINGS = 80
-_JOINT_STEPS = 40
-_SWEEPS = 2
+_ROUNDING = 1e-14
+# Temperatures of the smoothed dual, as parts of the highest price, and Newton steps at each.
+_HEATS = (1.0, 0.3, 0.1, 0.03)
+_NEWTON_STEPS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,44 +49,47 @@ class Dual:
 
 
 class Market:
-    """Jobs that buy at given prices. `usable` (J, C) may narrow what is offered."""
+    """Jobs that buy at given prices. `usable` (J, C) may narrow what is offered.
 
-    def __init__(self, menu: Menu, capacity: IntArray, usable: BoolArray | None = None) -> None:
+    Of each GPU type there are three resources or more: GPUs; places for jobs over several nodes, one a
+    node; and for each m, with every share of k GPUs on a node counting ⌊k/m⌋, ⌊g/m⌋ of a node of g GPUs. The
+    last hold for whatever is placed, as ⌊a/m⌋ + ⌊b/m⌋ ≤ ⌊(a + b)/m⌋: three GPUs and two do not share four.
+    """
+
+    def __init__(self, menu: Menu, cluster: Cluster, usable: BoolArray | None = None) -> None:
         tables, count = menu.tables, menu.num_jobs
-        kinds = len(tables.kinds)
-        self._menu = menu
-        self._kinds = kinds
-        self._kind = tables.kind
-        self._gpus = tables.num_gpus.astype(np.float64)
         self._value = menu.value if usable is None else np.where(usable, menu.value, -np.inf)
         self._stay_value = menu.stay_value
-        self._stay_gpus = menu.stay_gpus[:count].astype(np.float64)
-        self._held = self._stay_gpus.sum(axis=1)
-        groups = menu.group_budget.size
+        self._gpus = tables.num_gpus.astype(np.float64)
+        self._use, use_of_all, shared = _uses(menu, cluster)
+        self._stay_use = use_of_all[:count]
+        self._held = menu.stay_gpus[:count].sum(axis=1).astype(np.float64)
+        self._num_shared = len(shared)
         self._members = menu.members[:count].astype(np.float64)
         moves = [] if menu.max_moves is None else [menu.max_moves]
         self._has_moves = bool(moves)
         self._running = menu.moves.astype(np.float64)
-        self.budget = np.array([*capacity, *menu.group_budget, *moves], dtype=np.float64)
         # What stands outside the objective holds its part of everything.
-        outside = menu.stay_gpus[count:].astype(np.float64)
-        self.budget[:kinds] -= outside.sum(axis=0)
-        if groups:
-            self.budget[kinds : kinds + groups] -= menu.members[count:].T @ outside.sum(axis=1)
+        outside = menu.stay_gpus[count:].sum(axis=1)
+        limits = menu.group_budget - outside @ menu.members[count:]
+        self.budget = np.array(
+            [*(shared - use_of_all[count:].sum(axis=0)), *limits, *moves], dtype=np.float64
+        )
         self._rows = np.arange(count)
 
     def _offers(self, prices: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
-        kinds, count = self._kinds, len(self._rows)
-        groups = self._members.shape[1]
-        own = self._members @ prices[kinds : kinds + groups] if groups else None
-        stay = self._stay_value - self._stay_gpus @ prices[:kinds]
-        if own is not None:
-            stay -= own * self._held
+        """Return value − λ·use of staying and of the best new column, and that column, each (J,)."""
+        shared, groups = self._num_shared, self._members.shape[1]
+        stay = self._stay_value - self._stay_use @ prices[:shared]
         if not self._value.shape[1]:
+            count = len(self._rows)
             return stay, np.full(count, -np.inf), np.zeros(count, dtype=np.int64)
-        reduced = self._value - prices[self._kind] * self._gpus
-        if own is not None and own.any():
-            reduced -= own[:, None] * self._gpus
+        reduced = self._value - self._use @ prices[:shared]
+        if groups:
+            own = self._members @ prices[shared : shared + groups]
+            stay -= own * self._held
+            if own.any():
+                reduced -= own[:, None] * self._gpus
         pick = reduced.argmax(axis=1)
         best = reduced[self._rows, pick]
         if self._has_moves:
@@ -90,81 +98,149 @@ class Market:
 
     def buy(self, prices: FloatArray) -> tuple[float, FloatArray, IntArray]:
         """Return L(λ), what is taken of each resource, and each job's column."""
-        kinds = self._kinds
-        groups = self._members.shape[1]
+        shared, groups = self._num_shared, self._members.shape[1]
         stay, best, pick = self._offers(prices)
         new = best > stay
         total = float(np.where(new, best, stay).sum() + prices @ self.budget)
-        gpus = np.where(new, self._gpus[pick] if len(self._gpus) else 0.0, 0.0)
         taken = np.empty(len(prices))
-        held = self._stay_gpus[~new].sum(axis=0)
-        kind = self._kind[pick] if len(self._kind) else pick
-        taken[:kinds] = np.bincount(kind, weights=gpus, minlength=kinds) + held
+        taken[:shared] = self._stay_use[~new].sum(axis=0) + self._use[pick[new]].sum(axis=0)
         if groups:
-            taken[kinds : kinds + groups] = (gpus + np.where(new, 0.0, self._held)) @ self._members
+            gpus = self._held.copy()
+            gpus[new] = self._gpus[pick[new]]
+            taken[shared : shared + groups] = gpus @ self._members
         if self._has_moves:
             taken[-1] = self._running[new].sum()
         return total, taken, np.where(new, pick, -1)
 
-    def regrets(self, prices: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
-        """Return the most of value − λ·use for each job, what it is for staying, and the best new column."""
-        stay, best, pick = self._offers(prices)
-        return np.maximum(stay, best), stay, pick
+    def smooth(self, prices: FloatArray, temperature: float) -> tuple[float, FloatArray, FloatArray]:
+        """Return the smoothed L, its slope (R,) and its curvature (R, R)."""
+        shared, groups = self._num_shared, self._members.shape[1]
+        stay = self._stay_value - self._stay_use @ prices[:shared]
+        reduced = self._value - self._use @ prices[:shared]
+        if groups:
+            own = self._members @ prices[shared : shared + groups]
+            stay = stay - own * self._held
+            reduced -= own[:, None] * self._gpus
+        if self._has_moves:
+            reduced -= (prices[-1] * self._running)[:, None]
+        most = np.maximum(reduced.max(axis=1, initial=-np.inf), stay)
+        reduced -= most[:, None]
+        reduced /= temperature
+        part = np.exp(reduced, out=reduced)
+        stays = np.exp((stay - most) / temperature)
+        whole = part.sum(axis=1) + stays
+        part /= whole[:, None]
+        stays /= whole
+        total = float((most + temperature * np.log(whole)).sum() + prices @ self.budget)
+
+        # E[use] of each job, and Σ E[use·useᵀ] over all of them.
+        mean = np.zeros((len(whole), len(prices)))
+        held = stays[:, None] * self._stay_use
+        new = part @ self._use
+        mean[:, :shared] = new + held
+        moment = np.zeros((len(prices), len(prices)))
+        moment[:shared, :shared] = (self._use * part.sum(axis=0)[:, None]).T @ self._use
+        moment[:shared, :shared] += held.T @ self._stay_use
+        if groups:
+            here = slice(shared, shared + groups)
+            gpus, squared = part @ self._gpus, part @ self._gpus**2
+            mean[:, here] = (gpus + stays * self._held)[:, None] * self._members
+            both = part @ (self._use * self._gpus[:, None]) + held * self._held[:, None]
+            moment[:shared, here] = both.T @ self._members
+            moment[here, :shared] = moment[:shared, here].T
+            weighted = self._members * (squared + stays * self._held**2)[:, None]
+            moment[here, here] = weighted.T @ self._members
+        if self._has_moves:
+            mean[:, -1] = (1.0 - stays) * self._running
+            moment[-1, -1] = mean[:, -1].sum()
+            moment[:shared, -1] = moment[-1, :shared] = self._running @ new
+            if groups:
+                moment[here, -1] = moment[-1, here] = (self._running * gpus) @ self._members
+        slope = self.budget - mean.sum(axis=0)
+        return total, slope, (moment - mean.T @ mean) / temperature
+
+    def regrets(self, prices: FloatArray) -> FloatArray:
+        """Return the most of value − λ·use for each job."""
+        stay, best, _ = self._offers(prices)
+        return np.maximum(stay, best)
 
     def reduced(self, prices: FloatArray, job: int) -> FloatArray:
         """Return value − λ·use of every column of a job, staying last."""
-        kinds = self._kinds
-        own = float(self._members[job] @ prices[kinds : kinds + self._members.shape[1]])
-        new = self._value[job] - (prices[self._kind] + own) * self._gpus
+        new = self._value[job] - self._use @ prices[: self._num_shared] - self._own(prices, job) * self._gpus
         if self._has_moves:
             new = new - prices[-1] * self._running[job]
-        stay = self._stay_value[job] - self._stay_gpus[job] @ prices[:kinds] - own * self._held[job]
-        return np.append(new, stay)
+        return np.append(new, self._stay_value[job] - self._stay_price(prices, job))
 
     def price_of(self, prices: FloatArray, job: int, option: Option) -> float:
         """Return λ·use of one option of a job."""
-        kinds = self._kinds
-        groups = self._members.shape[1]
-        own = float(self._members[job] @ prices[kinds : kinds + groups]) if groups else 0.0
-        if option.stays:
-            return float(self._stay_gpus[job] @ prices[:kinds]) + own * float(self._held[job])
+        if option.column < 0:
+            return self._stay_price(prices, job)
         moving = float(prices[-1]) if self._has_moves and self._running[job] else 0.0
-        return (float(prices[option.kind]) + own) * option.num_gpus + moving
+        shared = float(self._use[option.column] @ prices[: self._num_shared])
+        return shared + self._own(prices, job) * option.num_gpus + moving
+
+    def _stay_price(self, prices: FloatArray, job: int) -> float:
+        shared = float(self._stay_use[job] @ prices[: self._num_shared])
+        return shared + self._own(prices, job) * float(self._held[job])
+
+    def _own(self, prices: FloatArray, job: int) -> float:
+        groups = self._members.shape[1]
+        return float(self._members[job] @ prices[self._num_shared :][:groups]) if groups else 0.0
 
 
-def solve_dual(menu: Menu, capacity: IntArray, usable: BoolArray | None = None) -> Dual:
-    """Return the prices, the bound and the choices for one option per job within `capacity` (T,) GPUs.
+def _uses(menu: Menu, cluster: Cluster) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return what each column (C, S) and what each job's holdings (J, S) take, and what there is (S,)."""
+    tables = menu.tables
+    kinds = len(tables.kinds)
+    size = cluster.capacity[:, 0]
+    widest = int(size.max(initial=0))
+    # For nodes of four, m = 2 says it all; larger ones have more ways to be filled badly.
+    divisors = [m for m in (2, 3, 4, 5, 8) if m == 2 or 2 * m <= widest]
+    on_kind = tables.kind[:, None] == np.arange(kinds)
+    several = np.where(tables.num_nodes > 1, tables.num_nodes, 0)
+    columns = [tables.num_gpus[:, None] * on_kind, several[:, None] * on_kind]
+    share = tables.per_node  # 0 where it is free to choose: then nothing is said
+    columns += [((share // m) * tables.num_nodes)[:, None] * on_kind for m in divisors]
+
+    held = np.zeros((len(menu.everyone), 2 + len(divisors), kinds))
+    spans = np.zeros(len(size), dtype=np.int64)
+    for row, job in enumerate(menu.everyone):
+        for name, gpus in job.current.gpus_by_node:
+            node = cluster.index[name]
+            wide = job.current.num_nodes > 1
+            spans[node] += wide
+            held[row, :, cluster.kind[node]] += (gpus, wide, *(gpus // m for m in divisors))
+
+    def by_kind(amount: IntArray) -> FloatArray:
+        return np.bincount(cluster.kind, weights=amount, minlength=kinds).astype(np.float64)
+
+    # Jobs over several nodes that share one already may go on doing so.
+    there = [by_kind(size), by_kind(np.maximum(spans, size > 0)), *(by_kind(size // m) for m in divisors)]
+    use = np.concatenate(columns, axis=1).astype(np.float64)
+    return use, held.reshape(len(held), use.shape[1]), np.concatenate(there)
+
+
+def solve_dual(menu: Menu, cluster: Cluster, usable: BoolArray | None = None) -> Dual:
+    """Return the prices, the bound and the choices for one option per job within what is shared.
 
     Where even the smallest options need more than there is, the bound is that of the last prices tried.
     """
-    market = Market(menu, capacity, usable)
-    kinds = len(capacity)
+    market = Market(menu, cluster, usable)
     search = _Search(market)
-    search.at(np.zeros(len(market.budget)))
+    nothing = np.zeros(len(market.budget))
+    search.at(nothing)
     if not search.short.any():
         return search.best
     finite = menu.value[np.isfinite(menu.value)]
-    ends = [*finite.tolist()] if finite.size < 2 else [float(finite.min()), float(finite.max())]
+    ends = [float(finite.min()), float(finite.max())] if finite.size else []
     ends += menu.stay_value.tolist()
-    highest = max(ends, default=1.0) - min(ends, default=0.0) + 1.0
-    every_kind = np.zeros(len(market.budget))
-    every_kind[:kinds] = 1.0
-    search.along(np.zeros(len(market.budget)), every_kind, highest)
-    if len(market.budget) == 1:
-        return search.best
-    search.jointly(_JOINT_STEPS)
-    if menu.value.size <= _SMALL:
-        for _ in range(_SWEEPS):
-            for resource in range(len(market.budget)):
-                direction = np.zeros(len(market.budget))
-                direction[resource] = 1.0
-                rest = search.best.prices * (1.0 - direction)
-                search.along(rest, direction, highest)
+    every_kind = nothing.copy()
+    every_kind[: len(menu.tables.kinds)] = 1.0
+    search.along(nothing, every_kind, max(ends) - min(ends) + 1.0)
+    search.at(search.best.prices)
+    if search.short.any():
+        search.jointly()
     return search.best
-
-
-# Up to this many jobs × columns, each price is also searched by itself.
-_SMALL = 50_000
 
 
 class _Search:
@@ -177,8 +253,10 @@ class _Search:
 
     def at(self, prices: FloatArray) -> tuple[float, FloatArray]:
         total, taken, choice = self._market.buy(prices)
-        if total < self.best.bound:
-            self.best = Dual(prices=prices, bound=total, choice=choice)
+        # Sums of large terms that cancel are only so exact; the bound is to hold all the same.
+        bound = total + _ROUNDING * float(prices @ np.abs(self._market.budget))
+        if bound < self.best.bound:
+            self.best = Dual(prices=prices, bound=bound, choice=choice)
         slope = self._market.budget - taken
         self.short = slope < 0
         return total, slope
@@ -217,20 +295,38 @@ class _Search:
             else:
                 high, high_total, high_slope = middle, total, along
 
-    def jointly(self, steps: int) -> None:
-        """Move all prices at once by steps of their own."""
+    def jointly(self) -> None:
+        """Move all prices at once: Newton steps on the smoothed dual, ever less smooth."""
+        market = self._market
         prices = self.best.prices.copy()
-        floor = max(float(prices.max()), 1e-12) * 1e-3
-        step = np.full(len(prices), 0.3)
-        last = np.zeros(len(prices))
-        for _ in range(steps):
-            _, slope = self.at(prices)
-            sign = -np.sign(slope)
-            sign[(prices == 0) & (slope > 0)] = 0.0
-            step = np.where(sign * last < 0, step * 0.5, np.minimum(step * 1.2, 0.7))
-            last = sign
-            if not sign.any() or step.max() < 1e-5:
-                return
-            base = np.where((prices == 0) & (sign > 0), floor, prices)
-            prices = base * np.exp(sign * step)
-            prices[prices < floor * 1e-3] = 0.0
+        unit = max(float(prices.max()), 1e-300)
+        for heat in _HEATS:
+            temperature = heat * unit
+            total, slope, curve = market.smooth(prices, temperature)
+            for _ in range(_NEWTON_STEPS):
+                step = _newton_step(prices, slope, curve, unit)
+                size, found = 1.0, None
+                while size > 1e-2:
+                    tried = np.maximum(prices + size * step, 0.0)
+                    found = market.smooth(tried, temperature)
+                    if found[0] <= total:
+                        break
+                    size, found = size / 3, None
+                if found is None:
+                    break
+                won, (total, slope, curve) = total - found[0], found
+                prices = tried
+                if won <= 1e-5 * abs(total - float(prices @ market.budget)) * heat:
+                    break
+            self.at(prices)
+
+
+def _newton_step(prices: FloatArray, slope: FloatArray, curve: FloatArray, unit: float) -> FloatArray:
+    """Return the step to the least of the local parabola, along the prices that are free to move."""
+    free = (prices > 0) | (slope < 0)
+    step = np.zeros(len(prices))
+    if free.any():
+        ridge = np.diag(np.maximum(np.diag(curve)[free] * 1e-6, 1e-12))
+        step[free] = -np.linalg.solve(curve[np.ix_(free, free)] + ridge, slope[free])
+    # No price more than doubles or so at once.
+    return np.clip(step, -prices - unit, prices + unit)

@@ -20,16 +20,30 @@ from pollux_slurm.policy.local_search import above
 from pollux_slurm.policy.options import JobOptions, Option
 from pollux_slurm.policy.placement import Placed, State
 
+# Ways to spread one uneven allocation that are looked at, possible or not.
+_SPLITS = 60
+
 
 class Branch:
-    """One search from `state`, whose movable jobs are taken out and put in place again."""
+    """One search from `state`, whose movable jobs, or `only` some, are taken out and put in place again.
 
-    def __init__(self, state: State, jobs: Sequence[JobOptions], *, price: float, max_steps: int) -> None:
+    Jobs whose shares are free to choose get some of their possible shares only: nothing is proved then.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        jobs: Sequence[JobOptions],
+        *,
+        price: float,
+        max_steps: int,
+        only: Sequence[int] | None = None,
+    ) -> None:
         self._state = state
         self._jobs = jobs
         self._price = price
         self._steps_left = max_steps
-        movable = [index for index, job in enumerate(jobs) if job.movable]
+        movable = [index for index, job in enumerate(jobs) if job.movable] if only is None else only
         # Those with most at stake first: a wrong choice of theirs is cut early.
         self._order = sorted(movable, key=lambda i: (-_spread(jobs[i].options), i))
         reduced = [max(o.value - price * o.num_gpus for o in jobs[i].options) for i in self._order]
@@ -87,6 +101,9 @@ class Branch:
             for nodes in alike.values():
                 yield Placed(option, ((nodes[0], option.per_node),))
             return
+        if option.is_uneven:
+            yield from self._uneven_places(index, option, list(alike.values()))
+            return
         classes = [min(len(nodes), option.num_nodes) for nodes in alike.values()]
         for counts in itertools.product(*(range(most + 1) for most in classes)):
             if sum(counts) != option.num_nodes:
@@ -95,6 +112,17 @@ class Branch:
                 node for count, nodes in zip(counts, alike.values(), strict=True) for node in nodes[:count]
             ]
             yield Placed(option, tuple((node, option.per_node) for node in sorted(chosen)))
+
+    def _uneven_places(self, index: int, option: Option, alike: list[list[int]]) -> Iterator[Placed]:
+        """Yield an option on as few nodes as hold it, or one more, each filled in turn."""
+        classes = [range(min(len(nodes), option.num_nodes + 1) + 1) for nodes in alike]
+        for counts in itertools.islice(itertools.product(*classes), _SPLITS):
+            if not option.num_nodes <= sum(counts) <= option.num_nodes + 1:
+                continue
+            chosen = [node for count, nodes in zip(counts, alike, strict=True) for node in nodes[:count]]
+            placed = self._state.fit(index, option, chosen)
+            if placed is not None and len(placed.gpus) == len(chosen):
+                yield placed
 
     def _signature(self, depth: int, node: int) -> tuple[object, ...]:
         state = self._state

@@ -76,9 +76,18 @@ class Constructor:
                 return
             self._offer(self._prices * part)
 
+    def regretful(self) -> list[int]:
+        """Return the jobs that would rather have something else at the prices, the unhappiest first."""
+        state, menu = self._state, self._menu
+        wanted = self._market.regrets(self._prices)
+        now = [self._reduced(job, _placed(state, job), self._prices) for job in range(menu.num_jobs)]
+        regret = wanted - np.array(now)
+        order = np.flatnonzero((regret > 1e-9 * np.maximum(np.abs(wanted), 1.0)) & ~menu.settled)
+        return list(order[np.argsort(-regret[order], kind="stable")].tolist())
+
     def _offer(self, prices: FloatArray) -> None:
         state, menu = self._state, self._menu
-        wanted, _, _ = self._market.regrets(prices)
+        wanted = self._market.regrets(prices)
         value = np.array([_placed(state, job).option.value for job in range(menu.num_jobs)])
         reduced = np.array([self._reduced(job, _placed(state, job), prices) for job in range(menu.num_jobs)])
         gain = wanted - reduced
@@ -95,7 +104,7 @@ class Constructor:
             state.put(job, found or before)
 
     def best_fit(self, job: int, prices: FloatArray, *, least: float = -np.inf) -> Placed | None:
-        """Return the option of a taken-out job that fits and has the most value less price, None if none does.
+        """Return the option of a taken-out job that fits and has most value less price, None if none does.
 
         Only options worth more than `least` count.
         """

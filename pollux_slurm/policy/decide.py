@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.goodput import TableCache
-from pollux_slurm.model import Decision, Problem, ProblemJob
+from pollux_slurm.model import Allocation, Decision, Problem, ProblemJob
 from pollux_slurm.policy.admission import check_problem, find_exclusions, frozen
 from pollux_slurm.policy.explain import explain, keep
 from pollux_slurm.policy.menu import Menu
@@ -71,7 +71,7 @@ def decide(
     def stop() -> bool:
         return time_limit_s is not None and clock() - began > time_limit_s
 
-    solution = SOLVERS[solver](cluster, menu, stop=stop)
+    solution = SOLVERS[solver](cluster, menu, seed=problem.seed, stop=stop)
     solve_time = clock()
 
     state, scores = solution.state, menu.scores
@@ -102,6 +102,23 @@ def decide(
         ),
         timed_out=solution.timed_out,
     )
+
+
+def score(problem: Problem, allocations: Mapping[str, Allocation]) -> float:
+    """Return the fitness of any allocation on the scale of the problem's objective, feasible or not.
+
+    A job that is not named counts as having nothing; jobs that cannot be scheduled are left out. Raises
+    `InvalidProblemError` if the problem contradicts itself.
+    """
+    check_problem(problem)
+    reasons = find_exclusions(problem)
+    jobs = [job for job in problem.jobs if job.job_id not in reasons]
+    menu = build_menu(problem, jobs)
+    penalised = []
+    for row, job in enumerate(jobs):
+        given = allocations.get(job.job_id, Allocation())
+        penalised.append(menu.penalised(row, given))
+    return menu.scores.fitness(penalised)
 
 
 def build_menu(problem: Problem, jobs: list[ProblemJob], cache: TableCache | None = None) -> Menu:

@@ -116,29 +116,57 @@ class LocalSearch:
     def _displace(self, index: int, option: Option, nodes: tuple[int, ...]) -> bool:
         """Put `option` of a job on `nodes`, whoever is there; keep the result only if the sum grew."""
         state = self.state
-        taken = {index: state.take(index)}
-        before = taken[index].option.value
+        own = state.take(index)
         found = state.fit(index, option, nodes)
-        if found is None:
-            in_the_way = {other for node in nodes for other in state.members[node]}
-            in_the_way.update(state.rivals(index, option))
-            victims = [other for other in in_the_way if self._jobs[other].movable]
-            for other in sorted(victims, key=lambda other: (self._cost(other), other)):
-                taken[other] = state.take(other)
-                before += taken[other].option.value
-                found = state.fit(index, option, nodes)
-                if found is not None:
-                    break
         if found is not None:
-            state.put(index, found)
-            others = [other for other in taken if other != index]
-            for order in (others, others[::-1])[: max(len(others), 1)]:
-                if self._settle(order, above(before) - option.value):
+            return self._keep_or_undo(index, found, {index: own})
+        in_the_way = {other for node in nodes for other in state.members[node]}
+        in_the_way.update(state.rivals(index, option))
+        victims = [other for other in in_the_way if self._jobs[other].movable]
+        victims.sort(key=lambda other: (self._cost(other), other))
+        taken = {index: own}
+        for position, other in enumerate(victims):
+            taken[other] = state.take(other)
+            found = state.fit(index, option, nodes)
+            if found is not None:
+                if self._keep_or_undo(index, found, taken):
                     return True
-                for other in order:
-                    if state.placed[other] is not None:
-                        state.take(other)
-            state.take(index)
+                # Any other of them alone may be enough, and mind less than it seemed.
+                rest = victims[1:] if position == 0 else victims[: position + 1]
+                return self._displace_one(index, option, nodes, rest)
+        for other, placed in taken.items():
+            state.put(other, placed)
+        return False
+
+    def _displace_one(
+        self, index: int, option: Option, nodes: tuple[int, ...], victims: Sequence[int]
+    ) -> bool:
+        state = self.state
+        for other in victims:
+            taken = {job: state.take(job) for job in (index, other)}
+            found = state.fit(index, option, nodes)
+            if found is None:
+                for job, placed in taken.items():
+                    state.put(job, placed)
+                continue
+            self.steps_left -= 1
+            if self._keep_or_undo(index, found, taken):
+                return True
+        return False
+
+    def _keep_or_undo(self, index: int, found: Placed, taken: dict[int, Placed]) -> bool:
+        """Put a job at `found` and settle the others that were taken out; undo it all unless the sum grew."""
+        state = self.state
+        before = sum(placed.option.value for placed in taken.values())
+        state.put(index, found)
+        others = [other for other in taken if other != index]
+        for order in (others, others[::-1])[: max(len(others), 1)]:
+            if self._settle(order, above(before) - found.option.value):
+                return True
+            for other in order:
+                if state.placed[other] is not None:
+                    state.take(other)
+        state.take(index)
         for other, placed in taken.items():
             state.put(other, placed)
         return False

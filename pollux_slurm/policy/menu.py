@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.model import Problem, ProblemJob
+from pollux_slurm.model import Allocation, Problem, ProblemJob
 from pollux_slurm.policy.objective import worth
 from pollux_slurm.policy.options import JobOptions, Option
 from pollux_slurm.policy.scores import Scores, remaining_s
@@ -118,6 +118,7 @@ class Menu:
         scores = dataclasses.replace(
             scores,
             **{name: getattr(scores, name)[rows] for name in ("weight", "speedup", "held", "penalty")},
+            units=None if scores.units is None else scores.units[rows],
         )
         return Menu(problem, [self.jobs[row] for row in rows.tolist()], tables, scores, left_out)
 
@@ -150,7 +151,30 @@ class Menu:
             penalty=float(penalty),
             value=float(self.value[job, column]),
             kind=int(tables.kind[column]),
+            column=int(column),
         )
+
+    def penalised(self, job: int, given: Allocation) -> float:
+        """Return f·SPEEDUP of a job in any allocation, offered or not, as the objective sees it."""
+        if given == self.jobs[job].current:
+            return float(self.scores.held[job])
+        column = self.column_of(given) if given else -1
+        if column < 0:
+            penalty = float(self.penalty[job].min(initial=1.0))
+            return penalty * self.scores.unit(job) * self.tables.speedup_of(job, given)
+        penalty = float(self.penalty[job, column if self.penalty.shape[1] > 1 else 0])
+        return penalty * float(self.scores.speedup[job, column])
+
+    def column_of(self, given: Allocation) -> int:
+        """Return the column that an allocation belongs to, place aside; −1 where none is."""
+        tables = self.tables
+        kinds = {tables.kind_of_node[node] for node in given.nodes}
+        if len(kinds) != 1:
+            return -1
+        spread = given.num_nodes > 1
+        found = (tables.kind == kinds.pop()) & (tables.num_gpus == given.num_gpus)
+        found &= (tables.num_nodes > 1) == spread
+        return int(found.argmax()) if found.any() else -1
 
     def options(self, job: int) -> JobOptions:
         """Return all options of a job that no other one beats in every respect, best first."""

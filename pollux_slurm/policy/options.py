@@ -11,8 +11,9 @@ from pollux_slurm.model import Configuration, ProblemJob
 class Option:
     """One thing a job could get: GPUs on new nodes, what it holds now, or nothing (K = 0).
 
-    A new option is `num_gpus` GPUs on nodes of one type, `kind`: `per_node` on each of N nodes, or, where
-    `per_node` is 0, shared out as it comes over at least two. `value` is what it adds to the objective's sum.
+    A new option is column `column` of the menu: `num_gpus` GPUs on nodes of one type, `kind`, `per_node` on
+    each of N nodes, or, where `per_node` is 0, shared out as it comes over at least two. `value` is what it
+    adds to the objective's sum.
     For a waiting job, nothing is worth less than all that other jobs could gain by it, unless the objective
     says otherwise: as many jobs as can be served are, before any gets more.
     """
@@ -25,6 +26,7 @@ class Option:
     value: float
     stays: bool = False
     kind: int = -1
+    column: int = -1
 
     @property
     def configuration(self) -> Configuration:

@@ -105,6 +105,10 @@ class State:
         self._moves_left = len(jobs) + 1 if menu.max_moves is None else menu.max_moves
         self.placed: list[Placed | None] = [None] * len(jobs)
         self.members: list[set[int]] = [set() for _ in cluster.names]
+        self._at_home: list[list[int]] = [[] for _ in cluster.names]
+        for index, home in enumerate(self._home):
+            for node, _ in home:
+                self._at_home[node].append(index)
         for index in range(len(jobs)):
             self.put(index, Placed(menu.option(index, -1), self._home[index]))
 
@@ -253,6 +257,10 @@ class State:
     def home(self, job: int) -> tuple[tuple[int, int], ...]:
         """Return (node index, GPUs) of what a job holds now."""
         return self._home[job]
+
+    def at_home(self, node: int) -> list[int]:
+        """Return the jobs that hold GPUs of a node before the decision."""
+        return self._at_home[node]
 
     def eligible(self, job: int) -> BoolArray:
         return self._eligible[job]

@@ -41,6 +41,11 @@ class Scores:
     held: FloatArray
     penalty: FloatArray
     serves_all: bool
+    units: FloatArray | None = None
+
+    def unit(self, job: int) -> float:
+        """Return SPEEDUP as the objective sees it over SPEEDUP as the tables have it."""
+        return 1.0 if self.units is None else float(self.units[job])
 
     def fitness(self, penalised: Sequence[float]) -> float:
         """Return the mean for what each job gets, as f·SPEEDUP."""
@@ -152,6 +157,7 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
         held=_held(jobs, tables) / unit,
         penalty=penalty,
         serves_all=True,
+        units=1.0 / unit,
     )
 
 

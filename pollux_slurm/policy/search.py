@@ -8,6 +8,7 @@ watchdog (`stop`) only cuts it short.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,8 +18,10 @@ import numpy.typing as npt
 from pollux_slurm.policy.bound import Dual, Market, solve_dual
 from pollux_slurm.policy.branch import Branch
 from pollux_slurm.policy.construct import Constructor
+from pollux_slurm.policy.exchange import Exchange
 from pollux_slurm.policy.local_search import LocalSearch, above
 from pollux_slurm.policy.menu import Menu
+from pollux_slurm.policy.neighbourhood import improve_parts
 from pollux_slurm.policy.options import JobOptions
 from pollux_slurm.policy.placement import Cluster, State
 
@@ -30,8 +33,12 @@ _MIN_STEPS, _STEPS_PER_JOB, _MAX_STEPS = 500, 10, 3000
 # Nodes of the branch-and-bound tree visited at most, and the most jobs for which it is worth a try.
 _BRANCH_STEPS = 10_000
 _BRANCH_JOBS = 8
+# Parts of a placed answer that are solved anew.
+_PARTS = 100
 # With more jobs than this, one start is placed, and the local search ends at a small gap.
 _MANY_JOBS = 100
+# Turns of filling and exchanging, how often a job looks in each, and the gap at which they end early.
+_TURNS, _LOOKS_PER_JOB, _SMALL_GAP = 6, 1, 5e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,30 +75,36 @@ def total_value(state: State, menu: Menu) -> float:
     return sum(placed.option.value for placed in state.placed[: menu.num_jobs] if placed is not None)
 
 
-def solve(cluster: Cluster, menu: Menu, *, stop: Callable[[], bool] = lambda: False) -> Solution:
+def solve(
+    cluster: Cluster, menu: Menu, *, seed: int = 0, stop: Callable[[], bool] = lambda: False
+) -> Solution:
     """Return the best placed state found; never worth less than what the jobs hold."""
-    capacity = np.bincount(
-        cluster.kind, weights=cluster.capacity[:, 0], minlength=len(menu.tables.kinds)
-    ).astype(np.int64)
-    dual = solve_dual(menu, capacity)
+    dual = solve_dual(menu, cluster)
     num_movable = int((~menu.settled).sum())
     best: State | None = None
     best_value = 0.0
     timed_out = False
-    price = float(dual.prices[: len(capacity)].max(initial=0.0))
+    price = float(dual.prices[: len(menu.tables.kinds)].max(initial=0.0))
     jobs = Lazy(menu)
-    for state in _starts(cluster, menu, capacity, dual):
-        if best is None or not timed_out:
-            if num_movable <= _MANY_JOBS:
-                steps = min(_MIN_STEPS + _STEPS_PER_JOB * num_movable, _MAX_STEPS)
-                search = LocalSearch(state, jobs, price=price, max_steps=steps, stop=stop)
-                search.climb()
-                timed_out |= search.stopped
-            value = total_value(state, menu)
-            if best is None or value > above(best_value):
-                best, best_value = state, value
+    market = Market(menu, cluster)
+    rng = random.Random(seed)
+    enough = dual.bound - (_SMALL_GAP * abs(dual.bound) if num_movable > _BRANCH_JOBS else 0.0)
+    for state in _starts(cluster, menu, dual):
+        if num_movable <= _MANY_JOBS and total_value(state, menu) < enough and not timed_out:
+            steps = min(_MIN_STEPS + _STEPS_PER_JOB * num_movable, _MAX_STEPS)
+            search = LocalSearch(state, jobs, price=price, max_steps=steps, stop=stop)
+            search.climb()
+            timed_out |= search.stopped
+            if num_movable > _BRANCH_JOBS and not timed_out:
+                constructor = Constructor(state, menu, market, dual.prices)
+                timed_out |= improve_parts(
+                    state, jobs, constructor, price=price, max_parts=_PARTS, rng=rng, stop=stop
+                )
+        value = total_value(state, menu)
+        if best is None or value > above(best_value):
+            best, best_value = state, value
         timed_out |= stop()
-        if above(best_value) >= dual.bound:
+        if above(best_value) >= enough:
             break
     assert best is not None
     solution = Solution(state=best, value=best_value, bound=dual.bound, dual=dual, timed_out=timed_out)
@@ -104,11 +117,11 @@ def solve(cluster: Cluster, menu: Menu, *, stop: Callable[[], bool] = lambda: Fa
     return solution
 
 
-def _starts(cluster: Cluster, menu: Menu, capacity: npt.NDArray[np.int64], dual: Dual) -> Iterator[State]:
+def _starts(cluster: Cluster, menu: Menu, dual: Dual) -> Iterator[State]:
     """Return the states to start from, what the jobs hold first."""
     num_movable = int((~menu.settled).sum())
     many = num_movable > _MANY_JOBS
-    if not many:
+    if num_movable <= _BRANCH_JOBS:
         yield State(cluster, menu)
     tables = menu.tables
     widest = int(cluster.capacity[:, 0].max(initial=0))
@@ -117,10 +130,10 @@ def _starts(cluster: Cluster, menu: Menu, capacity: npt.NDArray[np.int64], dual:
         (share > 0) & (widest % np.maximum(share, 1) == 0),
         (gpus & (gpus - 1) == 0) | (share == widest),
     )
-    market = Market(menu, capacity)
+    market = Market(menu, cluster)
     tried: list[npt.NDArray[np.int64]] = []
     for usable in (None, *narrow)[: 1 if many else 3]:
-        found = dual if usable is None else solve_dual(menu, capacity, usable)
+        found = dual if usable is None else solve_dual(menu, cluster, usable)
         if any((found.choice == other).all() for other in tried):
             continue
         tried.append(found.choice)
@@ -128,16 +141,31 @@ def _starts(cluster: Cluster, menu: Menu, capacity: npt.NDArray[np.int64], dual:
         constructor = Constructor(state, menu, market, dual.prices)
         complete = constructor.build(found.choice)
         if complete:
-            constructor.fill()
+            _refine(state, menu, constructor, dual)
             yield state
     if many and not complete:
         yield State(cluster, menu)
     if not many:
+        if num_movable > _BRANCH_JOBS:
+            yield State(cluster, menu)
         state = State(cluster, menu)
         constructor = Constructor(state, menu, market, dual.prices)
         if constructor.build(_smallest(menu)):
-            constructor.fill()
+            _refine(state, menu, constructor, dual)
             yield state
+
+
+def _refine(state: State, menu: Menu, constructor: Constructor, dual: Dual) -> None:
+    """Fill what is idle and exchange, in turns, until the gap is small or nothing helps."""
+    exchange = None
+    for _ in range(_TURNS):
+        constructor.fill()
+        value = total_value(state, menu)
+        if dual.bound - value <= _SMALL_GAP * abs(dual.bound):
+            return
+        exchange = Exchange(state, menu)
+        if not exchange.run(constructor.regretful(), _LOOKS_PER_JOB * menu.num_jobs):
+            return
 
 
 def _smallest(menu: Menu) -> npt.NDArray[np.int64]:

@@ -27,7 +27,7 @@ def test_that_it_finds_and_proves_the_best_answer(rng: random.Random, num_jobs: 
     options = menu.all_options()
     cluster = Cluster(small.nodes, small.jobs, menu.tables.kind_of_node)
     state = State(cluster, menu)
-    dual = solve_dual(menu, cluster.capacity[:, :1].sum(axis=0))
+    dual = solve_dual(menu, cluster)
 
     assert Branch(state, options, price=float(dual.prices[0]), max_steps=10**6).run()
 

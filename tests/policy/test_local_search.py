@@ -17,7 +17,7 @@ def climbed(cluster: tuple[NodeCapacity, ...], *jobs: ProblemJob, max_steps: int
     options = menu.all_options()
     places = Cluster(small.nodes, small.jobs, menu.tables.kind_of_node)
     state = State(places, menu)
-    dual = solve_dual(menu, places.capacity[:, :1].sum(axis=0))
+    dual = solve_dual(menu, places)
     LocalSearch(state, options, price=float(dual.prices[0]), max_steps=max_steps).climb()
     return {
         one.job_id: str(places.allocation_of(placed))

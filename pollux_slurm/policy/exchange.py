@@ -1,0 +1,133 @@
+"""Let one job in where another shrinks, for as long as the two together gain. Made for thousands of jobs.
+
+For every node and number of GPUs there stands what it costs to free that many by shrinking the one job there
+that minds least. A job that regrets its place then looks for the node where its gain less that cost is
+greatest. Legend: J jobs, n nodes, k GPUs on one node.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.policy.local_search import above
+from pollux_slurm.policy.menu import Menu
+from pollux_slurm.policy.placement import Placed, State
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+class Exchange:
+    """Improves one state; the sum of values grows with every step."""
+
+    def __init__(self, state: State, menu: Menu) -> None:
+        self._state = state
+        self._menu = menu
+        tables = menu.tables
+        self._widest = widest = int(state.cluster.capacity[:, 0].max(initial=0))
+        kinds = len(tables.kinds)
+        # The best value with at most k GPUs on one node of each type, and its column.
+        self._value = np.full((kinds, menu.num_jobs, widest + 1), -np.inf)
+        self._column = np.full((kinds, menu.num_jobs, widest + 1), -1, dtype=np.int64)
+        for column in np.flatnonzero(tables.num_nodes == 1).tolist():
+            kind, gpus = int(tables.kind[column]), int(tables.num_gpus[column])
+            self._value[kind, :, gpus] = menu.value[:, column]
+            self._column[kind, :, gpus] = column
+        for gpus in range(1, widest + 1):
+            worse = self._value[:, :, gpus] <= self._value[:, :, gpus - 1]
+            for table in (self._value, self._column):
+                table[:, :, gpus] = np.where(worse, table[:, :, gpus - 1], table[:, :, gpus])
+        self._nodes = [np.flatnonzero(state.cluster.kind == kind) for kind in range(kinds)]
+        self._counts = np.arange(1, widest + 1)
+        num_nodes = len(state.cluster.names)
+        self._cost = np.full((num_nodes, widest + 1), np.inf)
+        self._victim = np.full((num_nodes, widest + 1), -1, dtype=np.int64)
+        for node in range(num_nodes):
+            self._survey(node)
+
+    def run(self, jobs: list[int], max_steps: int) -> int:
+        """Let these jobs look, in this order; return how many found something."""
+        found = 0
+        for job in jobs[:max_steps]:
+            found += self._look(job)
+        return found
+
+    def _survey(self, node: int) -> None:
+        """Find anew what it costs to free each number of GPUs of a node."""
+        state = self._state
+        self._cost[node] = np.inf
+        self._victim[node] = -1
+        self._cost[node, 0] = 0.0
+        if not state.cluster.open[node]:
+            return
+        kind = int(state.cluster.kind[node])
+        for job in sorted(state.members[node]):
+            if job >= self._menu.num_jobs or self._menu.settled[job] or not state.eligible(job)[node]:
+                continue
+            placed = state.placed[job]
+            assert placed is not None
+            if len(placed.gpus) != 1:
+                continue
+            held, now = placed.option.num_gpus, placed.option.value
+            for freed in range(1, held):
+                cost = now - self._value[kind, job, held - freed]
+                if cost < self._cost[node, freed]:
+                    self._cost[node, freed] = cost
+                    self._victim[node, freed] = job
+
+    def _look(self, job: int) -> bool:
+        state = self._state
+        placed = state.placed[job]
+        assert placed is not None
+        now = placed.option.value
+        own = placed.gpus[0] if len(placed.gpus) == 1 else None
+        best, target = above(now) - now, None
+        for kind, nodes in enumerate(self._nodes):
+            values = self._value[kind, job, 1:]
+            wanted = self._counts[values > now + best]
+            if not len(wanted) or not len(nodes):
+                continue
+            free = state.free[nodes, 0]
+            if own is not None and state.cluster.kind[own[0]] == kind:
+                free = free + np.where(nodes == own[0], own[1], 0)
+            missing = np.maximum(wanted[:, None] - free, 0)
+            cost = self._cost[nodes, np.minimum(missing, self._widest)]
+            cost = np.where(state.usable(job, kind)[nodes], cost, np.inf)
+            pick = cost.argmin(axis=1)
+            gain = self._value[kind, job, wanted] - now - cost[np.arange(len(wanted)), pick]
+            first = int(gain.argmax())
+            if gain[first] > best:
+                best = float(gain[first])
+                target = (kind, int(wanted[first]), int(nodes[pick[first]]), int(missing[first, pick[first]]))
+        return target is not None and self._apply(job, placed, *target)
+
+    def _apply(self, job: int, placed: Placed, kind: int, wanted: int, node: int, missing: int) -> bool:
+        """Move a job to a node on which another one shrinks; put everything back where that does not fit."""
+        state, menu = self._state, self._menu
+        victim = int(self._victim[node, missing]) if missing else -1
+        if victim == job:
+            return False
+        state.take(job)
+        before = None
+        if victim >= 0:
+            before = state.take(victim)
+            column = int(self._column[kind, victim, before.option.num_gpus - missing])
+            smaller = menu.option(victim, column)
+            settled = state.fit(victim, smaller, [node])
+            if settled is None:
+                state.put(victim, before)
+                state.put(job, placed)
+                return False
+            state.put(victim, settled)
+        found = state.fit(job, menu.option(job, int(self._column[kind, job, wanted])), [node])
+        if found is None:
+            if before is not None:
+                state.take(victim)
+                state.put(victim, before)
+            state.put(job, placed)
+            return False
+        state.put(job, found)
+        for touched in {node, *(one for one, _ in placed.gpus)}:
+            self._survey(touched)
+        return True

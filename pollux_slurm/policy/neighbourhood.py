@@ -1,0 +1,72 @@
+"""Solve small parts of a placed answer exactly: a few jobs that stand in each other's way, then others.
+
+The jobs that regret most lead. With each, some that share a node with it, now or where they are at home, are
+taken out and put back in the best way by branch and bound. The sum only grows. Which jobs go together is
+drawn from a seeded generator, and work is bounded by counting.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from pollux_slurm.policy.branch import Branch
+from pollux_slurm.policy.construct import Constructor
+from pollux_slurm.policy.options import JobOptions
+from pollux_slurm.policy.placement import State
+
+# Jobs decided together, at most, and nodes of each tree.
+_TOGETHER = 4
+_TREE_STEPS = 100
+
+
+def improve_parts(
+    state: State,
+    jobs: Sequence[JobOptions],
+    constructor: Constructor,
+    *,
+    price: float,
+    max_parts: int,
+    rng: random.Random,
+    stop: Callable[[], bool],
+) -> bool:
+    """Improve parts of the state until `max_parts` were tried; True if it was stopped before."""
+    leaders: list[int] = []
+    for _ in range(max_parts):
+        if stop():
+            return True
+        if not leaders:
+            leaders = constructor.regretful()[::-1]
+            if not leaders:
+                return False
+        leader = leaders.pop()
+        part = _part(state, jobs, leader, rng)
+        before = sum(_value(state, job) for job in part)
+        Branch(state, jobs, price=price, max_steps=_TREE_STEPS, only=part).run()
+        if sum(_value(state, job) for job in part) > before:
+            leaders = []
+    return False
+
+
+def _part(state: State, jobs: Sequence[JobOptions], leader: int, rng: random.Random) -> list[int]:
+    """Return a job and some of those that share its nodes, or whose nodes those share."""
+    part = [leader]
+    while len(part) < _TOGETHER:
+        job = rng.choice(part)
+        placed = state.placed[job]
+        nodes = {node for node, _ in (*(placed.gpus if placed else ()), *state.home(job))}
+        if rng.random() < 0.3 or not nodes:
+            nodes = {rng.randrange(len(state.members))}
+        near = {other for node in nodes for other in (*state.members[node], *state.at_home(node))}
+        choice = sorted(other for other in near if jobs[other].movable and other not in part)
+        if choice:
+            part.append(rng.choice(choice))
+        elif rng.random() < 0.2:
+            break
+    return part
+
+
+def _value(state: State, job: int) -> float:
+    placed = state.placed[job]
+    assert placed is not None
+    return placed.option.value
