@@ -2,7 +2,13 @@
 
 from pollux_slurm.torch.accumulator import Accumulator
 from pollux_slurm.torch.data import AdaptiveDataLoader
-from pollux_slurm.torch.epoch import current_epoch, finished_epochs, remaining_epochs_until
+from pollux_slurm.torch.epoch import (
+    checkpoint_point,
+    current_dataloader,
+    current_epoch,
+    finished_epochs,
+    remaining_epochs_until,
+)
 from pollux_slurm.torch.memory import memory_guard
 from pollux_slurm.torch.parallel import AdaptiveDataParallel
 from pollux_slurm.torch.scaling import (
@@ -33,6 +39,8 @@ __all__ = [
     "SqrtScale",
     "State",
     "TrainingStopped",
+    "checkpoint_point",
+    "current_dataloader",
     "current_epoch",
     "finished_epochs",
     "init_process_group",

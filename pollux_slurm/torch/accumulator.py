@@ -29,7 +29,12 @@ class Accumulator(MutableMapping[str, Any]):
         session = current_session()
         self.name = name or session.next_name("accumulator")
         self._totals: dict[str, Any] = {}
+        # What this replica has added in adaptive loops; and outside, within `_outside_epoch`: a restart
+        # in that epoch runs the code there again, so it is in no checkpoint before the epoch has ended or a
+        # synchronized block has shown it.
         self._local: dict[str, Any] = {}
+        self._outside: dict[str, Any] = {}
+        self._outside_epoch = -1
         self._is_open = False
         # For the epoch `_epoch`: what each synchronized block saw on entry.
         self._epoch = -1
@@ -42,10 +47,12 @@ class Accumulator(MutableMapping[str, Any]):
     def add(self, key: str, value: Any) -> None:
         """Add to the sum of `key`."""
         if self._is_open:
-            self._totals[key] = self._totals[key] + value if key in self._totals else value
+            _add(self._totals, key, value)
         elif not current_session().is_padding:
             value = value.detach().clone() if isinstance(value, torch.Tensor) else value
-            self._local[key] = self._local[key] + value if key in self._local else value
+            self._settle()
+            in_loop = current_session().current_loader is not None
+            _add(self._local if in_loop else self._outside, key, value)
 
     def update(self, *others: Any, **values: Any) -> None:
         """Add every value of a mapping, or, inside of `synchronized()`, set them as a dict does."""
@@ -70,7 +77,10 @@ class Accumulator(MutableMapping[str, Any]):
         is_replayed = index < len(self._seen)
         if is_replayed:
             now, self._totals = self._totals, copy.deepcopy(self._seen[index])
+            # Added again by code that ran before the block then, too.
+            self._outside = {}
         else:
+            self._settle(everything=True)
             self.sync()
             self._seen.append(copy.deepcopy(self._totals))
         self._is_open = True
@@ -122,10 +132,19 @@ class Accumulator(MutableMapping[str, Any]):
 
     def sync(self) -> None:
         """Move what each replica has added into the totals of all."""
+        self._settle()
         for part in current_session().control.gather(self._local):
             for key, value in part.items():
-                self._totals[key] = self._totals[key] + value if key in self._totals else value
+                _add(self._totals, key, value)
         self._local = {}
+
+    def _settle(self, *, everything: bool = False) -> None:
+        """Keep what was added outside of loops, once no restart can run its code again."""
+        epoch = current_session().epoch_key
+        if everything or epoch != self._outside_epoch:
+            for key, value in self._outside.items():
+                _add(self._local, key, value)
+            self._outside, self._outside_epoch = {}, epoch
 
     def state_dict(self) -> Mapping[str, Any]:
         return {"totals": self._totals, "epoch": self._epoch, "seen": self._seen}
@@ -133,6 +152,10 @@ class Accumulator(MutableMapping[str, Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._totals, self._epoch, self._seen = state["totals"], state["epoch"], state["seen"]
         self._num_entered = 0
+
+
+def _add(sums: dict[str, Any], key: str, value: Any) -> None:
+    sums[key] = sums[key] + value if key in sums else value
 
 
 class _Sum:

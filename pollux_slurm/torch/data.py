@@ -16,6 +16,7 @@ from pollux_slurm.torch.current import current_session
 from pollux_slurm.torch.feeds import MapFeed, Steps, StreamFeed, check_options
 from pollux_slurm.torch.order import Order, UserOrder, derived_seed, shuffled
 from pollux_slurm.torch.position import Loop, Position
+from pollux_slurm.torch.tensorboard import ScalarWriter, write_scalars
 from pollux_slurm.torch.workers import ShieldedWorker
 
 
@@ -168,6 +169,15 @@ class AdaptiveDataLoader:
     def is_padding(self) -> bool:
         """True while this replica's batch is a stand-in that belongs to no example of its own."""
         return self._plan is not None and self._plan.is_padding
+
+    def to_tensorboard(self, writer: ScalarWriter, global_step: int, tag_prefix: str = "") -> None:
+        """Write the batch in use to a TensorBoard writer (or another with its `add_scalar`)."""
+        scalars = {
+            "Total_Batch_Size": self.current_batch_size,
+            "Local_Batch_Size": self.current_local_bsz,
+            "Accumulation_Steps": self.accumulation_steps,
+        }
+        write_scalars(writer, scalars, global_step, tag_prefix)
 
     def __len__(self) -> int:
         """Return how many batches an epoch has for each replica at the present batch size.

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from pollux_slurm.torch.current import current_session
+
+if TYPE_CHECKING:
+    from pollux_slurm.torch.data import AdaptiveDataLoader
 
 
 def remaining_epochs_until(num_epochs: int) -> Iterator[int]:
@@ -20,6 +24,22 @@ def remaining_epochs_until(num_epochs: int) -> Iterator[int]:
         yield session.finished_epochs
         session.end_epoch()
     session.finish()
+
+
+def checkpoint_point() -> None:
+    """Let a checkpoint be written here, if one is due: in code between the adaptive loops that takes long.
+
+    Call it in a validation over an ordinary `DataLoader`, after each batch: a checkpoint that the scheduler
+    asks for, or SIGTERM, is then noticed within a batch or two. Each replica must call it equally often.
+    After a restart such code runs anew, from the end of the adaptive loop before it. Inside of an adaptive
+    loop it does nothing.
+    """
+    current_session().checkpoint_point()
+
+
+def current_dataloader() -> AdaptiveDataLoader | None:
+    """Return the loader of the (outermost) adaptive loop under way, None outside of one."""
+    return current_session().current_loader
 
 
 def current_epoch() -> int | None:

@@ -21,6 +21,7 @@ from pollux_slurm.torch.gradients import GradientReducer
 from pollux_slurm.torch.metric import GradientMetric
 from pollux_slurm.torch.noise import NoiseEstimator, parts_of_consecutive
 from pollux_slurm.torch.scaling import ScalingMoment, ScalingRule, default_rule, gain
+from pollux_slurm.torch.tensorboard import ScalarWriter, write_scalars
 from pollux_slurm.torch.timing import HostCopy, cuda_instant, host_instant
 
 
@@ -53,7 +54,8 @@ class AdaptiveDataParallel(DistributedDataParallel):
         metric = GradientMetric(optimizer)
         self._pollux = Adaptation(
             name=name or session.next_name("model"),
-            model=model,
+            # Of a compiled model the one that was compiled: its weights have the same names either way.
+            model=getattr(model, "_orig_mod", model),
             optimizer=optimizer,
             lr_scheduler=lr_scheduler,
             mp_scaler=mp_scaler,
@@ -74,6 +76,18 @@ class AdaptiveDataParallel(DistributedDataParallel):
     def gain(self) -> float:
         """How many steps at the initial batch size the present step is worth (1 at that size)."""
         return self._pollux.gain
+
+    def to_tensorboard(self, writer: ScalarWriter, global_step: int, tag_prefix: str = "") -> None:
+        """Write what was measured to a TensorBoard writer (or another with its `add_scalar`)."""
+        statistics = self.statistics
+        scalars = {
+            "Gradient_Norm_Sqr": None if statistics is None else statistics.sqr,
+            "Gradient_Variance": None if statistics is None else statistics.var,
+            "Gain": self.gain,
+            "Learning_Rate_Factor": self._pollux.last_factor,
+            "Progress": current_session().progress,
+        }
+        write_scalars(writer, scalars, global_step, tag_prefix)
 
     @property
     def statistics(self) -> GradientStatistics | None:
@@ -151,6 +165,7 @@ class Adaptation:
         self._unmeasured = 0
         self.has_stepped = False
         self.last_gain = 1.0
+        self.last_factor = 1.0
         self._patch(optimizer, "step", self._step)
         self._patch(optimizer, "zero_grad", self._zero_grad)
         if lr_scheduler is not None:
@@ -317,6 +332,7 @@ class Adaptation:
             self._scale = self._mp_scaler.scale(torch.ones((), device=next(self._model.parameters()).device))
         self.last_gain = self.gain
         factors = self._factors()
+        self.last_factor = factors[0]
         self._metric.stepped()
         if all(factor == 1.0 for factor in factors):
             return original(*args, **kwargs)

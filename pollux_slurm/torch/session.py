@@ -177,9 +177,19 @@ class Session:
         return self._progress.finished_epochs
 
     @property
+    def progress(self) -> float:
+        """How far training has come, in scale-invariant iterations, earlier runs included."""
+        return self._progress.progress
+
+    @property
     def epoch_key(self) -> int:
         """The epoch that positions and orders belong to; −1 outside of `remaining_epochs_until`."""
         return -1 if self._progress.epoch is None else self._progress.epoch
+
+    @property
+    def current_loader(self) -> AdaptiveDataLoader | None:
+        """The loader of the outermost loop under way."""
+        return self._loops[0] if self._loops else None
 
     @property
     def is_padding(self) -> bool:
@@ -355,6 +365,11 @@ class Session:
         """Remember what was under way when a loop was left: by a break, or by an error on its way up."""
         if loader.size_under_way is not None:
             self._left = loader, loader.size_under_way, time.monotonic()
+
+    def checkpoint_point(self) -> None:
+        """Let the ranks agree between two loops, where code that takes long asks for it."""
+        if not self._loops:
+            self._boundary.cross((), proposal=None, wait=False)
 
     def note_failure(self, error: BaseException) -> None:
         """Remember, for the job's next start, a local batch that did not fit into memory."""

@@ -82,6 +82,45 @@ def test_that_a_replayed_block_sees_what_it_saw_the_first_time(tmp_path: Path) -
         assert run(stop_at=None) == [("training", 10.0), ("evaluation", 21.0)]
 
 
+def test_that_what_is_added_between_loops_counts_once_however_often_its_code_runs(tmp_path: Path) -> None:
+    def run(stop_in: str | None) -> list[dict[str, float]]:
+        told = []
+        training = pt.AdaptiveDataLoader(Numbers(4), batch_size=2)
+        evaluation = pt.AdaptiveDataLoader(Numbers(4), batch_size=2)
+        sums = pt.Accumulator()
+        for epoch in pt.remaining_epochs_until(2):
+            for inputs, _ in training:
+                sums["trained"] += inputs.sum().item()
+            sums["between"] += 1
+            for batch in range(3):
+                sums["validated"] += batch
+                if epoch == 1 and stop_in == "validation" and batch == 1:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                pt.checkpoint_point()
+            for inputs, _ in evaluation:
+                sums["evaluated"] += inputs.sum().item()
+                if epoch == 1 and stop_in == "evaluation":
+                    os.kill(os.getpid(), signal.SIGTERM)
+            if epoch == 1:
+                with sums.synchronized():
+                    told.append(dict(sums))
+                sums["after"] += 1
+                if stop_in == "end":
+                    os.kill(os.getpid(), signal.SIGTERM)
+                pt.checkpoint_point()
+                with sums.synchronized():
+                    told.append(dict(sums))
+        return told
+
+    first = {"trained": 20.0, "between": 2, "validated": 6, "evaluated": 20.0}
+    for stop_in in ("validation", "evaluation", "end"):
+        directory = tmp_path / stop_in
+        with joined(directory), pytest.raises(pt.TrainingStopped):
+            run(stop_in)
+        with joined(directory):
+            assert run(None) == [first, first | {"after": 1}]
+
+
 class Count(pt.State):
     """A state of plain data; its part for this process is brought in by `sync`."""
 

@@ -29,6 +29,8 @@ def test_that_the_public_names_are_exactly_these() -> None:
         "SqrtScale",
         "State",
         "TrainingStopped",
+        "checkpoint_point",
+        "current_dataloader",
         "current_epoch",
         "finished_epochs",
         "init_process_group",
