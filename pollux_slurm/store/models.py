@@ -11,6 +11,7 @@ from pollux_slurm.model import BatchLimits, GoodputModel, GradientStatistics, Th
 from pollux_slurm.store.schema import ModelVersionRow
 
 _LIMITS = tuple(field.name for field in dataclasses.fields(BatchLimits))
+_INTERVAL = ("noise_low", "noise_high")
 _THETA = tuple(field.name for field in dataclasses.fields(ThroughputParameters))
 
 
@@ -21,6 +22,7 @@ def model_columns(model: GoodputModel) -> dict[str, Any]:
         **{name: getattr(model.limits, name) for name in _LIMITS},
         "grad_sqr": model.statistics.sqr if model.statistics else None,
         "grad_var": model.statistics.var if model.statistics else None,
+        **{name: getattr(model.statistics, name) if model.statistics else None for name in _INTERVAL},
         **{name: getattr(theta, name) if theta else None for name in _THETA},
         "max_gpus_seen": model.max_gpus_seen,
         "max_nodes_seen": model.max_nodes_seen,
@@ -29,7 +31,8 @@ def model_columns(model: GoodputModel) -> dict[str, Any]:
 
 def select_models() -> Select[Any]:
     """Select what `model_of_row` reads, and the job."""
-    names = ("job_id", *_LIMITS, "grad_sqr", "grad_var", *_THETA, "max_gpus_seen", "max_nodes_seen")
+    seen = ("max_gpus_seen", "max_nodes_seen")
+    names = ("job_id", *_LIMITS, "grad_sqr", "grad_var", *_INTERVAL, *_THETA, *seen)
     return select(*(getattr(ModelVersionRow, name) for name in names))
 
 
@@ -40,7 +43,9 @@ def model_of_row(row: Row[Any]) -> GoodputModel:
         limits=BatchLimits(**{name: values[name] for name in _LIMITS}),
         statistics=None
         if values["grad_sqr"] is None
-        else GradientStatistics(sqr=values["grad_sqr"], var=values["grad_var"]),
+        else GradientStatistics(
+            sqr=values["grad_sqr"], var=values["grad_var"], **{name: values[name] for name in _INTERVAL}
+        ),
         throughput=None
         if values["alpha_g"] is None
         else ThroughputParameters(**{name: values[name] for name in _THETA}),

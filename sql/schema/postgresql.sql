@@ -1,4 +1,4 @@
--- Schema 0001 of a pollux store on postgresql. Generated: pollux db schema postgresql
+-- Schema 0002 of a pollux store on postgresql. Generated: pollux db schema postgresql
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 CREATE TABLE leases (
@@ -183,6 +183,8 @@ CREATE TABLE model_versions (
     gamma DOUBLE PRECISION,
     max_gpus_seen INTEGER NOT NULL,
     max_nodes_seen INTEGER NOT NULL,
+    noise_low DOUBLE PRECISION,
+    noise_high DOUBLE PRECISION,
     CONSTRAINT pk_model_versions PRIMARY KEY (id),
     CONSTRAINT ck_model_versions_initial_batch_size CHECK (initial_batch_size >= 1),
     CONSTRAINT ck_model_versions_max_batch_size CHECK (max_batch_size >= initial_batch_size),
@@ -218,6 +220,8 @@ COMMENT ON COLUMN model_versions.beta_l IS 'The same per replica above two, seco
 COMMENT ON COLUMN model_versions.gamma IS 'Overlap of computation and synchronisation, 1 (none) to 10.';
 COMMENT ON COLUMN model_versions.max_gpus_seen IS 'Most GPUs the job says it has run on.';
 COMMENT ON COLUMN model_versions.max_nodes_seen IS 'Most nodes the job says it has run on.';
+COMMENT ON COLUMN model_versions.noise_low IS 'Low end of the noise scale''s interval, examples; null where none was told.';
+COMMENT ON COLUMN model_versions.noise_high IS 'Its high end, examples; null where nothing is excluded upwards.';
 
 CREATE TABLE reallocations (
     id BIGSERIAL NOT NULL,

@@ -1,4 +1,4 @@
--- Schema 0001 of a pollux store on sqlite. Generated: pollux db schema sqlite
+-- Schema 0002 of a pollux store on sqlite. Generated: pollux db schema sqlite
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 -- leases: Who may act: one daemon at a time.
@@ -185,6 +185,8 @@ CREATE INDEX ix_decisions_job_id_round_id ON decisions (job_id, round_id);
 --   gamma: Overlap of computation and synchronisation, 1 (none) to 10.
 --   max_gpus_seen: Most GPUs the job says it has run on.
 --   max_nodes_seen: Most nodes the job says it has run on.
+--   noise_low: Low end of the noise scale's interval, examples; null where none was told.
+--   noise_high: Its high end, examples; null where nothing is excluded upwards.
 
 CREATE TABLE model_versions (
     id INTEGER NOT NULL,
@@ -206,6 +208,8 @@ CREATE TABLE model_versions (
     gamma DOUBLE,
     max_gpus_seen INTEGER NOT NULL,
     max_nodes_seen INTEGER NOT NULL,
+    noise_low DOUBLE,
+    noise_high DOUBLE,
     CONSTRAINT pk_model_versions PRIMARY KEY (id),
     CONSTRAINT ck_model_versions_initial_batch_size CHECK (initial_batch_size >= 1),
     CONSTRAINT ck_model_versions_max_batch_size CHECK (max_batch_size >= initial_batch_size),

@@ -42,7 +42,7 @@ THETA = ThroughputParameters(
 )
 MODEL = GoodputModel(
     limits=BatchLimits(initial_batch_size=128, max_batch_size=1024, max_atomic=256, accumulation=True),
-    statistics=GradientStatistics(sqr=0.5, var=3.0),
+    statistics=GradientStatistics(sqr=0.5, var=3.0, noise_low=500.0, noise_high=1000.0),
     throughput=THETA,
     max_gpus_seen=2,
     max_nodes_seen=1,

@@ -105,6 +105,16 @@ def test_that_a_hostile_number_is_refused_by_name(field: str, value: Any) -> Non
             {"model": dataclasses.replace(MODEL, statistics=GradientStatistics(sqr=math.inf, var=1.0))},
             "statistics.sqr",
         ),
+        *(
+            ({"model": dataclasses.replace(MODEL, statistics=statistics)}, named)
+            for statistics, named in (
+                (GradientStatistics(sqr=1.0, var=1.0, noise_low=math.nan), "noise_low"),
+                (GradientStatistics(sqr=1.0, var=1.0, noise_low=-1.0), "noise_low"),
+                (GradientStatistics(sqr=1.0, var=1.0, noise_low=5.0, noise_high=math.inf), "noise_high"),
+                (GradientStatistics(sqr=1.0, var=1.0, noise_low=5.0, noise_high=4.0), "noise_high"),
+                (GradientStatistics(sqr=1.0, var=1.0, noise_high=4.0), "noise_high"),
+            )
+        ),
         (
             {"model": dataclasses.replace(MODEL, limits=BatchLimits(initial_batch_size=10**12))},
             "initial_batch_size",
@@ -174,7 +184,8 @@ models = st.none() | st.builds(
         max_atomic=anything,
         accumulation=anything,
     ),
-    statistics=st.none() | st.builds(GradientStatistics, sqr=anything, var=anything),
+    statistics=st.none()
+    | st.builds(GradientStatistics, sqr=anything, var=anything, noise_low=anything, noise_high=anything),
     throughput=st.none() | st.just(THETA) | thetas,
     max_gpus_seen=anything,
     max_nodes_seen=anything,

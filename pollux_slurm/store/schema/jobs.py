@@ -196,6 +196,12 @@ class ModelVersionRow(Base):
     )
     max_gpus_seen: Mapped[int] = mapped_column(Integer, comment="Most GPUs the job says it has run on.")
     max_nodes_seen: Mapped[int] = mapped_column(Integer, comment="Most nodes the job says it has run on.")
+    noise_low: Mapped[float | None] = mapped_column(
+        Double, comment="Low end of the noise scale's interval, examples; null where none was told."
+    )
+    noise_high: Mapped[float | None] = mapped_column(
+        Double, comment="Its high end, examples; null where nothing is excluded upwards."
+    )
 
 
 class SampleRow(Base):
