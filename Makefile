@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench-agent clean packages
+.PHONY: demo test lint bench-agent bench-predictions clean packages
 
 demo: $(STAMP) packages
 	$(VENV)/bin/python examples/demo/run.py
@@ -19,6 +19,10 @@ lint: $(STAMP)
 bench-agent: $(STAMP)
 	$(VENV)/bin/python benchmarks/agent.py --optimizer sgd
 	$(VENV)/bin/python benchmarks/agent.py --optimizer adam
+
+# How well the throughput model predicts the published traces; POLLUX_TRACES names their folder.
+bench-predictions: $(STAMP)
+	$(VENV)/bin/python -m benchmarks.predictions
 
 packages:
 	@.ci/packages

@@ -1,0 +1,88 @@
+"""How well the throughput model predicts the published measurements of the Pollux artifact.
+
+For each application: θ is fitted to the rows of a random half of its measured placements (fixed seed, the
+same as in the tests) and predicts the step times of the other half. Printed is the mean absolute percentage
+error over those rows; over the rows among them whose number of replicas no fitted row had; and, each number
+of replicas left out in turn, over the rows of the one left out. Then the time that a fit of twenty
+configurations takes.
+
+    POLLUX_TRACES=/path/to/traces python -m benchmarks.predictions
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+
+from pollux_slurm.goodput import Observation, fit_throughput, iteration_time_s
+from tests.goodput.traces import APPLICATIONS, by_placement
+
+_SEEDS = range(20)
+
+
+def main() -> None:
+    """Print a line for each application."""
+    print("mean absolute percentage error of predicted step times (rows)")
+    print(f"{'application':<12} {'other half':>14} {'20 halves':>10} {'new K in it':>13} {'each K left':>14}")
+    for application in APPLICATIONS:
+        placements = by_placement(application)
+        error, held, new_error, new = half(placements, seed=0)
+        mean = statistics.fmean(half(placements, seed=seed)[0] for seed in _SEEDS)
+        new_text = f"{100 * new_error:.1f} % ({new})" if new else "none"
+        print(
+            f"{application:<12} {f'{100 * error:.1f} % ({held})':>14} {100 * mean:>8.1f} % {new_text:>13} "
+            f"{100 * each_left_out(placements):>12.1f} %"
+        )
+    rows = [row for placement in by_placement("imagenet").values() for row in placement][:20]
+    fit_throughput(rows)
+    taken = []
+    for _ in range(30):
+        started = time.perf_counter()
+        fit_throughput(rows)
+        taken.append(time.perf_counter() - started)
+    print(f"fit of 20 configurations: median {1e3 * statistics.median(taken):.1f} ms of {len(taken)}")
+
+
+def half(placements: dict[str, list[Observation]], *, seed: int) -> tuple[float, int, float, int]:
+    """Return error and number of held-out rows, and the same of those whose K no fitted row had."""
+    fitted = set(random.Random(seed).sample(sorted(placements), len(placements) // 2))
+    rows = [row for name in sorted(fitted) for row in placements[name]]
+    others = [row for name in placements if name not in fitted for row in placements[name]]
+    known = {row.num_gpus for row in rows}
+    new = [row for row in others if row.num_gpus not in known]
+    return error_of(rows, others), len(others), error_of(rows, new) if new else 0.0, len(new)
+
+
+def each_left_out(placements: dict[str, list[Observation]]) -> float:
+    """Return the error over rows whose number of replicas was left out of the fit, each in turn."""
+    rows = [row for name in sorted(placements) for row in placements[name]]
+    errors: list[float] = []
+    for num_gpus in sorted({row.num_gpus for row in rows}):
+        rest = [row for row in rows if row.num_gpus != num_gpus]
+        errors += errors_of(rest, [row for row in rows if row.num_gpus == num_gpus])
+    return statistics.fmean(errors)
+
+
+def error_of(fitted: Sequence[Observation], others: Sequence[Observation]) -> float:
+    """Return the mean of `errors_of`."""
+    return statistics.fmean(errors_of(fitted, others))
+
+
+def errors_of(fitted: Sequence[Observation], others: Iterable[Observation]) -> list[float]:
+    """Return |predicted/measured − 1| of each of `others` by a model of `fitted`."""
+    theta = fit_throughput(fitted).parameters
+    assert theta is not None
+    return [
+        abs(
+            float(iteration_time_s(theta, row.num_nodes, row.num_gpus, row.atomic_batch_size))
+            / row.iter_time_s
+            - 1
+        )
+        for row in others
+    ]
+
+
+if __name__ == "__main__":
+    main()
