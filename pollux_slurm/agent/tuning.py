@@ -111,25 +111,40 @@ class Tuner:
             if self._equation is None:
                 self._equation = self._find_equation()
             observations = self._observations()
-            result = self._equation.fit(observations, previous=self._values)
-            if result.reason is not None and result.reason != self._last_reason:
-                _LOG.warning("the throughput model was not fitted again: %s", result.reason)
-            self._last_reason = result.reason
+            try:
+                self._fit(self._equation, observations)
+            except Exception as error:
+                # Somebody else's formula must not take reports and checkpoint requests down with it.
+                if self._equation.name == self._papers().name:
+                    raise
+                _LOG.warning("throughput equation %s: %r; the paper's is used", self._name, error)
+                self._equation, self._values = self._papers(), None
+                self._fit(self._equation, observations)
             self._fitted_version = version
-            if result.reason is None and result.values is not None:
-                self._values = result.values
-                self._theta = self._equation.projected(result.values, observations) or self._theta
+
+    def _fit(self, equation: Equation, observations: list[Observation]) -> None:
+        result = equation.fit(observations, previous=self._values)
+        if result.reason is not None and result.reason != self._last_reason:
+            _LOG.warning("the throughput model was not fitted again: %s", result.reason)
+        self._last_reason = result.reason
+        if result.reason is None and result.values is not None:
+            theta = equation.projected(result.values, observations)
+            self._values, self._theta = result.values, theta or self._theta
+
+    def _papers(self) -> Equation:
+        from pollux_slurm.goodput.equations import PolluxEquation
+
+        return PolluxEquation()
 
     def _find_equation(self) -> Equation:
-        from pollux_slurm.goodput.equations import DEFAULT, Equations
+        from pollux_slurm.goodput.equations import Equations
 
-        equations = self._equations or Equations()
         try:
-            equation = equations.get(self._name)
+            equation = (self._equations or Equations()).get(self._name)
         except (PolluxError, ImportError, AttributeError, TypeError) as error:
             # It came from a package that is broken or not there: train on with the paper's.
             _LOG.warning("throughput equation %s: %s; the paper's is used", self._name, error)
-            equation = equations.get(DEFAULT)
+            equation = self._papers()
         if self._values is not None and len(self._values) != len(equation.parameter_names):
             self._values = None
         return equation

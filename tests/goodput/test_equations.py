@@ -196,3 +196,26 @@ def test_that_the_agent_fits_and_reports_the_equation_it_was_given() -> None:
         again = Tuner(here, StepProfile(), equation=name, equations=equations)
         again.load_state_dict(tuner.state_dict())
         assert again.predict(training) == prediction
+
+
+def test_that_an_equation_which_raises_anything_gives_way_to_the_papers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Wrong(Pipeline):
+        name = "wrong"
+
+        def times_s(self, values: Sequence[float], at: Situations) -> tuple[FloatArray, FloatArray]:
+            raise KeyError("stage")
+
+    profile = StepProfile()
+    situation = Situation(num_nodes=1, num_gpus=1, atomic_batch_size=16)
+    profile.record(situation, grad_time_s=0.1, iter_time_s=0.1)
+    equations = Equations()
+    equations.register(Wrong())
+    here = Configuration(num_nodes=1, num_gpus=1)
+    tuner = Tuner(here, profile, equation="wrong", equations=equations)
+    tuner.refit()
+    theta = tuner.model(BatchLimits(initial_batch_size=16), None).throughput
+    assert theta is not None
+    assert float(iteration_time_s(theta, 1, 1, 16)) == pytest.approx(0.1, rel=0.01)
+    assert "throughput equation wrong: KeyError('stage')" in caplog.text
