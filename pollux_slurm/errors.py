@@ -21,7 +21,9 @@ PolluxError
 ├── CheckpointError
 │   ├── DamagedCheckpointError a checkpoint's content does not match its checksum
 │   └── SupersededRunError     a newer run of the same job has taken over its checkpoints
-└── LaunchError                the training processes cannot be started
+├── LaunchError                the training processes cannot be started
+├── TraceError                 a trace or workload file does not tell what is asked of it
+└── SimulationError            an impossible cluster, or a workload that never ends
 
 A message says what happened, to which job, and what to run next. The command line prints it on one line
 and exits with `exit_code`; a traceback is a bug.
@@ -122,3 +124,13 @@ class SupersededRunError(CheckpointError):
 
 class LaunchError(PolluxError):
     """The training processes cannot be started."""
+
+
+class TraceError(PolluxError):
+    """A trace or workload file cannot be read, or does not tell what is asked of it."""
+
+    exit_code = 2
+
+
+class SimulationError(PolluxError):
+    """A simulation was given an impossible cluster, or never ends."""

@@ -1,0 +1,243 @@
+"""What is true of an application in the simulation: step times, gradient statistics and epochs, as measured.
+
+Read from traces in the form that the Pollux artifact published (OSDI 2021): `placements.csv` (step times on
+placements of 1 to 4 nodes), `scalability.csv` (on more), and `validation-B.csv` (one row an epoch of a whole
+run at batch size B).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from scipy.interpolate import LinearNDInterpolator
+
+from pollux_slurm.errors import TraceError
+from pollux_slurm.model import GradientStatistics
+from pollux_slurm.simulator.tables import number, read_rows, whole
+
+FloatArray = npt.NDArray[np.float64]
+# GPUs on each node of an allocation, in the order in which the nodes were given.
+Placement = tuple[int, ...]
+
+# What the artifact fixes of its applications; others train for all epochs of their shortest run.
+_NUM_EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
+_MAX_ATOMIC = {"yolov3": 8}
+# No step time was measured on more nodes.
+_MOST_NODES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Seconds of one optimizer step of a single pass, and the part of them spent synchronising."""
+
+    step_s: float
+    sync_s: float
+
+    @property
+    def pass_s(self) -> float:
+        """Seconds of one accumulation pass."""
+        return self.step_s - self.sync_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Epochs:
+    """A whole run at one batch size, by epoch: cumulative progress and steps, gradient statistics."""
+
+    progress: FloatArray
+    iterations: FloatArray
+    sqr: FloatArray
+    var: FloatArray
+
+
+class Application:
+    """One application's truth. Batch sizes in examples; progress in steps at the initial batch size.
+
+    Raises `TraceError` where it is asked for what was never measured.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        runs: dict[int, _Epochs],
+        measured: dict[Placement, tuple[FloatArray, FloatArray]],
+        interpolated: Callable[[], LinearNDInterpolator],
+        atomic_bounds: tuple[int, int],
+        num_epochs: int,
+    ) -> None:
+        self.name, self.num_epochs = name, num_epochs
+        self.batch_sizes = tuple(sorted(runs))
+        self.min_atomic, self.max_atomic = atomic_bounds
+        self._runs, self._measured = runs, measured
+        self._interpolated = functools.cache(interpolated)
+        self._step_times: dict[tuple[Placement, int], StepTime] = {}
+        self._statistics: dict[tuple[int, int], GradientStatistics] = {}
+        self._ends = np.min([run.progress[:num_epochs] for run in runs.values()], axis=0).tolist()
+
+    @property
+    def initial_batch_size(self) -> int:
+        return self.batch_sizes[0]
+
+    @property
+    def max_batch_size(self) -> int:
+        return self.batch_sizes[-1]
+
+    def step_time(self, placement: Placement, atomic_batch_size: int) -> StepTime:
+        """Return the time of a step with `placement` GPUs per node.
+
+        As measured on the placement, between the batch sizes that were; on others from linear interpolation
+        over (nodes, replicas, local batch size).
+        """
+        key = (placement, atomic_batch_size)
+        found = self._step_times.get(key)
+        if found is None:
+            found = self._step_times[key] = self._find_step_time(placement, atomic_batch_size)
+        return found
+
+    def _find_step_time(self, placement: Placement, atomic_batch_size: int) -> StepTime:
+        normal = min(placement[i:] + placement[:i] for i in range(len(placement)))
+        if normal in self._measured:
+            sizes, times = self._measured[normal]
+            if sizes[0] <= atomic_batch_size <= sizes[-1]:
+                step_s, sync_s = (float(np.interp(atomic_batch_size, sizes, times[:, i])) for i in (0, 1))
+                return StepTime(step_s=step_s, sync_s=sync_s)
+        else:
+            at = (min(len(placement), _MOST_NODES), sum(placement), atomic_batch_size)
+            step_s, sync_s = (float(value) for value in self._interpolated()(at).reshape(2))
+            if np.isfinite(step_s):
+                return StepTime(step_s=step_s, sync_s=sync_s)
+        raise TraceError(
+            f"{self.name}: the traces tell no step time on {'+'.join(map(str, placement))} GPUs with "
+            f"{atomic_batch_size} examples each"
+        )
+
+    def statistics(self, batch_size: int, epoch: int) -> GradientStatistics:
+        """Return the gradient statistics of an epoch at a batch size, linear between those that were run."""
+        key = (batch_size, epoch)
+        found = self._statistics.get(key)
+        if found is None:
+            found = self._statistics[key] = GradientStatistics(
+                sqr=self._between(batch_size, lambda run: run.sqr[epoch]),
+                var=self._between(batch_size, lambda run: run.var[epoch]),
+            )
+        return found
+
+    def iterations(self, batch_size: int, epoch: int) -> float:
+        """Return how many steps a run at a batch size takes to the end of `epoch`, counted from 0."""
+        return self._between(batch_size, lambda run: run.iterations[epoch])
+
+    def _between(self, batch_size: int, value: Callable[[_Epochs], float]) -> float:
+        above = bisect_left(self.batch_sizes, batch_size)
+        if above == len(self.batch_sizes) or batch_size < self.batch_sizes[0]:
+            raise TraceError(f"{self.name}: no run had a batch size around {batch_size}")
+        high = self.batch_sizes[above]
+        if high == batch_size:
+            return float(value(self._runs[high]))
+        low = self.batch_sizes[above - 1]
+        at_low, at_high = value(self._runs[low]), value(self._runs[high])
+        return float(((batch_size - low) * at_high + (high - batch_size) * at_low) / (high - low))
+
+    def epoch_end(self, epoch: int) -> float:
+        """Return the progress at which `epoch`, counted from 0, is over: the least over all runs."""
+        return float(self._ends[epoch])
+
+
+def read_application(folder: Path) -> Application:
+    """Read the traces of one application from its folder. Raises `TraceError`."""
+    runs = _read_runs(folder)
+    rows = read_rows(folder / "placements.csv", ("placement", "local_bsz", "step_time", "sync_time"))
+    measured = _by_placement(folder / "placements.csv", rows)
+    smallest = min(int(sizes[0]) for sizes, _ in measured.values())
+    largest = max(int(sizes[-1]) for sizes, _ in measured.values())
+    name = folder.name
+    shortest = min(len(run.progress) for run in runs.values())
+    num_epochs = _NUM_EPOCHS.get(name, shortest)
+    if num_epochs > shortest:
+        raise TraceError(f"{folder}: {num_epochs} epochs expected, a validation file has only {shortest}")
+    return Application(
+        name,
+        runs=runs,
+        measured=measured,
+        interpolated=functools.partial(_interpolator, folder, measured),
+        atomic_bounds=(smallest, _MAX_ATOMIC.get(name, largest)),
+        num_epochs=num_epochs,
+    )
+
+
+def _read_runs(folder: Path) -> dict[int, _Epochs]:
+    runs = {}
+    columns = ("progress", "iteration", "grad_sqr", "grad_var")
+    for file in sorted(folder.glob("validation-*.csv")):
+        found = re.fullmatch(r"validation-(\d+)\.csv", file.name)
+        if found is None or int(found[1]) < 1:
+            raise TraceError(f"{file}: expected validation-BATCHSIZE.csv")
+        table = np.array(
+            [[number(file, row, column) for column in columns] for row in read_rows(file, columns)]
+        )
+        if not len(table):
+            raise TraceError(f"{file}: no epochs")
+        runs[int(found[1])] = _Epochs(
+            progress=table[:, 0], iterations=table[:, 1], sqr=table[:, 2], var=table[:, 3]
+        )
+    if not runs:
+        raise TraceError(f"{folder}: no validation-BATCHSIZE.csv; expected the traces of one application")
+    return runs
+
+
+def _by_placement(
+    file: Path, rows: Sequence[dict[str, str]]
+) -> dict[Placement, tuple[FloatArray, FloatArray]]:
+    """Return local batch sizes `(n,)`, ascending, and (step, sync) seconds `(n, 2)` of each placement."""
+    found: dict[Placement, list[tuple[int, float, float]]] = {}
+    for row in rows:
+        if not re.fullmatch(r"[1-9]+", row["placement"]):
+            raise TraceError(f"{file}: placement is {row['placement']!r}; expected a digit for each node")
+        placement = tuple(int(digit) for digit in row["placement"])
+        found.setdefault(placement, []).append(
+            (
+                whole(file, row, "local_bsz", low=1),
+                number(file, row, "step_time"),
+                number(file, row, "sync_time"),
+            )
+        )
+    if not found:
+        raise TraceError(f"{file}: no measurements")
+    tables = {}
+    for placement, values in found.items():
+        table = np.array(sorted(values))
+        tables[placement] = (table[:, 0], table[:, 1:])
+    return tables
+
+
+def _interpolator(
+    folder: Path, measured: dict[Placement, tuple[FloatArray, FloatArray]]
+) -> LinearNDInterpolator:
+    """Return (nodes, replicas, local batch size) → (step, sync) seconds.
+
+    The points are the means of the measured placements, in ascending order, then `scalability.csv`: the
+    triangulation of such a grid depends on the order of its points.
+    """
+    groups: dict[tuple[int, int, int], list[FloatArray]] = {}
+    for placement, (sizes, times) in measured.items():
+        for size, pair in zip(sizes, times, strict=True):
+            groups.setdefault((len(placement), sum(placement), int(size)), []).append(pair)
+    points: list[tuple[int, int, int]] = sorted(groups)
+    values = [np.mean(groups[point], axis=0) for point in points]
+    file = folder / "scalability.csv"
+    for row in read_rows(file, ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")):
+        points.append(
+            (
+                whole(file, row, "num_nodes", low=1),
+                whole(file, row, "num_replicas", low=1),
+                whole(file, row, "local_bsz", low=1),
+            )
+        )
+        values.append(np.array([number(file, row, "step_time"), number(file, row, "sync_time")]))
+    return LinearNDInterpolator(np.array(points, dtype=np.float64), np.array(values))

@@ -1,0 +1,76 @@
+"""Optimus (EuroSys 2018) with an oracle and jobs tuned by hand, under the rules of the Pollux artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pollux_slurm.model import BatchChoice
+from pollux_slurm.simulator.cluster import Cluster
+from pollux_slurm.simulator.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.policies.batches import split_batch
+from pollux_slurm.simulator.policies.packing import FreeGpus
+
+
+class OptimusPolicy:
+    """One GPU for each job, then one by one to whom it saves most time; the batch size is the user's.
+
+    The oracle knows the true number of steps left and the true step times.
+    """
+
+    def choose_batch(self, job: SimulatedJob) -> BatchChoice:
+        return split_batch(job.application, job.job.batch_size, job.num_gpus)
+
+    def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
+        left = cluster.num_nodes * cluster.gpus_per_node
+        counts: dict[str, int] = {}
+        gains: dict[str, float] = {}
+        by_name = {job.job.name: job for job in jobs}
+
+        def gain(job: SimulatedJob) -> float:
+            count = counts[job.job.name]
+            if left < 1 or count + 1 > _most_replicas(job):
+                return 0.0
+            return (_step_s(job, count, cluster) - _step_s(job, count + 1, cluster)) * _remaining_steps(job)
+
+        for job in jobs:
+            counts[job.job.name] = min(1, left)
+            left -= counts[job.job.name]
+            gains[job.job.name] = gain(job) if counts[job.job.name] else 0.0
+        while left > 0 and max(gains.values()) > 0:
+            name = max(gains, key=lambda name: gains[name])
+            counts[name] += 1
+            gains[name] = gain(by_name[name])
+            left -= 1
+
+        kept = {job.job.name: job.pieces for job in jobs if job.num_gpus == counts[job.job.name] > 0}
+        free = FreeGpus(cluster, kept.values())
+        for name in sorted(counts, key=lambda name: counts[name]):
+            if counts[name] and name not in kept:
+                kept[name] = free.take(counts[name])
+        return kept
+
+
+def _most_replicas(job: SimulatedJob) -> int:
+    return 1 if job.application.name == "ncf" else job.job.batch_size // job.application.min_atomic
+
+
+def _remaining_steps(job: SimulatedJob) -> float:
+    application, batch_size = job.application, job.job.batch_size
+    last = application.num_epochs - 1
+    if last <= job.epoch:
+        return 1.0
+    return application.iterations(batch_size, last) - application.iterations(batch_size, job.epoch)
+
+
+def _step_s(job: SimulatedJob, num_gpus: int, cluster: Cluster) -> float:
+    """Return the true time of one step on as few nodes as possible, with two passes at least on one GPU."""
+    application = job.application
+    local = -(-job.job.batch_size // num_gpus)
+    passes = -(-local // application.max_atomic)
+    if num_gpus == 1:
+        passes = max(passes, 2)
+    atomic = min(-(-local // passes), application.max_batch_size // (num_gpus * passes))
+    whole, rest = divmod(num_gpus, cluster.gpus_per_node)
+    placement = (cluster.gpus_per_node,) * whole + ((rest,) if rest else ())
+    time = application.step_time(placement, atomic)
+    return time.step_s + time.pass_s * (passes - 1)
