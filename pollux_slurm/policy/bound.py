@@ -125,9 +125,10 @@ class Market:
             reduced -= (prices[-1] * self._running)[:, None]
         most = np.maximum(reduced.max(axis=1, initial=-np.inf), stay)
         reduced -= most[:, None]
-        reduced /= temperature
+        with np.errstate(over="ignore"):  # what is out of the question divides to −inf, and counts nothing
+            reduced /= temperature
+            stays = np.exp((stay - most) / temperature)
         part = np.exp(reduced, out=reduced)
-        stays = np.exp((stay - most) / temperature)
         whole = part.sum(axis=1) + stays
         part /= whole[:, None]
         stays /= whole
@@ -157,7 +158,8 @@ class Market:
             if groups:
                 moment[here, -1] = moment[-1, here] = (self._running * gpus) @ self._members
         slope = self.budget - mean.sum(axis=0)
-        return total, slope, (moment - mean.T @ mean) / temperature
+        with np.errstate(over="ignore"):
+            return total, slope, (moment - mean.T @ mean) / temperature
 
     def regrets(self, prices: FloatArray) -> FloatArray:
         """Return the most of value − λ·use for each job."""
@@ -303,6 +305,8 @@ class _Search:
         for heat in _HEATS:
             temperature = heat * unit
             total, slope, curve = market.smooth(prices, temperature)
+            if not np.isfinite(curve).all():
+                return  # values so far apart that nothing is smooth: the bound stands as it is
             for _ in range(_NEWTON_STEPS):
                 step = _newton_step(prices, slope, curve, unit)
                 size, found = 1.0, None

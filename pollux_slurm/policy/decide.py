@@ -11,6 +11,8 @@ from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, Decision, Problem, ProblemJob
 from pollux_slurm.policy.admission import check_problem, find_exclusions, frozen
 from pollux_slurm.policy.explain import explain, keep
+from pollux_slurm.policy.genetic import solve_genetically
+from pollux_slurm.policy.greedy import solve_greedily
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Cluster
 from pollux_slurm.policy.scores import OBJECTIVES
@@ -19,7 +21,9 @@ from pollux_slurm.policy.tables import build_tables
 
 Solver = Callable[..., Solution]
 
-SOLVERS: Mapping[str, Solver] = MappingProxyType({"exact": solve})
+SOLVERS: Mapping[str, Solver] = MappingProxyType(
+    {"exact": solve, "genetic": solve_genetically, "greedy": solve_greedily}
+)
 
 
 def decide(
@@ -81,8 +85,8 @@ def decide(
     if menu.num_jobs:
         waiting = sum(1 for option in chosen if option.num_gpus == 0)
         # An answer may be better by serving more; of those that serve as many, none is worth more than this.
-        upper_bound = scores.fitness_of_sum(solution.bound + waiting * menu.waiting_cost)
-        upper_bound = max(upper_bound, fitness)
+        total = min(solution.bound + waiting * menu.waiting_cost, menu.most_worth)
+        upper_bound = max(scores.fitness_of_sum(total), fitness)
     decisions = {job.job_id: explain(solution, menu, index) for index, job in enumerate(menu.jobs)}
     originals: Mapping[str, ProblemJob] = {job.job_id: job for job in problem.jobs}
     decisions |= {job_id: keep(originals[job_id]) for job_id in reasons}

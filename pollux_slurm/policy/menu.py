@@ -76,6 +76,8 @@ class Menu:
         self.waits = waits
         best = np.maximum(np.where(self.offered, value, idle[:, None]).max(axis=1, initial=-np.inf), stay)
         best = np.where(waits, np.maximum(best, idle), best)
+        # Were there enough of everything, and everyone served as well as can be.
+        self.most_worth = float(best.sum())
         # A job that waits costs more than all others could gain by it.
         spread = float((best - idle).max(initial=0.0)) if scores.serves_all else 0.0
         self.waiting_cost = 2.0 * (len(jobs) + 1) * spread
@@ -166,15 +168,23 @@ class Menu:
         return penalty * float(self.scores.speedup[job, column])
 
     def column_of(self, given: Allocation) -> int:
-        """Return the column that an allocation belongs to, place aside; −1 where none is."""
+        """Return a column worth as much as an allocation; −1 where none is."""
+        return next(iter(self.columns_of(given, exactly=False)), -1)
+
+    def columns_of(self, given: Allocation, *, exactly: bool = True) -> list[int]:
+        """Return the columns that an allocation belongs to, or, not `exactly`, that are worth as much."""
         tables = self.tables
         kinds = {tables.kind_of_node[node] for node in given.nodes}
         if len(kinds) != 1:
-            return -1
-        spread = given.num_nodes > 1
+            return []
         found = (tables.kind == kinds.pop()) & (tables.num_gpus == given.num_gpus)
-        found &= (tables.num_nodes > 1) == spread
-        return int(found.argmax()) if found.any() else -1
+        found &= (tables.num_nodes > 1) == (given.num_nodes > 1)
+        if exactly:
+            shares = {gpus for _, gpus in given.gpus_by_node}
+            share = shares.pop() if len(shares) == 1 else 0
+            even = (tables.per_node == share) & (tables.num_nodes == given.num_nodes)
+            found &= even | (tables.per_node == 0)
+        return [int(column) for column in np.flatnonzero(found)]
 
     def options(self, job: int) -> JobOptions:
         """Return all options of a job that no other one beats in every respect, best first."""

@@ -250,6 +250,11 @@ class State:
         """Return how many jobs over several nodes stand on a node: unchanged ones, and others."""
         return int(self._spanning[0, node]), int(self._spanning[1, node])
 
+    def has_room(self, job: int, option: Option, gpus: Sequence[tuple[int, int]]) -> bool:
+        """Whether a taken-out job may stand exactly there, limits and moves aside."""
+        fits = self.candidates(job, option)
+        return all(fits[node] and (self.free[node] >= count * self._need[job]).all() for node, count in gpus)
+
     def without_spanning(self) -> BoolArray:
         """Return which nodes hold no job over several nodes, of shape `(n,)`."""
         return np.asarray((self._spanning[0] == 0) & (self._spanning[1] == 0), dtype=bool)

@@ -1,0 +1,227 @@
+"""The solver `genetic`: the search of the paper (Pollux, OSDI 2021, section 4.2.1), as a reference.
+
+A population of allocation matrices: members × jobs × nodes, GPUs of each job on each node. In each generation
+every member is mutated (an entry becomes a random number of GPUs with probability 1/n or less), paired by
+tournaments, crossed (each job's row comes from one parent or the other), and repaired: GPUs beyond a node's
+size are taken off at random, jobs over several nodes that share one are thinned out, rows are brought to what
+the job may have. Parents and offspring compete, and the best of both go on. The first population is what the
+jobs hold and a simple first answer, mutated. Numpy only, from a seeded generator.
+
+Legend: P members, J jobs, n nodes. Scores are those of the menu, so that fitness compares with any solver's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.policy.bound import solve_dual
+from pollux_slurm.policy.greedy import solve_greedily
+from pollux_slurm.policy.menu import Menu
+from pollux_slurm.policy.placement import Cluster, Placed, State
+from pollux_slurm.policy.search import Solution, total_value
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+POPULATION = 100
+GENERATIONS = 100
+
+
+def solve_genetically(
+    cluster: Cluster,
+    menu: Menu,
+    *,
+    seed: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+    population: int = POPULATION,
+    generations: int = GENERATIONS,
+) -> Solution:
+    """Return the best member of the last generation, never worse than what the jobs hold."""
+    dual = solve_dual(menu, cluster)
+    start = solve_greedily(cluster, menu).state
+    held = State(cluster, menu)
+    movable = np.flatnonzero(~menu.settled)
+    if not len(movable) or not len(cluster.names):
+        return Solution(state=held, value=total_value(held, menu), bound=dual.bound, dual=dual)
+    breed = _Breed(held, menu, movable, np.random.default_rng(seed))
+    first = np.stack([breed.matrix(held), breed.matrix(start)])
+    members = np.concatenate([first, breed.mutate(first[np.arange(population - 2) % 2])])
+    members[2:] = breed.repair(members[2:])
+    worth = breed.worth(members)
+    timed_out = False
+    for _ in range(generations):
+        if stop():
+            timed_out = True
+            break
+        young = breed.repair(breed.mutate(breed.cross(members, worth)))
+        both, value = np.concatenate([members, young]), np.concatenate([worth, breed.worth(young)])
+        keep = np.argsort(-value, kind="stable")[:population]
+        members, worth = both[keep], value[keep]
+    state = breed.state(members[int(worth.argmax())])
+    best = max((held, start, state), key=lambda one: total_value(one, menu))
+    return Solution(
+        state=best, value=total_value(best, menu), bound=dual.bound, dual=dual, timed_out=timed_out
+    )
+
+
+class _Breed:
+    """The rules by which members of one problem change."""
+
+    def __init__(self, held: State, menu: Menu, movable: IntArray, rng: np.random.Generator) -> None:
+        self._held, self._menu, self._movable, self._rng = held, menu, movable, rng
+        cluster = held.cluster
+        self._base = self._rows(held)
+        free = held.free[:, 0].copy()
+        for row in range(len(movable)):
+            free += self._base[row]
+        self._room = np.maximum(free, 0)
+        usable = [held.eligible(int(job)) for job in movable]
+        self._usable = np.array(usable, dtype=bool).reshape(len(movable), len(free))
+        self._kind = cluster.kind
+        self._most = np.array(
+            [int(menu.tables.num_gpus[menu.offered[job]].max(initial=0)) for job in movable], dtype=np.int64
+        )
+        tables = menu.tables
+        # Worth by (job, type, spread, K): a dense table to look members up in.
+        size = int(max(tables.num_gpus.max(initial=0), self._base.sum(axis=1).max(initial=0))) + 1
+        kinds = len(tables.kinds)
+        self._worth = np.full((len(movable), kinds, 2, size), -np.inf)
+        self._nothing = np.where(menu.waits[movable], menu.stay_value[movable], -np.inf)
+        self._stay = menu.stay_value[movable]
+        for column in range(len(tables.num_gpus)):
+            spot = (int(tables.kind[column]), int(tables.num_nodes[column] > 1), int(tables.num_gpus[column]))
+            self._worth[:, spot[0], spot[1], spot[2]] = menu.value[movable, column]
+        self._equal = not bool((tables.per_node == 0).any())
+
+    def _rows(self, state: State) -> IntArray:
+        rows = np.zeros((len(self._movable), len(state.free)), dtype=np.int64)
+        for row, job in enumerate(self._movable.tolist()):
+            placed = state.placed[job]
+            for node, gpus in placed.gpus if placed is not None else ():
+                rows[row, node] = gpus
+        return rows
+
+    def matrix(self, state: State) -> IntArray:
+        return self._rows(state)
+
+    def mutate(self, members: IntArray) -> IntArray:
+        """Set each entry, with probability 1/n or less, to a random number of GPUs of its node.
+
+        How much less is drawn for each member, down to a hundredth: late generations need small changes.
+        """
+        rng = self._rng
+        rate = 10.0 ** rng.uniform(-2.0, 0.0, size=(len(members), 1, 1)) / members.shape[2]
+        hit = rng.random(members.shape) < rate
+        fresh = rng.integers(0, self._room + 1, size=members.shape)
+        return np.where(hit, fresh, members).astype(np.int64)
+
+    def cross(self, members: IntArray, worth: FloatArray) -> IntArray:
+        """Return children of tournament winners: each job's row comes from one of two parents."""
+        rng, size = self._rng, len(members)
+        rivals = rng.integers(0, size, size=(2, 2, size))
+        won = np.where(worth[rivals[:, 0]] >= worth[rivals[:, 1]], rivals[:, 0], rivals[:, 1])
+        from_first = rng.random(members.shape[:2]) < 0.5
+        children = np.where(from_first[:, :, None], members[won[0]], members[won[1]])
+        return np.asarray(children, dtype=np.int64)
+
+    def repair(self, members: IntArray) -> IntArray:
+        """Bring members within nodes' GPUs, jobs' bounds, one GPU type a job, one spanning job a node."""
+        members = np.where(self._usable[None], members, np.minimum(members, self._base[None]))
+        same = (members == self._base[None]).all(axis=2)
+        members = self._one_kind(members, same)
+        if self._equal:
+            members = self._equal_shares(members, same)
+        members = self._thin_spanning(members)
+        members = self._fit_nodes(members)
+        if self._equal:
+            members = self._equal_shares(members, (members == self._base[None]).all(axis=2))
+        return members
+
+    def _one_kind(self, members: IntArray, same: npt.NDArray[np.bool_]) -> IntArray:
+        for kind in range(int(self._kind.max()) + 1):
+            here = members[:, :, self._kind == kind].sum(axis=2)
+            others = members[:, :, self._kind != kind].sum(axis=2)
+            drop = ~same & (here > 0) & (here < others)
+            members = np.where(drop[:, :, None] & (self._kind == kind), 0, members)
+        return members
+
+    def _equal_shares(self, members: IntArray, same: npt.NDArray[np.bool_]) -> IntArray:
+        least = np.where(members > 0, members, 10**9).min(axis=2)
+        equal = np.where(members > 0, least[:, :, None], 0)
+        return np.where(same[:, :, None], members, equal)
+
+    def _thin_spanning(self, members: IntArray) -> IntArray:
+        """Leave at most one job over several nodes on each node; who stays is drawn."""
+        spans = ((members > 0).sum(axis=2) > 1)[:, :, None] & (members > 0)
+        draw = np.where(spans, self._rng.random(members.shape[:2])[:, :, None], -1.0)
+        keep = draw == draw.max(axis=1, keepdims=True)
+        return np.where(spans & ~keep, 0, members)
+
+    def _fit_nodes(self, members: IntArray) -> IntArray:
+        """Take GPUs off crowded nodes and off jobs that have more than they may, in a random order."""
+        order = self._rng.permutation(members.shape[1])
+        left = np.broadcast_to(self._room, (len(members), len(self._room))).copy()
+        fitted = np.zeros_like(members)
+        for job in order.tolist():
+            row = np.minimum(members[:, job], np.maximum(left, 0))
+            most = max(int(self._most[job]), int(self._base[job].sum()))
+            over = row.cumsum(axis=1) - most
+            row = np.clip(row - np.maximum(over, 0), 0, None)
+            fitted[:, job] = row
+            left -= row
+        return fitted
+
+    def worth(self, members: IntArray) -> FloatArray:
+        """Return the sum of values of each member, −inf where a job has what it may not."""
+        kinds = len(self._menu.tables.kinds)
+        total = np.zeros(len(members))
+        gpus = members.sum(axis=2)
+        spread = ((members > 0).sum(axis=2) > 1).astype(np.int64)
+        kind = np.zeros(gpus.shape, dtype=np.int64)
+        for one in range(1, kinds):
+            kind = np.where(members[:, :, self._kind == one].sum(axis=2) > 0, one, kind)
+        rows = np.arange(members.shape[1])[None, :]
+        size = self._worth.shape[3]
+        value = self._worth[rows, kind, spread, np.minimum(gpus, size - 1)]
+        value = np.where(gpus >= size, -np.inf, value)
+        value = np.where(gpus == 0, self._nothing[None, :], value)
+        same = (members == self._base[None]).all(axis=2)
+        value = np.where(same, np.maximum(self._stay[None, :], -1e300), value)
+        # What is not allowed costs more than anything else, and the fewer such jobs the better.
+        lowest = 1e12 * max(float(np.abs(self._stay).max(initial=1.0)), 1.0)
+        total += np.where(np.isfinite(value), value, -lowest).sum(axis=1)
+        return total
+
+    def state(self, member: IntArray) -> State:
+        """Return a member as a placed state; a job whose row does not fit keeps what it has, if it can."""
+        menu = self._menu
+        state = State(self._held.cluster, menu)
+        rows = {int(job): member[row] for row, job in enumerate(self._movable.tolist())}
+        changed = [
+            job for row, job in enumerate(self._movable.tolist()) if (member[row] != self._base[row]).any()
+        ]
+        before = {job: state.take(job) for job in changed}
+        for job in changed:
+            gpus = tuple((int(node), int(rows[job][node])) for node in np.flatnonzero(rows[job]))
+            placed = self._placed(state, job, gpus)
+            if placed is None:
+                placed = state.find(job, before[job].option)
+            if placed is None:
+                return self._held
+            state.put(job, placed)
+        return state
+
+    def _placed(self, state: State, job: int, gpus: tuple[tuple[int, int], ...]) -> Placed | None:
+        menu = self._menu
+        if not gpus:
+            return Placed(menu.option(job, -1), ()) if menu.waits[job] else None
+        given = state.cluster.allocation_of(Placed(menu.option(job, -1), gpus))
+        for column in menu.columns_of(given):
+            if menu.offered[job, column]:
+                option = menu.option(job, column)
+                if state.may_have(job, option) and state.has_room(job, option, gpus):
+                    return Placed(option, gpus)
+        return None

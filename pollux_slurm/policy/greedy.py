@@ -1,0 +1,93 @@
+"""The solver `greedy`: one GPU step after the other, always the one with the most gain per GPU.
+
+What is left when time is short: every waiting job gets its least first, from what is idle or from a job
+that can spare it, then each job grows by the step that pays most per GPU, for as long as anything fits. It
+knows no prices; its bound is the dual's.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.policy.bound import Market, solve_dual
+from pollux_slurm.policy.construct import Constructor
+from pollux_slurm.policy.exchange import Exchange
+from pollux_slurm.policy.menu import Menu
+from pollux_slurm.policy.placement import Cluster, Placed, State
+from pollux_slurm.policy.search import Solution, total_value
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def solve_greedily(
+    cluster: Cluster, menu: Menu, *, seed: int = 0, stop: Callable[[], bool] = lambda: False
+) -> Solution:
+    """Return what greedy growth from what the jobs hold reaches. `seed` is not used."""
+    del seed
+    dual = solve_dual(menu, cluster)
+    state = State(cluster, menu)
+    constructor = Constructor(state, menu, Market(menu, cluster), dual.prices)
+    free = np.zeros(len(dual.prices))
+    timed_out = False
+    for job in np.flatnonzero(menu.waits & ~menu.settled).tolist():
+        if state.idle_gpus <= 0:
+            break
+        before = state.take(job)
+        gpus = np.where(menu.offered[job], menu.tables.num_gpus, 10**9)
+        least = int(gpus.argmin()) if gpus.size else -1
+        found = None
+        if least >= 0 and gpus[least] < 10**9:
+            found = state.find(job, menu.option(job, least)) or constructor.best_fit(job, free)
+        state.put(job, found or before)
+    waiting = [job for job in np.flatnonzero(menu.waits & ~menu.settled).tolist() if _gpus(state, job) == 0]
+    if waiting and not stop():
+        Exchange(state, menu).run(waiting, len(waiting))
+
+    heap = [(-gain, job) for job in range(menu.num_jobs) if (gain := _step(state, menu, job)[0]) > 0]
+    heapq.heapify(heap)
+    while heap and state.idle_gpus > 0:
+        if stop():
+            timed_out = True
+            break
+        promised, job = heapq.heappop(heap)
+        gain, column = _step(state, menu, job)
+        if gain <= 0:
+            continue
+        if gain < -promised:
+            heapq.heappush(heap, (-gain, job))
+            continue
+        before = state.take(job)
+        found = state.find(job, menu.option(job, column)) or _better(constructor, before, job, free)
+        state.put(job, found or before)
+        if found is not None and (gain := _step(state, menu, job)[0]) > 0:
+            heapq.heappush(heap, (-gain, job))
+    return Solution(
+        state=state, value=total_value(state, menu), bound=dual.bound, dual=dual, timed_out=timed_out
+    )
+
+
+def _gpus(state: State, job: int) -> int:
+    placed = state.placed[job]
+    return placed.option.num_gpus if placed is not None else 0
+
+
+def _better(constructor: Constructor, before: Placed, job: int, free: FloatArray) -> Placed | None:
+    return constructor.best_fit(job, free, least=before.option.value)
+
+
+def _step(state: State, menu: Menu, job: int) -> tuple[float, int]:
+    """Return the most gain per further GPU that a job can have from what is idle, and its column."""
+    placed = state.placed[job]
+    assert placed is not None
+    more = menu.tables.num_gpus - placed.option.num_gpus
+    gain = menu.value[job] - placed.option.value
+    possible = (gain > 0) & (more > 0) & (more <= state.idle_gpus)
+    if menu.settled[job] or not possible.any():
+        return 0.0, -1
+    rate = np.where(possible, gain / np.maximum(more, 1), -np.inf)
+    best = int(rate.argmax())
+    return float(rate[best]), best

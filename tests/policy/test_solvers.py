@@ -1,0 +1,75 @@
+"""What holds for every solver: the rules, the bound, the same answer twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from pollux_slurm.errors import UsageError
+from pollux_slurm.model import Objective
+from pollux_slurm.policy import SOLVERS, decide, score
+from tests.policy import rules
+from tests.policy.builders import job, nodes, problem
+from tests.policy.problems import random_problem
+
+
+@settings(max_examples=15, deadline=None)
+@for_all(st.randoms(use_true_random=False), st.integers(1, 6), st.integers(1, 12))
+def test_that_greedy_keeps_the_rules_and_the_bound(rng: random.Random, num_nodes: int, num_jobs: int) -> None:
+    one = random_problem(rng, num_nodes=num_nodes, num_gpus=4, num_jobs=num_jobs)
+    found = decide(one, solver="greedy")
+    assert rules.violations(one, {d.job_id: d.allocation for d in found.jobs}) == []
+    assert found.upper_bound is None or found.fitness <= found.upper_bound
+
+
+@settings(max_examples=6, deadline=None)
+@for_all(st.randoms(use_true_random=False), st.integers(1, 6), st.integers(1, 10))
+def test_that_genetic_keeps_the_rules_and_is_no_better_than_the_bound(
+    rng: random.Random, num_nodes: int, num_jobs: int
+) -> None:
+    one = random_problem(rng, num_nodes=num_nodes, num_gpus=4, num_jobs=num_jobs)
+    found = decide(one, solver="genetic")
+    assert rules.violations(one, {d.job_id: d.allocation for d in found.jobs}) == []
+    assert decide(one, solver="genetic") == found
+    waiting = sum(not d.allocation for d in found.jobs)
+    exact = decide(one)
+    served = sum(not d.allocation for d in exact.jobs)
+    assert (waiting, -found.fitness) >= (served, -exact.upper_bound * (1 + 1e-9))
+
+
+@pytest.mark.parametrize("solver", sorted(SOLVERS))
+def test_that_a_waiting_job_is_served_by_one_that_can_spare_a_gpu(solver: str) -> None:
+    found = decide(problem(nodes(1), job("old", {"n0": 4}), job("new", model=None)), solver=solver)
+    assert found.allocation("new").num_gpus == 1
+    assert found.solver == solver
+
+
+def test_that_an_unknown_solver_is_refused_with_those_there_are() -> None:
+    with pytest.raises(UsageError, match="exact, genetic, greedy"):
+        decide(problem(nodes(1), job("a")), solver="magic")
+
+
+def test_that_the_watchdog_leaves_an_answer_and_says_so() -> None:
+    ticks = iter(range(10**6))
+    jobs = [job(str(index)) for index in range(12)]
+    found = decide(problem(nodes(3), *jobs), time_limit_s=1.0, clock=lambda: float(next(ticks)))
+    assert found.timed_out
+    assert all(decision.allocation for decision in found.jobs)
+
+
+@pytest.mark.parametrize("name", ["generalized-mean", "osdi21", "price-rank", "attained-work"])
+@pytest.mark.parametrize("solver", ["exact", "greedy"])
+def test_that_what_was_decided_has_the_fitness_that_was_told(solver: str, name: str) -> None:
+    one = random_problem(random.Random(5), num_nodes=4, num_gpus=4, num_jobs=7)
+    one = dataclasses.replace(one, objective=Objective(name=name))
+    found = decide(one, solver=solver)
+    assert not found.excluded
+    told = score(one, {decision.job_id: decision.allocation for decision in found.jobs})
+    assert told == pytest.approx(found.fitness)
+    assert found.fitness <= found.upper_bound
+    assert found.gap == pytest.approx(1 - found.fitness / found.upper_bound)
