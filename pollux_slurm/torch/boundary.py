@@ -4,8 +4,9 @@ At each boundary every rank adds its flags and norms to one exchange, and acts o
 before it, which had a step's time to finish (with one replica: on its own). So all ranks checkpoint, wait,
 stop and change the batch size at the same boundary, and no step waits for a rank.
 
-Nothing here happens at any other moment: a script's validation over an ordinary loader is not interrupted,
-and a request or SIGTERM that comes meanwhile is seen at the end of the epoch or at the next adaptive batch.
+Nothing here happens at any other moment: a script's validation over an ordinary loader is not interrupted. A
+request or SIGTERM that comes meanwhile is answered with a copy of the states as they were before (`Standby`),
+and the ranks see it at the end of the epoch or at the next adaptive batch.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pollux_slurm.model import BatchChoice
 from pollux_slurm.store.contract import CheckpointConfirmation, RunPhase
 from pollux_slurm.torch.checkpoint import Checkpointer, Written
 from pollux_slurm.torch.control import Control
+from pollux_slurm.torch.standby import Standby
 from pollux_slurm.torch.stopping import StopFlag, TrainingStopped
 
 _TICK_S = 0.1
@@ -32,7 +34,9 @@ _GRACE_S = 3.0
 # After a checkpoint that the disk did not take.
 _RETRY_S = 10.0
 # The places of the flags in an exchange; norms follow.
-_REQUEST, _PERIODIC, _STOP, _SUPERSEDED, _BATCH, _PASSES, _NUM_FLAGS = range(7)
+_REQUEST, _PERIODIC, _STOP, _SUPERSEDED, _HOLD, _BATCH, _PASSES, _NUM_FLAGS = range(8)
+# A copy of the states is held between loops where making it takes at most this share of the time.
+_MOST_COPYING = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,7 @@ class _Flags:
     periodic: bool = False
     stop: bool = False
     superseded: bool = False
+    hold: bool = False
     batch: BatchChoice | None = None
 
 
@@ -89,6 +94,9 @@ class Boundary:
     _last_checkpoint_s: float = field(default=0.0, init=False)
     _not_before_s: float = field(default=-math.inf, init=False)
     _superseded: str | None = field(default=None, init=False)
+    _standby: Standby | None = field(default=None, init=False)
+    _next_hold_s: float = field(default=-math.inf, init=False)
+    is_holding: bool = field(default=False, init=False)
     _pending: Agreement | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -100,14 +108,19 @@ class Boundary:
         *,
         proposal: BatchChoice | None,
         wait: bool,
+        may_hold: bool = False,
     ) -> tuple[BatchChoice | None, bool]:
         """Exchange, then act. Returns the batch all ranks agreed to use from now on (None: as before), and
         whether training stood still.
 
-        `wait` also finishes this boundary's own exchange (at the end of a loop).
+        `wait` also finishes this boundary's own exchange (at the end of a loop). Code that takes long may
+        follow where `may_hold` is said: a copy of the states may then answer a request meanwhile.
         """
+        self.release()
         agreement = Agreement(models=models)
         values = self._flags(proposal)
+        if may_hold and self.control.rank == 0 and self.reporter is not None and self.reporter.has_store:
+            values[_HOLD] = float(self.checkpointer.is_kept and self.monotonic() >= self._next_hold_s)
         for model in models:
             values += model.parts_sum
             values += model.mean_sqr if self.control.rank == 0 else [0.0] * len(model.mean_sqr)
@@ -116,7 +129,28 @@ class Boundary:
         if wait:
             self._absorb(flags, self.control.drain())
         self._pending = agreement
-        return flags.batch, self._act(flags)
+        has_acted = self._act(flags)
+        if flags.hold and not has_acted:
+            self._hold()
+        return flags.batch, has_acted
+
+    def release(self) -> None:
+        """End what `may_hold` began: training goes on, and requests are seen at boundaries again."""
+        self.is_holding = False
+        if self._standby is not None:
+            self._standby.release()
+            self._standby = None
+
+    def _hold(self) -> None:
+        started = self.monotonic()
+        write = self.checkpointer.hold()
+        now = self.monotonic()
+        self._next_hold_s = now + (now - started) / _MOST_COPYING
+        self.is_holding = True
+        if write is not None and self.reporter is not None:
+            self._standby = Standby(
+                reporter=self.reporter, stop=self.stop, answered=self._answered, write=write
+            )
 
     def _flags(self, proposal: BatchChoice | None) -> list[float]:
         values = [0.0] * _NUM_FLAGS
@@ -174,6 +208,7 @@ class Boundary:
         flags.periodic |= sums[_PERIODIC] > 0
         flags.stop |= sums[_STOP] > 0
         flags.superseded |= sums[_SUPERSEDED] > 0
+        flags.hold |= sums[_HOLD] > 0
         if sums[_BATCH] > 0:
             batch, passes = int(sums[_BATCH]), int(sums[_PASSES])
             flags.batch = BatchChoice(
@@ -212,6 +247,7 @@ class Boundary:
 
     def checkpoint(self, *, stop: bool = False, request: bool = False) -> None:
         """Write a checkpoint on all ranks at this boundary; then exit on `stop`, or wait on `request`."""
+        self.release()
         # Read once: the answer may change while the checkpoint is written.
         request_id = None if self.reporter is None else self.reporter.checkpoint_request
         confirmation, is_written = None, False

@@ -10,8 +10,10 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -64,18 +66,27 @@ class Checkpointer:
         self, *, control: Control[Any], lineage: Lineage | None, is_kept: bool, loaded: Mapping[str, Any]
     ) -> None:
         self._control, self._lineage = control, lineage
-        self._states: dict[str, Checkpointable] = {}
+        # Each as a reference that may have died: see `register`.
+        self._states: dict[str, Callable[[], Checkpointable | None]] = {}
+        self._has_passing = False
         self._loaded = dict(loaded)
         self._behind: _Behind | None = None
         self.is_kept = is_kept
 
-    def register(self, state: Checkpointable) -> None:
-        """Add a state, and load what the checkpoint holds for it. Names are unique within a run."""
-        if state.name in self._states:
+    def register(
+        self, state: Checkpointable, *, is_passing: bool = False, saved_as: str | None = None
+    ) -> None:
+        """Add a state, and load what the checkpoint holds for it (or for `saved_as`).
+
+        Names are unique within a run. A `passing` state is dropped when nobody else refers to it any more.
+        """
+        if state.name in self._states and self._states[state.name]() is not None:
             raise UsageError(f"two states are named {state.name!r}: give one of them another name")
-        self._states[state.name] = state
-        if state.name in self._loaded:
-            saved = self._loaded.pop(state.name)
+        self._states[state.name] = weakref.ref(state) if is_passing else partial(_same, state)
+        self._has_passing |= is_passing
+        name = state.name if saved_as is None else saved_as
+        if name in self._loaded:
+            saved = self._loaded.pop(name)
             try:
                 state.load_state_dict(saved)
             except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -83,6 +94,28 @@ class Checkpointer:
                     f"the checkpoint's {state.name!r} does not fit this script: {error}; if the script has "
                     "changed, begin anew with another checkpoint directory"
                 ) from error
+
+    @property
+    def unclaimed(self) -> Mapping[str, Any]:
+        """What the checkpoint holds for states that the script has not made yet."""
+        return self._loaded
+
+    def forget(self, name: str) -> None:
+        """Drop what the checkpoint holds for a state that the script will not make again."""
+        self._loaded.pop(name, None)
+
+    def _sync(self) -> list[Checkpointable]:
+        """Sync the states that all ranks still have, and return them in the order of their making.
+
+        One rank may have collected a passing state that another has not yet: its sync would wait for ever.
+        """
+        alive = {name: state for name, find in self._states.items() if (state := find()) is not None}
+        if self._has_passing:
+            common = set.intersection(*(set(names) for names in self._control.gather(list(alive))))
+            alive = {name: state for name, state in alive.items() if name in common}
+        for state in alive.values():
+            state.sync()
+        return list(alive.values())
 
     @property
     def is_writing(self) -> bool:
@@ -97,12 +130,11 @@ class Checkpointer:
         """
         started = time.perf_counter()
         outcome: dict[str, Any] = {"size_bytes": 0, "error": None, "superseded": None}
-        for state in self._states.values():
-            state.sync()
+        states = self._sync()
         if self._lineage is not None:
             # The one under way first: files of one run are numbered in the order of their states.
             self.wait()
-            written = _write(self._lineage, lambda: self._content(copies=False))
+            written = _write(self._lineage, lambda: self._content(states, copies=False))
             outcome = {
                 "size_bytes": written.size_bytes,
                 "error": written.error,
@@ -120,18 +152,35 @@ class Checkpointer:
         Training stands still while the states are copied to the host's memory; a thread writes the copy.
         """
         started = time.perf_counter()
-        for state in self._states.values():
-            state.sync()
+        states = self._sync()
         if self._lineage is None:
             return
         self.wait()
         try:
-            content = self._content(copies=True)
+            content = self._content(states, copies=True)
         except CheckpointError as error:
             _LOG.error("no checkpoint was written: %s", error)
             self._behind = _Behind.failed(str(error))
             return
         self._behind = _Behind(self._lineage, content, started=started)
+
+    def hold(self) -> Callable[[], Written] | None:
+        """Copy all states, called on all ranks at the same boundary; return, on rank 0, what writes it."""
+        states = self._sync()
+        lineage = self._lineage
+        if lineage is None:
+            return None
+        try:
+            content = self._content(states, copies=True)
+        except CheckpointError as error:
+            _LOG.error("no checkpoint could be written: %s", error)
+            return None
+
+        def write() -> Written:
+            self.wait()
+            return _write(lineage, lambda: content)
+
+        return write
 
     def take_written(self) -> Written | None:
         """Return, once, what came of the last `write_behind`; None while it is under way, or none was."""
@@ -145,12 +194,16 @@ class Checkpointer:
         if self._behind is not None:
             self._behind.join()
 
-    def _content(self, *, copies: bool) -> dict[str, Any]:
+    def _content(self, alive: Sequence[Checkpointable], *, copies: bool) -> dict[str, Any]:
         # A state that the script has not made yet is carried on as it was.
         states = dict(self._loaded)
-        for name, state in self._states.items():
-            states[name] = to_plain(state.state_dict(), name, copies=copies)
+        for state in alive:
+            states[state.name] = to_plain(state.state_dict(), state.name, copies=copies)
         return {"format": _FORMAT, "states": states}
+
+
+def _same(state: Checkpointable) -> Checkpointable:
+    return state
 
 
 class _Behind:

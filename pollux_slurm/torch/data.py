@@ -129,12 +129,17 @@ class AdaptiveDataLoader:
 
     def _fitting(self, limits: BatchLimits) -> BatchLimits:
         """Narrow what the user allows to what is known to fit into memory."""
-        return self._session.memory.within(self.name, limits)
+        return self._session.memory.within(self.memory_name, limits)
 
     @property
     def name(self) -> str:
         """What the loader is called in checkpoints."""
         return self._position.name
+
+    @property
+    def memory_name(self) -> str:
+        """What all loaders are called that are made at the same place of an epoch."""
+        return self.name.partition("-of-epoch-")[0]
 
     @property
     def size_under_way(self) -> int | None:

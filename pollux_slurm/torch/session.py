@@ -49,6 +49,8 @@ _LAST_EXCHANGE_S = 1.0
 # Between leaving a loop for an error and its arrival at the interpreter's top.
 _JUST_LEFT_S = 5.0
 _LOG = logging.getLogger(__name__)
+# In the names of what was made within an epoch.
+_OF_EPOCH = "-of-epoch-"
 
 
 def init_process_group(
@@ -116,7 +118,7 @@ class Session:
         # The loader and local batch that were under way when a loop was left before its end, and when.
         self._left: tuple[AdaptiveDataLoader, int, float] | None = None
 
-        self._names: Counter[str] = Counter()
+        self._names: Counter[tuple[str, int]] = Counter()
         self._models: list[Adaptation] = []
         self._loops: list[AdaptiveDataLoader] = []
         self._progress = ProgressState()
@@ -202,14 +204,31 @@ class Session:
         return any(model.has_stepped for model in self._models)
 
     def next_name(self, kind: str) -> str:
-        """Return a name for the next unnamed object of its kind: the same in every run of one script."""
-        name = f"{kind}-{self._names[kind]}"
-        self._names[kind] += 1
-        return name
+        """Return a name for the next unnamed object of its kind: the same in every run of one script.
+
+        What is made within an epoch is counted within it: a later run may begin with another epoch.
+        """
+        scope = kind, self.epoch_key
+        name = f"{kind}-{self._names[scope]}"
+        self._names[scope] += 1
+        return name if self.epoch_key < 0 else f"{name}{_OF_EPOCH}{self.epoch_key}"
 
     def register(self, state: Checkpointable) -> None:
         """Add a state to the checkpoints, and restore it."""
-        self._checkpointer.register(state)
+        stem, within, _ = state.name.partition(_OF_EPOCH)
+        self._checkpointer.register(
+            state, is_passing=bool(within), saved_as=self._saved_as(state.name, stem) if within else None
+        )
+
+    def _saved_as(self, name: str, stem: str) -> str | None:
+        """Find what an earlier run made once, in an earlier epoch, and still used in this one."""
+        unclaimed = self._checkpointer.unclaimed
+        if name in unclaimed:
+            return None
+        for other, saved in unclaimed.items():
+            if other.startswith(stem + _OF_EPOCH) and saved.get("epoch") == self.epoch_key:
+                return other
+        return None
 
     def add_model(self, model: Adaptation) -> None:
         """Add a model that steps with the loaders' batches, and restore it."""
@@ -233,6 +252,9 @@ class Session:
         """Count the epoch as finished: from here on a checkpoint does not repeat any of it."""
         self._progress.finished_epochs += 1
         self._progress.epoch = None
+        for name in [name for name in self._checkpointer.unclaimed if _OF_EPOCH in name]:
+            # What this epoch has not asked for belongs to an earlier one.
+            self._checkpointer.forget(name)
         self._is_dirty = True
         self._tell_progress()
         self._boundary.cross((), proposal=None, wait=True)
@@ -262,6 +284,9 @@ class Session:
         self._loops.append(loader)
         try:
             if is_outer:
+                if self._boundary.is_holding:
+                    # A request that was answered meanwhile: not one step is trained after it.
+                    self._boundary.cross((), proposal=None, wait=True)
                 self._choose_batch(loader)
                 self._clock.start()
             yield
@@ -327,7 +352,7 @@ class Session:
         stepped = [model for model in self._models if model.take_stepped()]
         if stepped:
             # The largest of all replicas, so that all know the same.
-            self.memory.proved(loader.name, -(-step.size // (self.world_size * len(step.passes))))
+            self.memory.proved(loader.memory_name, -(-step.size // (self.world_size * len(step.passes))))
         first = stepped[0] if stepped else None
         self._clock.step_done(
             local_end=None if first is None else first.reducer.local_end,
@@ -346,7 +371,7 @@ class Session:
         chosen, stood_still = self._boundary.cross(model_steps, proposal=proposal, wait=False)
         if chosen is not None:
             self._clock.disturb()
-            if self.memory.is_untried(loader.name, chosen.atomic_batch_size) and not stood_still:
+            if self.memory.is_untried(loader.memory_name, chosen.atomic_batch_size) and not stood_still:
                 # It may not fit into memory: whatever happens, little is lost.
                 self._boundary.checkpoint_unasked()
         if stood_still:
@@ -359,7 +384,7 @@ class Session:
     def end_loop(self, loader: AdaptiveDataLoader) -> None:
         """Let the ranks agree once more at the end of a loop, before code that may take long."""
         if self._drives(loader):
-            self._boundary.cross((), proposal=None, wait=True)
+            self._boundary.cross((), proposal=None, wait=True, may_hold=True)
 
     def leave_loop(self, loader: AdaptiveDataLoader) -> None:
         """Remember what was under way when a loop was left: by a break, or by an error on its way up."""
@@ -380,7 +405,7 @@ class Session:
             # An error that nobody catches leaves the loop on its way up.
             under_way = [self._left[:2]]
         for loader, size in under_way[-1:]:
-            bound = self.memory.failed(loader.name, size or 0, device_bytes())
+            bound = self.memory.failed(loader.memory_name, size or 0, device_bytes())
             if bound is None:
                 continue
             try:
@@ -446,6 +471,7 @@ class Session:
         atexit.unregister(_leave)
         self._stop.remove()
         self._watch.remove()
+        self._boundary.release()
         self._checkpointer.wait()
         if self._reporter is not None:
             self._reporter.close(timeout_s=_CLOSE_TIMEOUT_S)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pollux_slurm.agent.profile import Situation, StepProfile
 from pollux_slurm.agent.tuning import Training, Tuner
@@ -67,6 +69,52 @@ def test_that_a_fixed_batch_is_never_changed(tuner: Tuner) -> None:
 
 def test_that_few_updates_choose_nothing(tuner: Tuner) -> None:
     assert tuner.propose(training(num_updates=3)) == PRESENT
+
+
+@given(
+    initial=st.integers(2, 200),
+    factor=st.floats(1.0, 20.0),
+    low=st.integers(1, 64),
+    span=st.none() | st.integers(0, 200),
+    accumulation=st.booleans(),
+    noise=st.floats(-3, 4),
+    wanted=st.integers(1, 4000),
+)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_that_no_proposal_leaves_the_users_bounds_or_doubles_twice(
+    tuner: Tuner,
+    initial: int,
+    factor: float,
+    low: int,
+    span: int | None,
+    accumulation: bool,
+    noise: float,
+    wanted: int,
+) -> None:
+    most = max(int(initial * factor), initial, low)
+    limits = BatchLimits(
+        initial_batch_size=initial,
+        max_batch_size=most,
+        min_atomic=low,
+        max_atomic=None if span is None else low + span,
+        accumulation=accumulation,
+    )
+    batch = min(max(initial, wanted, 2 * low), most)
+    passes = -(-batch // (2 * (limits.max_atomic or batch)))
+    present = BatchChoice(
+        global_batch_size=batch,
+        atomic_batch_size=-(-batch // (2 * passes)),
+        accumulation_steps=passes - 1,
+    )
+    statistics = GradientStatistics(sqr=1.0, var=10.0**noise)
+    proposed = tuner.propose(training(statistics, limits=limits, batch=present))
+    if proposed == present:
+        return
+    assert initial <= proposed.global_batch_size <= min(most, 2 * present.global_batch_size)
+    assert proposed.atomic_batch_size <= (most if limits.max_atomic is None else limits.max_atomic)
+    # The initial batch itself may leave less to each replica than the lower bound: it must be possible.
+    assert proposed.atomic_batch_size >= low or proposed.global_batch_size == initial
+    assert proposed.accumulation_steps == 0 or accumulation
 
 
 def test_that_the_maximum_holds(tuner: Tuner) -> None:

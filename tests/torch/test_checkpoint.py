@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,9 +17,32 @@ from pollux_slurm.agent.lineage import Lineage, WrittenCheckpoint
 from pollux_slurm.errors import CheckpointError, SupersededRunError, UsageError
 from pollux_slurm.torch.checkpoint import read_checkpoint
 from tests.torch.alone import Numbers, Slope, joined
+from tests.torch.ranks import start
 from tests.torch.scripts import checkpoints
 
 pytestmark = pytest.mark.torch
+
+
+def make_and_drop(directory: str) -> int:
+    """Make accumulators within an epoch; rank 1 keeps the first one for longer than rank 0."""
+    pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None)
+    rank, kept = torch.distributed.get_rank(), []
+    for epoch in pt.remaining_epochs_until(3):
+        sums = pt.Accumulator()
+        sums["a"] += 1
+        kept += [sums] if rank == 1 else []
+        with sums.synchronized():
+            assert sums["a"] == 2
+        del sums
+        if epoch == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+    return len(kept)
+
+
+def test_that_what_one_rank_has_dropped_already_stops_nobody(tmp_path: Path) -> None:
+    run = start(tmp_path, 2, make_and_drop, str(tmp_path / "job"))
+    assert run.wait() == [143, 143], run.output()
+    assert start(tmp_path, 2, make_and_drop, str(tmp_path / "job"), restart_count=1).succeed() == [0, 1]
 
 
 class Gate:

@@ -94,6 +94,26 @@ def test_that_a_stop_between_epochs_does_not_hide_the_next_one(tmp_path: Path) -
     assert [first, second, third] == [[[0, 1, 2, 3, 4, 5]], [[0, 1]], [[2, 3, 4, 5], [0, 1, 2, 3, 4, 5]]]
 
 
+def test_that_a_loader_made_once_when_first_needed_is_found_again(tmp_path: Path) -> None:
+    def train(stop_in_epoch: int, seen: list[list[int]]) -> None:
+        loader = None
+        for epoch in pt.remaining_epochs_until(3):
+            if loader is None:
+                loader = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
+            seen.append([])
+            for _, batch in loader:
+                seen[-1] += batch.tolist()
+                if epoch == stop_in_epoch and len(seen[-1]) == 4:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+    first, second = [], []
+    with joined(tmp_path), pytest.raises(pt.TrainingStopped):
+        train(1, first)
+    with joined(tmp_path):
+        train(-1, second)
+    assert [first, second] == [[[0, 1, 2, 3, 4, 5], [0, 1, 2, 3]], [[4, 5], [0, 1, 2, 3, 4, 5]]]
+
+
 def test_that_a_batch_size_changed_in_mid_epoch_loses_nothing() -> None:
     with joined() as session:
         model = Slope()

@@ -165,6 +165,56 @@ def train_impatiently(directory: str) -> None:
             optimizer.step()
 
 
+def train_and_validate(directory: str, marks: str) -> list[str]:
+    """Train an epoch, then validate until told to stop: a loop that knows nothing of checkpoints."""
+    pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None)
+    told = Path(marks)
+    model = Slope()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    parallel = pt.AdaptiveDataParallel(model, optimizer)
+    loader = pt.AdaptiveDataLoader(Numbers(8), batch_size=4)
+    seen = []
+    for epoch in pt.remaining_epochs_until(2):
+        for inputs, _ in loader:
+            optimizer.zero_grad()
+            (parallel(inputs) / inputs).mean().backward()
+            optimizer.step()
+            seen.append(f"{epoch}: {model.weight.item()}")
+        # Another weight for the while, as with an average of weights: it must not be in the checkpoint.
+        with torch.no_grad():
+            kept = model.weight.clone()
+            model.weight.fill_(1000.0)
+            (told / f"validating-{epoch}").touch()
+            wait_until((told / f"go-{epoch}").exists, timeout_s=40, what="the end of the validation")
+            model.weight.copy_(kept)
+    return seen
+
+
+@pytest.mark.parametrize("is_stopped_meanwhile", [False, True])
+def test_that_a_request_during_a_long_validation_is_answered_meanwhile(
+    job: Job, is_stopped_meanwhile: bool
+) -> None:
+    arguments = (str(job.checkpoints), str(job.directory))
+    run = start(job.directory, 2, train_and_validate, *arguments, env=job.env)
+    wait_until((job.directory / "validating-0").exists, timeout_s=40, what="the validation")
+    job.await_phase(RunPhase.TRAINING)
+    request = job.request(0)
+    wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=30, what="confirmation")
+    if is_stopped_meanwhile:
+        run.signal(signal.SIGKILL)
+        run.wait()
+    else:
+        (job.directory / "go-0").touch()
+        # The ranks have come to the next boundary, and wait there to be stopped.
+        job.await_phase(RunPhase.WAITING)
+        run.terminate()
+        assert run.wait() == [143, 143], run.output()
+    (job.directory / "go-0").touch()
+    (job.directory / "go-1").touch()
+    resumed = start(job.directory, 2, train_and_validate, *arguments, env=job.env, restart_count=1)
+    assert resumed.succeed() == [["1: -3.0", "1: -4.0"]] * 2
+
+
 def test_that_training_goes_on_when_nobody_stops_it_and_answers_each_request_once(job: Job) -> None:
     run = start(job.directory, 2, train_impatiently, str(job.checkpoints), env=job.env)
     job.await_phase(RunPhase.TRAINING)
