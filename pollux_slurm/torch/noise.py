@@ -151,6 +151,8 @@ class NoiseEstimator:
         var_b = max(bb - 2 * b * first_b + b * b * self._weight2, 0.0) * factor
         var_a = max(aa - 2 * a * first_a + a * a * self._weight2, 0.0) * factor
         cov = (ab - a * first_b - b * first_a + a * b * self._weight2) * factor
+        # What rounding leaves of a covariance is none of its variances'.
+        cov = min(max(cov, -math.sqrt(var_a * var_b)), math.sqrt(var_a * var_b))
         z = _student(num - 1.0)
         half_b, half_a, size = z * math.sqrt(var_b), z * math.sqrt(var_a), self._initial_batch_size
         return NoiseInterval(

@@ -97,8 +97,12 @@ def test_that_the_interval_holds_the_truth_over_the_horizon_that_training_uses(r
     covered = 0
     for seed in range(20):
         steps = steps_of_parts((16, 16), ratio * 32, seed)
-        low, high = estimate(steps, horizon_batches=500.0).interval().scale
+        interval = estimate(steps, horizon_batches=500.0).interval()
+        low, high = interval.scale
         covered += low <= ratio * 32 <= high
+        # Exponential weights over 500 steps are worth 1000 equal ones.
+        assert interval.num_effective == pytest.approx(1000, rel=0.05)
+        assert (high - low) / (ratio * 32) < 0.3
     assert covered >= 18
 
 
