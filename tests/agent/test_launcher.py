@@ -101,6 +101,26 @@ def test_that_the_number_of_processes_can_be_given() -> None:
     assert [env["LOCAL_WORLD_SIZE"] for env in environments(done)] == ["3", "3", "3"]
 
 
+# Fails for want of memory, and leaves a bound, until it was started for the third time.
+HUNGRY = """
+import os, pathlib, sys
+folder = pathlib.Path(os.environ["POLLUX_CHECKPOINT_DIR"], "memory")
+folder.mkdir(exist_ok=True)
+starts = len(list(folder.iterdir()))
+print("start", starts, flush=True)
+if starts < 2:
+    (folder / f"{starts:06d}-000000.json").write_text("{}")
+    sys.exit(1)
+"""
+
+
+def test_that_processes_that_ran_out_of_memory_are_started_again(tmp_path: Path) -> None:
+    done = pollux_run(["--checkpoint-dir", "job", "--", sys.executable, "-c", HUNGRY], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n") == ["start 0", "start 1", "start 2", ""]
+    assert done.stderr.count("did not fit into memory: starting again") == 2
+
+
 # ------------------------------------------------------------------------------------- one node of a step
 
 
