@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import io
+import os
 import random
+import signal
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import RandomSampler, Sampler, WeightedRandomSampler
 
+import pollux_slurm.torch as pt
 from pollux_slurm.model import BatchChoice
+from pollux_slurm.torch.current import current_session
 from pollux_slurm.torch.feeds import MapFeed
 from pollux_slurm.torch.order import UserOrder
 from pollux_slurm.torch.plain import to_plain
 from pollux_slurm.torch.position import Position
-from tests.torch.alone import Numbers
+from tests.torch.alone import Numbers, Slope
+from tests.torch.ranks import start
+from tests.torch.scripts import Seen
+from tests.torch.test_stream import Stream
 
 pytestmark = pytest.mark.torch
 
@@ -95,6 +104,51 @@ def test_that_a_sampler_of_the_users_own_is_followed_exactly_over_any_sequence_o
                     visited += [] if plan.is_padding else got
             position.advance(loop, steps[0][0].end)
     assert sorted(visited) == sorted(expected.indices.tolist())
+
+
+def follow(directory: str, stop_after: int | None) -> dict[str, list[int]]:
+    """Train over a sampler that each rank would draw otherwise, then over a stream; return what was seen."""
+    pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None)
+    session, seen, num_steps = current_session(), Seen(), 0
+    torch.manual_seed(session.rank)
+    own = np.random.default_rng()
+
+    class Drawn(Sampler[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(own.permutation(21).tolist())
+
+    model = Slope()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    parallel = pt.AdaptiveDataParallel(model, optimizer)
+    drawn = pt.AdaptiveDataLoader(Numbers(21), batch_size=4, sampler=Drawn())
+    stream = pt.AdaptiveDataLoader(Stream(21), batch_size=4)
+    for epoch in pt.remaining_epochs_until(2):
+        for name, loader in (("drawn", drawn), ("stream", stream)):
+            for batch in loader:
+                indices = batch[1] if name == "drawn" else batch
+                optimizer.zero_grad()
+                parallel(indices.float()).mean().backward()
+                optimizer.step()
+                if not loader.is_padding:
+                    seen.local.setdefault(f"{name}-{epoch}", []).extend(indices.tolist())
+                num_steps += 1
+                if num_steps == stop_after:
+                    os.kill(os.getpid(), signal.SIGTERM)
+    seen.sync()
+    return seen.steps
+
+
+def test_that_replicas_follow_one_order_over_stops_and_other_sizes(tmp_path: Path) -> None:
+    for restart, (replicas, stop_after) in enumerate([(2, 3), (3, 5), (1, 6)]):
+        run = start(tmp_path, replicas, follow, str(tmp_path / "job"), stop_after, restart_count=restart)
+        assert run.wait() == [143] * replicas, run.output()
+    for seen in start(tmp_path, 2, follow, str(tmp_path / "job"), None, restart_count=3).succeed():
+        assert {name: sorted(indices) for name, indices in seen.items()} == {
+            "drawn-0": list(range(21)),
+            "stream-0": list(range(21)),
+            "drawn-1": list(range(21)),
+            "stream-1": list(range(22)),
+        }
 
 
 def saved_bytes(value: Any) -> io.BytesIO:
