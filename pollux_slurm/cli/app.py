@@ -12,10 +12,12 @@ from typer.exceptions import TyperException
 from pollux_slurm import __version__
 from pollux_slurm.cli.daemon import daemon
 from pollux_slurm.cli.db import app as db
+from pollux_slurm.cli.replay import replay
 from pollux_slurm.cli.run import run
 from pollux_slurm.cli.sandbox import app as sandbox
 from pollux_slurm.cli.sbatch import HELP as SBATCH_HELP
 from pollux_slurm.cli.sbatch import RawCommand, sbatch
+from pollux_slurm.cli.simulate import simulate
 from pollux_slurm.cli.status import status
 from pollux_slurm.errors import PolluxError
 
@@ -45,6 +47,8 @@ def _root(
 
 app.command()(daemon)
 app.command()(status)
+app.command()(simulate)
+app.command()(replay)
 app.command(context_settings={"allow_interspersed_args": False})(run)
 app.command(
     "sbatch",

@@ -1,6 +1,7 @@
 """Problem in, allocation out: pure functions of numpy and scipy."""
 
 from pollux_slurm.policy.decide import SOLVERS, decide, score
+from pollux_slurm.policy.explain import explanation
 from pollux_slurm.policy.scores import OBJECTIVES
 
-__all__ = ["OBJECTIVES", "SOLVERS", "decide", "score"]
+__all__ = ["OBJECTIVES", "SOLVERS", "decide", "explanation", "score"]

@@ -135,3 +135,33 @@ def keep(job: ProblemJob) -> JobDecision:
         runner_up=None,
         runner_up_speedup=None,
     )
+
+
+_BOUNDS = {
+    "capacity": "more GPUs are worth more to others",
+    "max_gpus": "its owner's maximum",
+    "exploration": "it may at most double what it was measured on",
+    "penalty": "a restart would cost more than it gains",
+    "placement": "what is free does not lie together",
+    "limit": "its account's or user's limit of GPUs",
+    "moves": "this round's budget of reallocations",
+    "pinned": "it keeps its place",
+    "nothing": "more GPUs would not help",
+}
+
+
+def explanation(job: JobDecision) -> str:
+    """Return one line that says what a job gets and why."""
+    parts = [f"job {job.job_id}: {job.allocation}"]
+    if job.allocation:
+        parts.append(f"speedup {job.speedup:.3g}")
+    if job.goodput is not None:
+        parts.append(f"goodput {job.goodput:.4g}/s")
+    if job.penalty != 1.0:
+        parts.append(f"restart factor {job.penalty:.2f}")
+    parts.append(f"bound by {job.bound_by} ({_BOUNDS.get(job.bound_by, 'see the docs')})")
+    if job.runner_up is not None and job.runner_up_speedup is not None:
+        other = f"next best {job.runner_up.num_gpus} GPUs on {job.runner_up.num_nodes} nodes"
+        cost = "" if job.runner_up_cost is None else f", at a price of {job.runner_up_cost:+.3g} to others"
+        parts.append(f"{other}, speedup {job.runner_up_speedup:.3g}{cost}")
+    return "; ".join(parts)

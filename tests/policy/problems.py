@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 from pollux_slurm.model import (
     Allocation,
     BatchLimits,
     GoodputModel,
+    GpuLimit,
     GradientStatistics,
+    MovingRules,
     NodeCapacity,
     Objective,
     Problem,
@@ -43,6 +46,51 @@ def random_model(rng: random.Random) -> GoodputModel:
         ),
         max_gpus_seen=rng.choice([0, 1, 2, 4, 8, 32]),
         max_nodes_seen=0,
+    )
+
+
+SPEEDS = (("a", 1.0), ("b", 2.5))
+
+
+def with_everything(rng: random.Random, plain: Problem) -> Problem:
+    """Return a problem with GPU types, weights, limits, rigid jobs and rules of moving added to it."""
+    types = [rng.choice(["a", "b"]) for _ in plain.nodes] if rng.random() < 0.7 else ["a"] * len(plain.nodes)
+    jobs = []
+    for job in plain.jobs:
+        models = tuple((kind, random_model(rng)) for kind in rng.sample(["a", "b"], rng.randint(0, 2)))
+        low = job.current.num_gpus or rng.choice([1, 2])
+        rigid = rng.random() < 0.2
+        jobs.append(
+            dataclasses.replace(
+                job,
+                models=models,
+                model=job.model if rng.random() < 0.5 or not models else None,
+                weight=rng.choice([1.0, 1.0, 3.0]),
+                account=rng.choice(["x", "y"]),
+                user=rng.choice(["u", "v"]),
+                rigid=rigid,
+                min_gpus=low if rigid else job.min_gpus,
+                max_gpus=None if rigid else job.max_gpus,
+            )
+        )
+    limits = [
+        GpuLimit(kind=kind, name=name, max_gpus=rng.randint(0, 6))
+        for kind, name in (("account", "x"), ("user", "u"))
+        if rng.random() < 0.4
+    ]
+    return dataclasses.replace(
+        plain,
+        nodes=tuple(
+            dataclasses.replace(node, gpu_type=kind) for node, kind in zip(plain.nodes, types, strict=True)
+        ),
+        jobs=tuple(jobs),
+        limits=tuple(limits),
+        moving=MovingRules(
+            hysteresis=rng.choice([0.0, 0.1]),
+            max_reallocations=rng.choice([None, 0, 1]),
+            min_age_s=rng.choice([0.0, 100.0]),
+        ),
+        gpu_speeds=SPEEDS,
     )
 
 

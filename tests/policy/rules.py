@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection
 
 from pollux_slurm.goodput import best_batch
-from pollux_slurm.model import Allocation, Configuration, Problem, ProblemJob
+from pollux_slurm.model import Allocation, Configuration, GoodputModel, Problem, ProblemJob
 
 Answer = dict[str, Allocation]
 
@@ -59,6 +59,12 @@ def violations(problem: Problem, answer: Answer) -> list[str]:
             continue
         if job.pinned:
             found.append(f"pinned job {job.job_id} moved")
+        if job.current and job.age_s < problem.moving.min_age_s:
+            found.append(f"job {job.job_id} is too young to be moved")
+        if job.rigid and given.num_gpus != job.min_gpus:
+            found.append(f"rigid job {job.job_id} got {given.num_gpus} GPUs")
+        if len({kind_of(problem, name) for name in given.nodes}) > 1:
+            found.append(f"job {job.job_id} got GPUs of several types")
         if not given:
             found.append(f"running job {job.job_id} lost everything")
         if given.num_gpus < job.min_gpus:
@@ -72,6 +78,14 @@ def violations(problem: Problem, answer: Answer) -> list[str]:
                 found.append(f"job {job.job_id} is new on closed node {name}")
             if job.partition_nodes is not None and name not in job.partition_nodes:
                 found.append(f"job {job.job_id} is outside its partition on {name}")
+    for limit in problem.limits:
+        inside = [job for job in problem.jobs if getattr(job, limit.kind) == limit.name]
+        most = max(limit.max_gpus, sum(job.current.num_gpus for job in inside))
+        if sum(answer[job.job_id].num_gpus for job in inside) > most:
+            found.append(f"{limit.kind} {limit.name} has more than {most} GPUs")
+    moved = sum(bool(job.current) and answer[job.job_id] != job.current for job in problem.jobs)
+    if problem.moving.max_reallocations is not None and moved > problem.moving.max_reallocations:
+        found.append(f"{moved} running jobs are moved")
     for one, two in itertools.combinations(problem.jobs, 2):
         first, second = answer[one.job_id], answer[two.job_id]
         unchanged = first == one.current and second == two.current
@@ -82,49 +96,91 @@ def violations(problem: Problem, answer: Answer) -> list[str]:
 
 
 def cap(job: ProblemJob) -> int:
-    measured = job.model is not None and job.model.throughput is not None
-    return max(2 * job.model.max_gpus_seen if measured else 0, job.min_gpus, job.current.num_gpus, 1)
+    seen = [model.max_gpus_seen for model in (job.model, *dict(job.models).values()) if is_measured(model)]
+    return max(2 * max(seen, default=0), job.min_gpus, job.current.num_gpus, 1)
+
+
+def is_measured(model: GoodputModel | None) -> bool:
+    return model is not None and model.throughput is not None
+
+
+def kind_of(problem: Problem, name: str) -> str:
+    return next(node.gpu_type or "" for node in problem.nodes if node.name == name)
+
+
+def model_on(problem: Problem, job: ProblemJob, kind: str) -> tuple[GoodputModel | None, float]:
+    """The model that counts on a GPU type, and how many times as fast that type is."""
+    own = [(one, model) for one, model in job.models if is_measured(model)]
+    if kind in dict(own):
+        return dict(own)[kind], 1.0
+    if is_measured(job.model):
+        return job.model, 1.0
+    if own:
+        speeds = dict(problem.gpu_speeds)
+        return own[0][1], speeds[kind] / speeds[own[0][0]]
+    return None, 1.0
 
 
 @functools.cache
-def goodput(job: ProblemJob, num_nodes: int, num_gpus: int) -> float:
-    found = best_batch(job.model, Configuration(num_nodes=num_nodes, num_gpus=num_gpus))
+def of_model(model: GoodputModel, num_nodes: int, num_gpus: int) -> float:
+    found = best_batch(model, Configuration(num_nodes=num_nodes, num_gpus=num_gpus))
     return 0.0 if found is None else found.goodput
+
+
+def goodput(problem: Problem, job: ProblemJob, kind: str, num_nodes: int, num_gpus: int) -> float:
+    model, faster = model_on(problem, job, kind)
+    return 0.0 if model is None else of_model(model, num_nodes, num_gpus) * faster
 
 
 def speedup(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:
     """SPEEDUP of an allocation, its limits aside."""
-    widest = max((node.num_gpus for node in problem.nodes), default=0)
-    share = max(math.ceil(sum(node.num_gpus for node in problem.nodes) / len(problem.jobs)), 1)
+    total = sum(node.num_gpus for node in problem.nodes)
+    share = max(math.ceil(total / len(problem.jobs)), 1)
     share = share if job.max_gpus is None else min(share, job.max_gpus)
-    if job.model is None or job.model.throughput is None:
+    if not any(is_measured(model) for model in (job.model, *dict(job.models).values())):
         return allocation.num_gpus / share
-    base = max(
-        (
-            goodput(job, math.ceil(k / max(widest, 1)), k)
-            for k in range(1, share + 1)
-            if k == share or _is_whole(k, widest)
-        ),
-        default=0.0,
-    )
+    kinds = sorted({node.gpu_type or "" for node in problem.nodes if node.num_gpus > 0})
+    sizes = {kind: [n.num_gpus for n in problem.nodes if (n.gpu_type or "") == kind] for kind in kinds}
+    base = sum(sum(sizes[kind]) / total * at_share(problem, job, kind, share) for kind in kinds)
     if base == 0:
-        for k in range(share + 1, 200):
-            splits = [n for n in range(1, len(problem.nodes) + 1) if k % n == 0 and k // n <= widest]
-            base = next((found for n in splits if (found := goodput(job, n, k))), 0.0) * share / k
+        for k in range(1, 200):
+            splits = [
+                (kind, n)
+                for kind in kinds
+                for n in range(1, len(sizes[kind]) + 1)
+                if k % n == 0 and k // n <= max(sizes[kind])
+            ]
+            base = next((f for kind, n in splits if (f := goodput(problem, job, kind, n, k))), 0.0)
+            base *= share / k
             if base:
                 break
-    return goodput(job, allocation.num_nodes, allocation.num_gpus) / base if base else 0.0
+    if not base or not allocation:
+        return 0.0
+    held = {kind_of(problem, name) for name in allocation.nodes}
+    return min(goodput(problem, job, k, allocation.num_nodes, allocation.num_gpus) for k in held) / base
+
+
+def at_share(problem: Problem, job: ProblemJob, kind: str, share: int) -> float:
+    widest = max(node.num_gpus for node in problem.nodes if (node.gpu_type or "") == kind)
+    return max(
+        goodput(problem, job, kind, math.ceil(k / widest), k)
+        for k in range(1, share + 1)
+        if k == share or _is_whole(k, widest)
+    )
 
 
 def _is_whole(num_gpus: int, widest: int) -> bool:
     return num_gpus <= widest or num_gpus % max(widest, 1) == 0
 
 
-def penalty(job: ProblemJob, allocation: Allocation) -> float:
-    if allocation == job.current or not job.current or job.restart_delay_s == 0:
+def penalty(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:
+    if allocation == job.current or not job.current:
         return 1.0
+    keep = 1 - problem.moving.hysteresis
+    if job.restart_delay_s == 0:
+        return keep
     delay = job.restart_delay_s
-    return max(job.age_s - job.num_restarts * delay, 0) / (job.age_s + delay)
+    return keep * max(job.age_s - job.num_restarts * delay, 0) / (job.age_s + delay)
 
 
 def worth(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:
@@ -134,20 +190,21 @@ def worth(problem: Problem, job: ProblemJob, allocation: Allocation) -> float:
     outside = not job.min_gpus <= allocation.num_gpus <= (job.max_gpus or allocation.num_gpus)
     if outside and not job.pinned:
         return 0.0
-    return penalty(job, allocation) * speedup(problem, job, allocation)
+    return penalty(problem, job, allocation) * speedup(problem, job, allocation)
 
 
-def mean(problem: Problem, worths: list[float]) -> float:
+def mean(problem: Problem, worths: list[float], weights: list[float] | None = None) -> float:
     p, x = problem.objective.exponent, [value + problem.objective.floor for value in worths]
+    w = weights or [1.0] * len(x)
     if p == 0:
-        return math.exp(sum(map(math.log, x)) / len(x))
-    return (sum(value**p for value in x) / len(x)) ** (1 / p)
+        return math.exp(sum(a * math.log(b) for a, b in zip(w, x, strict=True)) / sum(w))
+    return (sum(a * b**p for a, b in zip(w, x, strict=True)) / sum(w)) ** (1 / p)
 
 
 def choices(problem: Problem, job: ProblemJob) -> list[Allocation]:
     """Everything a job could be given, other jobs aside."""
     found = [job.current]
-    if job.pinned:
+    if job.pinned or (job.current and job.age_s < problem.moving.min_age_s):
         return found
     closed = closed_nodes(problem)
     usable = [
@@ -156,8 +213,11 @@ def choices(problem: Problem, job: ProblemJob) -> list[Allocation]:
         if node.name not in closed and (job.partition_nodes is None or node.name in job.partition_nodes)
     ]
     most = min(cap(job), job.max_gpus if job.max_gpus is not None else cap(job))
+    most = min(most, job.min_gpus) if job.rigid else most
     for count in range(1, len(usable) + 1):
         for nodes in itertools.combinations(usable, count):
+            if len({node.gpu_type for node in nodes}) > 1:
+                continue
             for share in range(1, min(node.num_gpus for node in nodes) + 1):
                 allocation = Allocation.of({node.name: share for node in nodes})
                 if job.min_gpus <= share * count <= most and worth_anything(problem, job, allocation):
@@ -184,7 +244,8 @@ def best(problem: Problem, left_out: Collection[str] = ()) -> tuple[int, float]:
         answer = {job.job_id: pick[0] for job, pick in zip(jobs, picks, strict=True)}
         waiting = sum(not allocation for allocation in answer.values())
         worths = [pick[1] for job, pick in zip(jobs, picks, strict=True) if job.job_id not in left_out]
-        fitness = mean(problem, worths) if worths else 0.0
+        weights = [job.weight for job in jobs if job.job_id not in left_out]
+        fitness = mean(problem, worths, weights) if worths else 0.0
         if (-waiting, fitness) > (-best_waiting, best_fitness) and not violations(problem, answer):
             best_waiting, best_fitness = waiting, fitness
     return best_waiting, best_fitness

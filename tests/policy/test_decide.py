@@ -7,15 +7,15 @@ import math
 import random
 
 import pytest
+from hypothesis import Phase, settings
 from hypothesis import given as for_all
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from pollux_slurm.model import Allocation, Problem
 from pollux_slurm.policy import decide
 from tests.policy import rules
 from tests.policy.builders import given, job, linear_model, node, nodes, problem, sizes
-from tests.policy.problems import random_problem
+from tests.policy.problems import random_problem, with_everything
 
 # --------------------------------------------------------------------------------------- who gets how much
 
@@ -200,6 +200,8 @@ def test_that_the_unit_of_time_of_a_job_does_not_matter() -> None:
 # --------------------------------------------------------------------------------- random problems
 
 rngs = st.randoms(use_true_random=False)
+# A failing problem is not made smaller: that can take minutes.
+QUICKLY = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
 @settings(max_examples=150, deadline=None)
@@ -213,6 +215,29 @@ def test_that_small_problems_are_solved_as_well_as_by_trying_everything(
     waiting, fitness = rules.best(small, left_out)
     assert sum(not decision.allocation for decision in found.jobs) == waiting
     assert found.fitness == pytest.approx(fitness, rel=1e-6)
+
+
+@settings(max_examples=100, deadline=None, phases=QUICKLY)
+@for_all(rngs, st.integers(1, 3))
+def test_that_types_limits_weights_and_moves_are_solved_as_well(rng: random.Random, num_jobs: int) -> None:
+    small = with_everything(rng, random_problem(rng, num_nodes=2, num_gpus=4, num_jobs=num_jobs))
+    found = decide(small)
+    assert rules.violations(small, {d.job_id: d.allocation for d in found.jobs}) == []
+    left_out = [job_id for job_id, _ in found.excluded]
+    waiting, fitness = rules.best(small, left_out)
+    assert sum(not decision.allocation for decision in found.jobs) == waiting
+    assert found.fitness == pytest.approx(fitness, rel=1e-6)
+
+
+@settings(max_examples=20, deadline=None, phases=QUICKLY)
+@for_all(rngs, st.integers(1, 6), st.integers(1, 15))
+def test_that_every_answer_with_types_and_limits_keeps_the_rules(
+    rng: random.Random, num_nodes: int, num_jobs: int
+) -> None:
+    large = with_everything(rng, random_problem(rng, num_nodes=num_nodes, num_gpus=4, num_jobs=num_jobs))
+    found = decide(large)
+    assert rules.violations(large, {d.job_id: d.allocation for d in found.jobs}) == []
+    assert found.upper_bound is None or found.fitness <= found.upper_bound
 
 
 @settings(max_examples=40, deadline=None)
@@ -237,7 +262,7 @@ def test_that_every_answer_keeps_the_rules(
     for wanted, decision in zip(large.jobs, found.jobs, strict=True):
         assert decision.speedup == pytest.approx(rules.speedup(large, wanted, decision.allocation))
         if decision.job_id not in dict(found.excluded):
-            assert decision.penalty == pytest.approx(rules.penalty(wanted, decision.allocation))
+            assert decision.penalty == pytest.approx(rules.penalty(large, wanted, decision.allocation))
 
 
 @settings(max_examples=20, deadline=None)

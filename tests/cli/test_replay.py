@@ -1,0 +1,53 @@
+"""`pollux replay` on a problem in a file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.policy.problem_json import problem_to_json
+from tests.policy.builders import job, nodes, problem
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "problem.json"
+    path.write_text(problem_to_json(problem(nodes(2), job("7", {"n0": 2}), job("8", max_gpus=4))))
+    return path
+
+
+def replay(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pollux_slurm", "replay", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_that_json_holds_what_was_decided_and_how_well(file: Path) -> None:
+    found = json.loads(replay(str(file), "--json").stdout)
+    assert found["allocations"] == {"7": {"n0": 4}, "8": {"n1": 4}}
+    assert found["solver"] == "exact"
+    assert found["fitness"] == pytest.approx(found["upper_bound"])
+    assert found["gap"] == pytest.approx(0.0, abs=1e-9)
+    assert set(found["times_s"]) == {"tables", "solve", "explain"}
+
+
+def test_that_all_solvers_can_be_compared(file: Path) -> None:
+    found = json.loads(replay(str(file), "--compare", "--json").stdout)
+    assert [one["solver"] for one in found] == ["exact", "genetic", "greedy"]
+
+
+def test_that_each_job_has_a_line(file: Path) -> None:
+    lines = replay(str(file)).stdout.splitlines()
+    assert lines[0].startswith("job 7: n0:4; speedup 1; goodput 4000/s")
+    assert lines[-1].startswith("exact: fitness ")
+
+
+def test_that_a_bad_file_or_objective_is_one_line(file: Path, tmp_path: Path) -> None:
+    absent = replay(str(tmp_path / "absent.json"))
+    assert (absent.returncode, absent.stderr.count("\n")) == (2, 1)
+    wrong = replay(str(file), "--objective", "magic")
+    assert wrong.returncode == 1
+    assert "there is no objective 'magic'" in wrong.stderr
