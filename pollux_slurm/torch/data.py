@@ -14,6 +14,7 @@ from pollux_slurm.model import BatchChoice, BatchLimits
 from pollux_slurm.torch.batching import PassPlan, first_choice, plan_epoch
 from pollux_slurm.torch.current import current_session
 from pollux_slurm.torch.feeds import MapFeed, Steps, StreamFeed, check_options
+from pollux_slurm.torch.naming import place_of
 from pollux_slurm.torch.order import Order, UserOrder, derived_seed, shuffled
 from pollux_slurm.torch.position import Loop, Position
 from pollux_slurm.torch.tensorboard import ScalarWriter, write_scalars
@@ -139,7 +140,7 @@ class AdaptiveDataLoader:
     @property
     def memory_name(self) -> str:
         """What all loaders are called that are made at the same place of an epoch."""
-        return self.name.partition("-of-epoch-")[0]
+        return place_of(self.name)
 
     @property
     def size_under_way(self) -> int | None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
 
-from pollux_slurm.agent.memory import MemoryBound
+from pollux_slurm.agent.memory import MemoryBound, record_bound
+from pollux_slurm.errors import CheckpointError
 from pollux_slurm.model import BatchLimits
 from pollux_slurm.torch.current import current_session
+
+_LOG = logging.getLogger(__name__)
+# Between leaving a loop for an error and its arrival at the interpreter's top.
+_JUST_LEFT_S = 5.0
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
@@ -102,10 +110,24 @@ class MemoryBounds:
 
 
 class OutOfMemoryWatch:
-    """Tells `note` of an error that nobody has caught, before the interpreter ends because of it."""
+    """Leaves a bound for the job's next start when a local batch runs out of memory.
 
-    def __init__(self, note: Callable[[BaseException], None]) -> None:
-        self._note = note
+    It looks at errors that nobody catches. Such an error closes the loop on its way up, which is how it is
+    known what was under way. `directory` is None where nothing can be left.
+    """
+
+    def __init__(
+        self,
+        bounds: MemoryBounds,
+        *,
+        directory: Path | None,
+        run_number: int,
+        rank: int,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bounds, self._directory = bounds, directory
+        self._run_number, self._rank, self._monotonic = run_number, rank, monotonic
+        self._left: tuple[str, int, float] | None = None
         self._before: Callable[..., Any] | None = None
 
     def install(self) -> None:
@@ -118,8 +140,31 @@ class OutOfMemoryWatch:
         if self._before is not None and sys.excepthook == self._hook:
             sys.excepthook, self._before = self._before, None
 
+    def leave(self, loader: str, size: int | None) -> None:
+        """Tell that a loop was left, by a break or by an error, with a local batch of `size` under way."""
+        self._left = None if size is None else (loader, size, self._monotonic())
+
+    def note(self, error: BaseException) -> None:
+        """Leave a bound if the error is lack of memory, and has just left a loop."""
+        left, self._left = self._left, None
+        if left is None or self._directory is None or not is_out_of_memory(error):
+            return
+        loader, size, at = left
+        bound = self._bounds.failed(loader, size, device_bytes())
+        if bound is None or self._monotonic() - at > _JUST_LEFT_S:
+            return
+        try:
+            record_bound(self._directory, bound, run_number=self._run_number, rank=self._rank)
+        except CheckpointError as failure:
+            _LOG.error("%s", failure)
+            return
+        _LOG.error(
+            "%s: %d examples at once did not fit into memory; the next start takes at most %d",
+            *(loader, size, bound.largest),
+        )
+
     def _hook(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        self._note(error)
+        self.note(error)
         if self._before is not None:
             self._before(kind, error, traceback)
 

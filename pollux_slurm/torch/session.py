@@ -5,10 +5,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
-import logging
 import os
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,13 +15,12 @@ import torch
 import torch.distributed as dist
 
 from pollux_slurm.agent.environment import JobEnvironment, process_age_s, read_environment
-from pollux_slurm.agent.memory import record_bound
 from pollux_slurm.agent.pacing import CheckpointPace
 from pollux_slurm.agent.profile import Situation, StepProfile
 from pollux_slurm.agent.reporter import Reporter
 from pollux_slurm.agent.telemetry import Progress, Telemetry
 from pollux_slurm.agent.tuning import Training, Tuner
-from pollux_slurm.errors import CheckpointError, UsageError
+from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice, Configuration
 from pollux_slurm.store.contract import RunPhase
 from pollux_slurm.torch.batching import PassPlan, StepPlan
@@ -32,7 +29,8 @@ from pollux_slurm.torch.checkpoint import Checkpointable, Checkpointer, read_che
 from pollux_slurm.torch.control import Control
 from pollux_slurm.torch.current import has_session, set_session
 from pollux_slurm.torch.joining import claim, join_group, make_reporter, memory_bounds, pace_of
-from pollux_slurm.torch.memory import OutOfMemoryWatch, device_bytes, is_out_of_memory
+from pollux_slurm.torch.memory import OutOfMemoryWatch
+from pollux_slurm.torch.naming import Names, is_of_epoch, saved_name
 from pollux_slurm.torch.progress import MeasuredState, ProgressState
 from pollux_slurm.torch.quiet import wait_for_gloo
 from pollux_slurm.torch.stepclock import StepClock
@@ -46,11 +44,6 @@ if TYPE_CHECKING:
 # Longer than a fit on a busy machine: a thread in the middle of one must not meet the interpreter's end.
 _CLOSE_TIMEOUT_S = 10.0
 _LAST_EXCHANGE_S = 1.0
-# Between leaving a loop for an error and its arrival at the interpreter's top.
-_JUST_LEFT_S = 5.0
-_LOG = logging.getLogger(__name__)
-# In the names of what was made within an epoch.
-_OF_EPOCH = "-of-epoch-"
 
 
 def init_process_group(
@@ -112,13 +105,12 @@ class Session:
         loaded = {} if resume_path is None else read_checkpoint(resume_path)
         restore_s = None if resume_path is None else time.perf_counter() - started
         self.run_number, self.is_resumed = run_number, resume_path is not None
-        self._directory = checkpoint_dir
         self.memory = memory_bounds(self.control, checkpoint_dir)
-        self._watch = OutOfMemoryWatch(self.note_failure)
-        # The loader and local batch that were under way when a loop was left before its end, and when.
-        self._left: tuple[AdaptiveDataLoader, int, float] | None = None
+        self._watch = OutOfMemoryWatch(
+            self.memory, directory=checkpoint_dir, run_number=run_number, rank=self.rank
+        )
 
-        self._names: Counter[tuple[str, int]] = Counter()
+        self._names = Names()
         self._models: list[Adaptation] = []
         self._loops: list[AdaptiveDataLoader] = []
         self._progress = ProgressState()
@@ -204,31 +196,16 @@ class Session:
         return any(model.has_stepped for model in self._models)
 
     def next_name(self, kind: str) -> str:
-        """Return a name for the next unnamed object of its kind: the same in every run of one script.
-
-        What is made within an epoch is counted within it: a later run may begin with another epoch.
-        """
-        scope = kind, self.epoch_key
-        name = f"{kind}-{self._names[scope]}"
-        self._names[scope] += 1
-        return name if self.epoch_key < 0 else f"{name}{_OF_EPOCH}{self.epoch_key}"
+        """Return a name for the next unnamed object of its kind: the same in every run of one script."""
+        return self._names.next(kind, self.epoch_key)
 
     def register(self, state: Checkpointable) -> None:
         """Add a state to the checkpoints, and restore it."""
-        stem, within, _ = state.name.partition(_OF_EPOCH)
         self._checkpointer.register(
-            state, is_passing=bool(within), saved_as=self._saved_as(state.name, stem) if within else None
+            state,
+            is_passing=is_of_epoch(state.name),
+            saved_as=saved_name(state.name, self._checkpointer.unclaimed, self.epoch_key),
         )
-
-    def _saved_as(self, name: str, stem: str) -> str | None:
-        """Find what an earlier run made once, in an earlier epoch, and still used in this one."""
-        unclaimed = self._checkpointer.unclaimed
-        if name in unclaimed:
-            return None
-        for other, saved in unclaimed.items():
-            if other.startswith(stem + _OF_EPOCH) and saved.get("epoch") == self.epoch_key:
-                return other
-        return None
 
     def add_model(self, model: Adaptation) -> None:
         """Add a model that steps with the loaders' batches, and restore it."""
@@ -252,7 +229,7 @@ class Session:
         """Count the epoch as finished: from here on a checkpoint does not repeat any of it."""
         self._progress.finished_epochs += 1
         self._progress.epoch = None
-        for name in [name for name in self._checkpointer.unclaimed if _OF_EPOCH in name]:
+        for name in [name for name in self._checkpointer.unclaimed if is_of_epoch(name)]:
             # What this epoch has not asked for belongs to an earlier one.
             self._checkpointer.forget(name)
         self._is_dirty = True
@@ -388,8 +365,7 @@ class Session:
 
     def leave_loop(self, loader: AdaptiveDataLoader) -> None:
         """Remember what was under way when a loop was left: by a break, or by an error on its way up."""
-        if loader.size_under_way is not None:
-            self._left = loader, loader.size_under_way, time.monotonic()
+        self._watch.leave(loader.memory_name, loader.size_under_way)
 
     def checkpoint_point(self) -> None:
         """Let the ranks agree between two loops, where code that takes long asks for it."""
@@ -398,25 +374,9 @@ class Session:
 
     def note_failure(self, error: BaseException) -> None:
         """Remember, for the job's next start, a local batch that did not fit into memory."""
-        if not is_out_of_memory(error) or self._directory is None:
-            return
-        under_way = [(loader, loader.size_under_way) for loader in self._loops if loader.size_under_way]
-        if not under_way and self._left is not None and time.monotonic() - self._left[2] < _JUST_LEFT_S:
-            # An error that nobody catches leaves the loop on its way up.
-            under_way = [self._left[:2]]
-        for loader, size in under_way[-1:]:
-            bound = self.memory.failed(loader.memory_name, size or 0, device_bytes())
-            if bound is None:
-                continue
-            try:
-                record_bound(self._directory, bound, run_number=self.run_number, rank=self.rank)
-            except CheckpointError as failure:
-                _LOG.error("%s", failure)
-                continue
-            _LOG.error(
-                "%s: %d examples at once did not fit into memory; the next start takes at most %d",
-                *(loader.name, size, bound.largest),
-            )
+        for loader in self._loops[-1:]:
+            self._watch.leave(loader.memory_name, loader.size_under_way)
+        self._watch.note(error)
 
     def _training(self, loader: AdaptiveDataLoader, model: Adaptation) -> Training:
         return Training(
