@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 import csv
-import os
-from pathlib import Path
-
-import pytest
 
 from pollux_slurm.goodput import Observation
+from tests.published import traces_dir
 
 APPLICATIONS = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
-
-
-def traces_dir() -> Path:
-    """Return the folder with a sub-folder for each application; skips the test where there is none.
-
-    `POLLUX_TRACES` names it; otherwise it is looked for beside the checkout.
-    """
-    beside = Path(__file__).resolve().parents[3] / "shared" / "data" / "osdi21" / "traces"
-    folder = Path(os.environ.get("POLLUX_TRACES", beside))
-    if not folder.is_dir():
-        pytest.skip(f"no published traces at {folder}: set POLLUX_TRACES to the folder that holds bert/, ...")
-    return folder
 
 
 def by_placement(application: str) -> dict[str, list[Observation]]:

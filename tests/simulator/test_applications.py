@@ -1,0 +1,83 @@
+"""The truth of an application, read from traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.errors import TraceError
+from pollux_slurm.simulator import read_application
+from tests.simulator.made import made_application, write_traces
+
+
+def test_that_a_measured_placement_is_found_in_any_rotation(tmp_path: Path) -> None:
+    made = made_application(tmp_path)
+    time = made.step_time((3, 1), 9)
+    assert (time.step_s, time.sync_s, time.pass_s) == pytest.approx((0.5, 0.1, 0.4))
+
+
+def test_that_another_placement_is_interpolated(tmp_path: Path) -> None:
+    """Half way between 8 nodes (0.8 s) and 16 (1.6 s); beyond 16 nodes it is as on 16."""
+    made = made_application(tmp_path)
+    assert made.step_time((4,) * 12, 8).step_s == pytest.approx(1.2)
+    assert made.step_time((4,) * 16, 8).step_s == pytest.approx(1.6)
+
+
+def test_that_what_was_never_measured_is_refused(tmp_path: Path) -> None:
+    made = made_application(tmp_path)
+    with pytest.raises(TraceError, match="no step time on 2 GPUs with 17 examples"):
+        made.step_time((2,), 17)
+    with pytest.raises(TraceError, match=r"no step time on 1\+2 GPUs"):
+        made.step_time((1, 2), 17)
+    with pytest.raises(TraceError, match="batch size around 33"):
+        made.statistics(33, 0)
+
+
+def test_that_statistics_and_steps_are_linear_between_runs(tmp_path: Path) -> None:
+    made = made_application(tmp_path)
+    assert made.statistics(8, 0).var == 3.0
+    assert made.statistics(20, 0).var == pytest.approx((3.0 + 0.75) / 2)
+    assert made.iterations(32, 1) == 37
+    assert made.iterations(14, 0) == pytest.approx(0.75 * 100 + 0.25 * 25)
+
+
+def test_that_an_epoch_ends_at_the_least_progress_of_all_runs(tmp_path: Path) -> None:
+    made = made_application(tmp_path)
+    assert [made.epoch_end(epoch) for epoch in range(made.num_epochs)] == [100.0, 150.25]
+    assert (made.initial_batch_size, made.max_batch_size) == (8, 32)
+    assert (made.min_atomic, made.max_atomic) == (2, 16)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("placements.csv", "1,2,1.0", "1,2,nan", "step_time is 'nan'"),
+        ("placements.csv", "1,2,1.0", "1,2,-1", "step_time is '-1'"),
+        ("placements.csv", "1,2,1.0", "1,2.5,1.0", "local_bsz is '2.5'"),
+        ("placements.csv", "1,2,1.0", "x,2,1.0", "placement is 'x'"),
+        ("placements.csv", "1,2,1.0,0.0", "1,2", "line 2 is incomplete"),
+        ("placements.csv", "local_bsz", "bsz", "no column 'local_bsz'"),
+        ("validation-8.csv", "progress", "other", "no column 'progress'"),
+    ],
+)
+def test_that_a_bad_file_is_named_with_its_mistake(
+    tmp_path: Path, file: str, old: str, new: str, message: str
+) -> None:
+    folder = write_traces(tmp_path / "made")
+    text = (folder / file).read_text()
+    (folder / file).write_text(text.replace(old, new, 1))
+    with pytest.raises(TraceError, match=message) as caught:
+        read_application(folder)
+    assert str(folder / file) in str(caught.value)
+
+
+def test_that_missing_files_are_named(tmp_path: Path) -> None:
+    folder = write_traces(tmp_path / "made")
+    (folder / "placements.csv").unlink()
+    with pytest.raises(TraceError, match=r"placements\.csv: No such file"):
+        read_application(folder)
+    for file in folder.glob("validation-*"):
+        file.unlink()
+    with pytest.raises(TraceError, match="no validation-BATCHSIZE"):
+        read_application(folder)

@@ -1,0 +1,80 @@
+"""The baselines against the published figures, and the daemon's policy in the simulation."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.errors import UsageError
+from pollux_slurm.simulator import Application, Cluster, read_application, read_workload, simulate
+from pollux_slurm.simulator.policies import make_policy
+from pollux_slurm.simulator.policies.packing import FreeGpus
+from pollux_slurm.simulator.summary import Summary, summarize
+from tests.published import traces_dir, workload_file
+from tests.simulator.made import made_application, made_job
+
+
+@functools.cache
+def published() -> Mapping[str, Application]:
+    return {folder.name: read_application(folder) for folder in traces_dir().iterdir() if folder.is_dir()}
+
+
+def replay(workload: int, policy: str) -> Summary:
+    jobs = read_workload(workload_file(workload), published())
+    made = make_policy(policy, objective="generalized-mean", declared=False)
+    result = simulate(jobs, published(), made, Cluster())
+    return summarize(result, policy=policy, objective=None, workload=str(workload), wall_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "workload", "average_s"),
+    [
+        ("tiresias", 1, 2473.65),
+        ("tiresias", 3, 3876.26),
+        ("tiresias", 6, 3469.69),
+        ("optimus", 1, 4087.06),
+        ("optimus", 3, 3944.01),
+        ("optimus", 6, 5301.88),
+    ],
+)
+def test_that_the_published_averages_come_out_to_the_second_decimal(
+    policy: str, workload: int, average_s: float
+) -> None:
+    summary = replay(workload, policy)
+    assert len(summary.jobs) == 160
+    assert round(summary.avg_jct_s, 2) == average_s
+
+
+def test_that_the_emptiest_node_is_taken_first() -> None:
+    free = FreeGpus(Cluster(num_nodes=3), [((0, 2),), ((1, 4),)])
+    assert free.take(5) == ((2, 4), (0, 1))
+
+
+def test_that_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(UsageError, match="unknown policy 'best'"):
+        make_policy("best", objective="generalized-mean", declared=False)
+
+
+def test_that_the_daemons_policy_gives_a_lone_job_more_as_it_learns(tmp_path: Path) -> None:
+    """One GPU first, then at most double the most it was measured on."""
+    made = {"made": made_application(tmp_path)}
+    policy = make_policy("pollux", objective="generalized-mean", declared=False)
+    result = simulate([made_job("a")], made, policy, Cluster(num_nodes=2, interval_s=40))
+    counts = [sum(gpus for _, gpus in record.allocations["a"]) for record in result.rounds]
+    assert counts[0] == 1
+    assert max(counts) > 1
+    assert all(later <= 2 * max(counts[: index + 1]) for index, later in enumerate(counts[1:]))
+
+
+def test_that_the_daemons_policy_runs_jobs_side_by_side(tmp_path: Path) -> None:
+    made = {"made": made_application(tmp_path)}
+    policy = make_policy("pollux", objective="generalized-mean", declared=True)
+    jobs = [made_job(f"j{index}", at_s=10.0 * index) for index in range(6)]
+    first = simulate(jobs, made, policy, Cluster(num_nodes=1))
+    assert max(len(record.allocations) for record in first.rounds) == 4, "four GPUs serve four jobs"
+    again = make_policy("pollux", objective="generalized-mean", declared=True)
+    second = simulate(jobs, made, again, Cluster(num_nodes=1))
+    assert [job.finished_s for job in first.jobs] == [job.finished_s for job in second.jobs]
