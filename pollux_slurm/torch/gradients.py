@@ -109,7 +109,7 @@ class GradientReducer:
         # What the script accumulates itself: passes under `no_sync`, and gradients as they left them.
         self._num_by_hand = 0
         self._by_hand: dict[int, torch.Tensor] = {}
-        self._sees_zeroing = self._holds_gradients = self._is_spoiled = False
+        self._sees_zeroing = self._has_stepped = self._holds_gradients = self._is_spoiled = False
         self._is_pair_whole = True
         self.local_end: Instant | None = None
         self.sync_end: Instant | None = None
@@ -149,6 +149,15 @@ class GradientReducer:
             return self._num_steps % _ALONE_PERIOD < 2
         return self._num_steps % (_PERIOD_PRECONDITIONED if self._metric.preconditions else _PERIOD) == 0
 
+    @property
+    def schedule(self) -> list[int]:
+        """Where the schedule of measured steps stands: kept over restarts, so that they change nothing."""
+        return [self._num_steps, self._num_measured]
+
+    @schedule.setter
+    def schedule(self, value: list[int]) -> None:
+        self._num_steps, self._num_measured = value
+
     def zeroed(self) -> None:
         """Tell that the script has zeroed the gradients."""
         self._sees_zeroing = True
@@ -158,7 +167,7 @@ class GradientReducer:
     def local_pass_done(self, parameters: Iterable[torch.Tensor]) -> None:
         """Take in a pass under `no_sync`, which calls no hook: it has added to `param.grad`."""
         plan = self._plan
-        if self._holds_gradients and not self._num_by_hand and self._sees_zeroing:
+        if not self._num_by_hand and self._adds_to_reduced:
             self._is_spoiled = True
         self._holds_gradients = True
         if plan is None:
@@ -204,6 +213,7 @@ class GradientReducer:
     def take_norms(self) -> StepNorms | None:
         """Return the norms of the step just reduced; None where no gradient was, or its norms say nothing."""
         norms, self._norms = self._norms, StepNorms()
+        self._has_stepped = True
         self._forget_by_hand()
         # A second backward pass over the same batch met a gradient that was reduced already.
         if self._backwards_in_pass != 1 or not norms.mean or self._is_spoiled:
@@ -250,13 +260,21 @@ class GradientReducer:
                 "two backward passes over one batch cannot be combined with gradient accumulation; add the "
                 "losses and call backward once, or allow no accumulation in autoscale_batch_size"
             )
-        if self._holds_gradients and self._sees_zeroing and not self._num_by_hand and self._single_pass:
-            # Added to gradients that were reduced already: the norm would be that of a sum of two steps.
+        if not self._num_by_hand and self._single_pass and self._adds_to_reduced:
+            # The norm would be that of a sum of two batches.
             self._is_spoiled = True
-        self._holds_gradients = True
+        self._holds_gradients, self._has_stepped = True, False
         # Kept now: the script may zero the gradients before anybody asks.
         self._norms.num_by_hand = self._num_by_hand + 1
         self._is_pair_whole = True
+
+    @property
+    def _adds_to_reduced(self) -> bool:
+        """True where gradients of an earlier batch are still there.
+
+        A script that steps and never calls `zero_grad` is taken to do away with them in a way of its own.
+        """
+        return self._holds_gradients and (self._sees_zeroing or not self._has_stepped)
 
     def _of_pass(self, bucket: GradBucket) -> torch.Tensor:
         """Return what this pass alone has added to a bucket, laid out like it."""

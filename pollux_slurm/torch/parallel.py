@@ -276,6 +276,7 @@ class Adaptation:
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "noise": self.noise.state_dict(),
+            "measuring": [*self.reducer.schedule, self._unmeasured],
         }
         if self._lr_scheduler is not None:
             state["lr_scheduler"] = self._lr_scheduler.state_dict()
@@ -288,6 +289,7 @@ class Adaptation:
         self._optimizer.load_state_dict(state["optimizer"])
         self._metric.restored()
         self.noise.load_state_dict(state["noise"])
+        *self.reducer.schedule, self._unmeasured = state.get("measuring", (0, 0, 0))
         if self._lr_scheduler is not None:
             self._lr_scheduler.load_state_dict(state["lr_scheduler"])
         if self._mp_scaler is not None:

@@ -183,6 +183,46 @@ def test_that_a_noisier_group_learns_faster_at_a_larger_batch() -> None:
     assert rates[-1][1] == pytest.approx(4e-9, rel=0.1)
 
 
+def advance(directory: Path, num_epochs: int, rule: pt.ScalingRule, bounds: tuple[int, int]) -> list[float]:
+    """Train up to so many epochs after those done before; return progress before and after, weight, rate."""
+    with joined(directory) as session:
+        model = Coordinates()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 25, 0.5)
+        parallel = pt.AdaptiveDataParallel(model, optimizer, schedule, scaling_rule=rule)
+        loader = pt.AdaptiveDataLoader(Points(), batch_size=M0, shuffle=True)
+        loader.autoscale_batch_size(max(M0, bounds[0]), bounds, gradient_accumulation=True)
+        before = session.progress
+        for _ in pt.remaining_epochs_until(num_epochs):
+            for inputs in loader:
+                optimizer.zero_grad()
+                parallel(inputs).mean().backward()
+                optimizer.step()
+                schedule.step()
+        weight = float(model.first.detach().sum())
+        return [before, session.progress, weight, optimizer.param_groups[0]["lr"]]
+
+
+def test_that_progress_and_learning_rates_are_exact_over_restarts(tmp_path: Path) -> None:
+    # Warm-up for two of four epochs of 50 steps, in two passes each.
+    rule, bounds = pt.LEGWScale(2.0, 400), (1, 4)
+    whole = advance(tmp_path / "whole", 4, rule, bounds)
+    parts = [advance(tmp_path / "parts", num_epochs, rule, bounds) for num_epochs in (1, 3, 4)]
+    assert [(before, after) for before, after, _, _ in parts] == [(0, 50), (50, 150), (150, 200)]
+    assert parts[-1][1:] == whole[1:]
+
+
+def test_that_progress_at_a_larger_batch_goes_on_where_it_was(tmp_path: Path) -> None:
+    # One pass of 16: the noise comes from pairs of steps, and the pair that a restart divides is lost.
+    rule, bounds = pt.AdaScale(), (16, 16)
+    whole = advance(tmp_path / "whole", 4, rule, bounds)
+    parts = [advance(tmp_path / "parts", num_epochs, rule, bounds) for num_epochs in (1, 3, 4)]
+    assert [before for before, _, _, _ in parts[1:]] == [after for _, after, _, _ in parts[:-1]]
+    # 25 steps of 16 examples an epoch, each worth between one and two of eight.
+    assert 100 < whole[1] < 200
+    assert parts[-1][1] == pytest.approx(whole[1], rel=1e-3)
+
+
 # ------------------------------------------------------------ what scripts do to gradients changes nothing
 
 
@@ -252,9 +292,13 @@ def test_that_passes_without_synchronisation_are_measured_each() -> None:
     assert statistics.var == pytest.approx(VAR / 4, rel=0.1)
 
 
-def test_that_gradients_added_to_reduced_ones_are_not_taken_for_one_pass() -> None:
-    with joined():
-        assert by_hand(uses_no_sync=False, num_epochs=2).statistics is None
+def add_to_reduced() -> bool:
+    pt.init_process_group()
+    return by_hand(uses_no_sync=False, num_epochs=1).statistics is None
+
+
+def test_that_gradients_added_to_reduced_ones_are_not_taken_for_one_pass(tmp_path: Path) -> None:
+    assert run_ranks(tmp_path, 2, add_to_reduced) == [True, True]
 
 
 def test_that_no_sync_makes_no_difference_where_the_loader_splits_the_batch() -> None:
