@@ -90,6 +90,27 @@ def test_that_worker_processes_read_a_stream_whole_and_in_order() -> None:
             len(dropping)
 
 
+def test_that_a_new_batch_size_goes_on_at_the_next_example_in_workers_that_stay() -> None:
+    with joined() as session:
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        parallel = pt.AdaptiveDataParallel(model, optimizer)
+        loader = pt.AdaptiveDataLoader(Stream(60), batch_size=3, num_workers=2, persistent_workers=True)
+        loader.autoscale_batch_size(12, (1, 5), gradient_accumulation=True)
+        batches: list[torch.Tensor] = []
+        for batch in loader:
+            parallel(batch.float().unsqueeze(1)).mean().backward()
+            optimizer.step()
+            batches.append(batch)
+            if len(batches) == 3:
+                assert session._telemetry is not None
+                session._telemetry._proposal = BatchChoice(
+                    global_batch_size=8, atomic_batch_size=4, accumulation_steps=1
+                )
+    assert [len(batch) for batch in batches] == [3] * 3 + [4] * 12 + [3]
+    assert flat(batches) == list(range(60))
+
+
 @given(data=st.data(), length=st.integers(0, 60), workers=st.integers(1, 3), drop_last=st.booleans())
 @settings(max_examples=60)
 def test_that_a_stream_is_shared_out_exactly_over_any_sequence_of_sizes(
