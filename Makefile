@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench-agent bench-predictions clean packages
+.PHONY: demo test lint bench-agent bench-predictions bench-policy clean packages
 
 demo: $(STAMP) packages
 	$(VENV)/bin/python examples/demo/run.py
@@ -23,6 +23,10 @@ bench-agent: $(STAMP)
 # How well the throughput model predicts the published traces; POLLUX_TRACES names their folder.
 bench-predictions: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.predictions
+
+# How long a scheduling decision takes at four sizes, and how far from the best it may be.
+bench-policy: $(STAMP)
+	$(VENV)/bin/python -m benchmarks.policy
 
 packages:
 	@.ci/packages

@@ -52,8 +52,8 @@ class Market:
     """Jobs that buy at given prices. `usable` (J, C) may narrow what is offered.
 
     Of each GPU type there are three resources or more: GPUs; places for jobs over several nodes, one a
-    node; and for each m, with every share of k GPUs on a node counting ⌊k/m⌋, ⌊g/m⌋ of a node of g GPUs. The
-    last hold for whatever is placed, as ⌊a/m⌋ + ⌊b/m⌋ ≤ ⌊(a + b)/m⌋: three GPUs and two do not share four.
+    node; and parts of nodes, by measures that count a share for more than its GPUs where what it leaves of a
+    node is of little use (`_parts`): three GPUs of four count as the whole node, two as half, one as nothing.
     """
 
     def __init__(self, menu: Menu, cluster: Cluster, usable: BoolArray | None = None) -> None:
@@ -196,30 +196,39 @@ def _uses(menu: Menu, cluster: Cluster) -> tuple[FloatArray, FloatArray, FloatAr
     kinds = len(tables.kinds)
     size = cluster.capacity[:, 0]
     widest = int(size.max(initial=0))
-    # For nodes of four, m = 2 says it all; larger ones have more ways to be filled badly.
-    divisors = [m for m in (2, 3, 4, 5, 8) if m == 2 or 2 * m <= widest]
+    parts = [_parts(m, widest) for m in ((1,) if widest <= 4 else (1, 2, 3))]
     on_kind = tables.kind[:, None] == np.arange(kinds)
     several = np.where(tables.num_nodes > 1, tables.num_nodes, 0)
     columns = [tables.num_gpus[:, None] * on_kind, several[:, None] * on_kind]
     share = tables.per_node  # 0 where it is free to choose: then nothing is said
-    columns += [((share // m) * tables.num_nodes)[:, None] * on_kind for m in divisors]
+    columns += [(part[np.minimum(share, widest)] * tables.num_nodes)[:, None] * on_kind for part in parts]
 
-    held = np.zeros((len(menu.everyone), 2 + len(divisors), kinds))
+    held = np.zeros((len(menu.everyone), 2 + len(parts), kinds))
     spans = np.zeros(len(size), dtype=np.int64)
     for row, job in enumerate(menu.everyone):
         for name, gpus in job.current.gpus_by_node:
             node = cluster.index[name]
             wide = job.current.num_nodes > 1
             spans[node] += wide
-            held[row, :, cluster.kind[node]] += (gpus, wide, *(gpus // m for m in divisors))
+            held[row, :, cluster.kind[node]] += (gpus, wide, *(part[gpus] for part in parts))
 
-    def by_kind(amount: IntArray) -> FloatArray:
+    def by_kind(amount: IntArray | FloatArray) -> FloatArray:
         return np.bincount(cluster.kind, weights=amount, minlength=kinds).astype(np.float64)
 
     # Jobs over several nodes that share one already may go on doing so.
-    there = [by_kind(size), by_kind(np.maximum(spans, size > 0)), *(by_kind(size // m) for m in divisors)]
+    there = [by_kind(size), by_kind(np.maximum(spans, size > 0)), *(by_kind(part[size]) for part in parts)]
     use = np.concatenate(columns, axis=1).astype(np.float64)
     return use, held.reshape(len(held), use.shape[1]), np.concatenate(there)
+
+
+def _parts(m: int, size: int) -> FloatArray:
+    """Return u(k), k from 0 to `size`: with x = k/size, x where (m + 1)·x is whole, else ⌊(m + 1)·x⌋/m.
+
+    u(a) + u(b) ≤ u(a + b), so Σ u(shares) on a node is at most u of the node (Fekete and Schepers, 2001).
+    """
+    gpus = np.arange(size + 1)
+    whole, rest = np.divmod((m + 1) * gpus, max(size, 1))
+    return np.where(rest == 0, gpus / max(size, 1), whole / m)
 
 
 def solve_dual(menu: Menu, cluster: Cluster, usable: BoolArray | None = None) -> Dual:

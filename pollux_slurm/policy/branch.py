@@ -127,7 +127,7 @@ class Branch:
     def _signature(self, depth: int, node: int) -> tuple[object, ...]:
         state = self._state
         undecided = self._order[depth + 1 :]
-        at_home = tuple(i for i in undecided if any(home == node for home, _ in state.home(i)))
+        at_home = tuple((i, gpus) for i in undecided for home, gpus in state.home(i) if home == node)
         usable = tuple(bool(state.eligible(i)[node]) for i in undecided)
         kind = int(state.cluster.kind[node])
         return (kind, *state.free[node].tolist(), *state.spanning(node), at_home, usable)

@@ -31,7 +31,7 @@ BoolArray = npt.NDArray[np.bool_]
 # millisecond.
 _MIN_STEPS, _STEPS_PER_JOB, _MAX_STEPS = 500, 10, 3000
 # Nodes of the branch-and-bound tree visited at most, and the most jobs for which it is worth a try.
-_BRANCH_STEPS = 10_000
+_BRANCH_STEPS = 20_000
 _BRANCH_JOBS = 8
 # Parts of a placed answer that are solved anew.
 _PARTS = 100

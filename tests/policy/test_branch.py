@@ -76,6 +76,13 @@ def test_that_nodes_with_unequal_room_are_told_apart() -> None:
     assert (found["a"], found["b"]) == ("n1:2", "n0:4")
 
 
+def test_that_nodes_of_which_an_undecided_job_holds_unequal_parts_are_told_apart() -> None:
+    # "a" is decided first; "b" holds two GPUs of n0 and can stay only if "a" takes n1, of which it holds one.
+    held = job("b", {"n0": 2, "n1": 1}, age_s=0.0)
+    found = solved(job("a", max_gpus=3, model=linear_model(network_s=1e3)), held)
+    assert found == {"a": "n1:3", "b": "n0:2+n1:1"}
+
+
 def test_that_the_node_where_an_undecided_job_is_at_home_is_told_apart() -> None:
     at_home = job("b", {"n0": 1}, max_gpus=1, age_s=0.0)
     assert solved(job("a", model=linear_model(network_s=1e3)), at_home) == {"a": "n1:4", "b": "n0:1"}
