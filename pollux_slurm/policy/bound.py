@@ -33,7 +33,7 @@ _CROSSINGS = 80
 _ROUNDING = 1e-14
 # Temperatures of the smoothed dual, as parts of the highest price, and Newton steps at each.
 _HEATS = (1.0, 0.3, 0.1, 0.03)
-_NEWTON_STEPS = 6
+_NEWTON_STEPS = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -316,30 +316,31 @@ class _Search:
             total, slope, curve = market.smooth(prices, temperature)
             if not np.isfinite(curve).all():
                 return  # values so far apart that nothing is smooth: the bound stands as it is
+            damping = 1e-3
             for _ in range(_NEWTON_STEPS):
-                step = _newton_step(prices, slope, curve, unit)
-                size, found = 1.0, None
-                while size > 1e-2:
-                    tried = np.maximum(prices + size * step, 0.0)
-                    found = market.smooth(tried, temperature)
-                    if found[0] <= total:
+                tried = np.maximum(prices + _newton_step(prices, slope, curve, unit, damping), 0.0)
+                found = market.smooth(tried, temperature)
+                won = total - found[0]
+                if not won > 0.0:
+                    damping *= 30.0  # towards the slope alone, where a short step must win
+                    if damping > 1e5:
                         break
-                    size, found = size / 3, None
-                if found is None:
-                    break
-                won, (total, slope, curve) = total - found[0], found
-                prices = tried
-                if won <= 1e-5 * abs(total - float(prices @ market.budget)) * heat:
+                    continue
+                prices, (total, slope, curve) = tried, found
+                damping = max(damping * 0.1, 1e-6)
+                if won <= 1e-5 * heat * abs(total):
                     break
             self.at(prices)
 
 
-def _newton_step(prices: FloatArray, slope: FloatArray, curve: FloatArray, unit: float) -> FloatArray:
+def _newton_step(
+    prices: FloatArray, slope: FloatArray, curve: FloatArray, unit: float, damping: float
+) -> FloatArray:
     """Return the step to the least of the local parabola, along the prices that are free to move."""
     free = (prices > 0) | (slope < 0)
     step = np.zeros(len(prices))
     if free.any():
-        ridge = np.diag(np.maximum(np.diag(curve)[free] * 1e-6, 1e-12))
+        ridge = np.diag(np.maximum(np.diag(curve)[free] * damping, 1e-12))
         step[free] = -np.linalg.solve(curve[np.ix_(free, free)] + ridge, slope[free])
     # No price more than doubles or so at once.
     return np.clip(step, -prices - unit, prices + unit)
