@@ -213,6 +213,34 @@ def test_that_the_failing_ranks_code_is_the_jobs(place: Place, rank: str, code: 
     assert left == []
 
 
+# Rank 4, on the other node, has no memory for what it got, once; the others wait for it.
+HUNGRY = """#!/bin/bash
+PYTHON -m pollux_slurm run --kill-after=1 -- PYTHON -c '
+import os, pathlib, sys, time
+folder = pathlib.Path(os.environ["POLLUX_CHECKPOINT_DIR"], "memory")
+known = folder.exists()
+print("rank", os.environ["RANK"], known, flush=True)
+if known:
+    sys.exit(0)
+if os.environ["RANK"] == "4":
+    folder.mkdir()
+    (folder / "000000-000004.json").write_text("{}")
+    sys.exit(1)
+time.sleep(600)
+'
+"""
+
+
+def test_that_a_rank_without_memory_has_all_ranks_started_again_in_the_same_job(place: Place) -> None:
+    body = HUNGRY.replace("PYTHON", sys.executable)
+    job_id = place.submit("--gpus=5", "--nodes=2", "train.sbatch", body=body)
+    assert place.wait(job_id, JobState.COMPLETED).exit_code == 0
+    told = [line for line in place.log().splitlines() if line.startswith("rank")]
+    assert sorted(line for line in told if "True" in line) == [f"rank {rank} True" for rank in range(5)]
+    assert "rank 4 False" in told
+    assert "starting again with smaller passes" in place.log()
+
+
 def test_that_what_a_submission_says_of_tasks_and_variables_does_not_bind_the_step(place: Place) -> None:
     # Left in its environment, SLURM_GPUS_PER_TASK would give the one task of each node a single GPU.
     options = ["--gpus-per-task=1", "--ntasks=3", "--mem-per-gpu=100", "--export=NONE"]
