@@ -10,7 +10,7 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, Decision, Problem, ProblemJob
 from pollux_slurm.policy.admission import check_problem, find_exclusions, frozen
-from pollux_slurm.policy.explain import explain, keep
+from pollux_slurm.policy.explain import explain_all, keep
 from pollux_slurm.policy.genetic import solve_genetically
 from pollux_slurm.policy.greedy import solve_greedily
 from pollux_slurm.policy.menu import Menu
@@ -87,7 +87,7 @@ def decide(
         # An answer may be better by serving more; of those that serve as many, none is worth more than this.
         total = min(solution.bound + waiting * menu.waiting_cost, menu.most_worth)
         upper_bound = max(scores.fitness_of_sum(total), fitness)
-    decisions = {job.job_id: explain(solution, menu, index) for index, job in enumerate(menu.jobs)}
+    decisions = {one.job_id: one for one in explain_all(solution, menu)}
     originals: Mapping[str, ProblemJob] = {job.job_id: job for job in problem.jobs}
     decisions |= {job_id: keep(originals[job_id]) for job_id in reasons}
     kinds = menu.tables.kinds

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from pollux_slurm.model import Configuration, JobDecision, ProblemJob
+from pollux_slurm.model import JobDecision, ProblemJob
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Placed
 from pollux_slurm.policy.search import Solution
 
+BoolArray = npt.NDArray[np.bool_]
 
-def explain(solution: Solution, menu: Menu, index: int) -> JobDecision:
+
+def explain_all(solution: Solution, menu: Menu) -> list[JobDecision]:
+    """Return the decisions about all jobs of the menu, in its order."""
+    facts = Facts(solution, menu)
+    return [_explain(solution, menu, facts, index) for index in range(menu.num_jobs)]
+
+
+def _explain(solution: Solution, menu: Menu, facts: Facts, index: int) -> JobDecision:
     """Return the decision about job `index` of a solved state."""
     state, tables, job = solution.state, menu.tables, menu.jobs[index]
     placed = placed_of(solution, index)
@@ -21,7 +30,7 @@ def explain(solution: Solution, menu: Menu, index: int) -> JobDecision:
         speedup = tables.speedup_of(index, allocation)
     else:
         speedup = estimate.goodput / float(tables.base[index])
-    column = _runner_up(menu, index, placed)
+    column = _runner_up(facts, menu, index, placed)
     configuration = faster = cost = None
     if column is not None:
         option = menu.option(index, column)
@@ -39,7 +48,7 @@ def explain(solution: Solution, menu: Menu, index: int) -> JobDecision:
         goodput=None if estimate is None else estimate.goodput,
         penalty=chosen.penalty,
         batch=None if estimate is None else estimate.batch,
-        bound_by=_bound_by(solution, menu, index, placed),
+        bound_by=_bound_by(solution, menu, facts, index, placed),
         runner_up=configuration,
         runner_up_speedup=faster,
         runner_up_cost=cost,
@@ -50,52 +59,80 @@ def _price(prices: dict[int, float], held: list[int]) -> float:
     return sum(prices[kind] * gpus for kind, gpus in enumerate(held))
 
 
-def _runner_up(menu: Menu, index: int, placed: Placed) -> int | None:
+class Facts:
+    """What the explanations of all jobs need of the menu, computed at once; arrays of shape `(J,)`."""
+
+    def __init__(self, solution: Solution, menu: Menu) -> None:
+        tables, count = menu.tables, menu.num_jobs
+        self._state = solution.state
+        placed = [placed_of(solution, index) for index in range(count)]
+        nodes = np.array([len(one.gpus) for one in placed], dtype=np.int64)[:, None]
+        gpus = np.array([one.option.num_gpus for one in placed], dtype=np.int64)[:, None]
+        now = np.array([one.option.speedup for one in placed], dtype=np.float64)[:, None]
+        value = np.array([one.option.value for one in placed], dtype=np.float64)[:, None]
+        more = tables.num_gpus > gpus
+        most = [2**31 if job.max_gpus is None else job.max_gpus for job in menu.jobs]
+        faster = (menu.scores.speedup > now * (1 + 1e-9)) & more
+        self.faster: BoolArray = np.any(faster, axis=1)
+        faster &= tables.num_gpus <= np.array(most, dtype=np.int64)[:, None]
+        self.within_max: BoolArray = np.any(faster, axis=1)
+        faster &= tables.num_gpus <= menu.caps[:, None]
+        self.within_cap: BoolArray = np.any(faster, axis=1)
+        self.wanted = (menu.value > value) & more
+        self.is_wanted: BoolArray = np.any(self.wanted, axis=1)
+        same = (tables.num_nodes == nodes) & (tables.num_gpus == gpus)
+        other = np.where(same, -np.inf, menu.value)
+        self.runner_up = other.argmax(axis=1) if other.shape[1] else np.full(count, -1)
+        self.runner_up_value = other.max(axis=1, initial=-np.inf)
+        self._room: dict[tuple[int, int], int] = {}
+
+    def room(self, job: int, kind: int) -> int:
+        """Return the free GPUs of a type on all nodes that a job may use."""
+        key = (id(self._state.eligible(job)), kind)
+        if key not in self._room:
+            usable = self._state.usable(job, kind)
+            self._room[key] = int(np.where(usable, self._state.free[:, 0], 0).sum())
+        return self._room[key]
+
+
+def _runner_up(facts: Facts, menu: Menu, index: int, placed: Placed) -> int | None:
     """Return the column of the best other configuration for this job alone, −1 for what it holds."""
-    tables, job = menu.tables, menu.jobs[index]
-    nodes, gpus = len(placed.gpus), placed.option.num_gpus
-    same = (tables.num_nodes == nodes) & (tables.num_gpus == gpus) if nodes else tables.num_gpus < 0
-    value = np.where(same, -np.inf, menu.value[index])
-    best = int(value.argmax()) if len(value) else -1
-    most = float(value[best]) if len(value) else -np.inf
-    held = job.current.configuration
-    other = bool(job.current) and held != Configuration(num_nodes=nodes, num_gpus=gpus)
-    if other and menu.stay_value[index] >= most:
-        return -1
-    return best if most > -np.inf else None
+    job, most = menu.jobs[index], float(facts.runner_up_value[index])
+    if job.current and menu.stay_value[index] >= most:
+        held = job.current
+        if (held.num_nodes, held.num_gpus) != (len(placed.gpus), placed.option.num_gpus):
+            return -1
+    return int(facts.runner_up[index]) if most > -np.inf else None
 
 
-def _bound_by(solution: Solution, menu: Menu, index: int, placed: Placed) -> str:
+def _bound_by(solution: Solution, menu: Menu, facts: Facts, index: int, placed: Placed) -> str:
     """Return what kept the job from more speedup; see `JobDecision.bound_by`."""
     state, tables = solution.state, menu.tables
     job, chosen = menu.jobs[index], placed.option
     if job.pinned or job.rigid:
         return "pinned"
-    now = float(chosen.speedup)
-    faster = menu.scores.speedup[index] > now * (1 + 1e-9)
-    faster &= tables.num_gpus > chosen.num_gpus
-    if not faster.any():
+    if not facts.faster[index]:
         return "exploration" if _could_explore(menu, index, solution, chosen.num_gpus) else "nothing"
-    within_max = faster if job.max_gpus is None else faster & (tables.num_gpus <= job.max_gpus)
-    if not within_max.any():
+    if not facts.within_max[index]:
         return "max_gpus"
-    if not (within_max & (tables.num_gpus <= menu.caps[index])).any():
+    if not facts.within_cap[index]:
         return "exploration"
-    wanted = menu.value[index] > chosen.value
-    wanted &= tables.num_gpus > chosen.num_gpus
-    if not wanted.any():
+    if not facts.is_wanted[index]:
         return "penalty"
     if chosen.stays and job.current and menu.max_moves is not None and state.moves_left <= 0:
         return "moves"
-    fewest = int(tables.num_gpus[wanted].min())
+    wanted = facts.wanted[index]
     limit = state.limit_left(index)
-    if limit is not None and fewest - chosen.num_gpus > limit:
+    if limit is not None and int(tables.num_gpus[wanted].min()) - chosen.num_gpus > limit:
         return "limit"
-    for kind in np.unique(tables.kind[wanted]).tolist():
-        usable = state.usable(index, kind)
-        room = int(np.where(usable, state.free[:, 0], 0).sum())
-        own = sum(gpus for node, gpus in placed.gpus if usable[node])
-        if int(tables.num_gpus[wanted & (tables.kind == kind)].min()) <= room + own:
+    for kind in range(len(tables.kinds)):
+        room = facts.room(index, kind)
+        if not room and not placed.gpus:
+            continue
+        of_kind = wanted if len(tables.kinds) == 1 else wanted & (tables.kind == kind)
+        eligible = state.eligible(index)
+        own = sum(g for node, g in placed.gpus if eligible[node] and state.cluster.kind[node] == kind)
+        if (room + own) and int(np.where(of_kind, tables.num_gpus, 2**31).min()) <= room + own:
             return "placement"
     return "capacity"
 

@@ -35,6 +35,8 @@ _BRANCH_STEPS = 20_000
 _BRANCH_JOBS = 8
 # Parts of a placed answer that are solved anew.
 _PARTS = 100
+# Of thousands of jobs, only a few parts are worth the time, and only where the gap is larger than this.
+_FEW_PARTS, _LARGE_GAP = 16, 4e-3
 # With more jobs than this, one start is placed, and the local search ends at a small gap.
 _MANY_JOBS = 100
 # Turns of filling and exchanging, how often a job looks in each, and the gap at which they end early.
@@ -89,6 +91,7 @@ def solve(
     market = Market(menu, cluster)
     rng = random.Random(seed)
     enough = dual.bound - (_SMALL_GAP * abs(dual.bound) if num_movable > _BRANCH_JOBS else 0.0)
+    hardly = dual.bound - _LARGE_GAP * abs(dual.bound)
     for state in _starts(cluster, menu, dual):
         if num_movable <= _MANY_JOBS and total_value(state, menu) < enough and not timed_out:
             steps = min(_MIN_STEPS + _STEPS_PER_JOB * num_movable, _MAX_STEPS)
@@ -100,6 +103,11 @@ def solve(
                 timed_out |= improve_parts(
                     state, jobs, constructor, price=price, max_parts=_PARTS, rng=rng, stop=stop
                 )
+        elif num_movable > _MANY_JOBS and total_value(state, menu) < hardly:
+            constructor = Constructor(state, menu, market, dual.prices)
+            timed_out |= improve_parts(
+                state, jobs, constructor, price=price, max_parts=_FEW_PARTS, rng=rng, stop=stop
+            )
         value = total_value(state, menu)
         if best is None or value > above(best_value):
             best, best_value = state, value
