@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 import secrets
@@ -43,6 +44,8 @@ def daemon(
         signal.signal(signum, ask_to_stop)
 
     from pollux_slurm.daemon.loop import Daemon
+    from pollux_slurm.goodput import TableCache
+    from pollux_slurm.policy import decide
     from pollux_slurm.slurm import connect
 
     logging.basicConfig(
@@ -64,6 +67,8 @@ def daemon(
             wall_clock=lambda: datetime.now(timezone.utc),
             monotonic=time.monotonic,
             stop=stop,
+            # Goodput tables are kept from round to round: only what was reported anew is computed.
+            decide=functools.partial(decide, tables=TableCache()),
         )
         if not once:
             runner.run()
