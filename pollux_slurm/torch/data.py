@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
@@ -78,7 +79,9 @@ class AdaptiveDataLoader:
                 batch_sampler if sampler is None else sampler, is_batches=batch_sampler is not None
             )
         self._has_own_batches = batch_sampler is not None
-        options["worker_init_fn"] = ShieldedWorker(owner=os.getpid(), init=options.get("worker_init_fn"))
+        options["worker_init_fn"] = ShieldedWorker(
+            owner=os.getpid(), init=options.get("worker_init_fn"), collects_garbage=gc.isenabled()
+        )
         feed = StreamFeed if is_stream else MapFeed
         self._feed: StreamFeed | MapFeed = feed(
             dataset,  # type: ignore[arg-type]

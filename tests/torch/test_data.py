@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -144,6 +145,37 @@ def test_that_worker_processes_change_nothing() -> None:
         )
         for _ in pt.remaining_epochs_until(2):
             assert indices(plain) == indices(workers)
+
+
+class Trap:
+    """Garbage of the training process that must not be collected in another."""
+
+    def __init__(self) -> None:
+        self.owner, self.itself = os.getpid(), self
+
+    def __del__(self) -> None:
+        if os.getpid() != self.owner:
+            os._exit(66)
+
+
+class Littering(Numbers):
+    """Makes garbage of its own, and has it collected."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        assert gc.isenabled()
+        gc.collect()
+        return super().__getitem__(index)
+
+
+def test_that_a_forked_worker_does_not_collect_what_it_inherited() -> None:
+    with joined():
+        loader = pt.AdaptiveDataLoader(
+            Littering(4), batch_size=2, num_workers=1, multiprocessing_context="fork"
+        )
+        gc.collect()
+        Trap()
+        assert indices(loader) == [0, 1, 2, 3]
+        assert gc.isenabled()
 
 
 def glance_and_break(stop_after: int) -> list[list[int]]:
