@@ -58,5 +58,5 @@ def sigterm_held_back() -> Iterator[None]:
 
 def _heed(owner: int) -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != owner:
-        gc.freeze()
+        pass
     os._exit(0)
