@@ -221,6 +221,8 @@ def problem(picture: Picture, *, now: datetime, default_restart_delay_s: float, 
                 current=current,
                 pinned=pinned,
                 partition_nodes=frozenset(partition_nodes[job.slurm.partition]) or None,
+                account=job.slurm.account,
+                user=job.slurm.user_name,
             )
         )
     nodes = _with_room_for_pinned(picture.nodes, jobs)
