@@ -152,7 +152,10 @@ def _starts(cluster: Cluster, menu: Menu, dual: Dual) -> Iterator[State]:
             _refine(state, menu, constructor, dual)
             yield state
     if many and not complete:
-        yield State(cluster, menu)
+        # A running job that was to move found no place: start from what all hold instead.
+        state = State(cluster, menu)
+        _refine(state, menu, Constructor(state, menu, market, dual.prices), dual)
+        yield state
     if not many:
         if num_movable > _BRANCH_JOBS:
             yield State(cluster, menu)
