@@ -90,9 +90,9 @@ class GradientStatistics:
     """Smoothed gradient statistics at the initial batch size M0.
 
     `sqr` is |G|², the squared norm of the true gradient; `var` is tr(Σ) of the gradient at batch M0.
-    The noise scale is φ = M0·var/sqr (MATH: statistical efficiency). `noise_low` and `noise_high` are the ends
-    of its 99 % confidence interval, in examples: None and None where nobody estimated one (exact data), and
-    only `noise_high` None where nothing is excluded upwards.
+    The noise scale is φ = M0·var/sqr (MATH: statistical efficiency). `noise_low` and `noise_high` are the
+    ends of its 99 % confidence interval, in examples: None and None where nobody estimated one (exact data),
+    and only `noise_high` None where nothing is excluded upwards.
     """
 
     sqr: float

@@ -18,8 +18,14 @@ from pollux_slurm.slurm.sandbox_files import NodeGroup, find_programs
 
 pytest_plugins = ["tests.store_fixtures"]
 
-# No time limit of hypothesis's own: a busy machine makes any example slow without making it wrong.
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# No time limit of hypothesis's own: a busy machine makes any example slow without making it wrong. The same
+# examples in every run, so that a failure says something about the change; POLLUX_TEST_RANDOM=1 draws others.
+settings.register_profile(
+    "unhurried",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=not os.environ.get("POLLUX_TEST_RANDOM"),
+)
 settings.load_profile("unhurried")
 
 SANDBOX_FIXTURES = {"sandbox", "two_node_sandbox", "slurm_programs"}
