@@ -219,11 +219,12 @@ PYTHON -m pollux_slurm run --kill-after=1 -- PYTHON -c '
 import os, pathlib, sys, time
 folder = pathlib.Path(os.environ["POLLUX_CHECKPOINT_DIR"], "memory")
 known = folder.exists()
-print("rank", os.environ["RANK"], known, flush=True)
+rank = os.environ["RANK"]
+os.write(1, f"rank {rank} {known}\\n".encode())  # one write: no other rank comes between
 if known:
     sys.exit(0)
-pathlib.Path(folder.parent, "seen-" + os.environ["RANK"]).touch()
-if os.environ["RANK"] == "4":
+pathlib.Path(folder.parent, "seen-" + rank).touch()
+if rank == "4":
     deadline = time.monotonic() + 60
     while len(list(folder.parent.glob("seen-*"))) < 5 and time.monotonic() < deadline:
         time.sleep(0.05)  # all have looked before this one fails
