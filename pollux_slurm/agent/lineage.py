@@ -125,7 +125,8 @@ class Lineage:
             path = self._files / identity.file_name
             temporary.rename(path)
             _sync_directory(self._files)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
+            # A full disk reaches us through torch.save as a RuntimeError of its archive writer.
             raise CheckpointError(f"{self._files}: the checkpoint was not written: {error}") from error
         finally:
             with contextlib.suppress(OSError):

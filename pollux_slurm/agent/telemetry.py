@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass, replace
 
 from pollux_slurm.agent.tuning import Training, Tuner
-from pollux_slurm.model import BatchChoice
+from pollux_slurm.model import BatchChoice, BatchLimits
 from pollux_slurm.store.contract import CheckpointConfirmation, Report, RunPhase
 
 _LOG = logging.getLogger(__name__)
@@ -54,7 +54,8 @@ class Telemetry:
         self._interval_examples, self._interval_steps, self._interval_s = 0, 0, 0.0
         self._interval_data_s = 0.0
         self._told_of_loading = False
-        self._proposal: BatchChoice | None = None
+        # With the limits of the loader that it was made for.
+        self._proposal: tuple[BatchLimits, BatchChoice] | None = None
         self._told_of_step = False
         self._written: CheckpointConfirmation | None = None
 
@@ -109,11 +110,11 @@ class Telemetry:
                 request_id=None, blocked_s=before + blocked_s, size_bytes=size_bytes
             )
 
-    def take_proposal(self) -> BatchChoice | None:
-        """Return the batch that was last proposed, once."""
+    def take_proposal(self, limits: BatchLimits) -> BatchChoice | None:
+        """Return the batch that was last proposed, once; None where it was for another loader's limits."""
         with self._lock:
-            proposal, self._proposal = self._proposal, None
-        return proposal
+            proposed, self._proposal = self._proposal, None
+        return proposed[1] if proposed is not None and proposed[0] == limits else None
 
     def compose(self, *, sequence: int, checkpoint: CheckpointConfirmation | None) -> Report:
         """Fit, propose a batch, and return the report that is due; the interval begins anew."""
@@ -154,7 +155,7 @@ class Telemetry:
         with self._lock:
             # Only a proposal made from the batch that is still in use.
             if self._training is not None and self._training.batch == training.batch:
-                self._proposal = proposal if proposal != training.batch else None
+                self._proposal = (training.limits, proposal) if proposal != training.batch else None
         return replace(
             report,
             model=model,

@@ -73,8 +73,11 @@ class Accumulator(MutableMapping[str, Any]):
         if self._is_open:
             raise UsageError("this accumulator is already synchronized: blocks cannot be nested")
         self._enter_epoch()
-        index, self._num_entered = self._num_entered, self._num_entered + 1
-        is_replayed = index < len(self._seen)
+        # Inside of a loop that goes on after a restart, the blocks before are not run again.
+        is_counted = not current_session().is_in_loop
+        index = self._num_entered
+        self._num_entered += is_counted
+        is_replayed = is_counted and index < len(self._seen)
         if is_replayed:
             now, self._totals = self._totals, copy.deepcopy(self._seen[index])
             # Added again by code that ran before the block then, too.
@@ -82,7 +85,8 @@ class Accumulator(MutableMapping[str, Any]):
         else:
             self._settle(everything=True)
             self.sync()
-            self._seen.append(copy.deepcopy(self._totals))
+            if is_counted:
+                self._seen.append(copy.deepcopy(self._totals))
         self._is_open = True
         try:
             yield self

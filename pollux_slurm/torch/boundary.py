@@ -320,6 +320,9 @@ class Boundary:
         if request_id is not None and self.reporter.was_delivered(request_id):
             # Answered once and for all; the daemon either uses this checkpoint or gives the request up.
             self._answered = request_id
+        else:
+            # The store is away, and what it last asked for stays known: train as long as was waited.
+            self._not_before_s = self.monotonic() + self.max_wait_s
         self.reporter.withdraw_confirmation()
         self.telemetry.set_phase(phase)
         self.reporter.report_soon()

@@ -210,7 +210,7 @@ class _Behind:
     """One checkpoint that a thread of its own writes. The interpreter's end waits for the thread."""
 
     def __init__(self, lineage: Lineage | None, content: dict[str, Any], *, started: float) -> None:
-        self._written = Written()
+        self._written = Written(error="the thread that wrote it did not end")
         self._blocked_s = time.perf_counter() - started
         self._started = started
         self._thread: threading.Thread | None = None
@@ -237,7 +237,11 @@ class _Behind:
         return self._written
 
     def _run(self, lineage: Lineage, content: dict[str, Any]) -> None:
-        written = _write(lineage, lambda: content)
+        try:
+            written = _write(lineage, lambda: content)
+        except Exception as error:
+            _LOG.exception("no checkpoint was written")
+            written = Written(error=str(error))
         self._written = replace(
             written, blocked_s=self._blocked_s, took_s=time.perf_counter() - self._started
         )

@@ -209,7 +209,7 @@ class AdaptiveDataLoader:
         return passes
 
     def __iter__(self) -> Iterator[Any]:
-        loop = self._position.begin_loop(self._session.epoch_key)
+        loop = self._position.begin_loop(self._session.epoch_key, is_inner=self._session.is_in_loop)
         if loop is None:
             # This loop had run to its end before the restart.
             return

@@ -196,6 +196,11 @@ class GradientReducer:
         return self._plan is not None and not self._plan.is_last
 
     @property
+    def is_in_loop(self) -> bool:
+        """True while an adaptive loader hands out batches."""
+        return self._plan is not None
+
+    @property
     def is_split(self) -> bool:
         """True while the loader hands out the passes of one global batch, and this class adds them up."""
         return self._plan is not None and not self._single_pass

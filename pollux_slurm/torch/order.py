@@ -82,7 +82,8 @@ class UserOrder:
     def draw(self, *, seed: int, epoch: int, loop: int) -> Order:
         """Return the order of one loop. Raises `UsageError` for what is not whole numbers."""
         for part in self._parts:
-            if callable(getattr(part, "set_epoch", None)):
+            # Without `remaining_epochs_until` the script counts epochs itself, and tells the sampler.
+            if epoch >= 0 and callable(getattr(part, "set_epoch", None)):
                 part.set_epoch(epoch)
         with _seeded(derived_seed(seed, epoch, loop)):
             for generator, own in self._generators:

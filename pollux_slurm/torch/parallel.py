@@ -68,6 +68,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 metric=metric,
                 finds_unused=self.find_unused_parameters,
             ),
+            epoch_key=lambda: session.epoch_key,
         )
         self.register_comm_hook(None, self._pollux.reducer.hook)
         session.add_model(self._pollux)
@@ -150,6 +151,7 @@ class Adaptation:
         rule: ScalingRule,
         metric: GradientMetric,
         reducer: GradientReducer,
+        epoch_key: Callable[[], int],
     ) -> None:
         self.name, self.reducer, self.noise = name, reducer, NoiseEstimator()
         self._metric = metric
@@ -163,13 +165,17 @@ class Adaptation:
         self._scale: torch.Tensor | None = None
         # Examples since the last step whose norms were taken in.
         self._unmeasured = 0
+        # Calls of the LR scheduler between loops, by epoch: in its state, and by this process.
+        self._epoch_key = epoch_key
+        self._scheduled: dict[int, int] = {}
+        self._called: dict[int, int] = {}
         self.has_stepped = False
         self.last_gain = 1.0
         self.last_factor = 1.0
         self._patch(optimizer, "step", self._step)
         self._patch(optimizer, "zero_grad", self._zero_grad)
         if lr_scheduler is not None:
-            self._patch_class(lr_scheduler, "step", self._unless_accumulating)
+            self._patch_class(lr_scheduler, "step", self._schedule)
         if mp_scaler is not None:
             for method in ("step", "update", "unscale_"):
                 self._patch(mp_scaler, method, self._unless_accumulating)
@@ -280,6 +286,7 @@ class Adaptation:
         }
         if self._lr_scheduler is not None:
             state["lr_scheduler"] = self._lr_scheduler.state_dict()
+            state["scheduled"] = self._scheduled
         if self._mp_scaler is not None:
             state["mp_scaler"] = self._mp_scaler.state_dict()
         return state
@@ -292,6 +299,7 @@ class Adaptation:
         *self.reducer.schedule, self._unmeasured = state.get("measuring", (0, 0, 0))
         if self._lr_scheduler is not None:
             self._lr_scheduler.load_state_dict(state["lr_scheduler"])
+            self._scheduled = dict(state.get("scheduled", {}))
         if self._mp_scaler is not None:
             self._mp_scaler.load_state_dict(state["mp_scaler"])
 
@@ -324,9 +332,30 @@ class Adaptation:
     def _unless_accumulating(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return None if self.reducer.is_accumulating else original(*args, **kwargs)
 
+    def _schedule(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Step the LR scheduler, unless the pass only accumulates or the step is in its state already.
+
+        Code between loops runs again after a restart, and the checkpoint may have been written after it.
+        """
+        if self.reducer.is_in_loop:
+            return self._unless_accumulating(original, *args, **kwargs)
+        epoch = self._epoch_key()
+        # Epochs that are over do not come again; −1 stands for all code outside of the epochs' loop.
+        self._scheduled = {key: value for key, value in self._scheduled.items() if key in (epoch, -1)}
+        self._called = {key: value for key, value in self._called.items() if key in (epoch, -1)}
+        self._called[epoch] = self._called.get(epoch, 0) + 1
+        if self._called[epoch] <= self._scheduled.get(epoch, 0):
+            return None
+        self._scheduled[epoch] = self._called[epoch]
+        return original(*args, **kwargs)
+
     def _step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self.reducer.is_accumulating:
-            return None
+            closure = args[0] if args else kwargs.get("closure")
+            if closure is None:
+                return None
+            with torch.enable_grad():  # as the optimizer would: this pass's gradient is computed in there
+                return closure()
         self.has_stepped = True
         self.reducer.restore_unused()
         if self._mp_scaler is not None:

@@ -36,12 +36,20 @@ class Position:
         self._epoch: int | None = None
         self._ended: list[bool] = []
         self._num_begun, self._start = 0, 0
+        self._num_inner = 0
         self._order: Order | None = None
         self._restored: dict[str, Any] | None = None
         self.global_batch_size: int | None = None
 
-    def begin_loop(self, epoch: int) -> Loop | None:
-        """Return the loop that begins within `epoch`; None if it was done before a restart."""
+    def begin_loop(self, epoch: int, *, is_inner: bool = False) -> Loop | None:
+        """Return the loop that begins within `epoch`; None if it was done before a restart.
+
+        An inner loop runs inside of another loader's: where that goes on after a restart, the code of the
+        steps before is not run again, so no inner loop is to be left out.
+        """
+        if is_inner:
+            self._num_inner += 1
+            return Loop(self._num_inner - 1, 0, is_replay=True)
         drawn: Order | None = None
         if self._restored is not None and self._restored["epoch"] == epoch:
             self._ended, self._start = list(self._restored["ended"]), self._restored["start"]

@@ -186,6 +186,11 @@ class Session:
         return self._loops[0] if self._loops else None
 
     @property
+    def is_in_loop(self) -> bool:
+        """True while a loop over an adaptive loader runs."""
+        return bool(self._loops)
+
+    @property
     def is_padding(self) -> bool:
         """True while the innermost loop passes over a stand-in."""
         return bool(self._loops) and self._loops[-1].is_padding
@@ -413,7 +418,7 @@ class Session:
             self._reporter.report_soon()
         elif self._telemetry.phase is not RunPhase.TRAINING:
             self._telemetry.set_phase(RunPhase.TRAINING)
-        return self._telemetry.take_proposal()
+        return self._telemetry.take_proposal(loader.limits)
 
     def _tell_progress(self) -> None:
         if self._telemetry is not None:

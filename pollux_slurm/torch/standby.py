@@ -16,10 +16,12 @@ from pollux_slurm.torch.checkpoint import Written
 from pollux_slurm.torch.stopping import StopFlag
 
 _LOOK_EVERY_S = 0.2
+# After a write that failed.
+_RETRY_S = 10.0
 
 
 class Standby:
-    """Watches from its making to its `release`. `write` writes the copy, and is called once at most."""
+    """Watches from its making to its `release`. `write` writes the copy, again after a failure."""
 
     def __init__(
         self,
@@ -40,13 +42,17 @@ class Standby:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._released.wait(_LOOK_EVERY_S):
+        pause_s = _LOOK_EVERY_S
+        while not self._released.wait(pause_s):
             request = self._reporter.checkpoint_request
             is_asked = request is not None and request != self._answered
             if not is_asked and not self._stop.is_set:
                 continue
             written = self._write()
-            if written.error is None and written.superseded is None:
+            if written.error is not None:
+                pause_s = _RETRY_S
+                continue
+            if written.superseded is None:
                 # Training stands still only from the next boundary on.
                 self._reporter.confirm(
                     CheckpointConfirmation(

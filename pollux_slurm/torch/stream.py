@@ -93,8 +93,8 @@ class StreamShare(IterableDataset[tuple[int, Any]]):
         """Begin to read the epoch's stream at example `start`."""
         dataset: Any = self._dataset
         with _hidden_worker():
-            if callable(getattr(dataset, "set_epoch", None)):
-                dataset.set_epoch(max(epoch, 0))
+            if epoch >= 0 and callable(getattr(dataset, "set_epoch", None)):
+                dataset.set_epoch(epoch)
             if start > 0 and callable(getattr(dataset, "iterate_from", None)):
                 rest: Iterator[Any] = iter(dataset.iterate_from(start))
                 return rest

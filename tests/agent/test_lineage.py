@@ -223,12 +223,17 @@ lineage.write(half)
     assert not [name for name in files(tmp_path) if name.endswith(".tmp")]
 
 
-def test_that_a_full_disk_is_an_error_that_changes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [OSError(28, "No space left on device"), RuntimeError("[enforce fail] No space left on device")],
+    ids=["write", "torch"],
+)
+def test_that_a_full_disk_is_an_error_that_changes_nothing(tmp_path: Path, error: Exception) -> None:
     lineage = claim(tmp_path)
     write(lineage, "a")
 
     def fail(file: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise error
 
     before = files(tmp_path)
     with pytest.raises(CheckpointError, match="No space left on device"):

@@ -75,12 +75,21 @@ def test_that_a_proposal_is_taken_once_and_only_for_the_batch_it_was_made_from(t
     telemetry.step(TRAINING)
     telemetry.set_phase(RunPhase.TRAINING)
     telemetry.compose(sequence=1, checkpoint=None)
-    assert telemetry.take_proposal() is None
+    assert telemetry.take_proposal(TRAINING.limits) is None
     telemetry.compose(sequence=2, checkpoint=None)
-    proposal = telemetry.take_proposal()
+    proposal = telemetry.take_proposal(TRAINING.limits)
     assert proposal is not None
     assert proposal.global_batch_size == 64
-    assert telemetry.take_proposal() is None
+    assert telemetry.take_proposal(TRAINING.limits) is None
+
+
+def test_that_a_proposal_is_for_the_loader_it_was_made_for(telemetry: Telemetry) -> None:
+    telemetry.step(TRAINING)
+    telemetry.set_phase(RunPhase.TRAINING)
+    telemetry.compose(sequence=1, checkpoint=None)
+    telemetry.compose(sequence=2, checkpoint=None)
+    assert telemetry.take_proposal(BatchLimits(initial_batch_size=32, max_batch_size=48)) is None
+    assert telemetry.take_proposal(TRAINING.limits) is None, "it is for a batch that is no longer in use"
 
 
 def test_that_a_confirmation_is_not_kept_waiting_by_a_fit(telemetry: Telemetry) -> None:

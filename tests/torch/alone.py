@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 import pollux_slurm.torch as pt
+from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.current import current_session, set_session
 from pollux_slurm.torch.session import Session
 
@@ -26,6 +27,12 @@ def joined(directory: Path | None = None, **options: Any) -> Iterator[Session]:
     finally:
         set_session(None)
         session.close()
+
+
+def propose(session: Session, loader: pt.AdaptiveDataLoader, choice: BatchChoice) -> None:
+    """Let rank 0 have found that `choice` is the best batch for `loader`."""
+    assert session._telemetry is not None
+    session._telemetry._proposal = (loader.limits, choice)
 
 
 class Numbers(Dataset[tuple[torch.Tensor, int]]):

@@ -144,6 +144,50 @@ def test_that_a_disk_that_takes_nothing_costs_no_step_and_is_tried_again(
     assert weight_in(max((tmp_path / "checkpoints").iterdir())) == -6.0
 
 
+def test_that_a_writing_thread_that_breaks_is_no_checkpoint(
+    tmp_path: Path, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate.is_open.set()
+    with joined(tmp_path) as session:
+        outcomes = []
+        for gate.error in (ValueError("a defect"), None):
+            session._checkpointer.write_behind()
+            session._checkpointer.wait()
+            outcomes.append(session._checkpointer.take_written())
+    broken, whole = outcomes
+    assert broken is not None
+    assert whole is not None
+    assert (broken.error, whole.error) == ("a defect", None)
+    assert "a defect" in caplog.text
+
+
+class AwayStore:
+    """A reporter whose store went away while a checkpoint was asked for."""
+
+    checkpoint_request, superseded, has_store = 7, False, True
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: False
+
+
+def test_that_a_store_that_is_away_with_a_request_open_takes_half_of_the_time_at_most(tmp_path: Path) -> None:
+    with joined(tmp_path, max_wait_s=600.0) as session:
+        now = [0.0]
+
+        def pause(duration_s: float) -> None:
+            now[0] += max(duration_s, 1.0)
+
+        boundary = session._boundary
+        boundary.monotonic, boundary.pause, boundary.reporter = lambda: now[0], pause, AwayStore()
+        num_steps = 0
+        for _ in steps(pt.AdaptiveDataLoader(Numbers(1500), batch_size=1)):
+            now[0] += 1.0
+            num_steps += 1
+            if now[0] > 2500:
+                break
+    assert num_steps > 1000, "trained for as long as was waited, not one step for each wait"
+
+
 def test_that_a_newer_run_is_noticed_beside_training(tmp_path: Path, gate: Gate) -> None:
     gate.error = SupersededRunError("run 1 has taken over")
     gate.is_open.set()

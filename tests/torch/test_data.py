@@ -16,7 +16,7 @@ from torch.utils.data import DistributedSampler
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import CheckpointError, UsageError
 from pollux_slurm.model import BatchChoice
-from tests.torch.alone import Numbers, Slope, joined
+from tests.torch.alone import Numbers, Slope, joined, propose
 from tests.torch.test_stream import Stream
 
 pytestmark = pytest.mark.torch
@@ -129,9 +129,10 @@ def test_that_a_batch_size_changed_in_mid_epoch_loses_nothing() -> None:
             sizes.append(len(batch))
             seen += batch.tolist()
             if len(sizes) == 2:
-                assert session._telemetry is not None
-                session._telemetry._proposal = BatchChoice(
-                    global_batch_size=12, atomic_batch_size=4, accumulation_steps=2
+                propose(
+                    session,
+                    loader,
+                    BatchChoice(global_batch_size=12, atomic_batch_size=4, accumulation_steps=2),
                 )
     assert sizes == [4, 4] + [4, 4, 4] * 3 + [3, 3]
     assert sorted(seen) == list(range(50))
@@ -251,6 +252,55 @@ def test_that_an_evaluation_inside_the_training_loop_disturbs_nothing() -> None:
                 seen += batch.tolist()
                 assert indices(evaluation) == [0, 1, 2]
     assert seen == [0, 1, 2, 3, 4, 5]
+
+
+def test_that_an_evaluation_inside_the_training_loop_is_whole_after_a_restart(tmp_path: Path) -> None:
+    def run(stop_at: int | None) -> list[list[int]]:
+        training = pt.AdaptiveDataLoader(Numbers(6), batch_size=2)
+        evaluation = pt.AdaptiveDataLoader(Numbers(3), batch_size=2)
+        sums = pt.Accumulator()
+        told = []
+        for _ in pt.remaining_epochs_until(1):
+            for number, (_, batch) in enumerate(training):
+                sums["n"] += len(batch)
+                told.append([*batch.tolist(), *indices(evaluation)])
+                with sums.synchronized():
+                    told.append([sums["n"]])
+                if number == stop_at:
+                    os.kill(os.getpid(), signal.SIGTERM)
+        assert not sums._seen, "one record a step would fill the checkpoint"
+        return told
+
+    with joined(tmp_path), pytest.raises(pt.TrainingStopped):
+        run(stop_at=1)
+    with joined(tmp_path):
+        assert run(stop_at=None) == [[4, 5, 0, 1, 2], [6]]
+
+
+def test_that_a_sampler_keeps_the_epoch_that_the_script_told_it() -> None:
+    class Told(torch.utils.data.Sampler[int]):
+        epoch = 0
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __iter__(self) -> Iterator[int]:
+            return iter([(self.epoch + index) % 3 for index in range(3)])
+
+        def __len__(self) -> int:
+            return 3
+
+    with joined():
+        sampler = Told()
+        loader = pt.AdaptiveDataLoader(Numbers(3), batch_size=3, sampler=sampler)
+        seen = []
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            seen.append(indices(loader))
+        assert seen == [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
+        for _ in pt.remaining_epochs_until(2):
+            seen.append(indices(loader))
+    assert seen[3:] == [[0, 1, 2], [1, 2, 0]], "its own loop of epochs tells it"
 
 
 def test_that_loaders_advanced_together_are_refused() -> None:

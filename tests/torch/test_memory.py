@@ -14,7 +14,7 @@ from pollux_slurm.agent.memory import MemoryBound, read_bounds
 from pollux_slurm.model import BatchChoice, BatchLimits
 from pollux_slurm.torch.memory import MemoryBounds, is_out_of_memory
 from tests.torch import scripts
-from tests.torch.alone import Numbers, Slope, joined
+from tests.torch.alone import Numbers, Slope, joined, propose
 from tests.torch.ranks import start
 
 pytestmark = pytest.mark.torch
@@ -180,10 +180,11 @@ def test_that_a_checkpoint_is_written_before_a_local_batch_grows_beyond_what_is_
             session._checkpointer.wait()
             written.append(len(list((tmp_path / "checkpoints").iterdir())))
             if number in (0, 2, 4):
-                assert session._telemetry is not None
                 size = (8, 4, 8)[number // 2]
-                session._telemetry._proposal = BatchChoice(
-                    global_batch_size=size, atomic_batch_size=size, accumulation_steps=0
+                propose(
+                    session,
+                    loader,
+                    BatchChoice(global_batch_size=size, atomic_batch_size=size, accumulation_steps=0),
                 )
     # Before the first step with 8, and not again.
     assert written == [0, *[1] * (len(written) - 1)]

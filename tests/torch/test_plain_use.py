@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +183,59 @@ def test_that_a_script_may_ask_about_its_job(tmp_path: Path, monkeypatch: pytest
     share = env.share_path()
     assert share is not None
     assert Path(share).is_dir()
+
+
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_that_a_scheduler_stepped_before_the_validation_steps_once_an_epoch(
+    tmp_path: Path, is_declared: bool
+) -> None:
+    def run(stop_in: int | None) -> list[float]:
+        model = Slope()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        parallel = pt.AdaptiveDataParallel(model, optimizer, scheduler)
+        training = pt.AdaptiveDataLoader(Numbers(4), batch_size=2)
+        validation = pt.AdaptiveDataLoader(Numbers(4), batch_size=2)
+        rates = []
+        for epoch in pt.remaining_epochs_until(4) if is_declared else range(4):
+            for inputs, _ in training:
+                rates.append(optimizer.param_groups[0]["lr"])
+                optimizer.zero_grad()
+                parallel(inputs).mean().backward()
+                optimizer.step()
+            scheduler.step()
+            for _ in validation:
+                if epoch == stop_in:
+                    os.kill(os.getpid(), signal.SIGTERM)
+        return [*rates, optimizer.param_groups[0]["lr"]]
+
+    with joined(tmp_path), pytest.raises(pt.TrainingStopped):
+        run(stop_in=1)
+    with joined(tmp_path):
+        assert run(stop_in=None) == [0.25, 0.25, 0.125, 0.125, 0.0625]
+
+
+def mean_backward(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor
+) -> torch.Tensor:
+    optimizer.zero_grad()
+    loss: torch.Tensor = model(inputs).mean()
+    loss.backward()
+    return loss
+
+
+def test_that_a_closure_is_called_in_every_pass() -> None:
+    weights = []
+    for largest in (4, 2):
+        with joined():
+            model = Slope()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            parallel = pt.AdaptiveDataParallel(model, optimizer)
+            loader = pt.AdaptiveDataLoader(Numbers(8), batch_size=4)
+            loader.autoscale_batch_size(4, (1, largest), gradient_accumulation=True)
+            for inputs, _ in loader:
+                loss = optimizer.step(functools.partial(mean_backward, parallel, optimizer, inputs))
+                assert loss is not None
+            weights.append(model.weight.item())
+    assert weights[1] == pytest.approx(weights[0], rel=1e-6)
+    assert weights[0] == pytest.approx(-0.1 * (2.5 + 6.5))

@@ -14,7 +14,7 @@ import pollux_slurm.torch as pt
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.current import current_session
 from tests.torch import scripts
-from tests.torch.alone import Numbers, Slope
+from tests.torch.alone import Numbers, Slope, propose
 from tests.torch.ranks import run_ranks, start
 from tests.torch.test_resume import assert_same_training
 from tests.waiting import wait_until
@@ -63,8 +63,8 @@ def change_batch() -> dict[str, Any]:
         optimizer.step()
         steps.append([loader.current_batch_size, indices.tolist(), parallel.gain])
         if len(steps) == 3 and session._telemetry is not None:
-            session._telemetry._proposal = BatchChoice(
-                global_batch_size=13, atomic_batch_size=4, accumulation_steps=1
+            propose(
+                session, loader, BatchChoice(global_batch_size=13, atomic_batch_size=4, accumulation_steps=1)
             )
     return {"steps": steps, "gradient": model.weight.grad}
 

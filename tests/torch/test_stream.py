@@ -21,7 +21,7 @@ from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.batching import StepPlan
 from pollux_slurm.torch.feeds import StreamFeed
 from pollux_slurm.torch.stream import StreamShare
-from tests.torch.alone import joined
+from tests.torch.alone import joined, propose
 
 pytestmark = pytest.mark.torch
 
@@ -103,9 +103,10 @@ def test_that_a_new_batch_size_goes_on_at_the_next_example_in_workers_that_stay(
             optimizer.step()
             batches.append(batch)
             if len(batches) == 3:
-                assert session._telemetry is not None
-                session._telemetry._proposal = BatchChoice(
-                    global_batch_size=8, atomic_batch_size=4, accumulation_steps=1
+                propose(
+                    session,
+                    loader,
+                    BatchChoice(global_batch_size=8, atomic_batch_size=4, accumulation_steps=1),
                 )
     assert [len(batch) for batch in batches] == [3] * 3 + [4] * 12 + [3]
     assert flat(batches) == list(range(60))
