@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pollux_slurm.errors import TraceError, UsageError
+from pollux_slurm.errors import UsageError
 
 if TYPE_CHECKING:
-    from pollux_slurm.simulator.applications import Application
     from pollux_slurm.simulator.summary import Summary
 
 
@@ -52,7 +51,7 @@ def simulate(
     Example: pollux simulate --traces traces --workload workload-6.csv --policy pollux --policy tiresias
     """
     from pollux_slurm.policy.scores import OBJECTIVES
-    from pollux_slurm.simulator import Cluster, read_workload
+    from pollux_slurm.simulator import Cluster, read_applications, read_workload
     from pollux_slurm.simulator import simulate as run
     from pollux_slurm.simulator.policies import POLICIES, make_policy
     from pollux_slurm.simulator.summary import summarize
@@ -68,7 +67,7 @@ def simulate(
     cluster = Cluster(
         num_nodes=nodes, gpus_per_node=gpus_per_node, interval_s=interval, restart_delay_s=restart_delay
     )
-    applications = _read_applications(traces)
+    applications = read_applications(traces)
     read = {file: read_workload(file, applications) for file in workload}
     summaries = []
     for file, jobs in read.items():
@@ -91,17 +90,6 @@ def simulate(
         typer.echo()
     else:
         _print_table(summaries)
-
-
-def _read_applications(folder: Path) -> dict[str, Application]:
-    from pollux_slurm.simulator import read_application
-
-    if not folder.is_dir():
-        raise TraceError(f"{folder}: no such folder; --traces takes one with a folder for each application")
-    folders = sorted(path for path in folder.iterdir() if (path / "placements.csv").is_file())
-    if not folders:
-        raise TraceError(f"{folder}: no APPLICATION/placements.csv in it")
-    return {path.name: read_application(path) for path in folders}
 
 
 def _print_table(summaries: list[Summary]) -> None:

@@ -1,6 +1,6 @@
 """Replays traces through the daemon's own policy, with a clock instead of a cluster."""
 
-from pollux_slurm.simulator.applications import Application, read_application
+from pollux_slurm.simulator.applications import Application, read_application, read_applications
 from pollux_slurm.simulator.cluster import Cluster, SimulationResult, simulate
 from pollux_slurm.simulator.workload import WorkloadJob, read_workload
 
@@ -10,6 +10,7 @@ __all__ = [
     "SimulationResult",
     "WorkloadJob",
     "read_application",
+    "read_applications",
     "read_workload",
     "simulate",
 ]

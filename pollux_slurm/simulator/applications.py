@@ -149,6 +149,16 @@ class Application:
         return float(self._ends[epoch])
 
 
+def read_applications(folder: Path) -> dict[str, Application]:
+    """Read the traces of all applications, by name, each from a folder in `folder`. Raises `TraceError`."""
+    if not folder.is_dir():
+        raise TraceError(f"{folder}: no such folder; expected one with a folder for each application")
+    folders = sorted(path for path in folder.iterdir() if (path / "placements.csv").is_file())
+    if not folders:
+        raise TraceError(f"{folder}: no APPLICATION/placements.csv in it")
+    return {path.name: read_application(path) for path in folders}
+
+
 def read_application(folder: Path) -> Application:
     """Read the traces of one application from its folder. Raises `TraceError`."""
     runs = _read_runs(folder)

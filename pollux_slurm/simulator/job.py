@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from pollux_slurm.goodput import Observation
+from pollux_slurm.goodput import Observation, gain
 from pollux_slurm.model import BatchChoice, GradientStatistics
 from pollux_slurm.simulator.applications import Application, Placement
 from pollux_slurm.simulator.workload import WorkloadJob
@@ -101,9 +101,8 @@ class SimulatedJob:
                 iter_time_s=time.step_s,
             ),
         )
-        sqr, var = self.statistics.sqr, self.statistics.var
-        gain = (var + sqr) / (var * self.application.initial_batch_size / batch_size + sqr)
-        return gain / (time.step_s + time.pass_s * (passes - 1))
+        step_s = time.step_s + time.pass_s * (passes - 1)
+        return float(gain(self.statistics, self.application.initial_batch_size, batch_size)) / step_s
 
 
 ChooseBatch: TypeAlias = Callable[[SimulatedJob], BatchChoice]

@@ -198,11 +198,7 @@ def test_that_a_job_held_by_hand_after_its_release_stays_held(world: World) -> N
     world.targets = {job_id: {"n1": 2}}
     daemon = world.daemon()
 
-    def released() -> bool:
-        moves = world.store.open_reallocations()
-        return bool(moves) and moves[0].step is Step.RELEASED
-
-    world.settle(daemon, until=released, seconds=20)
+    world.settle(daemon, until=lambda: world.is_at(Step.RELEASED), seconds=20)
     world.slurm.hold(job_id)
     world.settle(daemon, seconds=20)
     assert world.job(job_id).held
@@ -370,11 +366,7 @@ def test_that_a_job_whose_owner_takes_it_back_while_it_is_held_is_let_go(world: 
     world.targets = {job_id: {"n1": 2}}
     daemon = world.daemon()
 
-    def requeued() -> bool:
-        moves = world.store.open_reallocations()
-        return bool(moves) and moves[0].step is Step.REQUEUED
-
-    world.settle(daemon, until=requeued, seconds=20)
+    world.settle(daemon, until=lambda: world.is_at(Step.REQUEUED), seconds=20)
     world.clock.advance(0.5)
     world.slurm.set_job(job_id, comment="no more")
     world.settle(daemon, seconds=8)
@@ -401,11 +393,7 @@ def test_that_giving_up_a_lost_place_leaves_no_job_held(world: World, method: st
     world.slurm.before["release"] = takes_the_place
     daemon = world.daemon()
 
-    def released() -> bool:
-        moves = world.store.open_reallocations()
-        return bool(moves) and moves[0].step is Step.RELEASED
-
-    world.settle(daemon, until=released, seconds=20)
+    world.settle(daemon, until=lambda: world.is_at(Step.RELEASED), seconds=20)
     world.targets = {}
     world.slurm.fail(method, error)
     world.settle(daemon, seconds=60)
@@ -428,11 +416,7 @@ def test_that_a_stop_waits_for_a_job_whose_release_failed(world: World) -> None:
     world.slurm.fail("release", SlurmUnavailable("socket timed out"))
     daemon = world.daemon()
 
-    def release_failed() -> bool:
-        moves = world.store.open_reallocations()
-        return bool(moves) and moves[0].step is Step.RELEASED
-
-    world.settle(daemon, until=release_failed, seconds=20)
+    world.settle(daemon, until=lambda: world.is_at(Step.RELEASED), seconds=20)
     assert world.job(job_id).held
     world.stop.set()
     daemon.run()
@@ -444,11 +428,7 @@ def test_that_a_job_missing_from_one_read_is_not_given_up(world: World) -> None:
     world.targets = {job_id: {"n1": 2}}
     daemon = world.daemon()
 
-    def requeued() -> bool:
-        moves = world.store.open_reallocations()
-        return bool(moves) and moves[0].step is Step.REQUEUED
-
-    world.settle(daemon, until=requeued, seconds=20)
+    world.settle(daemon, until=lambda: world.is_at(Step.REQUEUED), seconds=20)
     hidden = world.slurm._jobs.pop(job_id)
     daemon.tick()
     world.slurm._jobs[job_id] = hidden

@@ -9,7 +9,16 @@ from pathlib import Path
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.errors import StaleRunError, UnknownJobError
-from pollux_slurm.model import Allocation, Decision, JobDecision, JobState, JobTerms, Problem, SlurmJob
+from pollux_slurm.model import (
+    Allocation,
+    Decision,
+    JobDecision,
+    JobState,
+    JobTerms,
+    Problem,
+    ReallocationStep,
+    SlurmJob,
+)
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.terms import encode_comment
 from pollux_slurm.store import open_store
@@ -161,3 +170,8 @@ class World:
 
     def open_moves(self) -> int:
         return len(self.store.open_reallocations())
+
+    def is_at(self, step: ReallocationStep) -> bool:
+        """Tell whether the oldest open move has come to `step`."""
+        moves = self.store.open_reallocations()
+        return bool(moves) and moves[0].step is step

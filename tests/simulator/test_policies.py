@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.errors import UsageError
-from pollux_slurm.simulator import Application, Cluster, read_application, read_workload, simulate
+from pollux_slurm.simulator import Application, Cluster, read_applications, read_workload, simulate
 from pollux_slurm.simulator.policies import make_policy
 from pollux_slurm.simulator.policies.packing import FreeGpus
 from pollux_slurm.simulator.summary import Summary, summarize
@@ -19,7 +19,7 @@ from tests.simulator.made import made_application, made_job
 
 @functools.cache
 def published() -> Mapping[str, Application]:
-    return {folder.name: read_application(folder) for folder in traces_dir().iterdir() if folder.is_dir()}
+    return read_applications(traces_dir())
 
 
 def replay(workload: int, policy: str) -> Summary:

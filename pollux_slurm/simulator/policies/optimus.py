@@ -25,12 +25,14 @@ class OptimusPolicy:
         counts: dict[str, int] = {}
         gains: dict[str, float] = {}
         by_name = {job.job.name: job for job in jobs}
+        remaining = {job.job.name: _remaining_steps(job) for job in jobs}
 
         def gain(job: SimulatedJob) -> float:
             count = counts[job.job.name]
             if left < 1 or count + 1 > _most_replicas(job):
                 return 0.0
-            return (_step_s(job, count, cluster) - _step_s(job, count + 1, cluster)) * _remaining_steps(job)
+            saved_s = _step_s(job, count, cluster) - _step_s(job, count + 1, cluster)
+            return saved_s * remaining[job.job.name]
 
         for job in jobs:
             counts[job.job.name] = min(1, left)
@@ -64,13 +66,8 @@ def _remaining_steps(job: SimulatedJob) -> float:
 
 def _step_s(job: SimulatedJob, num_gpus: int, cluster: Cluster) -> float:
     """Return the true time of one step on as few nodes as possible, with two passes at least on one GPU."""
-    application = job.application
-    local = -(-job.job.batch_size // num_gpus)
-    passes = -(-local // application.max_atomic)
-    if num_gpus == 1:
-        passes = max(passes, 2)
-    atomic = min(-(-local // passes), application.max_batch_size // (num_gpus * passes))
+    batch = split_batch(job.application, job.job.batch_size, num_gpus, twice_alone=True)
     whole, rest = divmod(num_gpus, cluster.gpus_per_node)
     placement = (cluster.gpus_per_node,) * whole + ((rest,) if rest else ())
-    time = application.step_time(placement, atomic)
-    return time.step_s + time.pass_s * (passes - 1)
+    time = job.application.step_time(placement, batch.atomic_batch_size)
+    return time.step_s + time.pass_s * batch.accumulation_steps
