@@ -18,7 +18,7 @@ import numpy as np
 
 from pollux_slurm.policy.local_search import above
 from pollux_slurm.policy.options import JobOptions, Option
-from pollux_slurm.policy.placement import Placed, State
+from pollux_slurm.policy.placement import Placed, State, members_of
 
 # Ways to spread one uneven allocation that are looked at, possible or not.
 _SPLITS = 60
@@ -95,7 +95,7 @@ class Branch:
                 yield found
             return
         alike: dict[tuple[object, ...], list[int]] = {}
-        for node in np.flatnonzero(state.candidates(index, option)).tolist():
+        for node in members_of(state.candidates(index, option)):
             alike.setdefault(self._signature(depth, node), []).append(node)
         if option.num_nodes == 1:
             for nodes in alike.values():
@@ -128,9 +128,9 @@ class Branch:
         state = self._state
         undecided = self._order[depth + 1 :]
         at_home = tuple((i, gpus) for i in undecided for home, gpus in state.home(i) if home == node)
-        usable = tuple(bool(state.eligible(i)[node]) for i in undecided)
+        usable = tuple(state.eligible(i) >> node & 1 for i in undecided)
         kind = int(state.cluster.kind[node])
-        return (kind, *state.free[node].tolist(), *state.spanning(node), at_home, usable)
+        return (kind, *state.free_on(node), *state.spanning(node), at_home, usable)
 
 
 def _spread(options: Sequence[Option]) -> float:

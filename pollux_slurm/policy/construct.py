@@ -34,7 +34,7 @@ class Constructor:
         tables = menu.tables
         self._uneven = (tables.per_node == 0) & (tables.num_gpus > 0)
         self._share = np.maximum(tables.per_node, 1)
-        self._widest = int(state.cluster.capacity[:, 0].max(initial=0))
+        self._widest = state.cluster.widest
 
     def build(self, choice: IntArray) -> bool:
         """Give each job its choice or the best that fits; False if a running job found no place.
@@ -80,7 +80,7 @@ class Constructor:
         """Return the jobs that would rather have something else at the prices, the unhappiest first."""
         state, menu = self._state, self._menu
         wanted = self._market.regrets(self._prices)
-        now = [self._reduced(job, _placed(state, job), self._prices) for job in range(menu.num_jobs)]
+        now = [self._reduced(job, state.at(job), self._prices) for job in range(menu.num_jobs)]
         regret = wanted - np.array(now)
         order = np.flatnonzero((regret > 1e-9 * np.maximum(np.abs(wanted), 1.0)) & ~menu.settled)
         return list(order[np.argsort(-regret[order], kind="stable")].tolist())
@@ -88,8 +88,8 @@ class Constructor:
     def _offer(self, prices: FloatArray) -> None:
         state, menu = self._state, self._menu
         wanted = self._market.regrets(prices)
-        value = np.array([_placed(state, job).option.value for job in range(menu.num_jobs)])
-        reduced = np.array([self._reduced(job, _placed(state, job), prices) for job in range(menu.num_jobs)])
+        value = np.array([state.at(job).option.value for job in range(menu.num_jobs)])
+        reduced = np.array([self._reduced(job, state.at(job), prices) for job in range(menu.num_jobs)])
         gain = wanted - reduced
         order = np.flatnonzero((gain > 1e-9 * np.maximum(np.abs(value), 1.0)) & ~menu.settled)
         for job in order[np.argsort(-gain[order], kind="stable")].tolist():
@@ -128,28 +128,17 @@ class Constructor:
         open_nodes = state.without_spanning()
         for kind in range(len(tables.kinds)):
             usable = state.usable(job, kind)
-            single = self._at_least(np.where(usable, state.free[:, 0], 0))
-            several = self._at_least(np.where(usable & open_nodes, state.free[:, 0], 0))
+            single = np.array(state.num_with(usable), dtype=np.int64)
+            several = np.array(state.num_with(usable & open_nodes), dtype=np.int64)
             mine = tables.kind == kind
             share, nodes = np.minimum(self._share, self._widest + 1), tables.num_nodes
             enough = np.where(nodes == 1, single[share] >= 1, several[share] >= nodes)
             if self._uneven.any():
-                room = int(state.free[usable & open_nodes, 0].sum())
+                room = int(several[1:].sum())
                 enough = np.where(self._uneven, (tables.num_gpus <= room) & (several[1] >= 2), enough)
             found |= mine & enough
         return found
 
-    def _at_least(self, free: IntArray) -> IntArray:
-        """Return how many nodes have at least k free GPUs, for k from 0 to one more than any node has."""
-        count = np.bincount(np.maximum(free, 0), minlength=self._widest + 2)
-        return np.asarray(count[::-1].cumsum()[::-1], dtype=np.int64)
-
     def _reduced(self, job: int, placed: Placed, prices: FloatArray) -> float:
         option = placed.option
         return option.value - self._market.price_of(prices, job, option)
-
-
-def _placed(state: State, job: int) -> Placed:
-    placed = state.placed[job]
-    assert placed is not None
-    return placed

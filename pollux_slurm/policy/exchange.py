@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from pollux_slurm.policy.local_search import above
 from pollux_slurm.policy.menu import Menu
-from pollux_slurm.policy.placement import Placed, State
+from pollux_slurm.policy.placement import Placed, State, members_of
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 class Exchange:
@@ -25,7 +26,7 @@ class Exchange:
         self._state = state
         self._menu = menu
         tables = menu.tables
-        self._widest = widest = int(state.cluster.capacity[:, 0].max(initial=0))
+        self._widest = widest = state.cluster.widest
         kinds = len(tables.kinds)
         # The best value with at most k GPUs on one node of each type, and its column.
         self._value = np.full((kinds, menu.num_jobs, widest + 1), -np.inf)
@@ -41,6 +42,8 @@ class Exchange:
         self._nodes = [np.flatnonzero(state.cluster.kind == kind) for kind in range(kinds)]
         self._counts = np.arange(1, widest + 1)
         num_nodes = len(state.cluster.names)
+        self._free = np.zeros(num_nodes, dtype=np.int64)
+        self._known: dict[tuple[int, int], BoolArray] = {}
         self._cost = np.full((num_nodes, widest + 1), np.inf)
         self._victim = np.full((num_nodes, widest + 1), -1, dtype=np.int64)
         for node in range(num_nodes):
@@ -53,20 +56,28 @@ class Exchange:
             found += self._look(job)
         return found
 
+    def _usable(self, job: int, kind: int) -> BoolArray:
+        nodes = self._state.usable(job, kind)
+        if (kind, nodes) not in self._known:
+            flags = np.zeros(len(self._free), dtype=bool)
+            flags[list(members_of(nodes))] = True
+            self._known[kind, nodes] = flags[self._nodes[kind]]
+        return self._known[kind, nodes]
+
     def _survey(self, node: int) -> None:
         """Find anew what it costs to free each number of GPUs of a node."""
         state = self._state
+        self._free[node] = state.free[node]
         self._cost[node] = np.inf
         self._victim[node] = -1
         self._cost[node, 0] = 0.0
-        if not state.cluster.open[node]:
+        if not state.cluster.open >> node & 1:
             return
         kind = int(state.cluster.kind[node])
         for job in sorted(state.members[node]):
-            if job >= self._menu.num_jobs or self._menu.settled[job] or not state.eligible(job)[node]:
+            if job >= self._menu.num_jobs or self._menu.settled[job] or not state.eligible(job) >> node & 1:
                 continue
-            placed = state.placed[job]
-            assert placed is not None
+            placed = state.at(job)
             if len(placed.gpus) != 1:
                 continue
             held, now = placed.option.num_gpus, placed.option.value
@@ -78,8 +89,7 @@ class Exchange:
 
     def _look(self, job: int) -> bool:
         state = self._state
-        placed = state.placed[job]
-        assert placed is not None
+        placed = state.at(job)
         now = placed.option.value
         own = placed.gpus[0] if len(placed.gpus) == 1 else None
         best, target = above(now) - now, None
@@ -88,12 +98,12 @@ class Exchange:
             wanted = self._counts[values > now + best]
             if not len(wanted) or not len(nodes):
                 continue
-            free = state.free[nodes, 0]
+            free = self._free[nodes]
             if own is not None and state.cluster.kind[own[0]] == kind:
                 free = free + np.where(nodes == own[0], own[1], 0)
             missing = np.maximum(wanted[:, None] - free, 0)
             cost = self._cost[nodes, np.minimum(missing, self._widest)]
-            cost = np.where(state.usable(job, kind)[nodes], cost, np.inf)
+            cost = np.where(self._usable(job, kind), cost, np.inf)
             pick = cost.argmin(axis=1)
             gain = self._value[kind, job, wanted] - now - cost[np.arange(len(wanted)), pick]
             first = int(gain.argmax())

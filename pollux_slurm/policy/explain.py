@@ -88,10 +88,10 @@ class Facts:
 
     def room(self, job: int, kind: int) -> int:
         """Return the free GPUs of a type on all nodes that a job may use."""
-        key = (id(self._state.eligible(job)), kind)
+        key = (self._state.eligible(job), kind)
         if key not in self._room:
             usable = self._state.usable(job, kind)
-            self._room[key] = int(np.where(usable, self._state.free[:, 0], 0).sum())
+            self._room[key] = sum(self._state.num_with(usable)[1:])
         return self._room[key]
 
 
@@ -131,7 +131,7 @@ def _bound_by(solution: Solution, menu: Menu, facts: Facts, index: int, placed: 
             continue
         of_kind = wanted if len(tables.kinds) == 1 else wanted & (tables.kind == kind)
         eligible = state.eligible(index)
-        own = sum(g for node, g in placed.gpus if eligible[node] and state.cluster.kind[node] == kind)
+        own = sum(g for node, g in placed.gpus if eligible >> node & 1 and state.cluster.kind[node] == kind)
         if (room + own) and int(np.where(of_kind, tables.num_gpus, 2**31).min()) <= room + own:
             return "placement"
     return "capacity"

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pollux_slurm.policy.bound import solve_dual
 from pollux_slurm.policy.greedy import solve_greedily
 from pollux_slurm.policy.menu import Menu
-from pollux_slurm.policy.placement import Cluster, Placed, State
+from pollux_slurm.policy.placement import Cluster, Placed, State, members_of
 from pollux_slurm.policy.search import Solution, total_value
 
 FloatArray = npt.NDArray[np.float64]
@@ -74,12 +74,13 @@ class _Breed:
         self._held, self._menu, self._movable, self._rng = held, menu, movable, rng
         cluster = held.cluster
         self._base = self._rows(held)
-        free = held.free[:, 0].copy()
+        free = np.array(held.free, dtype=np.int64)
         for row in range(len(movable)):
             free += self._base[row]
         self._room = np.maximum(free, 0)
-        usable = [held.eligible(int(job)) for job in movable]
-        self._usable = np.array(usable, dtype=bool).reshape(len(movable), len(free))
+        self._usable = np.zeros((len(movable), len(free)), dtype=bool)
+        for row, job in enumerate(movable.tolist()):
+            self._usable[row, list(members_of(held.eligible(job)))] = True
         self._kind = cluster.kind
         self._most = np.array(
             [int(menu.tables.num_gpus[menu.offered[job]].max(initial=0)) for job in movable], dtype=np.int64

@@ -81,8 +81,7 @@ def _better(constructor: Constructor, before: Placed, job: int, free: FloatArray
 
 def _step(state: State, menu: Menu, job: int) -> tuple[float, int]:
     """Return the most gain per further GPU that a job can have from what is idle, and its column."""
-    placed = state.placed[job]
-    assert placed is not None
+    placed = state.at(job)
     more = menu.tables.num_gpus - placed.option.num_gpus
     gain = menu.value[job] - placed.option.value
     possible = (gain > 0) & (more > 0) & (more <= state.idle_gpus)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from pollux_slurm.policy.options import JobOptions, Option
-from pollux_slurm.policy.placement import Placed, State
+from pollux_slurm.policy.placement import Placed, State, members_of
 
 _EPSILON = 1e-10
 # How far each displacement looks, first narrowly, then, when that leads nowhere, widely.
@@ -81,7 +81,7 @@ class LocalSearch:
 
     def _wishes(self, index: int) -> list[Option]:
         """Return the options worth leading a displacement for, the most promising first."""
-        present = self._placed(index).option
+        present = self.state.at(index).option
         slack = self._price * max(self.state.idle_gpus, 0)
         least = present.value - self._price * present.num_gpus - slack
         found = [
@@ -97,21 +97,19 @@ class LocalSearch:
         state = self.state
         if option.stays:
             return [tuple(node for node, _ in state.home(index))]
-        share = state.share_of(index, option)
-        usable = state.usable(index, option.kind)
-        possible = np.flatnonzero(usable & (state.cluster.capacity >= share).all(axis=1))
-        if len(possible) < option.num_nodes:
+        possible = state.large_enough(index, option)
+        if possible.bit_count() < option.num_nodes:
             return []
-        own = np.zeros(len(state.free), dtype=np.int64)
-        for node, gpus in self._placed(index).gpus:
-            own[node] = gpus
+        own = dict(state.at(index).gpus)
         each = -(-option.num_gpus // option.num_nodes)
-        missing = np.maximum(each - state.free[possible, 0] - own[possible], 0)
-        order = possible[np.argsort(missing, kind="stable")]
+        free = state.free
+        order = sorted(
+            members_of(possible), key=lambda node: max(each - free[node] - own.get(node, 0), 0)
+        )
         if option.num_nodes == 1:
-            return [(int(node),) for node in order[: self._nodes_tried]]
+            return [(node,) for node in order[: self._nodes_tried]]
         starts = range(min(len(order) - option.num_nodes + 1, self._nodes_tried))
-        return [tuple(int(node) for node in order[start : start + option.num_nodes]) for start in starts]
+        return [tuple(order[start : start + option.num_nodes]) for start in starts]
 
     def _displace(self, index: int, option: Option, nodes: tuple[int, ...]) -> bool:
         """Put `option` of a job on `nodes`, whoever is there; keep the result only if the sum grew."""
@@ -187,12 +185,7 @@ class LocalSearch:
     def _cost(self, other: int) -> float:
         """Return a guess of what displacing a job costs: its value less that of its least option, if any."""
         smaller = [option.value for option in self._jobs[other].options if option.num_gpus > 0]
-        return self._placed(other).option.value - smaller[-1]
-
-    def _placed(self, index: int) -> Placed:
-        placed = self.state.placed[index]
-        assert placed is not None
-        return placed
+        return self.state.at(other).option.value - smaller[-1]
 
 
 def above(value: float) -> float:
@@ -202,12 +195,7 @@ def above(value: float) -> float:
 
 def value(state: State, indices: Iterable[int]) -> float:
     """Return what these jobs' options add to the sum."""
-    total = 0.0
-    for index in indices:
-        placed = state.placed[index]
-        assert placed is not None
-        total += placed.option.value
-    return total
+    return sum(state.at(index).option.value for index in indices)
 
 
 def best_place(

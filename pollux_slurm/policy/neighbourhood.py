@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from pollux_slurm.policy.branch import Branch
 from pollux_slurm.policy.construct import Constructor
+from pollux_slurm.policy.local_search import value
 from pollux_slurm.policy.options import JobOptions
 from pollux_slurm.policy.placement import State
 
@@ -41,9 +42,9 @@ def improve_parts(
                 return False
         leader = leaders.pop()
         part = _part(state, jobs, leader, rng)
-        before = sum(_value(state, job) for job in part)
+        before = value(state, part)
         Branch(state, jobs, price=price, max_steps=_TREE_STEPS, only=part).run()
-        if sum(_value(state, job) for job in part) > before:
+        if value(state, part) > before:
             leaders = []
     return False
 
@@ -64,9 +65,3 @@ def _part(state: State, jobs: Sequence[JobOptions], leader: int, rng: random.Ran
         elif rng.random() < 0.2:
             break
     return part
-
-
-def _value(state: State, job: int) -> float:
-    placed = state.placed[job]
-    assert placed is not None
-    return placed.option.value

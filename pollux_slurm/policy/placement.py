@@ -1,6 +1,7 @@
 """Where jobs stand: free room per node, what fits, putting jobs in and out: the search's mutable part.
 
-Legend: n nodes, in the problem's order. Room is GPUs, CPUs and MB of memory, as columns of an `(n, 3)` array.
+Legend: n nodes, in the problem's order. A set of nodes is an integer whose bit i stands for node i, so that
+what fits where is found by a few operations, however many nodes there are.
 
 - A node that is drained, or on which more is held than it has, keeps its jobs and takes nothing new.
 - A job over several nodes goes only where no other such job is (interference avoidance). Two that already
@@ -9,7 +10,7 @@ Legend: n nodes, in the problem's order. Room is GPUs, CPUs and MB of memory, as
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,21 +21,38 @@ from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.options import Option
 
 IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-
-_ROOMY = 2**62
+NodeSet = int
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """An option with its place: (node index, GPUs) pairs."""
+    """An option with its place: (node index, GPUs) pairs, in the order of the nodes."""
 
     option: Option
     gpus: tuple[tuple[int, int], ...]
 
 
+def node_set(nodes: Iterable[int]) -> NodeSet:
+    """Return the set of these node indices."""
+    found = 0
+    for node in nodes:
+        found |= 1 << node
+    return found
+
+
+def members_of(nodes: NodeSet) -> Iterator[int]:
+    """Yield the node indices in a set, in order."""
+    while nodes:
+        lowest = nodes & -nodes
+        yield lowest.bit_length() - 1
+        nodes ^= lowest
+
+
 class Cluster:
-    """The nodes of a problem, the same throughout a search. `kind` (n,) is each node's GPU type."""
+    """The nodes of a problem, the same throughout a search. `kind` (n,) is each node's GPU type.
+
+    `capacity` (n, 3) is each node's GPUs, CPUs and MB of memory, or what is held of them where that is more.
+    """
 
     def __init__(
         self, nodes: Sequence[NodeCapacity], jobs: Sequence[ProblemJob], kind_of_node: Mapping[str, int]
@@ -48,55 +66,70 @@ class Cluster:
         held = np.zeros_like(self.capacity)
         for job in jobs:
             for name, gpus in job.current.gpus_by_node:
-                held[self.index[name]] += gpus * need(job)
+                held[self.index[name]] += gpus * np.array(need(job), dtype=np.int64)
         crowded = (held > self.capacity).any(axis=1)
-        self.open = np.array([node.accepts_new for node in nodes], dtype=bool) & ~crowded
+        accepts = np.array([node.accepts_new for node in nodes], dtype=bool) & ~crowded
+        self.open = node_set(np.flatnonzero(accepts).tolist())
         self.capacity = np.maximum(self.capacity, held)
+        self.widest = int(self.capacity[:, 0].max(initial=0))
+        # The nodes of at least k GPUs, for k from 0 to one more than any has.
+        self.at_least = [
+            node_set(np.flatnonzero(self.capacity[:, 0] >= k).tolist()) for k in range(self.widest + 2)
+        ]
+        num_kinds = int(self.kind.max(initial=0)) + 1
+        self.of_kind = [node_set(np.flatnonzero(self.kind == kind).tolist()) for kind in range(num_kinds)]
         # Whether CPUs or memory can run out before GPUs do, for the most demanding job.
         cpus = max((job.cpus_per_gpu for job in jobs), default=0)
         memory = max((job.memory_per_gpu_mb for job in jobs), default=0)
         demand = self.capacity[:, :1] * np.array([1, cpus, memory], dtype=np.int64)
         self.is_tight = bool((self.capacity < demand).any())
 
-    def eligible(self, job: ProblemJob) -> BoolArray:
-        """Return which nodes may take `job` anew, of shape `(n,)`."""
+    def eligible(self, job: ProblemJob) -> NodeSet:
+        """Return which nodes may take `job` anew."""
         if job.partition_nodes is None:
             return self.open
-        inside = np.array([name in job.partition_nodes for name in self.names], dtype=bool)
-        return np.asarray(self.open & inside, dtype=bool)
+        return self.open & node_set(
+            self.index[name] for name in job.partition_nodes if name in self.index
+        )
 
     def place_of(self, allocation: Allocation) -> tuple[tuple[int, int], ...]:
-        return tuple((self.index[name], gpus) for name, gpus in allocation.gpus_by_node)
+        return tuple(sorted((self.index[name], gpus) for name, gpus in allocation.gpus_by_node))
 
     def allocation_of(self, placed: Placed) -> Allocation:
         return Allocation.of({self.names[node]: gpus for node, gpus in placed.gpus})
 
 
-def need(job: ProblemJob) -> IntArray:
-    """Return what one GPU of a job takes of a node: 1 GPU, its CPUs, its memory."""
-    return np.array([1, job.cpus_per_gpu, job.memory_per_gpu_mb], dtype=np.int64)
+def need(job: ProblemJob) -> tuple[int, int, int]:
+    """Return what one GPU of a job takes of a node: 1 GPU, its CPUs, its MB of memory."""
+    return (1, job.cpus_per_gpu, job.memory_per_gpu_mb)
 
 
 class State:
-    """Every job's place, and what is left of nodes, limits and moves. Starts from what the jobs hold."""
+    """Every job's place, and what is left of nodes, limits and moves. Starts from what the jobs hold.
+
+    `free` is the number of free GPUs of each node.
+    """
 
     def __init__(self, cluster: Cluster, menu: Menu) -> None:
         self.cluster = cluster
         jobs = menu.everyone
-        self.free = cluster.capacity.copy()
+        self.free: list[int] = cluster.capacity[:, 0].tolist()
+        self.idle_gpus = sum(self.free)
+        # The nodes with at least k free GPUs, for k from 0 to one more than any node has.
+        self._room = list(cluster.at_least)
         self._need = [need(job) for job in jobs]
-        self.idle_gpus = int(self.free[:, 0].sum())
+        # CPUs and memory, only where they can run out before the GPUs do.
+        self._free_cpus, self._free_mb = cluster.capacity[:, 1].tolist(), cluster.capacity[:, 2].tolist()
         self._home = [cluster.place_of(job.current) for job in jobs]
-        self._eligible: list[BoolArray] = []
-        known: dict[frozenset[str] | None, BoolArray] = {}
+        known: dict[frozenset[str] | None, NodeSet] = {None: cluster.open}
         for job in jobs:
             if job.partition_nodes not in known:
                 known[job.partition_nodes] = cluster.eligible(job)
-            self._eligible.append(known[job.partition_nodes])
-        self._of_kind = [cluster.kind == kind for kind in range(len(menu.tables.kinds))]
-        self._one_kind = len(self._of_kind) == 1
-        # How many jobs over several nodes stand on each node: unchanged ones, and others.
-        self._spanning = np.zeros((2, len(cluster.names)), dtype=np.int64)
+        self._eligible = [known[job.partition_nodes] for job in jobs]
+        # How many jobs over several nodes stand on each node, and on which nodes any do: those that stay
+        # as they are, and others.
+        self._num_spanning = ([0] * len(self.free), [0] * len(self.free))
+        self._spanning = [0, 0]
         self._groups = (
             [np.flatnonzero(row).tolist() for row in menu.members] if menu.group_budget.size else []
         )
@@ -112,6 +145,12 @@ class State:
         for index in range(len(jobs)):
             self.put(index, Placed(menu.option(index, -1), self._home[index]))
 
+    def at(self, job: int) -> Placed:
+        """Return where a job that was not taken out stands."""
+        placed = self.placed[job]
+        assert placed is not None
+        return placed
+
     def put(self, job: int, placed: Placed) -> None:
         """Give `job`, which has no place, this one. Whether it fits is the caller's to know."""
         self.placed[job] = placed
@@ -119,15 +158,13 @@ class State:
 
     def take(self, job: int) -> Placed:
         """Take `job` out and return where it was."""
-        placed = self.placed[job]
-        assert placed is not None
+        placed = self.at(job)
         self._count(job, placed, -1)
         self.placed[job] = None
         return placed
 
     def _count(self, job: int, placed: Placed, sign: int) -> None:
-        option = placed.option
-        spans = len(placed.gpus) > 1
+        option, room, free = placed.option, self._room, self.free
         self.idle_gpus -= sign * option.num_gpus
         if self._groups:
             for group in self._groups[job]:
@@ -135,17 +172,36 @@ class State:
         if self._is_running[job] and not option.stays:
             self._moves_left -= sign
         for node, gpus in placed.gpus:
-            self.free[node] -= sign * gpus * self._need[job]
-            if spans:
-                self._spanning[0 if option.stays else 1, node] += sign
+            before = free[node]
+            after = free[node] = before - sign * gpus
+            bit = 1 << node
+            for k in range(min(before, after) + 1, max(before, after) + 1):
+                room[k] ^= bit
             if sign > 0:
                 self.members[node].add(job)
             else:
                 self.members[node].discard(job)
+        if len(placed.gpus) > 1:
+            self._count_spanning(placed, sign)
+        if self.cluster.is_tight:
+            _, cpus, memory_mb = self._need[job]
+            for node, gpus in placed.gpus:
+                self._free_cpus[node] -= sign * gpus * cpus
+                self._free_mb[node] -= sign * gpus * memory_mb
+
+    def _count_spanning(self, placed: Placed, sign: int) -> None:
+        which = 0 if placed.option.stays else 1
+        count = self._num_spanning[which]
+        for node, _ in placed.gpus:
+            count[node] += sign
+            if count[node]:
+                self._spanning[which] |= 1 << node
+            else:
+                self._spanning[which] &= ~(1 << node)
 
     def may_have(self, job: int, option: Option) -> bool:
         """Whether limits and the budget of moves leave `option` to a job that was taken out."""
-        if self._is_running[job] and not option.stays and self._moves_left <= 0:
+        if self._moves_left <= 0 and self._is_running[job] and not option.stays:
             return False
         return not self._groups or all(option.num_gpus <= self._left[group] for group in self._groups[job])
 
@@ -168,21 +224,26 @@ class State:
             if other != job and self.placed[other] is not None and broken.intersection(groups)
         ]
 
-    def candidates(self, job: int, option: Option) -> BoolArray:
-        """Return which nodes have room for one node's share of a new option, of shape `(n,)`."""
-        share = max(option.per_node, 1)
-        fits = self._eligible[job] & (self.free[:, 0] >= share)
-        if not self._one_kind:
-            fits &= self._of_kind[option.kind]
+    def room(self, job: int, gpus: int) -> NodeSet:
+        """Return the nodes with room for so many GPUs of a job, whether or not it may use them."""
+        if gpus > self.cluster.widest:
+            return 0
+        found = self._room[gpus]
         if self.cluster.is_tight:
-            _, cpus, memory = self._need[job].tolist()
-            if cpus:
-                fits &= self.free[:, 1] >= share * cpus
-            if memory:
-                fits &= self.free[:, 2] >= share * memory
-        if option.num_nodes > 1:
-            fits &= (self._spanning[0] == 0) & (self._spanning[1] == 0)
-        return np.asarray(fits, dtype=bool)
+            _, cpus, memory_mb = self._need[job]
+            cpus, memory_mb = cpus * gpus, memory_mb * gpus
+            found = node_set(
+                node
+                for node in members_of(found & self._eligible[job])
+                if (self._free_cpus[node] >= cpus or not cpus)
+                and (self._free_mb[node] >= memory_mb or not memory_mb)
+            )
+        return found
+
+    def candidates(self, job: int, option: Option) -> NodeSet:
+        """Return which nodes have room for one node's share of a new option."""
+        found = self._eligible[job] & self.room(job, option.per_node or 1) & self.cluster.of_kind[option.kind]
+        return found & ~(self._spanning[0] | self._spanning[1]) if option.num_nodes > 1 else found
 
     def find(self, job: int, option: Option) -> Placed | None:
         """Return a place for `option` of a job that was taken out, None where it does not fit.
@@ -194,70 +255,107 @@ class State:
         if not self.may_have(job, option):
             return None
         if option.stays:
-            home = self._home[job]
-            fits = all((self.free[node] >= gpus * self._need[job]).all() for node, gpus in home)
-            if fits and len(home) > 1:
-                fits = not any(self._spanning[1, node] for node, _ in home)
-            return Placed(option, home) if fits else None
-        candidates = self.candidates(job, option)
+            return Placed(option, self._home[job]) if self._fits_home(job) else None
+        nodes = self.candidates(job, option)
+        if not nodes:
+            return None
         if option.num_nodes == 1:
-            if not len(candidates):
-                return None
-            node = int(np.where(candidates, self.free[:, 0], _ROOMY).argmin())
-            return Placed(option, ((node, option.per_node),)) if candidates[node] else None
-        nodes = np.flatnonzero(candidates)
+            for k in range(option.per_node + 1, len(self._room)):
+                fuller = nodes & ~self._room[k]
+                if fuller:
+                    break
+            return Placed(option, (((fuller & -fuller).bit_length() - 1, option.per_node),))
         if option.is_uneven:
             return self._spread(job, option, nodes)
-        if len(nodes) < option.num_nodes:
+        if nodes.bit_count() < option.num_nodes:
             return None
-        fullest = nodes[np.argsort(self.free[nodes, 0], kind="stable")[: option.num_nodes]]
-        return Placed(option, tuple((int(node), option.per_node) for node in np.sort(fullest)))
-
-    def _spread(self, job: int, option: Option, nodes: npt.NDArray[np.intp]) -> Placed | None:
-        """Return K GPUs on the emptiest of these nodes, the rest on the fullest that has room for it."""
-        need = self._need[job]
-        room = (self.free[nodes][:, need > 0] // need[need > 0]).min(axis=1) if len(nodes) else nodes
-        if len(nodes) < 2 or int(room.sum()) < option.num_gpus:
-            return None
-        room = np.minimum(room, option.num_gpus - 1)  # on two nodes at least
-        order = np.argsort(-room, kind="stable").tolist()
-        rest, found = option.num_gpus, []
-        for position, index in enumerate(order):
-            if room[index] >= rest:
-                last = min((i for i in order[position:] if room[i] >= rest), key=lambda i: (room[i], i))
-                found.append((int(nodes[last]), rest))
-                return Placed(option, tuple(sorted(found)))
-            found.append((int(nodes[index]), int(room[index])))
-            rest -= int(room[index])
+        chosen: list[int] = []
+        for k in range(option.per_node + 1, len(self._room)):
+            for node in members_of(nodes & ~self._room[k]):
+                chosen.append(node)
+                if len(chosen) == option.num_nodes:
+                    return Placed(option, tuple((node, option.per_node) for node in sorted(chosen)))
+            nodes &= self._room[k]
         return None
+
+    def _fits_home(self, job: int) -> bool:
+        home = self._home[job]
+        if len(home) > 1 and any(self._spanning[1] >> node & 1 for node, _ in home):
+            return False
+        if self.cluster.is_tight:
+            _, cpus, memory_mb = self._need[job]
+            for node, gpus in home:
+                if self._free_cpus[node] < cpus * gpus or self._free_mb[node] < memory_mb * gpus:
+                    return False
+        return all(self.free[node] >= gpus for node, gpus in home)
+
+    def _spread(self, job: int, option: Option, nodes: NodeSet) -> Placed | None:
+        """Return K GPUs on the emptiest of these nodes, the rest on the fullest that has room for it."""
+        most = min(option.num_gpus - 1, self.cluster.widest)  # on two nodes at least
+        room = [nodes, *(nodes & self.room(job, k) for k in range(1, most + 1))]
+        rest, found = option.num_gpus, []
+        if nodes.bit_count() < 2 or sum(each.bit_count() for each in room[1:]) < rest:
+            return None
+        k = most
+        while True:
+            while not room[k]:
+                k -= 1
+            if k >= rest:
+                fullest = rest
+                while not (exact := room[fullest] & ~(room[fullest + 1] if fullest < most else 0)):
+                    fullest += 1
+                found.append(((exact & -exact).bit_length() - 1, rest))
+                return Placed(option, tuple(sorted(found)))
+            lowest = room[k] & -room[k]
+            found.append((lowest.bit_length() - 1, k))
+            rest -= k
+            for below in range(k + 1):
+                room[below] &= ~lowest
+
+    def num_with(self, nodes: NodeSet) -> list[int]:
+        """Return how many of these nodes have at least k free GPUs, k from 0 to one more than any has."""
+        return [(nodes & room).bit_count() for room in self._room]
 
     def room_for(self, job: int) -> tuple[int, int]:
         """Return the most free GPUs on one node that `job` may use, and their number on all such nodes."""
-        free = np.maximum(self.free[:, 0], 0)[self._eligible[job]]
-        return int(free.max(initial=0)), int(free.sum())
+        eligible, largest, total = self._eligible[job], 0, 0
+        for k in range(1, len(self._room)):
+            nodes = eligible & self._room[k]
+            if not nodes:
+                break
+            largest, total = k, total + nodes.bit_count()
+        return largest, total
 
     def fit(self, job: int, option: Option, nodes: Sequence[int]) -> Placed | None:
         """Return `option` placed on exactly these nodes, None where it does not fit."""
         if option.stays:
             return self.find(job, option)
-        if not self.may_have(job, option) or not self.candidates(job, option)[list(nodes)].all():
+        chosen = node_set(nodes)
+        if chosen & ~self.candidates(job, option) or not self.may_have(job, option):
             return None
         if option.is_uneven:
-            return self._spread(job, option, np.array(sorted(nodes), dtype=np.intp))
+            return self._spread(job, option, chosen)
         return Placed(option, tuple((node, option.per_node) for node in sorted(nodes)))
+
+    def free_on(self, node: int) -> tuple[int, ...]:
+        """Return what is free on a node: GPUs and, where they can run out first, CPUs and MB of memory."""
+        if self.cluster.is_tight:
+            return self.free[node], self._free_cpus[node], self._free_mb[node]
+        return (self.free[node],)
 
     def spanning(self, node: int) -> tuple[int, int]:
         """Return how many jobs over several nodes stand on a node: unchanged ones, and others."""
-        return int(self._spanning[0, node]), int(self._spanning[1, node])
+        return self._num_spanning[0][node], self._num_spanning[1][node]
 
     def has_room(self, job: int, option: Option, gpus: Sequence[tuple[int, int]]) -> bool:
         """Whether a taken-out job may stand exactly there, limits and moves aside."""
         fits = self.candidates(job, option)
-        return all(fits[node] and (self.free[node] >= count * self._need[job]).all() for node, count in gpus)
+        return all((fits & self.room(job, count)) >> node & 1 for node, count in gpus)
 
-    def without_spanning(self) -> BoolArray:
-        """Return which nodes hold no job over several nodes, of shape `(n,)`."""
-        return np.asarray((self._spanning[0] == 0) & (self._spanning[1] == 0), dtype=bool)
+    def without_spanning(self) -> NodeSet:
+        """Return which nodes hold no job over several nodes."""
+        every = self._room[0]
+        return every & ~(self._spanning[0] | self._spanning[1])
 
     def home(self, job: int) -> tuple[tuple[int, int], ...]:
         """Return (node index, GPUs) of what a job holds now."""
@@ -267,13 +365,22 @@ class State:
         """Return the jobs that hold GPUs of a node before the decision."""
         return self._at_home[node]
 
-    def eligible(self, job: int) -> BoolArray:
+    def eligible(self, job: int) -> NodeSet:
+        """Return which nodes may take a job anew."""
         return self._eligible[job]
 
-    def usable(self, job: int, kind: int) -> BoolArray:
-        """Return which nodes of a GPU type a job may use, of shape `(n,)`."""
-        return np.asarray(self._eligible[job] & self._of_kind[kind], dtype=bool)
+    def usable(self, job: int, kind: int) -> NodeSet:
+        """Return which nodes of a GPU type may take a job anew."""
+        return self._eligible[job] & self.cluster.of_kind[kind]
 
-    def share_of(self, job: int, option: Option) -> IntArray:
-        """Return what one node's share of `option` takes, of shape `(3,)`."""
-        return max(option.per_node, 1) * self._need[job]
+    def large_enough(self, job: int, option: Option) -> NodeSet:
+        """Return the nodes that a job may use and that would hold one node's share of it, were they empty."""
+        share = option.per_node or 1
+        if share > self.cluster.widest:
+            return 0
+        found = self.usable(job, option.kind) & self.cluster.at_least[share]
+        if self.cluster.is_tight:
+            enough = share * np.array(self._need[job], dtype=np.int64)
+            size = self.cluster.capacity
+            found = node_set(node for node in members_of(found) if (size[node] >= enough).all())
+        return found

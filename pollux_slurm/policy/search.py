@@ -19,7 +19,7 @@ from pollux_slurm.policy.bound import Dual, Market, solve_dual
 from pollux_slurm.policy.branch import Branch
 from pollux_slurm.policy.construct import Constructor
 from pollux_slurm.policy.exchange import Exchange
-from pollux_slurm.policy.local_search import LocalSearch, above
+from pollux_slurm.policy.local_search import LocalSearch, above, value
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.neighbourhood import improve_parts
 from pollux_slurm.policy.options import JobOptions
@@ -74,7 +74,7 @@ class Lazy(Sequence[JobOptions]):
 
 def total_value(state: State, menu: Menu) -> float:
     """Return what all jobs of the objective add to the sum."""
-    return sum(placed.option.value for placed in state.placed[: menu.num_jobs] if placed is not None)
+    return value(state, range(menu.num_jobs))
 
 
 def solve(
@@ -108,9 +108,9 @@ def solve(
             timed_out |= improve_parts(
                 state, jobs, constructor, price=price, max_parts=_FEW_PARTS, rng=rng, stop=stop
             )
-        value = total_value(state, menu)
-        if best is None or value > above(best_value):
-            best, best_value = state, value
+        found = total_value(state, menu)
+        if best is None or found > above(best_value):
+            best, best_value = state, found
         timed_out |= stop()
         if above(best_value) >= enough:
             break
@@ -132,7 +132,7 @@ def _starts(cluster: Cluster, menu: Menu, dual: Dual) -> Iterator[State]:
     if num_movable <= _BRANCH_JOBS:
         yield State(cluster, menu)
     tables = menu.tables
-    widest = int(cluster.capacity[:, 0].max(initial=0))
+    widest = cluster.widest
     gpus, share = tables.num_gpus, tables.per_node
     narrow: tuple[BoolArray, ...] = (
         (share > 0) & (widest % np.maximum(share, 1) == 0),
