@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import csv
+import io
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,20 +16,24 @@ _COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadJob:
-    """One job of a workload. `num_replicas` and `batch_size` are what a user tuned by hand would ask for."""
+    """One job of a workload. `num_replicas` and `batch_size` are what a user tuned by hand would ask for.
+
+    `account` is who pays for it, empty where nobody said.
+    """
 
     name: str
     submitted_s: float
     application: str
     num_replicas: int
     batch_size: int
+    account: str = ""
 
 
 def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJob, ...]:
     """Return the jobs of a CSV file with the columns name, time (s), application, num_replicas, batch_size.
 
-    Raises `TraceError` for a file that cannot be read, a number that cannot be, an application that is not
-    one of `applications`, or two jobs of one name.
+    A column account may follow. Raises `TraceError` for a file that cannot be read, a number that cannot be,
+    an application that is not one of `applications`, or two jobs of one name.
     """
     jobs = []
     names: set[str] = set()
@@ -48,8 +54,20 @@ def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJo
                 application=row["application"],
                 num_replicas=whole(file, row, "num_replicas", low=1),
                 batch_size=whole(file, row, "batch_size", low=1),
+                account=row.get("account") or "",
             )
         )
     if not jobs:
         raise TraceError(f"{file}: no jobs")
     return tuple(jobs)
+
+
+def workload_text(jobs: Sequence[WorkloadJob]) -> str:
+    """Return the CSV text that `read_workload` reads; whole seconds are written without a fraction."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow((*_COLUMNS, "account"))
+    for job in jobs:
+        time = int(job.submitted_s) if job.submitted_s == int(job.submitted_s) else job.submitted_s
+        writer.writerow((job.name, time, job.application, job.num_replicas, job.batch_size, job.account))
+    return out.getvalue()
