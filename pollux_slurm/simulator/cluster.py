@@ -1,28 +1,51 @@
-"""The clock of a simulation: rounds of jobs that train and a policy that places them.
-
-Rules `osdi21`, those of the Pollux artifact's simulator: the first round is one interval after the start; a
-submission is seen at the next round; completion is exact, its GPUs are free at the next round; a job whose
-nodes changed in any way to others makes no progress for the restart delay, its first start included.
-"""
+"""A simulated cluster, what decides on it, and what a simulation leaves behind."""
 
 from __future__ import annotations
 
-import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.model import BatchChoice
-from pollux_slurm.simulator.applications import Application
-from pollux_slurm.simulator.job import Pieces, SimulatedJob
-from pollux_slurm.simulator.workload import WorkloadJob
+from pollux_slurm.simulator.job import MEASURED_TYPE, Pieces, SimulatedJob
+from pollux_slurm.simulator.rules import OSDI21, Rules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGroup:
+    """Equal nodes with GPUs of one type.
+
+    One GPU computes `speed` times as fast as the measured one, an application that `speeds` names at its own
+    factor there; synchronisation takes as long as measured.
+    """
+
+    num_nodes: int
+    gpus_per_node: int = 4
+    gpu_type: str = MEASURED_TYPE
+    speed: float = 1.0
+    speeds: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.num_nodes < 1 or self.gpus_per_node < 1 or not self.gpu_type:
+            raise SimulationError("a group has at least one node with one GPU of a type that has a name")
+        for name, speed in (("GPUs of type " + self.gpu_type, self.speed), *self.speeds):
+            if not (math.isfinite(speed) and speed > 0):
+                raise SimulationError(f"the speed of {name} must be a number above 0, not {speed}")
+
+    def speed_of(self, application: str) -> float:
+        return dict(self.speeds).get(application, self.speed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Equal nodes, and how the simulation treats them. Times in seconds."""
+    """The nodes, numbered from 0, and how the simulation treats them. Times in seconds.
+
+    `num_nodes` and `gpus_per_node` describe equal nodes of the measured GPU type. With `groups` they follow
+    from these: all nodes, and the most GPUs of one. In the cluster that a policy is shown, `available` is
+    what it may give of each node where that is not all: nodes may be down, or used by others.
+    """
 
     num_nodes: int = 16
     gpus_per_node: int = 4
@@ -30,12 +53,49 @@ class Cluster:
     restart_delay_s: float = 30.0
     # A workload that has not ended by then never will.
     longest_s: float = 400 * 86400.0
+    groups: tuple[NodeGroup, ...] = ()
+    available: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.groups:
+            object.__setattr__(self, "num_nodes", sum(group.num_nodes for group in self.groups))
+            object.__setattr__(self, "gpus_per_node", max(group.gpus_per_node for group in self.groups))
         if self.num_nodes < 1 or self.gpus_per_node < 1:
             raise SimulationError("a cluster has at least one node with one GPU")
-        if self.interval_s <= 0 or self.restart_delay_s < 0:
+        if not (self.interval_s > 0 and self.restart_delay_s >= 0):
             raise SimulationError("the interval must be above 0 s, the restart delay 0 s or more")
+        seen: dict[str, NodeGroup] = {}
+        for group in self.groups:
+            first = seen.setdefault(group.gpu_type, group)
+            if (first.speed, first.speeds) != (group.speed, group.speeds):
+                raise SimulationError(f"GPUs of type {group.gpu_type} have one speed, not several")
+
+    @property
+    def node_groups(self) -> tuple[NodeGroup, ...]:
+        """The group of each node."""
+        if not self.groups:
+            alike = NodeGroup(num_nodes=self.num_nodes, gpus_per_node=self.gpus_per_node)
+            return (alike,) * self.num_nodes
+        return tuple(group for group in self.groups for _ in range(group.num_nodes))
+
+    @property
+    def node_gpus(self) -> tuple[int, ...]:
+        """The GPUs that may be given of each node."""
+        if self.available is not None:
+            return self.available
+        if not self.groups:
+            return (self.gpus_per_node,) * self.num_nodes
+        return tuple(group.gpus_per_node for group in self.node_groups)
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """The distinct GPU types, in the order of the groups."""
+        return tuple(dict.fromkeys(group.gpu_type for group in self.groups)) or (MEASURED_TYPE,)
+
+    @property
+    def num_gpus(self) -> int:
+        """All GPUs that may be given."""
+        return sum(self.node_gpus)
 
 
 class SchedulingPolicy(Protocol):
@@ -52,81 +112,35 @@ class SchedulingPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRecord:
-    """One round: how many jobs were there, which GPUs were given, and how long the decision took."""
+    """One round with a job in it, after its decision.
+
+    `allocations` are all jobs' GPUs, rigid jobs' included; `goodput` is what each job that holds some made of
+    them until the next round, in useful examples/s, restarts included. Of the `gpus_up` on the `nodes_up`,
+    jobs of the workload hold `gpus_used` and others `gpus_unmanaged`. `num_jobs` have been submitted and not
+    ended, `num_waiting` of them hold nothing. `solve_s` is how long the policy took.
+    """
 
     at_s: float
     num_jobs: int
     allocations: Mapping[str, Pieces]
     solve_s: float
+    goodput: Mapping[str, float]
+    nodes_up: int
+    gpus_up: int
+    gpus_used: int
+    gpus_unmanaged: int
+    num_waiting: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """All jobs at their ends, and all rounds with a job in them."""
+    """All jobs at their ends, and all rounds with a job in them.
+
+    `node_seconds` is for how long nodes were paid for from the first submission to the last end, by GPU type.
+    """
 
     cluster: Cluster
     jobs: tuple[SimulatedJob, ...]
     rounds: tuple[RoundRecord, ...]
-
-
-def simulate(
-    workload: Sequence[WorkloadJob],
-    applications: Mapping[str, Application],
-    policy: SchedulingPolicy,
-    cluster: Cluster,
-    *,
-    on_round: Callable[[float, int], None] = lambda now_s, num_left: None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> SimulationResult:
-    """Run `workload` to the end of its last job.
-
-    `on_round` is told the simulated time and the number of unfinished jobs after each round.
-    Raises `SimulationError` for an impossible allocation or a workload that does not end.
-    """
-    jobs = [
-        SimulatedJob(job=job, application=applications[job.application], choose_batch=policy.choose_batch)
-        for job in workload
-    ]
-    rounds = []
-    now_s = 0.0
-    unfinished = list(jobs)
-    while unfinished:
-        for job in unfinished:
-            job.advance(now_s, cluster.interval_s)
-        now_s += cluster.interval_s
-        unfinished = [job for job in unfinished if job.finished_s is None]
-        active = [job for job in unfinished if job.job.submitted_s <= now_s]
-        if active:
-            began = clock()
-            allocations = policy.allocate(now_s, active, cluster)
-            solve_s = clock() - began
-            _check(allocations, cluster)
-            for job in active:
-                pieces = allocations.get(job.job.name, ())
-                if pieces != job.pieces:
-                    job.reallocate(pieces, delay_s=cluster.restart_delay_s)
-            rounds.append(
-                RoundRecord(at_s=now_s, num_jobs=len(active), allocations=allocations, solve_s=solve_s)
-            )
-        on_round(now_s, len(unfinished))
-        if now_s > cluster.longest_s:
-            names = ", ".join(job.job.name for job in unfinished[:3])
-            raise SimulationError(
-                f"after {now_s / 86400:.0f} simulated days {len(unfinished)} jobs have not ended "
-                f"({names}, …): the cluster is too small for them, or the policy never serves them"
-            )
-    return SimulationResult(cluster=cluster, jobs=tuple(jobs), rounds=tuple(rounds))
-
-
-def _check(allocations: Mapping[str, Pieces], cluster: Cluster) -> None:
-    used: Counter[int] = Counter()
-    for name, pieces in allocations.items():
-        for node, gpus in pieces:
-            if not (0 <= node < cluster.num_nodes and gpus > 0):
-                raise SimulationError(f"job {name} was given {gpus} GPUs on node {node}")
-            used[node] += gpus
-    for node, gpus in used.items():
-        if gpus > cluster.gpus_per_node:
-            raise SimulationError(
-                f"node {node} was given away {gpus} times over {cluster.gpus_per_node} GPUs"
-            )
+    rules: Rules = OSDI21
+    node_seconds: Mapping[str, float] = field(default_factory=dict)

@@ -21,7 +21,7 @@ class OptimusPolicy:
         return split_batch(job.application, job.job.batch_size, job.num_gpus)
 
     def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
-        left = cluster.num_nodes * cluster.gpus_per_node
+        left = cluster.num_gpus
         counts: dict[str, int] = {}
         gains: dict[str, float] = {}
         by_name = {job.job.name: job for job in jobs}

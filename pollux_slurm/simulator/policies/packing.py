@@ -12,7 +12,7 @@ class FreeGpus:
     """The free GPUs of each node that has any, in the order of the nodes."""
 
     def __init__(self, cluster: Cluster, held: Iterable[Pieces]) -> None:
-        free = dict.fromkeys(range(cluster.num_nodes), cluster.gpus_per_node)
+        free = dict(enumerate(cluster.node_gpus))
         for pieces in held:
             for node, gpus in pieces:
                 free[node] -= gpus

@@ -21,7 +21,7 @@ from pollux_slurm.model import (
 from pollux_slurm.policy import decide
 from pollux_slurm.simulator.applications import Application
 from pollux_slurm.simulator.cluster import Cluster
-from pollux_slurm.simulator.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.job import Pieces, SimulatedJob, Situation
 from pollux_slurm.simulator.policies.batches import split_batch
 
 # The artifact's bounds: no trace tells more GPUs, and ncf is held at one GPU with this batch.
@@ -35,7 +35,7 @@ class PolluxPolicy:
     def __init__(self, objective: Objective, *, declared: bool = False, solver: str = "exact") -> None:
         self._objective, self._declared, self._solver = objective, declared, solver
         self._tables = TableCache()
-        self._fits: dict[tuple[str, frozenset[tuple[int, int, int]]], ThroughputParameters | None] = {}
+        self._fits: dict[tuple[str, str, frozenset[Situation]], ThroughputParameters | None] = {}
         self._batches: dict[tuple[GoodputModel, Configuration], BatchChoice | None] = {}
         self._limits: dict[str, BatchLimits] = {}
 
@@ -44,7 +44,9 @@ class PolluxPolicy:
         fixed = _FIXED_BATCH.get(application.name)
         if fixed is not None:
             return split_batch(application, fixed, num_gpus)
-        model = self._model(job)
+        # On a type that was never measured, the batch that was best on another is a fair first one.
+        measured = dict(self._models(job))
+        model = measured.get(job.gpu_type) or next(iter(measured.values()), None)
         configuration = Configuration(num_nodes=len(job.pieces), num_gpus=num_gpus)
         if model is not None:
             key = (model, configuration)
@@ -60,18 +62,21 @@ class PolluxPolicy:
 
     def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
         names = [f"n{index:05d}" for index in range(cluster.num_nodes)]
+        several = len(cluster.gpu_types) > 1
         problem = Problem(
             nodes=tuple(
                 NodeCapacity(
                     name=name,
-                    num_gpus=cluster.gpus_per_node,
-                    num_cpus=cluster.gpus_per_node,
+                    num_gpus=gpus,
+                    num_cpus=gpus,
                     memory_mb=1,
+                    gpu_type=group.gpu_type if several else None,
                 )
-                for name in names
+                for name, gpus, group in zip(names, cluster.node_gpus, cluster.node_groups, strict=True)
             ),
-            jobs=tuple(self._problem_job(now_s, job, names, cluster) for job in jobs),
+            jobs=tuple(self._problem_job(now_s, job, names, several=several) for job in jobs),
             objective=self._objective,
+            gpu_speeds=tuple({group.gpu_type: group.speed for group in cluster.groups}.items()),
         )
         decision = decide(problem, solver=self._solver, tables=self._tables)
         if decision.excluded:
@@ -85,7 +90,7 @@ class PolluxPolicy:
         }
 
     def _problem_job(
-        self, now_s: float, job: SimulatedJob, names: Sequence[str], cluster: Cluster
+        self, now_s: float, job: SimulatedJob, names: Sequence[str], *, several: bool
     ) -> ProblemJob:
         application = job.application
         most = min(_MOST_GPUS, application.max_batch_size // application.min_atomic)
@@ -96,31 +101,38 @@ class PolluxPolicy:
         part = (job.progress - begin) / (application.epoch_end(job.epoch) - begin)
         return ProblemJob(
             job_id=job.job.name,
-            model=self._model(job),
+            model=None if several else self._model(job, job.gpu_type),
+            models=self._models(job) if several else (),
             max_gpus=most,
             age_s=now_s - job.job.submitted_s,
             num_restarts=job.num_restarts or 0,
-            restart_delay_s=cluster.restart_delay_s,
+            restart_delay_s=job.expected_delay_s,
             current=Allocation.of({names[node]: gpus for node, gpus in job.pieces}),
             progress=job.progress * application.initial_batch_size,
             epochs_done=job.epoch + part if self._declared else None,
             epochs_declared=float(application.num_epochs) if self._declared else None,
         )
 
-    def _model(self, job: SimulatedJob) -> GoodputModel | None:
-        """Return what the job's agent would report; None before its first step."""
-        if not job.seen:
+    def _models(self, job: SimulatedJob) -> tuple[tuple[str, GoodputModel], ...]:
+        """Return what the job's agent would report of each GPU type that it has run on."""
+        found = ((gpu_type, self._model(job, gpu_type)) for gpu_type in job.seen)
+        return tuple((gpu_type, model) for gpu_type, model in found if model is not None)
+
+    def _model(self, job: SimulatedJob, gpu_type: str) -> GoodputModel | None:
+        """Return what the job's agent would report of a GPU type; None before its first step there."""
+        seen = job.seen.get(gpu_type)
+        if not seen:
             return None
-        key = (job.application.name, frozenset(job.seen))
+        key = (job.application.name, gpu_type, frozenset(seen))
         if key not in self._fits:
-            ordered = [job.seen[situation] for situation in sorted(job.seen)]
+            ordered = [seen[situation] for situation in sorted(seen)]
             self._fits[key] = fit_throughput(ordered).parameters
         return GoodputModel(
             limits=self._limits_of(job.application),
             statistics=job.statistics,
             throughput=self._fits[key],
-            max_gpus_seen=max(gpus for _, gpus, _ in job.seen),
-            max_nodes_seen=max(nodes for nodes, _, _ in job.seen),
+            max_gpus_seen=max(gpus for _, gpus, _ in seen),
+            max_nodes_seen=max(nodes for nodes, _, _ in seen),
         )
 
     def _limits_of(self, application: Application) -> BatchLimits:

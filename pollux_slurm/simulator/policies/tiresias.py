@@ -31,7 +31,7 @@ class TiresiasPolicy:
     def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
         wanted = {job.job.name: job.job.num_replicas for job in jobs}
         self._update_queues(now_s, wanted)
-        left = cluster.num_nodes * cluster.gpus_per_node
+        left = cluster.num_gpus
         self._running = set()
         order = [name for queue in self._queues for name in queue]
         for name in order:
