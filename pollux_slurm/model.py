@@ -305,7 +305,8 @@ class ProblemJob:
     `rigid` keeps a job in one shape: exactly `min_gpus` GPUs, moved but never resized.
 
     What is declared of its length: `progress`, the useful examples so far (goodput integrated over time),
-    and `epochs_done` of `epochs_declared`.
+    and `epochs_done` of `epochs_declared`. `declaration_doubt` says why a declaration was not passed on.
+    `waiting_s` is how long it has been without GPUs.
     """
 
     job_id: str
@@ -328,6 +329,8 @@ class ProblemJob:
     progress: float | None = None
     epochs_done: float | None = None
     epochs_declared: float | None = None
+    declaration_doubt: str | None = None
+    waiting_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,7 +402,10 @@ class JobDecision:
     `runner_up` is the next best configuration for this job alone. `bound_by` names what kept it from more:
     "capacity", "max_gpus", "exploration", "penalty", "placement", "limit", "moves" (the round's budget of
     reallocations), "pinned", or "nothing" (more GPUs would not help). `runner_up_cost` is what other jobs
-    would have paid for it, at the shadow prices of GPUs and in the objective's sum.
+    would have paid for it, at the shadow prices of GPUs and in the objective's sum, on top of `cost`, what
+    they pay for the allocation itself. `gpu_type` and `runner_up_gpu_type` are the types of GPU of the two
+    (None: of several types, or none). `declared_gain` is the factor by which what the job declares of its
+    length has changed its weight, None where it counts for nothing; `declaration_doubt` says why so.
     """
 
     job_id: str
@@ -412,6 +418,11 @@ class JobDecision:
     runner_up: Configuration | None
     runner_up_speedup: float | None
     runner_up_cost: float | None = None
+    cost: float | None = None
+    gpu_type: str | None = None
+    runner_up_gpu_type: str | None = None
+    declared_gain: float | None = None
+    declaration_doubt: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

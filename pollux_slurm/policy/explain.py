@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.model import JobDecision, ProblemJob
+from pollux_slurm.model import Allocation, Configuration, JobDecision, ProblemJob
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Placed
 from pollux_slurm.policy.search import Solution
@@ -31,16 +31,15 @@ def _explain(solution: Solution, menu: Menu, facts: Facts, index: int) -> JobDec
     else:
         speedup = estimate.goodput / float(tables.base[index])
     column = _runner_up(facts, menu, index, placed)
-    configuration = faster = cost = None
+    cost = facts.price_of(allocation)
+    configuration = faster = other_cost = other_type = None
     if column is not None:
         option = menu.option(index, column)
         configuration = option.configuration if column >= 0 else job.current.configuration
         faster = option.speedup
-        prices = dict(enumerate(solution.dual.prices[: len(tables.kinds)].tolist()))
-        held = menu.stay_gpus[index].tolist()
-        there = prices[option.kind] * option.num_gpus if column >= 0 else _price(prices, held)
-        here = prices[chosen.kind] * chosen.num_gpus if not chosen.stays else _price(prices, held)
-        cost = there - here
+        price = facts.prices[option.kind] * option.num_gpus if column >= 0 else facts.price_of(job.current)
+        other_type = tables.kinds[option.kind] or None if column >= 0 else facts.type_of(job.current)
+        other_cost = price - cost
     return JobDecision(
         job_id=job.job_id,
         allocation=allocation,
@@ -51,12 +50,13 @@ def _explain(solution: Solution, menu: Menu, facts: Facts, index: int) -> JobDec
         bound_by=_bound_by(solution, menu, facts, index, placed),
         runner_up=configuration,
         runner_up_speedup=faster,
-        runner_up_cost=cost,
+        runner_up_cost=other_cost,
+        cost=cost,
+        gpu_type=facts.type_of(allocation),
+        runner_up_gpu_type=other_type,
+        declared_gain=facts.declared_gain(index),
+        declaration_doubt=job.declaration_doubt,
     )
-
-
-def _price(prices: dict[int, float], held: list[int]) -> float:
-    return sum(prices[kind] * gpus for kind, gpus in enumerate(held))
 
 
 class Facts:
@@ -65,6 +65,8 @@ class Facts:
     def __init__(self, solution: Solution, menu: Menu) -> None:
         tables, count = menu.tables, menu.num_jobs
         self._state = solution.state
+        self._tables, self._scores = tables, menu.scores
+        self.prices: list[float] = solution.dual.prices[: len(tables.kinds)].tolist()
         placed = [placed_of(solution, index) for index in range(count)]
         nodes = np.array([len(one.gpus) for one in placed], dtype=np.int64)[:, None]
         gpus = np.array([one.option.num_gpus for one in placed], dtype=np.int64)[:, None]
@@ -85,6 +87,20 @@ class Facts:
         self.runner_up = other.argmax(axis=1) if other.shape[1] else np.full(count, -1)
         self.runner_up_value = other.max(axis=1, initial=-np.inf)
         self._room: dict[tuple[int, int], int] = {}
+
+    def price_of(self, allocation: Allocation) -> float:
+        """Return what others pay for an allocation, at the prices of its types of GPU."""
+        kinds = self._tables.kind_of_node
+        return sum(self.prices[kinds[node]] * gpus for node, gpus in allocation.gpus_by_node)
+
+    def type_of(self, allocation: Allocation) -> str | None:
+        """Return the one type of GPU that an allocation is of; None for several, and for a nameless one."""
+        found = {self._tables.kinds[self._tables.kind_of_node[node]] for node in allocation.nodes}
+        return (found.pop() or None) if len(found) == 1 else None
+
+    def declared_gain(self, job: int) -> float | None:
+        gain = getattr(self._scores, "declared_gain", None)
+        return None if gain is None or gain[job] != gain[job] else float(gain[job])
 
     def room(self, job: int, kind: int) -> int:
         """Return the free GPUs of a type on all nodes that a job may use."""
@@ -171,6 +187,7 @@ def keep(job: ProblemJob) -> JobDecision:
         bound_by="pinned",
         runner_up=None,
         runner_up_speedup=None,
+        declaration_doubt=job.declaration_doubt,
     )
 
 
@@ -187,9 +204,12 @@ _BOUNDS = {
 }
 
 
-def explanation(job: JobDecision) -> str:
-    """Return one line that says what a job gets and why."""
-    parts = [f"job {job.job_id}: {job.allocation}"]
+def explanation(job: JobDecision, excluded: str | None = None) -> str:
+    """Return one line that says what a job gets and why; `excluded` is why it was left out, if it was."""
+    if excluded is not None:
+        return f"job {job.job_id} is left as it is: {excluded}"
+    of_type = f" ({job.gpu_type})" if job.gpu_type else ""
+    parts = [f"job {job.job_id}: {job.allocation}{of_type}"]
     if job.allocation:
         parts.append(f"speedup {job.speedup:.3g}")
     if job.goodput is not None:
@@ -198,7 +218,19 @@ def explanation(job: JobDecision) -> str:
         parts.append(f"restart factor {job.penalty:.2f}")
     parts.append(f"bound by {job.bound_by} ({_BOUNDS.get(job.bound_by, 'see the docs')})")
     if job.runner_up is not None and job.runner_up_speedup is not None:
-        other = f"next best {job.runner_up.num_gpus} GPUs on {job.runner_up.num_nodes} nodes"
         cost = "" if job.runner_up_cost is None else f", at a price of {job.runner_up_cost:+.3g} to others"
-        parts.append(f"{other}, speedup {job.runner_up_speedup:.3g}{cost}")
+        parts.append(f"next best {shape(job.runner_up, job)}, speedup {job.runner_up_speedup:.3g}{cost}")
+    if job.declared_gain is not None:
+        parts.append(f"what it declares changes its weight by a factor of {job.declared_gain:.2f}")
+    if job.declaration_doubt is not None:
+        parts.append(f"what it declares does not count: {job.declaration_doubt}")
     return "; ".join(parts)
+
+
+def shape(of: Configuration, job: JobDecision) -> str:
+    """Return the runner-up's size in words."""
+    if not of.num_gpus:
+        return "nothing"
+    kind = f" {job.runner_up_gpu_type}" if job.runner_up_gpu_type else ""
+    gpus = f"{of.num_gpus}{kind} GPU{'s' if of.num_gpus != 1 else ''}"
+    return f"{gpus} on {of.num_nodes} node{'s' if of.num_nodes != 1 else ''}"

@@ -8,11 +8,12 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, delete, exists, insert, select, update
 
 from pollux_slurm.errors import ReportRefusedError, StaleRunError, UnknownJobError
-from pollux_slurm.model import GoodputModel, ReallocationStep
+from pollux_slurm.model import ReallocationStep
 from pollux_slurm.store.checks import checked_report, checked_run_number
 from pollux_slurm.store.clean import utc
 from pollux_slurm.store.contract import Poll, Report, RunPhase
 from pollux_slurm.store.database import Database
+from pollux_slurm.store.declarations import write_declaration
 from pollux_slurm.store.models import model_columns, model_of_row, select_models
 from pollux_slurm.store.schema import (
     CheckpointRow,
@@ -69,8 +70,10 @@ class SqlAgentStore:
                 run = _continue_run(connection, known, report, at)
             # A clock that was set back must not put a report before the one that it follows.
             at = max(at, run.last_report_at)
-            _write_model(connection, job.id, report.model, at)
+            _write_model(connection, job.id, report, at)
             _write_sample(connection, run.id, report, at)
+            if not _is_bare_start(report):
+                write_declaration(connection, job.id, report, at)
             _write_checkpoint(connection, job.id, run, report, at)
 
     def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
@@ -224,19 +227,37 @@ def _write_nodes(connection: Connection, run_id: int, gpus_per_node: tuple[int, 
     )
 
 
-def _write_model(connection: Connection, job_id: int, model: GoodputModel | None, at: datetime) -> None:
+def _write_model(connection: Connection, job_id: int, report: Report, at: datetime) -> None:
+    """Add a version when something in the model has changed: other numbers, or told by another run.
+
+    What a run tells before it has measured anything comes from its checkpoint: another run's model, perhaps
+    of another type of GPU.
+    """
+    model = report.model
     if model is None:
         return
     latest = connection.execute(
-        select_models().where(ModelVersionRow.job_id == job_id).order_by(ModelVersionRow.id.desc()).limit(1)
+        select_models()
+        .add_columns(ModelVersionRow.run_number)
+        .where(ModelVersionRow.job_id == job_id)
+        .order_by(ModelVersionRow.id.desc())
+        .limit(1)
     ).one_or_none()
-    if latest is None or model_of_row(latest) != model:
-        connection.execute(insert(ModelVersionRow).values(job_id=job_id, at=at, **model_columns(model)))
+    run_number = report.run_number if report.throughput is not None else None
+    if latest is not None and model_of_row(latest) == model and run_number in (None, latest.run_number):
+        return
+    connection.execute(
+        insert(ModelVersionRow).values(job_id=job_id, at=at, run_number=run_number, **model_columns(model))
+    )
+
+
+def _is_bare_start(report: Report) -> bool:
+    """At the start nothing is measured, and progress and epoch are not yet restored from the checkpoint."""
+    return report.phase is RunPhase.STARTING and report.throughput is None
 
 
 def _write_sample(connection: Connection, run_id: int, report: Report, at: datetime) -> None:
-    # At the start nothing is measured, and progress and epoch are not yet restored from the checkpoint.
-    if report.phase is RunPhase.STARTING and report.throughput is None:
+    if _is_bare_start(report):
         return
     batch = report.batch
     connection.execute(

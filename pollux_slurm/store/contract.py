@@ -33,6 +33,7 @@ from pollux_slurm.model import (
     BatchChoice,
     Decision,
     GoodputModel,
+    JobDecision,
     JobState,
     JobTerms,
     Problem,
@@ -180,6 +181,44 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """One number of epochs that a job has declared, with what was done when it first did.
+
+    `least_total_progress` is the least that it ever amounted to, progress·total/epoch, in scale-invariant
+    iterations; None before the first epoch ended.
+    """
+
+    total_epochs: int
+    at: datetime
+    epoch: int
+    progress: float
+    least_total_progress: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord:
+    """What a round decided about one job, with what of the round is needed to understand it.
+
+    `excluded` is why the job was left as it is, None when it took part; `explanation` is all in one line.
+    Of rounds recorded before schema 0003, only the job's allocation, speedup and bound are known.
+    """
+
+    round_id: int
+    at: datetime
+    shadow: bool
+    objective: str
+    solver: str
+    fitness: float
+    upper_bound: float | None
+    gap: float | None
+    timed_out: bool
+    gpu_prices: tuple[tuple[str, float], ...]
+    job: JobDecision
+    excluded: str | None
+    explanation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reallocation:
     """One job changing allocation. `times` holds when each step was journaled, in order.
 
@@ -214,6 +253,10 @@ class JobRecord:
     `num_restarts` counts the confirmed reallocations that requeued it; `mean_restart_delay_s` is their
     measured mean cost (`pollux_slurm.store.costs`), None before the first. `last_decision_*` come from the
     last round that decided about the job.
+
+    `models` are the newest model of each type of GPU that the job is known to have run on, newest first.
+    `declarations` are the numbers of epochs that it has declared, in order. `last_held_at` is when it lost
+    its last GPUs; None while it holds some, and before it ever did.
     """
 
     slurm_job_id: str
@@ -239,17 +282,26 @@ class JobRecord:
     last_decision_speedup: float | None
     last_decision_bound_by: str | None
     last_decision_at: datetime | None
+    models: tuple[tuple[str, GoodputModel], ...] = ()
+    declarations: tuple[Declaration, ...] = ()
+    last_held_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobObservation:
-    """What one bulk read of Slurm said of a registered job."""
+    """What one bulk read of Slurm said of a registered job.
+
+    `gpu_type` is that of the GPUs it holds, None for none, several or a nameless one; with `restart_count`
+    it tells on what the run of this start measures.
+    """
 
     slurm_job_id: str
     state: JobState
     allocation: Allocation
     started_at: datetime | None
     ended_at: datetime | None
+    gpu_type: str | None = None
+    restart_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,8 +360,17 @@ class Store(AgentStore, Protocol):
     def record_round(self, problem: Problem, decision: Decision, *, shadow: bool, at: datetime) -> int:
         """Store a decision with the problem it was made from (invariant 9); return the round's number."""
 
-    def round_problem(self, round_id: int) -> tuple[Problem, Decision]:
-        """Return what `record_round` stored, equal to what was given."""
+    def round_problem(self, round_id: int | None = None) -> tuple[Problem, Decision]:
+        """Return what `record_round` stored, equal to what was given; of the last round if none is named.
+
+        Raises `StoreError` when there is no such round.
+        """
+
+    def decision(self, slurm_job_id: str, round_id: int | None = None) -> DecisionRecord | None:
+        """Return what the last round that decided about a job, or a certain one, decided; None if none did.
+
+        Raises `UnknownJobError` for a job that is not registered.
+        """
 
     # reallocations (invariant 5: the journal)
     def plan_reallocation(

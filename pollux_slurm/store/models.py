@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from typing import Any
 
-from sqlalchemy import Row, Select, select
+from sqlalchemy import Connection, Row, Select, func, select
 
 from pollux_slurm.model import BatchLimits, GoodputModel, GradientStatistics, ThroughputParameters
-from pollux_slurm.store.schema import ModelVersionRow
+from pollux_slurm.store.schema import ModelVersionRow, RunRow
 
 _LIMITS = tuple(field.name for field in dataclasses.fields(BatchLimits))
 _INTERVAL = ("noise_low", "noise_high")
@@ -52,3 +53,37 @@ def model_of_row(row: Row[Any]) -> GoodputModel:
         max_gpus_seen=values["max_gpus_seen"],
         max_nodes_seen=values["max_nodes_seen"],
     )
+
+
+def read_models_by_type(
+    connection: Connection, scope: Select[Any]
+) -> defaultdict[int, list[tuple[str, GoodputModel]]]:
+    """Return, by job, the newest model of each type of GPU that its runs are known to have run on.
+
+    Newest first; models without a throughput tell nothing of a type and are left out.
+    """
+    newest = (
+        select(func.max(ModelVersionRow.id))
+        .where(
+            ModelVersionRow.job_id == RunRow.job_id,
+            ModelVersionRow.run_number == RunRow.run_number,
+            ModelVersionRow.alpha_g.is_not(None),
+        )
+        .correlate(RunRow)
+        .scalar_subquery()
+    )
+    runs = (
+        select(RunRow.gpu_type, newest.label("model_id"))
+        .where(RunRow.job_id.in_(scope), RunRow.gpu_type.is_not(None))
+        .subquery()
+    )
+    rows = connection.execute(
+        select_models()
+        .add_columns(runs.c.gpu_type)
+        .join(runs, runs.c.model_id == ModelVersionRow.id)
+        .order_by(ModelVersionRow.id.desc())
+    )
+    found: defaultdict[int, dict[str, GoodputModel]] = defaultdict(dict)
+    for row in rows:
+        found[row.job_id].setdefault(row.gpu_type, model_of_row(row))
+    return defaultdict(list, {job_id: list(models.items()) for job_id, models in found.items()})

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.store.clean import clean_text, utc
 from pollux_slurm.store.contract import JobObservation
-from pollux_slurm.store.schema import AllocationNodeRow, AllocationRow, JobRow
+from pollux_slurm.store.schema import AllocationNodeRow, AllocationRow, JobRow, RunRow
 from pollux_slurm.store.statements import is_one_of
 
 _STARTED = frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED})
@@ -25,11 +25,15 @@ def observe_jobs(connection: Connection, observations: Sequence[JobObservation],
     known = _known_jobs(connection, [entry.slurm_job_id for entry in observations])
     held = _open_nodes(connection, [entry.slurm_job_id for entry in observations])
     changes = _Changes(at)
+    typed: dict[tuple[int, int], str] = {}
     for entry in observations:
         row = known.pop(entry.slurm_job_id, None)  # a second word about the same job is not heard
         if row is not None:
             changes.add(row, Allocation.of(held.get(row.id, {})), entry)
+            if entry.gpu_type is not None and entry.restart_count is not None:
+                typed[row.id, entry.restart_count] = entry.gpu_type
     changes.write(connection)
+    _write_types(connection, typed)
 
 
 class _Changes:
@@ -103,6 +107,26 @@ class _Changes:
         if self._opened:
             connection.execute(insert(AllocationRow), self._opened)
             connection.execute(insert(AllocationNodeRow), self._nodes)
+
+
+def _write_types(connection: Connection, typed: dict[tuple[int, int], str]) -> None:
+    """Note the type of GPU with the runs of the starts (job id, restart count) that it was seen for."""
+    if not typed:
+        return
+    untyped = connection.execute(
+        select(RunRow.id, RunRow.job_id, RunRow.restart_count)
+        .join(JobRow, JobRow.id == RunRow.job_id)
+        .where(RunRow.gpu_type.is_(None), JobRow.finished_at.is_(None))
+    )
+    found = [
+        {"b_id": run.id, "gpu_type": clean_text(typed[run.job_id, run.restart_count])}
+        for run in untyped
+        if (run.job_id, run.restart_count) in typed
+    ]
+    if found:
+        connection.execute(
+            update(RunRow).where(RunRow.id == bindparam("b_id")).values(gpu_type=bindparam("gpu_type")), found
+        )
 
 
 def _first_start(seen: JobObservation, at: datetime) -> datetime | None:

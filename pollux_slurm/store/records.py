@@ -7,6 +7,7 @@ index, job by job inside the database, never by reading the history.
 from __future__ import annotations
 
 from collections import defaultdict
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Select, and_, exists, func, select
@@ -17,8 +18,9 @@ from pollux_slurm.model import Allocation, BatchChoice, GoodputModel, JobTerms, 
 from pollux_slurm.store.clean import clean_text
 from pollux_slurm.store.contract import JobRecord, Reallocation, RunRecord, Sample
 from pollux_slurm.store.costs import first_step_time, restart_delay_s
+from pollux_slurm.store.declarations import read_declarations
 from pollux_slurm.store.journal import ENDS, first_step_of_next_run, read_reallocations
-from pollux_slurm.store.models import model_of_row, select_models
+from pollux_slurm.store.models import model_of_row, read_models_by_type, select_models
 from pollux_slurm.store.schema import (
     AllocationNodeRow,
     AllocationRow,
@@ -92,6 +94,9 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     reallocations = _open_reallocations(connection, scope)
     delays = _restart_delays(connection, scope)
     decisions = _last_decisions(connection, scope)
+    by_type = read_models_by_type(connection, scope)
+    declarations = read_declarations(connection, scope)
+    held_until = _ends_of_last_stretch(connection, scope)
     records = []
     for row in rows:
         known = [delay for delay in delays[row.id] if delay is not None]
@@ -126,6 +131,9 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 last_decision_speedup=decided.speedup if decided else None,
                 last_decision_bound_by=decided.bound_by if decided else None,
                 last_decision_at=decided.at if decided else None,
+                models=tuple(by_type[row.id]),
+                declarations=tuple(declarations[row.id]),
+                last_held_at=None if allocations[row.id] else held_until.get(row.id),
             )
         )
     return tuple(records)
@@ -147,6 +155,15 @@ def _open_allocations(connection: Connection, scope: Scope) -> defaultdict[int, 
     for row in rows:
         held[row.job_id][row.node_name] = row.num_gpus
     return held
+
+
+def _ends_of_last_stretch(connection: Connection, scope: Scope) -> dict[int, datetime]:
+    rows = connection.execute(
+        select(AllocationRow.job_id, func.max(AllocationRow.ended_at).label("ended_at"))
+        .where(AllocationRow.job_id.in_(scope), AllocationRow.ended_at.is_not(None))
+        .group_by(AllocationRow.job_id)
+    )
+    return {row.job_id: row.ended_at for row in rows}
 
 
 def _latest_models(connection: Connection, scope: Scope) -> dict[int, GoodputModel]:

@@ -13,7 +13,8 @@ from sqlalchemy import Connection, func, insert, select
 from pollux_slurm.errors import StoreError
 from pollux_slurm.model import Decision, Problem
 from pollux_slurm.store.clean import clean_text, utc
-from pollux_slurm.store.schema import DecisionNodeRow, DecisionRow, JobRow, RoundRow
+from pollux_slurm.store.explanations import explanation_columns
+from pollux_slurm.store.schema import DecisionNodeRow, DecisionRow, GpuPriceRow, JobRow, RoundRow
 from pollux_slurm.store.statements import inserted_id, is_one_of
 
 
@@ -44,9 +45,20 @@ def record_round(
             fitness=float(decision.fitness),
             problem=texts[0],
             decision=texts[1],
+            upper_bound=decision.upper_bound,
+            gap=decision.gap,
+            timed_out=decision.timed_out,
         )
     )
     round_id = inserted_id(result)
+    if decision.gpu_prices:
+        connection.execute(
+            insert(GpuPriceRow),
+            [
+                {"round_id": round_id, "gpu_type": clean_text(kind), "price": float(price)}
+                for kind, price in decision.gpu_prices
+            ],
+        )
     numbers = [job.job_id for job in decision.jobs]
     if not numbers:
         return round_id
@@ -58,10 +70,12 @@ def record_round(
     ids: dict[str, int] = {row.slurm_job_id: row.id for row in rows}
     decided = {ids[job.job_id]: job for job in decision.jobs if job.job_id in ids}
     if decided:
+        excluded = dict(decision.excluded)
         connection.execute(
             insert(DecisionRow),
             [
                 {
+                    **explanation_columns(job, excluded.get(job.job_id)),
                     "round_id": round_id,
                     "job_id": job_id,
                     "num_gpus": job.allocation.num_gpus,
@@ -89,15 +103,19 @@ def record_round(
     return round_id
 
 
-def read_round(connection: Connection, round_id: int) -> tuple[Problem, Decision]:
+def read_round(connection: Connection, round_id: int | None) -> tuple[Problem, Decision]:
     """Return what `record_round` stored; raises `StoreError` for a round that is not there."""
     from pollux_slurm.policy.problem_json import decision_from_json, problem_from_json
 
+    last = connection.execute(select(func.max(RoundRow.id))).scalar()
     row = connection.execute(
-        select(RoundRow.problem, RoundRow.decision).where(RoundRow.id == round_id)
+        select(RoundRow.problem, RoundRow.decision).where(
+            RoundRow.id == (last if round_id is None else round_id)
+        )
     ).one_or_none()
     if row is None:
-        last = connection.execute(select(func.max(RoundRow.id))).scalar()
+        if round_id is None:
+            raise StoreError("no round is recorded yet: is the daemon running? (pollux daemon)")
         raise StoreError(
             f"there is no round {round_id}; "
             + ("none is recorded yet" if last is None else f"the last one is {last}")

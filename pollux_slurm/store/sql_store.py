@@ -8,10 +8,11 @@ from datetime import datetime
 from sqlalchemy import select
 
 from pollux_slurm.model import Allocation, Decision, Problem, ReallocationStep
-from pollux_slurm.store import journal, lease, observation, records, registration, rounds
+from pollux_slurm.store import explanations, journal, lease, observation, records, registration, rounds
 from pollux_slurm.store.agent import SqlAgentStore
 from pollux_slurm.store.contract import (
     AllocationRecord,
+    DecisionRecord,
     JobObservation,
     JobRecord,
     JobRegistration,
@@ -66,9 +67,13 @@ class SqlStore(SqlAgentStore):
         with self._database.write() as connection:
             return rounds.record_round(connection, problem, decision, texts=texts, shadow=shadow, at=at)
 
-    def round_problem(self, round_id: int) -> tuple[Problem, Decision]:
+    def round_problem(self, round_id: int | None = None) -> tuple[Problem, Decision]:
         with self._database.read() as connection:
             return rounds.read_round(connection, round_id)
+
+    def decision(self, slurm_job_id: str, round_id: int | None = None) -> DecisionRecord | None:
+        with self._database.read() as connection:
+            return explanations.read_decision(connection, slurm_job_id, round_id)
 
     # reallocations
     def plan_reallocation(

@@ -1,4 +1,4 @@
--- Schema 0002 of a pollux store on postgresql. Generated: pollux db schema postgresql
+-- Schema 0003 of a pollux store on postgresql. Generated: pollux db schema postgresql
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 CREATE TABLE leases (
@@ -24,6 +24,9 @@ CREATE TABLE rounds (
     fitness DOUBLE PRECISION NOT NULL,
     problem TEXT NOT NULL,
     decision TEXT NOT NULL,
+    upper_bound DOUBLE PRECISION,
+    gap DOUBLE PRECISION,
+    timed_out BOOLEAN,
     CONSTRAINT pk_rounds PRIMARY KEY (id)
 );
 
@@ -38,6 +41,9 @@ COMMENT ON COLUMN rounds.solver IS 'Which solver answered.';
 COMMENT ON COLUMN rounds.fitness IS 'The objective''s value at the decision.';
 COMMENT ON COLUMN rounds.problem IS 'The problem as versioned JSON, for replays.';
 COMMENT ON COLUMN rounds.decision IS 'The decision as versioned JSON, for replays.';
+COMMENT ON COLUMN rounds.upper_bound IS 'No decision that serves as many jobs has a larger value; null if none was proved.';
+COMMENT ON COLUMN rounds.gap IS '(upper_bound - fitness) / upper_bound; null without a bound.';
+COMMENT ON COLUMN rounds.timed_out IS 'Did the time limit cut the search short? Null before schema 0003.';
 
 CREATE TABLE users (
     user_id BIGINT NOT NULL,
@@ -49,6 +55,19 @@ CREATE TABLE users (
 COMMENT ON TABLE users IS 'People who own jobs, as Slurm authenticated them.';
 COMMENT ON COLUMN users.user_id IS 'Unix user id.';
 COMMENT ON COLUMN users.user_name IS 'Login name last seen with this id.';
+
+CREATE TABLE gpu_prices (
+    round_id BIGINT NOT NULL,
+    gpu_type TEXT NOT NULL,
+    price DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_gpu_prices PRIMARY KEY (round_id, gpu_type),
+    CONSTRAINT fk_gpu_prices_round_id_rounds FOREIGN KEY(round_id) REFERENCES rounds (id) ON DELETE CASCADE
+);
+
+COMMENT ON TABLE gpu_prices IS 'What one more GPU of a type would have added to a round''s objective.';
+COMMENT ON COLUMN gpu_prices.round_id IS 'The round.';
+COMMENT ON COLUMN gpu_prices.gpu_type IS 'Slurm''s name of it; may be empty.';
+COMMENT ON COLUMN gpu_prices.price IS 'Shadow price, in the objective''s sum.';
 
 CREATE TABLE jobs (
     id BIGSERIAL NOT NULL,
@@ -140,6 +159,17 @@ CREATE TABLE decisions (
     runner_up_gpus INTEGER,
     runner_up_nodes INTEGER,
     runner_up_speedup DOUBLE PRECISION,
+    runner_up_gpu_type TEXT,
+    runner_up_cost DOUBLE PRECISION,
+    cost DOUBLE PRECISION,
+    gpu_type TEXT,
+    global_batch_size BIGINT,
+    atomic_batch_size BIGINT,
+    accumulation_steps BIGINT,
+    declared_gain DOUBLE PRECISION,
+    declaration_doubt TEXT,
+    excluded TEXT,
+    explanation TEXT,
     CONSTRAINT pk_decisions PRIMARY KEY (round_id, job_id),
     CONSTRAINT ck_decisions_num_gpus CHECK (num_gpus >= 0),
     CONSTRAINT ck_decisions_num_nodes CHECK (num_nodes >= 0 AND num_nodes <= num_gpus),
@@ -162,6 +192,44 @@ COMMENT ON COLUMN decisions.bound_by IS 'What kept the job from more.';
 COMMENT ON COLUMN decisions.runner_up_gpus IS 'GPUs of the next best size.';
 COMMENT ON COLUMN decisions.runner_up_nodes IS 'Nodes of the next best size.';
 COMMENT ON COLUMN decisions.runner_up_speedup IS 'Speedup at that size.';
+COMMENT ON COLUMN decisions.runner_up_gpu_type IS 'Type of the GPUs of that size.';
+COMMENT ON COLUMN decisions.runner_up_cost IS 'What others would have paid for it beyond cost, in the objective''s sum.';
+COMMENT ON COLUMN decisions.cost IS 'What others pay for these GPUs at the round''s prices.';
+COMMENT ON COLUMN decisions.gpu_type IS 'Type of the GPUs given; null for none, several or a nameless one.';
+COMMENT ON COLUMN decisions.global_batch_size IS 'Predicted best M, examples per step; null without a model.';
+COMMENT ON COLUMN decisions.atomic_batch_size IS 'Its m, per GPU and pass.';
+COMMENT ON COLUMN decisions.accumulation_steps IS 'Its s, extra passes per step.';
+COMMENT ON COLUMN decisions.declared_gain IS 'Factor by which what the job declares changed its weight; null where it counts not.';
+COMMENT ON COLUMN decisions.declaration_doubt IS 'Why what the job declares did not count; null where it did.';
+COMMENT ON COLUMN decisions.excluded IS 'Why the job was left as it is; null when it took part.';
+COMMENT ON COLUMN decisions.explanation IS 'All of this in one line; null before schema 0003.';
+
+CREATE TABLE declarations (
+    job_id BIGINT NOT NULL,
+    number INTEGER NOT NULL,
+    total_epochs BIGINT NOT NULL,
+    at TIMESTAMP WITH TIME ZONE NOT NULL,
+    epoch BIGINT NOT NULL,
+    progress DOUBLE PRECISION NOT NULL,
+    least_total_progress DOUBLE PRECISION,
+    CONSTRAINT pk_declarations PRIMARY KEY (job_id, number),
+    CONSTRAINT uq_declarations_job_id_total_epochs UNIQUE (job_id, total_epochs),
+    CONSTRAINT ck_declarations_number CHECK (number >= 0),
+    CONSTRAINT ck_declarations_total_epochs CHECK (total_epochs >= 0),
+    CONSTRAINT ck_declarations_epoch CHECK (epoch >= 0),
+    CONSTRAINT ck_declarations_progress CHECK (progress >= 0),
+    CONSTRAINT ck_declarations_least_total_progress CHECK (least_total_progress >= 0),
+    CONSTRAINT fk_declarations_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+COMMENT ON TABLE declarations IS 'Every number of epochs that a job has declared, in the order in which it first did.';
+COMMENT ON COLUMN declarations.job_id IS 'The job.';
+COMMENT ON COLUMN declarations.number IS 'Which declaration of the job: 0, 1, ...';
+COMMENT ON COLUMN declarations.total_epochs IS 'Epochs declared.';
+COMMENT ON COLUMN declarations.at IS 'When it was first declared.';
+COMMENT ON COLUMN declarations.epoch IS 'The epoch under way then.';
+COMMENT ON COLUMN declarations.progress IS 'Scale-invariant iterations done then.';
+COMMENT ON COLUMN declarations.least_total_progress IS 'Least iterations in all that it ever amounted to; null before the first epoch ended.';
 
 CREATE TABLE model_versions (
     id BIGSERIAL NOT NULL,
@@ -185,6 +253,7 @@ CREATE TABLE model_versions (
     max_nodes_seen INTEGER NOT NULL,
     noise_low DOUBLE PRECISION,
     noise_high DOUBLE PRECISION,
+    run_number INTEGER,
     CONSTRAINT pk_model_versions PRIMARY KEY (id),
     CONSTRAINT ck_model_versions_initial_batch_size CHECK (initial_batch_size >= 1),
     CONSTRAINT ck_model_versions_max_batch_size CHECK (max_batch_size >= initial_batch_size),
@@ -199,6 +268,8 @@ CREATE TABLE model_versions (
 );
 
 CREATE INDEX ix_model_versions_job_id_id ON model_versions (job_id, id);
+
+CREATE INDEX ix_model_versions_job_id_run_number_id ON model_versions (job_id, run_number, id);
 
 COMMENT ON TABLE model_versions IS 'Goodput models of a job; a row is added only when something in it changed.';
 COMMENT ON COLUMN model_versions.id IS 'Number of the version; grows.';
@@ -222,6 +293,7 @@ COMMENT ON COLUMN model_versions.max_gpus_seen IS 'Most GPUs the job says it has
 COMMENT ON COLUMN model_versions.max_nodes_seen IS 'Most nodes the job says it has run on.';
 COMMENT ON COLUMN model_versions.noise_low IS 'Low end of the noise scale''s interval, examples; null where none was told.';
 COMMENT ON COLUMN model_versions.noise_high IS 'Its high end, examples; null where nothing is excluded upwards.';
+COMMENT ON COLUMN model_versions.run_number IS 'The run that reported it; null before schema 0003.';
 
 CREATE TABLE reallocations (
     id BIGSERIAL NOT NULL,
@@ -266,6 +338,7 @@ CREATE TABLE runs (
     first_step_s DOUBLE PRECISION,
     first_step_at TIMESTAMP WITH TIME ZONE,
     restore_s DOUBLE PRECISION,
+    gpu_type TEXT,
     CONSTRAINT pk_runs PRIMARY KEY (id),
     CONSTRAINT uq_runs_job_id_run_number UNIQUE (job_id, run_number),
     CONSTRAINT ck_runs_run_number CHECK (run_number >= 0),
@@ -293,6 +366,7 @@ COMMENT ON COLUMN runs.num_steps IS 'Optimizer steps as last reported.';
 COMMENT ON COLUMN runs.first_step_s IS 'Process start to the end of the first optimizer step, seconds; null before.';
 COMMENT ON COLUMN runs.first_step_at IS 'When a report first told of that step.';
 COMMENT ON COLUMN runs.restore_s IS 'Part of it spent reading the checkpoint, seconds.';
+COMMENT ON COLUMN runs.gpu_type IS 'Slurm''s name of the GPUs it ran on; null if unknown, nameless or of several types.';
 
 CREATE TABLE allocation_nodes (
     job_id BIGINT NOT NULL,

@@ -1,4 +1,4 @@
--- Schema 0002 of a pollux store on sqlite. Generated: pollux db schema sqlite
+-- Schema 0003 of a pollux store on sqlite. Generated: pollux db schema sqlite
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 -- leases: Who may act: one daemon at a time.
@@ -24,6 +24,9 @@ CREATE TABLE leases (
 --   fitness: The objective's value at the decision.
 --   problem: The problem as versioned JSON, for replays.
 --   decision: The decision as versioned JSON, for replays.
+--   upper_bound: No decision that serves as many jobs has a larger value; null if none was proved.
+--   gap: (upper_bound - fitness) / upper_bound; null without a bound.
+--   timed_out: Did the time limit cut the search short? Null before schema 0003.
 
 CREATE TABLE rounds (
     id INTEGER NOT NULL,
@@ -34,6 +37,9 @@ CREATE TABLE rounds (
     fitness DOUBLE NOT NULL,
     problem TEXT NOT NULL,
     decision TEXT NOT NULL,
+    upper_bound DOUBLE,
+    gap DOUBLE,
+    timed_out BOOLEAN,
     CONSTRAINT pk_rounds PRIMARY KEY (id),
     CONSTRAINT ck_rounds_shadow CHECK (shadow IN (0, 1))
 );
@@ -49,6 +55,19 @@ CREATE TABLE users (
     user_name TEXT NOT NULL,
     CONSTRAINT pk_users PRIMARY KEY (user_id),
     CONSTRAINT ck_users_user_id CHECK (user_id >= 0)
+);
+
+-- gpu_prices: What one more GPU of a type would have added to a round's objective.
+--   round_id: The round.
+--   gpu_type: Slurm's name of it; may be empty.
+--   price: Shadow price, in the objective's sum.
+
+CREATE TABLE gpu_prices (
+    round_id INTEGER NOT NULL,
+    gpu_type TEXT NOT NULL,
+    price DOUBLE NOT NULL,
+    CONSTRAINT pk_gpu_prices PRIMARY KEY (round_id, gpu_type),
+    CONSTRAINT fk_gpu_prices_round_id_rounds FOREIGN KEY(round_id) REFERENCES rounds (id) ON DELETE CASCADE
 );
 
 -- jobs: Adaptive jobs, one row each, with the terms from their Slurm Comment.
@@ -142,6 +161,17 @@ CREATE UNIQUE INDEX uq_allocations_open ON allocations (job_id) WHERE ended_at I
 --   runner_up_gpus: GPUs of the next best size.
 --   runner_up_nodes: Nodes of the next best size.
 --   runner_up_speedup: Speedup at that size.
+--   runner_up_gpu_type: Type of the GPUs of that size.
+--   runner_up_cost: What others would have paid for it beyond cost, in the objective's sum.
+--   cost: What others pay for these GPUs at the round's prices.
+--   gpu_type: Type of the GPUs given; null for none, several or a nameless one.
+--   global_batch_size: Predicted best M, examples per step; null without a model.
+--   atomic_batch_size: Its m, per GPU and pass.
+--   accumulation_steps: Its s, extra passes per step.
+--   declared_gain: Factor by which what the job declares changed its weight; null where it counts not.
+--   declaration_doubt: Why what the job declares did not count; null where it did.
+--   excluded: Why the job was left as it is; null when it took part.
+--   explanation: All of this in one line; null before schema 0003.
 
 CREATE TABLE decisions (
     round_id INTEGER NOT NULL,
@@ -155,6 +185,17 @@ CREATE TABLE decisions (
     runner_up_gpus INTEGER,
     runner_up_nodes INTEGER,
     runner_up_speedup DOUBLE,
+    runner_up_gpu_type TEXT,
+    runner_up_cost DOUBLE,
+    cost DOUBLE,
+    gpu_type TEXT,
+    global_batch_size INTEGER,
+    atomic_batch_size INTEGER,
+    accumulation_steps INTEGER,
+    declared_gain DOUBLE,
+    declaration_doubt TEXT,
+    excluded TEXT,
+    explanation TEXT,
     CONSTRAINT pk_decisions PRIMARY KEY (round_id, job_id),
     CONSTRAINT ck_decisions_num_gpus CHECK (num_gpus >= 0),
     CONSTRAINT ck_decisions_num_nodes CHECK (num_nodes >= 0 AND num_nodes <= num_gpus),
@@ -164,6 +205,33 @@ CREATE TABLE decisions (
 );
 
 CREATE INDEX ix_decisions_job_id_round_id ON decisions (job_id, round_id);
+
+-- declarations: Every number of epochs that a job has declared, in the order in which it first did.
+--   job_id: The job.
+--   number: Which declaration of the job: 0, 1, ...
+--   total_epochs: Epochs declared.
+--   at: When it was first declared.
+--   epoch: The epoch under way then.
+--   progress: Scale-invariant iterations done then.
+--   least_total_progress: Least iterations in all that it ever amounted to; null before the first epoch ended.
+
+CREATE TABLE declarations (
+    job_id INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    total_epochs INTEGER NOT NULL,
+    at DATETIME NOT NULL,
+    epoch INTEGER NOT NULL,
+    progress DOUBLE NOT NULL,
+    least_total_progress DOUBLE,
+    CONSTRAINT pk_declarations PRIMARY KEY (job_id, number),
+    CONSTRAINT uq_declarations_job_id_total_epochs UNIQUE (job_id, total_epochs),
+    CONSTRAINT ck_declarations_number CHECK (number >= 0),
+    CONSTRAINT ck_declarations_total_epochs CHECK (total_epochs >= 0),
+    CONSTRAINT ck_declarations_epoch CHECK (epoch >= 0),
+    CONSTRAINT ck_declarations_progress CHECK (progress >= 0),
+    CONSTRAINT ck_declarations_least_total_progress CHECK (least_total_progress >= 0),
+    CONSTRAINT fk_declarations_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
 
 -- model_versions: Goodput models of a job; a row is added only when something in it changed.
 --   id: Number of the version; grows.
@@ -187,6 +255,7 @@ CREATE INDEX ix_decisions_job_id_round_id ON decisions (job_id, round_id);
 --   max_nodes_seen: Most nodes the job says it has run on.
 --   noise_low: Low end of the noise scale's interval, examples; null where none was told.
 --   noise_high: Its high end, examples; null where nothing is excluded upwards.
+--   run_number: The run that reported it; null before schema 0003.
 
 CREATE TABLE model_versions (
     id INTEGER NOT NULL,
@@ -210,6 +279,7 @@ CREATE TABLE model_versions (
     max_nodes_seen INTEGER NOT NULL,
     noise_low DOUBLE,
     noise_high DOUBLE,
+    run_number INTEGER,
     CONSTRAINT pk_model_versions PRIMARY KEY (id),
     CONSTRAINT ck_model_versions_initial_batch_size CHECK (initial_batch_size >= 1),
     CONSTRAINT ck_model_versions_max_batch_size CHECK (max_batch_size >= initial_batch_size),
@@ -225,6 +295,8 @@ CREATE TABLE model_versions (
 );
 
 CREATE INDEX ix_model_versions_job_id_id ON model_versions (job_id, id);
+
+CREATE INDEX ix_model_versions_job_id_run_number_id ON model_versions (job_id, run_number, id);
 
 -- reallocations: A job changing allocation: the daemon's journal.
 --   id: The reallocation's number; grows.
@@ -270,6 +342,7 @@ CREATE UNIQUE INDEX uq_reallocations_open ON reallocations (job_id) WHERE step N
 --   first_step_s: Process start to the end of the first optimizer step, seconds; null before.
 --   first_step_at: When a report first told of that step.
 --   restore_s: Part of it spent reading the checkpoint, seconds.
+--   gpu_type: Slurm's name of the GPUs it ran on; null if unknown, nameless or of several types.
 
 CREATE TABLE runs (
     id INTEGER NOT NULL,
@@ -284,6 +357,7 @@ CREATE TABLE runs (
     first_step_s DOUBLE,
     first_step_at DATETIME,
     restore_s DOUBLE,
+    gpu_type TEXT,
     CONSTRAINT pk_runs PRIMARY KEY (id),
     CONSTRAINT uq_runs_job_id_run_number UNIQUE (job_id, run_number),
     CONSTRAINT ck_runs_run_number CHECK (run_number >= 0),

@@ -83,6 +83,8 @@ def observation(
     *,
     started_at: datetime | None = None,
     ended_at: datetime | None = None,
+    gpu_type: str | None = None,
+    restart_count: int = 0,
 ) -> JobObservation:
     return JobObservation(
         slurm_job_id=str(number),
@@ -90,6 +92,8 @@ def observation(
         allocation=Allocation.of(gpus or {}),
         started_at=started_at,
         ended_at=ended_at,
+        gpu_type=gpu_type,
+        restart_count=restart_count,
     )
 
 
@@ -206,10 +210,20 @@ def decision_of(numbers: list[int]) -> Decision:
                 bound_by="capacity",
                 runner_up=Configuration(num_nodes=1, num_gpus=3),
                 runner_up_speedup=1.5,
+                runner_up_cost=-0.25,
+                cost=1.0,
+                gpu_type="t4",
+                runner_up_gpu_type="a100",
+                declared_gain=1.5 if number % 2 else None,
+                declaration_doubt=None if number % 2 else "it has passed what it declared",
             )
             for number in numbers
         ),
         fitness=0.8,
         solver="test",
         excluded=(("99", "its minimum does not fit"),),
+        upper_bound=0.9,
+        gap=1 / 9,
+        gpu_prices=(("a100", 0.5), ("t4", 0.25)),
+        timed_out=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -16,6 +17,7 @@ from pollux_slurm.errors import (
     UsageError,
 )
 from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.policy import explanation
 from pollux_slurm.store.contract import AllocationRecord, RunPhase, Store
 from pollux_slurm.store.tokens import hash_token
 from tests.store.builders import (
@@ -189,6 +191,13 @@ class TestObservation:
         assert (job.state, job.started_at) == (JobState.RUNNING, at(2))
         assert job.allocation == Allocation.of({"n0": 2})
 
+    def test_that_the_end_of_the_last_gpus_is_known_while_a_job_waits(self, running: Store) -> None:
+        assert running.job("1").last_held_at is None
+        running.observe_jobs([observation(1, JobState.PENDING)], at=at(30))
+        assert running.job("1").last_held_at == at(30)
+        running.observe_jobs([observation(1, gpus={"n1": 1})], at=at(40))
+        assert running.job("1").last_held_at is None
+
     def test_that_unknown_jobs_are_ignored(self, any_store: Store) -> None:
         any_store.observe_jobs([observation(77, gpus={"n0": 1})], at=at(5))
         assert any_store.jobs() == ()
@@ -341,6 +350,52 @@ class TestReports:
     def test_that_a_report_without_a_model_keeps_the_model(self, running: Store) -> None:
         running.report(token_of(1), report(2, model=None), at=at(20))
         assert running.job("1").model == MODEL
+
+    def test_that_models_are_kept_by_type_of_gpu(self, running: Store) -> None:
+        later = dataclasses.replace(MODEL, max_gpus_seen=4)
+        running.observe_jobs([observation(1, gpus={"n0": 2}, gpu_type="t4")], at=at(11))
+        assert running.job("1").models == (("t4", MODEL),)
+        next_run = {"run_number": 1, "restart_count": 1, "model": later}
+        # Before it has measured a step, the run tells what its checkpoint held: another type's model.
+        running.report(token_of(1), report(1, **next_run, throughput=None), at=at(20))
+        seen = observation(1, gpus={"m0": 2}, gpu_type="a100", restart_count=1)
+        running.observe_jobs([seen], at=at(21))
+        assert running.job("1").models == (("t4", MODEL),)
+        running.report(token_of(1), report(2, **next_run), at=at(30))
+        assert running.job("1").models == (("a100", later), ("t4", MODEL))
+        assert running.job("1").model == later
+
+    def test_that_a_look_from_before_a_restart_says_nothing_of_the_new_run(self, running: Store) -> None:
+        running.report(token_of(1), report(1, run_number=1, restart_count=1), at=at(20))
+        running.observe_jobs([observation(1, gpus={"n0": 2}, gpu_type="t4")], at=at(21))
+        running.observe_jobs([observation(1, gpus={"n0": 2}, restart_count=1)], at=at(22))
+        assert [kind for kind, _ in running.job("1").models] == ["t4"]
+        assert running.job("1").models[0][1] == MODEL
+
+    def test_that_every_number_of_epochs_declared_is_kept_once(self, running: Store) -> None:
+        for sequence, (total, epoch, progress) in enumerate(
+            [(5, 2, 12.0), (5, 4, 40.0), (8, 4, 40.0), (None, 4, 41.0), (5, 4, 42.0)], start=2
+        ):
+            told = report(sequence, total_epochs=total, epoch=epoch, progress=progress)
+            running.report(token_of(1), told, at=at(10 * sequence))
+        first, second = running.job("1").declarations
+        assert (first.total_epochs, first.at, first.epoch, first.progress) == (5, at(10), 1, 8.0)
+        assert first.least_total_progress == 12.0 * 5 / 2
+        assert (second.total_epochs, second.at, second.least_total_progress) == (8, at(40), 40.0 * 8 / 4)
+
+    def test_that_a_declaration_before_the_first_epoch_ended_amounts_to_nothing_yet(
+        self, any_store: Store
+    ) -> None:
+        any_store.register_jobs([registration(1)], at=at(0))
+        any_store.report(token_of(1), report(1, epoch=0, progress=3.0), at=at(1))
+        assert any_store.job("1").declarations[0].least_total_progress is None
+        any_store.report(token_of(1), report(2, epoch=1, progress=9.0), at=at(2))
+        assert any_store.job("1").declarations[0].least_total_progress == 45.0
+
+    def test_that_a_job_that_declares_without_end_fills_no_table(self, running: Store) -> None:
+        for sequence in range(2, 40):
+            running.report(token_of(1), report(sequence, total_epochs=100 + sequence), at=at(10 + sequence))
+        assert len(running.job("1").declarations) == 32
 
     def test_that_what_is_not_measured_stays_unknown(self, running: Store) -> None:
         bare = report(
@@ -586,6 +641,44 @@ class TestRounds:
         number = any_store.record_round(problem_of([]), decision_of([]), shadow=False, at=at(1))
         with pytest.raises(StoreError, match=f"the last one is {number}"):
             any_store.round_problem(number + 5)
+
+    def test_that_the_last_round_is_found_without_its_number(self, any_store: Store) -> None:
+        with pytest.raises(StoreError, match="pollux daemon"):
+            any_store.round_problem()
+        any_store.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(1))
+        any_store.record_round(problem_of([2]), decision_of([2]), shadow=True, at=at(2))
+        assert any_store.round_problem() == (problem_of([2]), decision_of([2]))
+
+    def test_that_a_decision_about_a_job_comes_back_with_its_reasons(self, running: Store) -> None:
+        decided = decision_of([1])
+        first = running.record_round(problem_of([1]), decided, shadow=False, at=at(20))
+        running.record_round(problem_of([]), decision_of([]), shadow=False, at=at(30))
+        found = running.decision("1")
+        assert found is not None
+        assert found.job == decided.jobs[0]
+        assert (found.round_id, found.at, found.shadow, found.excluded) == (first, at(20), False, None)
+        assert (found.objective, found.solver, found.fitness) == ("generalized-mean", "test", 0.8)
+        assert (found.upper_bound, found.gap, found.timed_out) == (0.9, 1 / 9, True)
+        assert found.gpu_prices == (("a100", 0.5), ("t4", 0.25))
+        assert found.explanation == explanation(decided.jobs[0])
+        assert running.decision("1", first) == found
+
+    def test_that_a_job_that_was_left_out_has_the_reason(self, running: Store) -> None:
+        decided = dataclasses.replace(decision_of([1]), excluded=(("1", "its model is refused: NaN\0"),))
+        running.record_round(problem_of([1]), decided, shadow=False, at=at(20))
+        found = running.decision("1")
+        assert found is not None
+        assert found.excluded == "its model is refused: NaN\N{REPLACEMENT CHARACTER}"
+        assert found.explanation == f"job 1 is left as it is: {found.excluded}"
+
+    def test_that_no_decision_and_no_job_are_told_apart(self, running: Store) -> None:
+        assert running.decision("1") is None
+        number = running.record_round(problem_of([]), decision_of([]), shadow=False, at=at(20))
+        assert running.decision("1", number) is None
+        with pytest.raises(StoreError, match=f"there is no round {number + 1}"):
+            running.decision("1", number + 1)
+        with pytest.raises(UnknownJobError, match="job 7 is not known"):
+            running.decision("7")
 
     def test_that_a_decision_that_is_no_number_is_refused_whole(self, any_store: Store) -> None:
         decision = decision_of([1])

@@ -128,15 +128,23 @@ def test_that_going_down_and_up_with_data_leaves_a_working_store(any_empty_url: 
 
 
 def test_that_every_migration_keeps_the_data(any_empty_url: str) -> None:
-    """Walk down to the first revision and up again: what was in the tables of today is still there."""
+    """Walk down to the first revision and up again: what its tables hold is still there."""
     init_store(any_empty_url)
     fill(any_empty_url)
     database = database_at(any_empty_url)
     with database.write() as connection:
         before = row_counts(connection)
-        for revision in (*reversed(REVISIONS[:-1]), *REVISIONS[1:]):
+        for revision in reversed(REVISIONS[:-1]):
             migrate(connection, revision)
-        assert row_counts(connection) == before
+        # Tables that came later go with their rows on the way down, and nothing else does.
+        first = set(inspect(connection).get_table_names())
+        assert set(before) - first == {"gpu_prices", "declarations"}
+        for revision in REVISIONS[1:]:
+            migrate(connection, revision)
+        after = row_counts(connection)
+        assert {name: rows for name, rows in after.items() if name in first} == {
+            name: rows for name, rows in before.items() if name in first
+        }
     database.close()
     assert upgrade_store(any_empty_url).changed is False
     assert check_store(any_empty_url).problems == ()

@@ -70,6 +70,9 @@ ROUND: dict[str, Callable[[Store, list[int]], object]] = {
     "observe_jobs, all moved": lambda store, numbers: store.observe_jobs(
         [observation(n, gpus={"n9": 2}) for n in numbers], at=at(21)
     ),
+    "observe_jobs, all typed": lambda store, numbers: store.observe_jobs(
+        [observation(n, gpus={"n9": 2}, gpu_type="t4") for n in numbers], at=at(21)
+    ),
     "observe_jobs, all over": lambda store, numbers: store.observe_jobs(
         [observation(n, JobState.COMPLETED, ended_at=at(22)) for n in numbers], at=at(22)
     ),

@@ -8,6 +8,7 @@ from pollux_slurm.store.schema.daemon import (
     AllocationRow,
     DecisionNodeRow,
     DecisionRow,
+    GpuPriceRow,
     LeaseRow,
     ReallocationNodeRow,
     ReallocationRow,
@@ -16,6 +17,7 @@ from pollux_slurm.store.schema.daemon import (
 )
 from pollux_slurm.store.schema.jobs import (
     CheckpointRow,
+    DeclarationRow,
     JobRow,
     ModelVersionRow,
     RunNodeRow,
@@ -33,6 +35,8 @@ __all__ = [
     "CheckpointRow",
     "DecisionNodeRow",
     "DecisionRow",
+    "DeclarationRow",
+    "GpuPriceRow",
     "JobRow",
     "LeaseRow",
     "ModelVersionRow",

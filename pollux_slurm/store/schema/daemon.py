@@ -47,6 +47,26 @@ class RoundRow(Base):
     fitness: Mapped[float] = mapped_column(Double, comment="The objective's value at the decision.")
     problem: Mapped[str] = mapped_column(Text, comment="The problem as versioned JSON, for replays.")
     decision: Mapped[str] = mapped_column(Text, comment="The decision as versioned JSON, for replays.")
+    upper_bound: Mapped[float | None] = mapped_column(
+        Double, comment="No decision that serves as many jobs has a larger value; null if none was proved."
+    )
+    gap: Mapped[float | None] = mapped_column(
+        Double, comment="(upper_bound - fitness) / upper_bound; null without a bound."
+    )
+    timed_out: Mapped[bool | None] = mapped_column(
+        Boolean, comment="Did the time limit cut the search short? Null before schema 0003."
+    )
+
+
+class GpuPriceRow(Base):
+    __tablename__ = "gpu_prices"
+    __table_args__ = ({"comment": "What one more GPU of a type would have added to a round's objective."},)
+
+    round_id: Mapped[int] = mapped_column(
+        ForeignKey("rounds.id", ondelete="CASCADE"), primary_key=True, comment="The round."
+    )
+    gpu_type: Mapped[str] = mapped_column(Text, primary_key=True, comment="Slurm's name of it; may be empty.")
+    price: Mapped[float] = mapped_column(Double, comment="Shadow price, in the objective's sum.")
 
 
 class DecisionRow(Base):
@@ -78,6 +98,33 @@ class DecisionRow(Base):
     runner_up_gpus: Mapped[int | None] = mapped_column(Integer, comment="GPUs of the next best size.")
     runner_up_nodes: Mapped[int | None] = mapped_column(Integer, comment="Nodes of the next best size.")
     runner_up_speedup: Mapped[float | None] = mapped_column(Double, comment="Speedup at that size.")
+    runner_up_gpu_type: Mapped[str | None] = mapped_column(Text, comment="Type of the GPUs of that size.")
+    runner_up_cost: Mapped[float | None] = mapped_column(
+        Double, comment="What others would have paid for it beyond cost, in the objective's sum."
+    )
+    cost: Mapped[float | None] = mapped_column(
+        Double, comment="What others pay for these GPUs at the round's prices."
+    )
+    gpu_type: Mapped[str | None] = mapped_column(
+        Text, comment="Type of the GPUs given; null for none, several or a nameless one."
+    )
+    global_batch_size: Mapped[int | None] = mapped_column(
+        BIG_INT, comment="Predicted best M, examples per step; null without a model."
+    )
+    atomic_batch_size: Mapped[int | None] = mapped_column(BIG_INT, comment="Its m, per GPU and pass.")
+    accumulation_steps: Mapped[int | None] = mapped_column(BIG_INT, comment="Its s, extra passes per step.")
+    declared_gain: Mapped[float | None] = mapped_column(
+        Double, comment="Factor by which what the job declares changed its weight; null where it counts not."
+    )
+    declaration_doubt: Mapped[str | None] = mapped_column(
+        Text, comment="Why what the job declares did not count; null where it did."
+    )
+    excluded: Mapped[str | None] = mapped_column(
+        Text, comment="Why the job was left as it is; null when it took part."
+    )
+    explanation: Mapped[str | None] = mapped_column(
+        Text, comment="All of this in one line; null before schema 0003."
+    )
 
 
 class DecisionNodeRow(Base):

@@ -125,6 +125,36 @@ class RunRow(Base):
     restore_s: Mapped[float | None] = mapped_column(
         Double, comment="Part of it spent reading the checkpoint, seconds."
     )
+    gpu_type: Mapped[str | None] = mapped_column(
+        Text, comment="Slurm's name of the GPUs it ran on; null if unknown, nameless or of several types."
+    )
+
+
+class DeclarationRow(Base):
+    __tablename__ = "declarations"
+    __table_args__ = (
+        UniqueConstraint("job_id", "total_epochs"),
+        CheckConstraint("number >= 0", name="number"),
+        CheckConstraint("total_epochs >= 0", name="total_epochs"),
+        CheckConstraint("epoch >= 0", name="epoch"),
+        CheckConstraint("progress >= 0", name="progress"),
+        CheckConstraint("least_total_progress >= 0", name="least_total_progress"),
+        {"comment": "Every number of epochs that a job has declared, in the order in which it first did."},
+    )
+
+    job_id: Mapped[int] = mapped_column(
+        ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True, comment="The job."
+    )
+    number: Mapped[int] = mapped_column(
+        Integer, primary_key=True, autoincrement=False, comment="Which declaration of the job: 0, 1, ..."
+    )
+    total_epochs: Mapped[int] = mapped_column(BIG_INT, comment="Epochs declared.")
+    at: Mapped[datetime] = when("When it was first declared.")
+    epoch: Mapped[int] = mapped_column(BIG_INT, comment="The epoch under way then.")
+    progress: Mapped[float] = mapped_column(Double, comment="Scale-invariant iterations done then.")
+    least_total_progress: Mapped[float | None] = mapped_column(
+        Double, comment="Least iterations in all that it ever amounted to; null before the first epoch ended."
+    )
 
 
 class RunNodeRow(Base):
@@ -151,6 +181,7 @@ class ModelVersionRow(Base):
     __tablename__ = "model_versions"
     __table_args__ = (
         Index(None, "job_id", "id"),
+        Index(None, "job_id", "run_number", "id"),
         CheckConstraint("initial_batch_size >= 1", name="initial_batch_size"),
         CheckConstraint("max_batch_size >= initial_batch_size", name="max_batch_size"),
         CheckConstraint("min_atomic >= 1", name="min_atomic"),
@@ -201,6 +232,9 @@ class ModelVersionRow(Base):
     )
     noise_high: Mapped[float | None] = mapped_column(
         Double, comment="Its high end, examples; null where nothing is excluded upwards."
+    )
+    run_number: Mapped[int | None] = mapped_column(
+        Integer, comment="The run that reported it; null before schema 0003."
     )
 
 

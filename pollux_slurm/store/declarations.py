@@ -1,0 +1,75 @@
+"""What jobs declare of their length: every number that they have ever named is kept, for it is a claim.
+
+Under some objectives it pays to claim to be nearly done, so the daemon compares a claim with what came of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Select, insert, select, update
+
+from pollux_slurm.store.contract import Declaration, Report
+from pollux_slurm.store.schema import DeclarationRow
+
+# A job that has named so many numbers is not believed any more; the rest need not be kept.
+MAX_DECLARATIONS = 32
+
+
+def write_declaration(connection: Connection, job_id: int, report: Report, at: datetime) -> None:
+    """Record a number that was not declared before; keep the least progress that it has amounted to.
+
+    A restarted script that has not come to its loop yet declares nothing, which takes nothing back.
+    """
+    total = report.total_epochs
+    if total is None:
+        return
+    known = connection.execute(
+        select(DeclarationRow.number, DeclarationRow.total_epochs, DeclarationRow.least_total_progress).where(
+            DeclarationRow.job_id == job_id
+        )
+    ).all()
+    least = report.progress * total / report.epoch if report.epoch > 0 else None
+    before = next((row for row in known if row.total_epochs == total), None)
+    if before is None:
+        if len(known) < MAX_DECLARATIONS:
+            connection.execute(
+                insert(DeclarationRow).values(
+                    job_id=job_id,
+                    number=len(known),
+                    total_epochs=total,
+                    at=at,
+                    epoch=report.epoch,
+                    progress=report.progress,
+                    least_total_progress=least,
+                )
+            )
+    elif least is not None and (before.least_total_progress is None or least < before.least_total_progress):
+        connection.execute(
+            update(DeclarationRow)
+            .where(DeclarationRow.job_id == job_id, DeclarationRow.number == before.number)
+            .values(least_total_progress=least)
+        )
+
+
+def read_declarations(connection: Connection, scope: Select[Any]) -> defaultdict[int, list[Declaration]]:
+    """Return what the jobs in `scope` have declared, by job, in the order in which they first did."""
+    found: defaultdict[int, list[Declaration]] = defaultdict(list)
+    rows = connection.execute(
+        select(DeclarationRow.__table__)
+        .where(DeclarationRow.job_id.in_(scope))
+        .order_by(DeclarationRow.job_id, DeclarationRow.number)
+    )
+    for row in rows:
+        found[row.job_id].append(
+            Declaration(
+                total_epochs=row.total_epochs,
+                at=row.at,
+                epoch=row.epoch,
+                progress=row.progress,
+                least_total_progress=row.least_total_progress,
+            )
+        )
+    return found
