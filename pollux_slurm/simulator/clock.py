@@ -3,20 +3,30 @@
 Rules `osdi21`, those of the Pollux artifact's simulator: the first round is one interval after the start; a
 submission is seen at the next round; completion is exact, its GPUs are free at the next round; a job whose
 nodes changed in any way to others makes no progress for the restart delay, its first start included.
+
+Rules `slurm` have the same rounds. Before a decision, what has ended or failed is taken away, and rigid and
+unmanaged jobs start; the policy sees what is left of each node. A job that moves trains on until its new GPUs
+are free, then pauses for its checkpoint, for Slurm and for its launch; until its first step it stays put.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pollux_slurm.errors import SimulationError
+from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator.applications import Application
+from pollux_slurm.simulator.batches import user_batch, user_time_s
 from pollux_slurm.simulator.cluster import Cluster, RoundRecord, SchedulingPolicy, SimulationResult
-from pollux_slurm.simulator.job import Pieces, SimulatedJob
-from pollux_slurm.simulator.rules import OSDI21, Rules
+from pollux_slurm.simulator.fixed import FixedJobs
+from pollux_slurm.simulator.job import Pause, Pieces, SimulatedJob
+from pollux_slurm.simulator.moves import waiting_times
+from pollux_slurm.simulator.outages import Outages, draw_adaptive
+from pollux_slurm.simulator.rules import OSDI21, Delays, Rules
 from pollux_slurm.simulator.workload import WorkloadJob
 
 
@@ -33,89 +43,259 @@ def simulate(
     """Run `workload` to the end of its last job.
 
     `on_round` is told the simulated time and the number of unfinished jobs after each round.
-    Raises `SimulationError` for an impossible allocation or a workload that does not end.
+    Raises `SimulationError` for an impossible workload or allocation, or a workload that does not end.
     """
-    jobs = [
-        SimulatedJob(
-            job=job,
-            application=applications[job.application],
-            choose_batch=policy.choose_batch,
-            expected_delay_s=cluster.restart_delay_s,
-        )
-        for job in workload
-    ]
-    groups = cluster.node_groups
-    rounds: list[RoundRecord] = []
-    now_s = 0.0
-    unfinished = list(jobs)
-    while unfinished:
-        before = {job.job.name: job.progress for job in unfinished if job.pieces}
-        for job in unfinished:
-            job.advance(now_s, cluster.interval_s)
-        if rounds and rounds[-1].at_s == now_s:
-            made = {
-                job.job.name: (job.progress - before[job.job.name])
-                * job.application.initial_batch_size
-                / cluster.interval_s
-                for job in unfinished
-                if job.pieces
-            }
-            rounds[-1] = dataclasses.replace(rounds[-1], goodput=made)
-        now_s += cluster.interval_s
-        unfinished = [job for job in unfinished if job.finished_s is None]
-        active = [job for job in unfinished if job.job.submitted_s <= now_s]
-        if active:
-            began = clock()
-            allocations = policy.allocate(now_s, active, cluster)
-            solve_s = clock() - began
-            _check(allocations, cluster)
-            for job in active:
-                pieces = allocations.get(job.job.name, ())
-                if pieces != job.pieces:
-                    slowest = min(
-                        (groups[node] for node, _ in pieces or ((0, 1),)),
-                        key=lambda group: group.speed_of(job.application.name),
-                    )
-                    job.reallocate(
-                        pieces,
-                        delay_s=cluster.restart_delay_s,
-                        now_s=now_s,
-                        gpu_type=slowest.gpu_type,
-                        speed=slowest.speed_of(job.application.name),
-                    )
-            rounds.append(
-                RoundRecord(
-                    at_s=now_s,
-                    num_jobs=len(active),
-                    allocations=allocations,
-                    solve_s=solve_s,
-                    goodput={},
-                    nodes_up=cluster.num_nodes,
-                    gpus_up=cluster.num_gpus,
-                    gpus_used=sum(job.num_gpus for job in active),
-                    gpus_unmanaged=0,
-                    num_waiting=sum(1 for job in active if not job.pieces),
-                )
-            )
-        on_round(now_s, len(unfinished))
-        if now_s > cluster.longest_s:
-            names = ", ".join(job.job.name for job in unfinished[:3])
+    run = _Run(workload, applications, policy, cluster, rules)
+    while run.unfinished:
+        run.advance()
+        run.decide(clock)
+        on_round(run.now_s, len(run.unfinished))
+        if run.now_s > cluster.longest_s:
+            names = ", ".join(job.job.name for job in run.unfinished[:3])
             raise SimulationError(
-                f"after {now_s / 86400:.0f} simulated days {len(unfinished)} jobs have not ended "
+                f"after {run.now_s / 86400:.0f} simulated days {len(run.unfinished)} jobs have not ended "
                 f"({names}, …): the cluster is too small for them, or the policy never serves them"
             )
-    return SimulationResult(cluster=cluster, jobs=tuple(jobs), rounds=tuple(rounds), rules=rules)
+    return SimulationResult(cluster=cluster, jobs=tuple(run.jobs), rounds=tuple(run.rounds), rules=rules)
+
+
+class _Run:
+    """One simulation at one moment."""
+
+    def __init__(
+        self,
+        workload: Sequence[WorkloadJob],
+        applications: Mapping[str, Application],
+        policy: SchedulingPolicy,
+        cluster: Cluster,
+        rules: Rules,
+    ) -> None:
+        self.cluster, self.rules, self._policy = cluster, rules, policy
+        adaptive = draw_adaptive(len(workload), rules.adaptive_share, seed=rules.seed)
+        self.jobs = [
+            self._job(job, applications, adaptive=index in adaptive) for index, job in enumerate(workload)
+        ]
+        self.unfinished = list(self.jobs)
+        self.rounds: list[RoundRecord] = []
+        self.now_s = 0.0
+        self._groups = cluster.node_groups
+        types = [group.gpu_type for group in self._groups]
+        rigid = [job for job in self.jobs if not job.adaptive]
+        _check_sizes(rigid, rules, cluster)
+        self._fixed = FixedJobs(
+            rigid,
+            rules.other_jobs,
+            types=types,
+            limit_s=lambda job: user_time_s(job.job, job.application, cluster.gpus_per_node),
+            estimate_factor=rules.estimate_factor,
+        )
+        self._outages = Outages(rules.failures, cluster.num_nodes, seed=rules.seed)
+
+    def _job(
+        self, job: WorkloadJob, applications: Mapping[str, Application], *, adaptive: bool
+    ) -> SimulatedJob:
+        application = applications[job.application]
+        delays = self.rules.delays
+        return SimulatedJob(
+            job=job,
+            application=application,
+            choose_batch=self._policy.choose_batch if adaptive else _users_batch,
+            adaptive=adaptive,
+            exact=delays is not None,
+            checkpoint_interval_s=self.rules.checkpoint_interval_s,
+            write_s=0.0 if delays is None else delays.write_s(job.application),
+            expected_delay_s=self.cluster.restart_delay_s,
+        )
+
+    # ------------------------------------------------------------------------------- between two decisions
+
+    def advance(self) -> None:
+        """Let all jobs train to the next round, and tell the last record what they made."""
+        duration_s = self.cluster.interval_s
+        running = [job for job in self.unfinished if job.pieces]
+        made = {job.job.name: job.made for job in running}
+        failing = self._outages.between(self.now_s, self.now_s + duration_s)
+        for job in running:
+            fails_s = min((failing[node] for node in job.nodes if node in failing), default=math.inf)
+            job.advance(self.now_s, min(fails_s - self.now_s, duration_s))
+            if fails_s < math.inf and job.finished_s is None:
+                job.fail()
+        self._fixed.fail(failing)
+        if self.rounds and self.rounds[-1].at_s == self.now_s:
+            goodput = {
+                job.job.name: (job.made - made[job.job.name])
+                * job.application.initial_batch_size
+                / duration_s
+                for job in running
+            }
+            self.rounds[-1] = dataclasses.replace(self.rounds[-1], goodput=goodput)
+        self.now_s += duration_s
+        self.unfinished = [job for job in self.unfinished if job.finished_s is None]
+
+    # ---------------------------------------------------------------------------------------- one decision
+
+    def decide(self, clock: Callable[[], float]) -> None:
+        """Start what starts by itself, ask the policy, and move jobs as it says."""
+        active = [job for job in self.unfinished if job.job.submitted_s <= self.now_s]
+        if not active:
+            return
+        adaptive = [job for job in active if job.adaptive]
+        before = {job.job.name: job.pieces for job in active if job.pieces}
+        down = self._outages.down(self.now_s)
+        up = [0 if node in down else gpus for node, gpus in enumerate(self.cluster.node_gpus)]
+        self._fixed.release(self.now_s)
+        held = _held(adaptive, len(up))
+        free = _less(_less(up, self._fixed.held()), held)
+        started = self._fixed.start(self.now_s, up, held, first=self.rules.rigid_first)
+        room = _less(up, self._fixed.held())
+        _evict(adaptive, room)
+        seen = self.cluster if room == list(self.cluster.node_gpus) else self.cluster.with_room(room)
+        began = clock()
+        given = self._policy.allocate(self.now_s, adaptive, seen) if adaptive else {}
+        solve_s = clock() - began
+        _check(given, seen)
+        for job in adaptive:
+            job.pieces = before.get(job.job.name, ())
+        after = {one.name: one.pieces for one in started}
+        after |= {job.job.name: job.pieces for job in active if not job.adaptive and job.pieces}
+        after |= {job.job.name: given[job.job.name] for job in adaptive if given.get(job.job.name)}
+        if self.rules.delays is None:
+            self._move_at_once(active, after)
+        else:
+            self._move(active, before, after, free, self.rules.delays)
+        self._interfere(active)
+        self._record(active, up, solve_s)
+
+    def _move_at_once(self, active: Sequence[SimulatedJob], after: Mapping[str, Pieces]) -> None:
+        for job in active:
+            pieces = after.get(job.job.name, ())
+            if pieces != job.pieces:
+                pause = Pause(step="restart", left_s=self.cluster.restart_delay_s)
+                self._reallocate(job, pieces, [pause])
+
+    def _move(
+        self,
+        active: Sequence[SimulatedJob],
+        before: Mapping[str, Pieces],
+        after: Mapping[str, Pieces],
+        free: Sequence[int],
+        delays: Delays,
+    ) -> None:
+        leaving_s = {job.job.name: 0.0 if job.in_flight else delays.notice_s + job.write_s for job in active}
+        waits = waiting_times(before, after, free, leaving_s)
+        for job in active:
+            name, application = job.job.name, job.job.application
+            pieces = after.get(name, ())
+            if pieces == job.pieces:
+                continue
+            launch = Pause(step="launch", left_s=delays.come_up_s(application, restore=job.trained))
+            if not job.pieces:
+                wait_s = waits.get(name, 0.0) + (delays.backfill_s if job.num_restarts is None else 0.0)
+                waiting = Pause(step="wait", left_s=wait_s, held=False)
+                start = Pause(step="slurm", left_s=delays.start_s)
+                self._reallocate(job, pieces, [waiting, start, launch])
+                continue
+            checkpoint = Pause(step="checkpoint", left_s=0.0 if job.in_flight else job.write_s)
+            after_s = waits.get(name, 0.0) + (0.0 if job.in_flight else delays.notice_s)
+            pauses = [checkpoint, Pause(step="slurm", left_s=delays.requeue_s), launch]
+            cost_s = sum(pause.left_s for pause in pauses)
+            self._reallocate(job, pieces, pauses, after_s=after_s)
+            if pieces:
+                job.learn_delay(cost_s)
+
+    def _reallocate(
+        self, job: SimulatedJob, pieces: Pieces, pauses: Sequence[Pause], *, after_s: float = 0.0
+    ) -> None:
+        name = job.job.application
+        groups = [self._groups[node] for node, _ in pieces]
+        slowest = min(groups, key=lambda group: group.speed_of(name), default=self._groups[0])
+        job.reallocate(
+            pieces,
+            now_s=self.now_s,
+            pauses=pauses,
+            after_s=after_s,
+            gpu_type=slowest.gpu_type,
+            speed=slowest.speed_of(name),
+        )
+
+    def _interfere(self, active: Sequence[SimulatedJob]) -> None:
+        """Slow jobs over several nodes where two of them share one (MATH: interference option)."""
+        share = self.rules.interference
+        if share > 0:
+            spread = [job for job in active if len(job.pieces) > 1]
+            crowd = Counter(node for job in spread for node, _ in job.pieces)
+            for job in active:
+                crowded = len(job.pieces) > 1 and any(crowd[node] > 1 for node, _ in job.pieces)
+                job.interference = share if crowded else 0.0
+
+    def _record(self, active: Sequence[SimulatedJob], up: Sequence[int], solve_s: float) -> None:
+        self.rounds.append(
+            RoundRecord(
+                at_s=self.now_s,
+                num_jobs=len(active),
+                allocations={job.job.name: job.pieces for job in active if job.pieces},
+                solve_s=solve_s,
+                goodput={},
+                nodes_up=sum(1 for gpus in up if gpus),
+                gpus_up=sum(up),
+                gpus_used=sum(job.num_gpus for job in active),
+                gpus_unmanaged=sum(self._fixed.held(unmanaged_only=True)),
+                num_waiting=sum(1 for job in active if not job.pieces),
+            )
+        )
+
+
+def _users_batch(job: SimulatedJob) -> BatchChoice:
+    return user_batch(job.job, job.application, job.num_gpus)
+
+
+def _held(jobs: Iterable[SimulatedJob], num_nodes: int) -> list[int]:
+    """Return the GPUs of each node that `jobs` hold."""
+    found = [0] * num_nodes
+    for job in jobs:
+        for node, gpus in job.pieces:
+            found[node] += gpus
+    return found
+
+
+def _less(gpus: Sequence[int], taken: Sequence[int]) -> list[int]:
+    return [max(all_ - used, 0) for all_, used in zip(gpus, taken, strict=True)]
+
+
+def _evict(adaptive: Sequence[SimulatedJob], room: Sequence[int]) -> None:
+    """Take their GPUs from the last submitted jobs on each node that has no longer enough of them."""
+    over = [used - left for used, left in zip(_held(adaptive, len(room)), room, strict=True)]
+    if any(gpus > 0 for gpus in over):
+        for job in sorted(adaptive, key=lambda job: -job.job.submitted_s):
+            if any(over[node] > 0 for node, _ in job.pieces):
+                for node, gpus in job.pieces:
+                    over[node] -= gpus
+                job.pieces = ()
+
+
+def _check_sizes(rigid: Sequence[SimulatedJob], rules: Rules, cluster: Cluster) -> None:
+    """Refuse jobs of one size that no GPU type of the cluster has GPUs enough for."""
+    sizes: Counter[str] = Counter()
+    for group, gpus in zip(cluster.node_groups, cluster.node_gpus, strict=True):
+        sizes[group.gpu_type] += gpus
+    largest = max(sizes.values())
+    wanted = [(f"job {job.job.name}", job.job.num_replicas) for job in rigid]
+    wanted += [("an unmanaged job", other.num_gpus) for other in rules.other_jobs]
+    for name, num_gpus in wanted:
+        if num_gpus > largest:
+            raise SimulationError(
+                f"{name} asks for {num_gpus} GPUs, but the cluster has at most {largest} of one type"
+            )
 
 
 def _check(allocations: Mapping[str, Pieces], cluster: Cluster) -> None:
     used: Counter[int] = Counter()
+    room = cluster.node_gpus
     for name, pieces in allocations.items():
         for node, gpus in pieces:
             if not (0 <= node < cluster.num_nodes and gpus > 0):
                 raise SimulationError(f"job {name} was given {gpus} GPUs on node {node}")
             used[node] += gpus
     for node, gpus in used.items():
-        if gpus > cluster.node_gpus[node]:
-            raise SimulationError(
-                f"node {node} was given away {gpus} times over {cluster.node_gpus[node]} GPUs"
-            )
+        if gpus > room[node]:
+            raise SimulationError(f"node {node} was given away {gpus} times over {room[node]} GPUs")

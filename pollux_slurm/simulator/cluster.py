@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pollux_slurm.errors import SimulationError
@@ -96,6 +96,10 @@ class Cluster:
     def num_gpus(self) -> int:
         """All GPUs that may be given."""
         return sum(self.node_gpus)
+
+    def with_room(self, room: Sequence[int]) -> Cluster:
+        """Return the cluster of a round in which only `room` may be given of each node."""
+        return replace(self, available=tuple(room))
 
 
 class SchedulingPolicy(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -19,28 +19,60 @@ Situation = tuple[int, int, int]
 MEASURED_TYPE = "t4"
 
 
+@dataclass(slots=True, kw_only=True)
+class Pause:
+    """A time without progress: the `step` of a reallocation that it is, and how long it still takes.
+
+    With `held`, the job's GPUs are taken meanwhile.
+    """
+
+    step: str
+    left_s: float
+    held: bool = True
+
+
+@dataclass(slots=True, kw_only=True)
+class _Shape:
+    """What a job runs on; kept aside while it still runs on another."""
+
+    pieces: Pieces
+    gpu_type: str
+    speed: float
+    batch: BatchChoice | None
+    pauses: list[Pause]
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class SimulatedJob:
     """State of one job. Times in seconds of the simulation's clock, progress in steps at the initial batch.
 
     `choose_batch` is asked for a batch at the start of each run and after each epoch. An `adaptive` job is
     the policy's to size and move. `gpu_type` is that of its GPUs, the slowest of several, and `speed` how
-    fast one computes relative to the measured type. `seen` holds what its agent has measured, by GPU type.
+    fast one computes relative to the measured type; `interference` is the share of its speed that neighbours
+    take. `seen` holds what its agent has measured, by GPU type.
+
+    With `exact`, it behaves as on a Slurm cluster: it checkpoints each `checkpoint_interval_s` of training,
+    for `write_s`, and ends at any fraction of a second; else as in the artifact, at a whole second.
 
     `first_started_s` is when it was first given GPUs; `num_restarts` is None until then. `gpu_seconds` counts
     every GPU while it held it; `lost_gpu_seconds` the part of them without progress, or whose progress a
-    failure took: that is `lost_progress`. `expected_delay_s` is what the policy thinks that a move costs.
+    failure took: that is `lost_progress`. `paused_s` tells the time without progress by step.
+    `expected_delay_s` is what the policy thinks that a move costs.
     """
 
     job: WorkloadJob
     application: Application
     choose_batch: ChooseBatch = field(repr=False)
     adaptive: bool = True
+    exact: bool = False
+    checkpoint_interval_s: float | None = None
+    write_s: float = 0.0
     pieces: Pieces = ()
     gpu_type: str = MEASURED_TYPE
     speed: float = 1.0
+    interference: float = 0.0
     batch: BatchChoice | None = None
-    delay_s: float = 0.0
+    pauses: list[Pause] = field(default_factory=list)
     expected_delay_s: float = 30.0
     epoch: int = 0
     progress: float = 0.0
@@ -51,8 +83,16 @@ class SimulatedJob:
     gpu_seconds: float = 0.0
     lost_gpu_seconds: float = 0.0
     lost_progress: float = 0.0
+    paused_s: dict[str, float] = field(default_factory=dict)
     seen: dict[str, dict[Situation, Observation]] = field(default_factory=dict)
     statistics: GradientStatistics | None = None
+    # What it trains on for another `_leaves_in_s`, until the GPUs that it was given are free.
+    _old: _Shape | None = None
+    _leaves_in_s: float = 0.0
+    # (epoch, progress) of the last checkpoint, and the training since.
+    _saved: tuple[int, float] = (0, 0.0)
+    _unsaved_s: float = 0.0
+    _unsaved_gpu_s: float = 0.0
 
     @property
     def placement(self) -> Placement:
@@ -62,41 +102,145 @@ class SimulatedJob:
     def num_gpus(self) -> int:
         return sum(gpus for _, gpus in self.pieces)
 
+    @property
+    def made(self) -> float:
+        """All progress ever made, that which failures took included."""
+        return self.progress + self.lost_progress
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a reallocation is under way that the daemon's journal holds open: the job stays put."""
+        return self.exact and (self._old is not None or bool(self.pauses))
+
+    @property
+    def trained(self) -> bool:
+        """Whether there is anything to restore."""
+        return self.progress > 0
+
+    @property
+    def nodes(self) -> frozenset[int]:
+        """The nodes that it runs on, and those that it is about to leave for."""
+        old = self._old.pieces if self._old is not None else ()
+        return frozenset(node for node, _ in (*self.pieces, *old))
+
+    def learn_delay(self, cost_s: float) -> None:
+        """Let the policy reckon with the mean of what moves have cost."""
+        count = self.num_restarts or 1
+        self.expected_delay_s = (
+            cost_s if count == 1 else (self.expected_delay_s + (cost_s - self.expected_delay_s) / count)
+        )
+
     def reallocate(
         self,
         pieces: Pieces,
         *,
-        delay_s: float,
         now_s: float,
+        pauses: Iterable[Pause] = (),
+        after_s: float = 0.0,
         gpu_type: str = MEASURED_TYPE,
         speed: float = 1.0,
     ) -> None:
-        """Give other GPUs, or none. With any, the job makes no progress for `delay_s`."""
-        self.pieces = pieces
+        """Give other GPUs, or none. With any, the job makes no progress during `pauses`.
+
+        With `after_s`, a running job first goes on with what it has for so long.
+        """
+        if self.pieces and not pieces and self.exact:
+            self._spend(self.write_s, step="checkpoint")
+        before = _Shape(
+            pieces=self.pieces,
+            gpu_type=self.gpu_type,
+            speed=self.speed,
+            batch=self.batch,
+            pauses=self.pauses,
+        )
+        self._old, self._leaves_in_s = None, 0.0
+        self.pieces, self.pauses = pieces, list(pauses) if pieces else []
+        if after_s > 0 and before.pieces and pieces:
+            self._old, self._leaves_in_s = before, after_s
+        else:
+            self._save()
         if not pieces:
             return
         self.gpu_type, self.speed = gpu_type, speed
         self.batch = self.choose_batch(self)
-        self.delay_s = delay_s
         if self.num_restarts is None:
-            self.first_started_s, self.num_restarts = now_s, 0
+            self.first_started_s = now_s + sum(pause.left_s for pause in self.pauses if not pause.held)
+            self.num_restarts = 0
         else:
             self.num_restarts += 1
+
+    def fail(self) -> None:
+        """Lose the GPUs, and what was trained since the last checkpoint."""
+        epoch, progress = self._saved
+        self.lost_progress += self.progress - progress
+        self.lost_gpu_seconds += self._unsaved_gpu_s
+        self.epoch, self.progress = epoch, progress
+        self.pieces, self._old, self.pauses = (), None, []
+        self.num_failures += 1
+        self._save()
 
     def advance(self, now_s: float, duration_s: float) -> None:
         """Train from `now_s` for `duration_s`, or to the end if that is sooner."""
         if not self.pieces or self.finished_s is not None:
             return
-        delay_s = min(self.delay_s, duration_s)
-        self.delay_s -= delay_s
-        self.gpu_seconds += delay_s * self.num_gpus
-        self.lost_gpu_seconds += delay_s * self.num_gpus
-        now_s, left_s = now_s + delay_s, duration_s - delay_s
+        if self._old is not None:
+            spent_s = min(self._leaves_in_s, duration_s)
+            self._swap()
+            self._run(now_s, spent_s)
+            self._swap()
+            now_s, duration_s = now_s + spent_s, duration_s - spent_s
+            self._leaves_in_s -= spent_s
+            if self._leaves_in_s <= 0 and self.finished_s is None:
+                self._old = None
+                self._save()
+                self.batch = self.choose_batch(self)
+        self._run(now_s, duration_s)
+
+    def _swap(self) -> None:
+        old = self._old
+        assert old is not None
+        self.pieces, old.pieces = old.pieces, self.pieces
+        self.gpu_type, old.gpu_type = old.gpu_type, self.gpu_type
+        self.speed, old.speed = old.speed, self.speed
+        self.batch, old.batch = old.batch, self.batch
+        self.pauses, old.pauses = old.pauses, self.pauses
+
+    def _run(self, now_s: float, left_s: float) -> None:
         while left_s > 0 and self.finished_s is None:
-            spent_s = self._train(now_s, left_s)
-            self.gpu_seconds += spent_s * self.num_gpus
+            every = self.checkpoint_interval_s
+            if every is not None and self._unsaved_s >= every:
+                self._save()
+                self.pauses.append(Pause(step="checkpoint", left_s=self.write_s))
+            if self.pauses:
+                spent_s = self._pause(left_s)
+            else:
+                train_s = left_s if every is None else min(left_s, every - self._unsaved_s)
+                spent_s = self._train(now_s, train_s)
+                self.gpu_seconds += spent_s * self.num_gpus
+                self._unsaved_s += spent_s
+                self._unsaved_gpu_s += spent_s * self.num_gpus
+                self.batch = self.choose_batch(self)
             now_s, left_s = now_s + spent_s, left_s - spent_s
-            self.batch = self.choose_batch(self)
+
+    def _pause(self, left_s: float) -> float:
+        pause = self.pauses[0]
+        spent_s = min(pause.left_s, left_s)
+        pause.left_s -= spent_s
+        if pause.left_s <= 0:
+            self.pauses.pop(0)
+        self._spend(spent_s, step=pause.step, held=pause.held)
+        return spent_s
+
+    def _spend(self, spent_s: float, *, step: str, held: bool = True) -> None:
+        """Account for a time without progress."""
+        self.paused_s[step] = self.paused_s.get(step, 0.0) + spent_s
+        if held:
+            self.gpu_seconds += spent_s * self.num_gpus
+            self.lost_gpu_seconds += spent_s * self.num_gpus
+
+    def _save(self) -> None:
+        self._saved = (self.epoch, self.progress)
+        self._unsaved_s = self._unsaved_gpu_s = 0.0
 
     def _train(self, now_s: float, left_s: float) -> float:
         """Train to the end of the epoch, at most for `left_s`; return how long it took."""
@@ -105,7 +249,9 @@ class SimulatedJob:
         if self.progress + rate * left_s < end:
             self.progress += rate * left_s
             return left_s
-        spent_s = round((end - self.progress) / rate)
+        spent_s = (end - self.progress) / rate
+        if not self.exact:
+            spent_s = round(spent_s)
         self.epoch += 1
         self.progress = end
         if self.epoch == self.application.num_epochs:
@@ -121,7 +267,7 @@ class SimulatedJob:
         batch_size = num_gpus * atomic * passes
         time = self.application.step_time(placement, atomic)
         pass_s = time.pass_s / self.speed
-        step_s = pass_s + time.sync_s if self.speed != 1.0 else time.step_s
+        step_s = time.step_s if self.speed == 1.0 else pass_s + time.sync_s
         self.statistics = self.application.statistics(batch_size, self.epoch)
         situation = (len(placement), num_gpus, atomic)
         seen = self.seen.setdefault(self.gpu_type, {})
@@ -134,7 +280,8 @@ class SimulatedJob:
                 iter_time_s=step_s,
             )
         step_s += pass_s * (passes - 1)
-        return float(gain(self.statistics, self.application.initial_batch_size, batch_size)) / step_s
+        gained = float(gain(self.statistics, self.application.initial_batch_size, batch_size))
+        return gained / step_s * (1.0 - self.interference)
 
 
 ChooseBatch: TypeAlias = Callable[[SimulatedJob], BatchChoice]

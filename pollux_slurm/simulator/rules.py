@@ -23,7 +23,7 @@ STATE_BYTES: Mapping[str, int] = MappingProxyType(
     {
         "bert": 110_000_000 * 4 * 3,  # BERT base, Adam
         "cifar10": 11_200_000 * 4 * 2,  # ResNet-18, SGD with momentum
-        "deepspeech2": 40_000_000 * 4 * 2,  # five bidirectional layers of 800, SGD with momentum
+        "deepspeech2": 41_000_000 * 4 * 2,  # five bidirectional GRU layers of 800, SGD with momentum
         "imagenet": 25_600_000 * 4 * 2,  # ResNet-50, SGD with momentum
         "ncf": 1_600_000 * 4 * 3,  # NeuMF on MovieLens-1M, Adam
         "yolov3": 61_900_000 * 4 * 2,  # YOLOv3 on Darknet-53, SGD with momentum
@@ -41,19 +41,25 @@ def _require(holds: bool, message: str) -> None:
 class Delays:
     """The parts of a reallocation in seconds, as `pollux_slurm.store.costs` tells them from the journal.
 
-    Checkpoint: `checkpoint_s` and the time to write the job's state at `write_bytes_per_s`. Slurm:
-    `requeue_s` from the requeue to RUNNING in the new shape (measured: 2.4 to 3.0 s with the begin time set,
-    `PLAIN_REQUEUE_S` without), `start_s` for a job that waited in the queue. Launch: `launch_s` from RUNNING
-    to the first step, and the time to read the state at `read_bytes_per_s`. The rates and `launch_s` are
-    assumptions, to be replaced by a site's own. `backfill_s` is how long a job that never ran waits for
-    Slurm's scheduler beyond the round: half the documented default of `bf_interval`.
+    Planned: the job trains on while others hold its GPUs, and then for `notice_s` until its agent has asked
+    (every 2 s). Checkpoint: `checkpoint_s` and the time to write the job's state at `write_bytes_per_s`.
+    Slurm: `requeue_s` from the requeue to RUNNING in the new shape (measured: 2.4 to 3.0 s with the begin
+    time set, `PLAIN_REQUEUE_S` without), `start_s` for a job that waited in the queue. Launch: from RUNNING
+    to the first step `launch_s`, or what `launches_s` says of an application, and the time to read the state
+    at `read_bytes_per_s`. `backfill_s` is how long a job that never ran waits for Slurm's scheduler beyond
+    the round: half the documented default of `bf_interval`.
+
+    Rates, `checkpoint_s`, `start_s` and `launch_s` are assumptions: a site puts its own in their place, as
+    `pollux status` shows them.
     """
 
+    notice_s: float = 1.0
     checkpoint_s: float = 0.5
     write_bytes_per_s: float = 500e6
     requeue_s: float = 2.7
     start_s: float = 1.0
     launch_s: float = 20.0
+    launches_s: Mapping[str, float] = field(default_factory=dict)
     read_bytes_per_s: float = 1000e6
     backfill_s: float = 15.0
     # Bytes of a checkpoint by application; one that is not named has `other_state_bytes`.
@@ -63,8 +69,8 @@ class Delays:
     def __post_init__(self) -> None:
         for one in fields(self):
             value = getattr(self, one.name)
-            if not isinstance(value, Mapping):
-                _require(math.isfinite(value) and value >= 0, f"{one.name} must be 0 or more, not {value}")
+            for number in value.values() if isinstance(value, Mapping) else (value,):
+                _require(math.isfinite(number) and number >= 0, f"{one.name} must be 0 or more, not {number}")
         _require(
             self.write_bytes_per_s > 0 and self.read_bytes_per_s > 0, "checkpoints must have a rate above 0"
         )
@@ -78,7 +84,8 @@ class Delays:
 
     def come_up_s(self, application: str, *, restore: bool) -> float:
         """Return the time from RUNNING to the first step, with `restore` from a checkpoint."""
-        return self.launch_s + (self.state_of(application) / self.read_bytes_per_s if restore else 0.0)
+        launch_s = self.launches_s.get(application, self.launch_s)
+        return launch_s + (self.state_of(application) / self.read_bytes_per_s if restore else 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +122,15 @@ class Rules:
     """All rules of one simulation. Times in seconds, shares between 0 and 1.
 
     Without `delays`, a move costs the cluster's `restart_delay_s`. `checkpoint_interval_s` is how much
-    training lies between two checkpoints of a run that is not asked for one. `adaptive_share` of the jobs,
-    drawn with `seed`, are the policy's; the others keep their user's size and batch, start in the order in
-    which they came as soon as they fit (a smaller one may pass where that delays none before it by its user's
-    estimate), and are never moved: with `rigid_first` the policy's jobs make room for them, else they wait
-    for free GPUs. `interference` is the share of its speed that a job over several nodes loses on a node
-    that holds two such jobs.
+    training lies between two checkpoints of a run that is not asked for one.
+
+    `adaptive_share` of the jobs, drawn with `seed`, are the policy's. The others keep their user's size and
+    batch, are never moved, and start in the order in which they came as soon as they fit; a smaller one may
+    pass where that delays none before it by its user's estimate, `estimate_factor` times what it takes. With
+    `rigid_first` the policy's jobs make room for them and for `other_jobs`, else these wait for free GPUs.
+
+    `interference` is the share of its speed that a job over several nodes loses on a node that holds two such
+    jobs.
     """
 
     name: str = "osdi21"
@@ -130,6 +140,7 @@ class Rules:
     checkpoint_interval_s: float | None = None
     adaptive_share: float = 1.0
     rigid_first: bool = True
+    estimate_factor: float = 2.0
     interference: float = 0.0
     seed: int = 0
 
@@ -138,6 +149,10 @@ class Rules:
         for name in ("adaptive_share", "interference"):
             _require(0 <= getattr(self, name) <= 1, f"{name} must lie between 0 and 1")
         _require(self.interference < 1, "interference must be below 1: a job that stands still never ends")
+        _require(
+            math.isfinite(self.estimate_factor) and self.estimate_factor >= 1,
+            "estimate_factor must be 1 or more: Slurm ends jobs at their limit",
+        )
         every = self.checkpoint_interval_s
         _require(every is None or every > 0, "the interval of checkpoints must be above 0 s")
 
@@ -153,6 +168,7 @@ def slurm_rules(
     checkpoint_interval_s: float | None = 1800.0,
     adaptive_share: float = 1.0,
     rigid_first: bool = True,
+    estimate_factor: float = 2.0,
     interference: float = 0.0,
     seed: int = 0,
 ) -> Rules:
@@ -165,6 +181,7 @@ def slurm_rules(
         checkpoint_interval_s=checkpoint_interval_s,
         adaptive_share=adaptive_share,
         rigid_first=rigid_first,
+        estimate_factor=estimate_factor,
         interference=interference,
         seed=seed,
     )

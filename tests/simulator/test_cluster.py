@@ -10,9 +10,9 @@ import pytest
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator import Cluster, SimulationResult, simulate
+from pollux_slurm.simulator.batches import split_batch
 from pollux_slurm.simulator.cluster import SchedulingPolicy
 from pollux_slurm.simulator.job import Pieces, SimulatedJob
-from pollux_slurm.simulator.policies.batches import split_batch
 from pollux_slurm.simulator.workload import WorkloadJob
 from tests.simulator.made import made_application, made_job
 

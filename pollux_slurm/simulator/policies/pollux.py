@@ -20,9 +20,9 @@ from pollux_slurm.model import (
 )
 from pollux_slurm.policy import decide
 from pollux_slurm.simulator.applications import Application
+from pollux_slurm.simulator.batches import split_batch
 from pollux_slurm.simulator.cluster import Cluster
 from pollux_slurm.simulator.job import Pieces, SimulatedJob, Situation
-from pollux_slurm.simulator.policies.batches import split_batch
 
 # The artifact's bounds: no trace tells more GPUs, and ncf is held at one GPU with this batch.
 _MOST_GPUS = 64
@@ -108,6 +108,7 @@ class PolluxPolicy:
             num_restarts=job.num_restarts or 0,
             restart_delay_s=job.expected_delay_s,
             current=Allocation.of({names[node]: gpus for node, gpus in job.pieces}),
+            pinned=job.in_flight and bool(job.pieces),
             progress=job.progress * application.initial_batch_size,
             epochs_done=job.epoch + part if self._declared else None,
             epochs_declared=float(application.num_epochs) if self._declared else None,

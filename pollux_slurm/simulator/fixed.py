@@ -1,0 +1,137 @@
+"""The jobs of a simulation that nobody resizes: rigid ones, and unmanaged ones of other people.
+
+They start as Slurm starts them, first come, first served with conservative backfill, and keep their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pollux_slurm.simulator.backfill import Running, Waiting, pack, startable
+from pollux_slurm.simulator.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.rules import OtherJob
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class FixedJob:
+    """A job of one size. `limit_s` is its user's estimate; `job` is None for an unmanaged one."""
+
+    name: str
+    submitted_s: float
+    num_gpus: int
+    limit_s: float
+    job: SimulatedJob | None = None
+    duration_s: float = 0.0
+    pieces: Pieces = ()
+    started_s: float = 0.0
+
+    def is_over(self, now_s: float) -> bool:
+        if self.job is not None:
+            return self.job.finished_s is not None
+        return bool(self.pieces) and self.started_s + self.duration_s <= now_s
+
+
+class FixedJobs:
+    """All of them, and what they hold. `types` is the GPU type of each node."""
+
+    def __init__(
+        self,
+        rigid: Sequence[SimulatedJob],
+        others: Sequence[OtherJob],
+        *,
+        types: Sequence[str],
+        limit_s: Callable[[SimulatedJob], float],
+        estimate_factor: float,
+    ) -> None:
+        found = [
+            FixedJob(
+                name=job.job.name,
+                submitted_s=job.job.submitted_s,
+                num_gpus=job.job.num_replicas,
+                limit_s=limit_s(job) * estimate_factor,
+                job=job,
+            )
+            for job in rigid
+        ]
+        found += [
+            FixedJob(
+                name=f"unmanaged {index}",
+                submitted_s=other.submitted_s,
+                num_gpus=other.num_gpus,
+                limit_s=other.duration_s * estimate_factor,
+                duration_s=other.duration_s,
+            )
+            for index, other in enumerate(others)
+        ]
+        self._left = sorted(found, key=lambda one: one.submitted_s)
+        self._types = types
+
+    def release(self, now_s: float) -> None:
+        """Let go of what has ended, and of what a failed node has taken from a rigid job."""
+        self._left = [one for one in self._left if not one.is_over(now_s)]
+        for one in self._left:
+            if one.job is not None:
+                one.pieces = one.job.pieces
+
+    def fail(self, nodes: Mapping[int, float]) -> None:
+        """Send unmanaged jobs on failed nodes back to the queue, to begin again."""
+        for one in self._left:
+            if one.job is None and any(node in nodes for node, _ in one.pieces):
+                one.pieces = ()
+
+    def held(self, *, unmanaged_only: bool = False) -> list[int]:
+        """Return the GPUs that they hold of each node."""
+        found = [0] * len(self._types)
+        for one in self._left:
+            if one.job is None or not unmanaged_only:
+                for node, gpus in one.pieces:
+                    found[node] += gpus
+        return found
+
+    def start(
+        self, now_s: float, capacity: Sequence[int], adaptive: Sequence[int], *, first: bool
+    ) -> list[FixedJob]:
+        """Start what can start on the `capacity` GPUs of each node; return it.
+
+        `adaptive` are the GPUs that adaptive jobs hold: with `first` these make room where they must, else
+        they count as taken.
+        """
+        queue = {one.name: one for one in self._left if not one.pieces and one.submitted_s <= now_s}
+        if not queue:
+            return []
+        room = [gpus - used for gpus, used in zip(capacity, self.held(), strict=True)]
+        free = [gpus - used for gpus, used in zip(room, adaptive, strict=True)]
+        offered = room if first else free
+        pools = {kind: self._sum(offered, kind) for kind in self._types}
+        running = [
+            Running(
+                pool=self._types[one.pieces[0][0]],
+                num_gpus=one.num_gpus,
+                until_s=one.started_s + one.limit_s,
+            )
+            for one in self._left
+            if one.pieces
+        ]
+        waiting = {name: Waiting(num_gpus=one.num_gpus, limit_s=one.limit_s) for name, one in queue.items()}
+        started = []
+        for name, kind in startable(now_s, pools, running, waiting).items():
+            one = queue[name]
+            unused = one.num_gpus <= self._sum(free, kind)
+            one.pieces = pack(
+                one.num_gpus,
+                {
+                    node: gpus
+                    for node, gpus in enumerate(free if unused else room)
+                    if gpus > 0 and self._types[node] == kind
+                },
+            )
+            one.started_s = now_s
+            for node, gpus in one.pieces:
+                room[node] -= gpus
+                free[node] -= gpus
+            started.append(one)
+        return started
+
+    def _sum(self, gpus: Sequence[int], kind: str) -> int:
+        return sum(max(count, 0) for count, type_ in zip(gpus, self._types, strict=True) if type_ == kind)
