@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 from pollux_slurm import __version__
 from pollux_slurm.cli.daemon import daemon
 from pollux_slurm.cli.db import app as db
+from pollux_slurm.cli.explain import explain
 from pollux_slurm.cli.replay import replay
 from pollux_slurm.cli.run import run
 from pollux_slurm.cli.sandbox import app as sandbox
@@ -47,6 +48,7 @@ def _root(
 
 app.command()(daemon)
 app.command()(status)
+app.command()(explain)
 app.command()(simulate)
 app.command()(replay)
 app.command(context_settings={"allow_interspersed_args": False})(run)

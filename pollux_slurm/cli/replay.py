@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pollux_slurm.cli.common import JsonOption, print_json
+from pollux_slurm.cli.common import ConfigOption, JsonOption, StoreOption, opened_store, print_json, settings
+from pollux_slurm.cli.problems import read_problem, write_problem
 from pollux_slurm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,15 +17,28 @@ if TYPE_CHECKING:
 
 def replay(
     problem_file: Annotated[
-        Path, typer.Argument(metavar="PROBLEM.json", help="A problem, as docs/problem.md has it.")
-    ],
+        Path | None,
+        typer.Argument(
+            metavar="[PROBLEM.json]",
+            help="A problem, as docs/problem.md has it; the store's last round if left out.",
+        ),
+    ] = None,
+    round_id: Annotated[
+        int | None, typer.Option("--round", min=1, help="This round of the store instead of its last.")
+    ] = None,
     solver: Annotated[str, typer.Option(help="exact, genetic or greedy.")] = "exact",
     objective: Annotated[str | None, typer.Option(help="Another objective than the problem's.")] = None,
     time_limit_s: Annotated[
-        float | None, typer.Option(help="Watchdog; the answer says if it struck.")
+        float | None, typer.Option(min=0.0, help="Watchdog; the answer says if it struck.")
     ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="All solvers, one after the other.")] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", metavar="FILE", help="Write the problem there, and solve nothing."),
+    ] = None,
     as_json: JsonOption = False,
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
 ) -> None:
     """Solve a saved round: allocations, fitness, upper bound, gap, and where the time went.
 
@@ -32,7 +46,17 @@ def replay(
     """
     from pollux_slurm.policy import SOLVERS, decide
 
-    problem = _read(problem_file, objective)
+    if problem_file is not None and round_id is not None:
+        raise UsageError("a file and --round exclude each other: a file is one round")
+    if problem_file is not None:
+        problem = read_problem(problem_file)
+    else:
+        with opened_store(settings(config_file, store_url)) as store:
+            problem, _ = store.round_problem(round_id)
+    problem = _with_objective(problem, objective)
+    if save is not None:
+        write_problem(save, problem)
+        return
     names = list(SOLVERS) if compare else [solver]
     decisions = [decide(problem, solver=name, time_limit_s=time_limit_s) for name in names]
     if as_json:
@@ -69,26 +93,18 @@ def summary(decision: Decision) -> str:
     return f"{decision.solver}: fitness {decision.fitness:.6g}, {bound}{gap}; {times}{late}"
 
 
-def _read(path: Path, objective: str | None) -> Problem:
+def _with_objective(problem: Problem, name: str | None) -> Problem:
     import dataclasses
 
-    from pollux_slurm.policy.problem_json import problem_from_json
-
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    problem = problem_from_json(text)
-    if objective is None:
+    if name is None:
         return problem
-    return dataclasses.replace(problem, objective=dataclasses.replace(problem.objective, name=objective))
+    return dataclasses.replace(problem, objective=dataclasses.replace(problem.objective, name=name))
 
 
 def _print(decision: Decision) -> None:
     from pollux_slurm.policy import explanation
 
+    excluded = dict(decision.excluded)
     for job in decision.jobs:
-        typer.echo(explanation(job))
-    for job_id, reason in decision.excluded:
-        typer.echo(f"job {job_id} is left as it is: {reason}")
+        typer.echo(explanation(job, excluded.get(job.job_id)))
     typer.echo(summary(decision))

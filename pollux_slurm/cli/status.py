@@ -28,6 +28,7 @@ def status(
     """
     with opened_store(settings(config_file, store_url)) as store:
         records = (store.job(job),) if job is not None else store.jobs(include_finished=all_jobs)
+        decided = store.decision(job) if job is not None and not as_json else None
     if as_json:
         print_json([job_as_dict(record) for record in records])
         return
@@ -40,6 +41,8 @@ def status(
         console.print("no adaptive jobs" if all_jobs else "no active adaptive jobs (finished ones: --all)")
         return
     console.print(jobs_table(records, now=datetime.now(timezone.utc), width=console.width))
+    if decided is not None:
+        typer.echo(f"{decided.explanation} (more: pollux explain {decided.job.job_id})")
 
 
 def job_as_dict(record: JobRecord) -> dict[str, Any]:

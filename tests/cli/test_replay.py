@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from pollux_slurm.policy import decide
 from pollux_slurm.policy.problem_json import problem_to_json
+from pollux_slurm.store import open_store
+from tests.cli.inside import Done, pollux
 from tests.policy.builders import job, nodes, problem
+from tests.store.builders import at
 
 
 @pytest.fixture
@@ -20,9 +22,8 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def replay(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pollux_slurm", "replay", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def replay(*arguments: str) -> Done:
+    return pollux("replay", *arguments)
 
 
 def test_that_json_holds_what_was_decided_and_how_well(file: Path) -> None:
@@ -43,6 +44,23 @@ def test_that_each_job_has_a_line(file: Path) -> None:
     lines = replay(str(file)).stdout.splitlines()
     assert lines[0].startswith("job 7: n0:4; speedup 1; goodput 4000/s")
     assert lines[-1].startswith("exact: fitness ")
+
+
+def test_that_a_round_of_the_store_is_replayed(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/pollux.db"
+    store = open_store(url, create=True)
+    none = replay("--store", url)
+    assert (none.returncode, none.stderr.count("\n")) == (1, 1)
+    assert "no round is recorded yet" in none.stderr
+    for held in ({"n0": 1}, {"n0": 2}):
+        one = problem(nodes(1), job("7", held))
+        store.record_round(one, decide(one), shadow=False, at=at(1))
+    store.close()
+    found = json.loads(replay("--store", url, "--json").stdout)
+    assert found["allocations"] == {"7": {"n0": 4}}
+    first = replay("--store", url, "--round", "1")
+    assert first.stdout.splitlines()[0].startswith("job 7: n0:4")
+    assert "there is no round 9" in replay("--store", url, "--round", "9").stderr
 
 
 def test_that_a_bad_file_or_objective_is_one_line(file: Path, tmp_path: Path) -> None:

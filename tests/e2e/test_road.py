@@ -157,6 +157,19 @@ def test_that_status_shows_a_running_job(road: Road) -> None:
         [*POLLUX, "status"], env=road.env, capture_output=True, text=True, timeout=60
     ).stdout
     assert "shown" in table
+
+    def is_decided() -> bool:
+        record = road.record(job_id)
+        return record is not None and record.last_decision_bound_by not in (None, "pinned")
+
+    wait_until(is_decided, timeout_s=60, what="a round that decides by the job's model")
+    explained = subprocess.run(
+        [*POLLUX, "explain", job_id, "--json"], env=road.env, capture_output=True, text=True, timeout=60
+    )
+    found = json.loads(explained.stdout)
+    assert (found["job_id"], found["objective"]) == (job_id, "generalized-mean"), explained.stderr
+    assert found["speedup"] > 0
+    assert found["explanation"].startswith(f"job {job_id}: n")
     missing = subprocess.run(
         [*POLLUX, "status", "999999"], env=road.env, capture_output=True, text=True, timeout=60
     )

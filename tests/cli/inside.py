@@ -1,0 +1,35 @@
+"""Run `pollux` inside this process: imports are paid for once, and a traceback would be seen."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from dataclasses import dataclass
+from unittest import mock
+
+from pollux_slurm.cli import main
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def pollux(*arguments: str) -> Done:
+    """Return what a command prints and its exit code."""
+    out, err = io.StringIO(), io.StringIO()
+    code: object = 0
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        mock.patch.object(sys, "argv", ["pollux", *arguments]),
+    ):
+        try:
+            main()
+        except SystemExit as error:
+            code = error.code
+    assert isinstance(code, int)
+    return Done(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
