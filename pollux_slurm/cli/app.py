@@ -18,7 +18,7 @@ from pollux_slurm.cli.run import run
 from pollux_slurm.cli.sandbox import app as sandbox
 from pollux_slurm.cli.sbatch import HELP as SBATCH_HELP
 from pollux_slurm.cli.sbatch import RawCommand, sbatch
-from pollux_slurm.cli.simulate import simulate
+from pollux_slurm.cli.simulate import app as simulate
 from pollux_slurm.cli.status import status
 from pollux_slurm.errors import PolluxError
 
@@ -49,7 +49,6 @@ def _root(
 app.command()(daemon)
 app.command()(status)
 app.command()(explain)
-app.command()(simulate)
 app.command()(replay)
 app.command(context_settings={"allow_interspersed_args": False})(run)
 app.command(
@@ -61,6 +60,7 @@ app.command(
 )(sbatch)
 app.add_typer(db)
 app.add_typer(sandbox)
+app.add_typer(simulate)
 
 
 def main() -> None:

@@ -2,46 +2,71 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pollux_slurm.cli.common import print_json
+from pollux_slurm.cli.simulate_output import Progress, print_comparison
+from pollux_slurm.cli.simulate_sweep import sweep
+from pollux_slurm.cli.simulate_workloads import generate, import_sacct
 from pollux_slurm.errors import UsageError
 
 if TYPE_CHECKING:
-    from pollux_slurm.simulator.summary import Summary
+    from pollux_slurm.simulator.runs import RunSettings
+
+app = typer.Typer(name="simulate", invoke_without_command=True)
+app.command()(sweep)
+app.command()(generate)
+app.command("import-sacct")(import_sacct)
 
 
+@app.callback()
 def simulate(
+    context: typer.Context,
     traces: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder with the traces of each application in a folder.")
-    ],
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder with the traces of each application in a folder; required."),
+    ] = None,
     workload: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Option(
-            metavar="FILE", help="CSV: name, time, application, num_replicas, batch_size; repeatable."
+            metavar="FILE",
+            help="CSV: name, time, application, num_replicas, batch_size; required, repeatable.",
         ),
-    ],
+    ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="pollux, tiresias or optimus; repeatable.", show_default="pollux"),
+        typer.Option(help="pollux, tiresias, optimus, ...; repeatable.", show_default="pollux"),
     ] = None,
     objective: Annotated[
-        str, typer.Option(help="What pollux maximises: generalized-mean, osdi21, price-rank, attained-work.")
-    ] = "generalized-mean",
+        list[str] | None,
+        typer.Option(
+            help="What pollux maximises: generalized-mean, osdi21, price-rank, attained-work; repeatable.",
+            show_default="generalized-mean",
+        ),
+    ] = None,
     declared: Annotated[
         bool, typer.Option("--declared", help="Jobs tell how many epochs they train.")
     ] = False,
-    rules: Annotated[str, typer.Option(help="What is simulated: osdi21, the paper's artifact.")] = "osdi21",
+    rules: Annotated[
+        str, typer.Option(help="What is simulated: osdi21, the paper's artifact; slurm, a Slurm cluster.")
+    ] = "osdi21",
     nodes: Annotated[int, typer.Option(min=1)] = 16,
     gpus_per_node: Annotated[int, typer.Option(min=1)] = 4,
     interval: Annotated[float, typer.Option(help="Seconds between decisions.")] = 60.0,
     restart_delay: Annotated[float, typer.Option(help="Seconds without progress after a move.")] = 30.0,
+    num_processes: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, help="Simulations to run at the same time.")
+    ] = 1,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write summary.json, summary.csv, jobs.csv and rounds.csv there."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write one page with plots, for any browser.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object; with several runs, a list.")
     ] = False,
@@ -50,73 +75,67 @@ def simulate(
 
     Example: pollux simulate --traces traces --workload workload-6.csv --policy pollux --policy tiresias
     """
-    from pollux_slurm.policy.scores import OBJECTIVES
-    from pollux_slurm.simulator import Cluster, read_applications, read_workload
-    from pollux_slurm.simulator import simulate as run
-    from pollux_slurm.simulator.policies import POLICIES, make_policy
-    from pollux_slurm.simulator.summary import summarize
+    if context.invoked_subcommand is not None:
+        _refuse_options(context)
+        return
+    if traces is None or not workload:
+        raise UsageError("--traces DIR and --workload FILE are needed (see: pollux simulate --help)")
+    from pollux_slurm.simulator import read_applications, read_workload
+    from pollux_slurm.simulator.output import check_writable, make_folder, summary_as_dict, write_results
+    from pollux_slurm.simulator.report import write_report
+    from pollux_slurm.simulator.runs import RunSettings, RunSpec, run_all
 
-    if rules != "osdi21":
-        raise UsageError(f"unknown rules {rules!r}; there are osdi21")
-    policies = policy or ["pollux"]
-    for name in policies:
-        if name not in POLICIES:
-            raise UsageError(f"unknown policy {name!r}; there are {', '.join(POLICIES)}")
-    if objective not in OBJECTIVES:
-        raise UsageError(f"unknown objective {objective!r}; there are {', '.join(sorted(OBJECTIVES))}")
-    cluster = Cluster(
-        num_nodes=nodes, gpus_per_node=gpus_per_node, interval_s=interval, restart_delay_s=restart_delay
-    )
-    applications = read_applications(traces)
-    read = {file: read_workload(file, applications) for file in workload}
-    summaries = []
-    for file, jobs in read.items():
-        for name in policies:
-            began = time.perf_counter()
-            chosen = make_policy(name, objective=objective, declared=declared)
-            result = run(jobs, applications, chosen, cluster)
-            summaries.append(
-                summarize(
-                    result,
-                    policy=name,
-                    objective=objective if name == "pollux" else None,
-                    workload=file.stem,
-                    wall_s=time.perf_counter() - began,
-                )
-            )
-    if as_json:
-        found = [dataclasses.asdict(summary) for summary in summaries]
-        json.dump(found[0] if len(found) == 1 else found, sys.stdout, indent=1)
-        typer.echo()
-    else:
-        _print_table(summaries)
-
-
-def _print_table(summaries: list[Summary]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold")
-    table.add_column("workload", no_wrap=True)
-    table.add_column("policy", no_wrap=True)
-    for title in ("average", "median", "p90", "p99", "makespan", "GPU h", "restarts", "solve"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for found in summaries:
-        table.add_row(
-            found.workload,
-            found.policy if found.objective is None else found.objective,
-            *(f"{value:,.0f}" for value in (found.avg_jct_s, found.p50_jct_s, found.p90_jct_s)),
-            f"{found.p99_jct_s:,.0f}",
-            f"{found.makespan_s:,.0f}",
-            f"{found.gpu_hours:,.0f}",
-            f"{found.restarts_per_job:.2f}",
-            f"{1000 * found.solve_s['p95']:.1f}",
+    def settings(name: str, objective: str) -> RunSettings:
+        return RunSettings(
+            policy=name,
+            objective=objective,
+            declared=declared,
+            rules=rules,
+            num_nodes=nodes,
+            gpus_per_node=gpus_per_node,
+            interval_s=interval,
+            restart_delay_s=restart_delay,
         )
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # in a pipe or a log there is no edge to fit into
-    console.print(table)
-    console.print(
-        "Simulated. Completion times and makespan in seconds; restarts a job; solve: 95th percentile, ms.",
-        style="dim",
-    )
+
+    variants = [
+        settings(name, goal)
+        for name in policy or ["pollux"]
+        for goal in (objective or ["generalized-mean"])[: None if name == "pollux" else 1]
+    ]
+    applications = read_applications(traces)
+    specs = [
+        RunSpec(workload=file.stem, jobs=jobs, settings=variant)
+        for file, jobs in [(file, read_workload(file, applications)) for file in workload]
+        for variant in variants
+    ]
+    if report is not None:
+        check_writable(report)
+    if output is not None:
+        make_folder(output)
+    with Progress(len(specs), "simulations") as progress:
+        outcomes = list(
+            run_all(specs, traces, applications, num_processes=num_processes, on_done=progress.update)
+        )
+    labels = [spec.settings.label for spec in specs]
+    if output is not None:
+        write_results(output, outcomes)
+    if report is not None:
+        write_report(report, outcomes, labels=labels, settings=variants[0])
+    if as_json:
+        found = [summary_as_dict(one.summary) for one in outcomes]
+        print_json(found[0] if len(found) == 1 else found)
+    else:
+        print_comparison([one.summary for one in outcomes], labels)
+
+
+def _refuse_options(context: typer.Context) -> None:
+    """Options before a sub-command would do nothing: say so."""
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in context.params
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    ]
+    if given:
+        raise UsageError(
+            f"{given[0]} stands before {context.invoked_subcommand}; options of a sub-command stand after it"
+        )

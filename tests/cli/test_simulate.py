@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from pollux_slurm.cli import main
+from tests.published import traces_dir
 from tests.simulator.made import write_traces
+
+FROM = ("--traces", "{traces}")
 
 
 def pollux(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pollux_slurm", *words], capture_output=True, text=True, timeout=60
     )
+
+
+Refused = Callable[[Sequence[str], str], None]
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Check that a command prints nothing but one line with a message, and exits with 2."""
+
+    def check(words: Sequence[str], message: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["pollux", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        assert ended.value.code == 2, said.err
+        assert (said.out, len(said.err.splitlines())) == ("", 1)
+        assert message in said.err
+
+    return check
 
 
 @pytest.fixture
@@ -47,6 +72,76 @@ def test_that_several_policies_stand_in_one_table(inputs: tuple[str, ...]) -> No
     ]
 
 
+def test_that_runs_in_parallel_tell_the_same(inputs: tuple[str, ...]) -> None:
+    options = ("--policy", "tiresias", "--policy", "optimus", "--json")
+    alone, shared = (json.loads(pollux(*inputs, *options, "--jobs", jobs).stdout) for jobs in ("1", "2"))
+    for run in (*alone, *shared):
+        del run["wall_s"], run["solve_s"]
+    assert alone == shared
+    assert [run["policy"] for run in alone] == ["tiresias", "optimus"]
+
+
+def test_that_results_are_written_for_spreadsheets(inputs: tuple[str, ...], tmp_path: Path) -> None:
+    out, page = tmp_path / "out", tmp_path / "page.html"
+    done = pollux(*inputs, "--policy", "tiresias", "--output", str(out), "--report", str(page))
+    assert (done.returncode, done.stderr) == (0, "")
+    (run,) = json.loads((out / "summary.json").read_text())["runs"]
+    with (out / "jobs.csv").open() as stream:
+        jobs = list(csv.DictReader(stream))
+    assert {job["name"]: float(job["completion_s"]) for job in jobs} == run["jobs"]
+    with (out / "rounds.csv").open() as stream:
+        assert max(int(record["gpus_used"]) for record in csv.DictReader(stream)) == 3
+    with (out / "summary.csv").open() as stream:
+        assert [float(row["avg_jct_s"]) for row in csv.DictReader(stream)] == [run["avg_jct_s"]]
+    assert "<svg" in page.read_text()
+
+
+def test_that_a_workload_is_made_and_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "w.csv"
+    done = pollux("simulate", "generate", "--load", "1.5", "--seed", "7", "--hours", "8", "-o", str(file))
+    assert done.returncode == 0, done.stderr
+    assert len(file.read_text().splitlines()) == 241
+    shown = pollux("simulate", "generate", "--load", "1.5", "--seed", "7")
+    assert shown.stdout == file.read_text()
+
+
+def test_that_accounting_becomes_a_workload(tmp_path: Path) -> None:
+    rows = "JobIDRaw|Submit|ElapsedRaw|AllocTRES\n5|1769846400|60|gres/gpu=1\n6|1769846400|60|cpu=1\n"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pollux_slurm",
+            "simulate",
+            "import-sacct",
+            "-",
+            "--traces",
+            str(traces_dir()),
+        ],
+        input=rows,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1].startswith("5,0,")
+    assert done.stderr == "1 jobs; left out: 1 without GPUs, 0 that have not ended\n"
+
+
+def test_that_a_sweep_goes_on_where_it_was(inputs: tuple[str, ...], tmp_path: Path) -> None:
+    out = tmp_path / "sweep"
+    words = ("simulate", "sweep", *inputs[1:], "--output", str(out), "--policy", "tiresias", "--json")
+    first = pollux(*words, "--restart-delays", "0,30")
+    assert first.returncode == 0, first.stderr
+    files = {file: file.stat().st_mtime_ns for file in (out / "runs").iterdir()}
+    assert len(files) == 2
+    second = pollux(*words, "--restart-delays", "0,30,60")
+    assert len(json.loads(second.stdout)) == 3
+    assert {file: file.stat().st_mtime_ns for file in files} == files, "what was there was not run again"
+    other = pollux(*words, "--nodes", "1")
+    assert (other.returncode, "sweep with other nodes (16, now 1)" in other.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -54,12 +149,58 @@ def test_that_several_policies_stand_in_one_table(inputs: tuple[str, ...]) -> No
         (("--objective", "best"), "unknown objective 'best'"),
         (("--rules", "mine"), "unknown rules 'mine'"),
         (("--interval", "0"), "interval must be above 0 s"),
+        (("--interval", "nan"), "interval must be above 0 s"),
+        (("--restart-delay", "-1"), "the restart delay 0 s or more"),
+        (("--nodes", "0"), "'--nodes': Input should be greater than or equal to 1"),
+        (("--jobs", "0"), "'-j': Input should be greater than or equal to 1"),
         (("--workload", "/nope.csv"), "/nope.csv: No such file"),
         (("--traces", "/nope"), "/nope: no such folder"),
+        (("--report", "/nope/out.html"), "cannot write /nope/out.html: there is no folder /nope"),
+        (("--report", "/"), "cannot write /: it is a folder"),
+        (("--output", "/nope/out"), "cannot make folder /nope/out"),
+        (("sweep",), "--traces stands before sweep"),
     ],
 )
-def test_that_a_mistake_is_one_line(inputs: tuple[str, ...], options: tuple[str, ...], message: str) -> None:
-    done = pollux(*inputs, *options)
-    assert done.returncode != 0
-    assert len(done.stderr.splitlines()) == 1
-    assert message in done.stderr
+def test_that_a_mistake_is_one_line(
+    inputs: tuple[str, ...], options: tuple[str, ...], message: str, refused: Refused
+) -> None:
+    refused((*inputs, *options), message)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "--traces DIR and --workload FILE are needed"),
+        (("generate", "--load", "-1"), "load of a workload must be above 0, not -1"),
+        (("generate", "--hours", "0"), "length in hours"),
+        (("generate", "--output", "/nope/w.csv"), "there is no folder /nope"),
+        (("import-sacct", "/nope", "--traces", "{traces}"), "cannot read /nope: No such file"),
+        (("sweep", *FROM, "--output", "{out}", "--loads", "a,b"), "--loads is 'a,b'"),
+        (("sweep", *FROM, "--output", "{out}", "--loads", "-1"), "must be above 0, not -1"),
+        (("sweep", *FROM, "--output", "{out}", "--seeds", ","), "--seeds names no value"),
+        (("sweep", *FROM, "--output", "/nope/out"), "application 'cifar10'"),
+        (
+            ("sweep", *FROM, "--workload", "{workload}", "--output", "{out}", "--penalties", "none"),
+            "unknown penalty 'none'",
+        ),
+    ],
+)
+def test_that_a_mistake_of_a_sub_command_is_one_line(
+    inputs: tuple[str, ...], tmp_path: Path, words: tuple[str, ...], message: str, refused: Refused
+) -> None:
+    filled = [word.format(traces=inputs[2], workload=inputs[4], out=tmp_path / "out") for word in words]
+    refused(("simulate", *filled), message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,time,application,num_replicas,batch_size\n", "no jobs"),
+        ("name,time,application,num_replicas,batch_size\na,5,gpt,1,8\n", "no traces of application 'gpt'"),
+    ],
+)
+def test_that_a_bad_workload_is_one_line(
+    inputs: tuple[str, ...], text: str, message: str, refused: Refused
+) -> None:
+    Path(inputs[4]).write_text(text)
+    refused(inputs, message)

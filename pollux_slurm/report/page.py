@@ -1,0 +1,89 @@
+"""A page of sections, each with tables and figures, as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from pollux_slurm import __version__
+from pollux_slurm.resources import resource_dir
+
+
+class Chart(Protocol):
+    """What draws itself."""
+
+    @property
+    def title(self) -> str: ...
+
+    def svg(self, name: str) -> str:
+        """Return an SVG element whose ids begin with `name`; what is in it is escaped."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A chart, and how to read it."""
+
+    chart: Chart
+    caption: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of texts; the first column names the row. `note` explains the columns."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A headed part of a page."""
+
+    title: str
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A whole page. `facts` are the names and values that tell what it is about."""
+
+    title: str
+    lead: str
+    facts: tuple[tuple[str, str], ...]
+    sections: tuple[Section, ...]
+
+
+def render_page(page: Page) -> str:
+    """Return the page as HTML text. All text in it is escaped, whoever wrote it."""
+    environment = Environment(
+        loader=FileSystemLoader(resource_dir("templates")),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    names = _ids([section.title for section in page.sections])
+    drawn = [
+        [Markup(figure.chart.svg(f"{name}-{index}")) for index, figure in enumerate(section.figures)]
+        for name, section in zip(names, page.sections, strict=True)
+    ]
+    return environment.get_template("report.html.j2").render(
+        page=page, names=names, drawn=drawn, version=__version__
+    )
+
+
+def _ids(titles: Sequence[str]) -> list[str]:
+    """Return an id for each title: its letters and digits, and its place."""
+    return [
+        f"{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}-{index}"
+        for index, title in enumerate(titles)
+    ]

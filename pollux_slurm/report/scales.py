@@ -1,0 +1,108 @@
+"""Axes: from values to places between 0 and 1, and ticks at round numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# Round durations in seconds, from a second to a hundred days.
+_DURATIONS_S = (
+    *(1, 2, 5, 10, 30),
+    *(60 * minutes for minutes in (1, 2, 5, 10, 30)),
+    *(3600 * hours for hours in (1, 2, 5, 10)),
+    *(86400 * days for days in (1, 2, 5, 10, 20, 50, 100)),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """From `low` to `high`, with a label that names the unit. `ticks` are values and their texts."""
+
+    label: str
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...]
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        """Return where `value` is: 0 at `low`, 1 at `high`, never beyond."""
+        if self.log:
+            low, high = math.log(self.low), math.log(self.high)
+            place = (math.log(max(value, self.low)) - low) / (high - low)
+        else:
+            place = (value - self.low) / (self.high - self.low)
+        return min(max(place, 0.0), 1.0)
+
+
+def linear_axis(label: str, values: Iterable[float], *, zero: bool = True, percent: bool = False) -> Axis:
+    """Return an axis over `values`, from 0 unless told otherwise, with about five ticks.
+
+    With `percent`, values are shares and the ticks are in %.
+    """
+    finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    low, high = min(finite), max(finite)
+    if zero:
+        low, high = min(low, 0.0), max(high, 0.0)
+    if high <= low:
+        high = low + (abs(low) or 1.0)
+    step = _round_step((high - low) / 5)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    ticks = tuple(
+        (index * step, _text(100 * index * step if percent else index * step))
+        for index in range(first, last + 1)
+    )
+    return Axis(label=label, low=first * step, high=last * step, ticks=ticks)
+
+
+def log_axis(label: str, values: Iterable[float], *, around: float | None = None) -> Axis:
+    """Return a logarithmic axis over the `values` above 0, with ticks at 1, 2 and 5 times powers of ten.
+
+    `around` is a value that the axis must show.
+    """
+    positive = [value for value in values if value > 0 and math.isfinite(value)]
+    positive += [around] if around is not None else []
+    low, high = min(positive, default=1.0), max(positive, default=10.0)
+    candidates = [
+        factor * 10.0**power
+        for power in range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+        for factor in (1, 2, 5)
+    ]
+    return _log_between(label, low, high, [(value, _text(value)) for value in candidates])
+
+
+def duration_axis(label: str, values_s: Iterable[float]) -> Axis:
+    """Return a logarithmic axis over seconds, with ticks at round seconds, minutes, hours and days."""
+    positive = [value for value in values_s if value > 0 and math.isfinite(value)]
+    low, high = min(positive, default=60.0), max(positive, default=3600.0)
+    low, high = max(low, _DURATIONS_S[0]), min(max(high, _DURATIONS_S[0]), _DURATIONS_S[-1])
+    return _log_between(label, low, high, [(float(value), duration_text(value)) for value in _DURATIONS_S])
+
+
+def duration_text(seconds: float) -> str:
+    """Return a short text: 45 s, 2 min, 1.5 h, 3 d."""
+    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit_s:
+            return f"{_text(seconds / unit_s)} {unit}"
+    return f"{_text(seconds)} s"
+
+
+def _log_between(label: str, low: float, high: float, candidates: list[tuple[float, str]]) -> Axis:
+    """Return the axis between the candidate at or below `low` and the one at or above `high`."""
+    first = max((value for value, _ in candidates if value <= low * (1 + 1e-9)), default=low)
+    last = min((value for value, _ in candidates if value >= high * (1 - 1e-9)), default=high)
+    if last <= first:
+        last = min((value for value, _ in candidates if value > first), default=2 * first)
+    ticks = tuple((value, text) for value, text in candidates if first <= value <= last)
+    return Axis(label=label, low=first, high=last, ticks=ticks, log=True)
+
+
+def _round_step(raw: float) -> float:
+    """Return the least of 1, 2, 5 times a power of ten that is not below `raw`."""
+    unit = 10.0 ** math.floor(math.log10(raw))
+    return next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= raw * (1 - 1e-9))
+
+
+def _text(value: float) -> str:
+    text = f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return text.replace("-", "\N{MINUS SIGN}")

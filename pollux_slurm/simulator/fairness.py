@@ -1,0 +1,161 @@
+"""Finish-time fairness (Themis, NSDI 2020): what sharing the cluster cost each job.
+
+ρ = completion time / completion time alone on a 1/J share of the cluster, where J is the mean number of jobs
+that were there between the job's submission and its end. At ρ ≤ 1 the job was not worse off than if the
+cluster had been cut into equal parts; ρ = 3 means that it took three times as long.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.errors import TraceError
+from pollux_slurm.goodput import gain
+from pollux_slurm.simulator.applications import Application
+from pollux_slurm.simulator.batches import split_batch
+from pollux_slurm.simulator.cluster import SimulationResult
+from pollux_slurm.simulator.job import SimulatedJob
+
+# No step time was measured on more GPUs; the artifact's rules hold ncf at one.
+_MOST_GPUS = 64
+_ONE_GPU = frozenset({"ncf"})
+
+
+class AloneTimes:
+    """How long applications take with a fixed number of GPUs of the measured type, packed on few nodes.
+
+    In each epoch a job takes the measured batch size that is truly fastest there: no estimate, no search.
+    """
+
+    def __init__(self, gpus_per_node: int) -> None:
+        self._gpus_per_node = gpus_per_node
+        self._whole: dict[tuple[str, int], float | None] = {}
+        self._epochs: dict[str, npt.NDArray[np.float64]] = {}
+
+    def training_s(self, application: Application, num_gpus: float) -> float | None:
+        """Return the seconds of training on `num_gpus` GPUs, or on fewer where that is faster.
+
+        Between whole numbers the rate of training is linear; below one GPU it is that part of the time of
+        one. None where the traces tell no time on one GPU.
+        """
+        most = min(_MOST_GPUS, application.max_batch_size // application.min_atomic)
+        num_gpus = min(num_gpus, 1 if application.name in _ONE_GPU else most)
+        low = int(num_gpus)
+        below = self._best_s(application, max(low, 1))
+        if below is None or num_gpus <= 0:
+            return None
+        if low == 0:
+            return below / num_gpus
+        part = num_gpus - low
+        above = self._best_s(application, low + 1) if part else below
+        assert above is not None
+        return 1 / ((1 - part) / below + part / above)
+
+    def _best_s(self, application: Application, most: int) -> float | None:
+        times = (self._on(application, num_gpus) for num_gpus in range(1, most + 1))
+        return min((time for time in times if time is not None), default=None)
+
+    def _on(self, application: Application, num_gpus: int) -> float | None:
+        key = (application.name, num_gpus)
+        if key not in self._whole:
+            self._whole[key] = self._train(application, num_gpus)
+        return self._whole[key]
+
+    def _train(self, application: Application, num_gpus: int) -> float | None:
+        """Return the seconds of all epochs on exactly `num_gpus`; whole seconds for each, as in a run."""
+        whole, rest = divmod(num_gpus, self._gpus_per_node)
+        placement = (self._gpus_per_node,) * whole + ((rest,) if rest else ())
+        steps = []
+        for index, batch_size in enumerate(application.batch_sizes):
+            batch = split_batch(application, batch_size, num_gpus)
+            if batch.atomic_batch_size < application.min_atomic:
+                continue
+            try:
+                time = application.step_time(placement, batch.atomic_batch_size)
+            except TraceError:
+                continue
+            steps.append((index, time.step_s + time.pass_s * batch.accumulation_steps))
+        if not steps:
+            return None
+        # Steps `(E, B)` that an epoch takes at each measured batch size, times seconds `(B,)` of one.
+        needed = self._steps_by_epoch(application)[:, [index for index, _ in steps]]
+        times = needed * np.array([step_s for _, step_s in steps])
+        return float(np.maximum(np.round(times.min(axis=1)), 1.0).sum())
+
+    def _steps_by_epoch(self, application: Application) -> npt.NDArray[np.float64]:
+        found = self._epochs.get(application.name)
+        if found is None:
+            ends = [application.epoch_end(epoch) for epoch in range(application.num_epochs)]
+            lengths = np.diff(np.array(ends), prepend=0.0)
+            initial = application.initial_batch_size
+            gains = [
+                [
+                    float(gain(application.statistics(size, epoch), initial, size))
+                    for size in application.batch_sizes
+                ]
+                for epoch in range(application.num_epochs)
+            ]
+            found = self._epochs[application.name] = lengths[:, None] / np.array(gains)
+        return found
+
+
+def alone_times(result: SimulationResult, times: AloneTimes) -> list[float | None]:
+    """Return for each job its completion time in seconds alone on its share; None where no trace tells it.
+
+    Alone, it waits for the next round and comes up once, as in the run. GPUs of several types count by their
+    speed, nodes that are down or used by others not at all.
+    """
+    at = [record.at_s for record in result.rounds]
+    jobs_sum = np.cumsum([0] + [record.num_jobs for record in result.rounds])
+    free_sum = np.cumsum([0] + [record.gpus_up - record.gpus_unmanaged for record in result.rounds])
+    num_gpus = sum(group.num_nodes * group.gpus_per_node for group in result.cluster.groups) or (
+        result.cluster.num_nodes * result.cluster.gpus_per_node
+    )
+    found: list[float | None] = []
+    for job in result.jobs:
+        first = bisect_left(at, job.job.submitted_s)
+        last = max(bisect_left(at, _end(job)), first + 1)
+        mean_jobs = (jobs_sum[last] - jobs_sum[first]) / (last - first)
+        mean_free = (free_sum[last] - free_sum[first]) / (last - first)
+        share = mean_free / num_gpus * _measured_gpus(result, job) / mean_jobs
+        training_s = times.training_s(job.application, float(share))
+        if training_s is None:
+            found.append(None)
+            continue
+        found.append(at[first] - job.job.submitted_s + _first_start_s(result, job) + training_s)
+    return found
+
+
+def mean_rate_alone(times: AloneTimes, application: Application) -> float | None:
+    """Return the useful examples/s of an application on one measured GPU, over its whole training."""
+    training_s = times.training_s(application, 1)
+    if training_s is None:
+        return None
+    return application.epoch_end(application.num_epochs - 1) * application.initial_batch_size / training_s
+
+
+def share_above_one(ratios: Sequence[float]) -> float | None:
+    """Return the share of ρ above 1; None without any."""
+    return sum(ratio > 1 for ratio in ratios) / len(ratios) if ratios else None
+
+
+def _measured_gpus(result: SimulationResult, job: SimulatedJob) -> float:
+    """Return the cluster's GPUs in GPUs of the measured type."""
+    groups = result.cluster.node_groups
+    return float(sum(group.gpus_per_node * group.speed_of(job.application.name) for group in groups))
+
+
+def _first_start_s(result: SimulationResult, job: SimulatedJob) -> float:
+    delays = result.rules.delays
+    if delays is None:
+        return result.cluster.restart_delay_s
+    return delays.backfill_s + delays.start_s + delays.come_up_s(job.application.name, restore=False)
+
+
+def _end(job: SimulatedJob) -> float:
+    assert job.finished_s is not None
+    return job.finished_s

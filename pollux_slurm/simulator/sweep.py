@@ -1,0 +1,287 @@
+"""Sweeps: one simulation for each combination of loads, seeds, delays and policies, kept in a folder.
+
+The folder holds sweep.json (what all runs share) and runs/NAME.json for each that has finished, so that a
+sweep that was stopped goes on where it was, and one with more loads or seeds only runs what is new.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pollux_slurm.errors import TraceError, UsageError
+from pollux_slurm.simulator.applications import Application
+from pollux_slurm.simulator.generate import generate_workload, tuned_choices
+from pollux_slurm.simulator.output import make_folder, summary_as_dict, write_text
+from pollux_slurm.simulator.runs import RunSettings, RunSpec, run_all
+from pollux_slurm.simulator.workload import WorkloadJob
+
+_FORMAT = 1
+# What objectives do not bring themselves: only these see the exponent, only these the form of the penalty.
+_WITH_EXPONENT = frozenset({"generalized-mean"})
+_WITH_PENALTY = frozenset({"generalized-mean", "attained-work"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """The axes of a sweep. Workloads are those of `files`, by name, else one for each load and seed.
+
+    `policies` are settings whose interval, restart delay, exponent and penalty the axes replace; None among
+    `exponents` or `penalties` leaves the objective's own.
+    """
+
+    policies: tuple[RunSettings, ...]
+    loads: tuple[float, ...] = (1.0,)
+    seeds: tuple[int, ...] = (0,)
+    hours: float = 8.0
+    files: Mapping[str, tuple[WorkloadJob, ...]] = dataclasses.field(default_factory=dict)
+    intervals_s: tuple[float, ...] = (60.0,)
+    restart_delays_s: tuple[float, ...] = (30.0,)
+    exponents: tuple[float | None, ...] = (None,)
+    penalties: tuple[str | None, ...] = (None,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRun:
+    """One combination. `load` and `seed` are None for a workload that was read from a file."""
+
+    workload: str
+    load: float | None
+    seed: int | None
+    jobs: tuple[WorkloadJob, ...]
+    settings: RunSettings
+
+    @property
+    def name(self) -> str:
+        """A file name that tells the combination; it ends in a digest of all that makes the run."""
+        settings = self.settings
+        parts = [self.workload, settings.label.replace(" (declared)", "-declared")]
+        parts += [f"interval{settings.interval_s:g}", f"delay{settings.restart_delay_s:g}"]
+        parts += [f"p{settings.exponent:g}"] if settings.exponent is not None else []
+        parts += [settings.penalty] if settings.penalty is not None else []
+        known = json.dumps([dataclasses.asdict(settings), [dataclasses.asdict(job) for job in self.jobs]])
+        parts.append(hashlib.sha256(known.encode()).hexdigest()[:10])
+        return "_".join("".join(c if c.isalnum() or c in ".-" else "-" for c in part) for part in parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """One finished run of a sweep: where it stands on the axes, and its summary as `--json` prints it."""
+
+    workload: str
+    load: float | None
+    seed: int | None
+    label: str
+    interval_s: float
+    restart_delay_s: float
+    exponent: float | None
+    penalty: str | None
+    summary: Mapping[str, Any]
+
+    @property
+    def axes(self) -> tuple[float | str | None, ...]:
+        """Where the run stands but for seed and policy; runs of one place are compared and averaged."""
+        place = self.workload if self.load is None else None
+        return (place, self.load, self.interval_s, self.restart_delay_s, self.exponent, self.penalty)
+
+    @property
+    def rivals(self) -> tuple[str, float, float]:
+        """What policies are compared at: not all of them know an exponent or a penalty."""
+        return (self.workload, self.interval_s, self.restart_delay_s)
+
+
+def expand(grid: Grid, applications: Mapping[str, Application]) -> tuple[SweepRun, ...]:
+    """Return the runs of a grid, in the order of its axes, each once: not all policies know all axes.
+
+    Raises `UsageError` for a grid without runs or with numbers that make none.
+    """
+    workloads: list[tuple[str, float | None, int | None, tuple[WorkloadJob, ...]]] = [
+        (name, None, None, jobs) for name, jobs in grid.files.items()
+    ]
+    if not workloads:
+        choices = {name: tuned_choices(application) for name, application in applications.items()}
+        num_gpus = max((policy.cluster().num_gpus for policy in grid.policies), default=1)
+        for load, seed in itertools.product(grid.loads, grid.seeds):
+            jobs = generate_workload(
+                seed=seed, load=load, hours=grid.hours, num_gpus=num_gpus, choices=choices
+            )
+            workloads.append((f"load{load:g}-seed{seed}", load, seed, jobs))
+    runs: dict[str, SweepRun] = {}
+    axes = itertools.product(grid.intervals_s, grid.restart_delays_s, grid.exponents, grid.penalties)
+    for made, (interval_s, delay_s, exponent, penalty), policy in itertools.product(
+        workloads, list(axes), grid.policies
+    ):
+        objective = policy.objective if policy.policy == "pollux" else ""
+        settings = dataclasses.replace(
+            policy,
+            interval_s=interval_s,
+            restart_delay_s=delay_s,
+            exponent=exponent if objective in _WITH_EXPONENT else None,
+            penalty=penalty if objective in _WITH_PENALTY else None,
+        )
+        run = SweepRun(workload=made[0], load=made[1], seed=made[2], jobs=made[3], settings=settings)
+        runs.setdefault(run.name, run)
+    if not runs:
+        raise UsageError("a sweep needs at least one value on each axis")
+    return tuple(runs.values())
+
+
+def run_sweep(
+    runs: Sequence[SweepRun],
+    folder: Path,
+    traces: Path,
+    applications: Mapping[str, Application],
+    *,
+    shared: Mapping[str, Any],
+    num_processes: int = 1,
+    on_done: Callable[[float], None] = lambda num_done: None,
+) -> tuple[SweepResult, ...]:
+    """Run what `folder` does not hold yet, and return all `runs` in their order.
+
+    `shared` is what all runs of the folder have in common, beside the traces; it is plain JSON. Raises
+    `UsageError` where the folder holds a sweep with something else in common, or files that are no runs.
+    """
+    _claim(folder, {"format": _FORMAT, "traces": digest(traces), **shared})
+    results = {run.name: _read(_file(folder, run), run) for run in runs if _file(folder, run).exists()}
+    missing = [run for run in runs if run.name not in results]
+    specs = [RunSpec(workload=run.workload, jobs=run.jobs, settings=run.settings) for run in missing]
+    on_done(len(results))
+    known = len(results)
+    outcomes = run_all(
+        specs,
+        traces,
+        applications,
+        num_processes=num_processes,
+        on_done=lambda num_done: on_done(known + num_done),
+    )
+    for run, outcome in zip(missing, outcomes, strict=True):
+        summary = summary_as_dict(outcome.summary)
+        place = _place(run)
+        write_text(_file(folder, run), json.dumps({"run": place, "summary": summary}, indent=1) + "\n")
+        results[run.name] = SweepResult(**place, summary=summary)
+    return tuple(results[run.name] for run in runs)
+
+
+def digest(traces: Path) -> str:
+    """Return a digest of all files of the traces. Raises `TraceError`."""
+    found = hashlib.sha256()
+    try:
+        for file in sorted(traces.glob("*/*.csv")):
+            found.update(str(file.relative_to(traces)).encode() + b"\0" + file.read_bytes() + b"\0")
+    except OSError as error:
+        raise TraceError(f"{error.filename}: {error.strerror}") from None
+    return found.hexdigest()
+
+
+def table_rows(results: Iterable[SweepResult]) -> list[dict[str, Any]]:
+    """Return a row for each place on the axes and policy: means over the seeds, `ratio` to the first policy.
+
+    `lowest_avg_jct_s` and `highest_avg_jct_s` are the seeds' extremes, `rho_worst` is the worst of all.
+    """
+    groups: dict[tuple[Any, ...], list[SweepResult]] = {}
+    first: dict[tuple[Any, ...], float] = {}
+    for result in results:
+        first.setdefault(result.rivals, result.summary["avg_jct_s"])
+        groups.setdefault((*result.axes, result.label), []).append(result)
+    rows = []
+    for found in groups.values():
+        one = found[0]
+        numbers = [result.summary for result in found]
+        averages = [number["avg_jct_s"] for number in numbers]
+        ratios = [result.summary["avg_jct_s"] / first[result.rivals] for result in found]
+        rhos = [number["rho_worst"] for number in numbers if number["rho_worst"] is not None]
+        rows.append(
+            {
+                "workload": one.workload if one.load is None else None,
+                "load": one.load,
+                "interval_s": one.interval_s,
+                "restart_delay_s": one.restart_delay_s,
+                "exponent": one.exponent,
+                "penalty": one.penalty,
+                "policy": one.label,
+                "num_runs": len(found),
+                "avg_jct_s": float(np.mean(averages)),
+                "ratio": float(np.mean(ratios)),
+                "lowest_avg_jct_s": min(averages),
+                "highest_avg_jct_s": max(averages),
+                **{
+                    name: float(np.mean([number[name] for number in numbers]))
+                    for name in ("p50_jct_s", "p99_jct_s", "makespan_s", "restarts_per_job", "restart_share")
+                },
+                "rho_worst": max(rhos, default=None),
+            }
+        )
+    return rows
+
+
+def run_rows(results: Iterable[SweepResult]) -> list[dict[str, Any]]:
+    """Return a flat row for each run."""
+    rows = []
+    for result in results:
+        place = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+        summary = dict(place.pop("summary"))
+        numbers = {name: value for name, value in summary.items() if not isinstance(value, dict)}
+        rows.append(place | {name: value for name, value in numbers.items() if name not in place})
+    return rows
+
+
+def _claim(folder: Path, shared: Mapping[str, Any]) -> None:
+    make_folder(folder)
+    file = folder / "sweep.json"
+    if not file.exists():
+        if any(folder.iterdir()):
+            raise UsageError(f"{folder} is not empty and holds no sweep: choose another folder")
+        write_text(file, json.dumps(shared, indent=1) + "\n")
+    else:
+        held = _load(file)
+        for name in {**held, **shared}:
+            if held.get(name) != shared.get(name):
+                told = f" ({held.get(name)}, now {shared.get(name)})" if name != "traces" else ""
+                raise UsageError(
+                    f"{folder} holds a sweep with other {name}{told}: choose another folder for this one"
+                )
+    make_folder(folder / "runs")
+
+
+def _file(folder: Path, run: SweepRun) -> Path:
+    return folder / "runs" / f"{run.name}.json"
+
+
+def _place(run: SweepRun) -> dict[str, Any]:
+    settings = run.settings
+    return {
+        "workload": run.workload,
+        "load": run.load,
+        "seed": run.seed,
+        "label": settings.label,
+        "interval_s": settings.interval_s,
+        "restart_delay_s": settings.restart_delay_s,
+        "exponent": settings.exponent,
+        "penalty": settings.penalty,
+    }
+
+
+def _read(file: Path, run: SweepRun) -> SweepResult:
+    found = _load(file)
+    place, summary = found.get("run"), found.get("summary")
+    if place != _place(run) or not isinstance(summary, dict) or "avg_jct_s" not in summary:
+        raise UsageError(f"{file} is not a run of this sweep: remove it and run the sweep again")
+    return SweepResult(**_place(run), summary=summary)
+
+
+def _load(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {file} ({error}): remove it and run the sweep again") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{file} is no JSON object: remove it and run the sweep again")
+    return found

@@ -1,0 +1,204 @@
+"""A sweep as plots and a table: what each axis does to completion times, policy by policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pollux_slurm.report import (
+    Figure,
+    LineChart,
+    Page,
+    Panel,
+    Section,
+    Series,
+    Table,
+    duration_text,
+    linear_axis,
+    render_page,
+)
+from pollux_slurm.simulator.output import write_text
+from pollux_slurm.simulator.sweep import SweepResult, table_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AxisText:
+    """How an axis is told: `column` of the table, title and caption of its plot."""
+
+    column: str
+    label: str
+    title: str
+    caption: str
+    # What the other plots hold it at, where it is among the values, and how they say so.
+    usual: float
+    short: str
+    unit: str = ""
+
+
+_AXES = (
+    _AxisText(
+        column="load",
+        label="load (1: the paper's, 2.5 jobs a GPU in eight hours)",
+        title="Load",
+        caption="Average completion time at each load.",
+        usual=1.0,
+        short="load",
+    ),
+    _AxisText(
+        column="restart_delay_s",
+        label="time without progress after a move (s)",
+        title="What cheaper restarts are worth",
+        caption="Average completion time by what a move costs.",
+        usual=30.0,
+        short="restart delay",
+        unit=" s",
+    ),
+    _AxisText(
+        column="interval_s",
+        label="time between decisions (s)",
+        title="How often to decide",
+        caption="Average completion time by the time between decisions.",
+        usual=60.0,
+        short="interval",
+        unit=" s",
+    ),
+    _AxisText(
+        column="exponent",
+        label="exponent p of the generalized mean",
+        title="Fairness exponent p",
+        caption="Average completion time by p: the lower, the more the worst-off job counts.",
+        usual=-1.0,
+        short="p =",
+    ),
+)
+
+
+def write_sweep_report(file: Path, results: Sequence[SweepResult], facts: Mapping[str, Any]) -> None:
+    """Write the page of a sweep; `facts` is what its runs have in common. Raises `UsageError`."""
+    page = Page(
+        title="Sweep of simulations",
+        lead=f"Simulated, not measured: {len(results)} runs with a clock instead of a cluster.",
+        facts=tuple((name.replace("_", " "), str(value)) for name, value in facts.items()),
+        sections=sweep_sections(results),
+    )
+    write_text(file, render_page(page))
+
+
+def sweep_sections(results: Sequence[SweepResult]) -> tuple[Section, ...]:
+    """Return a section with the plots of all axes that vary and a table of all places; none without runs."""
+    if not results:
+        return ()
+    rows = table_rows(results)
+    figures = [_figure(axis, rows) for axis in _AXES if len(_values(rows, axis.column)) > 1]
+    return (Section(title="Sweep", figures=tuple(figures), tables=(_table(rows),)),)
+
+
+def _values(rows: Sequence[Mapping[str, Any]], column: str) -> list[float]:
+    return sorted({row[column] for row in rows if row[column] is not None})
+
+
+def _figure(axis: _AxisText, rows: Sequence[Mapping[str, Any]]) -> Figure:
+    held = {other: _held(other, rows) for other in _AXES if other is not axis}
+    shown = [row for row in rows if all(row[other.column] in (None, at) for other, at in held.items())]
+    lines: dict[str, list[Mapping[str, Any]]] = {}
+    for row in shown:
+        parts = [
+            row["policy"],
+            *(row[name] for name in ("workload", "penalty") if len({r[name] for r in shown}) > 1),
+        ]
+        lines.setdefault(", ".join(str(part) for part in parts if part is not None), []).append(row)
+    x_values = [row[axis.column] for row in shown if row[axis.column] is not None]
+    series = []
+    for style, (label, found) in enumerate(lines.items()):
+        found = sorted(
+            (row for row in found if row[axis.column] is not None), key=lambda row: row[axis.column]
+        )
+        if not found:
+            continue
+        series.append(
+            Series(
+                label=label,
+                style=style,
+                points=tuple((row[axis.column], row["avg_jct_s"] / 60) for row in found),
+                ranges=tuple((row["lowest_avg_jct_s"] / 60, row["highest_avg_jct_s"] / 60) for row in found)
+                if any(row["num_runs"] > 1 for row in found)
+                else (),
+                markers=True,
+            )
+        )
+    y = linear_axis(
+        "average completion time (min)",
+        [value for one in series for pair in (one.points, one.ranges) for _, value in pair],
+    )
+    at = ", ".join(
+        f"{other.short} {value:g}{other.unit}"
+        for other, value in held.items()
+        if value is not None and len(_values(rows, other.column)) > 1
+    )
+    seeds = " Bars span the seeds." if any(one.ranges for one in series) else ""
+    return Figure(
+        chart=LineChart(
+            title=axis.title,
+            text=f"{axis.caption} " + "; ".join(_told(one, axis) for one in series) + ".",
+            x=linear_axis(axis.label, x_values),
+            panels=(Panel(y=y, series=tuple(series)),),
+            end_labels=True,
+        ),
+        caption=axis.caption + (f" At {at}." if at else "") + seeds,
+    )
+
+
+def _held(axis: _AxisText, rows: Sequence[Mapping[str, Any]]) -> float | None:
+    values = _values(rows, axis.column)
+    if not values:
+        return None
+    return axis.usual if axis.usual in values else values[0]
+
+
+def _told(one: Series, axis: _AxisText) -> str:
+    points = ", ".join(f"{value:.0f} min at {x:g}" for x, value in one.points)
+    return f"{one.label}: {points}"
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    places = {
+        "workload": "workload",
+        "load": "load",
+        "interval_s": "interval (s)",
+        "restart_delay_s": "delay (s)",
+        "exponent": "p",
+        "penalty": "penalty",
+    }
+    varying = [name for name in places if len({row[name] for row in rows}) > 1]
+    return Table(
+        columns=(
+            "policy",
+            *(places[name] for name in varying),
+            *("runs", "average", "ratio", "p99", "makespan", "restarts", "lost", "worst ρ"),
+        ),
+        rows=tuple(
+            (
+                row["policy"],
+                *(
+                    "–"
+                    if row[name] is None
+                    else f"{row[name]:g}"
+                    if isinstance(row[name], float)
+                    else row[name]
+                    for name in varying
+                ),
+                str(row["num_runs"]),
+                duration_text(row["avg_jct_s"]),
+                f"{row['ratio']:.3f}",
+                duration_text(row["p99_jct_s"]),
+                duration_text(row["makespan_s"]),
+                f"{row['restarts_per_job']:.2f}",
+                f"{100 * row['restart_share']:.1f} %",
+                "–" if row["rho_worst"] is None else f"{row['rho_worst']:.2f}",
+            )
+            for row in rows
+        ),
+        note="Means over the runs of a row; ratio: to the first policy on the same workloads.",
+    )
