@@ -1,0 +1,122 @@
+"""What the agents of adaptive jobs know and do: fitted models, and the batch that suits the GPUs held.
+
+Kept from round to round, and shared by jobs that have measured the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pollux_slurm.goodput import best_batch, fit_throughput
+from pollux_slurm.model import (
+    BatchChoice,
+    BatchLimits,
+    Configuration,
+    GoodputModel,
+    GradientStatistics,
+    ThroughputParameters,
+)
+from pollux_slurm.simulator.applications import Application
+from pollux_slurm.simulator.batches import split_batch
+from pollux_slurm.simulator.job import SimulatedJob, Situation
+
+# The artifact's bounds: no trace tells more GPUs, and ncf is held at one GPU with this batch.
+_MOST_GPUS = 64
+_FIXED_BATCH = {"ncf": 32768}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Known:
+    """A job's model on one GPU type: of as many situations, with these statistics."""
+
+    num_situations: int
+    statistics: GradientStatistics | None
+    model: GoodputModel
+
+
+class Agents:
+    """The agents of all jobs of one simulation."""
+
+    def __init__(self) -> None:
+        self._fits: dict[tuple[str, str, frozenset[Situation]], ThroughputParameters | None] = {}
+        self._batches: dict[tuple[GoodputModel, bool, int], BatchChoice | None] = {}
+        self._limits: dict[str, BatchLimits] = {}
+        self._known: dict[tuple[str, str], _Known] = {}
+
+    def most_gpus(self, application: Application) -> int:
+        """Return the most GPUs that a job of this application may use."""
+        if application.name in _FIXED_BATCH:
+            return 1
+        return min(_MOST_GPUS, application.max_batch_size // application.min_atomic)
+
+    def choose_batch(self, job: SimulatedJob) -> BatchChoice:
+        """Return the batch with the highest goodput by the job's model; its smallest one without a model.
+
+        On a GPU type that was never measured, the batch that was best on another is a fair first one.
+        """
+        application, num_gpus = job.application, job.num_gpus
+        fixed = _FIXED_BATCH.get(application.name)
+        if fixed is not None:
+            return split_batch(application, fixed, num_gpus)
+        model = self.model(job, job.gpu_type) or next((model for _, model in self.models(job)), None)
+        batch = None if model is None else self._best(model, len(job.pieces), num_gpus)
+        if batch is not None:
+            return batch
+        return split_batch(
+            application, max(application.initial_batch_size, application.min_atomic * num_gpus), num_gpus
+        )
+
+    def models(self, job: SimulatedJob) -> tuple[tuple[str, GoodputModel], ...]:
+        """Return what the job's agent would report of each GPU type that it has run on."""
+        found = ((gpu_type, self.model(job, gpu_type)) for gpu_type in job.seen)
+        return tuple((gpu_type, model) for gpu_type, model in found if model is not None)
+
+    def model(self, job: SimulatedJob, gpu_type: str) -> GoodputModel | None:
+        """Return what the job's agent would report of a GPU type; None before its first step there."""
+        seen = job.seen.get(gpu_type)
+        if not seen:
+            return None
+        key = (job.job.name, gpu_type)
+        known = self._known.get(key)
+        if known is None or known.num_situations != len(seen):
+            model = GoodputModel(
+                limits=self._limits_of(job.application),
+                statistics=job.statistics,
+                throughput=self._fit(job, gpu_type),
+                max_gpus_seen=max(gpus for _, gpus, _ in seen),
+                max_nodes_seen=max(nodes for nodes, _, _ in seen),
+            )
+        elif known.statistics is not job.statistics:
+            model = replace(known.model, statistics=job.statistics)
+        else:
+            return known.model
+        self._known[key] = _Known(num_situations=len(seen), statistics=job.statistics, model=model)
+        return model
+
+    def _fit(self, job: SimulatedJob, gpu_type: str) -> ThroughputParameters | None:
+        seen = job.seen[gpu_type]
+        key = (job.application.name, gpu_type, frozenset(seen))
+        if key not in self._fits:
+            ordered = [seen[situation] for situation in sorted(seen)]
+            self._fits[key] = fit_throughput(ordered).parameters
+        return self._fits[key]
+
+    def _best(self, model: GoodputModel, num_nodes: int, num_gpus: int) -> BatchChoice | None:
+        # What was seen besides decides nothing here, and one node fewer or more only if it is the only one.
+        key = (replace(model, max_gpus_seen=0, max_nodes_seen=0), num_nodes > 1, num_gpus)
+        if key not in self._batches:
+            found = best_batch(model, Configuration(num_nodes=num_nodes, num_gpus=num_gpus))
+            self._batches[key] = None if found is None else found.batch
+        return self._batches[key]
+
+    def _limits_of(self, application: Application) -> BatchLimits:
+        limits = self._limits.get(application.name)
+        if limits is None:
+            limits = self._limits[application.name] = BatchLimits(
+                initial_batch_size=application.initial_batch_size,
+                max_batch_size=application.max_batch_size,
+                min_atomic=application.min_atomic,
+                max_atomic=application.max_atomic,
+                accumulation=True,
+            )
+        return limits
