@@ -185,7 +185,8 @@ class SlurmJob:
     """One job as Slurm sees it. `job_id` is Slurm's number as text (`123`; each array task has its own).
 
     `held` is True for a PENDING job that waits for a release. `restart_count` grows with each requeue.
-    `requested_gpus` is what it asks for in all; `allocation` what it holds now (empty unless running or
+    `requested_gpus` is what it asks for in all, `requested_gpu_type` the type that it names, if any, which
+    Slurm keeps in every later shape; `allocation` what it holds now (empty unless running or
     completing). `cpus_by_node` and `memory_mb_by_node` are what it holds of each node.
     `unschedulable_reason` says why the daemon may not move it (array master, heterogeneous, not a batch
     job, requeue forbidden), None when it may.
@@ -215,6 +216,7 @@ class SlurmJob:
     time_limit_s: float | None
     exit_code: int | None
     unschedulable_reason: str | None = None
+    requested_gpu_type: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,7 +342,8 @@ class Objective:
     `name` chooses what is averaged: "generalized-mean", "osdi21", "price-rank" or "attained-work"; the last
     three bring their own exponent, and "osdi21" its floor and delay as well. `penalty` is the form of the
     price of a restart: "paper" (the part of its life that a job did not spend restarting) or "amortised"
-    (the part of the next `horizon_s` that it will not).
+    (the part of the next `horizon_s` that it will not). A SPEEDUP of 1 is what `fair_share_gpus` GPUs give;
+    None: ⌈G/J⌉ of G GPUs and J jobs, as "osdi21" always has it.
     """
 
     name: str = "generalized-mean"
@@ -348,6 +351,7 @@ class Objective:
     floor: float = 1e-3
     penalty: str = "paper"
     horizon_s: float = 600.0
+    fair_share_gpus: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,7 +385,8 @@ class Problem:
     `gpu_speeds` gives GPU types' single-GPU throughput relative to each other, for jobs that have no model of
     a type; a type that is not named there counts by the jobs that were measured on both, else as equal.
     `uneven` lets a new allocation have different numbers of GPUs on its nodes; None leaves it to the
-    objective: only "osdi21" does.
+    objective: only "osdi21" does. A job that has been without GPUs for `max_wait_s` or longer is served
+    before all others that wait; None: no bound.
     """
 
     nodes: tuple[NodeCapacity, ...]
@@ -392,6 +397,7 @@ class Problem:
     moving: MovingRules = MovingRules()
     gpu_speeds: tuple[tuple[str, float], ...] = ()
     uneven: bool | None = None
+    max_wait_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

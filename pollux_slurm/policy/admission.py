@@ -19,6 +19,7 @@ MAX_COUNT = 10**6
 MAX_MEMORY_MB = 10**12
 MAX_TIME_S = 1e12
 MAX_EXPONENT = 20.0
+MAX_FAIR_SHARE = 1024
 PENALTIES = ("paper", "amortised")
 
 
@@ -81,6 +82,8 @@ def _fault(job: ProblemJob, nodes: set[str]) -> str | None:
         return "CPUs and memory per GPU must be whole numbers of at least 0"
     if not _is_time(job.age_s) or not _is_time(job.restart_delay_s) or not _is_count(job.num_restarts):
         return "age_s, restart_delay_s and num_restarts must be finite and at least 0"
+    if not _is_time(job.waiting_s):
+        return f"waiting_s must be finite and at least 0, not {shown(job.waiting_s)}"
     if not _is_number(job.weight) or not 1e-6 <= job.weight <= 1e6:
         return f"weight must be a number from 1e-6 to 1e6, not {shown(job.weight)}"
     for name in ("progress", "epochs_done", "epochs_declared"):
@@ -115,6 +118,8 @@ def _check_rules(problem: Problem) -> None:
         raise InvalidProblemError("max_reallocations must be a whole number of at least 0")
     if not _is_time(moving.min_age_s) or not _is_time(moving.min_remaining_s):
         raise InvalidProblemError("min_age_s and min_remaining_s must be finite and at least 0")
+    if problem.max_wait_s is not None and not _is_time(problem.max_wait_s):
+        raise InvalidProblemError(f"max_wait_s must be finite and at least 0, not {problem.max_wait_s!r}")
     doubled = _doubled(kind for kind, _ in problem.gpu_speeds)
     if doubled:
         raise InvalidProblemError(f"gpu_speeds names GPU type {doubled[0]} twice")
@@ -146,6 +151,11 @@ def _check_objective(objective: Objective) -> None:
         raise InvalidProblemError(f"there is no penalty {objective.penalty!r}; there are {known}")
     if not _is_time(objective.horizon_s) or not objective.horizon_s > 0:
         raise InvalidProblemError(f"the horizon must be above 0 s, not {objective.horizon_s!r}")
+    share = objective.fair_share_gpus
+    if share is not None and not (_is_count(share, MAX_FAIR_SHARE) and share >= 1):
+        raise InvalidProblemError(
+            f"fair_share_gpus must be a whole number from 1 to {MAX_FAIR_SHARE}, not {shown(share)}"
+        )
     if not math.isfinite(exponent) or abs(exponent) > MAX_EXPONENT:
         raise InvalidProblemError(
             f"the objective's exponent must be within ±{MAX_EXPONENT:g}, not {exponent!r}"

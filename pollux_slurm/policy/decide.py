@@ -17,6 +17,7 @@ from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Cluster
 from pollux_slurm.policy.scores import OBJECTIVES
 from pollux_slurm.policy.search import Solution, solve
+from pollux_slurm.policy.starvation import held_back
 from pollux_slurm.policy.tables import build_tables
 
 Solver = Callable[..., Solution]
@@ -53,7 +54,7 @@ def decide(
     began = clock()
     check_problem(problem)
     reasons = find_exclusions(problem)
-    jobs = [job for job in problem.jobs if job.job_id not in reasons]
+    jobs = held_back(problem, [job for job in problem.jobs if job.job_id not in reasons])
     cache = TableCache() if tables is None else tables
     menu = build_menu(problem, jobs, cache)
     nowhere = {
@@ -134,6 +135,7 @@ def build_menu(problem: Problem, jobs: list[ProblemJob], cache: TableCache | Non
         gpu_speeds=problem.gpu_speeds,
         cache=cache,
         osdi21=name == "osdi21",
+        fair_share_gpus=problem.objective.fair_share_gpus,
         uneven=name == "osdi21" if problem.uneven is None else problem.uneven,
     )
     return Menu(problem, jobs, tables, OBJECTIVES[name](problem, jobs, tables))

@@ -99,7 +99,8 @@ class Facts:
         return (found.pop() or None) if len(found) == 1 else None
 
     def declared_gain(self, job: int) -> float | None:
-        gain = getattr(self._scores, "declared_gain", None)
+        """Return the factor by which a job's declaration has changed its weight, None where it counts not."""
+        gain = self._scores.declared_gain
         return None if gain is None or gain[job] != gain[job] else float(gain[job])
 
     def room(self, job: int, kind: int) -> int:

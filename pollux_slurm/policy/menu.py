@@ -121,6 +121,7 @@ class Menu:
             scores,
             **{name: getattr(scores, name)[rows] for name in ("weight", "speedup", "held", "penalty")},
             units=None if scores.units is None else scores.units[rows],
+            declared_gain=None if scores.declared_gain is None else scores.declared_gain[rows],
         )
         return Menu(problem, [self.jobs[row] for row in rows.tolist()], tables, scores, left_out)
 

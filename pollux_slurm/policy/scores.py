@@ -18,6 +18,7 @@ from pollux_slurm.policy.objective import mean, mean_of_sum, paper_penalty, rest
 from pollux_slurm.policy.tables import Tables
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 
 OSDI21_DELAY_S = 30.0
 OSDI21_FLOOR = 1e-3
@@ -30,7 +31,8 @@ class Scores:
     A job whose allocation changes counts x = `scale`·f·SPEEDUP + `floor`, one that stays the same without f,
     one with nothing x = `floor`. `speedup` (J, C) and `held` (J,) are SPEEDUP as the objective sees
     it, `penalty` (J,) or (J, C) is f, `weight` (J,) enters the mean. `serves_all` says that jobs which wait
-    come before all else.
+    come before all else. `declared_gain` (J,) is the factor by which what a job declares has changed its
+    weight, NaN where it declares nothing that counts.
     """
 
     exponent: float
@@ -42,6 +44,7 @@ class Scores:
     penalty: FloatArray
     serves_all: bool
     units: FloatArray | None = None
+    declared_gain: FloatArray | None = None
 
     def unit(self, job: int) -> float:
         """Return SPEEDUP as the objective sees it over SPEEDUP as the tables have it."""
@@ -128,21 +131,34 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     """
     num_jobs = len(jobs)
     total = max(sum(node.num_gpus for node in problem.nodes), 1)
-    remaining = np.array([_remaining_s(job, tables, row) for row, job in enumerate(jobs)], dtype=np.float64)
+    claims = [remaining_s(job, tables.alone(row)) for row, job in enumerate(jobs)]
+    unclaimed = np.array(
+        [max(_attained_s(job, tables, row), 1.0) for row, job in enumerate(jobs)], dtype=np.float64
+    )
+    remaining = np.array(
+        [
+            other if claim is None else max(claim, 1.0)
+            for claim, other in zip(claims, unclaimed.tolist(), strict=True)
+        ]
+    )
     single = np.array([tables.alone(row) for row in range(num_jobs)], dtype=np.float64)
     # Speedup over one GPU; where one allows no batch, over the fair share.
     unit = np.divide(single, tables.base, out=np.ones(num_jobs), where=(tables.base > 0) & (single > 0))
     over_one = tables.speedup / unit[:, None]
     rank = np.empty(num_jobs)
     rank[np.lexsort((np.arange(num_jobs), -remaining))] = np.arange(1, num_jobs + 1)
-    price = 2.0 * rank / total
-    worst = np.where(
-        over_one > 0, (1 + price[:, None] * tables.num_gpus) / np.maximum(over_one, 1e-12), np.inf
-    )
-    least = worst.min(axis=1, initial=np.inf)
-    weight = remaining**-0.1 * np.where(np.isfinite(least), least, 1.0)
+    weight = _ranked_weight(remaining, rank, over_one, tables.num_gpus, total)
     middle = float(np.median(weight)) if num_jobs else 1.0
-    weight = np.clip(weight, middle / MAX_DECLARED_WEIGHT, middle * MAX_DECLARED_WEIGHT) * _weights(jobs)
+    low, high = middle / MAX_DECLARED_WEIGHT, middle * MAX_DECLARED_WEIGHT
+    # What a job would weigh if it alone declared nothing.
+    longer = np.sort(remaining)
+    above = num_jobs - np.searchsorted(longer, unclaimed, side="right") - (remaining > unclaimed)
+    silent = _ranked_weight(
+        unclaimed, np.asarray(above + 1.0, dtype=np.float64), over_one, tables.num_gpus, total
+    )
+    gain = np.clip(weight, low, high) / np.clip(silent, low, high)
+    gain = np.where([claim is not None for claim in claims], gain, np.nan)
+    weight = np.clip(weight, low, high) * _weights(jobs)
     delay = np.array([job.restart_delay_s if job.current else 0.0 for job in jobs])[:, None]
     after = remaining[:, None] / np.maximum(over_one, 1e-12)
     horizon = np.minimum(300.0, after + delay)
@@ -158,7 +174,18 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
         penalty=penalty,
         serves_all=True,
         units=1.0 / unit,
+        declared_gain=gain,
     )
+
+
+def _ranked_weight(
+    remaining: FloatArray, rank: FloatArray, over_one: FloatArray, num_gpus: IntArray, total: int
+) -> FloatArray:
+    """Return T^−0.1·min_K (1 + λ·K)/s(K) for jobs of remaining time T and rank i, λ = 2i/G."""
+    price = 2.0 * rank / total
+    worst = np.where(over_one > 0, (1 + price[:, None] * num_gpus) / np.maximum(over_one, 1e-12), np.inf)
+    least = worst.min(axis=1, initial=np.inf)
+    return np.asarray(remaining**-0.1 * np.where(np.isfinite(least), least, 1.0))
 
 
 OBJECTIVES: Mapping[str, Rating] = MappingProxyType(
@@ -172,19 +199,14 @@ OBJECTIVES: Mapping[str, Rating] = MappingProxyType(
 
 
 def remaining_s(job: ProblemJob, alone: float) -> float | None:
-    """Return a job's remaining time on one GPU by its declaration, None where it declares nothing usable."""
+    """Return a job's remaining time on one GPU by its declaration, None where it declares nothing usable.
+
+    A job that has done all that it declared, and goes on, has declared nothing.
+    """
     done, declared, progress = job.epochs_done, job.epochs_declared, job.progress
-    if done is None or declared is None or progress is None or not done > 0 or alone <= 0:
+    if done is None or declared is None or progress is None or not 0 < done < declared or alone <= 0:
         return None
-    return progress / alone * max(declared - done, 0.0) / done
-
-
-def _remaining_s(job: ProblemJob, tables: Tables, row: int) -> float:
-    alone = tables.alone(row)
-    found = remaining_s(job, alone)
-    if found is None:
-        found = _attained_s(job, tables, row)
-    return max(found, 1.0)
+    return progress / alone * (declared - done) / done
 
 
 def _attained_s(job: ProblemJob, tables: Tables, row: int) -> float:

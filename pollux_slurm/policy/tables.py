@@ -111,14 +111,15 @@ def build_tables(
     cache: TableCache | None = None,
     osdi21: bool = False,
     uneven: bool = False,
+    fair_share_gpus: int | None = None,
 ) -> Tables:
     """Return the speedups of all jobs: SPEEDUP_j = goodput over goodput at the fair share.
 
-    The fair share is ⌈G/J⌉ GPUs, no more than max_gpus: on one node as far as nodes are large enough, else on
-    whole nodes. Where fewer GPUs are faster, the best at or below it counts; where no batch is allowed there,
-    the smallest configuration that allows one counts, in proportion to its GPUs. Of several GPU types, the
-    mean by their number of GPUs counts. Without a throughput model, speedup is the number of GPUs over the
-    fair share.
+    The fair share is ⌈G/J⌉ GPUs, or `fair_share_gpus`, no more than max_gpus: on one node as far as nodes are
+    large enough, else on whole nodes. Where fewer GPUs are faster, the best at or below it counts; where no
+    batch is allowed there, the smallest configuration that allows one counts, in proportion to its GPUs. Of
+    several GPU types, the mean by their number of GPUs counts. Without a throughput model, speedup is the
+    number of GPUs over the fair share.
 
     With `osdi21`, as in the artifact: the fair share is ⌈G/J⌉ GPUs on one node whatever its size, and 50
     batch sizes are tried. With `uneven`, a job's GPUs may be spread over nodes in any way.
@@ -146,6 +147,8 @@ def build_tables(
 
     total = sum(map(sum, sizes))
     fair = max(-(-total // max(len(jobs), 1)), 1)
+    if fair_share_gpus is not None and not osdi21:
+        fair = fair_share_gpus
     bounded = [fair if job.max_gpus is None or osdi21 else min(fair, job.max_gpus) for job in jobs]
     shares = np.array(bounded, dtype=np.int64)
 

@@ -110,6 +110,7 @@ def parse_job(content: Mapping[str, Any]) -> JobEntry:
         time_limit_s=_time_limit_s(fields),
         exit_code=_exit_code(fields) if state.is_over else None,
         unschedulable_reason=_unschedulable_reason(fields, request, array_id=array_id, task_id=task_id),
+        requested_gpu_type=request.gpu_type,
     )
     return JobEntry(
         job=job,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pollux_slurm.model import GpuLimit, Objective, Problem
 from pollux_slurm.policy import decide
+from pollux_slurm.policy.scores import MAX_DECLARED_WEIGHT
 from tests.policy.builders import job, linear_model, nodes, problem, sizes
 from tests.policy.problems import random_model, random_problem
 
@@ -88,3 +89,24 @@ def test_that_who_declares_to_be_nearly_done_gains_but_not_everything() -> None:
     honest, lying = (sizes(decide(declared(epochs))) for epochs in (10.0, 1.000001))
     assert lying["a"] >= honest["a"]
     assert all(gpus >= 1 for gpus in lying.values())
+
+
+def test_that_who_gained_by_declaring_is_told_and_by_how_much() -> None:
+    honest, lying, silent = (
+        decide(declared(epochs)).jobs[0].declared_gain for epochs in (10.0, 1.000001, 0.0)
+    )
+    assert honest is not None
+    assert lying is not None
+    # All eight say the same; the one that claims to be nearly done weighs more than if it had said nothing.
+    assert honest < 1.0 < lying <= MAX_DECLARED_WEIGHT**2
+    assert silent is None
+
+
+def test_that_a_job_that_goes_on_after_what_it_declared_has_declared_nothing() -> None:
+    passed = declared(1.0)  # one epoch done of one
+    nothing = dataclasses.replace(passed.jobs[0], epochs_declared=None)
+    silent = dataclasses.replace(passed, jobs=(nothing, *passed.jobs[1:]))
+    found, expected = decide(passed), decide(silent)
+    assert sizes(found) == sizes(expected)
+    assert found.fitness == expected.fitness
+    assert found.jobs[0].declared_gain is None
