@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.menu import Menu
-from pollux_slurm.policy.options import Option
 from pollux_slurm.policy.placement import Cluster
 
 FloatArray = npt.NDArray[np.float64]
@@ -31,9 +30,10 @@ BoolArray = npt.NDArray[np.bool_]
 
 _CROSSINGS = 80
 _ROUNDING = 1e-14
-# Temperatures of the smoothed dual, as parts of the highest price, and Newton steps at each.
-_HEATS = (1.0, 0.3, 0.1, 0.03)
-_NEWTON_STEPS = 14
+# Temperatures of the smoothed dual, as parts of the highest price, and Newton steps at each. GPU types that
+# replace each other make demand jump, and need a warmer start.
+_HEATS, _HEATS_OF_ONE_TYPE = (1.0, 0.3, 0.1, 0.03), (0.1, 0.03)
+_NEWTON_STEPS, _NEWTON_STEPS_OF_ONE_TYPE = 14, 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,6 +60,7 @@ class Market:
         tables, count = menu.tables, menu.num_jobs
         self._value = menu.value if usable is None else np.where(usable, menu.value, -np.inf)
         self._stay_value = menu.stay_value
+        self.num_kinds = len(tables.kinds)
         self._gpus = tables.num_gpus.astype(np.float64)
         self._use, use_of_all, shared = _uses(menu, cluster)
         self._stay_use = use_of_all[:count]
@@ -161,33 +162,20 @@ class Market:
         with np.errstate(over="ignore"):
             return total, slope, (moment - mean.T @ mean) / temperature
 
-    def regrets(self, prices: FloatArray) -> FloatArray:
-        """Return the most of value − λ·use for each job."""
-        stay, best, _ = self._offers(prices)
-        return np.maximum(stay, best)
-
-    def reduced(self, prices: FloatArray, job: int) -> FloatArray:
-        """Return value − λ·use of every column of a job, staying last."""
-        new = self._value[job] - self._use @ prices[: self._num_shared] - self._own(prices, job) * self._gpus
+    def reduced(self, prices: FloatArray) -> FloatArray:
+        """Return value − λ·use of every column for every job, (J, C + 1): what it has comes last."""
+        shared, groups = self._num_shared, self._members.shape[1]
+        found = np.empty((len(self._rows), len(self._gpus) + 1))
+        new, stay = found[:, :-1], found[:, -1]
+        np.subtract(self._value, self._use @ prices[:shared], out=new)
+        np.subtract(self._stay_value, self._stay_use @ prices[:shared], out=stay)
+        if groups:
+            own = self._members @ prices[shared : shared + groups]
+            new -= own[:, None] * self._gpus
+            stay -= own * self._held
         if self._has_moves:
-            new = new - prices[-1] * self._running[job]
-        return np.append(new, self._stay_value[job] - self._stay_price(prices, job))
-
-    def price_of(self, prices: FloatArray, job: int, option: Option) -> float:
-        """Return λ·use of one option of a job."""
-        if option.column < 0:
-            return self._stay_price(prices, job)
-        moving = float(prices[-1]) if self._has_moves and self._running[job] else 0.0
-        shared = float(self._use[option.column] @ prices[: self._num_shared])
-        return shared + self._own(prices, job) * option.num_gpus + moving
-
-    def _stay_price(self, prices: FloatArray, job: int) -> float:
-        shared = float(self._stay_use[job] @ prices[: self._num_shared])
-        return shared + self._own(prices, job) * float(self._held[job])
-
-    def _own(self, prices: FloatArray, job: int) -> float:
-        groups = self._members.shape[1]
-        return float(self._members[job] @ prices[self._num_shared :][:groups]) if groups else 0.0
+            new -= (prices[-1] * self._running)[:, None]
+        return found
 
 
 def _uses(menu: Menu, cluster: Cluster) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -311,13 +299,14 @@ class _Search:
         market = self._market
         prices = self.best.prices.copy()
         unit = max(float(prices.max()), 1e-300)
-        for heat in _HEATS:
+        one = market.num_kinds == 1
+        for heat in _HEATS_OF_ONE_TYPE if one else _HEATS:
             temperature = heat * unit
             total, slope, curve = market.smooth(prices, temperature)
             if not np.isfinite(curve).all():
                 return  # values so far apart that nothing is smooth: the bound stands as it is
             damping = 1e-3
-            for _ in range(_NEWTON_STEPS):
+            for _ in range(_NEWTON_STEPS_OF_ONE_TYPE if one else _NEWTON_STEPS):
                 tried = np.maximum(prices + _newton_step(prices, slope, curve, unit, damping), 0.0)
                 found = market.smooth(tried, temperature)
                 won = total - found[0]

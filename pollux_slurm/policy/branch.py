@@ -1,12 +1,9 @@
 """Branch and bound over placed answers: proves the best one where the problem is small enough.
 
 Jobs are decided one after the other; for each, every option on every set of nodes that differs in what
-matters (room, spanning jobs, who is at home there, who may use it). With λ the price of a GPU, no completion
-of a partial answer exceeds
-
-    value so far + Σ over undecided jobs of max_o (value_o − λ·K_o) + λ·(GPUs still free),
-
-so branches that cannot beat the best answer known are cut.
+matters (room, spanning jobs, who is at home there, who may use it). With all jobs at no regret, and nothing
+unused, an answer would be worth the bound (see `offers`): a branch is cut as soon as the regrets of those
+decided come to more than what the best answer known falls short of that.
 """
 
 from __future__ import annotations
@@ -14,124 +11,136 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from pollux_slurm.policy.local_search import above
-from pollux_slurm.policy.options import JobOptions, Option
-from pollux_slurm.policy.placement import Placed, State, members_of
+from pollux_slurm.policy.offers import Offers
+from pollux_slurm.policy.options import Option
+from pollux_slurm.policy.placement import NodeSet, Placed, State, members_of
 
 # Ways to spread one uneven allocation that are looked at, possible or not.
 _SPLITS = 60
 
 
 class Branch:
-    """One search from `state`, whose movable jobs, or `only` some, are taken out and put in place again.
+    """One search from `state`, of which the jobs of `part` are taken out and put in place again.
 
-    Jobs whose shares are free to choose get some of their possible shares only: nothing is proved then.
+    `slack` is that of the state (`Offers.slack`). Jobs whose shares are free to choose get some of their
+    possible shares only: nothing is proved then.
     """
 
     def __init__(
-        self,
-        state: State,
-        jobs: Sequence[JobOptions],
-        *,
-        price: float,
-        max_steps: int,
-        only: Sequence[int] | None = None,
+        self, state: State, offers: Offers, part: Sequence[int], *, slack: float, max_steps: int
     ) -> None:
-        self._state = state
-        self._jobs = jobs
-        self._price = price
-        self._steps_left = max_steps
-        movable = [index for index, job in enumerate(jobs) if job.movable] if only is None else only
-        # Those with most at stake first: a wrong choice of theirs is cut early.
-        self._order = sorted(movable, key=lambda i: (-_spread(jobs[i].options), i))
-        reduced = [max(o.value - price * o.num_gpus for o in jobs[i].options) for i in self._order]
-        self._rest = [*np.cumsum(reduced[::-1])[::-1].tolist(), 0.0]
-        self._best: dict[int, Placed] = {}
-        self._best_value = 0.0
+        self._state, self._offers, self._steps_left = state, offers, max_steps
+        regret = {job: offers.regret(job, state.at(job).option) for job in part}
+        # The unhappiest first.
+        self._order = sorted(part, key=lambda job: (-regret[job], job))
+        # How much regret an answer better than the present one may have at most.
+        self._allowed = slack + sum(regret.values())
+        self._best: list[Placed] = []
+        self._value = self._best_value = 0.0
 
     def run(self) -> bool:
         """Put the best answer into the state; True if it was proved best within the steps allowed."""
         state = self._state
-        for index in self._order:
-            self._best[index] = state.take(index)
-        self._best_value = sum(placed.option.value for placed in self._best.values())
-        self._descend(0, 0.0)
-        for index in self._order:
-            state.put(index, self._best[index])
+        self._best = [state.take(job) for job in self._order]
+        self._value = self._best_value = sum(placed.option.value for placed in self._best)
+        self._least = above(self._best_value)
+        self._descend(0, 0.0, 0.0)
+        for job, placed in zip(self._order, self._best, strict=True):
+            state.put(job, placed)
         return self._steps_left > 0
 
-    def _descend(self, depth: int, so_far: float) -> None:
-        state = self._state
-        if depth == len(self._order):
-            if so_far > above(self._best_value):
-                found = [state.placed[index] for index in self._order]
-                self._best = {i: p for i, p in zip(self._order, found, strict=True) if p is not None}
-                self._best_value = so_far
+    @property
+    def gain(self) -> float:
+        """What the best answer found is worth more than the one at the start."""
+        return self._best_value - self._value
+
+    def _descend(self, depth: int, so_far: float, regret_so_far: float) -> None:
+        state, order = self._state, self._order
+        if depth == len(order):
+            if so_far > self._least:
+                self._best = [state.at(job) for job in order]
+                self._allowed -= so_far - self._best_value
+                self._best_value, self._least = so_far, above(so_far)
             return
-        index = self._order[depth]
-        for option in self._jobs[index].options:
-            left = state.idle_gpus - option.num_gpus
-            reachable = so_far + option.value + self._rest[depth + 1] + self._price * max(left, 0)
-            if reachable <= above(self._best_value):
-                continue
+        job = order[depth]
+        for regret, option in self._offers.near(job):
+            if regret_so_far + regret >= self._allowed:
+                return
             for placed in self._places(depth, option):
                 if self._steps_left <= 0:
                     return
                 self._steps_left -= 1
-                state.put(index, placed)
-                self._descend(depth + 1, so_far + option.value)
-                state.take(index)
+                state.put(job, placed)
+                self._descend(depth + 1, so_far + option.value, regret_so_far + regret)
+                state.take(job)
 
     def _places(self, depth: int, option: Option) -> Iterator[Placed]:
         """Yield the places of an option that differ in what matters to the jobs still undecided."""
-        state, index = self._state, self._order[depth]
-        if not state.may_have(index, option):
-            return
-        if option.stays:
-            found = state.find(index, option)
+        state, job = self._state, self._order[depth]
+        if option.stays or option.num_gpus == 0 or depth == len(self._order) - 1:
+            found = state.find(job, option)
             if found is not None:
                 yield found
             return
-        alike: dict[tuple[object, ...], list[int]] = {}
-        for node in members_of(state.candidates(index, option)):
-            alike.setdefault(self._signature(depth, node), []).append(node)
+        if not state.may_have(job, option):
+            return
+        nodes = state.candidates(job, option)
+        if nodes.bit_count() < (2 if option.is_uneven else option.num_nodes):
+            return
+        alike = self._alike(depth, nodes)
         if option.num_nodes == 1:
-            for nodes in alike.values():
-                yield Placed(option, ((nodes[0], option.per_node),))
+            for some in alike:
+                yield Placed(option, (((some & -some).bit_length() - 1, option.per_node),))
             return
         if option.is_uneven:
-            yield from self._uneven_places(index, option, list(alike.values()))
+            yield from self._uneven_places(job, option, alike)
             return
-        classes = [min(len(nodes), option.num_nodes) for nodes in alike.values()]
-        for counts in itertools.product(*(range(most + 1) for most in classes)):
-            if sum(counts) != option.num_nodes:
-                continue
-            chosen = [
-                node for count, nodes in zip(counts, alike.values(), strict=True) for node in nodes[:count]
-            ]
-            yield Placed(option, tuple((node, option.per_node) for node in sorted(chosen)))
+        if len(alike) == 1:
+            yield Placed(option, _shares(_first(nodes, option.num_nodes), option.per_node))
+            return
+        counts = [min(some.bit_count(), option.num_nodes) for some in alike]
+        for taken in _ways(counts, option.num_nodes):
+            chosen = [node for count, some in zip(taken, alike, strict=True) for node in _first(some, count)]
+            yield Placed(option, _shares(sorted(chosen), option.per_node))
 
-    def _uneven_places(self, index: int, option: Option, alike: list[list[int]]) -> Iterator[Placed]:
+    def _uneven_places(self, job: int, option: Option, alike: Sequence[NodeSet]) -> Iterator[Placed]:
         """Yield an option on as few nodes as hold it, or one more, each filled in turn."""
-        classes = [range(min(len(nodes), option.num_nodes + 1) + 1) for nodes in alike]
-        for counts in itertools.islice(itertools.product(*classes), _SPLITS):
-            if not option.num_nodes <= sum(counts) <= option.num_nodes + 1:
+        counts = [range(min(some.bit_count(), option.num_nodes + 1) + 1) for some in alike]
+        for taken in itertools.islice(itertools.product(*counts), _SPLITS):
+            if not option.num_nodes <= sum(taken) <= option.num_nodes + 1:
                 continue
-            chosen = [node for count, nodes in zip(counts, alike, strict=True) for node in nodes[:count]]
-            placed = self._state.fit(index, option, chosen)
+            chosen = [node for count, some in zip(taken, alike, strict=True) for node in _first(some, count)]
+            placed = self._state.fit(job, option, chosen)
             if placed is not None and len(placed.gpus) == len(chosen):
                 yield placed
 
-    def _signature(self, depth: int, node: int) -> tuple[object, ...]:
+    def _alike(self, depth: int, nodes: NodeSet) -> list[NodeSet]:
+        """Return the parts of a set of nodes within which it makes no difference which one is taken."""
         state = self._state
-        undecided = self._order[depth + 1 :]
-        at_home = tuple((i, gpus) for i in undecided for home, gpus in state.home(i) if home == node)
-        usable = tuple(state.eligible(i) >> node & 1 for i in undecided)
-        kind = int(state.cluster.kind[node])
-        return (kind, *state.free_on(node), *state.spanning(node), at_home, usable)
+        parts = state.alike(nodes)
+        for job in self._order[depth + 1 :]:
+            for border in (state.eligible(job), *state.home_sets(job)):
+                if border & nodes and nodes & ~border:
+                    parts = [half for part in parts for half in (part & border, part & ~border) if half]
+        return parts
 
 
-def _spread(options: Sequence[Option]) -> float:
-    return options[0].value - options[-1].value
+def _first(nodes: NodeSet, count: int) -> list[int]:
+    return list(itertools.islice(members_of(nodes), count))
+
+
+def _shares(nodes: Sequence[int], gpus: int) -> tuple[tuple[int, int], ...]:
+    return tuple((node, gpus) for node in nodes)
+
+
+def _ways(most: Sequence[int], total: int) -> Iterator[tuple[int, ...]]:
+    """Yield the ways to take `total` from parts of which at most `most` can be taken, the first part first."""
+    if len(most) == 1:
+        if total <= most[0]:
+            yield (total,)
+        return
+    rest = sum(most[1:])
+    for taken in range(min(most[0], total), max(total - rest, 0) - 1, -1):
+        for others in _ways(most[1:], total - taken):
+            yield (taken, *others)

@@ -50,6 +50,7 @@ class Constructor:
         for job in order:
             state.take(job)
         homeless = []
+        reduced = self._market.reduced(self._prices)
         for job in order:
             placed = state.find(job, menu.option(job, int(choice[job])))
             if placed is None:
@@ -57,7 +58,7 @@ class Constructor:
             else:
                 state.put(job, placed)
         for position, job in enumerate(homeless):
-            placed = self.best_fit(job, self._prices)
+            placed = self.best_fit(job, reduced[job])
             if placed is None:
                 # Whole again, for the caller to take up from.
                 for other in homeless[position:]:
@@ -74,44 +75,43 @@ class Constructor:
         for part in _CLEARANCE:
             if self._state.idle_gpus <= 0:
                 return
-            self._offer(self._prices * part)
+            self._offer(self._market.reduced(self._prices * part))
 
     def regretful(self) -> list[int]:
         """Return the jobs that would rather have something else at the prices, the unhappiest first."""
-        state, menu = self._state, self._menu
-        wanted = self._market.regrets(self._prices)
-        now = [self._reduced(job, state.at(job), self._prices) for job in range(menu.num_jobs)]
-        regret = wanted - np.array(now)
-        order = np.flatnonzero((regret > 1e-9 * np.maximum(np.abs(wanted), 1.0)) & ~menu.settled)
-        return list(order[np.argsort(-regret[order], kind="stable")].tolist())
+        return self._gaining(self._market.reduced(self._prices))[0]
 
-    def _offer(self, prices: FloatArray) -> None:
+    def _gaining(self, reduced: FloatArray) -> tuple[list[int], FloatArray]:
+        """Return the jobs of which another option has a higher reduced value, and that of the present one."""
         state, menu = self._state, self._menu
-        wanted = self._market.regrets(prices)
-        value = np.array([state.at(job).option.value for job in range(menu.num_jobs)])
-        reduced = np.array([self._reduced(job, state.at(job), prices) for job in range(menu.num_jobs)])
-        gain = wanted - reduced
-        order = np.flatnonzero((gain > 1e-9 * np.maximum(np.abs(value), 1.0)) & ~menu.settled)
-        for job in order[np.argsort(-gain[order], kind="stable")].tolist():
+        columns = [state.at(job).option.column for job in range(menu.num_jobs)]
+        now = reduced[np.arange(menu.num_jobs), columns]
+        most = reduced.max(axis=1)
+        gain = most - now
+        order = np.flatnonzero((gain > 1e-9 * np.maximum(np.abs(most), 1.0)) & ~menu.settled)
+        return order[np.argsort(-gain[order], kind="stable")].tolist(), now
+
+    def _offer(self, reduced: FloatArray) -> None:
+        state = self._state
+        order, now = self._gaining(reduced)
+        for job in order:
             if state.idle_gpus <= 0:
                 return
             before = state.take(job)
-            found = self.best_fit(job, prices, least=above(before.option.value))
-            if found is not None and self._reduced(job, found, prices) <= above(
-                self._reduced(job, before, prices)
-            ):
+            found = self.best_fit(job, reduced[job], least=above(before.option.value))
+            if found is not None and reduced[job, found.option.column] <= above(float(now[job])):
                 found = None
             state.put(job, found or before)
 
-    def best_fit(self, job: int, prices: FloatArray, *, least: float = -np.inf) -> Placed | None:
-        """Return the option of a taken-out job that fits and has most value less price, None if none does.
+    def best_fit(self, job: int, reduced: FloatArray, *, least: float = -np.inf) -> Placed | None:
+        """Return the option of a taken-out job that fits and has most reduced value, None if none does.
 
-        Only options worth more than `least` count.
+        `reduced` (C + 1,) is the job's row of `Market.reduced`. Only options worth more than `least` count.
         """
         menu = self._menu
         value = np.append(menu.value[job], menu.stay_value[job])
         fits = np.append(self._may_fit(job), True)
-        reduced = np.where((value > least) & fits, self._market.reduced(prices, job), -np.inf)
+        reduced = np.where((value > least) & fits, reduced, -np.inf)
         for column in np.argsort(-reduced, kind="stable").tolist():
             if reduced[column] == -np.inf:
                 return None
@@ -138,7 +138,3 @@ class Constructor:
                 enough = np.where(self._uneven, (tables.num_gpus <= room) & (several[1] >= 2), enough)
             found |= mine & enough
         return found
-
-    def _reduced(self, job: int, placed: Placed, prices: FloatArray) -> float:
-        option = placed.option
-        return option.value - self._market.price_of(prices, job, option)

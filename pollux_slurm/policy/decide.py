@@ -32,6 +32,7 @@ def decide(
     *,
     solver: str = "exact",
     tables: TableCache | None = None,
+    effort: float = 1.0,
     time_limit_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Decision:
@@ -43,7 +44,8 @@ def decide(
     and jobs that are left out keep exactly what they have. But for objective "osdi21", as many waiting jobs
     as possible get their minimum before any gets more.
 
-    The same problem gives the same answer: work is bounded by counting. `time_limit_s` is a watchdog: when it
+    The same problem and effort give the same answer: work is bounded by counting, and the bounds grow with
+    `effort`, which is 1 for a daemon that has seconds, 0.1 to replay thousands of rounds. `time_limit_s` is a watchdog: when it
     strikes, the best answer so far is returned, with `timed_out` set. `tables` keeps goodput tables from one
     call to the next.
 
@@ -76,7 +78,7 @@ def decide(
     def stop() -> bool:
         return time_limit_s is not None and clock() - began > time_limit_s
 
-    solution = SOLVERS[solver](cluster, menu, seed=problem.seed, stop=stop)
+    solution = SOLVERS[solver](cluster, menu, seed=problem.seed, effort=effort, stop=stop)
     solve_time = clock()
 
     state, scores = solution.state, menu.scores

@@ -35,6 +35,7 @@ def solve_genetically(
     menu: Menu,
     *,
     seed: int = 0,
+    effort: float = 1.0,
     stop: Callable[[], bool] = lambda: False,
     population: int = POPULATION,
     generations: int = GENERATIONS,
@@ -52,7 +53,7 @@ def solve_genetically(
     members[2:] = breed.repair(members[2:])
     worth = breed.worth(members)
     timed_out = False
-    for _ in range(generations):
+    for _ in range(round(effort * generations)):
         if stop():
             timed_out = True
             break

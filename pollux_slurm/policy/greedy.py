@@ -24,14 +24,20 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def solve_greedily(
-    cluster: Cluster, menu: Menu, *, seed: int = 0, stop: Callable[[], bool] = lambda: False
+    cluster: Cluster,
+    menu: Menu,
+    *,
+    seed: int = 0,
+    effort: float = 1.0,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Solution:
-    """Return what greedy growth from what the jobs hold reaches. `seed` is not used."""
-    del seed
+    """Return what greedy growth from what the jobs hold reaches. `seed` and `effort` are not used."""
+    del seed, effort
     dual = solve_dual(menu, cluster)
     state = State(cluster, menu)
-    constructor = Constructor(state, menu, Market(menu, cluster), dual.prices)
-    free = np.zeros(len(dual.prices))
+    market = Market(menu, cluster)
+    constructor = Constructor(state, menu, market, dual.prices)
+    free = market.reduced(np.zeros(len(dual.prices)))
     timed_out = False
     for job in np.flatnonzero(menu.waits & ~menu.settled).tolist():
         if state.idle_gpus <= 0:
@@ -41,7 +47,7 @@ def solve_greedily(
         least = int(gpus.argmin()) if gpus.size else -1
         found = None
         if least >= 0 and gpus[least] < 10**9:
-            found = state.find(job, menu.option(job, least)) or constructor.best_fit(job, free)
+            found = state.find(job, menu.option(job, least)) or constructor.best_fit(job, free[job])
         state.put(job, found or before)
     waiting = [job for job in np.flatnonzero(menu.waits & ~menu.settled).tolist() if _gpus(state, job) == 0]
     if waiting and not stop():
@@ -76,7 +82,7 @@ def _gpus(state: State, job: int) -> int:
 
 
 def _better(constructor: Constructor, before: Placed, job: int, free: FloatArray) -> Placed | None:
-    return constructor.best_fit(job, free, least=before.option.value)
+    return constructor.best_fit(job, free[job], least=before.option.value)
 
 
 def _step(state: State, menu: Menu, job: int) -> tuple[float, int]:

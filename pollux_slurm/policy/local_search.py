@@ -6,11 +6,10 @@ Two steps are tried for each job:
 - *make room*: give it an option that does not fit, moving or shrinking jobs that stand in its way, each of
   which then takes the best option that still fits.
 
-With λ the price of a GPU, an option's reduced value is value − λ·K. A step changes the sum by the change of
-reduced values plus λ for each further GPU in use; so only options whose reduced value lies less than
-λ·(idle GPUs) below the present one's can be part of an improvement that a single job leads, and only those
-are tried. Work is bounded by counting steps, never by time: the same problem gives the same answer on any
-machine.
+A step changes the sum by what the regrets shrink, and what less is left unused (see `offers`); so only
+options whose regret is less than the present one and the price of all that is unused together can be part of
+an improvement that a single job leads, and only those are tried. Work is bounded by counting steps, never by
+time: the same problem gives the same answer on any machine.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from pollux_slurm.policy.options import JobOptions, Option
+from pollux_slurm.policy.offers import Offers
+from pollux_slurm.policy.options import Option
 from pollux_slurm.policy.placement import Placed, State, members_of
 
 _EPSILON = 1e-10
@@ -32,65 +32,58 @@ class LocalSearch:
     """One climb of one state. `steps_left` counts down the displacements that may still be tried."""
 
     def __init__(
-        self,
-        state: State,
-        jobs: Sequence[JobOptions],
-        *,
-        price: float,
-        max_steps: int,
-        stop: Callable[[], bool] = lambda: False,
+        self, state: State, offers: Offers, *, max_steps: int, stop: Callable[[], bool] = lambda: False
     ) -> None:
         self.state = state
-        self._jobs = jobs
-        self._price = price
+        self._offers = offers
         self.steps_left = max_steps
         self._wishes_tried, self._nodes_tried = _NARROW
         self._stop = stop
         self.stopped = False
 
-    def climb(self) -> None:
+    def climb(self, *, widely: bool = True) -> None:
         """Improve the state until nothing helps or the steps are used up."""
-        movable = [index for index, job in enumerate(self._jobs) if job.movable]
-        for width in (_NARROW, _WIDE):
+        for width in (_NARROW, _WIDE) if widely else (_NARROW,):
             self._wishes_tried, self._nodes_tried = width
             improved = True
             while improved and self.steps_left > 0:
                 improved = False
-                for index in sorted(movable, key=lambda job: (value(self.state, [job]), job)):
+                slack = self._offers.slack(self.state)
+                for job in self._offers.regretful(self.state):
                     if self._stop():
                         self.stopped = True
                         return
-                    if self._better_place(index) or self._make_room(index):
+                    if self._better_place(job) or self._make_room(job, slack):
                         improved = True
+                        slack = self._offers.slack(self.state)
 
-    def _better_place(self, index: int) -> bool:
-        before = self.state.take(index)
-        found = best_place(self.state, self._jobs[index].options, index, least=above(before.option.value))
-        self.state.put(index, found or before)
+    def _better_place(self, job: int) -> bool:
+        before = self.state.take(job)
+        found = best_place(self.state, self._offers.by_value(job), job, least=above(before.option.value))
+        self.state.put(job, found or before)
         return found is not None
 
-    def _make_room(self, index: int) -> bool:
-        for option in self._wishes(index):
-            for nodes in self._targets(index, option):
+    def _make_room(self, job: int, slack: float) -> bool:
+        for option in self._wishes(job, slack):
+            for nodes in self._targets(job, option):
                 if self.steps_left <= 0:
                     return False
                 self.steps_left -= 1
-                if self._displace(index, option, nodes):
+                if self._displace(job, option, nodes):
                     return True
         return False
 
-    def _wishes(self, index: int) -> list[Option]:
+    def _wishes(self, job: int, slack: float) -> list[Option]:
         """Return the options worth leading a displacement for, the most promising first."""
-        present = self.state.at(index).option
-        slack = self._price * max(self.state.idle_gpus, 0)
-        least = present.value - self._price * present.num_gpus - slack
-        found = [
-            (option.value - self._price * option.num_gpus, option)
-            for option in self._jobs[index].options
-            if option.value > above(present.value)
-        ]
-        found = sorted((pair for pair in found if pair[0] >= least), key=lambda pair: -pair[0])
-        return [option for _, option in found[: self._wishes_tried]]
+        present = self.state.at(job).option
+        least, most = above(present.value), self._offers.regret(job, present) + slack
+        found = []
+        for regret, option in self._offers.near(job):
+            if regret >= most or len(found) == self._wishes_tried:
+                break
+            if option.value > least:
+                found.append(option)
+        return found
 
     def _targets(self, index: int, option: Option) -> list[tuple[int, ...]]:
         """Return sets of nodes on which `option` is worth trying: those where the least is in the way."""
@@ -120,7 +113,7 @@ class LocalSearch:
             return self._keep_or_undo(index, found, {index: own})
         in_the_way = {other for node in nodes for other in state.members[node]}
         in_the_way.update(state.rivals(index, option))
-        victims = [other for other in in_the_way if self._jobs[other].movable]
+        victims = [other for other in in_the_way if self._offers.is_movable(other)]
         victims.sort(key=lambda other: (self._cost(other), other))
         taken = {index: own}
         for position, other in enumerate(victims):
@@ -141,6 +134,8 @@ class LocalSearch:
     ) -> bool:
         state = self.state
         for other in victims:
+            if self.steps_left <= 0:
+                return False
             taken = {job: state.take(job) for job in (index, other)}
             found = state.fit(index, option, nodes)
             if found is None:
@@ -171,21 +166,23 @@ class LocalSearch:
 
     def _settle(self, order: Sequence[int], least: float) -> bool:
         """Give each of these jobs the best option that fits; False as soon as they cannot exceed `least`."""
-        reachable = sum(self._jobs[other].options[0].value for other in order)
+        reachable = sum(self._best_value(other) for other in order)
         for other in order:
-            options = self._jobs[other].options
+            options = self._offers.by_value(other)
             # What this job must be worth at least, should all after it get their best.
-            found = best_place(self.state, options, other, least=least - (reachable - options[0].value))
+            found = best_place(self.state, options, other, least=least - (reachable - self._best_value(other)))
             if found is None:
                 return False
-            reachable += found.option.value - options[0].value
+            reachable += found.option.value - self._best_value(other)
             self.state.put(other, found)
         return reachable > least
 
     def _cost(self, other: int) -> float:
-        """Return a guess of what displacing a job costs: its value less that of its least option, if any."""
-        smaller = [option.value for option in self._jobs[other].options if option.num_gpus > 0]
-        return self.state.at(other).option.value - smaller[-1]
+        """Return a guess of what displacing a job costs: its value less that of its least option."""
+        return self.state.at(other).option.value - self._offers.by_value(other)[-1].value
+
+    def _best_value(self, job: int) -> float:
+        return self._offers.by_value(job)[0].value
 
 
 def above(value: float) -> float:

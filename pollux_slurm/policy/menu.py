@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pollux_slurm.model import Allocation, Problem, ProblemJob
 from pollux_slurm.policy.objective import worth
-from pollux_slurm.policy.options import JobOptions, Option
+from pollux_slurm.policy.options import Option
 from pollux_slurm.policy.scores import Scores, remaining_s
 from pollux_slurm.policy.tables import Tables, exploration_cap
 
@@ -53,7 +53,6 @@ class Menu:
         )
         self._offer()
         self._resources(problem)
-        self._lists: dict[int, JobOptions] = {}
 
     def _offer(self) -> None:
         scores, tables, jobs = self.scores, self.tables, self.jobs
@@ -186,40 +185,6 @@ class Menu:
             even = (tables.per_node == share) & (tables.num_nodes == given.num_nodes)
             found &= even | (tables.per_node == 0)
         return [int(column) for column in np.flatnonzero(found)]
-
-    def options(self, job: int) -> JobOptions:
-        """Return all options of a job that no other one beats in every respect, best first."""
-        if job not in self._lists:
-            columns = self._undominated(job) if job < self.num_jobs else []
-            choices = [self.option(job, -1), *(self.option(job, column) for column in columns)]
-            choices.sort(key=lambda o: (-o.value, not o.stays, o.num_gpus, o.num_nodes, o.kind))
-            self._lists[job] = JobOptions(
-                job=self.everyone[job],
-                row=job if job < self.num_jobs else -1,
-                options=tuple(choices),
-                movable=job < self.num_jobs and not self.settled[job],
-            )
-        return self._lists[job]
-
-    def all_options(self) -> list[JobOptions]:
-        return [self.options(job) for job in range(len(self.everyone))]
-
-    def _undominated(self, job: int) -> list[int]:
-        """Return the columns that beat every other one which fits wherever they do (N' ≤ N and k' ≤ k)."""
-        tables, value = self.tables, self.value[job]
-        columns = np.flatnonzero(self.offered[job])
-        nodes, share = tables.num_nodes[columns], tables.per_node[columns]
-        order = columns[np.lexsort((tables.num_gpus[columns], share, nodes, tables.kind[columns]))]
-        best: dict[tuple[int, bool], dict[int, float]] = {}
-        kept = []
-        for column in order.tolist():
-            uneven = tables.per_node[column] == 0
-            size = int(tables.num_gpus[column] if uneven else tables.per_node[column])
-            rivals = best.setdefault((int(tables.kind[column]), bool(uneven)), {})
-            if value[column] > max((found for k, found in rivals.items() if k <= size), default=-np.inf):
-                kept.append(column)
-                rivals[size] = float(value[column])
-        return kept
 
 
 def _is_left_alone(problem: Problem, job: ProblemJob, tables: Tables, row: int) -> bool:

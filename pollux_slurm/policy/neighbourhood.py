@@ -8,58 +8,57 @@ drawn from a seeded generator, and work is bounded by counting.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from pollux_slurm.policy.branch import Branch
-from pollux_slurm.policy.construct import Constructor
-from pollux_slurm.policy.local_search import value
-from pollux_slurm.policy.options import JobOptions
+from pollux_slurm.policy.offers import Offers
 from pollux_slurm.policy.placement import State
 
 # Jobs decided together, at most, and nodes of each tree.
 _TOGETHER = 4
 _TREE_STEPS = 100
+# A part whose regrets and slack come to less than this part of the slack and all regrets is not worth a look.
+_LITTLE = 1e-9
 
 
 def improve_parts(
     state: State,
-    jobs: Sequence[JobOptions],
-    constructor: Constructor,
+    offers: Offers,
     *,
-    price: float,
     max_parts: int,
     rng: random.Random,
     stop: Callable[[], bool],
 ) -> bool:
     """Improve parts of the state until `max_parts` were tried; True if it was stopped before."""
     leaders: list[int] = []
+    slack = offers.slack(state)
     for _ in range(max_parts):
         if stop():
             return True
         if not leaders:
-            leaders = constructor.regretful()[::-1]
+            leaders = offers.regretful(state)[::-1]
             if not leaders:
                 return False
         leader = leaders.pop()
-        part = _part(state, jobs, leader, rng)
-        before = value(state, part)
-        Branch(state, jobs, price=price, max_steps=_TREE_STEPS, only=part).run()
-        if value(state, part) > before:
+        part = _part(state, offers, leader, rng)
+        branch = Branch(state, offers, part, slack=slack, max_steps=_TREE_STEPS)
+        branch.run()
+        if branch.gain > 0:
             leaders = []
+            slack = offers.slack(state)
     return False
 
 
-def _part(state: State, jobs: Sequence[JobOptions], leader: int, rng: random.Random) -> list[int]:
+def _part(state: State, offers: Offers, leader: int, rng: random.Random) -> list[int]:
     """Return a job and some of those that share its nodes, or whose nodes those share."""
     part = [leader]
     while len(part) < _TOGETHER:
         job = rng.choice(part)
-        placed = state.placed[job]
-        nodes = {node for node, _ in (*(placed.gpus if placed else ()), *state.home(job))}
+        nodes = {node for node, _ in (*state.at(job).gpus, *state.home(job))}
         if rng.random() < 0.3 or not nodes:
             nodes = {rng.randrange(len(state.members))}
         near = {other for node in nodes for other in (*state.members[node], *state.at_home(node))}
-        choice = sorted(other for other in near if jobs[other].movable and other not in part)
+        choice = sorted(other for other in near if other not in part and offers.is_movable(other))
         if choice:
             part.append(rng.choice(choice))
         elif rng.random() < 0.2:

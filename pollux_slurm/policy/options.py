@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pollux_slurm.model import Configuration, ProblemJob
+from pollux_slurm.model import Configuration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +36,3 @@ class Option:
     def is_uneven(self) -> bool:
         """Whether the nodes' shares are free to choose."""
         return self.per_node == 0 and self.num_gpus > 0 and not self.stays
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobOptions:
-    """All options of one job, best first, those that another beats in every respect left out.
-
-    `row` is the job's row in the tables, −1 for one that takes part in the placement only.
-    """
-
-    job: ProblemJob
-    row: int
-    options: tuple[Option, ...]
-    movable: bool

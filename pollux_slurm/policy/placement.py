@@ -76,7 +76,7 @@ class Cluster:
         self.at_least = [
             node_set(np.flatnonzero(self.capacity[:, 0] >= k).tolist()) for k in range(self.widest + 2)
         ]
-        num_kinds = int(self.kind.max(initial=0)) + 1
+        num_kinds = max(max(kind_of_node.values(), default=0), int(self.kind.max(initial=0))) + 1
         self.of_kind = [node_set(np.flatnonzero(self.kind == kind).tolist()) for kind in range(num_kinds)]
         # Whether CPUs or memory can run out before GPUs do, for the most demanding job.
         cpus = max((job.cpus_per_gpu for job in jobs), default=0)
@@ -125,6 +125,7 @@ class State:
         for job in jobs:
             if job.partition_nodes not in known:
                 known[job.partition_nodes] = cluster.eligible(job)
+        self._home_sets: dict[int, list[NodeSet]] = {}
         self._eligible = [known[job.partition_nodes] for job in jobs]
         # How many jobs over several nodes stand on each node, and on which nodes any do: those that stay
         # as they are, and others.
@@ -136,6 +137,7 @@ class State:
         self._left = menu.group_budget.tolist()
         self._is_running = [bool(job.current) for job in jobs]
         self._moves_left = len(jobs) + 1 if menu.max_moves is None else menu.max_moves
+        self._has_shared = bool(self._groups) or menu.max_moves is not None or cluster.is_tight
         self.placed: list[Placed | None] = [None] * len(jobs)
         self.members: list[set[int]] = [set() for _ in cluster.names]
         self._at_home: list[list[int]] = [[] for _ in cluster.names]
@@ -154,35 +156,47 @@ class State:
     def put(self, job: int, placed: Placed) -> None:
         """Give `job`, which has no place, this one. Whether it fits is the caller's to know."""
         self.placed[job] = placed
-        self._count(job, placed, 1)
+        option, room, free = placed.option, self._room, self.free
+        self.idle_gpus -= option.num_gpus
+        for node, gpus in placed.gpus:
+            before = free[node]
+            free[node] = after = before - gpus
+            bit = 1 << node
+            for k in range(after + 1, before + 1):
+                room[k] ^= bit
+            self.members[node].add(job)
+        if len(placed.gpus) > 1:
+            self._count_spanning(placed, 1)
+        if self._has_shared:
+            self._count_shared(job, placed, 1)
 
     def take(self, job: int) -> Placed:
         """Take `job` out and return where it was."""
-        placed = self.at(job)
-        self._count(job, placed, -1)
+        placed = self.placed[job]
+        assert placed is not None
         self.placed[job] = None
-        return placed
-
-    def _count(self, job: int, placed: Placed, sign: int) -> None:
         option, room, free = placed.option, self._room, self.free
-        self.idle_gpus -= sign * option.num_gpus
-        if self._groups:
-            for group in self._groups[job]:
-                self._left[group] -= sign * option.num_gpus
-        if self._is_running[job] and not option.stays:
-            self._moves_left -= sign
+        self.idle_gpus += option.num_gpus
         for node, gpus in placed.gpus:
             before = free[node]
-            after = free[node] = before - sign * gpus
+            free[node] = after = before + gpus
             bit = 1 << node
-            for k in range(min(before, after) + 1, max(before, after) + 1):
+            for k in range(before + 1, after + 1):
                 room[k] ^= bit
-            if sign > 0:
-                self.members[node].add(job)
-            else:
-                self.members[node].discard(job)
+            self.members[node].discard(job)
         if len(placed.gpus) > 1:
-            self._count_spanning(placed, sign)
+            self._count_spanning(placed, -1)
+        if self._has_shared:
+            self._count_shared(job, placed, -1)
+        return placed
+
+    def _count_shared(self, job: int, placed: Placed, sign: int) -> None:
+        """Count a place in or out of limits, moves, CPUs and memory."""
+        if self._groups:
+            for group in self._groups[job]:
+                self._left[group] -= sign * placed.option.num_gpus
+        if self._is_running[job] and not placed.option.stays:
+            self._moves_left -= sign
         if self.cluster.is_tight:
             _, cpus, memory_mb = self._need[job]
             for node, gpus in placed.gpus:
@@ -337,15 +351,29 @@ class State:
             return self._spread(job, option, chosen)
         return Placed(option, tuple((node, option.per_node) for node in sorted(nodes)))
 
-    def free_on(self, node: int) -> tuple[int, ...]:
-        """Return what is free on a node: GPUs and, where they can run out first, CPUs and MB of memory."""
-        if self.cluster.is_tight:
-            return self.free[node], self._free_cpus[node], self._free_mb[node]
-        return (self.free[node],)
-
-    def spanning(self, node: int) -> tuple[int, int]:
-        """Return how many jobs over several nodes stand on a node: unchanged ones, and others."""
-        return self._num_spanning[0][node], self._num_spanning[1][node]
+    def alike(self, nodes: NodeSet) -> list[NodeSet]:
+        """Return the parts of a set of nodes that have the same free, and jobs over several nodes on them."""
+        found: dict[tuple[int, ...], NodeSet] = {}
+        spanning = self._spanning[0] | self._spanning[1]
+        plain = not self.cluster.is_tight and len(self.cluster.of_kind) == 1
+        if plain and not spanning & nodes:
+            parts = []
+            for k in range(1, len(self._room)):
+                if fuller := nodes & ~self._room[k]:
+                    parts.append(fuller)
+                    nodes &= self._room[k]
+            return parts
+        for node in members_of(nodes):
+            key = (
+                self.free[node],
+                self._free_cpus[node] if self.cluster.is_tight else 0,
+                self._free_mb[node] if self.cluster.is_tight else 0,
+                self._num_spanning[0][node],
+                self._num_spanning[1][node],
+                int(self.cluster.kind[node]),
+            )
+            found[key] = found.get(key, 0) | 1 << node
+        return [found[key] for key in sorted(found)]
 
     def has_room(self, job: int, option: Option, gpus: Sequence[tuple[int, int]]) -> bool:
         """Whether a taken-out job may stand exactly there, limits and moves aside."""
@@ -360,6 +388,15 @@ class State:
     def home(self, job: int) -> tuple[tuple[int, int], ...]:
         """Return (node index, GPUs) of what a job holds now."""
         return self._home[job]
+
+    def home_sets(self, job: int) -> list[NodeSet]:
+        """Return the nodes of what a job holds now, those of which it holds as much together."""
+        if job not in self._home_sets:
+            found: dict[int, NodeSet] = {}
+            for node, gpus in self._home[job]:
+                found[gpus] = found.get(gpus, 0) | 1 << node
+            self._home_sets[job] = list(found.values())
+        return self._home_sets[job]
 
     def at_home(self, node: int) -> list[int]:
         """Return the jobs that hold GPUs of a node before the decision."""

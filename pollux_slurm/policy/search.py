@@ -9,7 +9,7 @@ watchdog (`stop`) only cuts it short.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,25 +22,24 @@ from pollux_slurm.policy.exchange import Exchange
 from pollux_slurm.policy.local_search import LocalSearch, above, value
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.neighbourhood import improve_parts
-from pollux_slurm.policy.options import JobOptions
+from pollux_slurm.policy.offers import Offers
 from pollux_slurm.policy.placement import Cluster, State
 
 BoolArray = npt.NDArray[np.bool_]
 
-# Displacements tried from each start: at the least, for each job, and at most. One takes about half a
-# millisecond.
-_MIN_STEPS, _STEPS_PER_JOB, _MAX_STEPS = 500, 10, 3000
-# Nodes of the branch-and-bound tree visited at most, and the most jobs for which it is worth a try.
-_BRANCH_STEPS = 20_000
+# At effort 1: displacements tried from each start, and from the best of them; nodes of the branch-and-bound
+# tree; parts of a placed answer that are solved anew.
+_FIRST_STEPS, _MORE_STEPS, _BRANCH_STEPS, _PARTS = 500, 1000, 20_000, 100
+# At less effort than this, only the first start is improved.
+_ALL_STARTS = 0.5
+# The most jobs for which branch and bound of the whole problem is worth a try.
 _BRANCH_JOBS = 8
-# Parts of a placed answer that are solved anew.
-_PARTS = 100
 # Of thousands of jobs, only a few parts are worth the time, and only where the gap is larger than this.
 _FEW_PARTS, _LARGE_GAP = 16, 4e-3
 # With more jobs than this, one start is placed, and the local search ends at a small gap.
 _MANY_JOBS = 100
 # Turns of filling and exchanging, how often a job looks in each, and the gap at which they end early.
-_TURNS, _LOOKS_PER_JOB, _SMALL_GAP = 6, 1, 5e-4
+_TURNS, _LOOKS_PER_JOB, _SMALL_GAP = 6, 1, 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,73 +58,73 @@ class Solution:
         return above(self.value) >= self.bound
 
 
-class Lazy(Sequence[JobOptions]):
-    """The options of all jobs, made when they are looked at."""
-
-    def __init__(self, menu: Menu) -> None:
-        self._menu = menu
-
-    def __len__(self) -> int:
-        return len(self._menu.everyone)
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
-        return self._menu.options(range(len(self))[index])
-
-
 def total_value(state: State, menu: Menu) -> float:
     """Return what all jobs of the objective add to the sum."""
     return value(state, range(menu.num_jobs))
 
 
 def solve(
-    cluster: Cluster, menu: Menu, *, seed: int = 0, stop: Callable[[], bool] = lambda: False
+    cluster: Cluster,
+    menu: Menu,
+    *,
+    seed: int = 0,
+    effort: float = 1.0,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Solution:
-    """Return the best placed state found; never worth less than what the jobs hold."""
+    """Return the best placed state found; never worth less than what the jobs hold.
+
+    The work of the searches grows with `effort`, where the bound leaves any.
+    """
     dual = solve_dual(menu, cluster)
+    market = Market(menu, cluster)
     num_movable = int((~menu.settled).sum())
     best: State | None = None
     best_value = 0.0
     timed_out = False
-    price = float(dual.prices[: len(menu.tables.kinds)].max(initial=0.0))
-    jobs = Lazy(menu)
-    market = Market(menu, cluster)
-    rng = random.Random(seed)
-    enough = dual.bound - (_SMALL_GAP * abs(dual.bound) if num_movable > _BRANCH_JOBS else 0.0)
-    hardly = dual.bound - _LARGE_GAP * abs(dual.bound)
-    for state in _starts(cluster, menu, dual):
-        if num_movable <= _MANY_JOBS and total_value(state, menu) < enough and not timed_out:
-            steps = min(_MIN_STEPS + _STEPS_PER_JOB * num_movable, _MAX_STEPS)
-            search = LocalSearch(state, jobs, price=price, max_steps=steps, stop=stop)
-            search.climb()
-            timed_out |= search.stopped
-            if num_movable > _BRANCH_JOBS and not timed_out:
-                constructor = Constructor(state, menu, market, dual.prices)
-                timed_out |= improve_parts(
-                    state, jobs, constructor, price=price, max_parts=_PARTS, rng=rng, stop=stop
-                )
-        elif num_movable > _MANY_JOBS and total_value(state, menu) < hardly:
-            constructor = Constructor(state, menu, market, dual.prices)
-            timed_out |= improve_parts(
-                state, jobs, constructor, price=price, max_parts=_FEW_PARTS, rng=rng, stop=stop
-            )
+    few, many = num_movable <= _BRANCH_JOBS, num_movable > _MANY_JOBS
+    enough = dual.bound - (0.0 if few else _SMALL_GAP * abs(dual.bound))
+
+    for state in _starts(cluster, menu, market, dual):
         found = total_value(state, menu)
+        if not many and found < enough and not timed_out:
+            limit = dual.bound - (found if best is None else max(found, best_value))
+            search = LocalSearch(
+                state, Offers(menu, market, dual, limit=limit), max_steps=round(effort * _FIRST_STEPS), stop=stop
+            )
+            search.climb(widely=False)
+            timed_out |= search.stopped
+            found = total_value(state, menu)
         if best is None or found > above(best_value):
             best, best_value = state, found
         timed_out |= stop()
-        if above(best_value) >= enough:
+        if above(best_value) >= enough or effort < _ALL_STARTS:
             break
+    assert best is not None
+    if best_value < (dual.bound - _LARGE_GAP * abs(dual.bound) if many else enough) and not timed_out:
+        offers = Offers(menu, market, dual, limit=dual.bound - best_value)
+        if not many:
+            search = LocalSearch(best, offers, max_steps=round(effort * _MORE_STEPS), stop=stop)
+            search.climb(widely=True)
+            timed_out |= search.stopped
+        if not few and not timed_out:
+            parts = round(effort * (_FEW_PARTS if many else _PARTS))
+            timed_out |= improve_parts(best, offers, max_parts=parts, rng=random.Random(seed), stop=stop)
+        best_value = total_value(best, menu)
     assert best is not None
     solution = Solution(state=best, value=best_value, bound=dual.bound, dual=dual, timed_out=timed_out)
     uneven = bool((menu.tables.per_node == 0).any())
     if not solution.is_proved and num_movable <= _BRANCH_JOBS and not uneven and not timed_out:
-        proved = Branch(best, menu.all_options(), price=price, max_steps=_BRANCH_STEPS).run()
+        offers = Offers(menu, market, dual, limit=dual.bound - best_value)
+        movable = np.flatnonzero(~menu.settled).tolist()
+        branch = Branch(best, offers, movable, slack=offers.slack(best), max_steps=round(effort * _BRANCH_STEPS))
+        proved = branch.run()
         best_value = total_value(best, menu)
         bound = best_value if proved else dual.bound
         solution = Solution(state=best, value=best_value, bound=bound, dual=dual)
     return solution
 
 
-def _starts(cluster: Cluster, menu: Menu, dual: Dual) -> Iterator[State]:
+def _starts(cluster: Cluster, menu: Menu, market: Market, dual: Dual) -> Iterator[State]:
     """Return the states to start from, what the jobs hold first."""
     num_movable = int((~menu.settled).sum())
     many = num_movable > _MANY_JOBS
@@ -138,7 +137,6 @@ def _starts(cluster: Cluster, menu: Menu, dual: Dual) -> Iterator[State]:
         (share > 0) & (widest % np.maximum(share, 1) == 0),
         (gpus & (gpus - 1) == 0) | (share == widest),
     )
-    market = Market(menu, cluster)
     tried: list[npt.NDArray[np.int64]] = []
     for usable in (None, *narrow)[: 1 if many else 3]:
         found = dual if usable is None else solve_dual(menu, cluster, usable)

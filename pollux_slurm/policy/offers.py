@@ -1,0 +1,94 @@
+"""What each job could get, at the dual's prices: which of it can still be part of a better answer.
+
+With prices λ and bound L, every answer is worth L − Σ_j regret_j − λ·(what is left unused), where a job's
+regret is what its best option is worth more than the one it gets, prices included. So an answer worth more
+than V gives no job an option whose regret is L − V or more, and the searches need not look at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from pollux_slurm.policy.bound import Dual, Market
+from pollux_slurm.policy.menu import Menu
+from pollux_slurm.policy.options import Option
+from pollux_slurm.policy.placement import State
+
+
+class Offers:
+    """Options of all jobs as the searches look at them, made when they are asked for.
+
+    Only those with a regret below `limit` are offered: pass the bound less the value of an answer that is
+    known. Of options that fit wherever another does and are worth no more, none is.
+    """
+
+    def __init__(self, menu: Menu, market: Market, dual: Dual, *, limit: float = np.inf) -> None:
+        self._menu = menu
+        self._bound = dual.bound
+        self.limit = limit
+        reduced = market.reduced(dual.prices)
+        self._regret = reduced.max(axis=1, keepdims=True, initial=-np.inf) - reduced
+        self._near: dict[int, list[tuple[float, Option]]] = {}
+        self._by_value: dict[int, list[Option]] = {}
+
+    def is_movable(self, job: int) -> bool:
+        """Tell whether a job may get anything else than it has."""
+        return job < self._menu.num_jobs and not self._menu.settled[job]
+
+    def regret(self, job: int, option: Option) -> float:
+        """Return the regret of one option of a job."""
+        return float(self._regret[job, option.column])  # −1, the last, is what it has
+
+    def near(self, job: int) -> list[tuple[float, Option]]:
+        """Return (regret, option) of a job, the least regret first."""
+        if job not in self._near:
+            found = [(self.regret(job, option), option) for option in self.by_value(job)]
+            self._near[job] = sorted(found, key=lambda pair: (pair[0], not pair[1].stays))
+        return self._near[job]
+
+    def by_value(self, job: int) -> list[Option]:
+        """Return the options of a job, the one worth most first."""
+        if job not in self._by_value:
+            menu = self._menu
+            columns = np.flatnonzero(self._regret[job] < self.limit).tolist()
+            last = self._regret.shape[1] - 1
+            options = [menu.option(job, -1 if column == last else column) for column in columns]
+            options.sort(key=lambda o: (-o.value, not o.stays, o.num_gpus, o.num_nodes, o.kind))
+            self._by_value[job] = _undominated(options)
+        return self._by_value[job]
+
+    def slack(self, state: State) -> float:
+        """Return λ·(what is unused) of a state: what it falls short of the bound beyond all regrets."""
+        return self._bound - sum(
+            placed.option.value + self._regret[job, placed.option.column]
+            for job, placed in enumerate(state.placed[: self._menu.num_jobs])
+            if placed is not None
+        )
+
+    def regretful(self, state: State) -> list[int]:
+        """Return the jobs that could have something else and would rather, the unhappiest first."""
+        found = [
+            (self.regret(job, state.at(job).option), job)
+            for job in range(self._menu.num_jobs)
+            if not self._menu.settled[job]
+        ]
+        return [job for regret, job in sorted(found, key=lambda pair: (-pair[0], pair[1])) if regret > 0]
+
+
+def _undominated(options: Iterable[Option]) -> list[Option]:
+    """Return those of some options, best first, than which none before needs less on as few nodes."""
+    kept: list[Option] = []
+    for option in options:
+        if option.stays or not any(_is_as_small(other, option) for other in kept):
+            kept.append(option)
+    return kept
+
+
+def _is_as_small(one: Option, other: Option) -> bool:
+    if one.stays or one.kind != other.kind or one.is_uneven != other.is_uneven:
+        return False
+    if one.is_uneven:
+        return one.num_gpus <= other.num_gpus
+    return one.num_nodes <= other.num_nodes and one.per_node <= other.per_node
