@@ -135,7 +135,7 @@ def _shares(nodes: Sequence[int], gpus: int) -> tuple[tuple[int, int], ...]:
 
 
 def _ways(most: Sequence[int], total: int) -> Iterator[tuple[int, ...]]:
-    """Yield the ways to take `total` from parts of which at most `most` can be taken, the first part first."""
+    """Yield the ways to take `total` from parts that have at most `most` each, the first part first."""
     if len(most) == 1:
         if total <= most[0]:
             yield (total,)

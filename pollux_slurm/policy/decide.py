@@ -45,9 +45,9 @@ def decide(
     as possible get their minimum before any gets more.
 
     The same problem and effort give the same answer: work is bounded by counting, and the bounds grow with
-    `effort`, which is 1 for a daemon that has seconds, 0.1 to replay thousands of rounds. `time_limit_s` is a watchdog: when it
-    strikes, the best answer so far is returned, with `timed_out` set. `tables` keeps goodput tables from one
-    call to the next.
+    `effort`: 1 is for a daemon that has seconds, a few hundredths for a simulation of a thousand rounds.
+    `time_limit_s` is a watchdog: when it strikes, the best answer so far is returned, with `timed_out` set.
+    `tables` keeps goodput tables from one call to the next.
 
     Raises `InvalidProblemError` if the problem contradicts itself, `UsageError` for an unknown solver.
     """

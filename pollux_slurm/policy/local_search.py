@@ -77,7 +77,7 @@ class LocalSearch:
         """Return the options worth leading a displacement for, the most promising first."""
         present = self.state.at(job).option
         least, most = above(present.value), self._offers.regret(job, present) + slack
-        found = []
+        found: list[Option] = []
         for regret, option in self._offers.near(job):
             if regret >= most or len(found) == self._wishes_tried:
                 break
@@ -96,9 +96,7 @@ class LocalSearch:
         own = dict(state.at(index).gpus)
         each = -(-option.num_gpus // option.num_nodes)
         free = state.free
-        order = sorted(
-            members_of(possible), key=lambda node: max(each - free[node] - own.get(node, 0), 0)
-        )
+        order = sorted(members_of(possible), key=lambda node: max(each - free[node] - own.get(node, 0), 0))
         if option.num_nodes == 1:
             return [(node,) for node in order[: self._nodes_tried]]
         starts = range(min(len(order) - option.num_nodes + 1, self._nodes_tried))
@@ -170,7 +168,8 @@ class LocalSearch:
         for other in order:
             options = self._offers.by_value(other)
             # What this job must be worth at least, should all after it get their best.
-            found = best_place(self.state, options, other, least=least - (reachable - self._best_value(other)))
+            needed = least - (reachable - self._best_value(other))
+            found = best_place(self.state, options, other, least=needed)
             if found is None:
                 return False
             reachable += found.option.value - self._best_value(other)

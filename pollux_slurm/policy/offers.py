@@ -7,6 +7,7 @@ than V gives no job an option whose regret is L − V or more, and the searches 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -39,7 +40,8 @@ class Offers:
 
     def regret(self, job: int, option: Option) -> float:
         """Return the regret of one option of a job."""
-        return float(self._regret[job, option.column])  # −1, the last, is what it has
+        found: float = self._regret[job, option.column]  # −1, the last, is what it has
+        return float(found)
 
     def near(self, job: int) -> list[tuple[float, Option]]:
         """Return (regret, option) of a job, the least regret first."""
@@ -61,7 +63,7 @@ class Offers:
 
     def slack(self, state: State) -> float:
         """Return λ·(what is unused) of a state: what it falls short of the bound beyond all regrets."""
-        return self._bound - sum(
+        return self._bound - math.fsum(
             placed.option.value + self._regret[job, placed.option.column]
             for job, placed in enumerate(state.placed[: self._menu.num_jobs])
             if placed is not None

@@ -88,9 +88,7 @@ class Cluster:
         """Return which nodes may take `job` anew."""
         if job.partition_nodes is None:
             return self.open
-        return self.open & node_set(
-            self.index[name] for name in job.partition_nodes if name in self.index
-        )
+        return self.open & node_set(self.index[name] for name in job.partition_nodes if name in self.index)
 
     def place_of(self, allocation: Allocation) -> tuple[tuple[int, int], ...]:
         return tuple(sorted((self.index[name], gpus) for name, gpus in allocation.gpus_by_node))

@@ -29,7 +29,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 # At effort 1: displacements tried from each start, and from the best of them; nodes of the branch-and-bound
 # tree; parts of a placed answer that are solved anew.
-_FIRST_STEPS, _MORE_STEPS, _BRANCH_STEPS, _PARTS = 500, 1000, 20_000, 100
+_FIRST_STEPS, _MORE_STEPS, _BRANCH_STEPS, _PARTS = 500, 2000, 20_000, 300
 # At less effort than this, only the first start is improved.
 _ALL_STARTS = 0.5
 # The most jobs for which branch and bound of the whole problem is worth a try.
@@ -52,11 +52,6 @@ class Solution:
     dual: Dual
     timed_out: bool = False
 
-    @property
-    def is_proved(self) -> bool:
-        """Tell whether no other answer is worth more, by more than rounding."""
-        return above(self.value) >= self.bound
-
 
 def total_value(state: State, menu: Menu) -> float:
     """Return what all jobs of the objective add to the sum."""
@@ -78,50 +73,48 @@ def solve(
     dual = solve_dual(menu, cluster)
     market = Market(menu, cluster)
     num_movable = int((~menu.settled).sum())
-    best: State | None = None
-    best_value = 0.0
-    timed_out = False
     few, many = num_movable <= _BRANCH_JOBS, num_movable > _MANY_JOBS
     enough = dual.bound - (0.0 if few else _SMALL_GAP * abs(dual.bound))
+    worth_parts = dual.bound - _LARGE_GAP * abs(dual.bound) if many else enough
+    best, value, timed_out = None, -np.inf, False
+
+    def offers() -> Offers:
+        return Offers(menu, market, dual, limit=dual.bound - value)
+
+    def climb(state: State, steps: int, *, widely: bool) -> bool:
+        search = LocalSearch(state, offers(), max_steps=round(effort * steps), stop=stop)
+        search.climb(widely=widely)
+        return search.stopped
 
     for state in _starts(cluster, menu, market, dual):
         found = total_value(state, menu)
+        value = found if best is None else value
         if not many and found < enough and not timed_out:
-            limit = dual.bound - (found if best is None else max(found, best_value))
-            search = LocalSearch(
-                state, Offers(menu, market, dual, limit=limit), max_steps=round(effort * _FIRST_STEPS), stop=stop
-            )
-            search.climb(widely=False)
-            timed_out |= search.stopped
+            timed_out |= climb(state, _FIRST_STEPS, widely=False)
             found = total_value(state, menu)
-        if best is None or found > above(best_value):
-            best, best_value = state, found
+        if best is None or found > above(value):
+            best, value = state, found
         timed_out |= stop()
-        if above(best_value) >= enough or effort < _ALL_STARTS:
+        if above(value) >= enough or effort < _ALL_STARTS:
             break
     assert best is not None
-    if best_value < (dual.bound - _LARGE_GAP * abs(dual.bound) if many else enough) and not timed_out:
-        offers = Offers(menu, market, dual, limit=dual.bound - best_value)
-        if not many:
-            search = LocalSearch(best, offers, max_steps=round(effort * _MORE_STEPS), stop=stop)
-            search.climb(widely=True)
-            timed_out |= search.stopped
-        if not few and not timed_out:
-            parts = round(effort * (_FEW_PARTS if many else _PARTS))
-            timed_out |= improve_parts(best, offers, max_parts=parts, rng=random.Random(seed), stop=stop)
-        best_value = total_value(best, menu)
-    assert best is not None
-    solution = Solution(state=best, value=best_value, bound=dual.bound, dual=dual, timed_out=timed_out)
+    if not many and value < enough and not timed_out:
+        timed_out |= climb(best, _MORE_STEPS, widely=True)
+        value = total_value(best, menu)
+    if not few and value < worth_parts and not timed_out:
+        parts = round(effort * (_FEW_PARTS if many else _PARTS))
+        timed_out |= improve_parts(best, offers(), max_parts=parts, rng=random.Random(seed), stop=stop)
+        value = total_value(best, menu)
+    bound = dual.bound
     uneven = bool((menu.tables.per_node == 0).any())
-    if not solution.is_proved and num_movable <= _BRANCH_JOBS and not uneven and not timed_out:
-        offers = Offers(menu, market, dual, limit=dual.bound - best_value)
+    if few and not uneven and above(value) < bound and not timed_out:
         movable = np.flatnonzero(~menu.settled).tolist()
-        branch = Branch(best, offers, movable, slack=offers.slack(best), max_steps=round(effort * _BRANCH_STEPS))
-        proved = branch.run()
-        best_value = total_value(best, menu)
-        bound = best_value if proved else dual.bound
-        solution = Solution(state=best, value=best_value, bound=bound, dual=dual)
-    return solution
+        known = offers()
+        steps = round(effort * _BRANCH_STEPS)
+        proved = Branch(best, known, movable, slack=known.slack(best), max_steps=steps).run()
+        value = total_value(best, menu)
+        bound = value if proved else bound
+    return Solution(state=best, value=value, bound=bound, dual=dual, timed_out=timed_out)
 
 
 def _starts(cluster: Cluster, menu: Menu, market: Market, dual: Dual) -> Iterator[State]:

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given as for_all
 from hypothesis import settings
@@ -35,7 +36,10 @@ def solved(one: Problem) -> tuple[Menu, Dual, list[int]]:
 def best(menu: Menu, capacity: list[int]) -> float:
     """Try every choice of one option per job; place aside, everything shared is kept."""
     found = -math.inf
-    lists = [menu.options(row).options for row in range(menu.num_jobs)]
+    lists = [
+        [menu.option(row, column) for column in (-1, *np.flatnonzero(menu.offered[row]).tolist())]
+        for row in range(menu.num_jobs)
+    ]
     for picks in itertools.product(*lists):
         left = list(capacity)
         limits = menu.group_budget.tolist()

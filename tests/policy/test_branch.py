@@ -10,13 +10,23 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from pollux_slurm.model import ProblemJob
-from pollux_slurm.policy.bound import solve_dual
+from pollux_slurm.policy.bound import Market, solve_dual
 from pollux_slurm.policy.branch import Branch
 from pollux_slurm.policy.decide import build_menu
+from pollux_slurm.policy.menu import Menu
+from pollux_slurm.policy.offers import Offers
 from pollux_slurm.policy.placement import Cluster, State
 from tests.policy import rules
 from tests.policy.builders import job, linear_model, nodes, problem
 from tests.policy.problems import random_problem
+
+
+def branch(state: State, menu: Menu, *, max_steps: int) -> Branch:
+    """Return the search over all jobs of a menu that may move."""
+    dual = solve_dual(menu, state.cluster)
+    offers = Offers(menu, Market(menu, state.cluster), dual)
+    movable = [job for job in range(menu.num_jobs) if offers.is_movable(job)]
+    return Branch(state, offers, movable, slack=offers.slack(state), max_steps=max_steps)
 
 
 @settings(max_examples=100, deadline=None)
@@ -24,12 +34,10 @@ from tests.policy.problems import random_problem
 def test_that_it_finds_and_proves_the_best_answer(rng: random.Random, num_jobs: int) -> None:
     small = random_problem(rng, num_nodes=2, num_gpus=4, num_jobs=num_jobs)
     menu = build_menu(small, list(small.jobs))
-    options = menu.all_options()
     cluster = Cluster(small.nodes, small.jobs, menu.tables.kind_of_node)
     state = State(cluster, menu)
-    dual = solve_dual(menu, cluster)
 
-    assert Branch(state, options, price=float(dual.prices[0]), max_steps=10**6).run()
+    assert branch(state, menu, max_steps=10**6).run()
 
     found = [placed for placed in state.placed if placed is not None]
     answer = {
@@ -45,10 +53,9 @@ def test_that_it_finds_and_proves_the_best_answer(rng: random.Random, num_jobs: 
 def test_that_too_few_steps_prove_nothing_and_leave_a_whole_state() -> None:
     small = random_problem(random.Random(3), num_nodes=3, num_gpus=4, num_jobs=4)
     menu = build_menu(small, list(small.jobs))
-    options = menu.all_options()
     state = State(Cluster(small.nodes, small.jobs, menu.tables.kind_of_node), menu)
     before = list(state.placed)
-    assert not Branch(state, options, price=0.0, max_steps=1).run()
+    assert not branch(state, menu, max_steps=1).run()
     assert state.placed == before
 
 
@@ -56,10 +63,9 @@ def solved(*jobs: ProblemJob) -> dict[str, str]:
     """Return what branching alone, from what the jobs hold, gives each of them on two nodes of four GPUs."""
     small = problem(nodes(2), *jobs)
     menu = build_menu(small, list(small.jobs))
-    options = menu.all_options()
     cluster = Cluster(small.nodes, small.jobs, menu.tables.kind_of_node)
     state = State(cluster, menu)
-    assert Branch(state, options, price=0.0, max_steps=10**6).run()
+    assert branch(state, menu, max_steps=10**6).run()
     return {
         one.job_id: str(cluster.allocation_of(placed))
         for one, placed in zip(small.jobs, state.placed, strict=True)

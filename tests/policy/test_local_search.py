@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pollux_slurm.model import NodeCapacity, ProblemJob
-from pollux_slurm.policy.bound import solve_dual
+from pollux_slurm.policy.bound import Market, solve_dual
 from pollux_slurm.policy.decide import build_menu
 from pollux_slurm.policy.local_search import LocalSearch
+from pollux_slurm.policy.offers import Offers
 from pollux_slurm.policy.placement import Cluster, State
 from tests.policy.builders import job, linear_model, nodes, problem
 
@@ -14,11 +15,10 @@ def climbed(cluster: tuple[NodeCapacity, ...], *jobs: ProblemJob, max_steps: int
     """Return where the local search alone ends when it starts from what the jobs hold."""
     small = problem(cluster, *jobs)
     menu = build_menu(small, list(small.jobs))
-    options = menu.all_options()
     places = Cluster(small.nodes, small.jobs, menu.tables.kind_of_node)
     state = State(places, menu)
-    dual = solve_dual(menu, places)
-    LocalSearch(state, options, price=float(dual.prices[0]), max_steps=max_steps).climb()
+    offers = Offers(menu, Market(menu, places), solve_dual(menu, places))
+    LocalSearch(state, offers, max_steps=max_steps).climb()
     return {
         one.job_id: str(places.allocation_of(placed))
         for one, placed in zip(small.jobs, state.placed, strict=True)
