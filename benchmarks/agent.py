@@ -258,7 +258,7 @@ def _predict(rank: int, options: Options, data: TensorDataset, device: torch.dev
     seen = sorted(
         (
             times
-            for times in current_session()._profile.medians()
+            for times in current_session()._measuring.profile.medians()
             if times.situation.atomic_batch_size in sizes
         ),
         key=lambda times: times.situation.atomic_batch_size,

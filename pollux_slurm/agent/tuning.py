@@ -78,7 +78,7 @@ class Tuner:
     """Keeps the fitted step times of one job in one configuration. `refit` and `propose` may run in another
     thread.
 
-    `gpu_type` is that of this run, as in `Situation`. `equation` names what is fitted: the paper's unless
+    `gpu_type` is that of this run, as in `Situation`, and may be set until the first fit. `equation` names what is fitted: the paper's unless
     another was registered with `equations` or as an entry point (see `pollux_slurm.goodput.equations`).
     """
 
@@ -92,7 +92,7 @@ class Tuner:
         equations: Equations | None = None,
     ) -> None:
         self._configuration, self._profile = configuration, profile
-        self._gpu_type, self._name, self._equations = gpu_type, equation, equations
+        self.gpu_type, self._name, self._equations = gpu_type, equation, equations
         self._equation: Equation | None = None
         self._lock = threading.Lock()
         # The equation's own values, and what they are to the scheduler.
@@ -160,7 +160,7 @@ class Tuner:
         by_type: dict[str | None, list[Observation]] = {}
         for times in self._profile.medians():
             by_type.setdefault(times.situation.gpu_type, []).append(_observation(times))
-        own = by_type.pop(self._gpu_type, [])
+        own = by_type.pop(self.gpu_type, [])
         if not own:
             return []
         known = {(seen.num_nodes, seen.num_gpus) for seen in own}

@@ -11,7 +11,7 @@ from pollux_slurm.torch.epoch import (
 )
 from pollux_slurm.torch.memory import memory_guard
 from pollux_slurm.torch.parallel import AdaptiveDataParallel
-from pollux_slurm.torch.scaling import (
+from pollux_slurm.torch.scaling_rules import (
     AdamScale,
     AdaScale,
     LEGWScale,
@@ -21,7 +21,7 @@ from pollux_slurm.torch.scaling import (
     ScalingRule,
     SqrtScale,
 )
-from pollux_slurm.torch.session import init_process_group
+from pollux_slurm.torch.start import init_process_group
 from pollux_slurm.torch.state import State
 from pollux_slurm.torch.stopping import TrainingStopped
 

@@ -22,7 +22,7 @@ class PassPlan:
     """One pass of this replica: the positions `start` to `start + size` of the epoch's order.
 
     A replica with nothing to do in a pass still takes part in the gradients' reduction: `size` is 0, `weight`
-    0, and it loads the example at `start` as a stand-in (`is_padding`).
+    0, and it loads the example at `start` as a stand-in (`is_padding`). `step_size` is B.
     """
 
     start: int
@@ -30,6 +30,7 @@ class PassPlan:
     weight: float
     index: int
     is_last: bool
+    step_size: int
 
     @property
     def is_padding(self) -> bool:
@@ -82,6 +83,7 @@ def plan_step(start: int, remaining: int, choice: BatchChoice, *, num_replicas: 
                 weight=cell / size,
                 index=index,
                 is_last=index == num_passes - 1,
+                step_size=size,
             )
         )
         position += cell

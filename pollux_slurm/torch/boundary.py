@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from pollux_slurm.agent.pacing import CheckpointPace
 from pollux_slurm.agent.reporter import Reporter
@@ -25,7 +25,8 @@ from pollux_slurm.store.contract import CheckpointConfirmation, RunPhase
 from pollux_slurm.torch.checkpoint import Checkpointer, Written
 from pollux_slurm.torch.control import Control
 from pollux_slurm.torch.standby import Standby
-from pollux_slurm.torch.stopping import StopFlag, TrainingStopped
+from pollux_slurm.torch.stepnorms import NormSums
+from pollux_slurm.torch.stopping import StopFlag
 
 _TICK_S = 0.1
 _LAST_REPORT_TIMEOUT_S = 2.0
@@ -41,17 +42,10 @@ _MOST_COPYING = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStep:
-    """One model's part in a step: its norms on this replica, and how to read their sums.
+    """One model's part in a step: its norms on this replica, and who takes in their sums over all."""
 
-    By parameter group, `parts_sum` is S of this replica, `mean_sqr` |ḡ|²; `num_parts` C over all replicas,
-    `num_examples` M.
-    """
-
-    parts_sum: tuple[float, ...]
-    mean_sqr: tuple[float, ...]
-    num_examples: int
-    num_parts: int
-    absorb: Callable[[Sequence[float], Sequence[float], int, int], None]
+    sums: NormSums
+    absorb: Callable[[NormSums], None]
 
 
 @dataclass(slots=True)
@@ -122,8 +116,9 @@ class Boundary:
         if may_hold and self.control.rank == 0 and self.reporter is not None and self.reporter.has_store:
             values[_HOLD] = float(self.checkpointer.is_kept and self.monotonic() >= self._next_hold_s)
         for model in models:
-            values += model.parts_sum
-            values += model.mean_sqr if self.control.rank == 0 else [0.0] * len(model.mean_sqr)
+            sums = model.sums
+            values += sums.parts_sum
+            values += sums.mean_sqr if self.control.rank == 0 else [0.0] * len(sums.mean_sqr)
         flags = _Flags()
         self._absorb(flags, self.control.exchange(values, agreement))
         if wait:
@@ -198,9 +193,9 @@ class Boundary:
         sums, agreement = answer
         at = _NUM_FLAGS
         for model in agreement.models:
-            size = len(model.parts_sum)
+            size = len(model.sums.parts_sum)
             parts, means = sums[at : at + size], sums[at + size : at + 2 * size]
-            model.absorb(parts, means, model.num_examples, model.num_parts)
+            model.absorb(replace(model.sums, parts_sum=tuple(parts), mean_sqr=tuple(means)))
             at += 2 * size
         if agreement.is_void:
             return
@@ -265,7 +260,7 @@ class Boundary:
                 if confirmation is not None:
                     self.reporter.confirm(confirmation)
                 self.reporter.close(timeout_s=_LAST_REPORT_TIMEOUT_S)
-            raise TrainingStopped
+            self.stop.heed()
         # Whether anything was written is known to all ranks, whether a request still stands to rank 0 only.
         if request and is_written:
             self._wait(confirmation)
@@ -287,9 +282,9 @@ class Boundary:
                 verdict = int(self.control.broadcast_number(verdict))
             except RuntimeError:
                 # A rank that waits for its end has met it: the others are being stopped, too.
-                raise TrainingStopped from None
+                self.stop.heed()
             if self.stop.is_set:
-                raise TrainingStopped
+                self.stop.heed()
             if verdict != 0:
                 break
             self.pause(_TICK_S)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import Any
+from weakref import ref
 
 import torch
 from torch.utils.data import Dataset, IterableDataset
@@ -15,6 +16,8 @@ from pollux_slurm.model import BatchChoice, BatchLimits
 from pollux_slurm.torch.batching import PassPlan, first_choice, plan_epoch
 from pollux_slurm.torch.current import current_session
 from pollux_slurm.torch.feeds import MapFeed, Steps, StreamFeed, check_options
+from pollux_slurm.torch.iteration import Batches
+from pollux_slurm.torch.leaving import is_left_by_break
 from pollux_slurm.torch.naming import place_of
 from pollux_slurm.torch.order import Order, UserOrder, derived_seed, shuffled
 from pollux_slurm.torch.position import Loop, Position
@@ -94,6 +97,7 @@ class AdaptiveDataLoader:
         self.sampler, self.batch_sampler, self.drop_last = sampler, batch_sampler, drop_last
         self._choice: BatchChoice | None = None
         self._plan: PassPlan | None = None
+        self._held: ref[Batches] | None = None
         length = None if is_stream else len(dataset)  # type: ignore[arg-type]
         self._position = Position(name or self._session.next_name("loader"), length)
         self._session.register(self._position)
@@ -208,22 +212,38 @@ class AdaptiveDataLoader:
             passes += len(last.passes)
         return passes
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Batches:
+        return Batches(self._batches)
+
+    def let_go(self, reason: str) -> None:
+        """End the loop under way, for whose iterator somebody still has a use."""
+        batches = None if self._held is None else self._held()
+        if batches is not None:
+            batches.end(reason)
+
+    def __repr__(self) -> str:
+        kind = type(self.dataset).__name__
+        return f"AdaptiveDataLoader {self.name!r} ({kind}, batch_size={self.batch_size})"
+
+    def _batches(self, held: ref[Batches]) -> Generator[Any, None, None]:
         loop = self._position.begin_loop(self._session.epoch_key, is_inner=self._session.is_in_loop)
         if loop is None:
             # This loop had run to its end before the restart.
             return
         order = self._order(loop)
         with self._session.loop(self):
+            self._held = held
             try:
                 while not (yield from self._run(loop, order)):
                     pass
             except GeneratorExit:
-                self._session.leave_loop(self)
+                batches = held()
+                if not (is_left_by_break() or (batches is not None and batches.is_ended)):
+                    self._session.failed_in(self)
                 self._position.leave_loop(loop, has_stepped=self._session.has_open_step)
                 raise
             finally:
-                self._plan = None
+                self._plan = self._held = None
             self._position.end_loop(loop)
             self._session.end_loop(self)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pollux_slurm.torch.current import current_session
+from pollux_slurm.torch.leaving import is_left_by_break
 
 if TYPE_CHECKING:
     from pollux_slurm.torch.data import AdaptiveDataLoader
@@ -16,12 +17,19 @@ def remaining_epochs_until(num_epochs: int) -> Iterator[int]:
 
     After a restart the epoch that was under way is yielded again: its adaptive loaders go on at their exact
     position, and the code after them runs as it would have. One call after another continues the count.
+
+    Leaving the loop by `break` writes the final checkpoint, too (Python 3.11 and later). That epoch stays
+    unfinished: a restart comes to it again, and to the same `break`.
     """
     session = current_session()
     session.declare_epochs(num_epochs)
     while session.finished_epochs < num_epochs:
         session.begin_epoch()
-        yield session.finished_epochs
+        try:
+            yield session.finished_epochs
+        except GeneratorExit:
+            session.leave_epochs(by_break=is_left_by_break())
+            raise
         session.end_epoch()
     session.finish()
 

@@ -13,14 +13,13 @@ DDP calls the hook once a bucket in *every* pass, the accumulating ones included
 
 So every pass of every replica is one independent gradient estimate whose norm is read off the bucket.
 
-A script may accumulate by hand, too, with `no_sync`: there the hook is not called, gradients add up in
-`param.grad`, and the norm of a pass is that of the difference to what was there before it. With P such passes
-in a step, U their sum averaged over the replicas, the mean of all parts is U/P.
+A script may accumulate by hand, too, with `no_sync` (see `byhand`): there the hook is not called, gradients
+add up in `param.grad`, and the norm of a pass is that of the difference to what was there before it. With P
+such passes in a step, U their weighted sum over the replicas, the mean of all parts is U/P.
 """
 
 # No `from __future__ import annotations` here: DDP compares the hook's annotations with the types themselves.
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,7 +27,9 @@ import torch.distributed as dist
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.batching import PassPlan
+from pollux_slurm.torch.byhand import ByHand
 from pollux_slurm.torch.metric import GradientMetric, views
+from pollux_slurm.torch.stepnorms import StepNorms
 from pollux_slurm.torch.timing import Instant
 
 if TYPE_CHECKING:
@@ -42,39 +43,13 @@ else:
 _ALWAYS_MEASURED = 32
 _PERIOD = 4
 _PERIOD_PRECONDITIONED = 8
+_UNSPENT = (
+    "a batch is split into passes, and the gradients of the batch before are neither stepped with nor "
+    "zeroed: call optimizer.zero_grad() before each backward pass, and leave gradient accumulation to the "
+    "loader"
+)
 # Two neighbouring steps of so many, where one replica with one pass compares its gradient with the last one.
 _ALONE_PERIOD = 8
-
-
-@dataclass(slots=True)
-class StepNorms:
-    """Squared norms of one step by parameter group, each of shape `(G,)`, still on the gradients' device.
-
-    `parts` holds n·|g|² of this replica's passes, by bucket; `mean` |ḡ|² by bucket, of the reduced gradient;
-    `num_by_hand` is P, the passes that the script itself has accumulated (1 where it does not). `is_alone`
-    marks one replica and one pass, for which `previous` is |g_{t−1}|² by bucket, `difference`
-    |g_t − g_{t−1}|² and `previous_size` the examples of step t − 1.
-    """
-
-    parts: list[torch.Tensor] = field(default_factory=list)
-    mean: dict[int, torch.Tensor] = field(default_factory=dict)
-    num_by_hand: int = 1
-    is_alone: bool = False
-    previous: list[torch.Tensor] = field(default_factory=list)
-    difference: list[torch.Tensor] = field(default_factory=list)
-    previous_size: int | None = None
-
-    def packed(self, scale: torch.Tensor | None) -> torch.Tensor:
-        """Return all in one tensor of shape `(4·G + 1,)`, so that one transfer reads it: the sums over the
-        buckets of parts, mean, previous and difference, and the gradients' scale (1 without one).
-        """
-        some = next(iter(self.mean.values()))
-        sums = [
-            torch.stack(list(values)).sum(dim=0) if values else torch.zeros_like(some)
-            for values in (self.parts, self.mean.values(), self.previous, self.difference)
-        ]
-        one = torch.ones(1, dtype=some.dtype, device=some.device)
-        return torch.cat([*sums, one if scale is None else scale.reshape(1).to(one)])
 
 
 class GradientReducer:
@@ -87,9 +62,11 @@ class GradientReducer:
         group: dist.ProcessGroup | None,
         instant: Callable[[], Instant],
         metric: GradientMetric,
+        parameters: Sequence[torch.Tensor],
         finds_unused: bool = False,
     ) -> None:
         self._world_size, self._group, self._instant = world_size, group, instant
+        self._parameters = parameters
         self._metric = metric
         self._finds_unused = finds_unused
         self._reduced_held: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -106,25 +83,41 @@ class GradientReducer:
         self._backwards_in_pass = 0
         self._num_backwards = 0
         self._norms = StepNorms()
-        # What the script accumulates itself: passes under `no_sync`, and gradients as they left them.
-        self._num_by_hand = 0
-        self._by_hand: dict[int, torch.Tensor] = {}
-        self._sees_zeroing = self._has_stepped = self._holds_gradients = self._is_spoiled = False
+        self._hand = ByHand(parameters)
+        # Why no backward pass may come now; None where it may.
+        self.refusal: str | None = None
+        self._sees_zeroing = self._is_spent = self._holds_gradients = self._is_spoiled = False
+        self._is_reduced = False
         self._is_pair_whole = True
         self.local_end: Instant | None = None
         self.sync_end: Instant | None = None
 
     def begin_pass(self, plan: PassPlan | None) -> None:
         """Tell what the coming backward pass is; None outside an adaptive loader's loop."""
-        self._plan = plan
+        if self._hand.is_open:
+            self.end_pass_by_hand()
+        if self._is_reduced:
+            self._hand.forget()
+            self._is_reduced = False
+        self._plan, self.refusal = plan, None
         self._backwards_in_pass = 0
         if plan is None:
-            self._forget_by_hand()
-        if plan is not None and plan.index == 0 and self._num_by_hand:
-            # Another batch of a step that the script accumulates.
-            self._single_pass = plan.is_last
-            self._holding.clear()
-            return
+            self._hand.forget()
+        elif plan.index > 0:
+            # This pass's own gradient is to stand there alone, whether the script zeroes or not.
+            self._drop_gradients()
+        elif self._hand.is_open or self._hand.num_passes:
+            self._hand.begin_pass(plan)
+            if self._hand.is_open and not plan.is_last:
+                raise UsageError(
+                    "a block of no_sync() goes on into a batch that the loader splits into passes: open one "
+                    "for each batch, or leave gradient accumulation to the loader"
+                )
+            if self._hand.num_passes:
+                # Another batch of a step that the script accumulates.
+                self._single_pass = plan.is_last
+                self._holding.clear()
+                return
         if plan is None or plan.index == 0:
             self._holding.clear()
             self._reduced_held.clear()
@@ -133,6 +126,8 @@ class GradientReducer:
             self._single_pass = plan is None or plan.is_last
             self._num_steps += 1
             self._is_spoiled = False
+            if not self._single_pass:
+                self._make_room()
             self._measures = plan is not None and self._is_due() and self._metric.begin_step()
             self._num_measured += self._measures
             if not (self._measures and self._is_alone):
@@ -140,7 +135,7 @@ class GradientReducer:
 
     @property
     def _is_alone(self) -> bool:
-        return self._single_pass and self._world_size == 1 and not self._num_by_hand
+        return self._single_pass and self._world_size == 1 and not self._hand.num_passes
 
     def _is_due(self) -> bool:
         if self._num_measured < _ALWAYS_MEASURED:
@@ -162,33 +157,62 @@ class GradientReducer:
         """Tell that the script has zeroed the gradients."""
         self._sees_zeroing = True
         self._holds_gradients = False
-        self._forget_by_hand()
+        self.refusal = None if self.refusal == _UNSPENT else self.refusal
+        self._hand.zeroed(self._plan)
 
-    def local_pass_done(self, parameters: Iterable[torch.Tensor]) -> None:
+    def spent(self) -> None:
+        """Tell that the script has stepped with the gradients, or has let a gradient scaler skip the step."""
+        self._is_spent = True
+
+    def _drop_gradients(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def _make_room(self) -> None:
+        """Before the first of several passes: do away with gradients that were stepped with."""
+        if not self._holds_gradients:
+            return
+        if self._is_spent:
+            self._drop_gradients()
+        elif any(parameter.grad is not None for parameter in self._parameters):
+            self.refusal = _UNSPENT
+
+    def begin_by_hand(self) -> None:
+        """Take in that a `no_sync` block begins."""
+        self._hand.open()
+        if self._plan is not None:
+            self._hand.begin_pass(self._plan)
+
+    def end_by_hand(self) -> None:
+        """Take in that it has ended."""
+        self._hand.is_open = False
+
+    def end_pass_by_hand(self) -> None:
         """Take in a pass under `no_sync`, which calls no hook: it has added to `param.grad`."""
-        plan = self._plan
-        if not self._num_by_hand and self._adds_to_reduced:
+        plan, hand = self._plan, self._hand
+        if not hand.has_added:
+            return
+        hand.open()
+        if self.refusal is not None:
+            raise UsageError(self.refusal)
+        if not hand.num_passes and self._adds_to_reduced:
             self._is_spoiled = True
-        self._holds_gradients = True
+        self._holds_gradients, self._is_spent = True, False
         if plan is None:
             return
-        self._num_by_hand += 1
-        if not self._measures or self._is_spoiled:
+        hand.end_pass(plan)
+        if not self._measures or self._is_spoiled or plan.is_padding:
             return
-        held = [(p, p.grad) for p in parameters if p.grad is not None]
+        held = [(p, p.grad) for p in self._parameters if p.grad is not None]
         passes = [
             gradient if before is None else gradient - before
             for parameter, gradient in held
-            for before in [self._by_hand.get(id(parameter))]
+            for before in [hand.newest.get(id(parameter))]
         ]
-        if held and not plan.is_padding:
+        if held:
             norms = self._metric.squared_norms_of([parameter for parameter, _ in held], passes)
             self._norms.parts.append(norms * plan.size)
-        self._by_hand = {id(parameter): gradient.clone() for parameter, gradient in held}
-
-    def _forget_by_hand(self) -> None:
-        self._num_by_hand = 0
-        self._by_hand = {}
+        hand.newest = {id(parameter): gradient.clone() for parameter, gradient in held}
 
     @property
     def is_accumulating(self) -> bool:
@@ -218,8 +242,8 @@ class GradientReducer:
     def take_norms(self) -> StepNorms | None:
         """Return the norms of the step just reduced; None where no gradient was, or its norms say nothing."""
         norms, self._norms = self._norms, StepNorms()
-        self._has_stepped = True
-        self._forget_by_hand()
+        self._is_spent = True
+        self._hand.forget()
         # A second backward pass over the same batch met a gradient that was reduced already.
         if self._backwards_in_pass != 1 or not norms.mean or self._is_spoiled:
             self._previous_size = None
@@ -233,12 +257,13 @@ class GradientReducer:
             self._begin_backward()
         gradient = bucket.buffer()
         plan = self._plan
+        weight = 1.0 / self._world_size if plan is None else plan.weight
         if plan is not None and plan.is_padding:
             # Zeroed, not multiplied by zero: the stand-in's gradient may be infinite.
             gradient.zero_()
+            weight = self._hand.put_back(bucket)
         elif plan is not None and self._measures and not self._is_alone:
             self._norms.parts.append(self._metric.squared_norms(self._of_pass(bucket), bucket) * plan.size)
-        weight = 1.0 / self._world_size if plan is None else plan.weight
         if plan is not None and not plan.is_last:
             self._hold(bucket, weight)
             return _done(gradient)
@@ -247,6 +272,7 @@ class GradientReducer:
         self._add_held(bucket)
         if bucket.is_last():
             self.local_end = self._instant()
+            self._is_reduced = True
         if self._world_size > 1:
             return self._reduce(bucket)
         if plan is not None and self._measures:
@@ -258,6 +284,8 @@ class GradientReducer:
         return _done(gradient)
 
     def _begin_backward(self) -> None:
+        if self.refusal is not None:
+            raise UsageError(self.refusal)
         self._num_backwards += 1
         self._backwards_in_pass += 1
         if self._backwards_in_pass > 1 and not self._single_pass:
@@ -265,12 +293,13 @@ class GradientReducer:
                 "two backward passes over one batch cannot be combined with gradient accumulation; add the "
                 "losses and call backward once, or allow no accumulation in autoscale_batch_size"
             )
-        if not self._num_by_hand and self._single_pass and self._adds_to_reduced:
+        if not self._hand.num_passes and self._single_pass and self._adds_to_reduced:
             # The norm would be that of a sum of two batches.
             self._is_spoiled = True
-        self._holds_gradients, self._has_stepped = True, False
+        self._is_spoiled = self._is_spoiled or not self._hand.is_even
+        self._holds_gradients, self._is_spent = True, False
         # Kept now: the script may zero the gradients before anybody asks.
-        self._norms.num_by_hand = self._num_by_hand + 1
+        self._norms.num_by_hand = self._hand.num_passes + 1
         self._is_pair_whole = True
 
     @property
@@ -279,16 +308,16 @@ class GradientReducer:
 
         A script that steps and never calls `zero_grad` is taken to do away with them in a way of its own.
         """
-        return self._holds_gradients and (self._sees_zeroing or not self._has_stepped)
+        return self._holds_gradients and (self._sees_zeroing or not self._is_spent)
 
     def _of_pass(self, bucket: GradBucket) -> torch.Tensor:
         """Return what this pass alone has added to a bucket, laid out like it."""
         gradient = bucket.buffer()
-        if not self._by_hand:
+        if not self._hand.newest:
             return gradient
         alone = gradient.clone()
         for parameter, view in zip(bucket.parameters(), views(alone, bucket), strict=True):
-            before = self._by_hand.get(id(parameter))
+            before = self._hand.newest.get(id(parameter))
             if before is not None:
                 view.sub_(before)
         return alone

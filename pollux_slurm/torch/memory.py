@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,8 +19,6 @@ from pollux_slurm.model import BatchLimits
 from pollux_slurm.torch.current import current_session
 
 _LOG = logging.getLogger(__name__)
-# Between leaving a loop for an error and its arrival at the interpreter's top.
-_JUST_LEFT_S = 5.0
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
@@ -112,8 +109,9 @@ class MemoryBounds:
 class OutOfMemoryWatch:
     """Leaves a bound for the job's next start when a local batch runs out of memory.
 
-    It looks at errors that nobody catches. Such an error closes the loop on its way up, which is how it is
-    known what was under way. `directory` is None where nothing can be left.
+    It looks at errors that nobody catches. Such an error closes the loop on its way up, which tells what was
+    under way (`leave`); where the script holds the loop's iterator in a variable, `under_way` still does.
+    Both are loader and local batch. `directory` is None where nothing can be left.
     """
 
     def __init__(
@@ -123,11 +121,11 @@ class OutOfMemoryWatch:
         directory: Path | None,
         run_number: int,
         rank: int,
-        monotonic: Callable[[], float] = time.monotonic,
+        under_way: Callable[[], tuple[str, int] | None],
     ) -> None:
         self._bounds, self._directory = bounds, directory
-        self._run_number, self._rank, self._monotonic = run_number, rank, monotonic
-        self._left: tuple[str, int, float] | None = None
+        self._run_number, self._rank, self._under_way = run_number, rank, under_way
+        self._left: tuple[str, int] | None = None
         self._before: Callable[..., Any] | None = None
 
     def install(self) -> None:
@@ -140,18 +138,22 @@ class OutOfMemoryWatch:
         if self._before is not None and sys.excepthook == self._hook:
             sys.excepthook, self._before = self._before, None
 
-    def leave(self, loader: str, size: int | None) -> None:
-        """Tell that a loop was left, by a break or by an error, with a local batch of `size` under way."""
-        self._left = None if size is None else (loader, size, self._monotonic())
+    def leave(self) -> None:
+        """Tell that an error leaves the loop under way."""
+        self._left = self._under_way()
+
+    def forget(self) -> None:
+        """Tell that training goes on: the error was caught."""
+        self._left = None
 
     def note(self, error: BaseException) -> None:
-        """Leave a bound if the error is lack of memory, and has just left a loop."""
-        left, self._left = self._left, None
+        """Leave a bound if the error is lack of memory in a loop, be it left or not."""
+        left, self._left = self._under_way() or self._left, None
         if left is None or self._directory is None or not is_out_of_memory(error):
             return
-        loader, size, at = left
+        loader, size = left
         bound = self._bounds.failed(loader, size, device_bytes())
-        if bound is None or self._monotonic() - at > _JUST_LEFT_S:
+        if bound is None:
             return
         try:
             record_bound(self._directory, bound, run_number=self._run_number, rank=self._rank)

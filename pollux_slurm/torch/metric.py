@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import Optimizer
 
-from pollux_slurm.torch.scaling import normalises
+from pollux_slurm.torch.scaling_rules import normalises
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket

@@ -65,12 +65,12 @@ class _Stamped:
 
 
 class StepClock:
-    """Collects the stamps of one training loop's steps."""
+    """Collects the stamps of one training loop's steps. `instant` stamps the device that trains."""
 
     def __init__(
         self, instant: Callable[[], Instant], *, monotonic: Callable[[], float] = time.perf_counter
     ) -> None:
-        self._instant, self._monotonic = instant, monotonic
+        self.instant, self._monotonic = instant, monotonic
         self._wanted_at: float | None = None
         self._data_s = 0.0
         self._marks: list[Instant] = []
@@ -83,7 +83,7 @@ class StepClock:
 
     def start(self) -> None:
         """Begin timing here: a loop starts, or goes on after an interruption."""
-        self._marks = [self._instant()]
+        self._marks = [self.instant()]
         self._data_s = 0.0
         self.batch_wanted()
 
@@ -99,7 +99,7 @@ class StepClock:
 
     def pass_done(self) -> None:
         """Stamp the end of a pass."""
-        self._marks.append(self._instant())
+        self._marks.append(self.instant())
         self.batch_wanted()
 
     def step_done(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 STOPPED_EXIT_CODE = 143
 
@@ -23,7 +23,7 @@ class StopFlag:
     def __init__(self) -> None:
         self.is_set = False
         self._before: Any = None
-        self._installed = False
+        self._installed = self._is_heeded = False
 
     def install(self) -> None:
         """Take over SIGTERM; nothing happens in a thread other than the main one."""
@@ -37,6 +37,20 @@ class StopFlag:
             # None stands for a handler that was not installed from Python.
             signal.signal(signal.SIGTERM, self._before if self._before is not None else signal.SIG_DFL)
             self._installed = False
+
+    def heed(self) -> NoReturn:
+        """End the script. On its way out another SIGTERM changes nothing."""
+        self._is_heeded = True
+        raise TrainingStopped
+
+    def pass_on(self) -> None:
+        """Give SIGTERM back, and with it one that has come and was not heeded."""
+        if self._is_heeded:
+            return
+        self.remove()
+        if self.is_set:
+            self.is_set = False
+            signal.raise_signal(signal.SIGTERM)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del number, frame

@@ -31,8 +31,8 @@ def joined(directory: Path | None = None, **options: Any) -> Iterator[Session]:
 
 def propose(session: Session, loader: pt.AdaptiveDataLoader, choice: BatchChoice) -> None:
     """Let rank 0 have found that `choice` is the best batch for `loader`."""
-    assert session._telemetry is not None
-    session._telemetry._proposal = (loader.limits, choice)
+    assert session._measuring.telemetry is not None
+    session._measuring.telemetry._proposal = (loader.limits, choice)
 
 
 class Numbers(Dataset[tuple[torch.Tensor, int]]):
@@ -57,3 +57,28 @@ class Slope(torch.nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.weight * inputs
+
+
+class Trainee:
+    """A `Slope` with its optimizer (SGD unless given), wrapped: one line to make, one to train."""
+
+    def __init__(self, lr: float = 1.0, **options: Any) -> None:
+        self.model = Slope()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
+        self.parallel = pt.AdaptiveDataParallel(self.model, self.optimizer, **options)
+
+    @property
+    def weight(self) -> float:
+        return self.model.weight.item()
+
+    def step(self, inputs: torch.Tensor) -> None:
+        """Train as a plain loop does: the gradient is the mean of the inputs."""
+        self.optimizer.zero_grad()
+        self.parallel(inputs).mean().backward()
+        self.optimizer.step()
+
+    def count(self, inputs: torch.Tensor) -> None:
+        """Train with a gradient of 1: each whole step takes the learning rate off the weight."""
+        self.optimizer.zero_grad()
+        (self.parallel(inputs) / inputs).mean().backward()
+        self.optimizer.step()

@@ -229,7 +229,7 @@ def test_that_a_stand_in_is_not_added() -> None:
         loader = pt.AdaptiveDataLoader(Numbers(2), batch_size=2)
         for _ in loader:
             sums["n"] += 1
-            loader._plan = PassPlan(start=0, size=0, weight=0.0, index=0, is_last=True)
+            loader._plan = PassPlan(start=0, size=0, weight=0.0, index=0, is_last=True, step_size=1)
             assert session.is_padding
             sums["n"] += 1
         with sums.synchronized():

@@ -202,7 +202,7 @@ def test_that_a_newer_run_is_noticed_beside_training(tmp_path: Path, gate: Gate)
 
 def test_that_what_it_cost_is_reported_and_paces_the_next(tmp_path: Path) -> None:
     with joined(tmp_path, checkpoint_interval_s="auto") as session:
-        pace, telemetry = session._boundary.pace, session._telemetry
+        pace, telemetry = session._boundary.pace, session._measuring.telemetry
         assert pace is not None
         assert telemetry is not None
         assert pace.interval_s == 60.0

@@ -309,7 +309,7 @@ def test_that_loaders_advanced_together_are_refused() -> None:
         with pytest.raises(UsageError, match="advance together"):
             for _ in zip(one, other, strict=True):
                 pass
-        with pytest.raises(UsageError, match="cannot run at once"):
+        with pytest.raises(UsageError, match="two cannot run at once"):
             for _ in zip(one, one, strict=True):
                 pass
 

@@ -10,7 +10,7 @@ import torch
 
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import CheckpointError, UsageError
-from tests.torch.alone import Numbers, Slope, joined
+from tests.torch.alone import Numbers, Slope, Trainee, joined
 
 pytestmark = pytest.mark.torch
 
@@ -120,7 +120,7 @@ def test_that_two_backward_passes_on_one_accumulating_batch_are_refused() -> Non
         parallel(inputs).mean().backward()
         with pytest.raises(UsageError, match="call backward once"):
             parallel(inputs).mean().backward()
-        batches.close()
+        del batches
 
 
 def test_that_two_backward_passes_without_accumulation_add_up_as_they_always_did() -> None:
@@ -135,6 +135,53 @@ def test_that_two_backward_passes_without_accumulation_add_up_as_they_always_did
             optimizer.step()
         assert model.weight.item() == pytest.approx(-12.5)
         assert parallel.statistics is None
+
+
+@pytest.mark.parametrize("kind", ["never", "after each step", "once a global batch"])
+def test_that_passes_add_up_whenever_the_script_zeroes(kind: str) -> None:
+    with joined():
+        trainee = Trainee()
+        for number, (inputs, _) in enumerate(accumulating(14, 10, 4)):
+            trainee.parallel(inputs).mean().backward()
+            trainee.optimizer.step()
+            if kind == "after each step" or (kind == "once a global batch" and number == 2):
+                trainee.optimizer.zero_grad()
+    # The last batch, of 4, is no split one: without zeroing it adds to the one before, as it always did.
+    assert trainee.weight == pytest.approx(-(5.5 + 12.5 + (5.5 if kind == "never" else 0)))
+
+
+def step_by_hand(trainee: Trainee, loader: pt.AdaptiveDataLoader) -> None:
+    """Step in every other global batch, as a script does that accumulates gradients itself."""
+    for number, (inputs, _) in enumerate(loader):
+        trainee.parallel(inputs).mean().backward()
+        if number % 4 == 3:
+            trainee.optimizer.step()
+            trainee.optimizer.zero_grad()
+
+
+def test_that_accumulating_over_batches_that_are_split_is_refused() -> None:
+    with joined():
+        with pytest.raises(UsageError, match="leave gradient accumulation to the loader"):
+            step_by_hand(Trainee(), accumulating(16, 4, 2))
+        trainee = Trainee()
+        step_by_hand(trainee, accumulating(16, 4, 4))
+    assert trainee.weight == pytest.approx(-(2.5 + 6.5 + 10.5 + 14.5))
+
+
+def test_that_a_step_skipped_by_the_gradient_scaler_leaves_nothing_behind() -> None:
+    with joined():
+        model = Slope()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        parallel = pt.AdaptiveDataParallel(model, optimizer, mp_scaler=scaler)
+        for index, (inputs, _) in enumerate(accumulating(8, 4, 2)):
+            # Zeroed in a way that nobody sees.
+            model.zero_grad()
+            loss = parallel(inputs).mean() * (float("inf") if index == 0 else 1.0)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert model.weight.item() == pytest.approx(-6.5)
 
 
 class Branches(torch.nn.Module):

@@ -14,7 +14,7 @@ import pollux_slurm.torch as pt
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.current import current_session
 from tests.torch import scripts
-from tests.torch.alone import Numbers, Slope, propose
+from tests.torch.alone import Numbers, Slope, Trainee, propose
 from tests.torch.ranks import run_ranks, start
 from tests.torch.test_resume import assert_same_training
 from tests.waiting import wait_until
@@ -48,6 +48,44 @@ def test_that_nothing_of_a_stand_in_reaches_the_model(tmp_path: Path) -> None:
     assert run_ranks(tmp_path, 2, stand_in) == [[-1.0, 0], [-1.0, 1]]
 
 
+def accumulate_by_hand(num_examples: int, batch_size: int) -> list[Any]:
+    """Sum three global batches, two of them under `no_sync`, then step."""
+    pt.init_process_group()
+    trainee = Trainee()
+    loader = pt.AdaptiveDataLoader(Numbers(num_examples), batch_size=batch_size)
+    batches = iter(loader)
+    with trainee.parallel.no_sync():
+        for number, (inputs, _) in enumerate(batches):
+            trainee.parallel(inputs * (float("nan") if loader.is_padding else 1.0)).mean().backward()
+            if number == 1:
+                break
+    inputs, _ = next(batches)
+    trainee.parallel(inputs * (float("nan") if loader.is_padding else 1.0)).mean().backward()
+    trainee.optimizer.step()
+    assert next(batches, None) is None
+    statistics = trainee.parallel.statistics
+    return [trainee.weight, statistics is not None]
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "batch_size", "expected"),
+    [
+        # Means of 1-4, 5-8 and 9-11, or of 9 alone: then two of three replicas are idle.
+        (11, 4, 2.5 + 6.5 + 10),
+        (9, 4, 2.5 + 6.5 + 9),
+        # One is always idle.
+        (6, 2, 1.5 + 3.5 + 5.5),
+    ],
+)
+def test_that_batches_summed_by_hand_count_alike_though_one_is_short_or_a_replica_idle(
+    tmp_path: Path, num_examples: int, batch_size: int, expected: float
+) -> None:
+    for weight, is_measured in run_ranks(tmp_path, 3, accumulate_by_hand, num_examples, batch_size):
+        assert weight == pytest.approx(-expected)
+        # Batches of different sizes tell nothing of the noise.
+        assert is_measured == (num_examples == 6)
+
+
 def change_batch() -> dict[str, Any]:
     """Let rank 0 propose another batch in the third step; return what this rank was given."""
     pt.init_process_group()
@@ -62,7 +100,7 @@ def change_batch() -> dict[str, Any]:
         parallel(inputs).mean().backward()
         optimizer.step()
         steps.append([loader.current_batch_size, indices.tolist(), parallel.gain])
-        if len(steps) == 3 and session._telemetry is not None:
+        if len(steps) == 3 and session._measuring.telemetry is not None:
             propose(
                 session, loader, BatchChoice(global_batch_size=13, atomic_batch_size=4, accumulation_steps=1)
             )

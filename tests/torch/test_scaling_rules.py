@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pollux_slurm import goodput
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import GradientStatistics
-from pollux_slurm.torch.scaling import (
+from pollux_slurm.torch.scaling_rules import (
     AdamScale,
     AdaScale,
     LEGWScale,

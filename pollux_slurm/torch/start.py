@@ -1,0 +1,50 @@
+"""`init_process_group`: begin the session of this process, which ends with the process."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pollux_slurm.agent.environment import read_environment
+from pollux_slurm.errors import UsageError
+from pollux_slurm.torch.current import has_session, set_session
+from pollux_slurm.torch.joining import pace_of
+from pollux_slurm.torch.session import Session
+
+
+def init_process_group(
+    backend: str | None = None,
+    *,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    checkpoint_interval_s: float | Literal["auto"] | None = "auto",
+    max_wait_s: float = 600.0,
+    node_mtbf_s: float = 7 * 86400.0,
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    """Join the job's other replicas and take up the training where its last checkpoint left it.
+
+    `backend` is NCCL on GPUs and gloo elsewhere; the process's own GPU becomes the current one.
+
+    Checkpoints go to `checkpoint_dir`, else to where `pollux run` said; without either none are written. One
+    is written at the first step boundary after each `checkpoint_interval_s` (None: only on request, on
+    SIGTERM and at the end; "auto": as often as loses least time, given what one costs and that a node fails
+    every `node_mtbf_s`), and training goes on by itself `max_wait_s` after a requested one if nobody stops
+    the job.
+
+    Everything the job was told comes from `environ` (the process's environment unless given).
+    """
+    if has_session():
+        raise UsageError("init_process_group was called already in this process")
+    environment = read_environment(os.environ if environ is None else environ)
+    session = Session(
+        environment,
+        backend=backend,
+        checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir is not None else environment.checkpoint_dir,
+        pace=pace_of(checkpoint_interval_s, node_mtbf_s / environment.num_nodes),
+        max_wait_s=max_wait_s,
+    )
+    set_session(session)
+    atexit.register(session.leave)

@@ -1,0 +1,143 @@
+"""The squared norms of one step: packed on the device, read on the host, made into what ranks add up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from pollux_slurm.torch.batching import StepPlan
+from pollux_slurm.torch.noise import parts_of_consecutive
+from pollux_slurm.torch.timing import HostCopy
+
+
+@dataclass(slots=True)
+class StepNorms:
+    """Squared norms of one step by parameter group, each of shape `(G,)`, still on the gradients' device.
+
+    `parts` holds n·|g|² of this replica's passes, by bucket; `mean` |ḡ|² by bucket, of the reduced gradient;
+    `num_by_hand` is P, the passes that the script itself has accumulated (1 where it does not). `is_alone`
+    marks one replica and one pass, for which `previous` is |g_{t−1}|² by bucket, `difference`
+    |g_t − g_{t−1}|² and `previous_size` the examples of step t − 1.
+    """
+
+    parts: list[torch.Tensor] = field(default_factory=list)
+    mean: dict[int, torch.Tensor] = field(default_factory=dict)
+    num_by_hand: int = 1
+    is_alone: bool = False
+    previous: list[torch.Tensor] = field(default_factory=list)
+    difference: list[torch.Tensor] = field(default_factory=list)
+    previous_size: int | None = None
+
+    def packed(self, scale: torch.Tensor | None) -> torch.Tensor:
+        """Return all in one tensor of shape `(4·G + 1,)`, so that one transfer reads it: the sums over the
+        buckets of parts, mean, previous and difference, and the gradients' scale (1 without one).
+        """
+        some = next(iter(self.mean.values()))
+        sums = [
+            torch.stack(list(values)).sum(dim=0) if values else torch.zeros_like(some)
+            for values in (self.parts, self.mean.values(), self.previous, self.difference)
+        ]
+        one = torch.ones(1, dtype=some.dtype, device=some.device)
+        return torch.cat([*sums, one if scale is None else scale.reshape(1).to(one)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormSums:
+    """What one replica adds to the sums over all of one step: S and |ḡ|² by parameter group, M and C.
+
+    M and C (`num_examples`, `num_parts`) are those over all replicas; C is 0 where the step says nothing.
+    """
+
+    parts_sum: tuple[float, ...]
+    mean_sqr: tuple[float, ...]
+    num_examples: int = 0
+    num_parts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """One step's norms as they were taken, perhaps not yet read: M and C, and what `StepNorms` says else.
+
+    `values` are `StepNorms.packed`, None where the step said nothing.
+    """
+
+    values: HostCopy | None = None
+    size: int = 0
+    num_cells: int = 0
+    num_by_hand: int = 1
+    is_alone: bool = False
+    previous_size: int | None = None
+
+
+class NormReader:
+    """Reads the norms of one model's steps: at once, or `later` (those of the step before, on a GPU, where
+    reading the present ones would wait for the device).
+    """
+
+    def __init__(self, *, later: bool) -> None:
+        self._later = later
+        self._held = _Taken()
+        # The gradient scale of the step before, where that step was measured alone.
+        self._previous_scale: float | None = None
+
+    def read(
+        self, norms: StepNorms | None, step: StepPlan, scale: torch.Tensor | None, *, num_groups: int
+    ) -> NormSums:
+        """Take in one step, of `num_groups` parameter groups, whose gradients are `scale` times the true ones
+        (None: 1); return the sums of the step that is to be read now.
+        """
+        taken = _Taken()
+        if norms is not None:
+            taken = _Taken(
+                values=HostCopy(norms.packed(scale)),
+                size=step.size * norms.num_by_hand,
+                num_cells=step.num_cells * norms.num_by_hand,
+                num_by_hand=norms.num_by_hand,
+                is_alone=norms.is_alone,
+                previous_size=norms.previous_size,
+            )
+        if self._later:
+            taken, self._held = self._held, taken
+        return self._sums(taken, num_groups)
+
+    def _sums(self, taken: _Taken, size: int) -> NormSums:
+        nothing = NormSums(parts_sum=(0.0,) * size, mean_sqr=(0.0,) * size)
+        previous_scale, self._previous_scale = self._previous_scale, None
+        if taken.values is None:
+            return nothing
+        *norms, scale = taken.values.read()
+        if len(norms) != 4 * size or not scale > 0:
+            # A parameter group was added since, or mixed precision has no scale.
+            return nothing
+        parts, mean, previous, difference = (
+            tuple(value / scale**2 for value in norms[start : start + size])
+            for start in range(0, 4 * size, size)
+        )
+        if not taken.is_alone:
+            return NormSums(
+                parts_sum=parts,
+                mean_sqr=tuple(value / taken.num_by_hand**2 for value in mean),
+                num_examples=taken.size,
+                num_parts=taken.num_cells,
+            )
+        # With one replica and one pass: of this step and the one before.
+        if taken.previous_size is None or previous_scale != scale:
+            self._previous_scale = scale
+            return nothing
+        pairs = [
+            parts_of_consecutive(
+                previous_sqr=before,
+                previous_size=taken.previous_size,
+                sqr=now,
+                size=taken.size,
+                difference_sqr=between,
+            )
+            for before, now, between in zip(previous, mean, difference, strict=True)
+        ]
+        return NormSums(
+            parts_sum=tuple(parts for parts, _ in pairs),
+            mean_sqr=tuple(mean for _, mean in pairs),
+            num_examples=taken.previous_size + taken.size,
+            num_parts=2,
+        )

@@ -1,0 +1,202 @@
+"""Loops that are left early, iterators that are kept, and what becomes of steps and checkpoints."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+import pollux_slurm.torch as pt
+from pollux_slurm.agent.memory import read_bounds
+from pollux_slurm.errors import UsageError
+from pollux_slurm.model import BatchChoice
+from tests.torch.alone import Numbers, Trainee, joined
+
+pytestmark = pytest.mark.torch
+
+
+def train(trainee: Trainee, loader: pt.AdaptiveDataLoader) -> None:
+    for inputs, _ in loader:
+        trainee.count(inputs)
+
+
+def test_that_a_look_at_the_first_batch_may_stay_in_a_variable() -> None:
+    with joined() as session:
+        trainee = Trainee()
+        loader = pt.AdaptiveDataLoader(Numbers(8), batch_size=4)
+        glance = iter(loader)
+        next(glance)
+        for _ in pt.remaining_epochs_until(2):
+            train(trainee, loader)
+        assert trainee.weight == -4
+        assert session.progress == 4
+        with pytest.raises(UsageError, match=r"an epoch began .* make another one with iter\(loader\)"):
+            next(glance)
+
+
+def test_that_an_iterator_kept_over_epochs_is_refused_and_one_for_each_works() -> None:
+    with joined() as session:
+        trainee = Trainee()
+        loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)
+        for epoch in pt.remaining_epochs_until(2):
+            batches = iter(loader)
+            for _ in range(2):
+                trainee.count(next(batches)[0])
+            assert session.progress == 2 * epoch + 1
+        assert (trainee.weight, session.progress) == (-4, 4)
+        with pytest.raises(UsageError, match="epoch 1 ended while an iterator over"):
+            next(batches)
+
+
+def test_that_training_inside_of_a_forgotten_iterator_is_refused() -> None:
+    with joined():
+        trainee = Trainee()
+        other, loader = (pt.AdaptiveDataLoader(Numbers(size), batch_size=4) for size in (12, 8))
+        held = iter(other)
+        next(held)
+        with pytest.raises(UsageError, match=r"'loader-1' .* within a loop over .*'loader-0'"):
+            train(trainee, loader)
+        assert trainee.weight == 0
+        trainee = Trainee()
+        for inputs, _ in loader:
+            with pytest.raises(UsageError, match="only the outermost"), trainee.parallel.no_sync():
+                trainee.parallel(inputs).mean().backward()
+        del held
+        train(trainee, loader)
+        assert trainee.weight == -2
+
+
+def test_that_an_inner_loop_may_look_and_the_outer_one_then_trains_on() -> None:
+    with joined():
+        trainee = Trainee()
+        outer, inner = (pt.AdaptiveDataLoader(Numbers(6), batch_size=size) for size in (4, 3))
+        outer.autoscale_batch_size(4, (1, 2), gradient_accumulation=True)
+        for inputs, _ in outer:
+            for values, _ in inner:
+                with torch.no_grad():
+                    trainee.parallel(values)
+            trainee.count(inputs)
+    assert trainee.weight == -2
+
+
+def test_that_a_step_before_a_break_counts() -> None:
+    with joined() as session:
+        trainee = Trainee()
+        loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)
+        for inputs, _ in loader:
+            trainee.count(inputs)
+            break
+        assert session.progress == 1
+        for _ in loader:
+            break
+        trainee.step(torch.ones(2))  # over something else
+        for _ in loader:
+            pass
+        assert session.progress == 1
+
+
+def test_that_breaking_off_the_epochs_writes_the_last_checkpoint(tmp_path: Path) -> None:
+    def run() -> tuple[float, list[int]]:
+        trainee, visited = Trainee(), []
+        loader = pt.AdaptiveDataLoader(Numbers(8), batch_size=4)
+        for epoch in pt.remaining_epochs_until(5):
+            visited.append(epoch)
+            train(trainee, loader)
+            if epoch == 1:
+                break
+        assert signal.getsignal(signal.SIGTERM) is before
+        return trainee.weight, visited
+
+    before = signal.getsignal(signal.SIGTERM)
+    with joined(tmp_path):
+        assert run() == (-4, [0, 1])
+        assert len(list((tmp_path / "checkpoints").iterdir())) == 1
+    with joined(tmp_path) as session:
+        # The epoch that was broken off has no step left, and is broken off again.
+        assert run() == (-4, [1])
+        assert session.progress == 4
+
+
+def test_that_sigterm_before_a_break_is_passed_on_after_the_checkpoint(tmp_path: Path) -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    try:
+        with joined(tmp_path):
+            trainee = Trainee()
+            loader = pt.AdaptiveDataLoader(Numbers(8), batch_size=4)
+            for _ in pt.remaining_epochs_until(5):
+                train(trainee, loader)
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert seen == []
+                break
+            assert seen == [signal.SIGTERM]
+            assert len(list((tmp_path / "checkpoints").iterdir())) == 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def train_and_fail() -> None:
+    trainee = Trainee()
+    for _ in pt.remaining_epochs_until(2):
+        train(trainee, pt.AdaptiveDataLoader(Numbers(8), batch_size=4))
+        raise ValueError("the script's own")
+
+
+def test_that_an_error_among_the_epochs_writes_nothing_and_gives_sigterm_back(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with joined(tmp_path):
+        with pytest.raises(ValueError, match="the script's own"):
+            train_and_fail()
+        assert signal.getsignal(signal.SIGTERM) is before
+        assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+def test_that_a_batch_out_of_memory_is_remembered_though_its_iterator_is_held(tmp_path: Path) -> None:
+    with joined(tmp_path) as session:
+        batches = iter(pt.AdaptiveDataLoader(Numbers(12), batch_size=4))
+        next(batches)
+        session.note_failure(torch.cuda.OutOfMemoryError("CUDA out of memory"))
+    assert [bound.largest for bound in read_bounds(tmp_path)] == [2]
+
+
+def test_that_lack_of_memory_after_a_break_is_not_the_loops_own(tmp_path: Path) -> None:
+    error = torch.cuda.OutOfMemoryError("CUDA out of memory")
+    with joined(tmp_path) as session:
+        loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)
+        for _ in loader:
+            break
+        session.note_failure(error)
+        assert read_bounds(tmp_path) == ()
+        try:
+            for _ in loader:
+                raise error
+        except RuntimeError:
+            pass
+        # It was caught, and training went on.
+        for _ in loader:
+            pass
+        session.note_failure(error)
+    assert read_bounds(tmp_path) == ()
+
+
+def test_that_a_loop_that_begins_with_an_untried_local_batch_begins_with_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with joined(tmp_path, checkpoint_interval_s="auto") as session:
+        trainee = Trainee()
+        loader = pt.AdaptiveDataLoader(Numbers(16), batch_size=4)
+        loader.autoscale_batch_size(16, (1, 16))
+        larger = BatchChoice(global_batch_size=8, atomic_batch_size=8, accumulation_steps=0)
+        written = []
+        for _ in range(3):
+            for inputs, _ in loader:
+                session._checkpointer.wait()
+                written.append(len(list((tmp_path / "checkpoints").iterdir())))
+                trainee.count(inputs)
+            monkeypatch.setattr(session._measuring, "propose", lambda *_: larger)
+    # Four steps of 4, then one checkpoint before the first of 8; none before the next ones.
+    assert written == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert trainee.weight == -8
