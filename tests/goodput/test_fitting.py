@@ -7,13 +7,12 @@ import math
 import random
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pollux_slurm.goodput import Observation, check_model, fit_throughput, gradient_time_s, iteration_time_s
-from pollux_slurm.goodput.fitting import NETWORK_OVER_NODE, SMALLEST_S, _Problem
+from pollux_slurm.goodput.loss import NETWORK_OVER_NODE, SMALLEST_S
 from pollux_slurm.model import BatchLimits, GoodputModel, ThroughputParameters
 from tests.goodput.traces import APPLICATIONS, by_placement
 
@@ -68,18 +67,6 @@ def test_that_the_heavier_of_two_contradicting_measurements_wins() -> None:
     found = fit_throughput([light, dataclasses.replace(heavy, weight=99.0)])
     assert found.parameters is not None
     assert float(gradient_time_s(found.parameters, 32)) == pytest.approx(0.4, rel=0.05)
-
-
-def test_that_the_gradient_is_the_slope_of_the_loss() -> None:
-    rng = np.random.default_rng(0)
-    for observations in (EVERYTHING, EVERYTHING[:12], EVERYTHING[12:], EVERYTHING[::4]):
-        problem = _Problem(observations)
-        for gamma in (1.3, 4.0):
-            x = problem.start(gamma) + rng.normal(scale=0.2, size=len(problem.bounds))
-            x[-1] = max(x[-1], 1.0)
-            steps = np.eye(len(x)) * 1e-6
-            slope = [(problem.loss(x + step)[0] - problem.loss(x - step)[0]) / 2e-6 for step in steps]
-            assert problem.loss(x)[1] == pytest.approx(np.array(slope), abs=1e-5)
 
 
 # ------------------------------------------------------------------------------ optimism before evidence

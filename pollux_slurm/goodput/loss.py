@@ -1,0 +1,336 @@
+"""How far θ is from measured step times, and how that changes with θ (Pollux, OSDI 2021, section 4.1).
+
+Legend: R observations, of which s synchronise; for each N nodes, K replicas, m atomic batch, t_g the time of
+a pass without synchronisation, t_i that of a synchronising one, w weight, Σw = 1. G, S, L: the model's
+T_grad, T_sync and (G^γ + S^γ)^(1/γ). x: n variables, those α and β that the observations determine, then γ if
+any synchronises. P guesses.
+
+The loss is  RMS_w(log G − log t_g) + RMS_w(log L − log t_i) + small pulls.  G and S are linear in the α and
+β, (G, S) = D·x, and with e for either error
+
+    ∂log L/∂log S = S^γ/(G^γ + S^γ) =: v,   ∂log L/∂log G = 1 − v,
+    ∂log L/∂γ = v·log(S/G)/γ − log(1 + (S/G)^γ)/γ²,
+    ∂RMS = Σ w·e·∂e / RMS,   ∂∂'RMS ≈ Σ w·∂e·∂'e / RMS − ∂RMS·∂'RMS / RMS.
+
+What ≈ leaves out is how e bends; the rest is never negative in any direction (Cauchy and Schwarz), so each
+step of a descent is a small weighted least squares problem.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.goodput.checks import MAX_TIME_S
+from pollux_slurm.model import ThroughputParameters
+
+if TYPE_CHECKING:
+    from pollux_slurm.goodput.fitting import Observation
+
+FloatArray = npt.NDArray[np.float64]
+
+SMALLEST_S = 1e-8
+MAX_GAMMA = 10.0
+NETWORK_OVER_NODE = 1.1
+_GAMMA_PULL = 1e-3
+_SLOPE_PULL = 1e-2
+# Below an error of a tenth of a percent the root is rounded off: exact data would otherwise put a kink at
+# the minimum, where the descent stalls.
+_ROUNDING = 1e-3
+_FIRST_GAMMAS = np.array([[1.0], [1.2], [1.5], [2.0], [3.0], [4.5], [7.0]])
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Point:
+    """The loss at x, and what its slope is made of.
+
+    e and w·e `(2R,)`, first those of G, then those of L; D·x `(R + s,)`; v and ∂log L/∂γ `(s,)`; the RMS of G
+    and of L.
+    """
+
+    x: list[float]
+    value: float
+    error: FloatArray
+    weighted: FloatArray
+    times_s: FloatArray
+    share: FloatArray
+    by_gamma: FloatArray
+    root_g: float
+    root_l: float
+
+
+class StepTimeLoss:
+    """The loss over what the observations (one at least, all usable) determine of θ.
+
+    Rows are ordered: on several nodes, on one, of one replica. With a single m there is one variable for all
+    of T_grad. Where α_l is a variable, α_n is not, but α_n − 1.1·α_l: its lower bound is that of a variable.
+    """
+
+    def __init__(self, observations: Sequence[Observation]) -> None:
+        columns = [
+            (o.num_nodes, o.num_gpus, o.atomic_batch_size, o.grad_time_s, o.iter_time_s, o.weight)
+            for o in observations
+        ]
+        table = np.array(columns, dtype=np.float64)
+        alone, one_node = table[:, 1] == 1, table[:, 0] == 1
+        order = np.argsort(2 * alone + one_node, kind="stable")
+        _, gpus, self._m, self._grad_s, self._iter_s, weight = table[order].T.copy()
+        self._num = len(observations)
+        self._synced = self._num - int(np.count_nonzero(alone))
+        self._remote = self._num - int(np.count_nonzero(one_node))
+        self._further = np.maximum(gpus[: self._synced] - 2.0, 0.0)
+        self._w = weight / weight.sum()
+        self._w_twice = np.concatenate((self._w, self._w))
+        self._measured = np.log(np.concatenate((self._grad_s, self._iter_s)))
+        self._make_design()
+        synced = self._synced > 0
+        self.low = [SMALLEST_S] * self._num_times + [1.0] * synced
+        self.high = [MAX_TIME_S] * self._num_times + [MAX_GAMMA] * synced
+
+    def _make_design(self) -> None:
+        """Make D, `(R + s, n − 1)`, and number the variables; −1 for one that no observation tells."""
+        rows, synced, remote, further = self._num, self._synced, self._remote, self._further
+        design = np.zeros((rows + synced, 6))
+        design[:rows, 0] = 1.0
+        self._one_batch = bool((self._m == self._m[0]).all())
+        size = 1
+        if not self._one_batch:
+            design[:rows, 1] = self._m
+            size = 2
+        self._alpha_l = self._beta_l = self._alpha_n = self._beta_n = -1
+        if synced > remote:
+            self._alpha_l, size = size, size + 1
+            design[rows + remote :, self._alpha_l] = 1.0
+            design[rows : rows + remote, self._alpha_l] = NETWORK_OVER_NODE
+            if further[remote:].any():
+                self._beta_l, size = size, size + 1
+                design[rows + remote :, self._beta_l] = further[remote:]
+        if remote:
+            self._alpha_n, size = size, size + 1
+            design[rows : rows + remote, self._alpha_n] = 1.0
+            if further[:remote].any():
+                self._beta_n, size = size, size + 1
+                design[rows : rows + remote, self._beta_n] = further[:remote]
+        self._num_times = size
+        self._design = design[:, :size].copy()
+        # (β, α, what 1.1 of is in α too) of every β of T_sync that is a variable.
+        self._slopes = [
+            one
+            for one in ((self._beta_l, self._alpha_l, -1), (self._beta_n, self._alpha_n, self._alpha_l))
+            if one[0] >= 0
+        ]
+
+    # ------------------------------------------------------------------------------------------ guesses
+
+    def guesses(self) -> FloatArray:
+        """Return P first guesses `(P, n)`, by γ: relative least squares of pass times, then of sync times."""
+        synced, remote = self._synced, self._remote
+        gamma = _FIRST_GAMMAS if synced else np.ones((1, 1))
+        x = np.zeros((len(gamma), len(self.low)))
+        intercept, slope = _line(self._m, self._grad_s, self._w)
+        if self._one_batch:
+            x[:, 0] = intercept + slope * self._m[0]
+        else:
+            x[:, 0], x[:, 1] = intercept, slope
+        if synced:
+            last = self._iter_s[:synced]
+            # S from L = (G^γ + S^γ)^(1/γ); a hundredth of the pass where noise made L ≤ G.
+            part = (np.minimum(self._grad_s[:synced], last) / last) ** gamma
+            sync = last * np.maximum(1.0 - part, 0.01**gamma) ** (1.0 / gamma)
+            for rows, alpha, beta in (
+                (slice(remote, synced), self._alpha_l, self._beta_l),
+                (slice(0, remote), self._alpha_n, self._beta_n),
+            ):
+                if alpha >= 0:
+                    x[:, alpha], slope = _line(self._further[rows], sync[:, rows], self._w[rows])
+                    if beta >= 0:
+                        x[:, beta] = slope
+            if self._alpha_l >= 0 and self._alpha_n >= 0:
+                x[:, self._alpha_n] -= NETWORK_OVER_NODE * x[:, self._alpha_l]
+            x[:, -1] = gamma[:, 0]
+        return self._within(x)
+
+    def guess_of(self, theta: ThroughputParameters) -> FloatArray:
+        """Return the guess `(1, n)` that an earlier θ is."""
+        x = np.zeros((1, len(self.low)))
+        if self._one_batch:
+            x[0, 0] = theta.alpha_g + theta.beta_g * self._m[0]
+        else:
+            x[0, :2] = theta.alpha_g, theta.beta_g
+        for position, value in (
+            (self._alpha_l, theta.alpha_l),
+            (self._beta_l, theta.beta_l),
+            (self._beta_n, theta.beta_n),
+            (self._alpha_n, theta.alpha_n - NETWORK_OVER_NODE * theta.alpha_l * (self._alpha_l >= 0)),
+        ):
+            if position >= 0:
+                x[0, position] = value
+        if self._synced:
+            x[0, -1] = theta.gamma
+        return self._within(x)
+
+    def _within(self, x: FloatArray) -> FloatArray:
+        return np.asarray(np.clip(np.nan_to_num(x, nan=0.0), self.low, self.high))
+
+    # --------------------------------------------------------------------------------------- loss and slope
+
+    def values(self, x: FloatArray) -> FloatArray:
+        """Return the loss `(P,)` at each row of x `(P, n)`."""
+        rows, synced = self._num, self._synced
+        log_times = np.log(x[:, : self._num_times] @ self._design.T)
+        log_g = log_times[:, :rows]
+        error = np.concatenate((log_g, log_g), axis=1) - self._measured
+        value = np.zeros(len(x))
+        if synced:
+            gamma = x[:, -1:]
+            distance = log_times[:, rows:] - log_g[:, :synced]
+            error[:, rows : rows + synced] += _soft_plus(gamma * distance) / gamma
+            value = _GAMMA_PULL * (x[:, -1] - 1.0) ** 2
+            for beta, alpha, within in self._slopes:
+                whole = x[:, alpha] + (NETWORK_OVER_NODE * x[:, within] if within >= 0 else 0.0)
+                square = (x[:, beta] / whole) ** 2
+                value += _SLOPE_PULL * square / (1.0 + square)
+        squares = error * error * self._w_twice
+        for half in (squares[:, :rows], squares[:, rows:]):
+            value += np.sqrt(half.sum(axis=1) + _ROUNDING**2)
+        return value
+
+    def at(self, x: list[float]) -> Point:
+        """Return the loss at x."""
+        rows, synced = self._num, self._synced
+        times_s = self._design @ np.array(x[: self._num_times])
+        log_times = np.log(times_s)
+        log_g = log_times[:rows]
+        error = np.concatenate((log_g, log_g)) - self._measured
+        share = by_gamma = error[:0]
+        pulls = 0.0
+        if synced:
+            gamma = x[-1]
+            distance = log_times[rows:] - log_g[:synced]
+            excess = _soft_plus(gamma * distance) / gamma
+            error[rows : rows + synced] += excess
+            share = 0.5 + 0.5 * np.tanh(0.5 * gamma * distance)
+            by_gamma = (share * distance - excess) / gamma
+            pulls = _GAMMA_PULL * (gamma - 1.0) ** 2
+            for beta, alpha, within in self._slopes:
+                # The pull q/(1 + q) with q = (β/α)²: quadratic near 0, harmless where α is far too small.
+                square = (x[beta] / self._whole(x, alpha, within)) ** 2
+                pulls += _SLOPE_PULL * square / (1.0 + square)
+        weighted = self._w_twice * error
+        root_g = math.sqrt(weighted[:rows] @ error[:rows] + _ROUNDING**2)
+        root_l = math.sqrt(weighted[rows:] @ error[rows:] + _ROUNDING**2)
+        return Point(
+            x=x,
+            value=root_g + root_l + pulls,
+            error=error,
+            weighted=weighted,
+            times_s=times_s,
+            share=share,
+            by_gamma=by_gamma,
+            root_g=root_g,
+            root_l=root_l,
+        )
+
+    def expansion(self, point: Point) -> tuple[list[float], list[list[float]], list[float]]:
+        """Return slope `(n,)`, curvature `(n, n)`, and the latter's diagonal without − ∂RMS·∂'RMS / RMS."""
+        rows, synced, size = self._num, self._synced, self._num_times
+        by_times = self._design / point.times_s[:, None]
+        grad = by_times[:rows]
+        by_x = np.zeros((2 * rows, len(self.low)))
+        by_x[:rows, :size] = grad
+        by_x[rows:, :size] = grad
+        if synced:
+            by_x[rows : rows + synced, :size] += point.share[:, None] * (by_times[rows:] - grad[:synced])
+            by_x[rows : rows + synced, size] = point.by_gamma
+        slope_g = point.weighted[:rows] @ by_x[:rows] / point.root_g
+        slope_l = point.weighted[rows:] @ by_x[rows:] / point.root_l
+        weight = np.concatenate((self._w / point.root_g, self._w / point.root_l))
+        whole = (by_x * weight[:, None]).T @ by_x
+        scale = whole.diagonal().tolist()
+        whole -= slope_g[:, None] * (slope_g / point.root_g) + slope_l[:, None] * (slope_l / point.root_l)
+        slope, curvature = (slope_g + slope_l).tolist(), whole.tolist()
+        if synced:
+            self._add_pulls(point.x, slope, curvature, scale)
+        return slope, curvature, scale
+
+    def _add_pulls(
+        self, x: list[float], slope: list[float], curvature: list[list[float]], scale: list[float]
+    ) -> None:
+        slope[-1] += 2.0 * _GAMMA_PULL * (x[-1] - 1.0)
+        curvature[-1][-1] += 2.0 * _GAMMA_PULL
+        scale[-1] += 2.0 * _GAMMA_PULL
+        for beta, alpha, within in self._slopes:
+            # With r = β/α the pull is the square of r/√(1 + r²), which bends no more than this.
+            whole = self._whole(x, alpha, within)
+            r = x[beta] / whole
+            push = 2.0 * _SLOPE_PULL / (1.0 + r * r) ** 2
+            bend = push / (1.0 + r * r)
+            by_x = [(beta, 1.0 / whole), (alpha, -r / whole)]
+            if within >= 0:
+                by_x.append((within, -NETWORK_OVER_NODE * r / whole))
+            for i, by_i in by_x:
+                slope[i] += push * r * by_i
+                scale[i] += bend * by_i * by_i
+                for j, by_j in by_x:
+                    curvature[i][j] += bend * by_i * by_j
+
+    def _whole(self, x: Sequence[float], alpha: int, within: int) -> float:
+        return x[alpha] + NETWORK_OVER_NODE * x[within] if within >= 0 else x[alpha]
+
+    # ---------------------------------------------------------------------------------------- answers
+
+    def parameters(self, x: Sequence[float]) -> ThroughputParameters:
+        """Return θ, with what the observations leave open filled in optimistically and within bounds."""
+        if self._one_batch:
+            alpha_g, beta_g = x[0] / 2, x[0] / (2 * float(self._m[0]))
+        else:
+            alpha_g, beta_g = x[0], x[1]
+        alpha_l, beta_l, alpha_n, beta_n = (
+            x[position] if position >= 0 else SMALLEST_S
+            for position in (self._alpha_l, self._beta_l, self._alpha_n, self._beta_n)
+        )
+        if self._alpha_n < 0:
+            alpha_n = NETWORK_OVER_NODE * alpha_l
+        elif self._alpha_l >= 0:
+            alpha_n += NETWORK_OVER_NODE * alpha_l
+        return ThroughputParameters(
+            alpha_g=min(alpha_g, MAX_TIME_S),
+            beta_g=min(beta_g, MAX_TIME_S),
+            alpha_l=alpha_l,
+            beta_l=beta_l,
+            alpha_n=min(alpha_n, MAX_TIME_S),
+            beta_n=beta_n if self._beta_n >= 0 else beta_l,
+            gamma=x[-1] if self._synced else 1.0,
+        )
+
+    def error(self, point: Point) -> float:
+        """Return the root mean squared log error over both times."""
+        return math.sqrt(float(point.weighted @ point.error) / 2)
+
+
+def _soft_plus(u: FloatArray) -> FloatArray:
+    """Return log(1 + exp u), which neither overflows nor loses what is small."""
+    return np.log1p(np.exp(-np.abs(u))) + np.maximum(u, 0.0)
+
+
+def _line(x: FloatArray, y: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return intercept and slope ≥ 0 of the line through (x, y) with the least squared relative error.
+
+    The last axis of y is that of x; each line along it has its own answer.
+    """
+    w = weight / (y * y)
+    total = w.sum(axis=-1)
+    from_mean = x - (w @ x / total)[..., None]
+    mean_y = (w * y).sum(axis=-1) / total
+    spread = (w * from_mean * from_mean).sum(axis=-1)
+    slope = (w * from_mean * y).sum(axis=-1) / np.where(spread > 0, spread, 1.0)
+    slope = np.where(spread > 0, np.maximum(slope, 0.0), 0.0)
+    intercept = mean_y - slope * (w @ x / total)
+    through_zero = (w * y) @ x / np.maximum(w @ (x * x), 1e-300)
+    below = intercept < 0
+    return np.where(below, 0.0, intercept), np.where(below, through_zero, slope)
