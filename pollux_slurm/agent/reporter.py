@@ -83,11 +83,6 @@ class Reporter:
         return self._request
 
     @property
-    def has_store(self) -> bool:
-        """True where there is a store to ask, be it away."""
-        return self._open_store is not None
-
-    @property
     def superseded(self) -> bool:
         """True once the store has said that a newer run of the job exists."""
         return self._superseded

@@ -24,18 +24,16 @@ from pollux_slurm.model import BatchChoice
 from pollux_slurm.store.contract import CheckpointConfirmation, RunPhase
 from pollux_slurm.torch.checkpoint import Checkpointer, Written
 from pollux_slurm.torch.control import Control
-from pollux_slurm.torch.standby import Standby
+from pollux_slurm.torch.standby import GRACE_S, Standby
 from pollux_slurm.torch.stepnorms import NormSums
 from pollux_slurm.torch.stopping import StopFlag
 
 _TICK_S = 0.1
 _LAST_REPORT_TIMEOUT_S = 2.0
-# After a request is gone: the store drops it just before the requeue, whose SIGTERM comes a moment later.
-_GRACE_S = 3.0
 # After a checkpoint that the disk did not take.
 _RETRY_S = 10.0
 # The places of the flags in an exchange; norms follow.
-_REQUEST, _PERIODIC, _STOP, _SUPERSEDED, _HOLD, _BATCH, _PASSES, _NUM_FLAGS = range(8)
+_REQUEST, _CONFIRMED, _PERIODIC, _STOP, _SUPERSEDED, _HOLD, _BATCH, _PASSES, _NUM_FLAGS = range(9)
 # A copy of the states is held between loops where making it takes at most this share of the time.
 _MOST_COPYING = 0.01
 
@@ -59,6 +57,7 @@ class Agreement:
 @dataclass(slots=True)
 class _Flags:
     request: bool = False
+    confirmed: bool = False
     periodic: bool = False
     stop: bool = False
     superseded: bool = False
@@ -89,6 +88,7 @@ class Boundary:
     _not_before_s: float = field(default=-math.inf, init=False)
     _superseded: str | None = field(default=None, init=False)
     _standby: Standby | None = field(default=None, init=False)
+    _confirmed: CheckpointConfirmation | None = field(default=None, init=False)
     _next_hold_s: float = field(default=-math.inf, init=False)
     is_holding: bool = field(default=False, init=False)
     _pending: Agreement | None = field(default=None, init=False)
@@ -113,7 +113,7 @@ class Boundary:
         self.release()
         agreement = Agreement(models=models)
         values = self._flags(proposal)
-        if may_hold and self.control.rank == 0 and self.reporter is not None and self.reporter.has_store:
+        if may_hold and self.control.rank == 0:
             values[_HOLD] = float(self.checkpointer.is_kept and self.monotonic() >= self._next_hold_s)
         for model in models:
             sums = model.sums
@@ -134,6 +134,7 @@ class Boundary:
         self.is_holding = False
         if self._standby is not None:
             self._standby.release()
+            self._answered, self._confirmed = self._standby.answered, self._standby.confirmed
             self._standby = None
 
     def _hold(self) -> None:
@@ -142,9 +143,13 @@ class Boundary:
         now = self.monotonic()
         self._next_hold_s = now + (now - started) / _MOST_COPYING
         self.is_holding = True
-        if write is not None and self.reporter is not None:
+        if write is not None and self.reporter is not None and self.telemetry is not None:
             self._standby = Standby(
-                reporter=self.reporter, stop=self.stop, answered=self._answered, write=write
+                reporter=self.reporter,
+                telemetry=self.telemetry,
+                stop=self.stop,
+                answered=self._answered,
+                write=write,
             )
 
     def _flags(self, proposal: BatchChoice | None) -> list[float]:
@@ -154,6 +159,7 @@ class Boundary:
             self._take_written()
             request = None if self.reporter is None else self.reporter.checkpoint_request
             can_write = self.checkpointer.is_kept and self.monotonic() >= self._not_before_s
+            values[_CONFIRMED] = float(self._confirmed is not None)
             values[_REQUEST] = float(can_write and request is not None and request != self._answered)
             values[_SUPERSEDED] = float(
                 self._superseded is not None or (self.reporter is not None and self.reporter.superseded)
@@ -200,6 +206,7 @@ class Boundary:
         if agreement.is_void:
             return
         flags.request |= sums[_REQUEST] > 0
+        flags.confirmed |= sums[_CONFIRMED] > 0
         flags.periodic |= sums[_PERIODIC] > 0
         flags.stop |= sums[_STOP] > 0
         flags.superseded |= sums[_SUPERSEDED] > 0
@@ -217,13 +224,17 @@ class Boundary:
             raise SupersededRunError(
                 "a newer run of this job has reported to the store: this process is a leftover and stops"
             )
-        if not (flags.request or flags.periodic or flags.stop):
+        if not (flags.request or flags.confirmed or flags.periodic or flags.stop):
             return False
         # The exchange under way still carries these flags on every rank: they have had their effect. SIGTERM
         # and a request not yet answered are sent again at the next boundary.
         if self._pending is not None:
             self._pending.is_void = True
-        if flags.stop or flags.request:
+        if flags.confirmed and not flags.stop:
+            # Nothing was trained since: what the daemon goes by is the newest there is.
+            confirmation, self._confirmed = self._confirmed, None
+            self._wait(confirmation, is_told=True)
+        elif flags.stop or flags.request:
             self.checkpoint(stop=flags.stop, request=flags.request)
         else:
             self.checkpoint_unasked()
@@ -234,6 +245,7 @@ class Boundary:
 
         Nothing happens where the user wants none but those that are asked for.
         """
+        self.release()
         if not self.checkpointer.is_kept or self.pace is None:
             return
         self._last_checkpoint_s = started = self.monotonic()
@@ -265,18 +277,19 @@ class Boundary:
         if request and is_written:
             self._wait(confirmation)
 
-    def _wait(self, confirmation: CheckpointConfirmation | None) -> None:
-        """Stand still on all ranks until stopped, or until the request is gone, or for `max_wait_s`."""
-        phase = RunPhase.TRAINING
+    def _wait(self, confirmation: CheckpointConfirmation | None, *, is_told: bool = False) -> None:
+        """Stand still on all ranks until stopped, or until the request is gone, or for `max_wait_s`.
+
+        `is_told` says that the store has been told, or is being told.
+        """
         if self.reporter is not None and self.telemetry is not None and confirmation is not None:
-            phase = self.telemetry.phase
             self.telemetry.set_phase(RunPhase.WAITING)
-            if confirmation.request_id is not None:
+            if confirmation.request_id is not None and not is_told:
                 self.reporter.confirm(confirmation)
         deadline = self.monotonic() + self.max_wait_s
         while True:
             if self._is_gone(confirmation):
-                deadline = min(deadline, self.monotonic() + _GRACE_S)
+                deadline = min(deadline, self.monotonic() + GRACE_S)
             verdict = self._verdict(confirmation, deadline)
             try:
                 verdict = int(self.control.broadcast_number(verdict))
@@ -289,7 +302,7 @@ class Boundary:
                 break
             self.pause(_TICK_S)
         if self.reporter is not None and self.telemetry is not None:
-            self._go_on(confirmation, phase)
+            self._go_on(confirmation)
         if verdict == 2:
             raise SupersededRunError("a newer run of this job has reported to the store: this one stops")
 
@@ -308,7 +321,7 @@ class Boundary:
             and self.reporter.checkpoint_request != confirmation.request_id
         )
 
-    def _go_on(self, confirmation: CheckpointConfirmation | None, phase: RunPhase) -> None:
+    def _go_on(self, confirmation: CheckpointConfirmation | None) -> None:
         assert self.reporter is not None
         assert self.telemetry is not None
         request_id = None if confirmation is None else confirmation.request_id
@@ -319,5 +332,6 @@ class Boundary:
             # The store is away, and what it last asked for stays known: train as long as was waited.
             self._not_before_s = self.monotonic() + self.max_wait_s
         self.reporter.withdraw_confirmation()
-        self.telemetry.set_phase(phase)
+        has_stepped = self.telemetry.first_step_s is not None
+        self.telemetry.set_phase(RunPhase.TRAINING if has_stepped else RunPhase.STARTING)
         self.reporter.report_soon()

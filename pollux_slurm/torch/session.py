@@ -82,7 +82,7 @@ class Session:
         # Of the outermost loop, which makes the models' steps; None once it is over.
         self._driver: AdaptiveDataLoader | None = None
         self._progress = ProgressState()
-        self._is_dirty = False
+        self._is_dirty = self._has_pointed = False
         self._measuring = Measuring(
             environment, run_number=run_number, restore_s=restore_s, progress=self._progress
         )
@@ -264,8 +264,9 @@ class Session:
         for model in self._models:
             # Steps over something else are none of this loop's.
             model.take_stepped()
-        if self._boundary.is_holding:
+        if self._boundary.is_holding or self._has_pointed:
             # A request that was answered meanwhile: not one step is trained after it.
+            self._has_pointed = False
             self._boundary.cross((), proposal=None, wait=True)
         self._choose_batch(loader)
         self._clock.start()
@@ -395,6 +396,7 @@ class Session:
         """Let the ranks agree between two loops, where code that takes long asks for it."""
         if not self._loops:
             self._watch.forget()
+            self._has_pointed = True
             self._boundary.cross((), proposal=None, wait=False)
 
     def note_failure(self, error: BaseException) -> None:

@@ -164,7 +164,7 @@ def test_that_a_writing_thread_that_breaks_is_no_checkpoint(
 class AwayStore:
     """A reporter whose store went away while a checkpoint was asked for."""
 
-    checkpoint_request, superseded, has_store = 7, False, True
+    checkpoint_request, superseded = 7, False
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args, **kwargs: False

@@ -14,6 +14,7 @@ from pollux_slurm.agent.memory import read_bounds
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice
 from tests.torch.alone import Numbers, Trainee, joined
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.torch
 
@@ -136,6 +137,26 @@ def test_that_sigterm_before_a_break_is_passed_on_after_the_checkpoint(tmp_path:
             assert len(list((tmp_path / "checkpoints").iterdir())) == 1
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_that_sigterm_in_a_long_validation_is_answered_without_a_store(tmp_path: Path) -> None:
+    def written() -> bool:
+        return any(path.name.startswith("000000-") for path in (tmp_path / "checkpoints").iterdir())
+
+    def run() -> float:
+        trainee, loader = Trainee(), pt.AdaptiveDataLoader(Numbers(8), batch_size=4)
+        for epoch in pt.remaining_epochs_until(2):
+            train(trainee, loader)
+            if epoch == 0 and not written():
+                os.kill(os.getpid(), signal.SIGTERM)
+                # The validation goes on; nothing of the library is called meanwhile.
+                wait_until(written, timeout_s=20, what="the checkpoint")
+        return trainee.weight
+
+    with joined(tmp_path), pytest.raises(pt.TrainingStopped):
+        run()
+    with joined(tmp_path):
+        assert run() == -4
 
 
 def train_and_fail() -> None:

@@ -200,13 +200,14 @@ def test_that_a_request_during_a_long_validation_is_answered_meanwhile(
     job.await_phase(RunPhase.TRAINING)
     request = job.request(0)
     wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=30, what="confirmation")
+    # A daemon that saw it training would think that the checkpoint is no longer the newest.
+    job.await_phase(RunPhase.WAITING)
     if is_stopped_meanwhile:
         run.signal(signal.SIGKILL)
         run.wait()
     else:
         (job.directory / "go-0").touch()
-        # The ranks have come to the next boundary, and wait there to be stopped.
-        job.await_phase(RunPhase.WAITING)
+        # At the next boundary the ranks wait to be stopped.
         run.terminate()
         assert run.wait() == [143, 143], run.output()
     (job.directory / "go-0").touch()

@@ -1,0 +1,281 @@
+"""What ranks do between two steps: together or not at all, once for each request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pollux_slurm.agent.pacing import CheckpointPace
+from pollux_slurm.errors import SupersededRunError
+from pollux_slurm.model import BatchChoice
+from pollux_slurm.store.contract import CheckpointConfirmation, RunPhase
+from pollux_slurm.torch.boundary import Boundary, ModelStep
+from pollux_slurm.torch.checkpoint import Written
+from pollux_slurm.torch.control import Control
+from pollux_slurm.torch.stepnorms import NormSums
+from pollux_slurm.torch.stopping import StopFlag, TrainingStopped
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.torch
+
+
+@dataclass
+class Wire:
+    """What the ranks have said: one vector of each rank for each exchange, and rank 0's numbers."""
+
+    rounds: list[list[list[float]]] = field(default_factory=list)
+    numbers: list[float] = field(default_factory=list)
+
+
+class InTurn:
+    """A `Control` for ranks that take turns in one thread, rank 0 first, crossing by crossing."""
+
+    def __init__(self, wire: Wire, rank: int, world_size: int) -> None:
+        self.wire, self.rank, self.world_size = wire, rank, world_size
+        self._sent: list[Any] = []
+        self._num_heard = 0
+
+    def exchange(self, values: Sequence[float], context: Any) -> Any:
+        before = len(self._sent) - 1
+        self._sent.append(context)
+        if len(self.wire.rounds) < len(self._sent):
+            self.wire.rounds.append([])
+        self.wire.rounds[len(self._sent) - 1].append(list(values))
+        if before < 0:
+            return None
+        vectors = self.wire.rounds[before]
+        assert len(vectors) == self.world_size
+        return [sum(each) for each in zip(*vectors, strict=True)], self._sent[before]
+
+    def broadcast_number(self, value: float) -> float:
+        if self.rank == 0:
+            self.wire.numbers.append(value)
+        self._num_heard += 1
+        return self.wire.numbers[self._num_heard - 1]
+
+
+class Disk:
+    """A checkpointer that counts."""
+
+    is_kept, is_writing = True, False
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.error: str | None = None
+
+    def write(self) -> Written:
+        self.done.append("written")
+        return Written(size_bytes=9, error=self.error)
+
+    def write_behind(self) -> None:
+        self.done.append("begun")
+
+    def take_written(self) -> None:
+        return None
+
+    def hold(self) -> Callable[[], Written]:
+        self.done.append("held")
+        return self.write
+
+
+class Office:
+    """Reporter and telemetry of rank 0: what the store asks, and what it was told."""
+
+    def __init__(self) -> None:
+        self.checkpoint_request: int | None = None
+        self.superseded = False
+        self.phase, self.first_step_s = RunPhase.TRAINING, 1.0
+        self.confirmed: list[CheckpointConfirmation] = []
+        self.phases: list[RunPhase] = []
+
+    def set_phase(self, phase: RunPhase) -> None:
+        self.phase = phase
+        self.phases.append(phase)
+
+    def confirm(self, confirmation: CheckpointConfirmation) -> None:
+        self.confirmed.append(confirmation)
+
+    def was_delivered(self, request_id: int) -> bool:
+        return any(one.request_id == request_id for one in self.confirmed)
+
+    def withdraw_confirmation(self) -> None: ...
+
+    def report_soon(self) -> None: ...
+
+    def close(self, *, timeout_s: float) -> None: ...
+
+
+class Job:
+    """Boundaries of as many ranks; `pause` is what passes while they stand still."""
+
+    def __init__(self, num_ranks: int, *, pace: CheckpointPace | None = None) -> None:
+        self.now, self.num_pauses = 0.0, 0
+        self.office, self.disk = Office(), Disk()
+        self.while_waiting: Callable[[], None] = lambda: None
+        wire = Wire()
+        self.ranks = [
+            Boundary(
+                control=self._control(wire, rank, num_ranks),
+                checkpointer=self.disk if rank == 0 else Disk(),  # type: ignore[arg-type]
+                stop=StopFlag(),
+                reporter=self.office if rank == 0 else None,  # type: ignore[arg-type]
+                telemetry=self.office if rank == 0 else None,  # type: ignore[arg-type]
+                pace=pace,
+                max_wait_s=600.0,
+                pause=self._pause,
+                monotonic=lambda: self.now,
+            )
+            for rank in range(num_ranks)
+        ]
+
+    @staticmethod
+    def _control(wire: Wire, rank: int, num_ranks: int) -> Any:
+        if num_ranks == 1:
+            return Control(rank=0, world_size=1, group=None)
+        return InTurn(wire, rank, num_ranks)
+
+    def _pause(self, duration_s: float) -> None:
+        self.now += duration_s
+        self.num_pauses += 1
+        self.while_waiting()
+
+    def cross(self, *, proposal: BatchChoice | None = None) -> list[Any]:
+        """Let every rank cross once; return what each was told, or the kind of its error."""
+        outcomes: list[Any] = []
+        for rank, boundary in enumerate(self.ranks):
+            try:
+                outcomes.append(boundary.cross((), proposal=proposal if rank == 0 else None, wait=False))
+            except (TrainingStopped, SupersededRunError) as error:
+                outcomes.append(type(error))
+        return outcomes
+
+
+QUIET = (None, False)
+
+
+def test_that_sigterm_on_one_rank_stops_all_at_the_next_boundary() -> None:
+    job = Job(3)
+    assert job.cross() == [QUIET] * 3
+    job.ranks[2].stop.is_set = True
+    assert job.cross() == [QUIET] * 3
+    assert job.cross() == [TrainingStopped] * 3
+    assert job.disk.done == ["written"]
+
+
+def test_that_all_take_up_a_proposed_batch_at_the_same_boundary() -> None:
+    job = Job(3)
+    choice = BatchChoice(global_batch_size=100, atomic_batch_size=17, accumulation_steps=1)
+    assert job.cross(proposal=choice) == [QUIET] * 3
+    assert job.cross() == [(choice, False)] * 3
+    assert job.cross() == [QUIET] * 3
+
+
+def test_that_a_request_is_answered_once_and_training_goes_on_when_it_is_withdrawn() -> None:
+    job = Job(2)
+    job.office.checkpoint_request = 5
+
+    def withdraw() -> None:
+        if job.num_pauses == 20:
+            job.office.checkpoint_request = None
+
+    job.while_waiting = withdraw
+    assert job.cross() == [QUIET] * 2
+    assert job.cross() == [(None, True)] * 2
+    # 2 s until it was withdrawn, 3 s of grace, in which Slurm would have stopped the ranks; each pauses.
+    assert job.now == pytest.approx(2 * 5.0, abs=0.5)
+    assert [one.request_id for one in job.office.confirmed] == [5]
+    assert job.office.phases == [RunPhase.WAITING, RunPhase.TRAINING]
+    assert [job.cross() for _ in range(3)] == [[QUIET] * 2] * 3
+    assert job.disk.done == ["written"]
+    job.office.checkpoint_request, job.num_pauses = 6, 0
+    job.cross()
+    job.cross()
+    assert [one.request_id for one in job.office.confirmed] == [5, 6]
+
+
+def test_that_nobody_waits_for_ever() -> None:
+    job = Job(1)
+    job.office.checkpoint_request = 5
+    # With one rank an exchange answers at once.
+    assert job.cross() == [(None, True)]
+    assert job.now == pytest.approx(600.0, abs=1.0)
+
+
+def test_that_ranks_that_wait_are_stopped_without_another_checkpoint() -> None:
+    job = Job(1)
+    job.office.checkpoint_request = 5
+    job.while_waiting = lambda: setattr(job.ranks[0].stop, "is_set", True)
+    assert job.cross() == [TrainingStopped]
+    assert job.disk.done == ["written"]
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_that_a_request_answered_between_loops_is_waited_for_before_another_step(is_stopped: bool) -> None:
+    job = Job(1)
+    (boundary,) = job.ranks
+    boundary.cross((), proposal=None, wait=True, may_hold=True)
+    assert boundary.is_holding
+    job.office.checkpoint_request = 5
+    wait_until(lambda: job.office.confirmed, timeout_s=20, what="the confirmation")
+    assert job.office.phase is RunPhase.WAITING
+
+    def go_on() -> None:
+        boundary.stop.is_set = is_stopped
+        job.office.checkpoint_request = None
+
+    job.while_waiting = go_on
+    assert job.cross() == ([TrainingStopped] if is_stopped else [(None, True)])
+    # Not written or confirmed again: nothing was trained since.
+    assert job.disk.done == ["held", "written"]
+    assert len(job.office.confirmed) == 1
+    if not is_stopped:
+        assert job.office.phase is RunPhase.TRAINING
+        assert job.now == pytest.approx(3.0, abs=0.5)
+        assert job.cross() == [QUIET]
+
+
+def test_that_what_the_disk_did_not_take_is_not_confirmed_and_tried_again_later() -> None:
+    job = Job(2)
+    job.disk.error = "no space left"
+    for boundary in job.ranks[1:]:
+        boundary.checkpointer.error = "no space left"  # type: ignore[attr-defined]
+    job.office.checkpoint_request = 5
+    job.cross()
+    assert job.cross() == [(None, True)] * 2
+    assert [job.cross() for _ in range(3)] == [[QUIET] * 2] * 3
+    assert (job.disk.done, job.office.confirmed, job.office.phases) == (["written"], [], [])
+    job.now += 11.0
+    job.cross()
+    job.cross()
+    assert job.disk.done == ["written"] * 2
+
+
+def test_that_a_leftover_run_stops_on_all_ranks_and_writes_nothing() -> None:
+    job = Job(2)
+    job.office.superseded = True
+    job.cross()
+    assert job.cross() == [SupersededRunError] * 2
+    assert job.disk.done == []
+
+
+def test_that_periodic_checkpoints_come_when_they_are_due_on_all_ranks() -> None:
+    job = Job(2, pace=CheckpointPace(mtbf_s=86400.0, fixed_s=10.0))
+    acted = []
+    for _ in range(12):
+        job.now += 2.0
+        acted.append(job.cross())
+    assert [index for index, outcome in enumerate(acted) if outcome != [QUIET] * 2] == [5, 11]
+    assert job.disk.done == ["begun"] * 2
+
+
+def test_that_norms_are_added_over_the_ranks_and_the_mean_is_told_by_one() -> None:
+    job, absorbed = Job(2), []
+    for boundary in job.ranks:
+        sums = NormSums(parts_sum=(1.0, 2.0), mean_sqr=(10.0, 20.0), num_examples=8, num_parts=2)
+        boundary.cross((ModelStep(sums=sums, absorb=absorbed.append),), proposal=None, wait=False)
+    job.cross()
+    expected = NormSums(parts_sum=(2.0, 4.0), mean_sqr=(10.0, 20.0), num_examples=8, num_parts=2)
+    assert absorbed == [expected] * 2
