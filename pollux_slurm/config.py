@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
+import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -55,6 +56,58 @@ class DaemonConfig:
     lease_ttl_s: float = 30.0
     partitions: tuple[str, ...] = ()
     shadow: bool = False
+    problems_dir: str | None = None
+    problems_kept: int = 100
+
+
+def _from(default: float, least: float, most: float, *, below: bool = False) -> Any:
+    """Return a number's field that may be from `least` to `most`, `below` it if so said."""
+    return field(default=default, metadata={"least": least, "most": most, "below": below})
+
+
+def _one_of(*choices: str) -> Any:
+    """Return a text's field that may be one of `choices`, the first if it is not set."""
+    return field(default=choices[0], metadata={"choices": choices})
+
+
+def _perhaps(least: float, most: float, default: float | None = None) -> Any:
+    """Return a number's field that may be left out."""
+    return field(default=default, metadata={"least": least, "most": most, "below": False})
+
+
+def _table(least: float, most: float) -> Any:
+    """Return the field of a table of names with a number each."""
+    return field(default=(), metadata={"least": least, "most": most, "below": False})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyConfig:
+    """What the daemon maximises, within which rules, and how it solves that: docs/policy.md.
+
+    The tables are (name, number) pairs, in the order of the file; in `account_limits` and `user_limits`,
+    the name `*` stands for every account or user that is not named.
+    """
+
+    objective: str = _one_of("generalized-mean", "osdi21", "price-rank", "attained-work")
+    exponent: float = _from(-1.0, -20.0, 20.0)
+    floor: float = _from(1e-3, 1e-9, 1.0)
+    fair_share_gpus: int | None = _perhaps(1, 1024)
+    penalty: str = _one_of("paper", "amortised")
+    horizon_s: float = _from(600.0, 1.0, 1e12)
+    solver: str = _one_of("exact", "genetic", "greedy")
+    time_limit_s: float = _from(30.0, 0.001, 86400.0)
+    seed: int = _from(0, 0, 2**63 - 1)
+    max_wait_s: float | None = _perhaps(0.0, 1e12)
+    hysteresis: float = _from(0.0, 0.0, 1.0, below=True)
+    max_reallocations: int | None = _perhaps(0, 10**6)
+    min_age_s: float = _from(0.0, 0.0, 1e12)
+    min_remaining_s: float = _from(0.0, 0.0, 1e12)
+    account_limits: tuple[tuple[str, int], ...] = _table(0, 10**6)
+    user_limits: tuple[tuple[str, int], ...] = _table(0, 10**6)
+    account_weights: tuple[tuple[str, float], ...] = _table(0.01, 100.0)
+    user_weights: tuple[tuple[str, float], ...] = _table(0.01, 100.0)
+    job_weights: tuple[tuple[str, float], ...] = _table(0.01, 100.0)
+    gpu_speeds: tuple[tuple[str, float], ...] = _table(1e-6, 1e6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +128,17 @@ class TemplatesConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All settings, with `path` the file they came from (None if there was none)."""
+    """All settings, with `path` the file they came from (None if there was none).
+
+    `origins` tells, for each key as `table.key`, what set it: a file, a variable, or "default".
+    """
 
     path: Path | None = None
+    origins: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
     store: StoreConfig = field(default_factory=StoreConfig)
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     daemon: DaemonConfig = field(default_factory=DaemonConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
     templates: TemplatesConfig = field(default_factory=TemplatesConfig)
 
@@ -114,38 +172,51 @@ def load_config(environ: Mapping[str, str], *, path: Path | None = None) -> Conf
         raise ConfigError(f"{file}: no such configuration file")
 
     sections: dict[str, Any] = {}
+    origins: list[tuple[str, str]] = []
     for section in dataclasses.fields(Config):
-        if section.name == "path":
+        if section.name in ("path", "origins"):
             continue
         kind = typing.get_type_hints(Config)[section.name]
         table = tables.pop(section.name, {})
         if not isinstance(table, dict):
             raise ConfigError(f"{file}: [{section.name}] must be a table")
-        sections[section.name] = _read_section(kind, section.name, table, environ, file)
+        sections[section.name] = _read_section(kind, section.name, table, environ, file, origins)
     if tables:
         raise ConfigError(f"{file}: unknown table [{sorted(tables)[0]}]; known: {', '.join(sections)}")
-    return Config(path=file if file.is_file() else None, **sections)
+    return Config(path=file if file.is_file() else None, origins=tuple(origins), **sections)
 
 
 def _read_section(
-    kind: type[Any], name: str, table: Mapping[str, Any], environ: Mapping[str, str], file: Path
+    kind: type[Any],
+    name: str,
+    table: Mapping[str, Any],
+    environ: Mapping[str, str],
+    file: Path,
+    origins: list[tuple[str, str]],
 ) -> Any:
     hints = typing.get_type_hints(kind)
     unknown = sorted(set(table) - set(hints))
     if unknown:
         raise ConfigError(f"{file}: unknown key {name}.{unknown[0]}; known: {', '.join(hints)}")
     values: dict[str, Any] = {}
-    for key, hint in hints.items():
+    for entry in dataclasses.fields(kind):
+        key, hint = entry.name, hints[entry.name]
         variable = f"POLLUX_{name}_{key}".upper()
+        origin = "default"
         if environ.get(variable):
-            values[key] = _convert(environ[variable], hint, f"${variable}", is_text=True)
+            origin = f"${variable}"
+            values[key] = _convert(environ[variable], hint, origin, entry.metadata, is_text=True)
         elif key in table:
-            values[key] = _convert(table[key], hint, f"{file}: {name}.{key}", is_text=False)
+            origin = str(file)
+            values[key] = _convert(table[key], hint, f"{file}: {name}.{key}", entry.metadata, is_text=False)
+        origins.append((f"{name}.{key}", origin))
     return kind(**values)
 
 
-def _convert(value: Any, hint: Any, where: str, *, is_text: bool) -> Any:
+def _convert(value: Any, hint: Any, where: str, rules: Mapping[str, Any], *, is_text: bool) -> Any:
     """Turn a TOML value or an environment text into the field's type, or say what was expected there."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        (hint,) = (kind for kind in typing.get_args(hint) if kind is not type(None))
     if hint is bool:
         if is_text and value.lower() in _TRUTH:
             return _TRUTH[value.lower()]
@@ -153,21 +224,65 @@ def _convert(value: Any, hint: Any, where: str, *, is_text: bool) -> Any:
             return value
         raise ConfigError(f"{where}: expected true or false, not {value!r}")
     if hint in (int, float):
-        try:
-            number = hint(value) if is_text or type(value) in (int, hint) else None
-        except ValueError:
-            number = None
-        if number is None or not math.isfinite(number) or number <= 0:
-            raise ConfigError(f"{where}: expected a positive {hint.__name__}, not {value!r}")
-        return number
-    if typing.get_origin(hint) is tuple:
+        return _convert_number(value, hint, where, rules, is_text=is_text)
+    if typing.get_origin(hint) is tuple and typing.get_args(hint)[0] is str:
         items = value.split(",") if is_text else value
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
             raise ConfigError(f"{where}: expected a list of texts, not {value!r}")
         return tuple(item.strip() for item in items if item.strip())
+    if typing.get_origin(hint) is tuple:
+        number = typing.get_args(typing.get_args(hint)[0])[1]
+        return _convert_table(value, number, where, rules, is_text=is_text)
     if not isinstance(value, str) or not value.strip():
         raise ConfigError(f"{where}: expected a text, not {value!r}")
+    if rules.get("choices") and value not in rules["choices"]:
+        raise ConfigError(f"{where}: expected one of {', '.join(rules['choices'])}, not {value!r}")
     return value
+
+
+def _convert_number(
+    value: Any, hint: type[Any], where: str, rules: Mapping[str, Any], *, is_text: bool
+) -> Any:
+    try:
+        number = hint(value) if is_text or type(value) in (int, hint) else None
+    except (ValueError, OverflowError):
+        number = None
+    if number is None or not math.isfinite(number):
+        number = math.nan
+    if not rules:
+        if not number > 0:
+            raise ConfigError(f"{where}: expected a positive {hint.__name__}, not {value!r}")
+        return number
+    least, most = rules["least"], rules["most"]
+    if not least <= number <= most or (rules["below"] and number == most):
+        kind = "a whole number" if hint is int else "a number"
+        bounds = (
+            f"of at least {least:g} and below {most:g}" if rules["below"] else f"from {least:g} to {most:g}"
+        )
+        raise ConfigError(f"{where}: expected {kind} {bounds}, not {value!r}")
+    return number
+
+
+def _convert_table(
+    value: Any, hint: type[Any], where: str, rules: Mapping[str, Any], *, is_text: bool
+) -> tuple[tuple[str, Any], ...]:
+    """Return a table's (name, number) pairs; in the environment it is written `name=number,...`."""
+    if is_text:
+        pairs = [item.rpartition("=") for item in value.split(",") if item.strip()]
+        if not all(sign for _, sign, _ in pairs):
+            raise ConfigError(f"{where}: expected name=number,name=number, not {value!r}")
+        entries = [(name.strip(), number.strip()) for name, _, number in pairs]
+    elif isinstance(value, dict):
+        entries = list(value.items())
+    else:
+        raise ConfigError(f"{where}: expected a table of names with a number each, not {value!r}")
+    names = [name for name, _ in entries]
+    if len(set(names)) < len(names) or not all(names):
+        raise ConfigError(f"{where}: a name is empty or stands there twice: {', '.join(names)}")
+    return tuple(
+        (name, _convert_number(number, hint, f"{where}.{name}", rules, is_text=is_text))
+        for name, number in entries
+    )
 
 
 _TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 
-from pollux_slurm.config import Config, load_config
+from pollux_slurm.config import Config, PolicyConfig, load_config
 from pollux_slurm.errors import ConfigError
+from pollux_slurm.policy import OBJECTIVES, SOLVERS
+from pollux_slurm.policy.admission import PENALTIES
+from pollux_slurm.resources import resource_dir
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -52,6 +57,39 @@ def test_that_lists_in_the_environment_are_separated_by_commas() -> None:
         ("[daemon]\ninterval_s = true\n", "daemon.interval_s: expected a positive float"),
         ("[daemon]\nmax_in_flight = 1.5\n", "daemon.max_in_flight: expected a positive int"),
         ('[daemon]\nshadow = "yes"\n', "daemon.shadow: expected true or false"),
+        ('[policy]\nobjectiv = "osdi21"\n', "unknown key policy.objectiv; known: objective, exponent"),
+        (
+            '[policy]\nobjective = "sum"\n',
+            "objective: expected one of generalized-mean, osdi21, price-rank, attained-work, not 'sum'",
+        ),
+        ("[policy]\nobjective = 1\n", "policy.objective: expected a text"),
+        ("[policy]\nexponent = nan\n", "policy.exponent: expected a number from -20 to 20, not nan"),
+        ("[policy]\nexponent = inf\n", "policy.exponent: expected a number from -20 to 20, not inf"),
+        ("[policy]\nfloor = 0\n", "policy.floor: expected a number from 1e-09 to 1, not 0"),
+        ("[policy]\nfair_share_gpus = 0\n", "policy.fair_share_gpus: expected a whole number from 1 to 1024"),
+        ("[policy]\nfair_share_gpus = 2.5\n", "policy.fair_share_gpus: expected a whole number from 1"),
+        ('[policy]\npenalty = "age"\n', "policy.penalty: expected one of paper, amortised, not 'age'"),
+        ("[policy]\nhorizon_s = 0\n", "policy.horizon_s: expected a number from 1 to 1e+12, not 0"),
+        ('[policy]\nsolver = "fast"\n', "policy.solver: expected one of exact, genetic, greedy"),
+        ("[policy]\ntime_limit_s = 0\n", "policy.time_limit_s: expected a number from 0.001 to 86400"),
+        (
+            "[policy]\nhysteresis = 1.0\n",
+            "policy.hysteresis: expected a number of at least 0 and below 1, not 1.0",
+        ),
+        ("[policy]\nmin_age_s = -1\n", "policy.min_age_s: expected a number from 0 to 1e+12, not -1"),
+        ("[policy]\nmax_reallocations = true\n", "policy.max_reallocations: expected a whole number"),
+        ("[policy]\nmax_wait_s = nan\n", "policy.max_wait_s: expected a number from 0 to 1e+12, not nan"),
+        ("[policy.account_limits]\nx = -1\n", "policy.account_limits.x: expected a whole number from 0"),
+        ("[policy.user_limits]\nx = 1.5\n", "policy.user_limits.x: expected a whole number from 0"),
+        ("[policy]\nuser_limits = 3\n", "policy.user_limits: expected a table of names"),
+        ('[policy.user_limits]\n"" = 3\n', "policy.user_limits: a name is empty"),
+        (
+            "[policy.account_weights]\nx = -2\n",
+            "policy.account_weights.x: expected a number from 0.01 to 100, not -2",
+        ),
+        ('[policy.job_weights]\n7 = "2"\n', "policy.job_weights.7: expected a number from 0.01 to 100"),
+        ("[policy.gpu_speeds]\nt4 = 0\n", "policy.gpu_speeds.t4: expected a number from 1e-06 to 1e+06"),
+        ("[policy]\nseed = -1\n", "policy.seed: expected a whole number from 0"),
         ("store = 1\n", "[store] must be a table"),
         ("[store\n", "not valid TOML"),
     ],
@@ -74,6 +112,43 @@ def test_that_a_mistake_in_the_environment_names_the_variable() -> None:
 def test_that_a_named_file_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such configuration file"):
         load_config({"POLLUX_CONFIG": str(tmp_path / "none.toml")})
+
+
+def test_that_the_environment_can_name_tables_of_numbers() -> None:
+    environ = {"POLLUX_POLICY_ACCOUNT_LIMITS": "vision=64, *=8", "POLLUX_POLICY_MAX_WAIT_S": "600"}
+    policy = load_config(environ).policy
+    assert policy.account_limits == (("vision", 64), ("*", 8))
+    assert policy.max_wait_s == 600.0
+    for bad in ("vision", "=3", "x=1,x=2", "x=1.5", "x=y"):
+        with pytest.raises(ConfigError, match=r"\$POLLUX_POLICY_ACCOUNT_LIMITS"):
+            load_config({"POLLUX_POLICY_ACCOUNT_LIMITS": bad})
+
+
+def test_that_every_setting_tells_what_set_it(tmp_path: Path) -> None:
+    file = written(tmp_path, "[daemon]\ninterval_s = 30\ntick_s = 1\n")
+    config = load_config({"POLLUX_DAEMON_TICK_S": "2"}, path=file)
+    origins = dict(config.origins)
+    assert origins["daemon.interval_s"] == str(file)
+    assert origins["daemon.tick_s"] == "$POLLUX_DAEMON_TICK_S"
+    assert origins["policy.exponent"] == "default"
+
+
+def test_that_objectives_solvers_and_penalties_are_those_of_the_policy() -> None:
+    choices = {field.name: field.metadata.get("choices") for field in dataclasses.fields(PolicyConfig)}
+    assert set(choices["objective"]) == set(OBJECTIVES)
+    assert set(choices["solver"]) == set(SOLVERS)
+    assert choices["penalty"] == PENALTIES
+
+
+def test_that_the_example_holds_the_defaults_and_names_every_key(tmp_path: Path) -> None:
+    text = (resource_dir("templates") / "pollux.toml").read_text(encoding="utf-8")
+    assert load_config({}, path=written(tmp_path, text)) == dataclasses.replace(
+        Config(), path=tmp_path / "pollux.toml"
+    )
+    # With the examples taken in, every key there is has a line.
+    full = load_config({}, path=written(tmp_path, re.sub(r"^# (?=\S+ = )", "", text, flags=re.MULTILINE)))
+    unset = [key for key, origin in full.origins if origin == "default"]
+    assert unset == []
 
 
 def test_that_a_missing_store_says_how_to_set_one() -> None:

@@ -10,6 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from pollux_slurm import __version__
+from pollux_slurm.cli.config import app as config
 from pollux_slurm.cli.daemon import daemon
 from pollux_slurm.cli.db import app as db
 from pollux_slurm.cli.explain import explain
@@ -58,6 +59,7 @@ app.command(
     add_help_option=False,
     options_metavar="[OPTIONS] SCRIPT [ARGUMENTS]...",
 )(sbatch)
+app.add_typer(config)
 app.add_typer(db)
 app.add_typer(sandbox)
 app.add_typer(simulate)

@@ -43,6 +43,7 @@ def daemon(
     for signum in (signal.SIGTERM, signal.SIGINT):  # before anything that takes time
         signal.signal(signum, ask_to_stop)
 
+    from pollux_slurm.daemon import rules
     from pollux_slurm.daemon.loop import Daemon
     from pollux_slurm.goodput import TableCache
     from pollux_slurm.policy import decide
@@ -57,6 +58,7 @@ def daemon(
         interval_s=interval or config.daemon.interval_s,
         shadow=shadow or config.daemon.shadow,
     )
+    rules.check(config.policy)
     with opened_store(config) as store:
         runner = Daemon(
             slurm=connect(config.slurm, os.environ),
@@ -68,7 +70,13 @@ def daemon(
             monotonic=time.monotonic,
             stop=stop,
             # Goodput tables are kept from round to round: only what was reported anew is computed.
-            decide=functools.partial(decide, tables=TableCache()),
+            decide=functools.partial(
+                decide,
+                tables=TableCache(),
+                solver=config.policy.solver,
+                time_limit_s=config.policy.time_limit_s,
+            ),
+            policy=config.policy,
         )
         if not once:
             runner.run()

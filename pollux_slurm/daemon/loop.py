@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
-from pollux_slurm.config import DaemonConfig
+from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon import observe
 from pollux_slurm.daemon.enact import Enactor
 from pollux_slurm.daemon.plan import planned_moves
+from pollux_slurm.daemon.problems import save_problem
 from pollux_slurm.errors import LeaseLostError, PolluxError, SlurmError, StoreError
 from pollux_slurm.model import Decision, Problem
 from pollux_slurm.policy import decide
@@ -49,7 +51,7 @@ class Daemon:
         monotonic: Callable[[], float],
         stop: threading.Event,
         decide: Callable[[Problem], Decision] = decide,
-        seed: int = 0,
+        policy: PolicyConfig | None = None,
     ) -> None:
         self._slurm = slurm
         self._store = store
@@ -59,8 +61,9 @@ class Daemon:
         self._monotonic = monotonic
         self._stop = stop
         self._decide = decide
-        self._seed = seed
+        self._policy = PolicyConfig() if policy is None else policy
         self._vanished: frozenset[str] = frozenset()
+        self._left_out: dict[str, str] = {}
         self._lease_until = float("-inf")
         self.skipped_rounds: Counter[str] = Counter()
         self._enactor = Enactor(
@@ -100,14 +103,20 @@ class Daemon:
         self._store.observe_jobs(seen, at=now)
         picture = observe.picture(snapshot, self._store.active_jobs(), self._config.partitions)
         problem = observe.problem(
-            picture, now=now, default_restart_delay_s=self._config.restart_delay_s, seed=self._seed
+            picture, now=now, default_restart_delay_s=self._config.restart_delay_s, policy=self._policy
         )
         decision = self._decide(problem)
         for job_id, reason in decision.excluded:
-            _log.warning("job %s: left as it is: %s", job_id, reason)
+            if self._left_out.get(job_id) != reason:  # not again in every round
+                _log.warning("job %s: left as it is: %s", job_id, reason)
+        self._left_out = dict(decision.excluded)
+        if decision.timed_out:
+            limit = self._policy.time_limit_s
+            _log.warning("the search was cut short by policy.time_limit_s = %g; see: pollux replay", limit)
         moves = planned_moves(picture, decision, max_in_flight=self._config.max_in_flight)
         self._check_lease()
         round_id = self._store.record_round(problem, decision, shadow=self._config.shadow, at=now)
+        self._save_problem(round_id, problem)
         verb = "would move" if self._config.shadow else "moves"
         for move in moves:
             _log.info(
@@ -131,6 +140,16 @@ class Daemon:
             len(moves),
         )
         return RoundResult(round_id=round_id, num_jobs=len(problem.jobs), num_moves=len(moves))
+
+    def _save_problem(self, round_id: int, problem: Problem) -> None:
+        """Keep the problem as a file, if the admin wants that. A full disk costs the file, not the round."""
+        if self._config.problems_dir is None:
+            return
+        try:
+            folder = Path(self._config.problems_dir)
+            save_problem(folder, round_id, problem, keep=self._config.problems_kept)
+        except OSError as error:
+            _log.warning("round %d: its problem was not saved: %s", round_id, error)
 
     def _skip(self, reason: str, error: Exception) -> RoundResult:
         self.skipped_rounds[reason] += 1

@@ -6,15 +6,19 @@ Everything else that holds GPUs, CPUs or memory is a neighbour whose share is ta
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from pollux_slurm.config import PolicyConfig
+from pollux_slurm.daemon import declarations, rules
 from pollux_slurm.model import (
     Allocation,
     ClusterSnapshot,
+    GoodputModel,
     JobState,
     NodeCapacity,
     Problem,
@@ -105,6 +109,7 @@ def observations(
     MinJobAge after its end. What its last run reported tells how it ended.
     """
     by_id = {job.job_id: job for job in snapshot.jobs}
+    type_of_node = {node.name: node.gpu_type for node in snapshot.nodes}
     seen, missing = [], set()
     for record in records:
         job = by_id.get(record.slurm_job_id)
@@ -116,6 +121,8 @@ def observations(
                     allocation=job.allocation,
                     started_at=job.started_at,
                     ended_at=job.ended_at if job.state.is_over else None,
+                    gpu_type=_one_type(job, type_of_node),
+                    restart_count=job.restart_count,
                 )
             )
             continue
@@ -132,6 +139,12 @@ def observations(
                 )
             )
     return tuple(seen), frozenset(missing)
+
+
+def _one_type(job: SlurmJob, type_of_node: Mapping[str, str | None]) -> str | None:
+    """Return the type of the GPUs that a running job holds, None for several or a nameless one."""
+    types = {type_of_node.get(node) for node in job.allocation.nodes}
+    return types.pop() if job.state is JobState.RUNNING and len(types) == 1 else None
 
 
 def picture(
@@ -188,18 +201,21 @@ def _left(total: int, used: int, used_by_managed: int) -> int:
     return max(total - max(used - used_by_managed, 0), 0)
 
 
-def problem(picture: Picture, *, now: datetime, default_restart_delay_s: float, seed: int) -> Problem:
+def problem(
+    picture: Picture,
+    *,
+    now: datetime,
+    default_restart_delay_s: float,
+    policy: PolicyConfig | None = None,
+) -> Problem:
     """Build the scheduling problem of a round: who takes part, who is pinned, and with what history.
 
     A job in flight is pinned at its target, so that nobody else is promised those GPUs. A running job is
     pinned until its current run has reported a step: before that it has no checkpoint to lose and no model
-    to decide by. A job that its owner or an admin holds takes no part: the hand wins.
+    to decide by. A job that its owner or an admin holds takes no part: the hand wins. `policy` is what the
+    admin wants; without it the defaults hold.
     """
-    partition_nodes: defaultdict[str, set[str]] = defaultdict(set)
-    for node in picture.snapshot.nodes:
-        for partition in node.partitions:
-            partition_nodes[partition].add(node.name)
-
+    policy = PolicyConfig() if policy is None else policy
     jobs = []
     for job in picture.managed:
         placed = _placement(job)
@@ -207,10 +223,14 @@ def problem(picture: Picture, *, now: datetime, default_restart_delay_s: float, 
             continue
         current, pinned = placed
         record = job.record
+        claim = declarations.checked(record)
+        model, models = _models(record)
+        idle_since = record.last_held_at or record.submitted_at
         jobs.append(
             ProblemJob(
                 job_id=job.slurm.job_id,
-                model=record.model,
+                model=model,
+                models=models,
                 min_gpus=record.terms.min_gpus,
                 max_gpus=record.terms.max_gpus,
                 cpus_per_gpu=record.cpus_per_gpu,
@@ -220,14 +240,62 @@ def problem(picture: Picture, *, now: datetime, default_restart_delay_s: float, 
                 restart_delay_s=record.mean_restart_delay_s or default_restart_delay_s,
                 current=current,
                 pinned=pinned,
-                partition_nodes=frozenset(partition_nodes[job.slurm.partition]) or None,
+                partition_nodes=_nodes_to_use(picture.snapshot, job.slurm),
+                weight=rules.weight(
+                    policy, account=job.slurm.account, user=job.slurm.user_name, job_id=job.slurm.job_id
+                ),
                 account=job.slurm.account,
                 user=job.slurm.user_name,
+                progress=claim.progress,
+                epochs_done=claim.epochs_done,
+                epochs_declared=claim.epochs_declared,
+                declaration_doubt=claim.doubt,
+                waiting_s=0.0 if current else max((now - idle_since).total_seconds(), 0.0),
             )
         )
-    nodes = _with_room_for_pinned(picture.nodes, jobs)
-    # Slurm chooses the shares itself unless they are equal, so unequal ones are not to be decided on.
-    return Problem(nodes=nodes, jobs=tuple(jobs), seed=seed, uneven=False)
+    return Problem(
+        nodes=_with_room_for_pinned(picture.nodes, jobs),
+        jobs=tuple(jobs),
+        objective=rules.objective(policy),
+        seed=policy.seed,
+        limits=rules.limits(policy, jobs),
+        moving=rules.moving(policy),
+        gpu_speeds=policy.gpu_speeds,
+        # Slurm chooses the shares itself unless they are equal, so unequal ones are not to be decided on.
+        uneven=False,
+        max_wait_s=policy.max_wait_s,
+    )
+
+
+def _models(record: JobRecord) -> tuple[GoodputModel | None, tuple[tuple[str, GoodputModel], ...]]:
+    """Return a job's model for every type of GPU, or its models by type.
+
+    Gradients are the same on every type: the newest statistics go with all, as does the size it has had.
+    """
+    newest = record.model
+    if newest is None or not record.models:
+        return newest, ()
+    grown = max(newest.max_gpus_seen, *(model.max_gpus_seen for _, model in record.models))
+    return None, tuple(
+        (
+            kind,
+            dataclasses.replace(model, statistics=newest.statistics or model.statistics, max_gpus_seen=grown),
+        )
+        for kind, model in record.models
+    )
+
+
+def _nodes_to_use(snapshot: ClusterSnapshot, job: SlurmJob) -> frozenset[str] | None:
+    """Return the nodes of a job's partition, of those with GPUs of the type that it asked for, if it did.
+
+    Slurm keeps that type whatever shape the job is given later (docs/slurm-facts.md).
+    """
+    own = {node.name for node in snapshot.nodes if job.partition in node.partitions}
+    kind = job.requested_gpu_type
+    if kind is not None:
+        own = {node.name for node in snapshot.nodes if node.name in own and node.gpu_type == kind}
+        return frozenset(own)
+    return frozenset(own) or None
 
 
 def _placement(job: ManagedJob) -> tuple[Allocation, bool] | None:

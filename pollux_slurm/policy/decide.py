@@ -66,7 +66,7 @@ def decide(
     }
     known = {node.name for node in problem.nodes}
     if nowhere:
-        reason = "no configuration of this cluster allows it a batch and its GPUs"
+        reason = "no configuration of what adaptive jobs may use now allows it a batch and its GPUs"
         reasons |= dict.fromkeys(nowhere, reason)
     left_out = [frozen(job, known) for job in problem.jobs if job.job_id in reasons]
     if left_out:

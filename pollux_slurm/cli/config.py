@@ -1,0 +1,71 @@
+"""`pollux config`: what settings hold, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from pollux_slurm.cli.common import ConfigOption, JsonOption, StoreOption, print_json, settings
+from pollux_slurm.config import Config
+
+app = typer.Typer(name="config", help="Check settings, or print an example of them.", no_args_is_help=True)
+
+
+@app.command()
+def check(
+    as_json: JsonOption = False, config_file: ConfigOption = None, store_url: StoreOption = None
+) -> None:
+    """Read the settings as the daemon does; print each with what set it, or the first mistake.
+
+    Example: pollux config check --config /etc/pollux/pollux.toml
+    """
+    from pollux_slurm.daemon import rules
+    from pollux_slurm.store.url import parse_store_url
+
+    config = settings(config_file, store_url)
+    rules.check(config.policy)
+    url = None if config.store.url is None else str(parse_store_url(config.store.url))
+    found = effective(config, url=url, url_from_flag=store_url is not None)
+    if as_json:
+        print_json({key: {"value": value, "from": origin} for key, value, origin in found})
+        return
+    for key, value, origin in found:
+        typer.echo(f"{key} = {_shown(value)}  ({origin})")
+
+
+@app.command()
+def example() -> None:
+    """Print a settings file with every key, its default and what it means.
+
+    Example: pollux config example > /etc/pollux/pollux.toml
+    """
+    from pollux_slurm.resources import resource_dir
+
+    typer.echo((resource_dir("templates") / "pollux.toml").read_text(encoding="utf-8"), nl=False)
+
+
+def effective(config: Config, *, url: str | None, url_from_flag: bool) -> list[tuple[str, Any, str]]:
+    """Return (table.key, value, what set it) of all settings; the store's URL without its password."""
+    found = []
+    for name, origin in config.origins:
+        section, key = name.split(".")
+        value = getattr(getattr(config, section), key)
+        if name == "store.url":
+            value, origin = url, "--store" if url_from_flag else origin
+        if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+            value = dict(value)
+        found.append((name, list(value) if isinstance(value, tuple) else value, origin))
+    return found
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {number:g}" for name, number in value.items())
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
+    return str(value)

@@ -1,0 +1,70 @@
+"""Whether what a job declares of its length may count: it is a claim that can pay, so it is checked. Pure.
+
+A claim counts as long as what was observed does not contradict it. One that does not count costs the job
+nothing but the claim: it is then treated like a job that declares nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pollux_slurm.store.contract import JobRecord
+
+# How far progress may grow beyond what a claim once amounted to. Epochs of one job differ in progress as its
+# noise scale and with it its batch size grow: by the efficiency of large batches, a factor of 2 or 3.
+TOLERANCE = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What of a job's declaration is passed on: all three None where nothing was measured or declared.
+
+    `progress` is in useful examples. `doubt` says why a declaration is not passed on.
+    """
+
+    progress: float | None = None
+    epochs_done: float | None = None
+    epochs_declared: float | None = None
+    doubt: str | None = None
+
+
+def checked(record: JobRecord) -> Claim:
+    """Return what a job's last report says of its length, as far as it may count.
+
+    Not counted: what was raised after it had been declared lower (of all that a job ever declared, only a
+    first number and lower ones count); what the job has passed without ending; what amounts, by the progress
+    at some time, to less than a quarter of the progress made since; epochs without any progress.
+    """
+    sample = record.sample
+    if sample is None:
+        return Claim()
+    examples = None
+    if record.model is not None:
+        # A scale-invariant iteration is worth M0 examples at an efficiency of 1.
+        examples = sample.progress * record.model.limits.initial_batch_size
+    if sample.total_epochs is None:
+        return Claim(progress=examples)
+    doubt = _doubt(record, sample.total_epochs, sample.epoch, sample.progress)
+    if doubt is not None:
+        return Claim(progress=examples, doubt=doubt)
+    return Claim(
+        progress=examples, epochs_done=float(sample.epoch), epochs_declared=float(sample.total_epochs)
+    )
+
+
+def _doubt(record: JobRecord, declared: int, epoch: int, progress: float) -> str | None:
+    least = min((claim.total_epochs for claim in record.declarations), default=declared)
+    if least < declared:
+        return f"it declared {least} epochs before it declared {declared}"
+    if epoch >= declared:
+        return f"it goes on after the {declared} epochs that it declared"
+    if epoch > 0 and not progress > 0:
+        return f"it tells of {epoch} epochs without any progress"
+    for claim in record.declarations:
+        amounted = claim.least_total_progress
+        if amounted is not None and progress > TOLERANCE * amounted:
+            times = min(progress / max(amounted, 1e-12), 1e6)
+            return (
+                f"it has made {times:.3g} times all the progress that there was by what it declared earlier"
+            )
+    return None

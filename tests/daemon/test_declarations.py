@@ -1,0 +1,75 @@
+"""Which claims about a job's length count, and what is said of those that do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from pollux_slurm.daemon.declarations import Claim, checked
+from pollux_slurm.store.contract import Declaration, JobRecord, Sample
+from tests.daemon.builders import MODEL, NOON, record
+
+
+def sample(epoch: int, total: int | None, progress: float) -> Sample:
+    return Sample(
+        at=NOON,
+        batch=None,
+        throughput=100.0,
+        predicted_throughput=None,
+        efficiency=0.5,
+        progress=progress,
+        epoch=epoch,
+        total_epochs=total,
+    )
+
+
+def declared(*claims: tuple[int, float | None]) -> tuple[Declaration, ...]:
+    return tuple(
+        Declaration(total_epochs=total, at=NOON, epoch=0, progress=0.0, least_total_progress=least)
+        for total, least in claims
+    )
+
+
+def job(epoch: int, total: int | None, progress: float, *claims: tuple[int, float | None]) -> JobRecord:
+    return record("1", sample=sample(epoch, total, progress), declarations=declared(*claims))
+
+
+def test_that_progress_is_counted_in_examples_and_epochs_as_they_are() -> None:
+    claim = checked(job(3, 10, 50.0, (10, 160.0)))
+    assert claim == Claim(progress=50.0 * 64, epochs_done=3.0, epochs_declared=10.0)
+
+
+@pytest.mark.parametrize("change", [{"sample": None}, {"sample": sample(3, None, 1.0), "model": None}])
+def test_that_what_is_not_known_is_not_claimed(change: dict[str, object]) -> None:
+    assert checked(record("1", **change)) == Claim()
+
+
+def test_that_a_job_without_a_model_may_declare_all_the_same() -> None:
+    claim = checked(record("1", model=None, sample=sample(1, 4, 9.0)))
+    assert (claim.progress, claim.epochs_done, claim.epochs_declared, claim.doubt) == (None, 1.0, 4.0, None)
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (job(4, 4, 90.0, (4, 80.0)), "goes on after the 4 epochs that it declared"),
+        (job(2, 9, 20.0, (4, 40.0), (9, 90.0)), "declared 4 epochs before it declared 9"),
+        (job(2, 9, 20.0, (9, 90.0), (4, 40.0)), "declared 4 epochs before it declared 9"),
+        (job(5, 9, 200.0, (9, 40.0)), "has made 5 times all the progress"),
+        (job(5, 9, 200.0, (20, 40.0), (9, 400.0)), "has made 5 times all the progress"),
+        (job(1, 9, 1.0, (9, 0.0)), "has made 1e+06 times all the progress"),
+        (job(8, 9, 0.0, (9, 0.0)), "tells of 8 epochs without any progress"),
+    ],
+    ids=["passed", "raised", "raised again", "far from done", "far from done before", "none then", "none"],
+)
+def test_that_a_claim_against_what_was_seen_does_not_count(seen: JobRecord, words: str) -> None:
+    claim = checked(seen)
+    assert (claim.epochs_done, claim.epochs_declared) == (None, None)
+    assert claim.progress == seen.sample.progress * MODEL.limits.initial_batch_size  # type: ignore[union-attr]
+    assert claim.doubt is not None
+    assert words in claim.doubt
+
+
+def test_that_a_lower_number_and_uneven_epochs_are_no_contradiction() -> None:
+    assert checked(job(2, 4, 30.0, (9, 70.0), (4, 40.0))).doubt is None
+    # Progress an epoch may well grow threefold as batches become more efficient.
+    assert checked(job(5, 9, 150.0, (9, 40.0))).doubt is None
