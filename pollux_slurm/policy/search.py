@@ -1,9 +1,7 @@
-"""The solver `exact`: prices and bound, starts placed from them, local search, and a proof where small.
+"""The solver `exact`: prices and bound, starts placed from them, searches, and a proof where small.
 
-The starts are what the jobs hold, what jobs buy at the dual's prices over several sets of options, placed job
-by job, and everyone at the minimum. It ends early when the upper bound is reached. Ties go to the earlier
-start, so that what the jobs hold wins unless a change is worth it. Work is bounded by counting steps; the
-watchdog (`stop`) only cuts it short.
+It ends early when the upper bound is nearly reached. Ties go to the earlier start, so that what the jobs hold
+wins unless a change is worth it. Work is bounded by counting steps; the watchdog (`stop`) only cuts it short.
 """
 
 from __future__ import annotations
@@ -13,33 +11,29 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from pollux_slurm.policy.bound import Dual, Market, solve_dual
 from pollux_slurm.policy.branch import Branch
-from pollux_slurm.policy.construct import Constructor
-from pollux_slurm.policy.exchange import Exchange
 from pollux_slurm.policy.local_search import LocalSearch, above, value
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.neighbourhood import improve_parts
 from pollux_slurm.policy.offers import Offers
 from pollux_slurm.policy.placement import Cluster, State
-
-BoolArray = npt.NDArray[np.bool_]
+from pollux_slurm.policy.starts import Starts
 
 # At effort 1: displacements tried from each start, and from the best of them; nodes of the branch-and-bound
 # tree; parts of a placed answer that are solved anew.
 _FIRST_STEPS, _MORE_STEPS, _BRANCH_STEPS, _PARTS = 500, 2000, 20_000, 300
-# At less effort than this, only the first start is improved.
+# At less effort than this, only the best start is improved.
 _ALL_STARTS = 0.5
 # The most jobs for which branch and bound of the whole problem is worth a try.
 _BRANCH_JOBS = 8
-# Of thousands of jobs, only a few parts are worth the time, and only where the gap is larger than this.
-_FEW_PARTS, _LARGE_GAP = 16, 4e-3
-# With more jobs than this, one start is placed, and the local search ends at a small gap.
+# With more jobs than this one start is placed, and of that only a few parts are solved anew, where the gap is
+# larger than the one named.
 _MANY_JOBS = 100
-# Turns of filling and exchanging, how often a job looks in each, and the gap at which they end early.
-_TURNS, _LOOKS_PER_JOB, _SMALL_GAP = 6, 1, 1e-3
+_FEW_PARTS, _LARGE_GAP = 16, 4e-3
+# The gap at which an answer is good enough, at effort 1 and at the least effort.
+_SMALL_GAP, _ACCEPTED_GAP = 1e-3, 5e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,110 +64,127 @@ def solve(
 
     The work of the searches grows with `effort`, where the bound leaves any.
     """
-    dual = solve_dual(menu, cluster)
-    market = Market(menu, cluster)
-    num_movable = int((~menu.settled).sum())
-    few, many = num_movable <= _BRANCH_JOBS, num_movable > _MANY_JOBS
-    enough = dual.bound - (0.0 if few else _SMALL_GAP * abs(dual.bound))
-    worth_parts = dual.bound - _LARGE_GAP * abs(dual.bound) if many else enough
-    best, value, timed_out = None, -np.inf, False
+    return _Search(cluster, menu, seed=seed, effort=effort, stop=stop).run()
 
-    def offers() -> Offers:
-        return Offers(menu, market, dual, limit=dual.bound - value)
 
-    def climb(state: State, steps: int, *, widely: bool) -> bool:
-        search = LocalSearch(state, offers(), max_steps=round(effort * steps), stop=stop)
+class _Search:
+    """One search: `best` is the state to return, worth `value`."""
+
+    def __init__(
+        self, cluster: Cluster, menu: Menu, *, seed: int, effort: float, stop: Callable[[], bool]
+    ) -> None:
+        self._menu, self._effort, self._stop = menu, effort, stop
+        self._rng = random.Random(seed)
+        self._dual = solve_dual(menu, cluster)
+        self._market = Market(menu, cluster)
+        self._movable = np.flatnonzero(~menu.settled).tolist()
+        self._few = len(self._movable) <= _BRANCH_JOBS
+        self._many = len(self._movable) > _MANY_JOBS
+        accepted = min(_SMALL_GAP / max(effort, 1e-9), _ACCEPTED_GAP) if effort < 1 else _SMALL_GAP
+        # Of few jobs the best answer is wanted, and proved.
+        self._enough = self._below_bound(0.0 if self._few and effort >= 1 else accepted)
+        self._starts = Starts(cluster, menu, self._market, self._dual, small_gap=accepted)
+        self._timed_out = False
+
+    def run(self) -> Solution:
+        """Return the best state that the work allowed comes to."""
+        if self._many:
+            self._take_up(self._starts.bought() or self._starts.held(filled=True))
+            if self._value < self._below_bound(_LARGE_GAP):
+                self._solve_parts(_FEW_PARTS)
+            return self._solution(self._dual.bound)
+        if self._effort < _ALL_STARTS:
+            self._take_up(self._starts.held())
+            bought = self._starts.bought()
+            if bought is not None and total_value(bought, self._menu) > above(self._value):
+                self._take_up(bought)
+            self._climb(_FIRST_STEPS, widely=False)
+        else:
+            self._climb_from_each()
+        self._climb(_MORE_STEPS, widely=True)
+        if not self._few:
+            self._solve_parts(_PARTS)
+        return self._solution(self._branch() if self._few else self._dual.bound)
+
+    def _climb_from_each(self) -> None:
+        best: State | None = None
+        best_value = -np.inf
+        for state in self._all_starts():
+            self._take_up(state)
+            limit = max(best_value, self._value)
+            self._climb(_FIRST_STEPS, widely=False, known=limit)
+            if best is None or self._value > above(best_value):
+                best, best_value = self._best, self._value
+            if above(best_value) >= self._enough or self._is_over():
+                break
+        assert best is not None
+        self._take_up(best)
+
+    def _all_starts(self) -> Iterator[State]:
+        starts = self._starts
+        if self._few:
+            yield starts.held()
+        bought = starts.bought()
+        if bought is not None:
+            yield bought
+        yield from starts.narrow()
+        if not self._few:
+            yield starts.held()
+        smallest = starts.smallest()
+        if smallest is not None:
+            yield smallest
+
+    def _take_up(self, state: State) -> None:
+        self._best, self._value = state, total_value(state, self._menu)
+
+    def _climb(self, steps: int, *, widely: bool, known: float = -np.inf) -> None:
+        """Search around the state; an answer worth `known` is there already."""
+        if self._value >= self._enough or self._is_over():
+            return
+        search = LocalSearch(self._best, self._offers(known), max_steps=self._much(steps), stop=self._stop)
         search.climb(widely=widely)
-        return search.stopped
+        self._timed_out |= search.stopped
+        self._take_up(self._best)
 
-    for state in _starts(cluster, menu, market, dual):
-        found = total_value(state, menu)
-        value = found if best is None else value
-        if not many and found < enough and not timed_out:
-            timed_out |= climb(state, _FIRST_STEPS, widely=False)
-            found = total_value(state, menu)
-        if best is None or found > above(value):
-            best, value = state, found
-        timed_out |= stop()
-        if above(value) >= enough or effort < _ALL_STARTS:
-            break
-    assert best is not None
-    if not many and value < enough and not timed_out:
-        timed_out |= climb(best, _MORE_STEPS, widely=True)
-        value = total_value(best, menu)
-    if not few and value < worth_parts and not timed_out:
-        parts = round(effort * (_FEW_PARTS if many else _PARTS))
-        timed_out |= improve_parts(best, offers(), max_parts=parts, rng=random.Random(seed), stop=stop)
-        value = total_value(best, menu)
-    bound = dual.bound
-    uneven = bool((menu.tables.per_node == 0).any())
-    if few and not uneven and above(value) < bound and not timed_out:
-        movable = np.flatnonzero(~menu.settled).tolist()
-        known = offers()
-        steps = round(effort * _BRANCH_STEPS)
-        proved = Branch(best, known, movable, slack=known.slack(best), max_steps=steps).run()
-        value = total_value(best, menu)
-        bound = value if proved else bound
-    return Solution(state=best, value=value, bound=bound, dual=dual, timed_out=timed_out)
-
-
-def _starts(cluster: Cluster, menu: Menu, market: Market, dual: Dual) -> Iterator[State]:
-    """Return the states to start from, what the jobs hold first."""
-    num_movable = int((~menu.settled).sum())
-    many = num_movable > _MANY_JOBS
-    if num_movable <= _BRANCH_JOBS:
-        yield State(cluster, menu)
-    tables = menu.tables
-    widest = cluster.widest
-    gpus, share = tables.num_gpus, tables.per_node
-    narrow: tuple[BoolArray, ...] = (
-        (share > 0) & (widest % np.maximum(share, 1) == 0),
-        (gpus & (gpus - 1) == 0) | (share == widest),
-    )
-    tried: list[npt.NDArray[np.int64]] = []
-    for usable in (None, *narrow)[: 1 if many else 3]:
-        found = dual if usable is None else solve_dual(menu, cluster, usable)
-        if any((found.choice == other).all() for other in tried):
-            continue
-        tried.append(found.choice)
-        state = State(cluster, menu)
-        constructor = Constructor(state, menu, market, dual.prices)
-        complete = constructor.build(found.choice)
-        if complete:
-            _refine(state, menu, constructor, dual)
-            yield state
-    if many and not complete:
-        # A running job that was to move found no place: start from what all hold instead.
-        state = State(cluster, menu)
-        _refine(state, menu, Constructor(state, menu, market, dual.prices), dual)
-        yield state
-    if not many:
-        if num_movable > _BRANCH_JOBS:
-            yield State(cluster, menu)
-        state = State(cluster, menu)
-        constructor = Constructor(state, menu, market, dual.prices)
-        if constructor.build(_smallest(menu)):
-            _refine(state, menu, constructor, dual)
-            yield state
-
-
-def _refine(state: State, menu: Menu, constructor: Constructor, dual: Dual) -> None:
-    """Fill what is idle and exchange, in turns, until the gap is small or nothing helps."""
-    exchange = None
-    for _ in range(_TURNS):
-        constructor.fill()
-        value = total_value(state, menu)
-        if dual.bound - value <= _SMALL_GAP * abs(dual.bound):
+    def _solve_parts(self, parts: int) -> None:
+        if self._value >= self._enough or self._is_over():
             return
-        exchange = Exchange(state, menu)
-        if not exchange.run(constructor.regretful(), _LOOKS_PER_JOB * menu.num_jobs):
-            return
+        self._timed_out |= improve_parts(
+            self._best, self._offers(), max_parts=self._much(parts), rng=self._rng, stop=self._stop
+        )
+        self._take_up(self._best)
 
+    def _branch(self) -> float:
+        """Search everything, if there is not too much of it; return what no answer is worth more than."""
+        uneven = bool((self._menu.tables.per_node == 0).any())
+        if uneven or above(self._value) >= self._enough or self._is_over():
+            return self._dual.bound
+        offers = self._offers()
+        slack = offers.slack(self._best)
+        steps = self._much(_BRANCH_STEPS)
+        proved = Branch(self._best, offers, self._movable, slack=slack, max_steps=steps).run()
+        self._take_up(self._best)
+        return self._value if proved else self._dual.bound
 
-def _smallest(menu: Menu) -> npt.NDArray[np.int64]:
-    """Return the column with the fewest GPUs for each job, −1 where what it holds has no more."""
-    gpus = np.where(menu.offered, menu.tables.num_gpus[None, :], 10**9)
-    if not gpus.shape[1]:
-        return np.full(menu.num_jobs, -1, dtype=np.int64)
-    held = np.where(menu.waits, 10**8, menu.stay_gpus[: menu.num_jobs].sum(axis=1))
-    return np.where(gpus.min(axis=1) < held, gpus.argmin(axis=1), -1)
+    def _offers(self, known: float = -np.inf) -> Offers:
+        limit = self._dual.bound - max(self._value, known)
+        return Offers(self._menu, self._market, self._dual, limit=limit)
+
+    def _is_over(self) -> bool:
+        self._timed_out |= self._stop()
+        return self._timed_out
+
+    def _much(self, steps: int) -> int:
+        return round(self._effort * steps)
+
+    def _below_bound(self, gap: float) -> float:
+        return self._dual.bound - gap * abs(self._dual.bound)
+
+    def _solution(self, bound: float) -> Solution:
+        return Solution(
+            state=self._best,
+            value=self._value,
+            bound=bound,
+            dual=self._dual,
+            timed_out=self._timed_out,
+        )
