@@ -90,7 +90,7 @@ class _Search:
         """Return the best state that the work allowed comes to."""
         if self._many:
             self._take_up(self._starts.bought() or self._starts.held(filled=True))
-            if self._value < self._below_bound(_LARGE_GAP):
+            if not self._is_over() and self._value < self._below_bound(_LARGE_GAP):
                 self._solve_parts(_FEW_PARTS)
             return self._solution(self._dual.bound)
         if self._effort < _ALL_STARTS:
@@ -115,7 +115,7 @@ class _Search:
             self._climb(_FIRST_STEPS, widely=False, known=limit)
             if best is None or self._value > above(best_value):
                 best, best_value = self._best, self._value
-            if above(best_value) >= self._enough or self._is_over():
+            if self._is_over() or above(best_value) >= self._enough:
                 break
         assert best is not None
         self._take_up(best)
@@ -139,7 +139,7 @@ class _Search:
 
     def _climb(self, steps: int, *, widely: bool, known: float = -np.inf) -> None:
         """Search around the state; an answer worth `known` is there already."""
-        if self._value >= self._enough or self._is_over():
+        if self._is_over() or self._value >= self._enough:
             return
         search = LocalSearch(self._best, self._offers(known), max_steps=self._much(steps), stop=self._stop)
         search.climb(widely=widely)
@@ -147,7 +147,7 @@ class _Search:
         self._take_up(self._best)
 
     def _solve_parts(self, parts: int) -> None:
-        if self._value >= self._enough or self._is_over():
+        if self._is_over() or self._value >= self._enough:
             return
         self._timed_out |= improve_parts(
             self._best, self._offers(), max_parts=self._much(parts), rng=self._rng, stop=self._stop
@@ -157,7 +157,7 @@ class _Search:
     def _branch(self) -> float:
         """Search everything, if there is not too much of it; return what no answer is worth more than."""
         uneven = bool((self._menu.tables.per_node == 0).any())
-        if uneven or above(self._value) >= self._enough or self._is_over():
+        if self._is_over() or uneven or above(self._value) >= self._enough:
             return self._dual.bound
         offers = self._offers()
         slack = offers.slack(self._best)

@@ -45,7 +45,7 @@ class Starts:
         return state
 
     def narrow(self) -> Iterator[State]:
-        """Yield what jobs buy where only shares that pack well are offered: parts of a node, powers of two."""
+        """Yield what jobs buy where only shares that pack well are offered: parts of nodes, powers of two."""
         tables, widest = self._menu.tables, self._cluster.widest
         gpus, share = tables.num_gpus, tables.per_node
         offered: tuple[BoolArray, ...] = (
