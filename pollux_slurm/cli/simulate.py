@@ -67,6 +67,12 @@ def simulate(
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write one page with plots, for any browser.")
     ] = None,
+    swept: Annotated[
+        Path | None,
+        typer.Option(
+            "--sweep", metavar="DIR", help="Show in the report what pollux simulate sweep left there."
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object; with several runs, a list.")
     ] = False,
@@ -84,6 +90,7 @@ def simulate(
     from pollux_slurm.simulator.output import check_writable, make_folder, summary_as_dict, write_results
     from pollux_slurm.simulator.report import write_report
     from pollux_slurm.simulator.runs import RunSettings, RunSpec, run_all
+    from pollux_slurm.simulator.sweep import read_sweep
 
     def settings(name: str, objective: str) -> RunSettings:
         return RunSettings(
@@ -110,6 +117,9 @@ def simulate(
     ]
     if report is not None:
         check_writable(report)
+    elif swept is not None:
+        raise UsageError("--sweep shows in a report: name one with --report FILE.html")
+    sweep_results = () if swept is None else read_sweep(swept)
     if output is not None:
         make_folder(output)
     with Progress(len(specs), "simulations") as progress:
@@ -120,7 +130,7 @@ def simulate(
     if output is not None:
         write_results(output, outcomes)
     if report is not None:
-        write_report(report, outcomes, labels=labels, settings=variants[0])
+        write_report(report, outcomes, labels=labels, settings=variants[0], swept=sweep_results)
     if as_json:
         found = [summary_as_dict(one.summary) for one in outcomes]
         print_json(found[0] if len(found) == 1 else found)

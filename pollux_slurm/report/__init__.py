@@ -5,7 +5,16 @@
 
 from pollux_slurm.report.charts import LineChart, Mark, Panel, Series
 from pollux_slurm.report.page import Figure, Page, Section, Table, render_page
-from pollux_slurm.report.scales import Axis, duration_axis, duration_text, linear_axis, log_axis
+from pollux_slurm.report.scales import (
+    Axis,
+    duration_axis,
+    duration_text,
+    hours,
+    linear_axis,
+    log_axis,
+    minutes,
+    value_axis,
+)
 from pollux_slurm.report.timeline import Bar, Timeline
 
 __all__ = [
@@ -22,7 +31,10 @@ __all__ = [
     "Timeline",
     "duration_axis",
     "duration_text",
+    "hours",
     "linear_axis",
     "log_axis",
+    "minutes",
     "render_page",
+    "value_axis",
 ]

@@ -36,7 +36,7 @@ class Axis:
 
 
 def linear_axis(label: str, values: Iterable[float], *, zero: bool = True, percent: bool = False) -> Axis:
-    """Return an axis over `values`, from 0 unless told otherwise, with about five ticks.
+    """Return an axis over `values`, from 0 unless told otherwise, with about six ticks.
 
     With `percent`, values are shares and the ticks are in %.
     """
@@ -46,7 +46,7 @@ def linear_axis(label: str, values: Iterable[float], *, zero: bool = True, perce
         low, high = min(low, 0.0), max(high, 0.0)
     if high <= low:
         high = low + (abs(low) or 1.0)
-    step = _round_step((high - low) / 5)
+    step = _round_step((high - low) / 6)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     ticks = tuple(
         (index * step, _text(100 * index * step if percent else index * step))
@@ -87,6 +87,16 @@ def duration_text(seconds: float) -> str:
     return f"{_text(seconds)} s"
 
 
+def minutes(seconds: float) -> str:
+    """Return minutes to one decimal, for a column of them."""
+    return f"{seconds / 60:,.1f}"
+
+
+def hours(seconds: float) -> str:
+    """Return hours to two decimals, for a column of them."""
+    return f"{seconds / 3600:,.2f}"
+
+
 def _log_between(label: str, low: float, high: float, candidates: list[tuple[float, str]]) -> Axis:
     """Return the axis between the candidate at or below `low` and the one at or above `high`."""
     first = max((value for value, _ in candidates if value <= low * (1 + 1e-9)), default=low)
@@ -98,9 +108,19 @@ def _log_between(label: str, low: float, high: float, candidates: list[tuple[flo
 
 
 def _round_step(raw: float) -> float:
-    """Return the least of 1, 2, 5 times a power of ten that is not below `raw`."""
+    """Return the least of 1, 2, 2.5 and 5 times a power of ten that is not below `raw`."""
     unit = 10.0 ** math.floor(math.log10(raw))
-    return next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= raw * (1 - 1e-9))
+    return next(factor * unit for factor in (1, 2, 2.5, 5, 10) if factor * unit >= raw * (1 - 1e-9))
+
+
+def value_axis(label: str, values: Iterable[float]) -> Axis:
+    """Return an axis with ticks at the values themselves, for few of them."""
+    ordered = sorted(set(values))
+    low, high = ordered[0], ordered[-1]
+    edge = 0.03 * (high - low) or 1.0
+    return Axis(
+        label=label, low=low - edge, high=high + edge, ticks=tuple((value, _text(value)) for value in ordered)
+    )
 
 
 def _text(value: float) -> str:

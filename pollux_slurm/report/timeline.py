@@ -14,7 +14,8 @@ from pollux_slurm.report.scales import Axis
 _CLASSES = (1, 2, 4, 8, 16)
 _CLASS_TEXTS = ("1 GPU", "2", "3–4", "5–8", "9–16", "more")
 _LEFT, _RIGHT, _TOP, _BOTTOM = 150.0, 16.0, 34.0, 46.0
-_TALLEST = 1500.0
+# So that a timeline fits a printed page with its title and caption.
+_TALLEST = 950.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,10 @@ from pollux_slurm.report import (
     Timeline,
     duration_axis,
     duration_text,
+    hours,
     linear_axis,
     log_axis,
+    minutes,
     render_page,
 )
 from pollux_slurm.simulator.outcomes import JobOutcome
@@ -36,8 +38,8 @@ from pollux_slurm.simulator.sweep_report import sweep_sections
 _MOST_POINTS = 500
 
 _SUMMARY_NOTE = (
-    "Average, median, p90 and p99 of completion times, from submission to end; ratio: the average over that "
-    "of the first policy of the same workload; restarts a job; lost: share of GPU time without progress "
+    "Average, median, p90 and p99 are of completion times, from submission to end; ratio: the average over "
+    "that of the first policy of the same workload; restarts a job; lost: share of GPU time without progress "
     "after moves and failures; ρ: completion time over that alone on an equal share of the cluster (finish-"
     "time fairness: above 1, sharing cost the job time)."
 )
@@ -69,7 +71,8 @@ def report_page(
     sections = [Section(title="Summary", tables=_tables(runs))]
     for workload, several in runs.items():
         sections.append(Section(title=workload if len(runs) > 1 else "Plots", figures=_figures(several)))
-    sections += sweep_sections(swept)
+    styles = {label: style for style, label in enumerate(dict.fromkeys(labels))}
+    sections += sweep_sections(swept, styles)
     return Page(
         title="Scheduling policies compared",
         lead=_lead(outcomes, len(runs)),
@@ -114,10 +117,10 @@ def _tables(runs: Mapping[str, Sequence[tuple[str, RunOutcome]]]) -> tuple[Table
             rows.append(
                 (
                     name,
-                    *(duration_text(value) for value in (found.avg_jct_s,)),
+                    minutes(found.avg_jct_s),
                     f"{found.avg_jct_s / first:.3f}",
-                    *(duration_text(value) for value in (found.p50_jct_s, found.p90_jct_s, found.p99_jct_s)),
-                    duration_text(found.makespan_s),
+                    minutes(found.p50_jct_s),
+                    *(hours(value) for value in (found.p90_jct_s, found.p99_jct_s, found.makespan_s)),
                     f"{found.gpu_hours:,.0f}",
                     f"{found.restarts_per_job:.2f}",
                     f"{100 * found.restart_share:.1f} %",
@@ -130,21 +133,21 @@ def _tables(runs: Mapping[str, Sequence[tuple[str, RunOutcome]]]) -> tuple[Table
                     (
                         f"{name}: {account}",
                         f"{got.num_jobs}",
-                        duration_text(got.avg_jct_s),
+                        minutes(got.avg_jct_s),
                         f"{got.gpu_hours:,.1f}",
                         _or_dash(got.rho_worst, ".2f"),
                         _percent(got.rho_share_above_1),
                     )
                 )
     columns = (
-        *("policy", "average", "ratio", "median", "p90", "p99", "makespan", "GPU hours", "restarts", "lost"),
-        *("worst ρ", "ρ > 1"),
+        *("policy", "average (min)", "ratio", "median (min)", "p90 (h)", "p99 (h)", "makespan (h)"),
+        *("GPU hours", "restarts", "lost", "worst ρ", "ρ > 1"),
     )
     tables = [Table(columns=columns, rows=tuple(rows), note=_SUMMARY_NOTE)]
     if accounts:
         tables.append(
             Table(
-                columns=("account", "jobs", "average", "GPU hours", "worst ρ", "ρ > 1"),
+                columns=("account", "jobs", "average (min)", "GPU hours", "worst ρ", "ρ > 1"),
                 rows=tuple(accounts),
                 note="The same by account.",
             )
@@ -202,7 +205,7 @@ def _fairness_figure(several: Sequence[tuple[str, RunOutcome]]) -> tuple[Figure,
 
 
 def _use_figure(several: Sequence[tuple[str, RunOutcome]]) -> Figure:
-    hours = linear_axis("time (hours)", [record.at_s / 3600 for _, one in several for record in one.rounds])
+    time = linear_axis("time (hours)", [record.at_s / 3600 for _, one in several for record in one.rounds])
     panels = []
     most = [0.0]
     for _, one in several:
@@ -227,7 +230,7 @@ def _use_figure(several: Sequence[tuple[str, RunOutcome]]) -> Figure:
         chart=LineChart(
             title="GPUs held, and what is made of them",
             text=f"GPUs held by jobs and goodput over time. Mean goodput in one-GPU equivalents: {means}.",
-            x=hours,
+            x=time,
             panels=tuple(panels),
         ),
         caption="Goodput is training progress, each job's measured in its own mean rate on one GPU: where "
@@ -237,14 +240,14 @@ def _use_figure(several: Sequence[tuple[str, RunOutcome]]) -> Figure:
 
 def _timeline_figure(label: str, one: RunOutcome) -> Figure:
     bars = tuple(_bar(job) for job in one.jobs)
-    hours = linear_axis("time (hours)", [bar.end for bar in bars])
+    time = linear_axis("time (hours)", [bar.end for bar in bars])
     waited_s = float(np.mean([job.started_s - job.submitted_s for job in one.jobs]))
     return Figure(
         chart=Timeline(
             title=f"Who held what when: {label}",
             text=f"A row for each of {len(bars)} jobs, by application and submission. "
             f"Jobs waited {duration_text(waited_s)} on average before they first held GPUs.",
-            x=hours,
+            x=time,
             bars=bars,
         ),
         caption="A row for each job, from submission to end: a thin line while it waits, a bar while it "

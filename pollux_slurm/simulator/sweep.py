@@ -153,6 +153,7 @@ def run_sweep(
     results = {run.name: _read(_file(folder, run), run) for run in runs if _file(folder, run).exists()}
     missing = [run for run in runs if run.name not in results]
     specs = [RunSpec(workload=run.workload, jobs=run.jobs, settings=run.settings) for run in missing]
+    order = {run.name: index for index, run in enumerate(runs)}
     on_done(len(results))
     known = len(results)
     outcomes = run_all(
@@ -165,9 +166,25 @@ def run_sweep(
     for run, outcome in zip(missing, outcomes, strict=True):
         summary = summary_as_dict(outcome.summary)
         place = _place(run)
-        write_text(_file(folder, run), json.dumps({"run": place, "summary": summary}, indent=1) + "\n")
+        content = {"order": order[run.name], "run": place, "summary": summary}
+        write_text(_file(folder, run), json.dumps(content, indent=1) + "\n")
         results[run.name] = SweepResult(**place, summary=summary)
     return tuple(results[run.name] for run in runs)
+
+
+def read_sweep(folder: Path) -> tuple[SweepResult, ...]:
+    """Return all finished runs of a folder, in the order of the axes.
+
+    Raises `UsageError` for a folder without a sweep.
+    """
+    if not (folder / "sweep.json").is_file():
+        raise UsageError(
+            f"{folder} holds no sweep (there is no sweep.json in it): run pollux simulate sweep first"
+        )
+    found = [
+        (_load(file).get("order", 0), _result(file)) for file in sorted((folder / "runs").glob("*.json"))
+    ]
+    return tuple(result for _, result in sorted(found, key=lambda pair: pair[0]))
 
 
 def digest(traces: Path) -> str:
@@ -270,11 +287,21 @@ def _place(run: SweepRun) -> dict[str, Any]:
 
 
 def _read(file: Path, run: SweepRun) -> SweepResult:
+    result = _result(file)
+    if result != SweepResult(**_place(run), summary=result.summary):
+        raise UsageError(f"{file} is not a run of this sweep: remove it and run the sweep again")
+    return result
+
+
+def _result(file: Path) -> SweepResult:
     found = _load(file)
     place, summary = found.get("run"), found.get("summary")
-    if place != _place(run) or not isinstance(summary, dict) or "avg_jct_s" not in summary:
-        raise UsageError(f"{file} is not a run of this sweep: remove it and run the sweep again")
-    return SweepResult(**_place(run), summary=summary)
+    fields = {field.name for field in dataclasses.fields(SweepResult)} - {"summary"}
+    if not (
+        isinstance(place, dict) and set(place) == fields and isinstance(summary, dict) and "jobs" in summary
+    ):
+        raise UsageError(f"{file} is not a run of a sweep: remove it and run the sweep again")
+    return SweepResult(**place, summary=summary)
 
 
 def _load(file: Path) -> dict[str, Any]:

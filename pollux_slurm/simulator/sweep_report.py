@@ -15,10 +15,13 @@ from pollux_slurm.report import (
     Section,
     Series,
     Table,
-    duration_text,
+    hours,
     linear_axis,
+    minutes,
     render_page,
+    value_axis,
 )
+from pollux_slurm.report.charts import NUM_STYLES
 from pollux_slurm.simulator.output import write_text
 from pollux_slurm.simulator.sweep import SweepResult, table_rows
 
@@ -86,20 +89,26 @@ def write_sweep_report(file: Path, results: Sequence[SweepResult], facts: Mappin
     write_text(file, render_page(page))
 
 
-def sweep_sections(results: Sequence[SweepResult]) -> tuple[Section, ...]:
-    """Return a section with the plots of all axes that vary and a table of all places; none without runs."""
+def sweep_sections(
+    results: Sequence[SweepResult], styles: Mapping[str, int] | None = None
+) -> tuple[Section, ...]:
+    """Return a section with the plots of all axes that vary and a table of all places; none without runs.
+
+    `styles` are those that lines have elsewhere on the page.
+    """
     if not results:
         return ()
     rows = table_rows(results)
-    figures = [_figure(axis, rows) for axis in _AXES if len(_values(rows, axis.column)) > 1]
-    return (Section(title="Sweep", figures=tuple(figures), tables=(_table(rows),)),)
+    figures = [_figure(axis, rows, styles or {}) for axis in _AXES if len(_values(rows, axis.column)) > 1]
+    table = Section(title="All combinations", tables=(_table(rows),))
+    return (Section(title="Sweep", figures=tuple(figures)), table) if figures else (table,)
 
 
 def _values(rows: Sequence[Mapping[str, Any]], column: str) -> list[float]:
     return sorted({row[column] for row in rows if row[column] is not None})
 
 
-def _figure(axis: _AxisText, rows: Sequence[Mapping[str, Any]]) -> Figure:
+def _figure(axis: _AxisText, rows: Sequence[Mapping[str, Any]], styles: Mapping[str, int]) -> Figure:
     held = {other: _held(other, rows) for other in _AXES if other is not axis}
     shown = [row for row in rows if all(row[other.column] in (None, at) for other, at in held.items())]
     lines: dict[str, list[Mapping[str, Any]]] = {}
@@ -110,28 +119,36 @@ def _figure(axis: _AxisText, rows: Sequence[Mapping[str, Any]]) -> Figure:
         ]
         lines.setdefault(", ".join(str(part) for part in parts if part is not None), []).append(row)
     x_values = [row[axis.column] for row in shown if row[axis.column] is not None]
-    series = []
-    for style, (label, found) in enumerate(lines.items()):
-        found = sorted(
+    most_s = max(row["highest_avg_jct_s"] for row in shown)
+    unit_s, unit = (3600, "h") if most_s >= 3 * 3600 else (60, "min")
+    series, told = [], []
+    free = [style for style in range(NUM_STYLES) if style not in styles.values()] or list(range(NUM_STYLES))
+    # Lines with bars stand a little apart, so that no bar hides another.
+    apart = 0.008 * (max(x_values) - min(x_values))
+    for index, (label, found) in enumerate(lines.items()):
+        placed = sorted(
             (row for row in found if row[axis.column] is not None), key=lambda row: row[axis.column]
         )
-        if not found:
+        if not placed:
             continue
+        points = ", ".join(
+            f"{row['avg_jct_s'] / unit_s:.3g} {unit} at {row[axis.column]:g}" for row in placed
+        )
+        told.append(f"{label}: {points}")
+        ranges = ((row["lowest_avg_jct_s"] / unit_s, row["highest_avg_jct_s"] / unit_s) for row in placed)
         series.append(
             Series(
                 label=label,
-                style=style,
-                points=tuple((row[axis.column], row["avg_jct_s"] / 60) for row in found),
-                ranges=tuple((row["lowest_avg_jct_s"] / 60, row["highest_avg_jct_s"] / 60) for row in found)
-                if any(row["num_runs"] > 1 for row in found)
-                else (),
+                style=styles.get(label, free[index % len(free)]),
+                points=tuple(
+                    (row[axis.column] + apart * (index - (len(lines) - 1) / 2), row["avg_jct_s"] / unit_s)
+                    for row in placed
+                ),
+                ranges=tuple(ranges) if any(row["num_runs"] > 1 for row in placed) else (),
                 markers=True,
             )
         )
-    y = linear_axis(
-        "average completion time (min)",
-        [value for one in series for pair in (one.points, one.ranges) for _, value in pair],
-    )
+    y = linear_axis(f"average completion time ({unit})", [0.0, most_s / unit_s])
     at = ", ".join(
         f"{other.short} {value:g}{other.unit}"
         for other, value in held.items()
@@ -141,8 +158,8 @@ def _figure(axis: _AxisText, rows: Sequence[Mapping[str, Any]]) -> Figure:
     return Figure(
         chart=LineChart(
             title=axis.title,
-            text=f"{axis.caption} " + "; ".join(_told(one, axis) for one in series) + ".",
-            x=linear_axis(axis.label, x_values),
+            text=f"{axis.caption} " + "; ".join(told) + ".",
+            x=value_axis(axis.label, x_values),
             panels=(Panel(y=y, series=tuple(series)),),
             end_labels=True,
         ),
@@ -155,11 +172,6 @@ def _held(axis: _AxisText, rows: Sequence[Mapping[str, Any]]) -> float | None:
     if not values:
         return None
     return axis.usual if axis.usual in values else values[0]
-
-
-def _told(one: Series, axis: _AxisText) -> str:
-    points = ", ".join(f"{value:.0f} min at {x:g}" for x, value in one.points)
-    return f"{one.label}: {points}"
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -176,7 +188,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
         columns=(
             "policy",
             *(places[name] for name in varying),
-            *("runs", "average", "ratio", "p99", "makespan", "restarts", "lost", "worst ρ"),
+            *("runs", "average (min)", "ratio", "p99 (h)", "makespan (h)", "restarts", "lost", "worst ρ"),
         ),
         rows=tuple(
             (
@@ -190,10 +202,10 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
                     for name in varying
                 ),
                 str(row["num_runs"]),
-                duration_text(row["avg_jct_s"]),
+                minutes(row["avg_jct_s"]),
                 f"{row['ratio']:.3f}",
-                duration_text(row["p99_jct_s"]),
-                duration_text(row["makespan_s"]),
+                hours(row["p99_jct_s"]),
+                hours(row["makespan_s"]),
                 f"{row['restarts_per_job']:.2f}",
                 f"{100 * row['restart_share']:.1f} %",
                 "–" if row["rho_worst"] is None else f"{row['rho_worst']:.2f}",
