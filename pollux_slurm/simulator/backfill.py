@@ -111,6 +111,22 @@ def startable(
     return found
 
 
+def pool_sizes(gpus: Sequence[int], types: Sequence[str]) -> dict[str, int]:
+    """Return how many of each node's `gpus` there are of each type, a negative number counting as none."""
+    found = dict.fromkeys(types, 0)
+    for count, kind in zip(gpus, types, strict=True):
+        found[kind] += max(count, 0)
+    return found
+
+
+def pack_pool(num_gpus: int, free: Sequence[int], types: Sequence[str], kind: str) -> Pieces:
+    """Return GPUs of one type, packed: see `pack`."""
+    return pack(
+        num_gpus,
+        {node: gpus for node, gpus in enumerate(free) if gpus > 0 and types[node] == kind},
+    )
+
+
 def pack(num_gpus: int, free: Mapping[int, int]) -> Pieces:
     """Return GPUs of the fullest node that has enough, else of as few nodes as possible.
 

@@ -79,13 +79,12 @@ class _Run:
         self.rounds: list[RoundRecord] = []
         self.now_s = 0.0
         self._groups = cluster.node_groups
-        types = [group.gpu_type for group in self._groups]
         rigid = [job for job in self.jobs if not job.adaptive]
         _check_sizes(rigid, rules, cluster)
         self._fixed = FixedJobs(
             rigid,
             rules.other_jobs,
-            types=types,
+            types=cluster.node_types,
             limit_s=lambda job: user_time_s(job.job, job.application, cluster.gpus_per_node),
             estimate_factor=rules.estimate_factor,
         )
@@ -275,10 +274,7 @@ def _evict(adaptive: Sequence[SimulatedJob], room: Sequence[int]) -> None:
 
 def _check_sizes(rigid: Sequence[SimulatedJob], rules: Rules, cluster: Cluster) -> None:
     """Refuse jobs of one size that no GPU type of the cluster has GPUs enough for."""
-    sizes: Counter[str] = Counter()
-    for group, gpus in zip(cluster.node_groups, cluster.node_gpus, strict=True):
-        sizes[group.gpu_type] += gpus
-    largest = max(sizes.values())
+    largest = cluster.most_gpus
     wanted = [(f"job {job.job.name}", job.job.num_replicas) for job in rigid]
     wanted += [("an unmanaged job", other.num_gpus) for other in rules.other_jobs]
     for name, num_gpus in wanted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -86,6 +87,19 @@ class Cluster:
         if not self.groups:
             return (self.gpus_per_node,) * self.num_nodes
         return tuple(group.gpus_per_node for group in self.node_groups)
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        """The GPU type of each node."""
+        return tuple(group.gpu_type for group in self.node_groups)
+
+    @property
+    def most_gpus(self) -> int:
+        """The most GPUs of one type that a job could ever have."""
+        sizes: Counter[str] = Counter()
+        for group in self.node_groups:
+            sizes[group.gpu_type] += group.gpus_per_node
+        return max(sizes.values())
 
     @property
     def gpu_types(self) -> tuple[str, ...]:

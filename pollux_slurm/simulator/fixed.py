@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pollux_slurm.simulator.backfill import Running, Waiting, pack, startable
+from pollux_slurm.simulator.backfill import Running, Waiting, pack_pool, pool_sizes, startable
 from pollux_slurm.simulator.job import Pieces, SimulatedJob
 from pollux_slurm.simulator.rules import OtherJob
 
@@ -103,7 +103,7 @@ class FixedJobs:
         room = [gpus - used for gpus, used in zip(capacity, self.held(), strict=True)]
         free = [gpus - used for gpus, used in zip(room, adaptive, strict=True)]
         offered = room if first else free
-        pools = {kind: self._sum(offered, kind) for kind in self._types}
+        pools = pool_sizes(offered, self._types)
         running = [
             Running(
                 pool=self._types[one.pieces[0][0]],
@@ -117,21 +117,11 @@ class FixedJobs:
         started = []
         for name, kind in startable(now_s, pools, running, waiting).items():
             one = queue[name]
-            unused = one.num_gpus <= self._sum(free, kind)
-            one.pieces = pack(
-                one.num_gpus,
-                {
-                    node: gpus
-                    for node, gpus in enumerate(free if unused else room)
-                    if gpus > 0 and self._types[node] == kind
-                },
-            )
+            unused = one.num_gpus <= pool_sizes(free, self._types)[kind]
+            one.pieces = pack_pool(one.num_gpus, free if unused else room, self._types, kind)
             one.started_s = now_s
             for node, gpus in one.pieces:
                 room[node] -= gpus
                 free[node] -= gpus
             started.append(one)
         return started
-
-    def _sum(self, gpus: Sequence[int], kind: str) -> int:
-        return sum(max(count, 0) for count, type_ in zip(gpus, self._types, strict=True) if type_ == kind)

@@ -1,13 +1,15 @@
 """What the agents of adaptive jobs know and do: fitted models, and the batch that suits the GPUs held.
 
-Kept from round to round, and shared by jobs that have measured the same.
+Kept from round to round, and shared by jobs that have measured the same. Agents choose among 50 batch sizes
+in geometric steps, as the artifact's do: of the same few, jobs soon have measured all that they use, where
+any size at all would be another one each epoch, and a fit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pollux_slurm.goodput import best_batch, fit_throughput
+from pollux_slurm.goodput import fit_throughput, goodput_table
 from pollux_slurm.model import (
     BatchChoice,
     BatchLimits,
@@ -60,8 +62,10 @@ class Agents:
             return split_batch(application, fixed, num_gpus)
         model = self.model(job, job.gpu_type) or next((model for _, model in self.models(job)), None)
         batch = None if model is None else self._best(model, len(job.pieces), num_gpus)
-        if batch is not None:
+        if batch is not None and batch.global_batch_size <= application.max_batch_size:
             return batch
+        if batch is not None:  # rounded up beyond what was ever run
+            return split_batch(application, application.max_batch_size, num_gpus)
         return split_batch(
             application, max(application.initial_batch_size, application.min_atomic * num_gpus), num_gpus
         )
@@ -105,7 +109,8 @@ class Agents:
         # What was seen besides decides nothing here, and one node fewer or more only if it is the only one.
         key = (replace(model, max_gpus_seen=0, max_nodes_seen=0), num_nodes > 1, num_gpus)
         if key not in self._batches:
-            found = best_batch(model, Configuration(num_nodes=num_nodes, num_gpus=num_gpus))
+            configuration = Configuration(num_nodes=num_nodes, num_gpus=num_gpus)
+            found = goodput_table([model], [configuration], geometric=True).estimate(0, 0)
             self._batches[key] = None if found is None else found.batch
         return self._batches[key]
 

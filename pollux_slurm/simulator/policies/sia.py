@@ -1,0 +1,258 @@
+"""Sia (SOSP 2023), restated from its paper: one configuration for each job, by an integer program.
+
+Legend: J jobs, C configurations; G of shape `(J, C)` is the goodput normalised by each job's least one.
+
+Configurations (section 3.2): powers of two within a node, then whole nodes, of each GPU type. A job without
+measurements gets the smallest of a type; then at most twice the most GPUs it ever had (section 3.1).
+Objective (section 3.3, eq. 1 with p < 0): minimise Σ A·(r·G)^p + λ·Σ (1 − |A_i|), at most one configuration a
+job, no more GPUs of a type than there are. r (eq. 2) is the restart factor (T − N·S)/(T + S) where the
+configuration is another than the present one. A job that is restarting keeps what it has. The evaluation of
+the paper has p = −0.5 and λ = 1.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.errors import SimulationError
+from pollux_slurm.goodput import TableCache
+from pollux_slurm.model import BatchChoice, GoodputModel
+from pollux_slurm.simulator.cluster import Cluster
+from pollux_slurm.simulator.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.policies.agents import Agents
+
+FloatArray = npt.NDArray[np.float64]
+
+POWER = -0.5
+NO_ALLOCATION = 1.1
+# Where a restart factor is 0, so that a negative power stays finite.
+_LEAST = 1e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiaConfiguration:
+    """`num_gpus` GPUs of one type on `num_nodes` nodes, on whole nodes where they are several."""
+
+    gpu_type: str
+    num_nodes: int
+    num_gpus: int
+
+
+class SiaPolicy:
+    """The integer program and the placement of its answer."""
+
+    def __init__(self, *, power: float = POWER, no_allocation: float = NO_ALLOCATION) -> None:
+        if not power < 0 or not no_allocation > 1:
+            raise SimulationError("sia minimises: its power must be below 0, λ above 1")
+        self._power, self._no_allocation = power, no_allocation
+        self._agents, self._tables = Agents(), TableCache()
+
+    def choose_batch(self, job: SimulatedJob) -> BatchChoice:
+        return self._agents.choose_batch(job)
+
+    def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
+        offered = configurations(cluster)
+        if not offered or not jobs:
+            return {}
+        held = [_held(job, offered, cluster) for job in jobs]
+        worth = self.normalised_goodput(jobs, offered, cluster)
+        for row, job in enumerate(jobs):
+            age_s, cost_s = now_s - job.job.submitted_s, job.expected_delay_s
+            if job.pieces and age_s >= cost_s:
+                factor = (age_s - (job.num_restarts or 0) * cost_s) / (age_s + cost_s)
+                moved = np.arange(len(offered)) != held[row]
+                worth[row, moved] *= max(factor, _LEAST)
+        pinned = {row: at for row, at in enumerate(held) if at is not None and jobs[row].in_flight}
+        chosen = choose(
+            worth, offered, cluster, pinned=pinned, power=self._power, no_allocation=self._no_allocation
+        )
+        wanted = {jobs[row].job.name: offered[column] for row, column in chosen.items()}
+        kept = {jobs[row].job.name: jobs[row].pieces for row, column in chosen.items() if column == held[row]}
+        return place(wanted, kept, frozenset(jobs[row].job.name for row in pinned), cluster)
+
+    def normalised_goodput(
+        self, jobs: Sequence[SimulatedJob], offered: Sequence[SiaConfiguration], cluster: Cluster
+    ) -> FloatArray:
+        """Return G: goodput by job and configuration over the job's least; 0 where it may not have it.
+
+        On a GPU type that a job has not run on, its goodput is scaled from the first one that it has, in
+        proportion to the types' speeds. Without any, the smallest configuration of each type counts 1.
+        """
+        speeds = {group.gpu_type: group.speed for group in cluster.groups} or {cluster.gpu_types[0]: 1.0}
+        self._tables.trim(len(jobs) * len(speeds))
+        keys = [(one.num_nodes > 1, one.num_gpus) for one in offered]
+        found = np.zeros((len(jobs), len(offered)))
+        models: list[GoodputModel] = []
+        cells: list[tuple[int, str, float]] = []
+        for row, job in enumerate(jobs):
+            known = dict(self._agents.models(job))
+            for kind in speeds:
+                source = kind if kind in known else next(iter(known), None)
+                if source is not None:
+                    models.append(known[source])
+                    cells.append((row, kind, speeds[kind] / speeds[source]))
+        goodput, _ = self._tables.lookup(models, keys, geometric=True)
+        for values, (row, kind, ratio) in zip(goodput, cells, strict=True):
+            mine = np.array([one.gpu_type == kind for one in offered])
+            found[row, mine] = values[mine] * ratio
+        sizes = np.array([one.num_gpus for one in offered])
+        for row, job in enumerate(jobs):
+            if not job.seen:
+                found[row, sizes == 1] = 1.0
+                continue
+            seen = max(gpus for situations in job.seen.values() for _, gpus, _ in situations)
+            found[row, sizes > min(2 * seen, self._agents.most_gpus(job.application))] = 0.0
+        least = np.min(found, axis=1, initial=np.inf, where=found > 0, keepdims=True)
+        return np.where(found > 0, found / least, 0.0)
+
+
+def configurations(cluster: Cluster) -> tuple[SiaConfiguration, ...]:
+    """Return all configurations of the GPUs that there are: powers of two in a node, then whole nodes."""
+    found = []
+    for kind, (size, rooms) in _nodes_by_type(cluster).items():
+        most = max(rooms.values(), default=0)
+        powers = [1 << power for power in range(most.bit_length())]
+        whole = sum(1 for gpus in rooms.values() if gpus == size)
+        if whole and size not in powers:
+            powers.append(size)
+        shapes = [(1, gpus) for gpus in powers]
+        shapes += [(num_nodes, num_nodes * size) for num_nodes in range(2, whole + 1)]
+        found += [SiaConfiguration(gpu_type=kind, num_nodes=n, num_gpus=gpus) for n, gpus in shapes]
+    return tuple(found)
+
+
+def choose(
+    worth: FloatArray,
+    offered: Sequence[SiaConfiguration],
+    cluster: Cluster,
+    *,
+    pinned: Mapping[int, int],
+    power: float = POWER,
+    no_allocation: float = NO_ALLOCATION,
+) -> dict[int, int]:
+    """Return each served job's configuration, by row of `worth`: r·G, 0 where it may not.
+
+    `pinned` jobs get the configuration that they have. Raises `SimulationError` if there is no answer.
+    """
+    # Imported here: it takes longer than all else that other policies need.
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
+    rows, columns = np.nonzero(worth > 0)
+    if not len(rows):
+        return {}
+    offers = [offered[column] for column in columns.tolist()]
+    cost = worth[rows, columns] ** power - no_allocation
+    nodes = _nodes_by_type(cluster)
+    limits: list[float] = [1.0] * len(worth)
+    parts = [(rows, np.arange(len(rows)), np.ones(len(rows)))]
+    for kind, (size, rooms) in nodes.items():
+        mine = np.array([one.gpu_type == kind for one in offers])
+        gpus = np.array([one.num_gpus for one in offers], dtype=np.float64)
+        whole = mine & (gpus >= size)
+        for used, limit in (
+            (gpus * mine, sum(rooms.values())),
+            (gpus / size * whole, sum(1 for room in rooms.values() if room == size)),
+        ):
+            parts.append((np.full(len(rows), len(limits)), np.arange(len(rows)), used))
+            limits.append(float(limit))
+    index, variable, value = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    matrix = csr_array((value, (index, variable)), shape=(len(limits), len(rows)))
+    low = np.array([pinned.get(row) == at for row, at in zip(rows.tolist(), columns.tolist(), strict=True)])
+    answer = milp(
+        cost,
+        integrality=np.ones(len(rows), dtype=np.int64),
+        bounds=Bounds(low.astype(np.float64), 1.0),
+        constraints=LinearConstraint(matrix, ub=np.array(limits)),
+        # With it, HiGHS 1.8 writes a line of its own to standard output now and then, and is no faster here.
+        options={"presolve": False},
+    )
+    if answer.x is None:
+        raise SimulationError(f"sia's integer program of {len(worth)} jobs has no answer: {answer.message}")
+    taken = np.flatnonzero(answer.x > 0.5)
+    return {int(rows[at]): int(columns[at]) for at in taken}
+
+
+def place(
+    wanted: Mapping[str, SiaConfiguration],
+    kept: Mapping[str, Pieces],
+    pinned: frozenset[str],
+    cluster: Cluster,
+) -> dict[str, Pieces]:
+    """Return nodes for all `wanted`, the largest first; `kept` jobs stay unless one needs their node.
+
+    Powers of two always fit where nodes have a power of two of GPUs, all of them free; else a job that finds
+    no place gets none.
+    """
+    placed = dict(kept)
+    free = list(cluster.node_gpus)
+    for pieces in kept.values():
+        for node, gpus in pieces:
+            free[node] -= gpus
+    queue = sorted((name for name in wanted if name not in kept), key=lambda name: -wanted[name].num_gpus)
+    while queue:
+        name = queue.pop(0)
+        shape = wanted[name]
+        evictable = {
+            other: pieces[0]
+            for other, pieces in placed.items()
+            if len(pieces) == 1 and other not in pinned and pieces[0][1] < shape.num_gpus
+        }
+        nodes = _find_nodes(shape, free, evictable, cluster)
+        if nodes is None:
+            continue
+        share = shape.num_gpus // shape.num_nodes
+        for node in nodes:
+            for other in sorted(evictable, key=lambda other: evictable[other][1]):
+                if free[node] < share and evictable[other][0] == node:
+                    free[node] += evictable.pop(other)[1]
+                    del placed[other]
+                    queue.append(other)
+            free[node] -= share
+        queue.sort(key=lambda name: -wanted[name].num_gpus)
+        placed[name] = tuple((node, share) for node in sorted(nodes))
+    return placed
+
+
+def _find_nodes(
+    shape: SiaConfiguration, free: Sequence[int], evictable: Mapping[str, tuple[int, int]], cluster: Cluster
+) -> list[int] | None:
+    """Return the nodes that suit a shape best: the least to evict, then the least left over."""
+    share = shape.num_gpus // shape.num_nodes
+    could = list(free)
+    for node, gpus in evictable.values():
+        could[node] += gpus
+    fitting = [
+        node
+        for node, kind in enumerate(cluster.node_types)
+        if kind == shape.gpu_type and could[node] >= share
+    ]
+    fitting.sort(key=lambda node: (max(share - free[node], 0), free[node]))
+    return fitting[: shape.num_nodes] if len(fitting) >= shape.num_nodes else None
+
+
+def _nodes_by_type(cluster: Cluster) -> dict[str, tuple[int, dict[int, int]]]:
+    """Return for each GPU type the size of a whole node, and what may be given of each node."""
+    sizes: dict[str, int] = {}
+    rooms: dict[str, dict[int, int]] = {kind: {} for kind in cluster.gpu_types}
+    for node, (group, gpus) in enumerate(zip(cluster.node_groups, cluster.node_gpus, strict=True)):
+        sizes[group.gpu_type] = max(sizes.get(group.gpu_type, 0), group.gpus_per_node)
+        rooms[group.gpu_type][node] = gpus
+    return {kind: (sizes[kind], rooms[kind]) for kind in cluster.gpu_types}
+
+
+def _held(job: SimulatedJob, offered: Sequence[SiaConfiguration], cluster: Cluster) -> int | None:
+    """Return the index of the configuration that a job has; None without one, or for another shape."""
+    types = cluster.node_types
+    for index, one in enumerate(offered):
+        if (
+            job.pieces
+            and (one.num_nodes, one.num_gpus) == (len(job.pieces), job.num_gpus)
+            and one.gpu_type == types[job.pieces[0][0]]
+        ):
+            return index
+    return None
