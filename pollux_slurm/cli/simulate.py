@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pollux_slurm.cli.common import print_json
+from pollux_slurm.cli.simulate_options import (
+    DeclaredOption,
+    GpusOption,
+    GroupOption,
+    InterferenceOption,
+    JobsOption,
+    MtbfOption,
+    NodesOption,
+    ObjectiveOption,
+    PlainRequeueOption,
+    PolicyOption,
+    ReportOption,
+    RulesOption,
+    SeedOption,
+    UnmanagedOption,
+    make_settings,
+)
 from pollux_slurm.cli.simulate_output import Progress, print_comparison
 from pollux_slurm.cli.simulate_sweep import sweep
 from pollux_slurm.cli.simulate_workloads import generate, import_sacct
 from pollux_slurm.errors import UsageError
-
-if TYPE_CHECKING:
-    from pollux_slurm.simulator.runs import RunSettings
 
 app = typer.Typer(name="simulate", invoke_without_command=True)
 app.command()(sweep)
@@ -36,37 +50,29 @@ def simulate(
             help="CSV: name, time, application, num_replicas, batch_size; required, repeatable.",
         ),
     ] = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(help="pollux, tiresias, optimus, ...; repeatable.", show_default="pollux"),
-    ] = None,
-    objective: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What pollux maximises: generalized-mean, osdi21, price-rank, attained-work; repeatable.",
-            show_default="generalized-mean",
-        ),
-    ] = None,
-    declared: Annotated[
-        bool, typer.Option("--declared", help="Jobs tell how many epochs they train.")
-    ] = False,
-    rules: Annotated[
-        str, typer.Option(help="What is simulated: osdi21, the paper's artifact; slurm, a Slurm cluster.")
-    ] = "osdi21",
-    nodes: Annotated[int, typer.Option(min=1)] = 16,
-    gpus_per_node: Annotated[int, typer.Option(min=1)] = 4,
+    policy: PolicyOption = None,
+    objective: ObjectiveOption = None,
+    declared: DeclaredOption = False,
+    rules: RulesOption = "osdi21",
+    nodes: NodesOption = 16,
+    gpus_per_node: GpusOption = 4,
+    node_group: GroupOption = None,
     interval: Annotated[float, typer.Option(help="Seconds between decisions.")] = 60.0,
     restart_delay: Annotated[float, typer.Option(help="Seconds without progress after a move.")] = 30.0,
-    num_processes: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, help="Simulations to run at the same time.")
-    ] = 1,
+    adaptive: Annotated[
+        float, typer.Option(help="Share of the jobs that are adaptive; the others keep their size.")
+    ] = 1.0,
+    plain_requeue: PlainRequeueOption = False,
+    unmanaged: UnmanagedOption = 0.0,
+    mtbf_hours: MtbfOption = None,
+    interference: InterferenceOption = 0.0,
+    rules_seed: SeedOption = 0,
+    num_processes: JobsOption = 1,
     output: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write summary.json, summary.csv, jobs.csv and rounds.csv there."),
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write one page with plots, for any browser.")
-    ] = None,
+    report: ReportOption = None,
     swept: Annotated[
         Path | None,
         typer.Option(
@@ -89,26 +95,26 @@ def simulate(
     from pollux_slurm.simulator import read_applications, read_workload
     from pollux_slurm.simulator.output import check_writable, make_folder, summary_as_dict, write_results
     from pollux_slurm.simulator.report import write_report
-    from pollux_slurm.simulator.runs import RunSettings, RunSpec, run_all
+    from pollux_slurm.simulator.runs import RunSpec, run_all
     from pollux_slurm.simulator.sweep import read_sweep
 
-    def settings(name: str, objective: str) -> RunSettings:
-        return RunSettings(
-            policy=name,
-            objective=objective,
-            declared=declared,
-            rules=rules,
-            num_nodes=nodes,
-            gpus_per_node=gpus_per_node,
-            interval_s=interval,
-            restart_delay_s=restart_delay,
-        )
-
-    variants = [
-        settings(name, goal)
-        for name in policy or ["pollux"]
-        for goal in (objective or ["generalized-mean"])[: None if name == "pollux" else 1]
-    ]
+    variants = make_settings(
+        policies=policy,
+        objectives=objective,
+        declared=declared,
+        rules=rules,
+        num_nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        groups=node_group,
+        interval_s=interval,
+        restart_delay_s=restart_delay,
+        adaptive_share=adaptive,
+        plain_requeue=plain_requeue,
+        unmanaged_share=unmanaged,
+        mtbf_hours=mtbf_hours,
+        interference=interference,
+        seed=rules_seed,
+    )
     applications = read_applications(traces)
     specs = [
         RunSpec(workload=file.stem, jobs=jobs, settings=variant)

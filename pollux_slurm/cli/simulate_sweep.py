@@ -9,6 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from pollux_slurm.cli.common import print_json
+from pollux_slurm.cli.simulate_options import (
+    DeclaredOption,
+    GpusOption,
+    GroupOption,
+    InterferenceOption,
+    JobsOption,
+    MtbfOption,
+    NodesOption,
+    ObjectiveOption,
+    PlainRequeueOption,
+    PolicyOption,
+    ReportOption,
+    RulesOption,
+    SeedOption,
+    UnmanagedOption,
+    make_settings,
+)
 from pollux_slurm.cli.simulate_output import Progress, wide_console
 from pollux_slurm.errors import UsageError
 
@@ -35,17 +52,9 @@ def sweep(
     loads: Annotated[str, typer.Option(help="Of the workloads that are made, such as 0.5,1,2.")] = "1",
     seeds: Annotated[str, typer.Option(help="Of the workloads that are made, such as 1,2,3.")] = "0",
     hours: Annotated[float, typer.Option(help="Length of the workloads that are made.")] = 8.0,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(help="pollux, tiresias, optimus, ...; repeatable.", show_default="pollux"),
-    ] = None,
-    objective: Annotated[
-        list[str] | None,
-        typer.Option(help="What pollux maximises; repeatable.", show_default="generalized-mean"),
-    ] = None,
-    declared: Annotated[
-        bool, typer.Option("--declared", help="Jobs tell how many epochs they train.")
-    ] = False,
+    policy: PolicyOption = None,
+    objective: ObjectiveOption = None,
+    declared: DeclaredOption = False,
     intervals: Annotated[str, typer.Option(help="Seconds between decisions, such as 15,30,60.")] = "60",
     restart_delays: Annotated[
         str, typer.Option(help="Seconds without progress after a move, such as 0,5,15,30,60,121.")
@@ -56,15 +65,20 @@ def sweep(
     penalties: Annotated[
         str | None, typer.Option(help="Forms of the price of a restart: paper,amortised.")
     ] = None,
-    rules: Annotated[str, typer.Option(help="What is simulated: osdi21 or slurm.")] = "osdi21",
-    nodes: Annotated[int, typer.Option(min=1)] = 16,
-    gpus_per_node: Annotated[int, typer.Option(min=1)] = 4,
-    num_processes: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, help="Simulations to run at the same time.")
-    ] = 1,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write one page with plots, for any browser.")
-    ] = None,
+    adaptive: Annotated[
+        str, typer.Option(help="Shares of the jobs that are adaptive, such as 0.2,1 (rules slurm).")
+    ] = "1",
+    rules: RulesOption = "osdi21",
+    nodes: NodesOption = 16,
+    gpus_per_node: GpusOption = 4,
+    node_group: GroupOption = None,
+    plain_requeue: PlainRequeueOption = False,
+    unmanaged: UnmanagedOption = 0.0,
+    mtbf_hours: MtbfOption = None,
+    interference: InterferenceOption = 0.0,
+    rules_seed: SeedOption = 0,
+    num_processes: JobsOption = 1,
+    report: ReportOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Simulate all combinations, and go on where an earlier sweep in the same folder was stopped.
@@ -73,21 +87,22 @@ def sweep(
     """
     from pollux_slurm.simulator import read_applications, read_workload
     from pollux_slurm.simulator.output import check_writable, csv_text, write_text
-    from pollux_slurm.simulator.runs import RunSettings
     from pollux_slurm.simulator.sweep import Grid, expand, run_rows, run_sweep, table_rows
     from pollux_slurm.simulator.sweep_report import write_sweep_report
 
-    policies = tuple(
-        RunSettings(
-            policy=name,
-            objective=goal,
-            declared=declared,
-            rules=rules,
-            num_nodes=nodes,
-            gpus_per_node=gpus_per_node,
-        )
-        for name in policy or ["pollux"]
-        for goal in (objective or ["generalized-mean"])[: None if name == "pollux" else 1]
+    policies = make_settings(
+        policies=policy,
+        objectives=objective,
+        declared=declared,
+        rules=rules,
+        num_nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        groups=node_group,
+        plain_requeue=plain_requeue,
+        unmanaged_share=unmanaged,
+        mtbf_hours=mtbf_hours,
+        interference=interference,
+        seed=rules_seed,
     )
     applications = read_applications(traces)
     grid = Grid(
@@ -99,12 +114,18 @@ def sweep(
         intervals_s=_list("--intervals", intervals, float),
         restart_delays_s=_list("--restart-delays", restart_delays, float),
         exponents=(None,) if exponents is None else _list("--p", exponents, float),
+        adaptive_shares=_list("--adaptive", adaptive, float),
         penalties=(None,) if penalties is None else _list("--penalties", penalties, str),
     )
     runs = expand(grid, applications)
     if report is not None:
         check_writable(report)
-    shared = {"rules": rules, "nodes": nodes, "gpus_per_node": gpus_per_node, "hours": hours}
+    shared = {"rules": rules, "cluster": policies[0].cluster_text, "hours": hours}
+    if rules == "slurm":
+        told = {"plain_requeue": plain_requeue, "unmanaged": unmanaged, "mtbf_hours": mtbf_hours}
+        shared |= told | {"seed": rules_seed}
+    if interference:
+        shared["interference"] = interference
     with Progress(len(runs), "simulations") as progress:
         results = run_sweep(
             runs,
@@ -146,6 +167,7 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
         "load": "load",
         "interval_s": "interval",
         "restart_delay_s": "delay",
+        "adaptive_share": "adaptive",
         "exponent": "p",
         "penalty": "penalty",
     }

@@ -19,10 +19,7 @@ from pollux_slurm.simulator.applications import Application
 from pollux_slurm.simulator.batches import split_batch
 from pollux_slurm.simulator.cluster import SimulationResult
 from pollux_slurm.simulator.job import SimulatedJob
-
-# No step time was measured on more GPUs; the artifact's rules hold ncf at one.
-_MOST_GPUS = 64
-_ONE_GPU = frozenset({"ncf"})
+from pollux_slurm.simulator.policies.agents import Agents
 
 
 class AloneTimes:
@@ -32,7 +29,7 @@ class AloneTimes:
     """
 
     def __init__(self, gpus_per_node: int) -> None:
-        self._gpus_per_node = gpus_per_node
+        self._gpus_per_node, self._agents = gpus_per_node, Agents()
         self._whole: dict[tuple[str, int], float | None] = {}
         self._epochs: dict[str, npt.NDArray[np.float64]] = {}
 
@@ -42,8 +39,7 @@ class AloneTimes:
         Between whole numbers the rate of training is linear; below one GPU it is that part of the time of
         one. None where the traces tell no time on one GPU.
         """
-        most = min(_MOST_GPUS, application.max_batch_size // application.min_atomic)
-        num_gpus = min(num_gpus, 1 if application.name in _ONE_GPU else most)
+        num_gpus = min(num_gpus, self._agents.most_gpus(application))
         low = int(num_gpus)
         below = self._best_s(application, max(low, 1))
         if below is None or num_gpus <= 0:

@@ -29,7 +29,7 @@ from pollux_slurm.report import (
 )
 from pollux_slurm.simulator.outcomes import JobOutcome
 from pollux_slurm.simulator.output import write_text
-from pollux_slurm.simulator.runs import RunSettings
+from pollux_slurm.simulator.settings import RunSettings
 from pollux_slurm.simulator.summary import RunOutcome
 from pollux_slurm.simulator.sweep import SweepResult
 from pollux_slurm.simulator.sweep_report import sweep_sections
@@ -83,19 +83,24 @@ def report_page(
 
 def setting_facts(settings: RunSettings) -> tuple[tuple[str, str], ...]:
     """Return what all runs have in common, as names and values."""
-    if settings.groups:
-        size = ", ".join(f"{one.num_nodes} × {one.gpus_per_node} {one.gpu_type}" for one in settings.groups)
-    else:
-        size = f"{settings.num_nodes} nodes × {settings.gpus_per_node} GPUs"
     facts = [
         ("Rules", settings.rules),
-        ("Cluster", size),
+        ("Cluster", settings.cluster_text),
         ("Decision every", duration_text(settings.interval_s)),
     ]
     if settings.rules == "osdi21":
         facts.append(("No progress after a move", duration_text(settings.restart_delay_s)))
     else:
-        facts.append(("Adaptive jobs", f"{100 * settings.adaptive_share:g} %"))
+        told = settings.slurm
+        facts.append(("Adaptive jobs", f"{100 * told.adaptive_share:g} %"))
+        if told.requeue_s is not None:
+            facts.append(("From requeue to start", duration_text(told.requeue_s)))
+        if told.unmanaged_share:
+            facts.append(("GPUs used by jobs of others", f"{100 * told.unmanaged_share:g} %"))
+        if told.mtbf_s is not None:
+            facts.append(("A node fails every", duration_text(told.mtbf_s)))
+    if settings.interference:
+        facts.append(("Speed lost to interference", f"{100 * settings.interference:g} %"))
     return tuple(facts)
 
 

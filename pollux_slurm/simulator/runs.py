@@ -10,89 +10,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollux_slurm.errors import SimulationError, UsageError
-from pollux_slurm.model import Objective
-from pollux_slurm.policy.scores import OBJECTIVES
 from pollux_slurm.simulator.applications import Application, read_applications
 from pollux_slurm.simulator.clock import simulate
-from pollux_slurm.simulator.cluster import Cluster, NodeGroup, SchedulingPolicy
-from pollux_slurm.simulator.policies import POLICIES, PolluxPolicy, make_policy
-from pollux_slurm.simulator.rules import RULES, Rules, slurm_rules
+from pollux_slurm.simulator.settings import RunSettings
 from pollux_slurm.simulator.summary import RunOutcome, outcome_of
 from pollux_slurm.simulator.workload import WorkloadJob
-
-PENALTIES = ("paper", "amortised")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
-    """Everything that makes a simulation but its workload and traces. Times in seconds.
-
-    `objective`, `declared`, `exponent` and `penalty` are those of policy `pollux`; None is the objective's
-    own. `groups` replaces `num_nodes` × `gpus_per_node`. `adaptive_share` and `seed` are those of the rules
-    `slurm`. Raises `UsageError` for what cannot be simulated.
-    """
-
-    policy: str = "pollux"
-    objective: str = "generalized-mean"
-    declared: bool = False
-    exponent: float | None = None
-    penalty: str | None = None
-    rules: str = "osdi21"
-    num_nodes: int = 16
-    gpus_per_node: int = 4
-    groups: tuple[NodeGroup, ...] = ()
-    interval_s: float = 60.0
-    restart_delay_s: float = 30.0
-    adaptive_share: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _one_of("policy", self.policy, POLICIES)
-        _one_of("objective", self.objective, sorted(OBJECTIVES))
-        _one_of("rules", self.rules, RULES)
-        if self.penalty is not None:
-            _one_of("penalty", self.penalty, PENALTIES)
-        try:
-            self.cluster()
-            self.make_rules()
-        except SimulationError as error:
-            raise UsageError(str(error)) from None
-
-    @property
-    def label(self) -> str:
-        """What a reader calls the policy."""
-        if self.policy != "pollux":
-            return self.policy
-        return self.objective + (" (declared)" if self.declared else "")
-
-    def cluster(self) -> Cluster:
-        return Cluster(
-            num_nodes=self.num_nodes,
-            gpus_per_node=self.gpus_per_node,
-            groups=self.groups,
-            interval_s=self.interval_s,
-            restart_delay_s=self.restart_delay_s,
-        )
-
-    def make_rules(self) -> Rules:
-        if self.rules == "slurm":
-            return slurm_rules(adaptive_share=self.adaptive_share, seed=self.seed)
-        return Rules(name=self.rules)
-
-    def make_policy(self) -> SchedulingPolicy:
-        """Return a fresh policy: it remembers what it has seen of a run."""
-        if self.policy != "pollux":
-            return make_policy(self.policy, objective=self.objective, declared=self.declared)
-        objective = Objective(name=self.objective)
-        return PolluxPolicy(
-            Objective(
-                name=self.objective,
-                exponent=objective.exponent if self.exponent is None else self.exponent,
-                penalty=objective.penalty if self.penalty is None else self.penalty,
-            ),
-            declared=self.declared,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +105,3 @@ def _run_elsewhere(spec: RunSpec, traces: Path) -> RunOutcome:
 @functools.lru_cache(maxsize=1)
 def _traces_of_this_process(traces: Path) -> Mapping[str, Application]:
     return read_applications(traces)
-
-
-def _one_of(what: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise UsageError(f"unknown {what} {value!r}; there are {', '.join(known)}")

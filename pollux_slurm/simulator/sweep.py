@@ -21,7 +21,8 @@ from pollux_slurm.errors import TraceError, UsageError
 from pollux_slurm.simulator.applications import Application
 from pollux_slurm.simulator.generate import generate_workload, tuned_choices
 from pollux_slurm.simulator.output import make_folder, summary_as_dict, write_text
-from pollux_slurm.simulator.runs import RunSettings, RunSpec, run_all
+from pollux_slurm.simulator.runs import RunSpec, run_all
+from pollux_slurm.simulator.settings import RunSettings
 from pollux_slurm.simulator.workload import WorkloadJob
 
 _FORMAT = 1
@@ -45,6 +46,7 @@ class Grid:
     files: Mapping[str, tuple[WorkloadJob, ...]] = dataclasses.field(default_factory=dict)
     intervals_s: tuple[float, ...] = (60.0,)
     restart_delays_s: tuple[float, ...] = (30.0,)
+    adaptive_shares: tuple[float, ...] = (1.0,)
     exponents: tuple[float | None, ...] = (None,)
     penalties: tuple[str | None, ...] = (None,)
 
@@ -65,6 +67,7 @@ class SweepRun:
         settings = self.settings
         parts = [self.workload, settings.label.replace(" (declared)", "-declared")]
         parts += [f"interval{settings.interval_s:g}", f"delay{settings.restart_delay_s:g}"]
+        parts += [f"adaptive{settings.slurm.adaptive_share:g}"] if settings.rules == "slurm" else []
         parts += [f"p{settings.exponent:g}"] if settings.exponent is not None else []
         parts += [settings.penalty] if settings.penalty is not None else []
         known = json.dumps([dataclasses.asdict(settings), [dataclasses.asdict(job) for job in self.jobs]])
@@ -82,6 +85,7 @@ class SweepResult:
     label: str
     interval_s: float
     restart_delay_s: float
+    adaptive_share: float
     exponent: float | None
     penalty: str | None
     summary: Mapping[str, Any]
@@ -90,12 +94,13 @@ class SweepResult:
     def axes(self) -> tuple[float | str | None, ...]:
         """Where the run stands but for seed and policy; runs of one place are compared and averaged."""
         place = self.workload if self.load is None else None
-        return (place, self.load, self.interval_s, self.restart_delay_s, self.exponent, self.penalty)
+        told = (self.interval_s, self.restart_delay_s, self.adaptive_share, self.exponent, self.penalty)
+        return (place, self.load, *told)
 
     @property
-    def rivals(self) -> tuple[str, float, float]:
+    def rivals(self) -> tuple[str, float, float, float]:
         """What policies are compared at: not all of them know an exponent or a penalty."""
-        return (self.workload, self.interval_s, self.restart_delay_s)
+        return (self.workload, self.interval_s, self.restart_delay_s, self.adaptive_share)
 
 
 def expand(grid: Grid, applications: Mapping[str, Application]) -> tuple[SweepRun, ...]:
@@ -103,6 +108,8 @@ def expand(grid: Grid, applications: Mapping[str, Application]) -> tuple[SweepRu
 
     Raises `UsageError` for a grid without runs or with numbers that make none.
     """
+    if len(set(grid.restart_delays_s)) > 1 and any(policy.rules == "slurm" for policy in grid.policies):
+        raise UsageError("rules slurm know no restart delay: their moves take what each part was measured to")
     workloads: list[tuple[str, float | None, int | None, tuple[WorkloadJob, ...]]] = [
         (name, None, None, jobs) for name, jobs in grid.files.items()
     ]
@@ -115,15 +122,19 @@ def expand(grid: Grid, applications: Mapping[str, Application]) -> tuple[SweepRu
             )
             workloads.append((f"load{load:g}-seed{seed}", load, seed, jobs))
     runs: dict[str, SweepRun] = {}
-    axes = itertools.product(grid.intervals_s, grid.restart_delays_s, grid.exponents, grid.penalties)
-    for made, (interval_s, delay_s, exponent, penalty), policy in itertools.product(
-        workloads, list(axes), grid.policies
-    ):
+    axes = list(
+        itertools.product(
+            *(grid.intervals_s, grid.restart_delays_s, grid.adaptive_shares, grid.exponents, grid.penalties)
+        )
+    )
+    for made, place, policy in itertools.product(workloads, axes, grid.policies):
+        interval_s, delay_s, share, exponent, penalty = place
         objective = policy.objective if policy.policy == "pollux" else ""
         settings = dataclasses.replace(
             policy,
             interval_s=interval_s,
             restart_delay_s=delay_s,
+            slurm=dataclasses.replace(policy.slurm, adaptive_share=share),
             exponent=exponent if objective in _WITH_EXPONENT else None,
             penalty=penalty if objective in _WITH_PENALTY else None,
         )
@@ -221,6 +232,7 @@ def table_rows(results: Iterable[SweepResult]) -> list[dict[str, Any]]:
                 "load": one.load,
                 "interval_s": one.interval_s,
                 "restart_delay_s": one.restart_delay_s,
+                "adaptive_share": one.adaptive_share,
                 "exponent": one.exponent,
                 "penalty": one.penalty,
                 "policy": one.label,
@@ -281,6 +293,7 @@ def _place(run: SweepRun) -> dict[str, Any]:
         "label": settings.label,
         "interval_s": settings.interval_s,
         "restart_delay_s": settings.restart_delay_s,
+        "adaptive_share": settings.slurm.adaptive_share,
         "exponent": settings.exponent,
         "penalty": settings.penalty,
     }

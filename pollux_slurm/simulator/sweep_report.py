@@ -68,6 +68,14 @@ _AXES = (
         unit=" s",
     ),
     _AxisText(
+        column="adaptive_share",
+        label="share of jobs that are adaptive",
+        title="Adoption",
+        caption="Average completion time by how many jobs are adaptive; the others keep their user's size.",
+        usual=1.0,
+        short="adaptive share",
+    ),
+    _AxisText(
         column="exponent",
         label="exponent p of the generalized mean",
         title="Fairness exponent p",
@@ -180,6 +188,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
         "load": "load",
         "interval_s": "interval (s)",
         "restart_delay_s": "delay (s)",
+        "adaptive_share": "adaptive",
         "exponent": "p",
         "penalty": "penalty",
     }

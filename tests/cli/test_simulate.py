@@ -139,7 +139,10 @@ def test_that_a_sweep_goes_on_where_it_was(inputs: tuple[str, ...], tmp_path: Pa
     assert len(json.loads(second.stdout)) == 3
     assert {file: file.stat().st_mtime_ns for file in files} == files, "what was there was not run again"
     other = pollux(*words, "--nodes", "1")
-    assert (other.returncode, "sweep with other nodes (16, now 1)" in other.stderr) == (2, True)
+    assert (
+        other.returncode,
+        "sweep with other cluster (16 nodes × 4 GPUs, now 1 node × 4 GPUs)" in other.stderr,
+    ) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +154,11 @@ def test_that_a_sweep_goes_on_where_it_was(inputs: tuple[str, ...], tmp_path: Pa
         (("--interval", "0"), "interval must be above 0 s"),
         (("--interval", "nan"), "interval must be above 0 s"),
         (("--restart-delay", "-1"), "the restart delay 0 s or more"),
+        (("--adaptive", "0.5"), "not in rules osdi21"),
+        (("--rules", "slurm", "--adaptive", "-1"), "adaptive_share must lie between 0 and 1"),
+        (("--rules", "slurm", "--unmanaged", "2"), "unmanaged jobs cannot use 2.0 of 64 GPUs"),
+        (("--node-group", "4:t4"), "a group of nodes is '4:t4'; expected such as 8x4:t4"),
+        (("--node-group", "4x4:t4=0"), "a group of nodes is '4x4:t4=0': the speed of"),
         (("--nodes", "0"), "'--nodes': Input should be greater than or equal to 1"),
         (("--jobs", "0"), "'-j': Input should be greater than or equal to 1"),
         (("--workload", "/nope.csv"), "/nope.csv: No such file"),
@@ -179,6 +187,10 @@ def test_that_a_mistake_is_one_line(
         (("sweep", *FROM, "--output", "{out}", "--loads", "-1"), "must be above 0, not -1"),
         (("sweep", *FROM, "--output", "{out}", "--seeds", ","), "--seeds names no value"),
         (("sweep", *FROM, "--output", "/nope/out"), "application 'cifar10'"),
+        (
+            ("sweep", *FROM, "--output", "{out}", "--rules", "slurm", "--restart-delays", "0,30"),
+            "rules slurm know no restart delay",
+        ),
         (
             ("sweep", *FROM, "--workload", "{workload}", "--output", "{out}", "--penalties", "none"),
             "unknown penalty 'none'",

@@ -13,7 +13,8 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.report import render_page
 from pollux_slurm.simulator import Application
 from pollux_slurm.simulator.report import report_page, write_report
-from pollux_slurm.simulator.runs import RunSettings, RunSpec, run_one
+from pollux_slurm.simulator.runs import RunSpec, run_one
+from pollux_slurm.simulator.settings import RunSettings
 from pollux_slurm.simulator.summary import RunOutcome
 from pollux_slurm.simulator.sweep import SweepResult
 from pollux_slurm.simulator.sweep_report import sweep_sections
@@ -108,6 +109,7 @@ def swept(label: str, load: float, seed: int, delay_s: float, average_s: float) 
         label=label,
         interval_s=60.0,
         restart_delay_s=delay_s,
+        adaptive_share=1.0,
         exponent=None,
         penalty=None,
         summary={"avg_jct_s": average_s, **dict.fromkeys(numbers, 1.0)},

@@ -10,7 +10,7 @@ import pytest
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.simulator import Application, WorkloadJob, read_applications
-from pollux_slurm.simulator.runs import RunSettings
+from pollux_slurm.simulator.settings import RunSettings
 from pollux_slurm.simulator.sweep import Grid, SweepRun, expand, read_sweep, run_sweep, table_rows
 from tests.simulator.made import made_job, write_traces
 

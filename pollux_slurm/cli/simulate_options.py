@@ -1,0 +1,104 @@
+"""The options that `pollux simulate` and `pollux simulate sweep` share: what is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pollux_slurm.simulator.settings import RunSettings
+
+PolicyOption = Annotated[
+    list[str] | None,
+    typer.Option(help="pollux, genetic, sia, tiresias, optimus or slurm; repeatable.", show_default="pollux"),
+]
+ObjectiveOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What pollux maximises: generalized-mean, osdi21, price-rank, attained-work; repeatable.",
+        show_default="generalized-mean",
+    ),
+]
+DeclaredOption = Annotated[bool, typer.Option("--declared", help="Jobs tell how many epochs they train.")]
+RulesOption = Annotated[
+    str, typer.Option(help="What is simulated: osdi21, the paper's artifact; slurm, a Slurm cluster.")
+]
+NodesOption = Annotated[int, typer.Option(min=1)]
+GpusOption = Annotated[int, typer.Option(min=1)]
+GroupOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node-group",
+        metavar="NODESxGPUS:TYPE[=SPEED]",
+        help="Instead of --nodes, such as 8x4:t4 and 4x8:a100=2.5; repeatable.",
+    ),
+]
+PlainRequeueOption = Annotated[
+    bool, typer.Option("--plain-requeue", help="Moves wait 121 s, as Slurm makes a requeued job wait.")
+]
+UnmanagedOption = Annotated[
+    float, typer.Option(help="Share of the GPUs that jobs of others use on average, in the first day.")
+]
+MtbfOption = Annotated[
+    float | None, typer.Option(help="Hours between failures of a node on average; without, none fails.")
+]
+InterferenceOption = Annotated[
+    float, typer.Option(help="Share of its speed that a job over several nodes loses beside another.")
+]
+SeedOption = Annotated[
+    int, typer.Option("--rules-seed", help="Draws adaptive jobs, failures and jobs of others.")
+]
+JobsOption = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Simulations to run at the same time.")]
+ReportOption = Annotated[
+    Path | None, typer.Option(metavar="FILE.html", help="Write one page with plots, for any browser.")
+]
+
+
+def make_settings(
+    *,
+    policies: Sequence[str] | None,
+    objectives: Sequence[str] | None,
+    declared: bool,
+    rules: str,
+    num_nodes: int,
+    gpus_per_node: int,
+    groups: Sequence[str] | None,
+    interval_s: float = 60.0,
+    restart_delay_s: float = 30.0,
+    adaptive_share: float = 1.0,
+    plain_requeue: bool,
+    unmanaged_share: float,
+    mtbf_hours: float | None,
+    interference: float,
+    seed: int,
+) -> tuple[RunSettings, ...]:
+    """Return the settings of each policy, `pollux` with each objective. Raises `UsageError`."""
+    from pollux_slurm.simulator.rules import PLAIN_REQUEUE_S
+    from pollux_slurm.simulator.settings import RunSettings, SlurmSettings, parse_group
+
+    return tuple(
+        RunSettings(
+            policy=name,
+            objective=objective,
+            declared=declared,
+            rules=rules,
+            num_nodes=num_nodes,
+            gpus_per_node=gpus_per_node,
+            groups=tuple(parse_group(group) for group in groups or ()),
+            interval_s=interval_s,
+            restart_delay_s=restart_delay_s,
+            interference=interference,
+            slurm=SlurmSettings(
+                adaptive_share=adaptive_share,
+                requeue_s=PLAIN_REQUEUE_S if plain_requeue else None,
+                unmanaged_share=unmanaged_share,
+                mtbf_s=None if mtbf_hours is None else mtbf_hours * 3600,
+            ),
+            seed=seed,
+        )
+        for name in policies or ["pollux"]
+        for objective in (objectives or ["generalized-mean"])[: None if name == "pollux" else 1]
+    )

@@ -1,0 +1,159 @@
+"""Everything that makes a simulation but its workload and traces, as plain values that go anywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pollux_slurm.errors import SimulationError, UsageError
+from pollux_slurm.model import Objective
+from pollux_slurm.policy.scores import OBJECTIVES
+from pollux_slurm.simulator.cluster import Cluster, NodeGroup, SchedulingPolicy
+from pollux_slurm.simulator.outages import draw_other_jobs
+from pollux_slurm.simulator.policies import POLICIES, PolluxPolicy, make_policy
+from pollux_slurm.simulator.rules import RULES, Delays, Failures, Rules, slurm_rules
+
+PENALTIES = ("paper", "amortised")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmSettings:
+    """What the rules `slurm` add. Times in seconds, shares between 0 and 1.
+
+    `adaptive_share` of the jobs are the policy's. `requeue_s` replaces the measured time from a requeue to
+    the new start (a plain requeue takes 121 s). Jobs that nobody here manages use `unmanaged_share` of the
+    GPUs on average, for `unmanaged_hours`. Each node fails every `mtbf_s` on average, never for None.
+    """
+
+    adaptive_share: float = 1.0
+    requeue_s: float | None = None
+    unmanaged_share: float = 0.0
+    unmanaged_hours: float = 24.0
+    mtbf_s: float | None = None
+    repair_s: float = 1800.0
+    checkpoint_interval_s: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Everything that makes a simulation but its workload and traces. Times in seconds.
+
+    `objective`, `declared`, `exponent` and `penalty` are those of policy `pollux`; None is the objective's
+    own. `groups` replaces `num_nodes` × `gpus_per_node`. `restart_delay_s` is the price of a move under rules
+    `osdi21`, `slurm` and `seed` belong to rules `slurm`. `interference` is the share of its speed that a job
+    over several nodes loses beside another. Raises `UsageError` for what cannot be simulated.
+    """
+
+    policy: str = "pollux"
+    objective: str = "generalized-mean"
+    declared: bool = False
+    exponent: float | None = None
+    penalty: str | None = None
+    rules: str = "osdi21"
+    num_nodes: int = 16
+    gpus_per_node: int = 4
+    groups: tuple[NodeGroup, ...] = ()
+    interval_s: float = 60.0
+    restart_delay_s: float = 30.0
+    interference: float = 0.0
+    slurm: SlurmSettings = SlurmSettings()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _one_of("policy", self.policy, POLICIES)
+        _one_of("objective", self.objective, sorted(OBJECTIVES))
+        _one_of("rules", self.rules, RULES)
+        if self.penalty is not None:
+            _one_of("penalty", self.penalty, PENALTIES)
+        if self.rules != "slurm" and self.slurm != SlurmSettings():
+            raise UsageError(f"partial adoption, unmanaged jobs and failures are not in rules {self.rules}")
+        try:
+            self.cluster()
+            self.make_rules()
+        except SimulationError as error:
+            raise UsageError(str(error)) from None
+
+    @property
+    def label(self) -> str:
+        """What a reader calls the policy."""
+        if self.policy != "pollux":
+            return self.policy
+        return self.objective + (" (declared)" if self.declared else "")
+
+    @property
+    def cluster_text(self) -> str:
+        """The nodes in a few words."""
+        if self.groups:
+            return ", ".join(f"{one.num_nodes} × {one.gpus_per_node} {one.gpu_type}" for one in self.groups)
+        return f"{self.num_nodes} node{'s' * (self.num_nodes > 1)} × {self.gpus_per_node} GPUs"
+
+    def cluster(self) -> Cluster:
+        return Cluster(
+            num_nodes=self.num_nodes,
+            gpus_per_node=self.gpus_per_node,
+            groups=self.groups,
+            interval_s=self.interval_s,
+            restart_delay_s=self.restart_delay_s,
+        )
+
+    def make_rules(self) -> Rules:
+        if self.rules != "slurm":
+            return Rules(name=self.rules, interference=self.interference)
+        told = self.slurm
+        return slurm_rules(
+            delays=Delays() if told.requeue_s is None else Delays(requeue_s=told.requeue_s),
+            other_jobs=draw_other_jobs(
+                seed=self.seed,
+                share=told.unmanaged_share,
+                num_gpus=self.cluster().num_gpus,
+                hours=told.unmanaged_hours,
+            ),
+            failures=None if told.mtbf_s is None else Failures(mtbf_s=told.mtbf_s, repair_s=told.repair_s),
+            checkpoint_interval_s=told.checkpoint_interval_s,
+            adaptive_share=told.adaptive_share,
+            interference=self.interference,
+            seed=self.seed,
+        )
+
+    def make_policy(self) -> SchedulingPolicy:
+        """Return a fresh policy: it remembers what it has seen of a run."""
+        if self.policy != "pollux":
+            return make_policy(self.policy, objective=self.objective, declared=self.declared)
+        objective = Objective(name=self.objective)
+        return PolluxPolicy(
+            Objective(
+                name=self.objective,
+                exponent=objective.exponent if self.exponent is None else self.exponent,
+                penalty=objective.penalty if self.penalty is None else self.penalty,
+            ),
+            declared=self.declared,
+        )
+
+
+def parse_group(text: str) -> NodeGroup:
+    """Return the group that such as `8x4:t4` or `4x8:a100=2.5` means: nodes × GPUs, type, speed.
+
+    Raises `UsageError`.
+    """
+    found = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,4}):([A-Za-z0-9_.-]+)(?:=([0-9.eE+-]+))?", text)
+    try:
+        if found is None:
+            raise ValueError
+        return NodeGroup(
+            num_nodes=int(found[1]),
+            gpus_per_node=int(found[2]),
+            gpu_type=found[3],
+            speed=float(found[4] or 1),
+        )
+    except ValueError:
+        raise UsageError(
+            f"a group of nodes is {text!r}; expected such as 8x4:t4 or 4x8:a100=2.5 (nodes x GPUs:type=speed)"
+        ) from None
+    except SimulationError as error:
+        raise UsageError(f"a group of nodes is {text!r}: {error}") from None
+
+
+def _one_of(what: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise UsageError(f"unknown {what} {value!r}; there are {', '.join(known)}")
