@@ -78,8 +78,9 @@ class Tuner:
     """Keeps the fitted step times of one job in one configuration. `refit` and `propose` may run in another
     thread.
 
-    `gpu_type` is that of this run, as in `Situation`, and may be set until the first fit. `equation` names what is fitted: the paper's unless
-    another was registered with `equations` or as an entry point (see `pollux_slurm.goodput.equations`).
+    `gpu_type` is that of this run, as in `Situation`, and may be set until the first fit. `equation` names
+    what is fitted: the paper's unless another was registered with `equations` or as an entry point (see
+    `pollux_slurm.goodput.equations`).
     """
 
     def __init__(

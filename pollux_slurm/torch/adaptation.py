@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -42,7 +43,7 @@ class Adaptation:
         self.device = next(model.parameters()).device
         self._reader = NormReader(later=self.device.type != "cpu")
         self._scale: torch.Tensor | None = None
-        # Examples since the last step whose norms were taken in.
+        # Examples since the last step whose norms were taken.
         self._unmeasured = 0
         # Calls of the LR scheduler between loops, by epoch: in its state, and by this process.
         self._epoch_key = epoch_key
@@ -75,23 +76,27 @@ class Adaptation:
         stepped, self.has_stepped = self.has_stepped, False
         return stepped
 
-    def absorb(self, sums: NormSums) -> None:
-        """Take in the sums over all replicas of one step's norms."""
-        if self.noise.update(
-            parts_sum=sums.parts_sum,
-            mean_sqr=sums.mean_sqr,
-            num_examples=sums.num_examples,
-            num_parts=sums.num_parts,
-            span=max(self._unmeasured, sums.num_examples),
-        ):
-            self._unmeasured = 0
-
     def take_step(self, step: StepPlan) -> ModelStep:
         """Return this replica's norms of a step done, for the ranks to add up."""
         norms = self.reducer.take_norms()
         self._unmeasured += step.size * (1 if norms is None else norms.num_by_hand)
         sums = self._reader.read(norms, step, self._scale, num_groups=self._metric.num_groups)
-        return ModelStep(sums=sums, absorb=self.absorb)
+        span = 0
+        if sums.num_parts:
+            span, self._unmeasured = self._unmeasured, 0
+        return ModelStep(sums=sums, absorb=functools.partial(self.absorb, span))
+
+    def absorb(self, span: int, sums: NormSums) -> None:
+        """Take in the sums over all replicas of one step's norms, which stands for `span` examples."""
+        if not self.noise.update(
+            parts_sum=sums.parts_sum,
+            mean_sqr=sums.mean_sqr,
+            num_examples=sums.num_examples,
+            num_parts=sums.num_parts,
+            span=max(span, sums.num_examples),
+        ):
+            # The next one stands for these, too.
+            self._unmeasured += span
 
     # ------------------------------------------------------------------------------ checkpointed state
 

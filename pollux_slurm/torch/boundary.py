@@ -1,8 +1,9 @@
 """What happens between two optimizer steps: the ranks agree, and act on what they agreed.
 
-At each boundary every rank adds its flags and norms to one exchange, and acts on the sums of the exchange
-before it, which had a step's time to finish (with one replica: on its own). So all ranks checkpoint, wait,
-stop and change the batch size at the same boundary, and no step waits for a rank.
+At each boundary (where steps are short: at each so many, see `spacing`) every rank adds its flags and norms
+to one exchange, and acts on the sums of the exchange before it, which had a step's time to finish (with one
+replica: on its own). So all ranks checkpoint, wait, stop and change the batch size at the same boundary, and
+no step waits for a rank.
 
 Nothing here happens at any other moment: a script's validation over an ordinary loader is not interrupted. A
 request or SIGTERM that comes meanwhile is answered with a copy of the states as they were before (`Standby`),
@@ -24,6 +25,7 @@ from pollux_slurm.model import BatchChoice
 from pollux_slurm.store.contract import CheckpointConfirmation, RunPhase
 from pollux_slurm.torch.checkpoint import Checkpointer, Written
 from pollux_slurm.torch.control import Control
+from pollux_slurm.torch.spacing import Spacing
 from pollux_slurm.torch.standby import GRACE_S, Standby
 from pollux_slurm.torch.stepnorms import NormSums
 from pollux_slurm.torch.stopping import StopFlag
@@ -33,7 +35,7 @@ _LAST_REPORT_TIMEOUT_S = 2.0
 # After a checkpoint that the disk did not take.
 _RETRY_S = 10.0
 # The places of the flags in an exchange; norms follow.
-_REQUEST, _CONFIRMED, _PERIODIC, _STOP, _SUPERSEDED, _HOLD, _BATCH, _PASSES, _NUM_FLAGS = range(9)
+_REQUEST, _CONFIRMED, _PERIODIC, _STOP, _SUPERSEDED, _HOLD, _BATCH, _PASSES, _SPACING, _NUM_FLAGS = range(10)
 # A copy of the states is held between loops where making it takes at most this share of the time.
 _MOST_COPYING = 0.01
 
@@ -48,9 +50,13 @@ class ModelStep:
 
 @dataclass(slots=True)
 class Agreement:
-    """What comes back with an exchange's sums. `is_void`: it was acted on when its flags were still set."""
+    """What comes back with an exchange's sums. `is_void`: it was acted on when its flags were still set.
+
+    `loop` numbers the loop over a loader in which it was begun: a batch proposed there is for that loader.
+    """
 
     models: tuple[ModelStep, ...] = ()
+    loop: int = 0
     is_void: bool = False
 
 
@@ -91,10 +97,21 @@ class Boundary:
     _confirmed: CheckpointConfirmation | None = field(default=None, init=False)
     _next_hold_s: float = field(default=-math.inf, init=False)
     is_holding: bool = field(default=False, init=False)
+    _loop: int = field(default=0, init=False)
+    # Since the last exchange.
+    _models: tuple[ModelStep, ...] = field(default=(), init=False)
+    _proposal: BatchChoice | None = field(default=None, init=False)
+    _spacing: Spacing = field(init=False)
     _pending: Agreement | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._last_checkpoint_s = self.monotonic()
+        self._spacing = Spacing(lambda: self.monotonic())
+
+    def begin_loop(self) -> None:
+        """Tell that a loop over a loader begins: a batch that was proposed before it is not for this one."""
+        self._loop += 1
+        self._proposal = None
 
     def cross(
         self,
@@ -111,8 +128,16 @@ class Boundary:
         follow where `may_hold` is said: a copy of the states may then answer a request meanwhile.
         """
         self.release()
-        agreement = Agreement(models=models)
-        values = self._flags(proposal)
+        self._models += models
+        self._proposal = proposal or self._proposal
+        # Alone there is nobody to wait for.
+        if not (self._spacing.is_due() or wait or self.control.world_size == 1):
+            return None, False
+        agreement = Agreement(models=self._models, loop=self._loop)
+        values = self._flags(self._proposal)
+        wanted = self._spacing.exchanged()
+        values[_SPACING] = float(wanted if self.control.rank == 0 else 0)
+        models, self._models, self._proposal = self._models, (), None
         if may_hold and self.control.rank == 0:
             values[_HOLD] = float(self.checkpointer.is_kept and self.monotonic() >= self._next_hold_s)
         for model in models:
@@ -203,6 +228,7 @@ class Boundary:
             parts, means = sums[at : at + size], sums[at + size : at + 2 * size]
             model.absorb(replace(model.sums, parts_sum=tuple(parts), mean_sqr=tuple(means)))
             at += 2 * size
+        self._spacing.agree(int(sums[_SPACING]))
         if agreement.is_void:
             return
         flags.request |= sums[_REQUEST] > 0
@@ -211,7 +237,7 @@ class Boundary:
         flags.stop |= sums[_STOP] > 0
         flags.superseded |= sums[_SUPERSEDED] > 0
         flags.hold |= sums[_HOLD] > 0
-        if sums[_BATCH] > 0:
+        if sums[_BATCH] > 0 and agreement.loop == self._loop:
             batch, passes = int(sums[_BATCH]), int(sums[_PASSES])
             flags.batch = BatchChoice(
                 global_batch_size=batch,

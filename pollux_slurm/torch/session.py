@@ -261,6 +261,7 @@ class Session:
 
     def _begin(self, loader: AdaptiveDataLoader) -> None:
         self._watch.forget()
+        self._boundary.begin_loop()
         for model in self._models:
             # Steps over something else are none of this loop's.
             model.take_stepped()

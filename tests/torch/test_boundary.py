@@ -115,10 +115,10 @@ class Job:
         self.now, self.num_pauses = 0.0, 0
         self.office, self.disk = Office(), Disk()
         self.while_waiting: Callable[[], None] = lambda: None
-        wire = Wire()
+        self.wire = Wire()
         self.ranks = [
             Boundary(
-                control=self._control(wire, rank, num_ranks),
+                control=self._control(self.wire, rank, num_ranks),
                 checkpointer=self.disk if rank == 0 else Disk(),  # type: ignore[arg-type]
                 stop=StopFlag(),
                 reporter=self.office if rank == 0 else None,  # type: ignore[arg-type]
@@ -279,3 +279,44 @@ def test_that_norms_are_added_over_the_ranks_and_the_mean_is_told_by_one() -> No
     job.cross()
     expected = NormSums(parts_sum=(2.0, 4.0), mean_sqr=(10.0, 20.0), num_examples=8, num_parts=2)
     assert absorbed == [expected] * 2
+
+
+def test_that_short_steps_share_an_exchange_and_ranks_still_act_together() -> None:
+    job = Job(3)
+    for _ in range(60):
+        job.now += 0.05
+        assert job.cross() == [QUIET] * 3
+    before = len(job.wire.rounds)
+    for _ in range(50):
+        job.now += 0.05
+        job.cross()
+    # Every quarter of a second.
+    assert len(job.wire.rounds) - before == 10
+    absorbed: list[list[float]] = [[], [], []]
+    stopped = []
+    for number in range(12):
+        for rank, boundary in enumerate(job.ranks):
+            boundary.stop.is_set = rank == 1 and number > 1
+            sums = NormSums(parts_sum=(float(number),), mean_sqr=(1.0,), num_examples=8, num_parts=2)
+            step = ModelStep(sums=sums, absorb=lambda all_, rank=rank: absorbed[rank].extend(all_.parts_sum))
+            job.now += 0.05 / 3
+            try:
+                boundary.cross((step,), proposal=None, wait=False)
+            except TrainingStopped:
+                stopped.append((rank, number))
+        if stopped:
+            break
+    # All of them stopped at the same boundary, having taken in the same steps, one by one and added up.
+    assert stopped == [(rank, stopped[0][1]) for rank in range(3)]
+    assert absorbed == [[3.0 * number for number in range(len(absorbed[0]))]] * 3
+    assert len(absorbed[0]) > 1
+    assert job.disk.done == ["written"]
+
+
+def test_that_a_batch_proposed_in_one_loop_is_not_taken_up_in_the_next() -> None:
+    job = Job(2)
+    choice = BatchChoice(global_batch_size=100, atomic_batch_size=50, accumulation_steps=0)
+    job.cross(proposal=choice)
+    for boundary in job.ranks:
+        boundary.begin_loop()
+    assert [job.cross() for _ in range(2)] == [[QUIET] * 2] * 2
