@@ -4,10 +4,11 @@ from pollux_slurm.simulator.applications import Application, read_application, r
 from pollux_slurm.simulator.clock import simulate
 from pollux_slurm.simulator.cluster import Cluster, NodeGroup, RoundRecord, SimulationResult
 from pollux_slurm.simulator.job import SimulatedJob
-from pollux_slurm.simulator.rules import Delays, Failures, OtherJob, Rules, slurm_rules
+from pollux_slurm.simulator.rules import OSDI21, Delays, Failures, OtherJob, Rules, slurm_rules
 from pollux_slurm.simulator.workload import WorkloadJob, read_workload
 
 __all__ = [
+    "OSDI21",
     "Application",
     "Cluster",
     "Delays",

@@ -149,9 +149,12 @@ class _Run:
         room = _less(up, self._fixed.held())
         _evict(adaptive, room)
         seen = self.cluster if room == list(self.cluster.node_gpus) else self.cluster.with_room(room)
-        began = clock()
-        given = self._policy.allocate(self.now_s, adaptive, seen) if adaptive else {}
-        solve_s = clock() - began
+        given: Mapping[str, Pieces] = {}
+        solve_s = 0.0
+        if adaptive:
+            began = clock()
+            given = self._policy.allocate(self.now_s, adaptive, seen)
+            solve_s = clock() - began
         _check(given, seen)
         for job in adaptive:
             job.pieces = before.get(job.job.name, ())
@@ -188,15 +191,21 @@ class _Run:
             if pieces == job.pieces:
                 continue
             launch = Pause(step="launch", left_s=delays.come_up_s(application, restore=job.trained))
+            wait_s, stall_s = waits.get(name, (0.0, 0.0))
             if not job.pieces:
-                wait_s = waits.get(name, 0.0) + (delays.backfill_s if job.num_restarts is None else 0.0)
+                wait_s += stall_s + (delays.backfill_s if job.num_restarts is None else 0.0)
                 waiting = Pause(step="wait", left_s=wait_s, held=False)
                 start = Pause(step="slurm", left_s=delays.start_s)
                 self._reallocate(job, pieces, [waiting, start, launch])
                 continue
             checkpoint = Pause(step="checkpoint", left_s=0.0 if job.in_flight else job.write_s)
-            after_s = waits.get(name, 0.0) + (0.0 if job.in_flight else delays.notice_s)
-            pauses = [checkpoint, Pause(step="slurm", left_s=delays.requeue_s), launch]
+            after_s = wait_s + (0.0 if job.in_flight else delays.notice_s)
+            pauses = [
+                checkpoint,
+                Pause(step="wait", left_s=stall_s, held=False),
+                Pause(step="slurm", left_s=delays.requeue_s),
+                launch,
+            ]
             cost_s = sum(pause.left_s for pause in pauses)
             self._reallocate(job, pieces, pauses, after_s=after_s)
             if pieces:

@@ -17,16 +17,17 @@ def waiting_times(
     after: Mapping[str, Pieces],
     free: Sequence[int],
     leaving_s: Mapping[str, float],
-) -> dict[str, float]:
-    """Return, for each job in `after` that moves, the seconds until its new GPUs are free.
+) -> dict[str, tuple[float, float]]:
+    """Return, for each job in `after` that moves, how long it goes on as it is, and then stands in the queue.
 
     `free` are the GPUs of each node that nobody held before; jobs claim them in the order of `after`.
-    `leaving_s` is how long each job of `before` takes from being told until its GPUs are free.
+    `leaving_s` is how long each job of `before` takes from being told until its GPUs are free. Only a job
+    that had to go first, out of a circle, finds its own GPUs still taken then.
     """
     blockers = _blockers(before, after, list(free))
     waits: dict[str, float] = {}
     for name in after:
-        path = [name]  # each waits for the next
+        path = [name] if name not in waits else []  # each waits for the next
         while path:
             top = path[-1]
             known = [other for other in blockers.get(top, ()) if other in waits]
@@ -37,7 +38,13 @@ def waiting_times(
                 path.pop()
             else:
                 path.append(following)
-    return {name: waits[name] for name, pieces in after.items() if pieces != before.get(name, ())}
+    found = {}
+    for name, pieces in after.items():
+        if pieces != before.get(name, ()):
+            free_s = max((waits[other] + leaving_s[other] for other in blockers.get(name, ())), default=0.0)
+            out_s = waits[name] + (leaving_s[name] if before.get(name) else 0.0)
+            found[name] = (waits[name], max(free_s - out_s, 0.0))
+    return found
 
 
 def _blockers(

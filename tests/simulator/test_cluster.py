@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from pollux_slurm.errors import SimulationError
-from pollux_slurm.model import BatchChoice
-from pollux_slurm.simulator import Cluster, SimulationResult, simulate
+from pollux_slurm.simulator import Cluster
 from pollux_slurm.simulator.batches import split_batch
-from pollux_slurm.simulator.cluster import SchedulingPolicy
 from pollux_slurm.simulator.job import Pieces, SimulatedJob
-from pollux_slurm.simulator.workload import WorkloadJob
 from tests.simulator.made import made_application, made_job
-
-Rule = Callable[[float, Sequence[SimulatedJob]], Mapping[str, Pieces]]
-
-
-class Scripted:
-    """A policy that does what the test says, with the user's batch size."""
-
-    def __init__(self, rule: Rule) -> None:
-        self._rule = rule
-
-    def choose_batch(self, job: SimulatedJob) -> BatchChoice:
-        return split_batch(job.application, job.job.batch_size, job.num_gpus)
-
-    def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
-        return self._rule(now_s, jobs)
-
-
-def run(tmp_path: Path, rule: Rule, *jobs: WorkloadJob, cluster: Cluster | None = None) -> SimulationResult:
-    policy: SchedulingPolicy = Scripted(rule)
-    return simulate(jobs, {"made": made_application(tmp_path)}, policy, cluster or Cluster(num_nodes=2))
+from tests.simulator.scripted import run
 
 
 def one_gpu_each(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:

@@ -168,7 +168,7 @@ def choose(
         integrality=np.ones(len(rows), dtype=np.int64),
         bounds=Bounds(low.astype(np.float64), 1.0),
         constraints=LinearConstraint(matrix, ub=np.array(limits)),
-        # With it, HiGHS 1.8 writes a line of its own to standard output now and then, and is no faster here.
+        # With it, HiGHS (scipy 1.17) writes lines of its own to standard output now and then.
         options={"presolve": False},
     )
     if answer.x is None:
