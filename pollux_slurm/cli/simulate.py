@@ -129,9 +129,7 @@ def simulate(
     if output is not None:
         make_folder(output)
     with Progress(len(specs), "simulations") as progress:
-        outcomes = list(
-            run_all(specs, traces, applications, num_processes=num_processes, on_done=progress.update)
-        )
+        outcomes = run_all(specs, traces, applications, num_processes=num_processes, on_done=progress.update)
     labels = [spec.settings.label for spec in specs]
     if output is not None:
         write_results(output, outcomes)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
+from pollux_slurm.errors import SimulationError
 from pollux_slurm.simulator.applications import Application, read_applications
 from pollux_slurm.simulator.clock import simulate
 from pollux_slurm.simulator.settings import RunSettings
@@ -61,11 +64,25 @@ def run_all(
     *,
     num_processes: int = 1,
     on_done: Callable[[float], None] = lambda num_done: None,
-) -> Iterator[RunOutcome]:
-    """Yield what comes of `specs`, in their order, however many processes share the work.
+) -> list[RunOutcome]:
+    """Return what comes of `specs`, in their order, however many processes share the work. See `run_each`."""
+    found = dict(run_each(specs, traces, applications, num_processes=num_processes, on_done=on_done))
+    return [found[index] for index in range(len(specs))]
+
+
+def run_each(
+    specs: Sequence[RunSpec],
+    traces: Path,
+    applications: Mapping[str, Application],
+    *,
+    num_processes: int = 1,
+    on_done: Callable[[float], None] = lambda num_done: None,
+) -> Iterator[tuple[int, RunOutcome]]:
+    """Yield the place in `specs` of each run and what came of it, as they end.
 
     `applications` were read from `traces`, which every process reads again. `on_done` is told how many runs
-    are done; in one process also the part of the present one, by finished jobs.
+    are done; in one process also the part of the present one, by finished jobs. Raises `SimulationError` for
+    a run that does not end, or a process that was killed.
     """
     if num_processes > 1 and len(specs) > 1:
         yield from _in_processes(specs, traces, num_processes, on_done)
@@ -76,26 +93,34 @@ def run_all(
         def tell(now_s: float, num_left: int, index: int = index, num_jobs: int = num_jobs) -> None:
             on_done(index + 1 - num_left / num_jobs)
 
-        yield run_one(spec, applications, on_round=tell)
+        yield index, run_one(spec, applications, on_round=tell)
         on_done(index + 1)
 
 
 def _in_processes(
     specs: Sequence[RunSpec], traces: Path, num_processes: int, on_done: Callable[[float], None]
-) -> Iterator[RunOutcome]:
+) -> Iterator[tuple[int, RunOutcome]]:
     # Fresh processes: a fork would inherit the locks of numpy's and the progress bar's threads.
     context = multiprocessing.get_context("spawn")
     workers = min(num_processes, len(specs))
-    with ProcessPoolExecutor(max_workers=workers, mp_context=context) as pool:
+    with ProcessPoolExecutor(max_workers=workers, mp_context=context, initializer=_end_quietly) as pool:
+        places = {pool.submit(_run_elsewhere, spec, traces): index for index, spec in enumerate(specs)}
         try:
-            futures = [pool.submit(_run_elsewhere, spec, traces) for spec in specs]
-            for future in futures:
-                future.add_done_callback(lambda _: on_done(sum(one.done() for one in futures)))
-            for future in futures:
-                yield future.result()
-        except BaseException:
+            for num_done, future in enumerate(as_completed(places), start=1):
+                outcome = future.result()
+                on_done(num_done)
+                yield places[future], outcome
+        except BrokenProcessPool:
+            raise SimulationError(
+                "a process that ran a simulation was killed, perhaps for want of memory: try fewer --jobs"
+            ) from None
+        finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            raise
+
+
+def _end_quietly() -> None:
+    """Let an interrupt end a worker at once, without a traceback of its own."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _run_elsewhere(spec: RunSpec, traces: Path) -> RunOutcome:

@@ -21,7 +21,7 @@ from pollux_slurm.errors import TraceError, UsageError
 from pollux_slurm.simulator.applications import Application
 from pollux_slurm.simulator.generate import generate_workload, tuned_choices
 from pollux_slurm.simulator.output import make_folder, summary_as_dict, write_text
-from pollux_slurm.simulator.runs import RunSpec, run_all
+from pollux_slurm.simulator.runs import RunSpec, run_each
 from pollux_slurm.simulator.settings import RunSettings
 from pollux_slurm.simulator.workload import WorkloadJob
 
@@ -167,15 +167,15 @@ def run_sweep(
     order = {run.name: index for index, run in enumerate(runs)}
     on_done(len(results))
     known = len(results)
-    outcomes = run_all(
+    ended = run_each(
         specs,
         traces,
         applications,
         num_processes=num_processes,
         on_done=lambda num_done: on_done(known + num_done),
     )
-    for run, outcome in zip(missing, outcomes, strict=True):
-        summary = summary_as_dict(outcome.summary)
+    for index, outcome in ended:
+        run, summary = missing[index], summary_as_dict(outcome.summary)
         place = _place(run)
         content = {"order": order[run.name], "run": place, "summary": summary}
         write_text(_file(folder, run), json.dumps(content, indent=1) + "\n")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import os
+import pty
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -94,6 +97,25 @@ def test_that_results_are_written_for_spreadsheets(inputs: tuple[str, ...], tmp_
     with (out / "summary.csv").open() as stream:
         assert [float(row["avg_jct_s"]) for row in csv.DictReader(stream)] == [run["avg_jct_s"]]
     assert "<svg" in page.read_text()
+
+
+def test_that_a_terminal_sees_how_far_it_is(inputs: tuple[str, ...]) -> None:
+    """A bar on standard error, which is cleared at the end, and the table alone on standard output."""
+    master, terminal = pty.openpty()
+    words = [sys.executable, "-m", "pollux_slurm", *inputs, "--policy", "tiresias", "--json"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=terminal, env={**os.environ, "TERM": "xterm"}
+    ) as run:
+        os.close(terminal)
+        shown = b""
+        with contextlib.suppress(OSError):  # how Linux says that nobody holds the terminal any more
+            while part := os.read(master, 4096):
+                shown += part
+        out, _ = run.communicate(timeout=60)
+    os.close(master)
+    assert b"1 simulations" in shown
+    assert b"100 %" in shown
+    assert json.loads(out)["policy"] == "tiresias"
 
 
 def test_that_a_workload_is_made_and_read_again(tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""Settings of simulations, and many of them at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.errors import SimulationError, UsageError
+from pollux_slurm.simulator import NodeGroup, read_applications
+from pollux_slurm.simulator.rules import PLAIN_REQUEUE_S
+from pollux_slurm.simulator.runs import RunSpec, run_all, run_each
+from pollux_slurm.simulator.settings import RunSettings, SlurmSettings, parse_group
+from tests.simulator.made import made_job, write_traces
+
+
+def spec(policy: str, *, replicas: int = 1, interval_s: float = 60.0) -> RunSpec:
+    job = made_job("a", num_replicas=replicas)
+    settings = RunSettings(policy=policy, num_nodes=1, gpus_per_node=2, interval_s=interval_s)
+    return RunSpec(workload="w", jobs=(job,), settings=settings)
+
+
+def test_that_what_is_done_is_told_within_runs_too(tmp_path: Path) -> None:
+    write_traces(tmp_path / "made")
+    told: list[float] = []
+    specs = [spec("tiresias"), spec("optimus")]
+    found = run_all(specs, tmp_path, read_applications(tmp_path), on_done=told.append)
+    assert [one.summary.policy for one in found] == ["tiresias", "optimus"]
+    assert told == sorted(told)
+    assert (told[0], told[-1]) == (0, 2)
+
+
+def test_that_an_error_in_another_process_is_the_same_error(tmp_path: Path) -> None:
+    """Four GPUs are never there: the run is given up, and says so, wherever it runs."""
+    write_traces(tmp_path / "made")
+    specs = [spec("tiresias", replicas=4, interval_s=86400)] * 2
+    with pytest.raises(SimulationError, match="have not ended"):
+        list(run_each(specs, tmp_path, read_applications(tmp_path), num_processes=2))
+
+
+def test_that_rules_slurm_are_made_of_their_settings() -> None:
+    told = SlurmSettings(adaptive_share=0.25, requeue_s=PLAIN_REQUEUE_S, unmanaged_share=0.1, mtbf_s=1e6)
+    rules = RunSettings(rules="slurm", slurm=told, seed=3, interference=0.1).make_rules()
+    assert rules.delays is not None
+    assert rules.failures is not None
+    assert (rules.adaptive_share, rules.interference, rules.seed) == (0.25, 0.1, 3)
+    assert (rules.delays.requeue_s, rules.failures.mtbf_s) == (PLAIN_REQUEUE_S, 1e6)
+    assert rules.other_jobs, "6.4 GPUs for a day"
+    assert RunSettings(rules="slurm").make_rules().other_jobs == ()
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_that_settings_nobody_can_simulate_are_refused(share: float) -> None:
+    with pytest.raises(UsageError, match="adaptive_share"):
+        RunSettings(rules="slurm", slurm=SlurmSettings(adaptive_share=share))
+
+
+def test_that_the_papers_rules_know_nothing_of_slurm() -> None:
+    with pytest.raises(UsageError, match="not in rules osdi21"):
+        RunSettings(slurm=SlurmSettings(mtbf_s=1e6))
+
+
+def test_that_groups_of_nodes_are_read() -> None:
+    assert parse_group("4x8:a100=2.5") == NodeGroup(num_nodes=4, gpus_per_node=8, gpu_type="a100", speed=2.5)
+    assert parse_group("8x4:t4").speed == 1
+    assert RunSettings(groups=(parse_group("8x4:t4"),)).cluster().num_gpus == 32
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8x4", "0x4:t4", "8x0:t4", "8x4:", "8x4:t4=", "8x4:t4=nan", "8x4:t4=-1"]
+)
+def test_that_other_groups_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="a group of nodes is"):
+        parse_group(text)
+
+
+def test_that_policies_are_called_what_readers_know() -> None:
+    assert RunSettings(objective="price-rank", declared=True).label == "price-rank (declared)"
+    assert RunSettings(policy="tiresias", declared=True).label == "tiresias"
