@@ -73,7 +73,7 @@ class _Search:
     def __init__(
         self, cluster: Cluster, menu: Menu, *, seed: int, effort: float, stop: Callable[[], bool]
     ) -> None:
-        self._menu, self._effort, self._stop = menu, effort, stop
+        self._cluster, self._menu, self._effort, self._stop = cluster, menu, effort, stop
         self._rng = random.Random(seed)
         self._dual = solve_dual(menu, cluster)
         self._market = Market(menu, cluster)
@@ -90,6 +90,7 @@ class _Search:
         """Return the best state that the work allowed comes to."""
         if self._many:
             self._take_up(self._starts.bought() or self._starts.held(filled=True))
+            self._serve_all()
             if not self._is_over() and self._value < self._below_bound(_LARGE_GAP):
                 self._solve_parts(_FEW_PARTS)
             return self._solution(self._dual.bound)
@@ -101,6 +102,7 @@ class _Search:
             self._climb(_FIRST_STEPS, widely=False)
         else:
             self._climb_from_each()
+        self._serve_all()
         self._climb(_MORE_STEPS, widely=True)
         if not self._few:
             self._solve_parts(_PARTS)
@@ -119,6 +121,20 @@ class _Search:
                 break
         assert best is not None
         self._take_up(best)
+
+    def _serve_all(self) -> None:
+        """Where somebody is left waiting although all minimums may fit, place all jobs anew at these."""
+        menu, state = self._menu, self._best
+        fewest = np.where(menu.offered, menu.tables.num_gpus[None, :], 10**9).min(axis=1, initial=10**9)
+        served = np.array([state.at(job).option.num_gpus > 0 for job in range(menu.num_jobs)], dtype=bool)
+        if self._is_over() or not (menu.waits & ~served & (fewest < 10**9)).any():
+            return
+        held = menu.stay_gpus[: menu.num_jobs].sum(axis=1)
+        if np.minimum(np.where(menu.waits, fewest, held), fewest).sum() > self._cluster.capacity[:, 0].sum():
+            return
+        packed = self._starts.smallest(anew=True)
+        if packed is not None and total_value(packed, menu) > above(self._value):
+            self._take_up(packed)
 
     def _all_starts(self) -> Iterator[State]:
         starts = self._starts

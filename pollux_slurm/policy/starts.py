@@ -62,13 +62,18 @@ class Starts:
             if state is not None:
                 yield state
 
-    def smallest(self) -> State | None:
-        """Return everyone at the fewest GPUs that are offered, filled; None where that cannot be placed."""
+    def smallest(self, *, anew: bool = False) -> State | None:
+        """Return everyone at the fewest GPUs that are offered, filled; None where that cannot be placed.
+
+        A running job that holds no more stays where it is, unless all are to be placed `anew`.
+        """
         menu = self._menu
         gpus = np.where(menu.offered, menu.tables.num_gpus[None, :], 10**9)
         if not gpus.shape[1]:
             return None
         held = np.where(menu.waits, 10**8, menu.stay_gpus[: menu.num_jobs].sum(axis=1))
+        if anew:
+            held = np.where(menu.settled, 0, 10**8)
         return self.bought(np.where(gpus.min(axis=1) < held, gpus.argmin(axis=1), -1))
 
     def _constructor(self, state: State) -> Constructor:

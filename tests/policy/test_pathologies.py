@@ -5,33 +5,44 @@ from __future__ import annotations
 import dataclasses
 import random
 
+import numpy as np
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import Phase, assume, settings
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from pollux_slurm.model import GpuLimit, Objective, Problem
+from pollux_slurm.model import GpuLimit, Objective, Problem, ProblemJob
 from pollux_slurm.policy import decide
+from pollux_slurm.policy.decide import build_menu
 from pollux_slurm.policy.scores import MAX_DECLARED_WEIGHT
 from tests.policy.builders import job, linear_model, nodes, problem, sizes
+from tests.policy.packed import packed_problem
 from tests.policy.problems import random_model, random_problem
+from tests.policy.rules import violations
 
 rngs = st.randoms(use_true_random=False)
 QUICKLY = (Phase.explicit, Phase.reuse, Phase.generate)
 OTHERS = ["price-rank", "attained-work"]
 
 
-def new_job(rng: random.Random, name: str) -> dict:
-    # A batch that one GPU can take, so that all minimums fit.
-    return {"job_id": name, "model": linear_model(sync_s=rng.uniform(0, 5), network_s=rng.uniform(0, 5))}
-
-
-@settings(max_examples=15, deadline=None, phases=QUICKLY)
+@settings(max_examples=60, deadline=None, phases=QUICKLY)
 @for_all(rngs, st.integers(1, 12))
-def test_that_all_are_served_when_all_minimums_fit(rng: random.Random, num_jobs: int) -> None:
-    found = decide(problem(nodes(3), *(job(**new_job(rng, str(i))) for i in range(num_jobs))))
+def test_that_all_are_served_when_all_minimums_fit_under_limits_and_pins(
+    rng: random.Random, num_jobs: int
+) -> None:
+    one = packed_problem(rng, num_nodes=3, num_jobs=num_jobs)
+    found = decide(one)
     assert not found.excluded
-    assert all(d.allocation for d in found.jobs)
+    assert [d.job_id for d in found.jobs if not d.allocation] == []
+    assert violations(one, {d.job_id: d.allocation for d in found.jobs}) == []
+
+
+@pytest.mark.parametrize("seed", [8, 30, 110, 120, 129])
+def test_that_running_jobs_make_room_for_all_where_nothing_less_serves_all(seed: int) -> None:
+    # Everyone has to be placed anew: found among larger problems, where nothing is proved.
+    rng = random.Random(seed)
+    found = decide(packed_problem(rng, num_nodes=8, num_jobs=rng.randint(15, 30)))
+    assert [d.job_id for d in found.jobs if not d.allocation] == []
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -50,16 +61,86 @@ def test_that_equal_new_jobs_get_shares_within_a_step(num_jobs: int, sync_s: flo
     assert max(counts) - min(counts) <= 1
 
 
-@settings(max_examples=10, deadline=None, phases=QUICKLY)
-@for_all(rngs)
-def test_that_one_more_gpu_for_a_capped_set_of_jobs_is_never_worse(rng: random.Random) -> None:
-    # The fair share is held at one GPU by max_gpus, so the normaliser stays the same.
-    jobs = [job(str(i), max_gpus=1, model=random_model(rng)) for i in range(3)]
-    less, more = (decide(problem(nodes(1, count), *jobs)) for count in (2, 3))
+@settings(max_examples=25, deadline=None, phases=QUICKLY)
+@for_all(rngs, st.integers(1, 8))
+def test_that_equal_new_jobs_with_falling_returns_get_shares_within_a_gpu(
+    rng: random.Random, num_jobs: int
+) -> None:
+    model = random_model(rng)
+    assert model.throughput is not None
+    theta = dataclasses.replace(
+        model.throughput, alpha_l=0.0, beta_l=0.01 * model.throughput.beta_l, gamma=1.0
+    )
+    limits = dataclasses.replace(model.limits, max_batch_size=10**4, max_atomic=None, accumulation=True)
+    model = dataclasses.replace(model, throughput=theta, limits=limits, max_gpus_seen=8)
+    one = problem(nodes(1, 8), *(job(str(i), model=model) for i in range(num_jobs)))
+    menu = build_menu(one, list(one.jobs))
+    value = {0: float(menu.stay_worth[0])} | offers(menu.tables.num_gpus, menu.value[0])
+    assume(corners(value) == list(range(9)))
+    given = sizes(decide(one)).values()
+    assert max(given) - min(given) <= 1
+
+
+def offers(num_gpus: np.ndarray, value: np.ndarray) -> dict[int, float]:
+    return {int(k): float(v) for k, v in zip(num_gpus, value, strict=True) if v > -np.inf}
+
+
+def corners(value: dict[int, float]) -> list[int]:
+    """Return the counts at which the concave hull of value over GPUs bends."""
+    found: list[int] = []
+    for k in sorted(value):
+        while len(found) > 1 and (value[found[-1]] - value[found[-2]]) * (k - found[-2]) <= (
+            value[k] - value[found[-2]]
+        ) * (found[-1] - found[-2]):
+            found.pop()
+        if not found or value[k] > value[found[-1]]:
+            found.append(k)
+    return found
+
+
+@settings(max_examples=40, deadline=None, phases=QUICKLY)
+@for_all(rngs, st.booleans())
+def test_that_one_more_gpu_or_node_never_lowers_the_optimum(rng: random.Random, whole_node: bool) -> None:
+    one = random_problem(rng, num_nodes=2, num_gpus=3, num_jobs=4)
+    one = dataclasses.replace(one, objective=dataclasses.replace(one.objective, fair_share_gpus=1))
+    first = one.nodes[0]
+    if whole_node:
+        grown = (*one.nodes, dataclasses.replace(first, name="new", accepts_new=True))
+        jobs = tuple(dataclasses.replace(j, partition_nodes=None) for j in one.jobs)
+    else:
+        room = {"num_gpus": first.num_gpus + 1, "num_cpus": first.num_cpus + 3}
+        grown = (dataclasses.replace(first, memory_mb=first.memory_mb + 1500, **room), *one.nodes[1:])
+        jobs = one.jobs
+    less, more = (decide(dataclasses.replace(one, nodes=nodes_, jobs=jobs)) for nodes_ in (one.nodes, grown))
+    out = set(dict(less.excluded)) | set(dict(more.excluded))
     served = [sum(bool(d.allocation) for d in found.jobs) for found in (less, more)]
     assert served[0] <= served[1]
-    if served[0] == served[1]:
+    if served[0] == served[1] and not out:
         assert more.fitness >= less.fitness * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("name", ["generalized-mean", "osdi21"])
+@settings(max_examples=20, deadline=None, phases=QUICKLY)
+@for_all(rngs, st.sampled_from([2.0**-8, 0.5, 4.0, 2.0**10]))
+def test_that_the_time_unit_of_a_job_does_not_matter(name: str, rng: random.Random, factor: float) -> None:
+    one = random_problem(rng, num_nodes=2, num_gpus=4, num_jobs=4)
+    one = dataclasses.replace(one, objective=dataclasses.replace(one.objective, name=name))
+    index = rng.randrange(len(one.jobs))
+    slower = list(one.jobs)
+    slower[index] = in_other_units(slower[index], factor)
+    before, after = decide(one), decide(dataclasses.replace(one, jobs=tuple(slower)))
+    assert after.fitness == pytest.approx(before.fitness, rel=1e-9)
+    assert sizes(after) == sizes(before)
+
+
+def in_other_units(one: ProblemJob, factor: float) -> ProblemJob:
+    """Return the job with every time that it was measured in multiplied."""
+    if one.model is None or one.model.throughput is None:
+        return one
+    theta = one.model.throughput
+    names = ("alpha_g", "beta_g", "alpha_n", "beta_n", "alpha_l", "beta_l")
+    theta = dataclasses.replace(theta, **{name: getattr(theta, name) * factor for name in names})
+    return dataclasses.replace(one, model=dataclasses.replace(one.model, throughput=theta))
 
 
 @settings(max_examples=15, deadline=None, phases=QUICKLY)
