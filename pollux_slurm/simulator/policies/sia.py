@@ -61,11 +61,10 @@ class SiaPolicy:
         held = [_held(job, offered, cluster) for job in jobs]
         worth = self.normalised_goodput(jobs, offered, cluster)
         for row, job in enumerate(jobs):
-            age_s, cost_s = now_s - job.job.submitted_s, job.expected_delay_s
-            if job.pieces and age_s >= cost_s:
-                factor = (age_s - (job.num_restarts or 0) * cost_s) / (age_s + cost_s)
+            if job.pieces:
+                age_s = now_s - job.job.submitted_s
                 moved = np.arange(len(offered)) != held[row]
-                worth[row, moved] *= max(factor, _LEAST)
+                worth[row, moved] *= restart_factor(age_s, job.num_restarts or 0, job.expected_delay_s)
         pinned = {row: at for row, at in enumerate(held) if at is not None and jobs[row].in_flight}
         chosen = choose(
             worth, offered, cluster, pinned=pinned, power=self._power, no_allocation=self._no_allocation
@@ -108,6 +107,13 @@ class SiaPolicy:
             found[row, sizes > min(2 * seen, self._agents.most_gpus(job.application))] = 0.0
         least = np.min(found, axis=1, initial=np.inf, where=found > 0, keepdims=True)
         return np.where(found > 0, found / least, 0.0)
+
+
+def restart_factor(age_s: float, num_restarts: int, cost_s: float) -> float:
+    """Return r = (T − N·S)/(T + S), above 0; 1 for a job younger than a restart, as in its artifact."""
+    if age_s < cost_s:
+        return 1.0
+    return max((age_s - num_restarts * cost_s) / (age_s + cost_s), _LEAST)
 
 
 def configurations(cluster: Cluster) -> tuple[SiaConfiguration, ...]:
