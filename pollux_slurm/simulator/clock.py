@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator.applications import Application
+from pollux_slurm.simulator.autoscale import Autoscaler, NodeSupply
 from pollux_slurm.simulator.batches import user_batch, user_time_s
 from pollux_slurm.simulator.cluster import Cluster, RoundRecord, SchedulingPolicy, SimulationResult
 from pollux_slurm.simulator.fixed import FixedJobs
@@ -37,15 +38,17 @@ def simulate(
     cluster: Cluster,
     *,
     rules: Rules = OSDI21,
+    autoscaler: Autoscaler | None = None,
     on_round: Callable[[float, int], None] = lambda now_s, num_left: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> SimulationResult:
     """Run `workload` to the end of its last job.
 
-    `on_round` is told the simulated time and the number of unfinished jobs after each round.
+    With an `autoscaler`, `cluster` is the largest that it may become. `on_round` is told the simulated time
+    and the number of unfinished jobs after each round.
     Raises `SimulationError` for an impossible workload or allocation, or a workload that does not end.
     """
-    run = _Run(workload, applications, policy, cluster, rules)
+    run = _Run(workload, applications, policy, cluster, rules, autoscaler)
     while run.unfinished:
         run.advance()
         run.decide(clock)
@@ -56,7 +59,13 @@ def simulate(
                 f"after {run.now_s / 86400:.0f} simulated days {len(run.unfinished)} jobs have not ended "
                 f"({names}, …): the cluster is too small for them, or the policy never serves them"
             )
-    return SimulationResult(cluster=cluster, jobs=tuple(run.jobs), rounds=tuple(run.rounds), rules=rules)
+    return SimulationResult(
+        cluster=cluster,
+        jobs=tuple(run.jobs),
+        rounds=tuple(run.rounds),
+        rules=rules,
+        node_seconds=run.supply.paid_s,
+    )
 
 
 class _Run:
@@ -69,6 +78,7 @@ class _Run:
         policy: SchedulingPolicy,
         cluster: Cluster,
         rules: Rules,
+        autoscaler: Autoscaler | None,
     ) -> None:
         self.cluster, self.rules, self._policy = cluster, rules, policy
         adaptive = draw_adaptive(len(workload), rules.adaptive_share, seed=rules.seed)
@@ -88,6 +98,8 @@ class _Run:
             limit_s=lambda job: user_time_s(job.job, job.application, cluster.gpus_per_node),
             estimate_factor=rules.estimate_factor,
         )
+        self.supply = NodeSupply(autoscaler, cluster)
+        self._first_s = min((job.submitted_s for job in workload), default=0.0)
         self._outages = Outages(rules.failures, cluster.num_nodes, seed=rules.seed)
 
     def _job(
@@ -128,6 +140,9 @@ class _Run:
                 for job in running
             }
             self.rounds[-1] = dataclasses.replace(self.rounds[-1], goodput=goodput)
+        ended = [job.finished_s for job in self.unfinished if job.finished_s is not None]
+        until_s = max(ended) if len(ended) == len(self.unfinished) else self.now_s + duration_s
+        self.supply.pay(max(until_s - max(self.now_s, self._first_s), 0.0))
         self.now_s += duration_s
         self.unfinished = [job for job in self.unfinished if job.finished_s is None]
 
@@ -137,13 +152,13 @@ class _Run:
         """Start what starts by itself, ask the policy, and move jobs as it says."""
         active = [job for job in self.unfinished if job.job.submitted_s <= self.now_s]
         if not active:
+            self._scale([], [0] * self.cluster.num_nodes)
             return
         adaptive = [job for job in active if job.adaptive]
         before = {job.job.name: job.pieces for job in active if job.pieces}
-        down = self._outages.down(self.now_s)
-        up = [0 if node in down else gpus for node, gpus in enumerate(self.cluster.node_gpus)]
         self._fixed.release(self.now_s)
-        held = _held(adaptive, len(up))
+        held = _held(adaptive, self.cluster.num_nodes)
+        up = self._scale(adaptive, held)
         free = _less(_less(up, self._fixed.held()), held)
         started = self._fixed.start(self.now_s, up, held, first=self.rules.rigid_first)
         room = _less(up, self._fixed.held())
@@ -167,6 +182,16 @@ class _Run:
             self._move(active, before, after, free, self.rules.delays)
         self._interfere(active)
         self._record(active, up, solve_s)
+
+    def _scale(self, adaptive: Sequence[SimulatedJob], held: Sequence[int]) -> list[int]:
+        """Let the cluster grow or shrink; return the GPUs of each node that is there and works."""
+        fixed = self._fixed.held()
+        busy = {node: gpus + fixed[node] for node, gpus in enumerate(held)}
+        self.supply.scale(
+            self.now_s, adaptive, busy, frozenset(node for node, gpus in enumerate(fixed) if gpus)
+        )
+        up = self.supply.up(self.now_s) - self._outages.down(self.now_s)
+        return [gpus if node in up else 0 for node, gpus in enumerate(self.cluster.node_gpus)]
 
     def _move_at_once(self, active: Sequence[SimulatedJob], after: Mapping[str, Pieces]) -> None:
         for job in active:

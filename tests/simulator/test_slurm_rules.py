@@ -156,6 +156,7 @@ def test_that_adaptive_jobs_make_room_for_rigid_ones_if_the_site_wants_so(
     policy = Scripted(greedy)
     a, b = run(tmp_path, policy, *jobs, cluster=Cluster(num_nodes=1), rules=rules).jobs
     assert a.finished_s is not None
+    assert b.finished_s is not None
     assert b.first_started_s is not None
     if first:
         assert b.first_started_s == 120 + 2 + 5 + 5, "after a's notice and checkpoint, and backfill"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pollux_slurm.goodput import fit_throughput, goodput_table
+from pollux_slurm.goodput import GoodputEstimate, fit_throughput, goodput_table
 from pollux_slurm.model import (
     BatchChoice,
     BatchLimits,
@@ -25,6 +25,8 @@ from pollux_slurm.simulator.job import SimulatedJob, Situation
 # The artifact's bounds: no trace tells more GPUs, and ncf is held at one GPU with this batch.
 _MOST_GPUS = 64
 _FIXED_BATCH = {"ncf": 32768}
+# So much noise that no batch size loses efficiency.
+_ALL_NOISE = GradientStatistics(sqr=1e-12, var=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,11 +39,16 @@ class _Known:
 
 
 class Agents:
-    """The agents of all jobs of one simulation."""
+    """The agents of all jobs of one simulation.
 
-    def __init__(self) -> None:
+    With `by_throughput`, they take every example for as useful as any other, as if larger batches cost no
+    efficiency: throughput takes the place of goodput.
+    """
+
+    def __init__(self, *, by_throughput: bool = False) -> None:
+        self._by_throughput = by_throughput
         self._fits: dict[tuple[str, str, frozenset[Situation]], ThroughputParameters | None] = {}
-        self._batches: dict[tuple[GoodputModel, bool, int], BatchChoice | None] = {}
+        self._batches: dict[tuple[GoodputModel, bool, int], GoodputEstimate | None] = {}
         self._limits: dict[str, BatchLimits] = {}
         self._known: dict[tuple[str, str], _Known] = {}
 
@@ -61,14 +68,20 @@ class Agents:
         if fixed is not None:
             return split_batch(application, fixed, num_gpus)
         model = self.model(job, job.gpu_type) or next((model for _, model in self.models(job)), None)
-        batch = None if model is None else self._best(model, len(job.pieces), num_gpus)
-        if batch is not None and batch.global_batch_size <= application.max_batch_size:
-            return batch
-        if batch is not None:  # rounded up beyond what was ever run
+        found = None if model is None else self._best(model, len(job.pieces), num_gpus)
+        if found is not None and found.batch.global_batch_size <= application.max_batch_size:
+            return found.batch
+        if found is not None:  # rounded up beyond what was ever run
             return split_batch(application, application.max_batch_size, num_gpus)
         return split_batch(
             application, max(application.initial_batch_size, application.min_atomic * num_gpus), num_gpus
         )
+
+    def goodput(self, job: SimulatedJob, num_nodes: int, num_gpus: int) -> float | None:
+        """Return the goodput of the best batch, in examples/s; None without a model or an allowed batch."""
+        model = self.model(job, job.gpu_type)
+        found = None if model is None else self._best(model, num_nodes, num_gpus)
+        return None if found is None else found.goodput
 
     def models(self, job: SimulatedJob) -> tuple[tuple[str, GoodputModel], ...]:
         """Return what the job's agent would report of each GPU type that it has run on."""
@@ -85,17 +98,20 @@ class Agents:
         if known is None or known.num_situations != len(seen):
             model = GoodputModel(
                 limits=self._limits_of(job.application),
-                statistics=job.statistics,
+                statistics=self._statistics(job),
                 throughput=self._fit(job, gpu_type),
                 max_gpus_seen=max(gpus for _, gpus, _ in seen),
                 max_nodes_seen=max(nodes for nodes, _, _ in seen),
             )
         elif known.statistics is not job.statistics:
-            model = replace(known.model, statistics=job.statistics)
+            model = replace(known.model, statistics=self._statistics(job))
         else:
             return known.model
         self._known[key] = _Known(num_situations=len(seen), statistics=job.statistics, model=model)
         return model
+
+    def _statistics(self, job: SimulatedJob) -> GradientStatistics | None:
+        return _ALL_NOISE if self._by_throughput else job.statistics
 
     def _fit(self, job: SimulatedJob, gpu_type: str) -> ThroughputParameters | None:
         seen = job.seen[gpu_type]
@@ -105,13 +121,12 @@ class Agents:
             self._fits[key] = fit_throughput(ordered).parameters
         return self._fits[key]
 
-    def _best(self, model: GoodputModel, num_nodes: int, num_gpus: int) -> BatchChoice | None:
+    def _best(self, model: GoodputModel, num_nodes: int, num_gpus: int) -> GoodputEstimate | None:
         # What was seen besides decides nothing here, and one node fewer or more only if it is the only one.
         key = (replace(model, max_gpus_seen=0, max_nodes_seen=0), num_nodes > 1, num_gpus)
         if key not in self._batches:
             configuration = Configuration(num_nodes=num_nodes, num_gpus=num_gpus)
-            found = goodput_table([model], [configuration], geometric=True).estimate(0, 0)
-            self._batches[key] = None if found is None else found.batch
+            self._batches[key] = goodput_table([model], [configuration], geometric=True).estimate(0, 0)
         return self._batches[key]
 
     def _limits_of(self, application: Application) -> BatchLimits:

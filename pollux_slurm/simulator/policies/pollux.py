@@ -16,13 +16,24 @@ from pollux_slurm.simulator.policies.agents import Agents
 class PolluxPolicy:
     """`decide` with an objective. With `declared`, jobs tell how many epochs they will train."""
 
-    def __init__(self, objective: Objective, *, declared: bool = False, solver: str = "exact") -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        *,
+        declared: bool = False,
+        solver: str = "exact",
+        agents: Agents | None = None,
+    ) -> None:
         self._objective, self._declared, self._solver = objective, declared, solver
         self._tables = TableCache()
-        self._agents = Agents()
+        self._agents = Agents() if agents is None else agents
 
     def choose_batch(self, job: SimulatedJob) -> BatchChoice:
         return self._agents.choose_batch(job)
+
+    def goodput(self, job: SimulatedJob, num_nodes: int, num_gpus: int) -> float | None:
+        """Return a job's goodput by its model on any GPUs of the type that it last ran on, in examples/s."""
+        return self._agents.goodput(job, num_nodes, num_gpus)
 
     def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
         names = [f"n{index:05d}" for index in range(cluster.num_nodes)]
