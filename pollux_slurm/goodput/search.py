@@ -34,7 +34,7 @@ BoolArray = npt.NDArray[np.bool_]
 # How many numbers of passes are tried for one pair. Sane limits need far fewer; it bounds the work that a
 # hostile report (M_max of 1e9, m ≤ 1) can cause.
 MAX_PASSES_TRIED = 256
-_SHORTEST_STEP_S = 1e-12
+SHORTEST_STEP_S = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,7 +80,9 @@ def search(pairs: Pairs) -> Best:
     whole, whole_passes, whole_m, whole_fits = _exactly_initial(pairs)
     owner, passes, low, high = _choices(pairs)
 
-    chosen = pairs.take(owner)
+    # Most pairs have a single choice.
+    single = len(owner) == size and bool((owner == np.arange(size)).all())
+    chosen = pairs if single else pairs.take(owner)
     atomic = _top(chosen, passes, low, high)
     below = np.maximum(atomic - 1, low)
     step, efficiency = _rate(chosen, passes, atomic, chosen.num_gpus * passes * atomic)
@@ -104,7 +106,7 @@ def search(pairs: Pairs) -> Best:
         accumulation_steps=np.where(whole_fits, whole_passes - 1, 0),
     )
     if len(owner):
-        first = _first_best(owner, goodput, size)
+        first = owner if single else _first_best(owner, goodput)
         # A multiple wins a tie: even parts are simpler.
         first = first[goodput[first] >= best.goodput[owner[first]]]
         pair = owner[first]
@@ -198,26 +200,31 @@ def _choices(pairs: Pairs) -> tuple[npt.NDArray[np.intp], IntArray, IntArray, In
 
 
 def _top(pairs: Pairs, passes: IntArray, low: IntArray, high: IntArray) -> IntArray:
-    """Return the first m of each range from which the goodput grows no more (`high` if it always grows)."""
-    floor, ceiling = low.copy(), high.copy()
-    steps = passes - 1
+    """Return the first m of each range from which the goodput grows no more (`high` if it always grows).
+
+    With q = 1 + (T_sync/T_grad)^γ the last pass takes T_grad·q^(1/γ), and its elasticity is that of T_grad
+    over q. Whole numbers are floats here, and exact: mixed arithmetic would convert them each time.
+    """
+    floor, ceiling = low.astype(np.float64), high.astype(np.float64)
+    steps = (passes - 1).astype(np.float64)
     noise = pairs.var * pairs.initial
     slope = pairs.sqr * pairs.num_gpus * passes
-    while np.any(floor < ceiling):
-        middle = (floor + ceiling) // 2
-        grad = np.maximum(pairs.alpha_g + pairs.beta_g * middle, _SHORTEST_STEP_S)
-        power = (pairs.sync_s / grad) ** pairs.gamma
-        last = grad * (1.0 + power) ** (1.0 / pairs.gamma)
-        elasticity = pairs.beta_g * middle * (steps + last / grad / (1.0 + power)) / (steps * grad + last)
-        enough = (noise + slope * middle) * elasticity >= noise
+    inverse = 1.0 / pairs.gamma
+    while (floor < ceiling).any():
+        middle = np.floor((floor + ceiling) * 0.5)
+        scaled = pairs.beta_g * middle
+        grad = np.maximum(pairs.alpha_g + scaled, SHORTEST_STEP_S)
+        q = 1.0 + (pairs.sync_s / grad) ** pairs.gamma
+        last = q**inverse
+        enough = (noise + slope * middle) * scaled * (steps + last / q) >= noise * grad * (steps + last)
         ceiling = np.where(enough, middle, ceiling)
-        floor = np.where(enough, floor, np.minimum(middle + 1, ceiling))
-    return np.asarray(floor, dtype=np.int64)
+        floor = np.where(enough, floor, np.minimum(middle + 1.0, ceiling))
+    return floor.astype(np.int64)
 
 
 def _rate(pairs: Pairs, passes: IntArray, atomic: IntArray, batch: IntArray) -> tuple[FloatArray, FloatArray]:
     """Return the step time and the efficiency of each choice."""
-    grad = np.maximum(pairs.alpha_g + pairs.beta_g * atomic, _SHORTEST_STEP_S)
+    grad = np.maximum(pairs.alpha_g + pairs.beta_g * atomic, SHORTEST_STEP_S)
     longer, shorter = np.maximum(grad, pairs.sync_s), np.minimum(grad, pairs.sync_s)
     last = longer * (1.0 + (shorter / longer) ** pairs.gamma) ** (1.0 / pairs.gamma)
     scale = batch / pairs.initial
@@ -226,7 +233,7 @@ def _rate(pairs: Pairs, passes: IntArray, atomic: IntArray, batch: IntArray) -> 
     return (passes - 1) * grad + last, efficiency
 
 
-def _first_best(owner: npt.NDArray[np.intp], goodput: FloatArray, size: int) -> npt.NDArray[np.intp]:
+def _first_best(owner: npt.NDArray[np.intp], goodput: FloatArray) -> npt.NDArray[np.intp]:
     """Return, for each owner that has choices, the index of its first one with the highest goodput."""
     order = np.lexsort((np.arange(len(owner)), -goodput, owner))
     _, first = np.unique(owner[order], return_index=True)

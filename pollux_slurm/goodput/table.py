@@ -1,14 +1,6 @@
-"""Goodput of jobs in configurations: the best batch, and tables over many jobs and configurations.
+"""Goodput of many jobs in many configurations, and a cache of it.
 
-Legend: J jobs, C configurations; K replicas on N nodes, atomic batch m, accumulation steps s, global batch M.
-
-A batch is allowed when (Pollux section 4.1)
-
-- *fixed* (no `max_batch_size`): M is exactly M0 on any K ≤ M0, in the fewest passes for which
-  m = ⌈M0/(K·(s+1))⌉ ≤ max_atomic; more than one pass needs `accumulation`. Local batches may be uneven:
-  every pass of every replica gets m examples or one less. Efficiency is 1.
-- *adaptive*: M = K·m·(s+1) with M0 ≤ M ≤ M_max and min_atomic ≤ m ≤ max_atomic, and s ≥ 1 for one replica
-  with M > M0; s at most what reaches M_max. Or M0 itself, split as above.
+Legend: J jobs, C configurations; K replicas on N nodes. What batches are allowed stands in `single.py`.
 """
 
 from __future__ import annotations
@@ -19,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.goodput.efficiency import cautious, efficiency
+from pollux_slurm.goodput.efficiency import cautious
 from pollux_slurm.goodput.search import Best, Pairs, search, search_geometric
-from pollux_slurm.goodput.throughput import iteration_time_s
+from pollux_slurm.goodput.single import GoodputEstimate, is_possible
 from pollux_slurm.model import BatchChoice, Configuration, GoodputModel
 
 FloatArray = npt.NDArray[np.float64]
@@ -30,17 +22,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 # Whether GPUs are spread over several nodes, and their number: all that throughput depends on.
 Key = tuple[bool, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoodputEstimate:
-    """What one batch choice yields: throughput in examples/s, goodput = throughput × efficiency."""
-
-    batch: BatchChoice
-    throughput: float
-    efficiency: float
-    goodput: float
-    step_time_s: float
+# A cache forgets when it holds so many models more than twice those in use.
+_SPARE_MODELS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,38 +60,6 @@ class GoodputTable:
         )
 
 
-def best_batch(model: GoodputModel, configuration: Configuration) -> GoodputEstimate | None:
-    """Return the batch with the highest goodput, None without a throughput model or an allowed batch.
-
-    Like `goodput_table` it counts on the low end of the noise scale's interval, where there is one.
-    """
-    return goodput_table([model], [configuration]).estimate(0, 0)
-
-
-def evaluate(model: GoodputModel, configuration: Configuration, batch: BatchChoice) -> GoodputEstimate | None:
-    """Return what `batch` yields in `configuration`, allowed or not; None without a throughput model."""
-    if model.throughput is None or not _is_possible(configuration):
-        return None
-    step_time_s = float(
-        iteration_time_s(
-            model.throughput,
-            configuration.num_nodes,
-            configuration.num_gpus,
-            batch.atomic_batch_size,
-            batch.accumulation_steps,
-        )
-    )
-    throughput = batch.global_batch_size / step_time_s
-    worth = float(efficiency(model.statistics, model.limits.initial_batch_size, batch.global_batch_size))
-    return GoodputEstimate(
-        batch=batch,
-        throughput=throughput,
-        efficiency=worth,
-        goodput=throughput * worth,
-        step_time_s=step_time_s,
-    )
-
-
 def goodput_table(
     models: Sequence[GoodputModel | None],
     configurations: Sequence[Configuration],
@@ -127,9 +78,10 @@ def goodput_table(
     wanted = np.ones(shape, dtype=bool) if mask is None else mask.copy()
     known = [model is not None and model.throughput is not None for model in models]
     wanted &= np.array(known, dtype=bool)[:, None]
-    wanted &= np.array([_is_possible(c) for c in configurations], dtype=bool)[None, :]
+    wanted &= np.array([is_possible(c) for c in configurations], dtype=bool)[None, :]
     jobs, columns = np.nonzero(wanted)
-    pairs = _pairs(models, configurations, jobs, columns)
+    sizes = np.array([(c.num_nodes, c.num_gpus) for c in configurations], dtype=np.int64).reshape(-1, 2)
+    pairs = _pairs(models, sizes[columns, 0], sizes[columns, 1], jobs)
     best = (search_geometric if geometric else search)(pairs)
 
     table = {name: np.zeros(shape, dtype=getattr(best, name).dtype) for name in Best.__dataclass_fields__}
@@ -176,80 +128,88 @@ class TableCache:
 
 
 class _CachePart:
+    """Rows and columns are numbered as they come; the arrays are larger than what is in use, and doubled."""
+
     def __init__(self, *, geometric: bool) -> None:
         self._geometric = geometric
         self._forget()
 
     def trim(self, num_models: int) -> None:
-        if len(self._models) > 2 * num_models + 64:
+        if len(self._models) > 2 * num_models + _SPARE_MODELS:
             self._forget()
 
     def _forget(self) -> None:
         self._models: list[GoodputModel] = []
         self._rows: dict[GoodputModel, int] = {}
         self._keys: dict[Key, int] = {}
+        self._sizes = np.zeros((0, 2), dtype=np.int64)
         self._table = goodput_table([], [])
         self._done = np.zeros((0, 0), dtype=bool)
 
     def lookup(self, models: Sequence[GoodputModel], keys: Sequence[Key]) -> tuple[FloatArray, IntArray]:
-        for model in dict.fromkeys(models):
-            if self._rows.setdefault(model, len(self._rows)) == len(self._models):
-                self._models.append(model)
-        for key in keys:
-            self._keys.setdefault(key, len(self._keys))
-        rows = np.array([self._rows[model] for model in models], dtype=np.int64)
-        columns = np.array([self._keys[key] for key in keys], dtype=np.int64)
-        self._grow()
-        wanted = np.ix_(np.unique(rows), np.unique(columns))
-        mask = np.zeros(self._done.shape, dtype=bool)
-        mask[wanted] = ~self._done[wanted]
-        if mask.any():
-            self._compute(mask)
-        return self._table.goodput[np.ix_(rows, columns)], rows
-
-    def _compute(self, mask: BoolArray) -> None:
-        some = np.flatnonzero(mask.any(axis=1))
-        found = goodput_table(
-            [self._models[row] for row in some.tolist()],
-            [Configuration(num_nodes=1 + spread, num_gpus=gpus) for spread, gpus in self._keys],
-            mask=mask[some],
-            geometric=self._geometric,
-        )
-        jobs, columns = np.nonzero(mask[some])
-        for name in GoodputTable.__dataclass_fields__:
-            getattr(self._table, name)[some[jobs], columns] = getattr(found, name)[jobs, columns]
-        self._done |= mask
-
-    def _grow(self) -> None:
-        height, width = self._done.shape
-        if (height, width) == (len(self._models), len(self._keys)):
-            return
-        more = ((0, len(self._models) - height), (0, len(self._keys) - width))
-        self._done = np.pad(self._done, more)
-        self._table = GoodputTable(
-            **{name: np.pad(getattr(self._table, name), more) for name in GoodputTable.__dataclass_fields__}
-        )
+        rows = np.array([self._row(model) for model in models], dtype=np.int64)
+        columns = np.array([self._column(key) for key in keys], dtype=np.int64)
+        self._make_room()
+        wanted = np.ix_(rows, columns)
+        missing = ~self._done[wanted]
+        if missing.any():
+            # The same model or key may be asked for twice.
+            at_row, at_column = np.nonzero(missing)
+            flat = np.unique(rows[at_row] * self._done.shape[1] + columns[at_column])
+            self._compute(*np.divmod(flat, self._done.shape[1]))
+        return self._table.goodput[wanted], rows
 
     def estimate(self, row: int, key: Key) -> GoodputEstimate | None:
-        if key not in self._keys or not self._done[row, self._keys[key]]:
-            self._keys.setdefault(key, len(self._keys))
-            self._grow()
-            mask = np.zeros(self._done.shape, dtype=bool)
-            mask[row, self._keys[key]] = True
-            self._compute(mask)
-        return self._table.estimate(row, self._keys[key])
+        column = self._column(key)
+        self._make_room()
+        if not self._done[row, column]:
+            self._compute(np.array([row]), np.array([column]))
+        return self._table.estimate(row, column)
 
+    def _row(self, model: GoodputModel) -> int:
+        row = self._rows.setdefault(model, len(self._models))
+        if row == len(self._models):
+            self._models.append(model)
+        return row
 
-def _is_possible(configuration: Configuration) -> bool:
-    return 1 <= configuration.num_nodes <= configuration.num_gpus
+    def _column(self, key: Key) -> int:
+        return self._keys.setdefault(key, len(self._keys))
+
+    def _make_room(self) -> None:
+        height, width = self._done.shape
+        if len(self._models) > height or len(self._keys) > width:
+            more = (
+                (0, max(2 * len(self._models), 16) - height if len(self._models) > height else 0),
+                (0, max(2 * len(self._keys), 16) - width if len(self._keys) > width else 0),
+            )
+            self._done = np.pad(self._done, more)
+            self._table = GoodputTable(
+                **{
+                    name: np.pad(getattr(self._table, name), more)
+                    for name in GoodputTable.__dataclass_fields__
+                }
+            )
+        if len(self._keys) > len(self._sizes):
+            self._sizes = np.array([(1 + spread, gpus) for spread, gpus in self._keys], dtype=np.int64)
+
+    def _compute(self, rows: npt.NDArray[np.intp], columns: npt.NDArray[np.intp]) -> None:
+        some, jobs = np.unique(rows, return_inverse=True)
+        models = [self._models[row] for row in some.tolist()]
+        nodes, gpus = self._sizes[columns].T
+        measured = np.array([model.throughput is not None for model in models], dtype=bool)
+        possible = (nodes <= gpus) & measured[jobs]
+        pairs = _pairs(models, nodes[possible], gpus[possible], jobs[possible])
+        best = (search_geometric if self._geometric else search)(pairs)
+        at = rows[possible], columns[possible]
+        for name in GoodputTable.__dataclass_fields__:
+            getattr(self._table, name)[at] = getattr(best, name)
+        self._done[rows, columns] = True
 
 
 def _pairs(
-    models: Sequence[GoodputModel | None],
-    configurations: Sequence[Configuration],
-    jobs: npt.NDArray[np.intp],
-    columns: npt.NDArray[np.intp],
+    models: Sequence[GoodputModel | None], nodes: IntArray, gpus: IntArray, jobs: npt.NDArray[np.intp]
 ) -> Pairs:
+    """Return the pairs of `models[jobs]` with the configurations of as many nodes and GPUs."""
     real = np.zeros((len(models), 9))
     whole = np.zeros((len(models), 5), dtype=np.int64)
     for row, model in enumerate(models):
@@ -275,8 +235,6 @@ def _pairs(
             limits.max_atomic or 0,
             limits.accumulation,
         )
-    sizes = np.array([(c.num_nodes, c.num_gpus) for c in configurations], dtype=np.int64).reshape(-1, 2)
-    nodes, gpus = sizes[columns, 0], sizes[columns, 1]
     of_job, limit = real[jobs].T, whole[jobs].T
     further = np.maximum(gpus - 2, 0)
     alpha = np.where(nodes > 1, of_job[3], of_job[5])

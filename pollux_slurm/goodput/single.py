@@ -1,0 +1,187 @@
+"""One job in one configuration: what a batch yields, and which batch yields most.
+
+Legend: K replicas on N nodes, atomic batch m, accumulation steps s, P = s + 1 passes, global batch M.
+
+A batch is allowed when (Pollux section 4.1)
+
+- *fixed* (no `max_batch_size`): M is exactly M0 on any K ≤ M0, in the fewest passes for which
+  m = ⌈M0/(K·(s+1))⌉ ≤ max_atomic; more than one pass needs `accumulation`. Local batches may be uneven:
+  every pass of every replica gets m examples or one less. Efficiency is 1.
+- *adaptive*: M = K·m·(s+1) with M0 ≤ M ≤ M_max and min_atomic ≤ m ≤ max_atomic, and s ≥ 1 for one replica
+  with M > M0; s at most what reaches M_max. Or M0 itself, split as above.
+
+The best batch is found as `search.py` finds those of many pairs, whose reasons stand there. For one pair,
+calling numpy takes ten times as long as the work, so this is plain Python; the two agree but for rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pollux_slurm.goodput.efficiency import cautious, efficiency
+from pollux_slurm.goodput.search import MAX_PASSES_TRIED, SHORTEST_STEP_S
+from pollux_slurm.goodput.throughput import iteration_time_s
+from pollux_slurm.model import (
+    BatchChoice,
+    BatchLimits,
+    Configuration,
+    GoodputModel,
+    GradientStatistics,
+    ThroughputParameters,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodputEstimate:
+    """What one batch choice yields: throughput in examples/s, goodput = throughput × efficiency."""
+
+    batch: BatchChoice
+    throughput: float
+    efficiency: float
+    goodput: float
+    step_time_s: float
+
+
+def best_batch(model: GoodputModel, configuration: Configuration) -> GoodputEstimate | None:
+    """Return the batch with the highest goodput, None without a throughput model or an allowed batch.
+
+    It counts on the low end of the noise scale's interval, where there is one. Ties go to fewer passes, then
+    to smaller batches, but even parts win over uneven ones.
+    """
+    if model.throughput is None or not is_possible(configuration):
+        return None
+    limits, gpus = model.limits, configuration.num_gpus
+    statistics = cautious(model.statistics, limits.initial_batch_size)
+    pair = _Pair(model.throughput, statistics, limits, configuration)
+    goodput, size, passes, atomic = 0.0, 0, 0, 0
+    for tried, low, high in pair.choices():
+        top = pair.top(tried, low, high)
+        # The sign of a slope is rounded, too.
+        for m in (top - 1, top) if top > low else (top,):
+            found = pair.goodput(tried, m, gpus * tried * m)
+            if found > goodput:
+                goodput, size, passes, atomic = found, gpus * tried * m, tried, m
+    whole = pair.exactly_initial()
+    if whole is not None:
+        found = pair.goodput(*whole, limits.initial_batch_size)
+        if found > goodput:
+            goodput, size, (passes, atomic) = found, limits.initial_batch_size, whole
+    if not goodput > 0:
+        return None
+    step_time_s = pair.step_time_s(passes, atomic)
+    return GoodputEstimate(
+        batch=BatchChoice(global_batch_size=size, atomic_batch_size=atomic, accumulation_steps=passes - 1),
+        throughput=size / step_time_s,
+        efficiency=pair.efficiency(size),
+        goodput=goodput,
+        step_time_s=step_time_s,
+    )
+
+
+def evaluate(model: GoodputModel, configuration: Configuration, batch: BatchChoice) -> GoodputEstimate | None:
+    """Return what `batch` yields in `configuration`, allowed or not; None without a throughput model."""
+    if model.throughput is None or not is_possible(configuration):
+        return None
+    step_time_s = float(
+        iteration_time_s(
+            model.throughput,
+            configuration.num_nodes,
+            configuration.num_gpus,
+            batch.atomic_batch_size,
+            batch.accumulation_steps,
+        )
+    )
+    throughput = batch.global_batch_size / step_time_s
+    worth = float(efficiency(model.statistics, model.limits.initial_batch_size, batch.global_batch_size))
+    return GoodputEstimate(
+        batch=batch,
+        throughput=throughput,
+        efficiency=worth,
+        goodput=throughput * worth,
+        step_time_s=step_time_s,
+    )
+
+
+def is_possible(configuration: Configuration) -> bool:
+    """Tell whether a configuration has a node, and a GPU on each."""
+    return 1 <= configuration.num_nodes <= configuration.num_gpus
+
+
+class _Pair:
+    __slots__ = ("_alpha", "_beta", "_gamma", "_gpus", "_limits", "_noise", "_sqr", "_sync", "_var")
+
+    def __init__(
+        self,
+        theta: ThroughputParameters,
+        statistics: GradientStatistics | None,
+        limits: BatchLimits,
+        configuration: Configuration,
+    ) -> None:
+        self._alpha, self._beta, self._gamma = theta.alpha_g, theta.beta_g, theta.gamma
+        self._gpus, self._limits = configuration.num_gpus, limits
+        self._sync = 0.0
+        if self._gpus > 1:
+            spread = configuration.num_nodes > 1
+            alpha, beta = (theta.alpha_n, theta.beta_n) if spread else (theta.alpha_l, theta.beta_l)
+            self._sync = alpha + beta * (self._gpus - 2)
+        self._sqr, self._var = (0.0, 0.0) if statistics is None else (statistics.sqr, statistics.var)
+        self._noise = self._var * limits.initial_batch_size
+
+    def choices(self) -> list[tuple[int, int, int]]:
+        """Return the passes worth trying, each with the range of m that keeps M within bounds."""
+        limits, gpus = self._limits, self._gpus
+        largest, initial = limits.max_batch_size or 0, limits.initial_batch_size
+        if not largest:
+            return []
+        bound = max(min(limits.max_atomic, largest) if limits.max_atomic else largest, 1)
+        fewest = max(-(-initial // (gpus * bound)), 1)
+        most = max(-(-largest // (gpus * bound)), 2 if gpus == 1 else 1) if limits.accumulation else 1
+        found = []
+        for passes in range(fewest, min(most, fewest + MAX_PASSES_TRIED - 1) + 1):
+            low = max(limits.min_atomic, -(-initial // (gpus * passes)))
+            high = min(bound, largest // (gpus * passes))
+            if gpus == 1 and passes == 1:
+                high = min(high, initial)
+            if low <= high:
+                found.append((passes, low, high))
+        return found
+
+    def exactly_initial(self) -> tuple[int, int] | None:
+        """Return the passes and m that split M0, None where it cannot be."""
+        limits, gpus = self._limits, self._gpus
+        initial = limits.initial_batch_size
+        bound = limits.max_atomic or initial
+        passes = max(-(-initial // (gpus * bound)), 1)
+        m = -(-initial // (gpus * passes))
+        fits = gpus * passes <= initial and (passes == 1 or limits.accumulation)
+        return (passes, m) if fits and limits.min_atomic <= m <= bound else None
+
+    def top(self, passes: int, low: int, high: int) -> int:
+        """Return the first m of a range from which the goodput grows no more (`high` if it always grows)."""
+        alpha, beta, gamma, sync, noise = self._alpha, self._beta, self._gamma, self._sync, self._noise
+        inverse, steps, slope = 1.0 / gamma, passes - 1, self._sqr * self._gpus * passes
+        while low < high:
+            m = (low + high) // 2
+            scaled = beta * m
+            grad = max(alpha + scaled, SHORTEST_STEP_S)
+            q = 1.0 + (sync / grad) ** gamma
+            last = q**inverse
+            if (noise + slope * m) * scaled * (steps + last / q) >= noise * grad * (steps + last):
+                high = m
+            else:
+                low = m + 1
+        return low
+
+    def step_time_s(self, passes: int, m: int) -> float:
+        grad = max(self._alpha + self._beta * m, SHORTEST_STEP_S)
+        longer, shorter = (grad, self._sync) if grad >= self._sync else (self._sync, grad)
+        last: float = longer * (1.0 + (shorter / longer) ** self._gamma) ** (1.0 / self._gamma)
+        return (passes - 1) * grad + last
+
+    def efficiency(self, size: int) -> float:
+        scale = size / self._limits.initial_batch_size
+        denominator = self._var + self._sqr * scale
+        return (self._var + self._sqr) / denominator if denominator > 0 else 1.0 / scale
+
+    def goodput(self, passes: int, m: int, size: int) -> float:
+        return size / self.step_time_s(passes, m) * self.efficiency(size)
