@@ -140,7 +140,7 @@ def sweep(
     write_text(output / "sweep.csv", csv_text(rows))
     write_text(output / "runs.csv", csv_text(run_rows(results)))
     if report is not None:
-        write_sweep_report(report, results, shared)
+        write_sweep_report(report, results, runs[0].settings)
     if as_json:
         print_json(rows)
     else:
@@ -171,7 +171,7 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
         "exponent": "p",
         "penalty": "penalty",
     }
-    shown = [name for name in axes if len({row[name] for row in rows}) > 1 or name == "load"]
+    shown = [name for name in axes if len({row[name] for row in rows}) > 1]
     for name in shown:
         table.add_column(axes[name], justify="right", no_wrap=True)
     table.add_column("policy", no_wrap=True)

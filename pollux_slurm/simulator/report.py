@@ -32,7 +32,7 @@ from pollux_slurm.simulator.output import write_text
 from pollux_slurm.simulator.settings import RunSettings
 from pollux_slurm.simulator.summary import RunOutcome
 from pollux_slurm.simulator.sweep import SweepResult
-from pollux_slurm.simulator.sweep_report import sweep_sections
+from pollux_slurm.simulator.sweep_report import setting_facts, sweep_sections
 
 # No screen shows more points than that side by side.
 _MOST_POINTS = 500
@@ -81,29 +81,6 @@ def report_page(
     )
 
 
-def setting_facts(settings: RunSettings) -> tuple[tuple[str, str], ...]:
-    """Return what all runs have in common, as names and values."""
-    facts = [
-        ("Rules", settings.rules),
-        ("Cluster", settings.cluster_text),
-        ("Decision every", duration_text(settings.interval_s)),
-    ]
-    if settings.rules == "osdi21":
-        facts.append(("No progress after a move", duration_text(settings.restart_delay_s)))
-    else:
-        told = settings.slurm
-        facts.append(("Adaptive jobs", f"{100 * told.adaptive_share:g} %"))
-        if told.requeue_s is not None:
-            facts.append(("From requeue to start", duration_text(told.requeue_s)))
-        if told.unmanaged_share:
-            facts.append(("GPUs used by jobs of others", f"{100 * told.unmanaged_share:g} %"))
-        if told.mtbf_s is not None:
-            facts.append(("A node fails every", duration_text(told.mtbf_s)))
-    if settings.interference:
-        facts.append(("Speed lost to interference", f"{100 * settings.interference:g} %"))
-    return tuple(facts)
-
-
 def _lead(outcomes: Sequence[RunOutcome], num_workloads: int) -> str:
     num_jobs = sum({one.summary.workload: one.summary.num_jobs for one in outcomes}.values())
     several = (
@@ -146,13 +123,26 @@ def _tables(runs: Mapping[str, Sequence[tuple[str, RunOutcome]]]) -> tuple[Table
                 )
     columns = (
         *("policy", "average (min)", "ratio", "median (min)", "p90 (h)", "p99 (h)", "makespan (h)"),
-        *("GPU hours", "restarts", "lost", "worst ρ", "ρ > 1"),
+        *(
+            "GPU hours",
+            "restarts",
+            "lost",
+            "worst\N{NO-BREAK SPACE}ρ",
+            "ρ\N{NO-BREAK SPACE}>\N{NO-BREAK SPACE}1",
+        ),
     )
     tables = [Table(columns=columns, rows=tuple(rows), note=_SUMMARY_NOTE)]
     if accounts:
         tables.append(
             Table(
-                columns=("account", "jobs", "average (min)", "GPU hours", "worst ρ", "ρ > 1"),
+                columns=(
+                    "account",
+                    "jobs",
+                    "average (min)",
+                    "GPU hours",
+                    "worst\N{NO-BREAK SPACE}ρ",
+                    "ρ\N{NO-BREAK SPACE}>\N{NO-BREAK SPACE}1",
+                ),
                 rows=tuple(accounts),
                 note="The same by account.",
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from pollux_slurm.report import (
     Section,
     Series,
     Table,
+    duration_text,
     hours,
     linear_axis,
     minutes,
@@ -23,6 +24,7 @@ from pollux_slurm.report import (
 )
 from pollux_slurm.report.charts import NUM_STYLES
 from pollux_slurm.simulator.output import write_text
+from pollux_slurm.simulator.settings import RunSettings
 from pollux_slurm.simulator.sweep import SweepResult, table_rows
 
 
@@ -86,15 +88,41 @@ _AXES = (
 )
 
 
-def write_sweep_report(file: Path, results: Sequence[SweepResult], facts: Mapping[str, Any]) -> None:
-    """Write the page of a sweep; `facts` is what its runs have in common. Raises `UsageError`."""
+def write_sweep_report(file: Path, results: Sequence[SweepResult], settings: RunSettings) -> None:
+    """Write the page of a sweep; `settings` are of one of its runs. Raises `UsageError`."""
+    varying = {
+        name
+        for name in ("interval_s", "restart_delay_s", "adaptive_share")
+        if len({getattr(result, name) for result in results}) > 1
+    }
     page = Page(
         title="Sweep of simulations",
         lead=f"Simulated, not measured: {len(results)} runs with a clock instead of a cluster.",
-        facts=tuple((name.replace("_", " "), str(value)) for name, value in facts.items()),
+        facts=setting_facts(settings, varying),
         sections=sweep_sections(results),
     )
     write_text(file, render_page(page))
+
+
+def setting_facts(settings: RunSettings, varying: Collection[str] = ()) -> tuple[tuple[str, str], ...]:
+    """Return what runs have in common, as names and values; not what is `varying`."""
+    facts = [("Rules", settings.rules), ("Cluster", settings.cluster_text)]
+    if "interval_s" not in varying:
+        facts.append(("Decision every", duration_text(settings.interval_s)))
+    told = settings.slurm
+    if settings.rules == "osdi21" and "restart_delay_s" not in varying:
+        facts.append(("No progress after a move", duration_text(settings.restart_delay_s)))
+    if settings.rules == "slurm" and "adaptive_share" not in varying:
+        facts.append(("Adaptive jobs", f"{100 * told.adaptive_share:g} %"))
+    if told.requeue_s is not None:
+        facts.append(("From requeue to start", duration_text(told.requeue_s)))
+    if told.unmanaged_share:
+        facts.append(("GPUs used by jobs of others", f"{100 * told.unmanaged_share:g} %"))
+    if told.mtbf_s is not None:
+        facts.append(("A node fails every", duration_text(told.mtbf_s)))
+    if settings.interference:
+        facts.append(("Speed lost to interference", f"{100 * settings.interference:g} %"))
+    return tuple(facts)
 
 
 def sweep_sections(
@@ -132,7 +160,7 @@ def _figure(axis: _AxisText, rows: Sequence[Mapping[str, Any]], styles: Mapping[
     series, told = [], []
     free = [style for style in range(NUM_STYLES) if style not in styles.values()] or list(range(NUM_STYLES))
     # Lines with bars stand a little apart, so that no bar hides another.
-    apart = 0.008 * (max(x_values) - min(x_values))
+    apart = 0.008 * (max(x_values) - min(x_values)) * any(row["num_runs"] > 1 for row in shown)
     for index, (label, found) in enumerate(lines.items()):
         placed = sorted(
             (row for row in found if row[axis.column] is not None), key=lambda row: row[axis.column]
@@ -197,7 +225,16 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
         columns=(
             "policy",
             *(places[name] for name in varying),
-            *("runs", "average (min)", "ratio", "p99 (h)", "makespan (h)", "restarts", "lost", "worst ρ"),
+            *(
+                "runs",
+                "average (min)",
+                "ratio",
+                "p99 (h)",
+                "makespan (h)",
+                "restarts",
+                "lost",
+                "worst\N{NO-BREAK SPACE}ρ",
+            ),
         ),
         rows=tuple(
             (
