@@ -16,9 +16,10 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff format --check . && $(VENV)/bin/ruff check . && $(VENV)/bin/mypy
 
 # What the training library costs, against plain DistributedDataParallel; on a GPU where there is one.
+# More in BENCH_OPTIONS, say: make bench-agent BENCH_OPTIONS="--replicas 1 --passes 2"
 bench-agent: $(STAMP)
-	$(VENV)/bin/python benchmarks/agent.py --optimizer sgd
-	$(VENV)/bin/python benchmarks/agent.py --optimizer adam
+	$(VENV)/bin/python benchmarks/agent.py --optimizer sgd $(BENCH_OPTIONS)
+	$(VENV)/bin/python benchmarks/agent.py --optimizer adam $(BENCH_OPTIONS)
 
 # How well the throughput model predicts the published traces; POLLUX_TRACES names their folder.
 bench-predictions: $(STAMP)

@@ -2,19 +2,24 @@
 
 Both train the same network on the same data in one process group, in blocks of some steps A, B, B, A, ..., so
 that whatever else the machine does falls on both. A step runs from asking for its batch to the end of the
-optimizer's step. Printed are the ratios adaptive/plain of the medians over all steps, of the means of their
-middle 80 % (the library measures gradients in some steps only, which a median may not see), and the median
-over pairs of neighbouring blocks, with its 95 % interval.
+optimizer's step; with --passes it is that of one global batch in so many passes (`no_sync` in the plain one).
+On a GPU, which is not stopped between steps, the time of a step is the mean over its block.
+
+Printed are the ratios adaptive/plain of the medians over all steps, of the means of their middle 80 % (the
+library measures gradients in some steps only, which a median may not see), and the median over pairs of
+neighbouring blocks, with its 95 % interval.
 
 Then the adaptive loader runs at several batch sizes; a throughput model is fitted on every other one, and its
 error on those held out is printed.
 
     python benchmarks/agent.py --replicas 2 --optimizer adam
+    python benchmarks/agent.py --device cuda --replicas 1 --passes 2
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import random
@@ -44,9 +49,11 @@ _SIDE = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to run. `width` sets the size of the network, `local_batch` the examples of one replica."""
+    """What to run. `width` sets the size of the network, `local_batch` the examples of a replica's pass."""
 
+    device: str
     replicas: int
+    passes: int
     optimizer: str
     blocks: int
     block_steps: int
@@ -96,24 +103,24 @@ class Contender:
         self, options: Options, data: TensorDataset, device: torch.device, *, adaptive: bool
     ) -> None:
         model = network(options.width).to(device)
-        self._device = device
+        self._device, self._passes, self._adaptive = device, options.passes, adaptive
         self._optimizer = OPTIMIZERS[options.optimizer](model.parameters())
         self._batches: Generator[list[torch.Tensor], None, None]
         if adaptive:
-            self._model: torch.nn.Module = pt.AdaptiveDataParallel(model, self._optimizer)
-            loader = pt.AdaptiveDataLoader(
-                data, batch_size=options.local_batch * options.replicas, shuffle=True, drop_last=True
-            )
-            self._batches = self._adaptive(loader)
+            self._model: DistributedDataParallel = pt.AdaptiveDataParallel(model, self._optimizer)
+            size = options.local_batch * options.replicas * options.passes
+            loader = pt.AdaptiveDataLoader(data, batch_size=size, shuffle=True, drop_last=True)
+            loader.autoscale_batch_size(size, (1, options.local_batch), gradient_accumulation=True)
+            self._batches = self._from_adaptive(loader)
         else:
             self._model = DistributedDataParallel(model, gradient_as_bucket_view=True)
-            self._batches = self._plain(options, data)
+            self._batches = self._from_plain(options, data)
 
-    def _adaptive(self, loader: pt.AdaptiveDataLoader) -> Generator[list[torch.Tensor], None, None]:
+    def _from_adaptive(self, loader: pt.AdaptiveDataLoader) -> Generator[list[torch.Tensor], None, None]:
         for _ in pt.remaining_epochs_until(10**6):
             yield from loader
 
-    def _plain(self, options: Options, data: TensorDataset) -> Generator[list[torch.Tensor], None, None]:
+    def _from_plain(self, options: Options, data: TensorDataset) -> Generator[list[torch.Tensor], None, None]:
         sampler: DistributedSampler[object] = DistributedSampler(data, drop_last=True)
         loader = DataLoader(data, batch_size=options.local_batch, sampler=sampler, drop_last=True)
         epoch = 0
@@ -127,11 +134,22 @@ class Contender:
         self._batches.close()
 
     def step(self) -> None:
-        """Train on one batch."""
-        inputs, labels = (part.to(self._device, non_blocking=True) for part in next(self._batches))
-        self._optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(self._model(inputs), labels).backward()
-        self._optimizer.step()
+        """Train on one global batch."""
+        for index in range(self._passes):
+            is_last = index == self._passes - 1
+            inputs, labels = (part.to(self._device, non_blocking=True) for part in next(self._batches))
+            if self._adaptive:
+                # The plain loop: the library knows which pass is the last one.
+                self._optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(self._model(inputs), labels).backward()
+                self._optimizer.step()
+                continue
+            if index == 0:
+                self._optimizer.zero_grad()
+            with contextlib.nullcontext() if is_last else self._model.no_sync():
+                (torch.nn.functional.cross_entropy(self._model(inputs), labels) / self._passes).backward()
+            if is_last:
+                self._optimizer.step()
 
     def block(self, num_steps: int) -> Block:
         """Train some steps; return the seconds of each, and the processor's seconds of all.
@@ -160,16 +178,26 @@ def _settle(device: torch.device) -> None:
 
 def main() -> None:
     """Start the replicas and wait for them."""
-    on_gpu = torch.cuda.is_available()
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--replicas", type=int, default=torch.cuda.device_count() if on_gpu else 2)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default=kind)
+    parser.add_argument("--replicas", type=int, help="unless given: one for each GPU, 2 on a CPU")
+    parser.add_argument("--passes", type=int, default=1, help="of one global batch on each replica")
     parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="sgd")
     parser.add_argument("--blocks", type=int, default=24, help="blocks of each of the two")
     parser.add_argument("--block-steps", type=int, default=16)
     parser.add_argument("--warm-up", type=int, default=48)
-    parser.add_argument("--local-batch", type=int, default=256 if on_gpu else 32)
-    parser.add_argument("--width", type=int, default=328 if on_gpu else 32)
+    parser.add_argument("--local-batch", type=int, help="unless given: 256 on a GPU, 32 on a CPU")
+    parser.add_argument("--width", type=int, help="unless given: 328 on a GPU, 32 on a CPU")
     arguments = parser.parse_args()
+    on_gpu = arguments.device == "cuda"
+    for name, on_each in (
+        ("replicas", (torch.cuda.device_count(), 2)),
+        ("local_batch", (256, 32)),
+        ("width", (328, 32)),
+    ):
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, on_each[0] if on_gpu else on_each[1])
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -188,10 +216,10 @@ def run(rank: int, options: Options) -> None:
         "GLOO_SOCKET_IFNAME": "lo",
     }
     os.environ.update(environ)
-    on_gpu = torch.cuda.is_available()
+    on_gpu = options.device == "cuda"
     if not on_gpu:
         torch.set_num_threads(1)
-    pt.init_process_group(environ=environ)
+    pt.init_process_group(None if on_gpu else "gloo", environ=environ)
     device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
     generator = torch.Generator().manual_seed(1)
     data = TensorDataset(
@@ -218,8 +246,8 @@ def _print_ratio(options: Options, device: torch.device, size: int, pairs: list[
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU, one thread a replica"
     print(
         f"{name}, torch {torch.__version__}: {options.replicas} replicas, {size / 1e6:.1f} M parameters, "
-        f"{options.local_batch} examples each, {options.optimizer}; {options.blocks} × {options.block_steps} "
-        "steps of each"
+        f"{options.passes} × {options.local_batch} examples each, {options.optimizer}; "
+        f"{options.blocks} × {options.block_steps} steps of each"
     )
     plain, adaptive = ([time_s for block, _ in side for time_s in block] for side in zip(*pairs, strict=True))
     print(

@@ -10,6 +10,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from pollux_slurm.errors import UsageError
 from pollux_slurm.model import GradientStatistics
 from pollux_slurm.torch.adaptation import Adaptation
 from pollux_slurm.torch.current import current_session
@@ -28,7 +29,8 @@ class AdaptiveDataParallel(DistributedDataParallel):
     the loop is the plain one: zero_grad, forward, backward, step, for each batch.
 
     `scaling_rule` says how the learning rate follows the batch size: `AdaScale` by default, `SqrtScale` for
-    Adam-like optimizers. Further keyword arguments go to `DistributedDataParallel`.
+    Adam-like optimizers. Further keyword arguments go to `DistributedDataParallel`. Raises `UsageError` for a
+    model with sparse gradients.
     """
 
     def __init__(
@@ -43,6 +45,9 @@ class AdaptiveDataParallel(DistributedDataParallel):
         **ddp_options: Any,
     ) -> None:
         session = current_session()
+        for module_name, module in model.named_modules():
+            if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
+                raise UsageError(f"{module_name or 'the model'}: sparse gradients; make it with sparse=False")
         ddp_options.setdefault("gradient_as_bucket_view", True)
         super().__init__(model, **ddp_options)
         device = next(model.parameters()).device

@@ -38,7 +38,7 @@ def main(writer: Writer, stop_in_epoch: int | None) -> list[float]:
     net: Any = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD([{"params": [param]} for param in net.parameters()], lr=1e-3, momentum=0.9)
     lr_scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 3], 0.1)
-    net = adl.AdaptiveDataParallel(net, optimizer, lr_scheduler)
+    net = adl.AdaptiveDataParallel(net, optimizer, lr_scheduler, scaling_rule=adl.scaling_rules.AdaScale())
     trainloader = adl.AdaptiveDataLoader(Numbers(50), batch_size=8, shuffle=True, drop_last=True)
     trainloader.autoscale_batch_size(32, local_bsz_bounds=(4, 16), gradient_accumulation=True)
     best, told = Best(), []

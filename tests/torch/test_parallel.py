@@ -282,3 +282,10 @@ def test_that_everything_needs_a_session() -> None:
     model = Slope()
     with pytest.raises(UsageError, match="init_process_group"):
         pt.AdaptiveDataParallel(model, torch.optim.SGD(model.parameters(), lr=1.0))
+
+
+def test_that_sparse_gradients_are_refused_with_what_to_do() -> None:
+    with joined():
+        model = torch.nn.Sequential(torch.nn.Embedding(9, 1, sparse=True))
+        with pytest.raises(UsageError, match=r"0: sparse gradients; make it with sparse=False"):
+            pt.AdaptiveDataParallel(model, torch.optim.SGD(model.parameters(), lr=1.0))
