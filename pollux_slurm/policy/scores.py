@@ -125,8 +125,9 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     """Rate by the price of GPUs in waiting jobs, ranked by remaining time, p = 0.9.
 
     T = progress/g(1)·(1 − φ)/φ is the remaining one-GPU time, φ the part of the epochs done; without a
-    declaration, as long as it has run already (φ = ½). With i the rank by T (1: largest), λ = 2i/G and
-    w = T^−0.1·min_K (1 + λ·K)/s(K), for s the speedup over one GPU. f = 1 − δ/min(300 s, T/s + δ) on change.
+    declaration, as long as it has run already (φ = ½). With i the rank by T (1: largest; equals share the
+    mean of theirs), λ = 2i/G and w = T^−0.1·min_K (1 + λ·K)/s(K), for s the speedup over one GPU.
+    f = 1 − δ/min(300 s, T/s + δ) on change.
     A declaration moves w at most `MAX_DECLARED_WEIGHT` times away from the median of all.
     """
     num_jobs = len(jobs)
@@ -145,17 +146,11 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     # Speedup over one GPU; where one allows no batch, over the fair share.
     unit = np.divide(single, tables.base, out=np.ones(num_jobs), where=(tables.base > 0) & (single > 0))
     over_one = tables.speedup / unit[:, None]
-    rank = np.empty(num_jobs)
-    rank[np.lexsort((np.arange(num_jobs), -remaining))] = np.arange(1, num_jobs + 1)
-    weight = _ranked_weight(remaining, rank, over_one, tables.num_gpus, total)
+    weight = _ranked_weight(remaining, _ranks(remaining, remaining), over_one, tables.num_gpus, total)
     middle = float(np.median(weight)) if num_jobs else 1.0
     low, high = middle / MAX_DECLARED_WEIGHT, middle * MAX_DECLARED_WEIGHT
     # What a job would weigh if it alone declared nothing.
-    longer = np.sort(remaining)
-    above = num_jobs - np.searchsorted(longer, unclaimed, side="right") - (remaining > unclaimed)
-    silent = _ranked_weight(
-        unclaimed, np.asarray(above + 1.0, dtype=np.float64), over_one, tables.num_gpus, total
-    )
+    silent = _ranked_weight(unclaimed, _ranks(remaining, unclaimed), over_one, tables.num_gpus, total)
     gain = np.clip(weight, low, high) / np.clip(silent, low, high)
     gain = np.where([claim is not None for claim in claims], gain, np.nan)
     weight = np.clip(weight, low, high) * _weights(jobs)
@@ -176,6 +171,15 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
         units=1.0 / unit,
         declared_gain=gain,
     )
+
+
+def _ranks(remaining: FloatArray, instead: FloatArray) -> FloatArray:
+    """Return the rank (1: largest) of each `instead` among the others' `remaining`; equals share one."""
+    order = np.sort(remaining)
+    first, behind = (np.searchsorted(order, instead, side=side) for side in ("left", "right"))
+    larger = len(order) - behind - (remaining > instead)
+    equal = behind - first - (remaining == instead)
+    return np.asarray(larger + equal / 2.0 + 1.0)
 
 
 def _ranked_weight(

@@ -191,3 +191,33 @@ def test_that_a_job_that_goes_on_after_what_it_declared_has_declared_nothing() -
     assert sizes(found) == sizes(expected)
     assert found.fitness == expected.fitness
     assert found.jobs[0].declared_gain is None
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("num_jobs", [3, 5, 7])
+def test_that_other_objectives_give_equal_new_jobs_the_same_too(name: str, num_jobs: int) -> None:
+    twins = [job(str(i), model=linear_model(seen=8), age_s=60.0) for i in range(num_jobs)]
+    one = dataclasses.replace(problem(nodes(1, 8), *twins), objective=Objective(name=name))
+    given = sizes(decide(one)).values()
+    assert max(given) - min(given) <= 1
+
+
+def test_that_osdi21_lets_a_new_job_wait_but_not_one_that_has_waited() -> None:
+    # To the letter: f = T/(T + δ), which is 0 for a job that has just come, whatever it is given.
+    for age_s, served in ((0.0, False), (3600.0, True)):
+        one = problem(nodes(1), job("a", {"n0": 4}), job("b", age_s=age_s))
+        one = dataclasses.replace(one, objective=Objective(name="osdi21"))
+        assert bool(sizes(decide(one))["b"]) is served
+
+
+def test_that_a_job_in_seconds_of_another_clock_weighs_differently_where_time_is_what_counts() -> None:
+    # The same progress by a job that is half as fast was twice the work, so it weighs less.
+    for name in OTHERS:
+        weights = []
+        for factor in (1.0, 2.0):
+            one = in_other_units(job("a", progress=1e7, age_s=1e4), factor)
+            two = dataclasses.replace(
+                problem(nodes(1), one, job("b", progress=1e7)), objective=Objective(name=name)
+            )
+            weights.append(build_menu(two, list(two.jobs)).scores.weight[0])
+        assert weights[0] > weights[1]
