@@ -324,20 +324,19 @@ class GradientReducer:
 
     def _hold(self, bucket: GradBucket, weight: float) -> None:
         """Add a pass's weighted gradient to what this step has accumulated."""
-        first: list[tuple[torch.Tensor, torch.Tensor]] = []
-        further: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
-            key = id(parameter)
-            held = self._held.get(key)
-            if held is None:
-                held = self._held[key] = torch.empty_like(gradient)
-            (further if key in self._holding else first).append((held, gradient))
-            self._holding.add(key)
-        if first:
-            for held, gradient in first:
-                torch.mul(gradient, weight, out=held)
+        pairs = [(id(p), g) for p, g in zip(bucket.parameters(), bucket.gradients(), strict=True)]
+        first = [(key, gradient) for key, gradient in pairs if key not in self._holding]
+        further = [(self._held[key], gradient) for key, gradient in pairs if key in self._holding]
         if further:
-            torch._foreach_add_([h for h, _ in further], [g for _, g in further], alpha=weight)
+            torch._foreach_add_([held for held, _ in further], [g for _, g in further], alpha=weight)
+        if first:
+            for key, _ in first:
+                # Given back before as much is asked for.
+                self._held.pop(key, None)
+            self._held.update(
+                zip([key for key, _ in first], torch._foreach_mul([g for _, g in first], weight), strict=True)
+            )
+            self._holding.update(key for key, _ in first)
 
     def _add_held(self, bucket: GradBucket) -> None:
         if not self._holding:

@@ -16,7 +16,7 @@ from pollux_slurm.torch.joining import make_reporter
 from pollux_slurm.torch.noise import NoiseEstimator
 from pollux_slurm.torch.progress import MeasuredState, ProgressState
 from pollux_slurm.torch.stepclock import StepClock
-from pollux_slurm.torch.timing import Instant, cuda_instant, host_instant
+from pollux_slurm.torch.timing import HostInstant, Instant, instants_on
 
 
 class Measuring:
@@ -34,7 +34,7 @@ class Measuring:
         restore_s: float | None,
         progress: ProgressState,
     ) -> None:
-        self.clock = StepClock(host_instant)
+        self.clock = StepClock(HostInstant)
         self.profile = StepProfile()
         self._configuration = Configuration(num_nodes=environment.num_nodes, num_gpus=environment.world_size)
         self._tuner = Tuner(
@@ -62,8 +62,8 @@ class Measuring:
 
     def runs_on(self, device: torch.device) -> None:
         """Tell where the model is that is stepped with, before its first step."""
+        self.clock.instant = instants_on(device)
         if device.type == "cuda":
-            self.clock.instant = cuda_instant
             self._tuner.gpu_type = torch.cuda.get_device_name(device)
 
     def start(self) -> None:

@@ -18,7 +18,7 @@ from pollux_slurm.torch.gradients import GradientReducer
 from pollux_slurm.torch.metric import GradientMetric
 from pollux_slurm.torch.scaling_rules import ScalingRule, default_rule
 from pollux_slurm.torch.tensorboard import ScalarWriter, write_scalars
-from pollux_slurm.torch.timing import cuda_instant, host_instant
+from pollux_slurm.torch.timing import instants_on
 
 
 class AdaptiveDataParallel(DistributedDataParallel):
@@ -64,7 +64,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
             reducer=GradientReducer(
                 world_size=session.world_size,
                 group=self.process_group,
-                instant=cuda_instant if device.type == "cuda" else host_instant,
+                instant=instants_on(device),
                 metric=metric,
                 parameters=[p for p in model.parameters() if p.requires_grad],
                 finds_unused=self.find_unused_parameters,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -35,13 +37,14 @@ class HostInstant:
 
 
 class CudaInstant:
-    """A moment on the current CUDA stream, known once the device gets there."""
+    """A moment on a device's current CUDA stream, known once the device gets there."""
 
     __slots__ = ("_event",)
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._event = torch.cuda.Event(enable_timing=True)
-        self._event.record()
+        # The stream by name: the model may be on another device than the process's current one.
+        self._event.record(torch.cuda.current_stream(device))
 
     def is_known(self) -> bool:
         return bool(self._event.query())
@@ -67,7 +70,7 @@ class HostCopy:
             self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             self._values.copy_(values, non_blocking=True)
             self._ready = torch.cuda.Event()
-            self._ready.record()
+            self._ready.record(torch.cuda.current_stream(values.device))
 
     def read(self) -> list[float]:
         """Return the numbers."""
@@ -76,11 +79,6 @@ class HostCopy:
         return [float(value) for value in self._values.tolist()]
 
 
-def host_instant() -> Instant:
-    """Return this moment on the host."""
-    return HostInstant()
-
-
-def cuda_instant() -> Instant:
-    """Return this moment on the current CUDA stream."""
-    return CudaInstant()
+def instants_on(device: torch.device) -> Callable[[], Instant]:
+    """Return what stamps this moment on a device."""
+    return partial(CudaInstant, device) if device.type == "cuda" else HostInstant

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.torch.stepclock import StepClock
-from pollux_slurm.torch.timing import Instant, host_instant
+from pollux_slurm.torch.timing import HostInstant, Instant
 
 
 @dataclass
@@ -132,6 +132,6 @@ def test_that_a_device_that_never_answers_takes_bounded_memory(hands: Hands) -> 
 
 
 def test_that_the_hosts_instants_go_forward() -> None:
-    early, late = host_instant(), host_instant()
+    early, late = HostInstant(), HostInstant()
     assert late.is_known()
     assert late.seconds_since(early) >= 0
