@@ -226,6 +226,7 @@ class AdaptiveDataLoader:
         return f"AdaptiveDataLoader {self.name!r} ({kind}, batch_size={self.batch_size})"
 
     def _batches(self, held: ref[Batches]) -> Generator[Any, None, None]:
+        self._session.make_way(self)
         loop = self._position.begin_loop(self._session.epoch_key, is_inner=self._session.is_in_loop)
         if loop is None:
             # This loop had run to its end before the restart.

@@ -223,10 +223,17 @@ class Session:
 
     def _end_loops(self, event: str) -> None:
         """Leave what loops are still under way: positions belong to epochs."""
-        for loader in reversed(self._loops):
+        for loader in self._loops[::-1]:
             loader.let_go(
                 f"{event} while an iterator over {loader!r} was held, which ended with it: make another one "
                 "with iter(loader) in each epoch"
+            )
+
+    def make_way(self, loader: AdaptiveDataLoader) -> None:
+        """Leave a loop over `loader` that is still under way: another one begins."""
+        if loader in self._loops:
+            loader.let_go(
+                f"another loop over {loader!r} was begun, which ended this one: two cannot run at once"
             )
 
     @contextlib.contextmanager
@@ -236,12 +243,6 @@ class Session:
         The outermost loop drives the models' steps and the boundaries; one inside of it (an evaluation now
         and then) only hands out batches.
         """
-        if loader in self._loops:
-            loader.let_go(
-                f"another loop over {loader!r} was begun, which ended this one: two cannot run at once"
-            )
-        if loader in self._loops:
-            raise UsageError(f"two loops over the same loader cannot run at once: {loader!r}")
         is_outer = not self._loops
         self._loops.append(loader)
         try:

@@ -38,6 +38,26 @@ def test_that_a_look_at_the_first_batch_may_stay_in_a_variable() -> None:
             next(glance)
 
 
+def test_that_a_look_kept_before_a_loop_without_epochs_costs_no_position(tmp_path: Path) -> None:
+    def run(stop_after: int) -> list[int]:
+        trainee, seen = Trainee(), []
+        loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)
+        glance = iter(loader)
+        next(glance, None)
+        for inputs, indices in loader:
+            trainee.count(inputs)
+            seen.append(int(indices[0]))
+            if len(seen) == stop_after:
+                os.kill(os.getpid(), signal.SIGTERM)
+        del glance
+        return seen
+
+    with joined(tmp_path), pytest.raises(pt.TrainingStopped):
+        run(stop_after=2)
+    with joined(tmp_path):
+        assert run(stop_after=9) == [8]
+
+
 def test_that_an_iterator_kept_over_epochs_is_refused_and_one_for_each_works() -> None:
     with joined() as session:
         trainee = Trainee()

@@ -86,6 +86,31 @@ def test_that_batches_summed_by_hand_count_alike_though_one_is_short_or_a_replic
         assert is_measured == (num_examples == 6)
 
 
+def stop_early(directory: str) -> list[Any]:
+    """Leave each epoch after two of three steps, and the epochs in the second."""
+    pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None)
+    trainee, visited = Trainee(), []
+    loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)
+    for epoch in pt.remaining_epochs_until(5):
+        visited.append(epoch)
+        for number, (inputs, _) in enumerate(loader):
+            trainee.step(inputs)
+            if number == 1:
+                break
+        if epoch == 1:
+            break
+    return [trainee.weight, current_session().progress, visited]
+
+
+def test_that_replicas_that_stop_early_write_a_last_checkpoint_for_any_number(tmp_path: Path) -> None:
+    directory = tmp_path / "job"
+    expected = -2 * (2.5 + 6.5)
+    results = run_ranks(tmp_path, 2, stop_early, str(directory))
+    assert results == [[pytest.approx(expected), 4.0, [0, 1]]] * 2
+    (result,) = run_ranks(tmp_path, 1, stop_early, str(directory), restart_count=1)
+    assert result == [pytest.approx(expected), 4.0, [1]]
+
+
 def change_batch() -> dict[str, Any]:
     """Let rank 0 propose another batch in the third step; return what this rank was given."""
     pt.init_process_group()
