@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench-agent bench-predictions bench-policy clean packages
+.PHONY: demo test lint bench-agent bench-predictions bench-policy bench-pathologies clean packages
 
 demo: $(STAMP) packages
 	$(VENV)/bin/python examples/demo/run.py
@@ -28,6 +28,10 @@ bench-predictions: $(STAMP)
 # How long a scheduling decision takes at four sizes, and how far from the best it may be.
 bench-policy: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.policy
+
+# How often each objective does what no scheduler should, on random small problems; about a minute.
+bench-pathologies: $(STAMP)
+	$(VENV)/bin/python -m benchmarks.policy_pathologies
 
 packages:
 	@.ci/packages

@@ -17,9 +17,11 @@ from tests.store.builders import (
     Step,
     advance,
     at,
+    decision_of,
     move_running_job,
     observation,
     plan,
+    problem_of,
     registration,
     report,
     token_of,
@@ -124,3 +126,13 @@ def test_that_the_sqlite_shell_can_read_the_views(store_url: str, store: Store) 
         for view in VIEWS:
             connection.execute(f"SELECT * FROM {view}").fetchall()
     connection.close()
+
+
+def test_that_who_gained_by_declaring_is_listed(story: Store) -> None:
+    for second, numbers in ((90, [1, 2]), (91, [1])):
+        story.record_round(problem_of(numbers), decision_of(numbers), shadow=False, at=at(second))
+    query = next(path for path in EXAMPLES if path.stem == "who_gained_by_declaring").read_text()
+    first, second = sorted(rows_of(story, query), key=lambda row: row["slurm_job_id"])
+    assert (first["user_name"], first["mean_gain"], first["most"], first["doubt"]) == ("ada", 1.5, 1.5, None)
+    assert (second["user_name"], second["mean_gain"]) == ("grace", None)
+    assert second["doubt"] == "it has passed what it declared"

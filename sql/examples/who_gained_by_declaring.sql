@@ -1,0 +1,9 @@
+-- By which factor what jobs declare of their length has changed their weight, and whose claims do not count.
+SELECT j.account, u.user_name, j.slurm_job_id, AVG(d.declared_gain) AS mean_gain, MAX(d.declared_gain) AS most,
+       MAX(d.declaration_doubt) AS doubt
+FROM decisions AS d
+JOIN jobs AS j ON j.id = d.job_id
+JOIN users AS u ON u.user_id = j.user_id
+WHERE d.declared_gain IS NOT NULL OR d.declaration_doubt IS NOT NULL
+GROUP BY j.account, u.user_name, j.slurm_job_id
+ORDER BY mean_gain DESC;
