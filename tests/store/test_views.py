@@ -45,6 +45,8 @@ def story(any_store: Store) -> Store:
     any_store.observe_jobs([observation(1, JobState.PENDING)], at=at(24))
     any_store.observe_jobs([observation(1, gpus={"n1": 3, "n2": 1}, started_at=at(29))], at=at(30))
     any_store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(89))], at=at(90))
+    for second, numbers in ((90, [1, 2]), (91, [1])):
+        any_store.record_round(problem_of(numbers), decision_of(numbers), shadow=False, at=at(second))
     return any_store
 
 
@@ -129,8 +131,6 @@ def test_that_the_sqlite_shell_can_read_the_views(store_url: str, store: Store) 
 
 
 def test_that_who_gained_by_declaring_is_listed(story: Store) -> None:
-    for second, numbers in ((90, [1, 2]), (91, [1])):
-        story.record_round(problem_of(numbers), decision_of(numbers), shadow=False, at=at(second))
     query = next(path for path in EXAMPLES if path.stem == "who_gained_by_declaring").read_text()
     first, second = sorted(rows_of(story, query), key=lambda row: row["slurm_job_id"])
     assert (first["user_name"], first["mean_gain"], first["most"], first["doubt"]) == ("ada", 1.5, 1.5, None)
