@@ -70,7 +70,10 @@ def _group_label(group: str, num_jobs: int, y: float) -> str:
 def _row(bar: Bar, x: Axis, box: Box, y: float, row: float) -> str:
     """Return a thin line while the job is there, and a bar while it holds GPUs."""
     begin, end, middle = box.x(x.at(bar.begin)), box.x(x.at(bar.end)), y + row / 2
-    parts = [f'<path class="waiting" d="M{begin:.1f} {middle:.1f}H{end:.1f}"/>']
+    thin = min(0.8, 0.25 * row)
+    parts = [
+        f'<path class="waiting" style="stroke-width:{thin:.2g}" d="M{begin:.1f} {middle:.1f}H{end:.1f}"/>'
+    ]
     shapes: dict[int, list[str]] = {}
     ends = [at for at, _ in bar.held[1:]] + [bar.end]
     for (since, gpus), until in zip(bar.held, ends, strict=False):

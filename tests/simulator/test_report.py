@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.errors import UsageError
-from pollux_slurm.report import render_page
+from pollux_slurm.report import LineChart, render_page
 from pollux_slurm.simulator import Application
 from pollux_slurm.simulator.report import report_page, write_report
 from pollux_slurm.simulator.runs import RunSpec, run_one
@@ -87,6 +87,15 @@ def test_that_the_distribution_ends_at_all_jobs(tmp_path: Path) -> None:
     assert len({job.completion_s for job in found[0].jobs}) == 5
     levels = [float(value) for value in re.findall(r"V([0-9.]+)", line)]
     assert levels == [pytest.approx(bottom - (bottom - top) * done / 5, abs=0.1) for done in range(1, 6)]
+
+
+def test_that_a_share_is_done_at_the_time_of_each_job(tmp_path: Path) -> None:
+    found = outcomes(tmp_path, "w")
+    page = report_page(found, labels=["a", "b"], settings=settings("tiresias"))
+    chart = page.sections[1].figures[0].chart
+    assert isinstance(chart, LineChart)
+    times = sorted(job.completion_s for job in found[1].jobs)
+    assert chart.panels[0].series[1].points[1:-1] == tuple(zip(times, (0.2, 0.4, 0.6, 0.8, 1.0), strict=True))
 
 
 def test_that_the_timeline_has_a_row_for_each_job(tmp_path: Path) -> None:
