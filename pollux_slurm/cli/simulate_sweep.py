@@ -60,7 +60,8 @@ def sweep(
         str, typer.Option(help="Seconds without progress after a move, such as 0,5,15,30,60,121.")
     ] = "30",
     exponents: Annotated[
-        str | None, typer.Option("--p", help="Exponents of generalized-mean, such as 1,-1,-10.")
+        str | None,
+        typer.Option("--p", help="Exponents of generalized-mean and powers of sia, such as -0.5,-1,-10."),
     ] = None,
     penalties: Annotated[
         str | None, typer.Option(help="Forms of the price of a restart: paper,amortised.")

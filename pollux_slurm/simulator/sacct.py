@@ -81,7 +81,8 @@ def import_sacct(
         raise TraceError("sacct's text is empty: its first line must name the columns (no --noheader)")
     if not rows:
         raise TraceError(
-            f"no ended job with GPUs in sacct's text ({num_without_gpus} without, {num_not_ended} not ended)"
+            f"no ended job with GPUs in sacct's text ({num_without_gpus} without, {num_not_ended} not "
+            "ended): Slurm counts them where slurm.conf has AccountingStorageTRES=gres/gpu"
         )
     first_s = min(row.submitted_s for row in rows)
     asked: dict[tuple[str, int], tuple[int, int]] = {}

@@ -11,7 +11,7 @@ from pollux_slurm.model import Objective
 from pollux_slurm.policy.scores import OBJECTIVES
 from pollux_slurm.simulator.cluster import Cluster, NodeGroup, SchedulingPolicy
 from pollux_slurm.simulator.outages import draw_other_jobs
-from pollux_slurm.simulator.policies import POLICIES, PolluxPolicy, make_policy
+from pollux_slurm.simulator.policies import POLICIES, PolluxPolicy, SiaPolicy, make_policy
 from pollux_slurm.simulator.rules import RULES, Delays, Failures, Rules, slurm_rules
 
 PENALTIES = ("paper", "amortised")
@@ -40,7 +40,7 @@ class RunSettings:
     """Everything that makes a simulation but its workload and traces. Times in seconds.
 
     `objective`, `declared`, `exponent` and `penalty` are those of policy `pollux`; None is the objective's
-    own. `groups` replaces `num_nodes` × `gpus_per_node`. `restart_delay_s` is the price of a move under rules
+    own. `exponent` is also the power of `sia`. `groups` replaces `num_nodes` × `gpus_per_node`. `restart_delay_s` is the price of a move under rules
     `osdi21`, `slurm` and `seed` belong to rules `slurm`. `interference` is the share of its speed that a job
     over several nodes loses beside another. Raises `UsageError` for what cannot be simulated.
     """
@@ -71,6 +71,7 @@ class RunSettings:
         try:
             self.cluster()
             self.make_rules()
+            self.make_policy()
         except SimulationError as error:
             raise UsageError(str(error)) from None
 
@@ -118,6 +119,8 @@ class RunSettings:
 
     def make_policy(self) -> SchedulingPolicy:
         """Return a fresh policy: it remembers what it has seen of a run."""
+        if self.policy == "sia" and self.exponent is not None:
+            return SiaPolicy(power=self.exponent)
         if self.policy != "pollux":
             return make_policy(self.policy, objective=self.objective, declared=self.declared)
         objective = Objective(name=self.objective)

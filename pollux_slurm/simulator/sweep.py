@@ -26,8 +26,8 @@ from pollux_slurm.simulator.settings import RunSettings
 from pollux_slurm.simulator.workload import WorkloadJob
 
 _FORMAT = 1
-# What objectives do not bring themselves: only these see the exponent, only these the form of the penalty.
-_WITH_EXPONENT = frozenset({"generalized-mean"})
+# Objectives and policies that do not bring their own: these see the exponent, these the form of the penalty.
+_WITH_EXPONENT = frozenset({"generalized-mean", "sia"})
 _WITH_PENALTY = frozenset({"generalized-mean", "attained-work"})
 
 
@@ -129,14 +129,14 @@ def expand(grid: Grid, applications: Mapping[str, Application]) -> tuple[SweepRu
     )
     for made, place, policy in itertools.product(workloads, axes, grid.policies):
         interval_s, delay_s, share, exponent, penalty = place
-        objective = policy.objective if policy.policy == "pollux" else ""
+        goal = policy.objective if policy.policy == "pollux" else policy.policy
         settings = dataclasses.replace(
             policy,
             interval_s=interval_s,
             restart_delay_s=delay_s,
             slurm=dataclasses.replace(policy.slurm, adaptive_share=share),
-            exponent=exponent if objective in _WITH_EXPONENT else None,
-            penalty=penalty if objective in _WITH_PENALTY else None,
+            exponent=exponent if goal in _WITH_EXPONENT else None,
+            penalty=penalty if goal in _WITH_PENALTY else None,
         )
         run = SweepRun(workload=made[0], load=made[1], seed=made[2], jobs=made[3], settings=settings)
         runs.setdefault(run.name, run)

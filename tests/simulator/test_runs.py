@@ -55,6 +55,13 @@ def test_that_settings_nobody_can_simulate_are_refused(share: float) -> None:
         RunSettings(rules="slurm", slurm=SlurmSettings(adaptive_share=share))
 
 
+def test_that_an_exponent_reaches_whom_it_is_for() -> None:
+    with pytest.raises(UsageError, match="power must be below 0"):
+        RunSettings(policy="sia", exponent=1.0)
+    assert RunSettings(policy="sia", exponent=-2.0).exponent == -2
+    assert RunSettings(exponent=1.0).exponent == 1
+
+
 def test_that_the_papers_rules_know_nothing_of_slurm() -> None:
     with pytest.raises(UsageError, match="not in rules osdi21"):
         RunSettings(slurm=SlurmSettings(mtbf_s=1e6))
