@@ -16,7 +16,7 @@ import pollux_slurm.torch as pt
 from pollux_slurm.agent.lineage import Lineage, WrittenCheckpoint
 from pollux_slurm.errors import CheckpointError, SupersededRunError, UsageError
 from pollux_slurm.torch.checkpoint import read_checkpoint
-from tests.torch.alone import Numbers, Slope, joined
+from tests.torch.alone import Numbers, Trainee, joined
 from tests.torch.ranks import start
 from tests.torch.scripts import checkpoints
 
@@ -72,17 +72,13 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 def steps(loader: pt.AdaptiveDataLoader) -> Iterator[tuple[int, torch.nn.Module]]:
     """Train a slope by −1 a step; yield the number of each step, after it."""
-    model = Slope()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    parallel = pt.AdaptiveDataParallel(model, optimizer)
+    trainee = Trainee()
     number = 0
     for _ in pt.remaining_epochs_until(1):
         for inputs, _ in loader:
-            optimizer.zero_grad()
-            (parallel(inputs) / inputs).mean().backward()
-            optimizer.step()
+            trainee.count(inputs)
             number += 1
-            yield number, model
+            yield number, trainee.model
 
 
 def weight_in(path: Path) -> float:

@@ -16,7 +16,7 @@ from torch.utils.data import DistributedSampler
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import CheckpointError, UsageError
 from pollux_slurm.model import BatchChoice
-from tests.torch.alone import Numbers, Slope, joined, propose
+from tests.torch.alone import Numbers, Trainee, joined, propose
 from tests.torch.test_stream import Stream
 
 pytestmark = pytest.mark.torch
@@ -117,15 +117,12 @@ def test_that_a_loader_made_once_when_first_needed_is_found_again(tmp_path: Path
 
 def test_that_a_batch_size_changed_in_mid_epoch_loses_nothing() -> None:
     with joined() as session:
-        model = Slope()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        parallel = pt.AdaptiveDataParallel(model, optimizer)
+        trainee = Trainee(lr=0.0)
         loader = pt.AdaptiveDataLoader(Numbers(50), batch_size=4, shuffle=True)
         loader.autoscale_batch_size(20, (1, 5), gradient_accumulation=True)
         sizes, seen = [], []
         for inputs, batch in loader:
-            parallel(inputs).mean().backward()
-            optimizer.step()
+            trainee.step(inputs)
             sizes.append(len(batch))
             seen += batch.tolist()
             if len(sizes) == 2:

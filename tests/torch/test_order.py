@@ -25,7 +25,7 @@ from pollux_slurm.torch.feeds import MapFeed
 from pollux_slurm.torch.order import UserOrder
 from pollux_slurm.torch.plain import to_plain
 from pollux_slurm.torch.position import Position
-from tests.torch.alone import Numbers, Slope
+from tests.torch.alone import Numbers, Trainee
 from tests.torch.ranks import start
 from tests.torch.scripts import Seen
 from tests.torch.test_stream import Stream
@@ -117,18 +117,14 @@ def follow(directory: str, stop_after: int | None) -> dict[str, list[int]]:
         def __iter__(self) -> Iterator[int]:
             return iter(own.permutation(21).tolist())
 
-    model = Slope()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    parallel = pt.AdaptiveDataParallel(model, optimizer)
+    trainee = Trainee()
     drawn = pt.AdaptiveDataLoader(Numbers(21), batch_size=4, sampler=Drawn())
     stream = pt.AdaptiveDataLoader(Stream(21), batch_size=4)
     for epoch in pt.remaining_epochs_until(2):
         for name, loader in (("drawn", drawn), ("stream", stream)):
             for batch in loader:
                 indices = batch[1] if name == "drawn" else batch
-                optimizer.zero_grad()
-                parallel(indices.float()).mean().backward()
-                optimizer.step()
+                trainee.step(indices.float())
                 if not loader.is_padding:
                     seen.local.setdefault(f"{name}-{epoch}", []).extend(indices.tolist())
                 num_steps += 1

@@ -101,25 +101,21 @@ def test_that_the_learning_rate_is_scaled_for_the_step_alone() -> None:
             return 7.0
 
     with joined():
-        model = Slope()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-        parallel = pt.AdaptiveDataParallel(model, optimizer, scaling_rule=Seven())
+        trainee = Trainee(lr=0.5, scaling_rule=Seven())
         for inputs, _ in pt.AdaptiveDataLoader(Numbers(2), batch_size=2):
-            parallel(inputs).mean().backward()
-            optimizer.step()
-        assert model.weight.item() == pytest.approx(-0.5 * 7 * 1.5)
-        assert optimizer.param_groups[0]["lr"] == 0.5
+            trainee.parallel(inputs).mean().backward()
+            trainee.optimizer.step()
+        assert trainee.weight == pytest.approx(-0.5 * 7 * 1.5)
+        assert trainee.optimizer.param_groups[0]["lr"] == 0.5
 
 
 def test_that_two_backward_passes_on_one_accumulating_batch_are_refused() -> None:
     with joined():
-        model = Slope()
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        parallel = pt.AdaptiveDataParallel(model, optimizer)
+        trainee = Trainee()
         inputs, _ = next(batches := iter(accumulating(8, 8, 2)))
-        parallel(inputs).mean().backward()
+        trainee.parallel(inputs).mean().backward()
         with pytest.raises(UsageError, match="call backward once"):
-            parallel(inputs).mean().backward()
+            trainee.parallel(inputs).mean().backward()
         del batches
 
 
@@ -228,28 +224,22 @@ def test_that_compiled_models_and_bfloat16_train() -> None:
 
 def test_that_outside_of_a_loader_it_is_plain_data_parallel() -> None:
     with joined():
-        model = Slope()
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        parallel = pt.AdaptiveDataParallel(model, optimizer)
-        parallel(torch.tensor([3.0])).mean().backward()
-        optimizer.step()
-    assert model.weight.item() == pytest.approx(-3.0)
+        trainee = Trainee()
+        trainee.parallel(torch.tensor([3.0])).mean().backward()
+        trainee.optimizer.step()
+    assert trainee.weight == pytest.approx(-3.0)
 
 
 @pytest.mark.parametrize("largest", [2, 100])
 def test_that_the_statistics_of_a_real_gradient_are_near_the_truth(largest: int) -> None:
     """Passes of 2 and consecutive steps of 8: gradients are 1..N shuffled, of known mean and variance."""
     with joined():
-        model = Slope()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        parallel = pt.AdaptiveDataParallel(model, optimizer)
+        trainee = Trainee(lr=0.0)
         loader = accumulating(2000, 8, largest, shuffle=True)
         for _ in pt.remaining_epochs_until(4):
             for inputs, _ in loader:
-                optimizer.zero_grad()
-                parallel(inputs).mean().backward()
-                optimizer.step()
-        statistics = parallel.statistics
+                trainee.step(inputs)
+        statistics = trainee.parallel.statistics
     assert statistics is not None
     assert statistics.sqr == pytest.approx(1000.5**2, rel=0.1)
     assert statistics.var == pytest.approx(2000**2 / 12 / 8, rel=0.2)

@@ -15,7 +15,7 @@ from torch.nn.functional import mse_loss
 
 import pollux_slurm.torch as pt
 from pollux_slurm.torch import env
-from tests.torch.alone import Numbers, Slope, joined
+from tests.torch.alone import Numbers, Slope, Trainee, joined
 from tests.torch.scripts import Numbered
 
 pytestmark = pytest.mark.torch
@@ -228,14 +228,14 @@ def test_that_a_closure_is_called_in_every_pass() -> None:
     weights = []
     for largest in (4, 2):
         with joined():
-            model = Slope()
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            parallel = pt.AdaptiveDataParallel(model, optimizer)
+            trainee = Trainee(lr=0.1)
             loader = pt.AdaptiveDataLoader(Numbers(8), batch_size=4)
             loader.autoscale_batch_size(4, (1, largest), gradient_accumulation=True)
             for inputs, _ in loader:
-                loss = optimizer.step(functools.partial(mean_backward, parallel, optimizer, inputs))
+                loss = trainee.optimizer.step(
+                    functools.partial(mean_backward, trainee.parallel, trainee.optimizer, inputs)
+                )
                 assert loss is not None
-            weights.append(model.weight.item())
+            weights.append(trainee.weight)
     assert weights[1] == pytest.approx(weights[0], rel=1e-6)
     assert weights[0] == pytest.approx(-0.1 * (2.5 + 6.5))

@@ -32,16 +32,14 @@ def test_that_replicas_without_an_example_change_nothing(tmp_path: Path) -> None
 def stand_in() -> list[float]:
     """Train on one example with two replicas: the idle one's own gradient is not a number."""
     pt.init_process_group()
-    model = Slope()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    parallel = pt.AdaptiveDataParallel(model, optimizer)
+    trainee = Trainee()
     loader = pt.AdaptiveDataLoader(Numbers(1), batch_size=1)
     idle = 0
     for inputs, _ in loader:
         idle += loader.is_padding
-        (parallel(inputs).mean() * (float("nan") if loader.is_padding else 1.0)).backward()
-        optimizer.step()
-    return [model.weight.item(), idle]
+        (trainee.parallel(inputs).mean() * (float("nan") if loader.is_padding else 1.0)).backward()
+        trainee.optimizer.step()
+    return [trainee.weight, idle]
 
 
 def test_that_nothing_of_a_stand_in_reaches_the_model(tmp_path: Path) -> None:
@@ -160,17 +158,13 @@ def test_that_sums_are_the_same_on_every_replica_whoever_added(tmp_path: Path) -
 
 def measure_noise(batch_size: int, largest: int) -> list[float]:
     pt.init_process_group()
-    model = Slope()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    parallel = pt.AdaptiveDataParallel(model, optimizer)
+    trainee = Trainee(lr=0.0)
     loader = pt.AdaptiveDataLoader(Numbers(1000), batch_size=batch_size, shuffle=True)
     loader.autoscale_batch_size(batch_size, (1, largest), gradient_accumulation=True)
     for _ in pt.remaining_epochs_until(3):
         for inputs, _ in loader:
-            optimizer.zero_grad()
-            parallel(inputs).mean().backward()
-            optimizer.step()
-    statistics = parallel.statistics
+            trainee.step(inputs)
+    statistics = trainee.parallel.statistics
     assert statistics is not None
     return [statistics.sqr, statistics.var]
 
@@ -186,14 +180,11 @@ def test_that_uneven_replicas_and_passes_measure_the_true_noise(tmp_path: Path, 
 
 def train_long(directory: str) -> None:
     pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=0.05)
-    model = Slope()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    parallel = pt.AdaptiveDataParallel(model, optimizer)
+    trainee = Trainee(lr=0.0)
     loader = pt.AdaptiveDataLoader(Numbers(1000), batch_size=4)
     for _ in pt.remaining_epochs_until(100_000):
         for inputs, _ in loader:
-            parallel(inputs).mean().backward()
-            optimizer.step()
+            trainee.step(inputs)
 
 
 def test_that_checkpoints_are_written_now_and_then_and_survive_a_kill(tmp_path: Path) -> None:

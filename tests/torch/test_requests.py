@@ -14,7 +14,7 @@ from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.contract import RunPhase, Store
 from tests.store.builders import plan, registration, token_of
 from tests.torch import scripts
-from tests.torch.alone import Numbers, Slope
+from tests.torch.alone import Numbers, Trainee
 from tests.torch.ranks import Run, start
 from tests.torch.test_resume import assert_same_training
 from tests.waiting import wait_until
@@ -155,38 +155,31 @@ def test_that_reports_tell_model_progress_and_shape(job: Job) -> None:
 def train_impatiently(directory: str) -> None:
     """Train; after a checkpoint on request wait no longer than a moment to be stopped."""
     pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None, max_wait_s=0.3)
-    model = Slope()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    parallel = pt.AdaptiveDataParallel(model, optimizer)
+    trainee = Trainee(lr=0.0)
     loader = pt.AdaptiveDataLoader(Numbers(1000), batch_size=4)
     for _ in pt.remaining_epochs_until(MANY_EPOCHS):
         for inputs, _ in loader:
-            parallel(inputs).mean().backward()
-            optimizer.step()
+            trainee.step(inputs)
 
 
 def train_and_validate(directory: str, marks: str) -> list[str]:
     """Train an epoch, then validate until told to stop: a loop that knows nothing of checkpoints."""
     pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None)
     told = Path(marks)
-    model = Slope()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    parallel = pt.AdaptiveDataParallel(model, optimizer)
+    trainee = Trainee()
     loader = pt.AdaptiveDataLoader(Numbers(8), batch_size=4)
     seen = []
     for epoch in pt.remaining_epochs_until(2):
         for inputs, _ in loader:
-            optimizer.zero_grad()
-            (parallel(inputs) / inputs).mean().backward()
-            optimizer.step()
-            seen.append(f"{epoch}: {model.weight.item()}")
+            trainee.count(inputs)
+            seen.append(f"{epoch}: {trainee.weight}")
         # Another weight for the while, as with an average of weights: it must not be in the checkpoint.
         with torch.no_grad():
-            kept = model.weight.clone()
-            model.weight.fill_(1000.0)
+            kept = trainee.model.weight.clone()
+            trainee.model.weight.fill_(1000.0)
             (told / f"validating-{epoch}").touch()
             wait_until((told / f"go-{epoch}").exists, timeout_s=40, what="the end of the validation")
-            model.weight.copy_(kept)
+            trainee.model.weight.copy_(kept)
     return seen
 
 
