@@ -40,9 +40,11 @@ class RunSettings:
     """Everything that makes a simulation but its workload and traces. Times in seconds.
 
     `objective`, `declared`, `exponent` and `penalty` are those of policy `pollux`; None is the objective's
-    own. `exponent` is also the power of `sia`. `groups` replaces `num_nodes` × `gpus_per_node`. `restart_delay_s` is the price of a move under rules
-    `osdi21`, `slurm` and `seed` belong to rules `slurm`. `interference` is the share of its speed that a job
-    over several nodes loses beside another. Raises `UsageError` for what cannot be simulated.
+    own. `exponent` is also the power of `sia`. `groups` replaces `num_nodes` × `gpus_per_node`.
+    `restart_delay_s` is the price of a move under rules `osdi21`, `slurm` and `seed` belong to rules `slurm`.
+    `interference` is the share of its speed that a job over several nodes loses beside another.
+
+    Raises `UsageError` for what cannot be simulated.
     """
 
     policy: str = "pollux"
