@@ -125,10 +125,14 @@ def search_geometric(pairs: Pairs, num_batches: int = 50) -> Best:
     M runs from max(M0, m_min·K) to M_max; s is the fewest passes for which M/K examples fit (one more pass at
     least for one replica with M > M0), m = ⌈M/(K·(s+1))⌉ within its bounds. A fixed batch: as `search`.
     """
-    best = search(pairs)
-    rows = np.flatnonzero(pairs.largest > 0)
+    rows, fixed = np.flatnonzero(pairs.largest > 0), np.flatnonzero(pairs.largest <= 0)
     if not len(rows):
-        return best
+        return search(pairs)
+    best = _nothing(len(pairs.num_gpus))
+    if len(fixed):
+        found = search(pairs.take(fixed))
+        for name in Best.__dataclass_fields__:
+            getattr(best, name)[fixed] = getattr(found, name)
     some = pairs.take(rows)
     largest = np.where(some.max_atomic > 0, some.max_atomic, some.largest).astype(np.float64)[:, None]
     first = np.maximum(some.initial, some.min_atomic * some.num_gpus)
@@ -159,6 +163,19 @@ def search_geometric(pairs: Pairs, num_batches: int = 50) -> Best:
     ):
         getattr(best, name)[rows] = np.where(fits, values[pick], 0)
     return best
+
+
+def _nothing(size: int) -> Best:
+    """Return answers that allow no batch."""
+    real, whole = np.zeros((3, size)), np.zeros((3, size), dtype=np.int64)
+    return Best(
+        goodput=real[0],
+        step_time_s=real[1],
+        efficiency=real[2],
+        global_batch_size=whole[0],
+        atomic_batch_size=whole[1],
+        accumulation_steps=whole[2],
+    )
 
 
 def _exactly_initial(pairs: Pairs) -> tuple[IntArray, IntArray, IntArray, BoolArray]:
