@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ from pollux_slurm.cli.simulate_options import (
     SeedOption,
     UnmanagedOption,
     make_settings,
+    use_one_thread,
 )
 from pollux_slurm.cli.simulate_output import Progress, print_comparison
 from pollux_slurm.cli.simulate_sweep import sweep
@@ -87,6 +89,7 @@ def simulate(
 
     Example: pollux simulate --traces traces --workload workload-6.csv --policy pollux --policy tiresias
     """
+    use_one_thread(os.environ)
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return

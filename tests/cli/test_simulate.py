@@ -118,6 +118,21 @@ def test_that_a_terminal_sees_how_far_it_is(inputs: tuple[str, ...]) -> None:
     assert json.loads(out)["policy"] == "tiresias"
 
 
+def test_that_a_simulation_takes_one_core(inputs: tuple[str, ...]) -> None:
+    """Whatever numpy computes with in the process that simulates, it uses one thread."""
+    code = (
+        "import sys, contextlib; from pollux_slurm.cli import main; sys.argv = sys.argv[1:]\n"
+        "with contextlib.suppress(SystemExit): main()\n"
+        "from threadpoolctl import threadpool_info\n"
+        "print([pool['num_threads'] for pool in threadpool_info()])"
+    )
+    words = [sys.executable, "-c", code, "pollux", *inputs, "--policy", "tiresias"]
+    free = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=free)
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout.splitlines()[-1])) == {1}
+
+
 def test_that_a_workload_is_made_and_read_again(tmp_path: Path) -> None:
     file = tmp_path / "w.csv"
     done = pollux("simulate", "generate", "--load", "1.5", "--seed", "7", "--hours", "8", "-o", str(file))
