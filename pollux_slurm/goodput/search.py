@@ -57,8 +57,8 @@ class Pairs:
     max_atomic: IntArray
     accumulation: BoolArray
 
-    def take(self, index: npt.NDArray[np.intp]) -> Pairs:
-        """Return the pairs at `index`, in that order."""
+    def take(self, index: npt.NDArray[np.intp] | tuple[slice, None]) -> Pairs:
+        """Return the pairs at `index`, in that order; with `(:, None)`, all of them as rows."""
         return Pairs(**{name: getattr(self, name)[index] for name in self.__dataclass_fields__})
 
 
@@ -125,56 +125,37 @@ def search_geometric(pairs: Pairs, num_batches: int = 50) -> Best:
     M runs from max(M0, m_min·K) to M_max; s is the fewest passes for which M/K examples fit (one more pass at
     least for one replica with M > M0), m = ⌈M/(K·(s+1))⌉ within its bounds. A fixed batch: as `search`.
     """
-    rows, fixed = np.flatnonzero(pairs.largest > 0), np.flatnonzero(pairs.largest <= 0)
-    if not len(rows):
-        return search(pairs)
-    best = _nothing(len(pairs.num_gpus))
-    if len(fixed):
-        found = search(pairs.take(fixed))
-        for name in Best.__dataclass_fields__:
-            getattr(best, name)[fixed] = getattr(found, name)
-    some = pairs.take(rows)
-    largest = np.where(some.max_atomic > 0, some.max_atomic, some.largest).astype(np.float64)[:, None]
-    first = np.maximum(some.initial, some.min_atomic * some.num_gpus)
-    exponent = np.linspace(0.0, 1.0, num_batches)
-    batch = first[:, None] * (some.largest / first)[:, None] ** exponent
-    local = batch / some.num_gpus[:, None]
-    steps = np.where(some.accumulation[:, None], np.ceil(local / largest - 1e-8) - 1, 0.0)
-    alone = (some.num_gpus == 1)[:, None] & (local > some.initial[:, None] + 1e-8)
-    steps = np.where(alone & some.accumulation[:, None], np.maximum(steps, 1.0), steps)
-    atomic = np.ceil(local / (steps + 1) - 1e-8)
-    atomic = np.where(alone & ~some.accumulation[:, None], some.initial[:, None], atomic)
-    atomic = np.clip(atomic, some.min_atomic[:, None], largest)
-    each = np.repeat(np.arange(len(rows)), num_batches)
-    passes, atomic_1 = steps.astype(np.int64).ravel() + 1, atomic.astype(np.int64).ravel()
-    flat = some.take(each)
-    size = flat.num_gpus * passes * atomic_1
-    step, efficiency = _rate(flat, passes, atomic_1, size)
-    goodput = (size / step * efficiency).reshape(len(rows), num_batches)
-    pick = goodput.argmax(axis=1) + np.arange(len(rows)) * num_batches
-    fits = first <= some.largest
-    for name, values in (
-        ("goodput", goodput.ravel()),
-        ("step_time_s", step),
-        ("efficiency", efficiency),
-        ("global_batch_size", size),
-        ("atomic_batch_size", atomic_1),
-        ("accumulation_steps", passes - 1),
-    ):
-        getattr(best, name)[rows] = np.where(fits, values[pick], 0)
-    return best
-
-
-def _nothing(size: int) -> Best:
-    """Return answers that allow no batch."""
-    real, whole = np.zeros((3, size)), np.zeros((3, size), dtype=np.int64)
+    adaptive = pairs.largest > 0
+    if not adaptive.all():
+        best, rows = search(pairs), np.flatnonzero(adaptive)
+        if len(rows):
+            found = search_geometric(pairs.take(rows), num_batches)
+            for name in Best.__dataclass_fields__:
+                getattr(best, name)[rows] = getattr(found, name)
+        return best
+    # From here on, a row for each pair and a column for each batch; whole numbers are floats, and exact.
+    each = pairs.take((slice(None), None))
+    largest = np.where(each.max_atomic > 0, each.max_atomic, each.largest).astype(np.float64)
+    first = np.maximum(each.initial, each.min_atomic * each.num_gpus).astype(np.float64)
+    local = first * (each.largest / first) ** np.linspace(0.0, 1.0, num_batches) / each.num_gpus
+    passes = np.where(each.accumulation, np.ceil(local / largest - 1e-8), 1.0)
+    alone = (each.num_gpus == 1) & (local > each.initial + 1e-8)
+    if alone.any():
+        passes = np.where(alone & each.accumulation, np.maximum(passes, 2.0), passes)
+        local = np.where(alone & ~each.accumulation, each.initial, local)
+    atomic = np.clip(np.ceil(local / passes - 1e-8), each.min_atomic, largest)
+    size = each.num_gpus * passes * atomic
+    step, efficiency = _rate(each, passes, atomic, size)
+    goodput = size / step * efficiency
+    pick = (np.arange(len(goodput)), goodput.argmax(axis=1))
+    fits = first[:, 0] <= pairs.largest
     return Best(
-        goodput=real[0],
-        step_time_s=real[1],
-        efficiency=real[2],
-        global_batch_size=whole[0],
-        atomic_batch_size=whole[1],
-        accumulation_steps=whole[2],
+        goodput=np.where(fits, goodput[pick], 0.0),
+        step_time_s=np.where(fits, step[pick], 0.0),
+        efficiency=np.where(fits, efficiency[pick], 0.0),
+        global_batch_size=np.where(fits, size[pick], 0.0).astype(np.int64),
+        atomic_batch_size=np.where(fits, atomic[pick], 0.0).astype(np.int64),
+        accumulation_steps=np.where(fits, passes[pick] - 1.0, 0.0).astype(np.int64),
     )
 
 
@@ -239,7 +220,9 @@ def _top(pairs: Pairs, passes: IntArray, low: IntArray, high: IntArray) -> IntAr
     return floor.astype(np.int64)
 
 
-def _rate(pairs: Pairs, passes: IntArray, atomic: IntArray, batch: IntArray) -> tuple[FloatArray, FloatArray]:
+def _rate(
+    pairs: Pairs, passes: IntArray | FloatArray, atomic: IntArray | FloatArray, batch: IntArray | FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Return the step time and the efficiency of each choice."""
     grad = np.maximum(pairs.alpha_g + pairs.beta_g * atomic, SHORTEST_STEP_S)
     longer, shorter = np.maximum(grad, pairs.sync_s), np.minimum(grad, pairs.sync_s)
