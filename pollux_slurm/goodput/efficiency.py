@@ -56,12 +56,20 @@ def gain(
 
     Between 1 and scale for M ≥ M0. 1 without statistics and wherever noise made the denominator ≤ 0.
     """
+    one: object = batch_size
+    if isinstance(one, int):  # a tenth of the time of the same with arrays
+        return np.asarray(_gain_of_one(statistics, one / initial_batch_size))
     scale = np.asarray(batch_size, dtype=np.float64) / initial_batch_size
     if statistics is None:
         return np.ones_like(scale)
     denominator = statistics.var / scale + statistics.sqr
     numerator = np.full_like(denominator, statistics.var + statistics.sqr)
     return np.divide(numerator, denominator, out=np.ones_like(scale), where=denominator > 0)
+
+
+def _gain_of_one(statistics: GradientStatistics | None, scale: float) -> float:
+    denominator = 0.0 if statistics is None else statistics.var / scale + statistics.sqr
+    return 1.0 if statistics is None or denominator <= 0 else (statistics.var + statistics.sqr) / denominator
 
 
 def efficiency(

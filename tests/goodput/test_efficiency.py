@@ -30,6 +30,15 @@ def test_that_gain_is_efficiency_times_scale() -> None:
     assert float(gain(NOISY, 100, 400)) == pytest.approx(16 / 7)
 
 
+@pytest.mark.parametrize(
+    "statistics",
+    [None, NOISY, GradientStatistics(sqr=0.0, var=0.0), GradientStatistics(sqr=-1.0, var=2.0)],
+)
+def test_that_one_batch_gains_what_it_does_among_several(statistics: GradientStatistics | None) -> None:
+    sizes = [100, 200, 300, 1000]
+    assert [float(gain(statistics, 100, size)) for size in sizes] == gain(statistics, 100, sizes).tolist()
+
+
 def test_that_a_pure_signal_gains_nothing() -> None:
     assert float(gain(GradientStatistics(sqr=1.0, var=0.0), 100, 400)) == 1.0
 

@@ -8,6 +8,7 @@ any size at all would be another one each epoch, and a fit.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from pollux_slurm.goodput import GoodputEstimate, fit_throughput, goodput_table
 from pollux_slurm.model import (
@@ -31,11 +32,19 @@ _ALL_NOISE = GradientStatistics(sqr=1e-12, var=1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Known:
-    """A job's model on one GPU type: of as many situations, with these statistics."""
+    """A job's model on one GPU type: of as many situations, with these statistics.
+
+    `best` is what it was asked for so far, by whether nodes are several, and GPUs.
+    """
 
     num_situations: int
     statistics: GradientStatistics | None
     model: GoodputModel
+    best: dict[tuple[bool, int], GoodputEstimate | None]
+
+
+# What was measured where: on other placements of as many nodes and GPUs, steps take other times.
+_Seen: TypeAlias = frozenset[tuple[Situation, float, float]]
 
 
 class Agents:
@@ -47,7 +56,7 @@ class Agents:
 
     def __init__(self, *, by_throughput: bool = False) -> None:
         self._by_throughput = by_throughput
-        self._fits: dict[tuple[str, str, frozenset[Situation]], ThroughputParameters | None] = {}
+        self._fits: dict[tuple[str, str, _Seen], ThroughputParameters | None] = {}
         self._batches: dict[tuple[GoodputModel, bool, int], GoodputEstimate | None] = {}
         self._limits: dict[str, BatchLimits] = {}
         self._known: dict[tuple[str, str], _Known] = {}
@@ -67,8 +76,10 @@ class Agents:
         fixed = _FIXED_BATCH.get(application.name)
         if fixed is not None:
             return split_batch(application, fixed, num_gpus)
-        model = self.model(job, job.gpu_type) or next((model for _, model in self.models(job)), None)
-        found = None if model is None else self._best(model, len(job.pieces), num_gpus)
+        known = self._know(job, job.gpu_type) or next(
+            (known for gpu_type in job.seen if (known := self._know(job, gpu_type)) is not None), None
+        )
+        found = None if known is None else self._best(known, len(job.pieces), num_gpus)
         if found is not None and found.batch.global_batch_size <= application.max_batch_size:
             return found.batch
         if found is not None:  # rounded up beyond what was ever run
@@ -79,8 +90,8 @@ class Agents:
 
     def goodput(self, job: SimulatedJob, num_nodes: int, num_gpus: int) -> float | None:
         """Return the goodput of the best batch, in examples/s; None without a model or an allowed batch."""
-        model = self.model(job, job.gpu_type)
-        found = None if model is None else self._best(model, num_nodes, num_gpus)
+        known = self._know(job, job.gpu_type)
+        found = None if known is None else self._best(known, num_nodes, num_gpus)
         return None if found is None else found.goodput
 
     def models(self, job: SimulatedJob) -> tuple[tuple[str, GoodputModel], ...]:
@@ -90,6 +101,10 @@ class Agents:
 
     def model(self, job: SimulatedJob, gpu_type: str) -> GoodputModel | None:
         """Return what the job's agent would report of a GPU type; None before its first step there."""
+        known = self._know(job, gpu_type)
+        return None if known is None else known.model
+
+    def _know(self, job: SimulatedJob, gpu_type: str) -> _Known | None:
         seen = job.seen.get(gpu_type)
         if not seen:
             return None
@@ -106,28 +121,36 @@ class Agents:
         elif known.statistics is not job.statistics:
             model = replace(known.model, statistics=self._statistics(job))
         else:
-            return known.model
-        self._known[key] = _Known(num_situations=len(seen), statistics=job.statistics, model=model)
-        return model
+            return known
+        self._known[key] = known = _Known(
+            num_situations=len(seen), statistics=job.statistics, model=model, best={}
+        )
+        return known
 
     def _statistics(self, job: SimulatedJob) -> GradientStatistics | None:
         return _ALL_NOISE if self._by_throughput else job.statistics
 
     def _fit(self, job: SimulatedJob, gpu_type: str) -> ThroughputParameters | None:
+        # Started from nothing but what was measured, so that it is the same whoever is the first to ask.
         seen = job.seen[gpu_type]
-        key = (job.application.name, gpu_type, frozenset(seen))
+        measured = frozenset((at, one.grad_time_s, one.iter_time_s) for at, one in seen.items())
+        key = (job.application.name, gpu_type, measured)
         if key not in self._fits:
             ordered = [seen[situation] for situation in sorted(seen)]
             self._fits[key] = fit_throughput(ordered).parameters
         return self._fits[key]
 
-    def _best(self, model: GoodputModel, num_nodes: int, num_gpus: int) -> GoodputEstimate | None:
-        # What was seen besides decides nothing here, and one node fewer or more only if it is the only one.
-        key = (replace(model, max_gpus_seen=0, max_nodes_seen=0), num_nodes > 1, num_gpus)
-        if key not in self._batches:
-            configuration = Configuration(num_nodes=num_nodes, num_gpus=num_gpus)
-            self._batches[key] = goodput_table([model], [configuration], geometric=True).estimate(0, 0)
-        return self._batches[key]
+    def _best(self, known: _Known, num_nodes: int, num_gpus: int) -> GoodputEstimate | None:
+        # One node fewer or more decides only if it is the only one, and what was seen besides nothing.
+        shape = (num_nodes > 1, num_gpus)
+        if shape not in known.best:
+            key = (replace(known.model, max_gpus_seen=0, max_nodes_seen=0), *shape)
+            if key not in self._batches:
+                configuration = Configuration(num_nodes=num_nodes, num_gpus=num_gpus)
+                table = goodput_table([known.model], [configuration], geometric=True)
+                self._batches[key] = table.estimate(0, 0)
+            known.best[shape] = self._batches[key]
+        return known.best[shape]
 
     def _limits_of(self, application: Application) -> BatchLimits:
         limits = self._limits.get(application.name)
