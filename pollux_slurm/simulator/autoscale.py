@@ -130,6 +130,7 @@ class NodeSupply:
     def __init__(self, autoscaler: Autoscaler | None, cluster: Cluster) -> None:
         self._autoscaler, self._cluster = autoscaler, cluster
         self._up_at_s: dict[int, float] = dict.fromkeys(range(cluster.num_nodes), 0.0)
+        self._types = cluster.node_types
         self.paid_s: dict[str, float] = dict.fromkeys(cluster.gpu_types, 0.0)
         if autoscaler is None:
             return
@@ -145,7 +146,7 @@ class NodeSupply:
     def pay(self, duration_s: float) -> None:
         """Pay for `duration_s` of what there is, nodes that boot included."""
         for node in self._up_at_s:
-            self.paid_s[self._cluster.node_types[node]] += duration_s
+            self.paid_s[self._types[node]] += duration_s
 
     def up(self, now_s: float) -> frozenset[int]:
         """Return the nodes that can be used."""
