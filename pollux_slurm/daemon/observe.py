@@ -216,6 +216,7 @@ def problem(
     admin wants; without it the defaults hold.
     """
     policy = PolicyConfig() if policy is None else policy
+    usable = _UsableNodes(picture.snapshot)
     jobs = []
     for job in picture.managed:
         placed = _placement(job)
@@ -240,7 +241,7 @@ def problem(
                 restart_delay_s=record.mean_restart_delay_s or default_restart_delay_s,
                 current=current,
                 pinned=pinned,
-                partition_nodes=_nodes_to_use(picture.snapshot, job.slurm),
+                partition_nodes=usable.by(job.slurm),
                 weight=rules.weight(
                     policy, account=job.slurm.account, user=job.slurm.user_name, job_id=job.slurm.job_id
                 ),
@@ -285,17 +286,29 @@ def _models(record: JobRecord) -> tuple[GoodputModel | None, tuple[tuple[str, Go
     )
 
 
-def _nodes_to_use(snapshot: ClusterSnapshot, job: SlurmJob) -> frozenset[str] | None:
-    """Return the nodes of a job's partition, of those with GPUs of the type that it asked for, if it did.
+class _UsableNodes:
+    """The nodes that jobs may use, found once for each partition and type of GPU."""
 
-    Slurm keeps that type whatever shape the job is given later (docs/slurm-facts.md).
-    """
-    own = {node.name for node in snapshot.nodes if job.partition in node.partitions}
-    kind = job.requested_gpu_type
-    if kind is not None:
-        own = {node.name for node in snapshot.nodes if node.name in own and node.gpu_type == kind}
-        return frozenset(own)
-    return frozenset(own) or None
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
+        self._nodes = snapshot.nodes
+        self._found: dict[tuple[str, str | None], frozenset[str]] = {}
+
+    def by(self, job: SlurmJob) -> frozenset[str] | None:
+        """Return the nodes of a job's partition, of those with GPUs of the type that it asked for, if it did.
+
+        Slurm keeps that type whatever shape the job is given later (docs/slurm-facts.md). None: any node, for
+        a partition that no node names.
+        """
+        key = (job.partition, job.requested_gpu_type)
+        if key not in self._found:
+            self._found[key] = frozenset(
+                node.name
+                for node in self._nodes
+                if job.partition in node.partitions and job.requested_gpu_type in (None, node.gpu_type)
+            )
+        if not self._found[key] and job.requested_gpu_type is None:
+            return None
+        return self._found[key]
 
 
 def _placement(job: ManagedJob) -> tuple[Allocation, bool] | None:

@@ -8,11 +8,14 @@ After `Problem.max_wait_s`, nodes for its minimum are kept free of newcomers: wh
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 
 from pollux_slurm.model import NodeCapacity, Problem, ProblemJob
 
-# However many jobs starve: this part of the nodes is kept for them at most, but always enough for one job.
+# However many jobs starve: nodes are kept for so many of them, and this part of all nodes at most, but always
+# enough for one job.
+MOST_JOBS = 16
 MOST_KEPT = 0.5
 
 
@@ -36,8 +39,9 @@ def held_back(problem: Problem, jobs: Sequence[ProblemJob]) -> list[ProblemJob]:
     kept: set[str] = set()
     full: set[tuple[str, str]] = set()
     first: set[str] = set()
-    for job in starving:
-        blocked = _full_limits(problem, jobs, job)
+    held = _held_by_group(jobs)
+    for job in starving[:MOST_JOBS]:
+        blocked = _full_limits(problem, held, job)
         if blocked:
             full |= blocked
             first.add(job.job_id)
@@ -47,30 +51,42 @@ def held_back(problem: Problem, jobs: Sequence[ProblemJob]) -> list[ProblemJob]:
             room.take(job, chosen)
             kept |= set(chosen)
             first.add(job.job_id)
-    everywhere = frozenset(node.name for node in problem.nodes)
-    return [job if job.job_id in first else _without(job, everywhere, kept, full) for job in jobs]
+    left: dict[frozenset[str] | None, frozenset[str]] = {
+        None: frozenset(node.name for node in problem.nodes) - kept
+    }
+    result = []
+    for job in jobs:
+        if job.job_id in first:
+            result.append(job)
+        elif not job.current and (("account", job.account) in full or ("user", job.user) in full):
+            result.append(dataclasses.replace(job, partition_nodes=frozenset()))
+        elif not kept or kept.intersection(job.current.nodes):
+            result.append(job)
+        else:
+            own = job.partition_nodes
+            if own not in left:
+                left[own] = (own or frozenset()) - kept
+            result.append(dataclasses.replace(job, partition_nodes=left[own]))
+    return result
 
 
-def _without(
-    job: ProblemJob, everywhere: frozenset[str], kept: set[str], full: set[tuple[str, str]]
-) -> ProblemJob:
-    if not job.current and (("account", job.account) in full or ("user", job.user) in full):
-        return dataclasses.replace(job, partition_nodes=frozenset())
-    if not kept or kept.intersection(job.current.nodes):
-        return job
-    own = everywhere if job.partition_nodes is None else job.partition_nodes
-    return dataclasses.replace(job, partition_nodes=own - kept)
+def _held_by_group(jobs: Sequence[ProblemJob]) -> Counter[tuple[str, str]]:
+    """Return the GPUs that the jobs of each account and user hold."""
+    held: Counter[tuple[str, str]] = Counter()
+    for job in jobs:
+        held["account", job.account] += job.current.num_gpus
+        held["user", job.user] += job.current.num_gpus
+    return held
 
 
-def _full_limits(problem: Problem, jobs: Sequence[ProblemJob], job: ProblemJob) -> set[tuple[str, str]]:
+def _full_limits(problem: Problem, held: Counter[tuple[str, str]], job: ProblemJob) -> set[tuple[str, str]]:
     """Return the limits under which running jobs hold too much for `job` to have its minimum."""
-    found = set()
-    for limit in problem.limits:
-        if getattr(job, limit.kind) == limit.name:
-            held = sum(one.current.num_gpus for one in jobs if getattr(one, limit.kind) == limit.name)
-            if held + job.min_gpus > limit.max_gpus >= job.min_gpus:
-                found.add((limit.kind, limit.name))
-    return found
+    return {
+        (limit.kind, limit.name)
+        for limit in problem.limits
+        if (limit.kind, limit.name) in (("account", job.account), ("user", job.user))
+        and held[limit.kind, limit.name] + job.min_gpus > limit.max_gpus >= job.min_gpus
+    }
 
 
 class _Room:

@@ -231,3 +231,16 @@ def test_that_no_text_of_a_user_stops_a_read(name: str, comment: str, gpus: str,
     entry = parse_job(content)
     assert (entry.job.name, entry.job.comment, entry.address) == (name, comment, "7")
     assert entry.job.requested_gpus >= 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [
+        ({"tres_per_job": "gres:gpu:5"}, None),
+        ({"tres_per_job": "gres:gpu:a100:5"}, "a100"),
+        ({"tres_per_job": "", "tres_per_node": "gres/gpu:t4:3"}, "t4"),
+        ({"tres_per_job": "gres:gpu:t4:1,gres:gpu:a100:1"}, None),
+    ],
+)
+def test_that_the_type_of_gpu_that_was_asked_for_is_known(asked: dict[str, Any], kind: str | None) -> None:
+    assert parse_job(pending(**asked)).job.requested_gpu_type == kind
