@@ -69,6 +69,17 @@ def simulate(
     mtbf_hours: MtbfOption = None,
     interference: InterferenceOption = 0.0,
     rules_seed: SeedOption = 0,
+    autoscale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOW:HIGH",
+            help="Grow and shrink up to --nodes, to keep the utility of GPUs in a range such as 0.55:0.75.",
+        ),
+    ] = None,
+    min_nodes: Annotated[int, typer.Option(min=1, help="With --autoscale: at first and at least.")] = 1,
+    boot_time: Annotated[
+        float, typer.Option(help="With --autoscale: seconds until a new node is up.")
+    ] = 120.0,
     num_processes: JobsOption = 1,
     output: Annotated[
         Path | None,
@@ -99,8 +110,12 @@ def simulate(
     from pollux_slurm.simulator.output import check_writable, make_folder, summary_as_dict, write_results
     from pollux_slurm.simulator.report import write_report
     from pollux_slurm.simulator.runs import RunSpec, run_all
+    from pollux_slurm.simulator.settings import parse_scaling
     from pollux_slurm.simulator.sweep import read_sweep
 
+    scaling = None
+    if autoscale is not None:
+        scaling = parse_scaling(autoscale, min_nodes=min_nodes, boot_s=boot_time)
     variants = make_settings(
         policies=policy,
         objectives=objective,
@@ -116,6 +131,7 @@ def simulate(
         unmanaged_share=unmanaged,
         mtbf_hours=mtbf_hours,
         interference=interference,
+        scaling=scaling,
         seed=rules_seed,
     )
     applications = read_applications(traces)
@@ -142,7 +158,7 @@ def simulate(
         found = [summary_as_dict(one.summary) for one in outcomes]
         print_json(found[0] if len(found) == 1 else found)
     else:
-        print_comparison([one.summary for one in outcomes], labels)
+        print_comparison([one.summary for one in outcomes], labels, node_hours=scaling is not None)
 
 
 def _refuse_options(context: typer.Context) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from pollux_slurm.simulator.settings import RunSettings
+    from pollux_slurm.simulator.settings import RunSettings, ScalingSettings
 
 PolicyOption = Annotated[
     list[str] | None,
@@ -83,6 +83,7 @@ def make_settings(
     unmanaged_share: float,
     mtbf_hours: float | None,
     interference: float,
+    scaling: ScalingSettings | None = None,
     seed: int,
 ) -> tuple[RunSettings, ...]:
     """Return the settings of each policy, `pollux` with each objective. Raises `UsageError`."""
@@ -107,6 +108,7 @@ def make_settings(
                 unmanaged_share=unmanaged_share,
                 mtbf_s=None if mtbf_hours is None else mtbf_hours * 3600,
             ),
+            scaling=scaling,
             seed=seed,
         )
         for name in policies or ["pollux"]

@@ -51,8 +51,11 @@ class Progress:
             self._bar.update(self._bar.task_ids[0], completed=num_done)
 
 
-def print_comparison(summaries: Sequence[Summary], labels: Sequence[str]) -> None:
-    """Print a row for each run; `ratio` compares its average with the first run of the same workload."""
+def print_comparison(summaries: Sequence[Summary], labels: Sequence[str], *, node_hours: bool) -> None:
+    """Print a row for each run; `ratio` compares its average with the first run of the same workload.
+
+    `node_hours`, for how long nodes were paid for, are shown on request.
+    """
     from rich.table import Table
 
     table = Table(box=None, header_style="bold")
@@ -60,7 +63,7 @@ def print_comparison(summaries: Sequence[Summary], labels: Sequence[str]) -> Non
     table.add_column("policy", no_wrap=True)
     for title in (
         *("average", "ratio", "median", "p90", "p99", "makespan", "GPU h", "restarts", "lost"),
-        *("worst ρ", "ρ > 1", "solve"),
+        *("worst ρ", "ρ > 1", "solve", *(["node h"] if node_hours else [])),
     ):
         table.add_column(title, justify="right", no_wrap=True)
     first: dict[str, float] = {}
@@ -79,6 +82,7 @@ def print_comparison(summaries: Sequence[Summary], labels: Sequence[str]) -> Non
             "-" if found.rho_worst is None else f"{found.rho_worst:.2f}",
             "-" if found.rho_share_above_1 is None else f"{100 * found.rho_share_above_1:.0f} %",
             f"{1000 * found.solve_s['p95']:.1f}",
+            *([f"{sum(found.node_hours.values()):,.0f}"] if node_hours else []),
         )
     console = wide_console()
     console.print(table)

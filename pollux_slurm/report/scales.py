@@ -58,10 +58,10 @@ def linear_axis(label: str, values: Iterable[float], *, zero: bool = True, perce
 def log_axis(label: str, values: Iterable[float], *, around: float | None = None) -> Axis:
     """Return a logarithmic axis over the `values` above 0, with ticks at 1, 2 and 5 times powers of ten.
 
-    `around` is a value that the axis must show.
+    `around` is a value that the axis must show, with room on both sides.
     """
     positive = [value for value in values if value > 0 and math.isfinite(value)]
-    positive += [around] if around is not None else []
+    positive += [around / 1.2, around * 1.2] if around is not None else []
     low, high = min(positive, default=1.0), max(positive, default=10.0)
     candidates = [
         factor * 10.0**power

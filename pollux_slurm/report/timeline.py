@@ -14,6 +14,8 @@ from pollux_slurm.report.scales import Axis
 _CLASSES = (1, 2, 4, 8, 16)
 _CLASS_TEXTS = ("1 GPU", "2", "3–4", "5–8", "9–16", "more")
 _LEFT, _RIGHT, _TOP, _BOTTOM = 150.0, 16.0, 34.0, 46.0
+# What the two lines of a group's label take.
+_LABEL = 30.0
 # So that a timeline fits a printed page with its title and caption.
 _TALLEST = 950.0
 
@@ -44,18 +46,18 @@ class Timeline:
         gap = 10.0
         ordered = sorted(self.bars, key=lambda bar: (bar.group, bar.begin, bar.name))
         groups = [(group, list(bars)) for group, bars in groupby(ordered, key=lambda bar: bar.group)]
-        height = row * len(ordered) + gap * max(len(groups) - 1, 0)
+        tall = [max(row * len(bars), _LABEL) for _, bars in groups]
+        height = sum(tall) + gap * max(len(groups) - 1, 0)
         box = Box(left=_LEFT, top=_TOP, width=WIDTH - _LEFT - _RIGHT, height=height)
         parts = [_legend(), panel_frame(self.x, None, box)]
         y = box.top
         for index, (group, bars) in enumerate(groups):
             if index:
                 parts.append(f'<path class="grid" d="M{box.left:.1f} {y - gap / 2:.1f}h{box.width:.1f}"/>')
-            parts.append(_group_label(group, len(bars), y + row * len(bars) / 2))
-            for bar in bars:
-                parts.append(_row(bar, self.x, box, y, row))
-                y += row
-            y += gap
+            parts.append(_group_label(group, len(bars), y + tall[index] / 2))
+            top = y + (tall[index] - row * len(bars)) / 2
+            parts += [_row(bar, self.x, box, top + row * place, row) for place, bar in enumerate(bars)]
+            y += tall[index] + gap
         return svg_element(name, self.title, self.text, box.bottom + _BOTTOM, "".join(parts))
 
 

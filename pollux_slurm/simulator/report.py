@@ -30,7 +30,7 @@ from pollux_slurm.report import (
 from pollux_slurm.simulator.outcomes import JobOutcome
 from pollux_slurm.simulator.output import write_text
 from pollux_slurm.simulator.settings import RunSettings
-from pollux_slurm.simulator.summary import RunOutcome
+from pollux_slurm.simulator.summary import RunOutcome, Summary
 from pollux_slurm.simulator.sweep import SweepResult
 from pollux_slurm.simulator.sweep_report import setting_facts, sweep_sections
 
@@ -39,10 +39,12 @@ _MOST_POINTS = 500
 
 _SUMMARY_NOTE = (
     "Average, median, p90 and p99 are of completion times, from submission to end; ratio: the average over "
-    "that of the first policy of the same workload; restarts a job; lost: share of GPU time without progress "
-    "after moves and failures; ρ: completion time over that alone on an equal share of the cluster (finish-"
-    "time fairness: above 1, sharing cost the job time)."
+    "that of the first policy of the same workload; node hours: while nodes were there, GPU hours: while "
+    "jobs held GPUs; restarts a job; lost: share of GPU time without progress after moves and failures; ρ: "
+    "completion time over that alone on an equal share of the cluster (finish-time fairness: above 1, "
+    "sharing cost the job time)."
 )
+_WORST_RHO, _UNFAIR = "worst\N{NO-BREAK SPACE}ρ", "ρ\N{NO-BREAK SPACE}>\N{NO-BREAK SPACE}1"
 
 
 def write_report(
@@ -83,71 +85,56 @@ def report_page(
 
 def _lead(outcomes: Sequence[RunOutcome], num_workloads: int) -> str:
     num_jobs = sum({one.summary.workload: one.summary.num_jobs for one in outcomes}.values())
-    several = (
-        f"{num_workloads} workloads of {num_jobs} jobs in all" if num_workloads > 1 else f"{num_jobs} jobs"
-    )
+    jobs = f"{num_jobs} job" + "s" * (num_jobs != 1)
+    several = f"{num_workloads} workloads of {jobs} in all" if num_workloads > 1 else jobs
     return f"Simulated, not measured: {several}, replayed with a clock instead of a cluster."
 
 
 def _tables(runs: Mapping[str, Sequence[tuple[str, RunOutcome]]]) -> tuple[Table, ...]:
-    rows, accounts = [], []
-    for workload, several in runs.items():
-        first = several[0][1].summary.avg_jct_s
-        for label, one in several:
-            found = one.summary
-            name = label if len(runs) == 1 else f"{workload}: {label}"
-            rows.append(
-                (
-                    name,
-                    minutes(found.avg_jct_s),
-                    f"{found.avg_jct_s / first:.3f}",
-                    minutes(found.p50_jct_s),
-                    *(hours(value) for value in (found.p90_jct_s, found.p99_jct_s, found.makespan_s)),
-                    f"{found.gpu_hours:,.0f}",
-                    f"{found.restarts_per_job:.2f}",
-                    f"{100 * found.restart_share:.1f} %",
-                    _or_dash(found.rho_worst, ".2f"),
-                    _percent(found.rho_share_above_1),
-                )
-            )
-            for account, got in found.accounts.items():
-                accounts.append(
-                    (
-                        f"{name}: {account}",
-                        f"{got.num_jobs}",
-                        minutes(got.avg_jct_s),
-                        f"{got.gpu_hours:,.1f}",
-                        _or_dash(got.rho_worst, ".2f"),
-                        _percent(got.rho_share_above_1),
-                    )
-                )
+    named = [
+        (label if len(runs) == 1 else f"{workload}: {label}", one.summary, several[0][1].summary.avg_jct_s)
+        for workload, several in runs.items()
+        for label, one in several
+    ]
     columns = (
         *("policy", "average (min)", "ratio", "median (min)", "p90 (h)", "p99 (h)", "makespan (h)"),
-        *(
-            "GPU hours",
-            "restarts",
-            "lost",
-            "worst\N{NO-BREAK SPACE}ρ",
-            "ρ\N{NO-BREAK SPACE}>\N{NO-BREAK SPACE}1",
-        ),
+        *("node hours", "GPU hours", "restarts", "lost", _WORST_RHO, _UNFAIR),
     )
-    tables = [Table(columns=columns, rows=tuple(rows), note=_SUMMARY_NOTE)]
-    if accounts:
-        tables.append(
-            Table(
-                columns=(
-                    "account",
-                    "jobs",
-                    "average (min)",
-                    "GPU hours",
-                    "worst\N{NO-BREAK SPACE}ρ",
-                    "ρ\N{NO-BREAK SPACE}>\N{NO-BREAK SPACE}1",
-                ),
-                rows=tuple(accounts),
-                note="The same by account.",
-            )
+    rows = tuple(_row(name, found, first_s) for name, found, first_s in named)
+    accounts = tuple(
+        (
+            f"{name}: {account}",
+            f"{got.num_jobs}",
+            minutes(got.avg_jct_s),
+            f"{got.gpu_hours:,.1f}",
+            _or_dash(got.rho_worst),
+            _percent(got.rho_share_above_1),
         )
-    return tuple(tables)
+        for name, found, _ in named
+        for account, got in found.accounts.items()
+    )
+    by_account = Table(
+        columns=("account", "jobs", "average (min)", "GPU hours", _WORST_RHO, _UNFAIR),
+        rows=accounts,
+        note="The same by account.",
+    )
+    return (Table(columns=columns, rows=rows, note=_SUMMARY_NOTE), *([by_account] if accounts else []))
+
+
+def _row(name: str, found: Summary, first_s: float) -> tuple[str, ...]:
+    return (
+        name,
+        minutes(found.avg_jct_s),
+        f"{found.avg_jct_s / first_s:.3f}",
+        minutes(found.p50_jct_s),
+        *(hours(value) for value in (found.p90_jct_s, found.p99_jct_s, found.makespan_s)),
+        f"{sum(found.node_hours.values()):,.0f}",
+        f"{found.gpu_hours:,.0f}",
+        f"{found.restarts_per_job:.2f}",
+        f"{100 * found.restart_share:.1f} %",
+        _or_dash(found.rho_worst),
+        _percent(found.rho_share_above_1),
+    )
 
 
 def _figures(several: Sequence[tuple[str, RunOutcome]]) -> tuple[Figure, ...]:
@@ -207,19 +194,18 @@ def _use_figure(several: Sequence[tuple[str, RunOutcome]]) -> Figure:
         most += [max(record.gpus_up, record.goodput) for record in one.rounds]
     axis = linear_axis("GPUs", most)
     for label, one in several:
-        held = _binned([(record.at_s / 3600, record.gpus_used) for record in one.rounds])
-        made = _binned([(record.at_s / 3600, record.goodput) for record in one.rounds])
-        panels.append(
-            Panel(
-                y=axis,
-                title=label,
-                height=150.0,
-                series=(
-                    Series(label="GPUs held", points=held, style=5, step=True, filled=True),
-                    Series(label="goodput (one-GPU equivalents)", points=made, step=True),
-                ),
-            )
-        )
+        series = [
+            _over_time(
+                "GPUs held", [(record.at_s, record.gpus_used) for record in one.rounds], 5, filled=True
+            ),
+            _over_time(
+                "goodput (one-GPU equivalents)", [(record.at_s, record.goodput) for record in one.rounds], 0
+            ),
+        ]
+        there = [(record.at_s, record.gpus_up - record.gpus_unmanaged) for record in one.rounds]
+        if len({gpus for _, gpus in there}) > 1:
+            series.append(_over_time("GPUs there", there, 1))
+        panels.append(Panel(y=axis, title=label, height=150.0, series=tuple(series)))
     means = "; ".join(f"{label} {one.summary.avg_goodput:.1f}" for label, one in several)
     return Figure(
         chart=LineChart(
@@ -280,6 +266,16 @@ def _halves(values: Mapping[str, Sequence[float]], text: Callable[[float], str])
     return "Half of the jobs are at or below: " + "; ".join(told) + "."
 
 
+def _over_time(label: str, points: Sequence[tuple[float, float]], style: int, filled: bool = False) -> Series:
+    return Series(
+        label=label,
+        points=_binned([(at_s / 3600, value) for at_s, value in points]),
+        style=style,
+        step=True,
+        filled=filled,
+    )
+
+
 def _binned(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     """Return means over equally many points each, where there are more than can be seen."""
     size = -(-len(points) // _MOST_POINTS)
@@ -291,8 +287,8 @@ def _rhos(one: RunOutcome) -> list[float]:
     return [job.rho for job in one.jobs if job.rho is not None]
 
 
-def _or_dash(value: float | None, form: str) -> str:
-    return "–" if value is None else f"{value:{form}}"
+def _or_dash(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 def _percent(value: float | None) -> str:

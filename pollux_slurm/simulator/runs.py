@@ -39,12 +39,14 @@ def run_one(
     """Run one simulation in this process. Raises `SimulationError` for one that does not end."""
     settings = spec.settings
     began_s = clock()
+    policy = settings.make_policy()
     result = simulate(
         spec.jobs,
         applications,
-        settings.make_policy(),
+        policy,
         settings.cluster(),
         rules=settings.make_rules(),
+        autoscaler=settings.make_autoscaler(policy),
         on_round=on_round,
         clock=clock,
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pollux_slurm.errors import SimulationError, UsageError
 from pollux_slurm.model import Objective
 from pollux_slurm.policy.scores import OBJECTIVES
+from pollux_slurm.simulator.autoscale import Autoscaler, NodeSupply, ScalingLimits, UtilityAutoscaler
 from pollux_slurm.simulator.cluster import Cluster, NodeGroup, SchedulingPolicy
 from pollux_slurm.simulator.outages import draw_other_jobs
 from pollux_slurm.simulator.policies import POLICIES, PolluxPolicy, SiaPolicy, make_policy
@@ -36,13 +37,24 @@ class SlurmSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingSettings:
+    """The number of nodes follows the jobs: see `autoscale.UtilityAutoscaler` and `ScalingLimits`."""
+
+    low: float = 0.55
+    high: float = 0.75
+    min_nodes: int = 1
+    boot_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """Everything that makes a simulation but its workload and traces. Times in seconds.
 
     `objective`, `declared`, `exponent` and `penalty` are those of policy `pollux`; None is the objective's
     own. `exponent` is also the power of `sia`. `groups` replaces `num_nodes` × `gpus_per_node`.
     `restart_delay_s` is the price of a move under rules `osdi21`, `slurm` and `seed` belong to rules `slurm`.
-    `interference` is the share of its speed that a job over several nodes loses beside another.
+    `interference` is the share of its speed that a job over several nodes loses beside another. With
+    `scaling`, the cluster is the largest that it may become.
 
     Raises `UsageError` for what cannot be simulated.
     """
@@ -60,6 +72,7 @@ class RunSettings:
     restart_delay_s: float = 30.0
     interference: float = 0.0
     slurm: SlurmSettings = SlurmSettings()
+    scaling: ScalingSettings | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -73,7 +86,7 @@ class RunSettings:
         try:
             self.cluster()
             self.make_rules()
-            self.make_policy()
+            NodeSupply(self.make_autoscaler(self.make_policy()), self.cluster())
         except SimulationError as error:
             raise UsageError(str(error)) from None
 
@@ -89,7 +102,8 @@ class RunSettings:
         """The nodes in a few words."""
         if self.groups:
             return ", ".join(f"{one.num_nodes} × {one.gpus_per_node} {one.gpu_type}" for one in self.groups)
-        return f"{self.num_nodes} node{'s' * (self.num_nodes > 1)} × {self.gpus_per_node} GPUs"
+        size = f"{self.num_nodes} node{'s' * (self.num_nodes > 1)} × {self.gpus_per_node} GPUs"
+        return size if self.scaling is None else f"{self.scaling.min_nodes} to {size}"
 
     def cluster(self) -> Cluster:
         return Cluster(
@@ -117,6 +131,19 @@ class RunSettings:
             adaptive_share=told.adaptive_share,
             interference=self.interference,
             seed=self.seed,
+        )
+
+    def make_autoscaler(self, policy: SchedulingPolicy) -> Autoscaler | None:
+        """Return what sizes the cluster for `policy`. Raises `UsageError` for one that cannot be asked."""
+        if self.scaling is None:
+            return None
+        if not isinstance(policy, PolluxPolicy):
+            raise UsageError(f"policy {self.policy} cannot size a cluster: only pollux predicts goodput")
+        return UtilityAutoscaler(
+            policy,
+            low=self.scaling.low,
+            high=self.scaling.high,
+            limits=ScalingLimits(min_nodes=self.scaling.min_nodes, boot_s=self.scaling.boot_s),
         )
 
     def make_policy(self) -> SchedulingPolicy:
@@ -157,6 +184,15 @@ def parse_group(text: str) -> NodeGroup:
         ) from None
     except SimulationError as error:
         raise UsageError(f"a group of nodes is {text!r}: {error}") from None
+
+
+def parse_scaling(text: str, *, min_nodes: int, boot_s: float) -> ScalingSettings:
+    """Return the settings that a range of utilities such as `0.55:0.75` means. Raises `UsageError`."""
+    low, _, high = text.partition(":")
+    try:
+        return ScalingSettings(low=float(low), high=float(high), min_nodes=min_nodes, boot_s=boot_s)
+    except ValueError:
+        raise UsageError(f"a range of utilities is {text!r}; expected such as 0.55:0.75") from None
 
 
 def _one_of(what: str, value: str, known: Sequence[str]) -> None:

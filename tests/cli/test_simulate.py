@@ -99,6 +99,17 @@ def test_that_results_are_written_for_spreadsheets(inputs: tuple[str, ...], tmp_
     assert "<svg" in page.read_text()
 
 
+def test_that_a_cluster_that_grows_is_paid_for_as_it_is(inputs: tuple[str, ...], tmp_path: Path) -> None:
+    """One node at least and two at most, for the 5 s to 235 s and more that the jobs take."""
+    page = tmp_path / "page.html"
+    done = pollux(*inputs, "--autoscale", "0.55:0.75", "--nodes", "2", "--report", str(page))
+    assert done.returncode == 0, done.stderr
+    head, row = done.stdout.splitlines()[:2]
+    assert head.split()[-2:] == ["node", "h"]
+    assert row.split()[1] == "generalized-mean"
+    assert "1 to 2 nodes × 4 GPUs" in page.read_text()
+
+
 def test_that_a_terminal_sees_how_far_it_is(inputs: tuple[str, ...]) -> None:
     """A bar on standard error, which is cleared at the end, and the table alone on standard output."""
     master, terminal = pty.openpty()
@@ -196,6 +207,10 @@ def test_that_a_sweep_goes_on_where_it_was(inputs: tuple[str, ...], tmp_path: Pa
         (("--rules", "slurm", "--unmanaged", "2"), "unmanaged jobs cannot use 2.0 of 64 GPUs"),
         (("--node-group", "4:t4"), "a group of nodes is '4:t4'; expected such as 8x4:t4"),
         (("--node-group", "4x4:t4=0"), "a group of nodes is '4x4:t4=0': the speed of"),
+        (("--policy", "sia", "--autoscale", "0.5:0.7"), "policy sia cannot size a cluster"),
+        (("--autoscale", "0.5"), "a range of utilities is '0.5'; expected such as 0.55:0.75"),
+        (("--autoscale", "0.8:0.7"), "utilities lie in 0 < low < high ≤ 1, not 0.8 and 0.7"),
+        (("--autoscale", "0.5:0.7", "--min-nodes", "17"), "there are to be 17 nodes at least"),
         (("--nodes", "0"), "'--nodes': Input should be greater than or equal to 1"),
         (("--jobs", "0"), "'-j': Input should be greater than or equal to 1"),
         (("--workload", "/nope.csv"), "/nope.csv: No such file"),

@@ -40,6 +40,7 @@ def test_that_ratios_are_as_far_from_one_both_ways() -> None:
     axis = log_axis("ρ", [0.6, 1.7], around=1.0)
     assert axis.at(1) - axis.at(0.5) == pytest.approx(axis.at(2) - axis.at(1))
     assert [text for _, text in axis.ticks] == ["0.5", "1", "2"]
+    assert 0 < log_axis("ρ", [1.0], around=1.0).at(1) < 1
 
 
 def test_that_few_values_are_ticks_themselves() -> None:

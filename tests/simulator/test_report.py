@@ -73,8 +73,8 @@ def test_that_the_table_holds_the_summaries(tmp_path: Path) -> None:
         cells = [cell.text for cell in row.all("td")]
         assert cells[0] == f"{one.summary.avg_jct_s / 60:,.1f}"
         assert cells[1] == f"{one.summary.avg_jct_s / first:.3f}"
-        assert cells[6] == f"{one.summary.gpu_hours:,.0f}"
-        assert cells[9] == f"{one.summary.rho_worst:.2f}"
+        assert cells[7] == f"{one.summary.gpu_hours:,.0f}"
+        assert cells[10] == f"{one.summary.rho_worst:.2f}"
 
 
 def test_that_the_distribution_ends_at_all_jobs(tmp_path: Path) -> None:
