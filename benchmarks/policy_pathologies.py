@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pollux_slurm.goodput import best_batch
 from pollux_slurm.model import Configuration, Decision, GoodputModel, Objective, Problem, ProblemJob
 from pollux_slurm.policy import OBJECTIVES, decide
-from tests.policy.builders import job, nodes, problem
+from tests.policy.builders import in_other_units, job, nodes, problem
 from tests.policy.packed import packed_problem
 from tests.policy.problems import random_model, random_problem
 
@@ -78,7 +78,7 @@ def other_with_units(seed: int, name: str) -> Outcome:
     jobs = [with_history(rng, j) for j in one.jobs]
     before = decide(under(dataclasses.replace(one, jobs=tuple(jobs)), name))
     index = rng.randrange(len(jobs))
-    jobs[index] = slower(jobs[index], 1024.0)
+    jobs[index] = in_other_units(jobs[index], 1024.0)
     after = decide(under(dataclasses.replace(one, jobs=tuple(jobs)), name))
     moved = sum(abs(a - b) for a, b in zip(counts(before), counts(after), strict=True))
     return moved > 0, moved / 2
@@ -113,16 +113,6 @@ def with_history(rng: random.Random, one: ProblemJob) -> ProblemJob:
         epochs_done=done,
         epochs_declared=None if done is None else 10.0,
     )
-
-
-def slower(one: ProblemJob, factor: float) -> ProblemJob:
-    """Return a job with all its measured times multiplied."""
-    if one.model is None or one.model.throughput is None:
-        return one
-    theta = one.model.throughput
-    names = ("alpha_g", "beta_g", "alpha_n", "beta_n", "alpha_l", "beta_l")
-    theta = dataclasses.replace(theta, **{name: getattr(theta, name) * factor for name in names})
-    return dataclasses.replace(one, model=dataclasses.replace(one.model, throughput=theta))
 
 
 def counts(found: Decision) -> list[int]:

@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 
 from pollux_slurm.errors import StoreError
-from pollux_slurm.model import Allocation, BatchChoice, Configuration, JobDecision
+from pollux_slurm.model import Allocation, Configuration, JobDecision
 from pollux_slurm.store.clean import clean_text
 from pollux_slurm.store.contract import DecisionRecord
-from pollux_slurm.store.records import newest_scope, read_job
+from pollux_slurm.store.records import batch_of_row, newest_scope, read_job
 from pollux_slurm.store.schema import DecisionNodeRow, DecisionRow, GpuPriceRow, RoundRow
 
 
@@ -92,22 +92,16 @@ _TEXTS = frozenset({"problem", "decision"})
 
 
 def _decision_of_row(row: Any, slurm_job_id: str, gpus_by_node: dict[str, int]) -> JobDecision:
-    runner_up = batch = None
+    runner_up = None
     if row.runner_up_gpus is not None:
         runner_up = Configuration(num_nodes=row.runner_up_nodes, num_gpus=row.runner_up_gpus)
-    if row.global_batch_size is not None:
-        batch = BatchChoice(
-            global_batch_size=row.global_batch_size,
-            atomic_batch_size=row.atomic_batch_size,
-            accumulation_steps=row.accumulation_steps,
-        )
     return JobDecision(
         job_id=slurm_job_id,
         allocation=Allocation.of(gpus_by_node),
         speedup=row.speedup,
         goodput=row.goodput,
         penalty=row.penalty,
-        batch=batch,
+        batch=batch_of_row(row),
         bound_by=row.bound_by,
         runner_up=runner_up,
         runner_up_speedup=row.runner_up_speedup,

@@ -192,18 +192,22 @@ SAMPLE_COLUMNS = (
 )
 
 
+def batch_of_row(row: Any) -> BatchChoice | None:
+    """Return the batch in a row with the three columns of one, None where they are empty."""
+    if row.global_batch_size is None:
+        return None
+    return BatchChoice(
+        global_batch_size=row.global_batch_size,
+        atomic_batch_size=row.atomic_batch_size,
+        accumulation_steps=row.accumulation_steps,
+    )
+
+
 def sample_of_row(row: Any) -> Sample:
     """Return the sample that a row of `SAMPLE_COLUMNS` holds."""
-    batch = None
-    if row.global_batch_size is not None:
-        batch = BatchChoice(
-            global_batch_size=row.global_batch_size,
-            atomic_batch_size=row.atomic_batch_size,
-            accumulation_steps=row.accumulation_steps,
-        )
     return Sample(
         at=row.at,
-        batch=batch,
+        batch=batch_of_row(row),
         throughput=row.throughput,
         predicted_throughput=row.predicted_throughput,
         efficiency=row.efficiency,

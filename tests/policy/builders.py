@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from pollux_slurm.model import (
@@ -64,3 +65,13 @@ def given(decision: Decision) -> dict[str, str]:
 
 def sizes(decision: Decision) -> dict[str, int]:
     return {job.job_id: job.allocation.num_gpus for job in decision.jobs}
+
+
+def in_other_units(one: ProblemJob, factor: float) -> ProblemJob:
+    """Return the job with every time that it was measured in multiplied."""
+    if one.model is None or one.model.throughput is None:
+        return one
+    theta = one.model.throughput
+    names = ("alpha_g", "beta_g", "alpha_n", "beta_n", "alpha_l", "beta_l")
+    theta = dataclasses.replace(theta, **{name: getattr(theta, name) * factor for name in names})
+    return dataclasses.replace(one, model=dataclasses.replace(one.model, throughput=theta))

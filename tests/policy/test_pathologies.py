@@ -11,11 +11,11 @@ from hypothesis import Phase, assume, settings
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from pollux_slurm.model import GpuLimit, Objective, Problem, ProblemJob
+from pollux_slurm.model import GpuLimit, Objective, Problem
 from pollux_slurm.policy import decide
 from pollux_slurm.policy.decide import build_menu
 from pollux_slurm.policy.scores import MAX_DECLARED_WEIGHT
-from tests.policy.builders import job, linear_model, nodes, problem, sizes
+from tests.policy.builders import in_other_units, job, linear_model, nodes, problem, sizes
 from tests.policy.packed import packed_problem
 from tests.policy.problems import random_model, random_problem
 from tests.policy.rules import violations
@@ -131,16 +131,6 @@ def test_that_the_time_unit_of_a_job_does_not_matter(name: str, rng: random.Rand
     before, after = decide(one), decide(dataclasses.replace(one, jobs=tuple(slower)))
     assert after.fitness == pytest.approx(before.fitness, rel=1e-9)
     assert sizes(after) == sizes(before)
-
-
-def in_other_units(one: ProblemJob, factor: float) -> ProblemJob:
-    """Return the job with every time that it was measured in multiplied."""
-    if one.model is None or one.model.throughput is None:
-        return one
-    theta = one.model.throughput
-    names = ("alpha_g", "beta_g", "alpha_n", "beta_n", "alpha_l", "beta_l")
-    theta = dataclasses.replace(theta, **{name: getattr(theta, name) * factor for name in names})
-    return dataclasses.replace(one, model=dataclasses.replace(one.model, throughput=theta))
 
 
 @settings(max_examples=15, deadline=None, phases=QUICKLY)
