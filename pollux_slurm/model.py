@@ -369,13 +369,15 @@ class MovingRules:
 
     `hysteresis` is the part of its speedup that a running job is counted as losing by any change.
     `max_reallocations` bounds the running jobs that change in one round. A running job younger than
-    `min_age_s`, or that by its declaration ends within `min_remaining_s`, stays as it is.
+    `min_age_s`, or that by its declaration ends within `min_remaining_s`, stays as it is. With `pauses`, a
+    running job may be left without GPUs for a while, where the objective finds others worth more.
     """
 
     hysteresis: float = 0.0
     max_reallocations: int | None = None
     min_age_s: float = 0.0
     min_remaining_s: float = 0.0
+    pauses: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

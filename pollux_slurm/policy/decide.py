@@ -86,9 +86,11 @@ def decide(
     fitness = scores.fitness([option.penalty * option.speedup for option in chosen])
     upper_bound = None
     if menu.num_jobs:
-        waiting = sum(1 for option in chosen if option.num_gpus == 0)
+        waiting = sum(
+            float(menu.waiting_cost[row]) for row, option in enumerate(chosen) if option.num_gpus == 0
+        )
         # An answer may be better by serving more; of those that serve as many, none is worth more than this.
-        total = min(solution.bound + waiting * menu.waiting_cost, menu.most_worth)
+        total = min(solution.bound + waiting, menu.most_worth)
         upper_bound = max(scores.fitness_of_sum(total), fitness)
     decisions = {one.job_id: one for one in explain_all(solution, menu)}
     originals: Mapping[str, ProblemJob] = {job.job_id: job for job in problem.jobs}
@@ -139,5 +141,6 @@ def build_menu(problem: Problem, jobs: list[ProblemJob], cache: TableCache | Non
         osdi21=name == "osdi21",
         fair_share_gpus=problem.objective.fair_share_gpus,
         uneven=name == "osdi21" if problem.uneven is None else problem.uneven,
+        pauses=problem.moving.pauses,
     )
     return Menu(problem, jobs, tables, OBJECTIVES[name](problem, jobs, tables))

@@ -149,7 +149,7 @@ def _bound_by(solution: Solution, menu: Menu, facts: Facts, index: int, placed: 
         of_kind = wanted if len(tables.kinds) == 1 else wanted & (tables.kind == kind)
         eligible = state.eligible(index)
         own = sum(g for node, g in placed.gpus if eligible >> node & 1 and state.cluster.kind[node] == kind)
-        if (room + own) and int(np.where(of_kind, tables.num_gpus, 2**31).min()) <= room + own:
+        if (room + own) and int(np.where(of_kind & (tables.num_gpus > 0), tables.num_gpus, 2**31).min()) <= room + own:
             return "placement"
     return "capacity"
 

@@ -91,12 +91,13 @@ class _Breed:
         size = int(max(tables.num_gpus.max(initial=0), self._base.sum(axis=1).max(initial=0))) + 1
         kinds = len(tables.kinds)
         self._worth = np.full((len(movable), kinds, 2, size), -np.inf)
-        self._nothing = np.where(menu.waits[movable], menu.stay_value[movable], -np.inf)
+        paused = -np.inf if menu.pause_column is None else menu.value[movable, menu.pause_column]
+        self._nothing = np.where(menu.waits[movable], menu.stay_value[movable], paused)
         self._stay = menu.stay_value[movable]
         for column in range(len(tables.num_gpus)):
             spot = (int(tables.kind[column]), int(tables.num_nodes[column] > 1), int(tables.num_gpus[column]))
             self._worth[:, spot[0], spot[1], spot[2]] = menu.value[movable, column]
-        self._equal = not bool((tables.per_node == 0).any())
+        self._equal = not bool(((tables.per_node == 0) & (tables.num_gpus > 0)).any())
 
     def _rows(self, state: State) -> IntArray:
         rows = np.zeros((len(self._movable), len(state.free)), dtype=np.int64)
@@ -219,7 +220,9 @@ class _Breed:
     def _placed(self, state: State, job: int, gpus: tuple[tuple[int, int], ...]) -> Placed | None:
         menu = self._menu
         if not gpus:
-            return Placed(menu.option(job, -1), ()) if menu.waits[job] else None
+            if menu.waits[job]:
+                return Placed(menu.option(job, -1), ())
+            return None if menu.pause_column is None else Placed(menu.option(job, menu.pause_column), ())
         given = state.cluster.allocation_of(Placed(menu.option(job, -1), gpus))
         for column in menu.columns_of(given):
             if menu.offered[job, column]:

@@ -47,6 +47,7 @@ class Menu:
         self.tables = tables
         self.scores = scores
         self.caps = np.array([exploration_cap(job) for job in jobs], dtype=np.int64)
+        self._pauses = problem.moving.pauses
         self.settled = np.array(
             [job.pinned or _is_left_alone(problem, job, tables, row) for row, job in enumerate(jobs)],
             dtype=bool,
@@ -62,7 +63,10 @@ class Menu:
         most = np.where([job.rigid for job in jobs], np.minimum(most, low), most)
         gpus = tables.num_gpus[None, :]
         offered = (gpus >= low[:, None]) & (gpus <= most[:, None]) & (tables.speedup > 0)
-        self.offered = offered & ~self.settled[:, None]
+        waits = np.array([not job.current for job in jobs], dtype=bool)
+        # No GPU at all is what a waiting job has already.
+        nothing = (tables.num_gpus == 0)[None, :] & ~waits[:, None]
+        self.offered = (offered | nothing) & ~self.settled[:, None]
 
         weight, p = scores.weight, scores.exponent
         self.penalty = scores.penalty if scores.penalty.ndim == 2 else scores.penalty[:, None]
@@ -71,15 +75,17 @@ class Menu:
         self.value = np.where(self.offered, value, -np.inf)
         stay = weight * worth(p, scores.scale * scores.held + scores.floor)
         idle = weight * float(worth(p, scores.floor))
-        waits = np.array([not job.current for job in jobs], dtype=bool)
         self.waits = waits
         best = np.maximum(np.where(self.offered, value, idle[:, None]).max(axis=1, initial=-np.inf), stay)
         best = np.where(waits, np.maximum(best, idle), best)
         # Were there enough of everything, and everyone served as well as can be.
         self.most_worth = float(best.sum())
-        # A job that waits costs more than all others could gain by it.
+        # A job that waits costs more than all others could gain by it; where running jobs may be paused, only
+        # one that was never measured, for nobody knows what it would make of its GPUs.
+        first = (tables.rows < 0).all(axis=1) if self._pauses else np.ones(len(jobs), dtype=bool)
         spread = float((best - idle).max(initial=0.0)) if scores.serves_all else 0.0
-        self.waiting_cost = 2.0 * (len(jobs) + 1) * spread
+        self.waiting_cost: FloatArray = np.where(first, 2.0 * (len(jobs) + 1) * spread, 0.0)
+        self.value -= np.where(nothing, self.waiting_cost[:, None], 0.0)
         self.stay_value = np.where(waits, idle - self.waiting_cost, stay)
         self.stay_worth = np.where(waits, idle, stay)
 
@@ -123,6 +129,11 @@ class Menu:
             declared_gain=None if scores.declared_gain is None else scores.declared_gain[rows],
         )
         return Menu(problem, [self.jobs[row] for row in rows.tolist()], tables, scores, left_out)
+
+    @property
+    def pause_column(self) -> int | None:
+        """The column of no GPU at all, None where running jobs are not paused."""
+        return int(np.flatnonzero(self.tables.num_gpus == 0)[0]) if self._pauses else None
 
     @property
     def num_jobs(self) -> int:

@@ -262,12 +262,14 @@ class State:
 
         The fullest nodes that still have room are filled first, in the problem's order among equals.
         """
-        if option.num_gpus == 0:
+        if option.num_gpus == 0 and not self._is_running[job]:
             return Placed(option, ())
         if not self.may_have(job, option):
             return None
         if option.stays:
             return Placed(option, self._home[job]) if self._fits_home(job) else None
+        if option.num_gpus == 0:
+            return Placed(option, ())
         nodes = self.candidates(job, option)
         if not nodes:
             return None

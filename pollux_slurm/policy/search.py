@@ -172,7 +172,8 @@ class _Search:
 
     def _branch(self) -> float:
         """Search everything, if there is not too much of it; return what no answer is worth more than."""
-        uneven = bool((self._menu.tables.per_node == 0).any())
+        tables = self._menu.tables
+        uneven = bool(((tables.per_node == 0) & (tables.num_gpus > 0)).any())
         if self._is_over() or uneven or above(self._value) >= self._enough:
             return self._dual.bound
         offers = self._offers()

@@ -68,7 +68,7 @@ class Starts:
         A running job that holds no more stays where it is, unless all are to be placed `anew`.
         """
         menu = self._menu
-        gpus = np.where(menu.offered, menu.tables.num_gpus[None, :], 10**9)
+        gpus = np.where(menu.offered & (menu.tables.num_gpus > 0), menu.tables.num_gpus[None, :], 10**9)
         if not gpus.shape[1]:
             return None
         held = np.where(menu.waits, 10**8, menu.stay_gpus[: menu.num_jobs].sum(axis=1))

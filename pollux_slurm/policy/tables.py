@@ -112,6 +112,7 @@ def build_tables(
     osdi21: bool = False,
     uneven: bool = False,
     fair_share_gpus: int | None = None,
+    pauses: bool = False,
 ) -> Tables:
     """Return the speedups of all jobs: SPEEDUP_j = goodput over goodput at the fair share.
 
@@ -122,7 +123,8 @@ def build_tables(
     number of GPUs over the fair share.
 
     With `osdi21`, as in the artifact: the fair share is ⌈G/J⌉ GPUs on one node whatever its size, and 50
-    batch sizes are tried. With `uneven`, a job's GPUs may be spread over nodes in any way.
+    batch sizes are tried. With `uneven`, a job's GPUs may be spread over nodes in any way. With `pauses`, the
+    last column is no GPU at all.
     """
     cache = TableCache() if cache is None else cache
     cache.trim(sum(max(len(job.models), 1) for job in jobs))
@@ -138,6 +140,8 @@ def build_tables(
         for kind, of_kind in enumerate(sizes)
         for shape in (_spread_shapes if uneven else _even_shapes)(of_kind, max(caps, default=1), wanted)
     ]
+    if pauses:
+        columns.append((0, 0, 0))
     shape = np.array(columns, dtype=np.int64).reshape(-1, 3)
     kind, num_nodes, per_node = shape[:, 0], shape[:, 1], shape[:, 2]
     num_gpus = num_nodes * per_node

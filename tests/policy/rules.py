@@ -61,10 +61,12 @@ def violations(problem: Problem, answer: Answer) -> list[str]:
             found.append(f"pinned job {job.job_id} moved")
         if job.current and job.age_s < problem.moving.min_age_s:
             found.append(f"job {job.job_id} is too young to be moved")
-        if job.rigid and given.num_gpus != job.min_gpus:
+        if job.rigid and given.num_gpus != job.min_gpus and (given or not problem.moving.pauses):
             found.append(f"rigid job {job.job_id} got {given.num_gpus} GPUs")
         if len({kind_of(problem, name) for name in given.nodes}) > 1:
             found.append(f"job {job.job_id} got GPUs of several types")
+        if not given and problem.moving.pauses:
+            continue
         if not given:
             found.append(f"running job {job.job_id} lost everything")
         if given.num_gpus < job.min_gpus:
@@ -206,6 +208,8 @@ def choices(problem: Problem, job: ProblemJob) -> list[Allocation]:
     found = [job.current]
     if job.pinned or (job.current and job.age_s < problem.moving.min_age_s):
         return found
+    if problem.moving.pauses:
+        found.append(Allocation())
     closed = closed_nodes(problem)
     usable = [
         node
@@ -225,12 +229,24 @@ def choices(problem: Problem, job: ProblemJob) -> list[Allocation]:
     return found
 
 
+def num_waiting(problem: Problem, answer: Answer) -> int:
+    """How many jobs without GPUs come before all else: where jobs may be paused, only unmeasured ones do."""
+    return sum(
+        not answer[job.job_id]
+        and not (
+            problem.moving.pauses
+            and any(is_measured(model) for model in (job.model, *dict(job.models).values()))
+        )
+        for job in problem.jobs
+    )
+
+
 def worth_anything(problem: Problem, job: ProblemJob, allocation: Allocation) -> bool:
     return speedup(problem, job, allocation) > 0
 
 
 def best(problem: Problem, left_out: Collection[str] = ()) -> tuple[int, float]:
-    """Try every answer; return how many waiting jobs get nothing at the best one, and its fitness.
+    """Try every answer; return how many jobs wait (`num_waiting`) at the best one, and its fitness.
 
     The fitness is over the jobs that are not `left_out`.
     """
@@ -242,7 +258,7 @@ def best(problem: Problem, left_out: Collection[str] = ()) -> tuple[int, float]:
     best_waiting, best_fitness = len(jobs) + 1, 0.0
     for picks in itertools.product(*options):
         answer = {job.job_id: pick[0] for job, pick in zip(jobs, picks, strict=True)}
-        waiting = sum(not allocation for allocation in answer.values())
+        waiting = num_waiting(problem, answer)
         worths = [pick[1] for job, pick in zip(jobs, picks, strict=True) if job.job_id not in left_out]
         weights = [job.weight for job in jobs if job.job_id not in left_out]
         fitness = mean(problem, worths, weights) if worths else 0.0
