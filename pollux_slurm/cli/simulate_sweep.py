@@ -162,19 +162,12 @@ def _list(option: str, text: str, kind: Callable[[str], _Value]) -> tuple[_Value
 def _print(rows: Sequence[dict[str, Any]]) -> None:
     from rich.table import Table
 
+    from pollux_slurm.simulator.sweep import axis_text, varying_axes
+
     table = Table(box=None, header_style="bold")
-    axes = {
-        "workload": "workload",
-        "load": "load",
-        "interval_s": "interval",
-        "restart_delay_s": "delay",
-        "adaptive_share": "adaptive",
-        "exponent": "p",
-        "penalty": "penalty",
-    }
-    shown = [name for name in axes if len({row[name] for row in rows}) > 1]
-    for name in shown:
-        table.add_column(axes[name], justify="right", no_wrap=True)
+    axes = varying_axes(rows)
+    for title in axes.values():
+        table.add_column(title, justify="right", no_wrap=True)
     table.add_column("policy", no_wrap=True)
     for title in (
         "runs",
@@ -191,14 +184,7 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            *(
-                "-"
-                if row[name] is None
-                else f"{row[name]:g}"
-                if isinstance(row[name], float)
-                else str(row[name])
-                for name in shown
-            ),
+            *(axis_text(row[name]) for name in axes),
             row["policy"],
             str(row["num_runs"]),
             f"{row['avg_jct_s']:,.0f}",

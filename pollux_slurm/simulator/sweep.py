@@ -29,6 +29,15 @@ _FORMAT = 1
 # Objectives and policies that do not bring their own: these see the exponent, these the form of the penalty.
 _WITH_EXPONENT = frozenset({"generalized-mean", "sia"})
 _WITH_PENALTY = frozenset({"generalized-mean", "attained-work"})
+_AXES = {
+    "workload": "workload",
+    "load": "load",
+    "interval_s": "interval (s)",
+    "restart_delay_s": "delay (s)",
+    "adaptive_share": "adaptive",
+    "exponent": "p",
+    "penalty": "penalty",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +258,18 @@ def table_rows(results: Iterable[SweepResult]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def varying_axes(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the columns of `table_rows` that tell its rows apart, and what they are called."""
+    return {name: title for name, title in _AXES.items() if len({row[name] for row in rows}) > 1}
+
+
+def axis_text(value: float | str | None) -> str:
+    """Return where a row stands on an axis, in few characters."""
+    if value is None:
+        return "–"
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def run_rows(results: Iterable[SweepResult]) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ from pollux_slurm.report import (
 from pollux_slurm.report.charts import NUM_STYLES
 from pollux_slurm.simulator.output import write_text
 from pollux_slurm.simulator.settings import RunSettings
-from pollux_slurm.simulator.sweep import SweepResult, table_rows
+from pollux_slurm.simulator.sweep import SweepResult, axis_text, table_rows, varying_axes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,20 +211,11 @@ def _held(axis: _AxisText, rows: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    places = {
-        "workload": "workload",
-        "load": "load",
-        "interval_s": "interval (s)",
-        "restart_delay_s": "delay (s)",
-        "adaptive_share": "adaptive",
-        "exponent": "p",
-        "penalty": "penalty",
-    }
-    varying = [name for name in places if len({row[name] for row in rows}) > 1]
+    axes = varying_axes(rows)
     return Table(
         columns=(
             "policy",
-            *(places[name] for name in varying),
+            *axes.values(),
             *(
                 "runs",
                 "average (min)",
@@ -239,14 +230,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
         rows=tuple(
             (
                 row["policy"],
-                *(
-                    "–"
-                    if row[name] is None
-                    else f"{row[name]:g}"
-                    if isinstance(row[name], float)
-                    else row[name]
-                    for name in varying
-                ),
+                *(axis_text(row[name]) for name in axes),
                 str(row["num_runs"]),
                 minutes(row["avg_jct_s"]),
                 f"{row['ratio']:.3f}",
