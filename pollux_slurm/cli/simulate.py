@@ -106,12 +106,13 @@ def simulate(
         return
     if traces is None or not workload:
         raise UsageError("--traces DIR and --workload FILE are needed (see: pollux simulate --help)")
-    from pollux_slurm.simulator import read_applications, read_workload
+    from pollux_slurm.simulator import read_applications
     from pollux_slurm.simulator.output import check_writable, make_folder, summary_as_dict, write_results
     from pollux_slurm.simulator.report import write_report
     from pollux_slurm.simulator.runs import RunSpec, run_all
     from pollux_slurm.simulator.settings import parse_scaling
     from pollux_slurm.simulator.sweep import read_sweep
+    from pollux_slurm.simulator.workload import read_workloads
 
     scaling = None
     if autoscale is not None:
@@ -136,8 +137,8 @@ def simulate(
     )
     applications = read_applications(traces)
     specs = [
-        RunSpec(workload=file.stem, jobs=jobs, settings=variant)
-        for file, jobs in [(file, read_workload(file, applications)) for file in workload]
+        RunSpec(workload=name, jobs=jobs, settings=variant)
+        for name, jobs in read_workloads(workload, applications).items()
         for variant in variants
     ]
     if report is not None:

@@ -111,6 +111,8 @@ def make_settings(
             scaling=scaling,
             seed=seed,
         )
-        for name in policies or ["pollux"]
-        for objective in (objectives or ["generalized-mean"])[: None if name == "pollux" else 1]
+        for name in dict.fromkeys(policies or ["pollux"])
+        for objective in list(dict.fromkeys(objectives or ["generalized-mean"]))[
+            : None if name == "pollux" else 1
+        ]
     )

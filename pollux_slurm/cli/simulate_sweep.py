@@ -86,10 +86,11 @@ def sweep(
 
     Example: pollux simulate sweep --traces traces --loads 0.5,1,2 --policy tiresias --output sweep
     """
-    from pollux_slurm.simulator import read_applications, read_workload
+    from pollux_slurm.simulator import read_applications
     from pollux_slurm.simulator.output import check_writable, csv_text, write_text
     from pollux_slurm.simulator.sweep import Grid, expand, run_rows, run_sweep, table_rows
     from pollux_slurm.simulator.sweep_report import write_sweep_report
+    from pollux_slurm.simulator.workload import read_workloads
 
     policies = make_settings(
         policies=policy,
@@ -111,7 +112,7 @@ def sweep(
         loads=_list("--loads", loads, float),
         seeds=_list("--seeds", seeds, int),
         hours=hours,
-        files={file.stem: read_workload(file, applications) for file in workload or ()},
+        files=read_workloads(workload or (), applications),
         intervals_s=_list("--intervals", intervals, float),
         restart_delays_s=_list("--restart-delays", restart_delays, float),
         exponents=(None,) if exponents is None else _list("--p", exponents, float),

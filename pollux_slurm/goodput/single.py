@@ -16,7 +16,11 @@ calling numpy takes ten times as long as the work, so this is plain Python; the 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from pollux_slurm.goodput.efficiency import cautious, efficiency
 from pollux_slurm.goodput.search import MAX_PASSES_TRIED, SHORTEST_STEP_S
@@ -61,21 +65,56 @@ def best_batch(model: GoodputModel, configuration: Configuration) -> GoodputEsti
             found = pair.goodput(tried, m, gpus * tried * m)
             if found > goodput:
                 goodput, size, passes, atomic = found, gpus * tried * m, tried, m
-    whole = pair.exactly_initial()
+    whole = _exactly_initial(limits, gpus)
     if whole is not None:
         found = pair.goodput(*whole, limits.initial_batch_size)
         if found > goodput:
             goodput, size, (passes, atomic) = found, limits.initial_batch_size, whole
-    if not goodput > 0:
+    return pair.estimate(_choice(size, passes, atomic)) if goodput > 0 else None
+
+
+def best_of(
+    model: GoodputModel, configuration: Configuration, batches: Sequence[BatchChoice]
+) -> GoodputEstimate | None:
+    """Return the first of `batches` with the highest goodput, allowed or not; None as `best_batch` does."""
+    if model.throughput is None or not is_possible(configuration):
         return None
-    step_time_s = pair.step_time_s(passes, atomic)
-    return GoodputEstimate(
-        batch=BatchChoice(global_batch_size=size, atomic_batch_size=atomic, accumulation_steps=passes - 1),
-        throughput=size / step_time_s,
-        efficiency=pair.efficiency(size),
-        goodput=goodput,
-        step_time_s=step_time_s,
-    )
+    limits = model.limits
+    statistics = cautious(model.statistics, limits.initial_batch_size)
+    pair = _Pair(model.throughput, statistics, limits, configuration)
+    best, goodput = None, 0.0
+    for batch in batches:
+        found = pair.goodput(batch.accumulation_steps + 1, batch.atomic_batch_size, batch.global_batch_size)
+        if found > goodput:
+            best, goodput = batch, found
+    return None if best is None else pair.estimate(best)
+
+
+def geometric_batches(limits: BatchLimits, num_gpus: int, num_batches: int = 50) -> tuple[BatchChoice, ...]:
+    """Return the distinct batches of `num_batches` geometrically spaced ones, as the artifact tries them.
+
+    M runs from max(M0, m_min·K) to M_max; s is the fewest passes for which M/K examples fit (one more pass at
+    least for one replica with M > M0), m = ⌈M/(K·(s+1))⌉ within its bounds. A fixed batch: M0 alone.
+    """
+    if limits.max_batch_size is None:
+        whole = _exactly_initial(limits, num_gpus)
+        return () if whole is None else (_choice(limits.initial_batch_size, *whole),)
+    first = max(limits.initial_batch_size, limits.min_atomic * num_gpus)
+    if first > limits.max_batch_size:
+        return ()
+    largest = limits.max_atomic or limits.max_batch_size
+    found: dict[tuple[int, int], None] = {}
+    for part in np.linspace(0.0, 1.0, num_batches).tolist():
+        local: float = first * (limits.max_batch_size / first) ** part / num_gpus
+        passes = math.ceil(local / largest - 1e-8) if limits.accumulation else 1
+        if num_gpus == 1 and local > limits.initial_batch_size + 1e-8:
+            if limits.accumulation:
+                passes = max(passes, 2)
+            else:
+                local = limits.initial_batch_size
+        atomic = math.ceil(local / passes - 1e-8)
+        found[passes, min(max(atomic, limits.min_atomic), largest)] = None
+    return tuple(_choice(num_gpus * passes * atomic, passes, atomic) for passes, atomic in found)
 
 
 def evaluate(model: GoodputModel, configuration: Configuration, batch: BatchChoice) -> GoodputEstimate | None:
@@ -146,16 +185,6 @@ class _Pair:
                 found.append((passes, low, high))
         return found
 
-    def exactly_initial(self) -> tuple[int, int] | None:
-        """Return the passes and m that split M0, None where it cannot be."""
-        limits, gpus = self._limits, self._gpus
-        initial = limits.initial_batch_size
-        bound = limits.max_atomic or initial
-        passes = max(-(-initial // (gpus * bound)), 1)
-        m = -(-initial // (gpus * passes))
-        fits = gpus * passes <= initial and (passes == 1 or limits.accumulation)
-        return (passes, m) if fits and limits.min_atomic <= m <= bound else None
-
     def top(self, passes: int, low: int, high: int) -> int:
         """Return the first m of a range from which the goodput grows no more (`high` if it always grows)."""
         alpha, beta, gamma, sync, noise = self._alpha, self._beta, self._gamma, self._sync, self._noise
@@ -185,3 +214,29 @@ class _Pair:
 
     def goodput(self, passes: int, m: int, size: int) -> float:
         return size / self.step_time_s(passes, m) * self.efficiency(size)
+
+    def estimate(self, batch: BatchChoice) -> GoodputEstimate:
+        step_time_s = self.step_time_s(batch.accumulation_steps + 1, batch.atomic_batch_size)
+        throughput = batch.global_batch_size / step_time_s
+        efficiency = self.efficiency(batch.global_batch_size)
+        return GoodputEstimate(
+            batch=batch,
+            throughput=throughput,
+            efficiency=efficiency,
+            goodput=throughput * efficiency,
+            step_time_s=step_time_s,
+        )
+
+
+def _exactly_initial(limits: BatchLimits, num_gpus: int) -> tuple[int, int] | None:
+    """Return the passes and m that split M0, None where it cannot be."""
+    initial = limits.initial_batch_size
+    bound = limits.max_atomic or initial
+    passes = max(-(-initial // (num_gpus * bound)), 1)
+    m = -(-initial // (num_gpus * passes))
+    fits = num_gpus * passes <= initial and (passes == 1 or limits.accumulation)
+    return (passes, m) if fits and limits.min_atomic <= m <= bound else None
+
+
+def _choice(size: int, passes: int, m: int) -> BatchChoice:
+    return BatchChoice(global_batch_size=size, atomic_batch_size=m, accumulation_steps=passes - 1)

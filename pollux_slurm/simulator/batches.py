@@ -28,6 +28,20 @@ def split_batch(
     )
 
 
+def packed_step_s(
+    application: Application,
+    num_gpus: int,
+    gpus_per_node: int,
+    atomic_batch_size: int,
+    accumulation_steps: int,
+) -> float:
+    """Return the true time of one step on as few nodes as possible. Raises `TraceError`."""
+    whole, rest = divmod(num_gpus, gpus_per_node)
+    placement = (gpus_per_node,) * whole + ((rest,) if rest else ())
+    time = application.step_time(placement, atomic_batch_size)
+    return time.step_s + time.pass_s * accumulation_steps
+
+
 def user_batch(job: WorkloadJob, application: Application, num_gpus: int) -> BatchChoice:
     """Return the batch that the user asked for, split over `num_gpus`."""
     return split_batch(application, job.batch_size, num_gpus)
@@ -36,10 +50,9 @@ def user_batch(job: WorkloadJob, application: Application, num_gpus: int) -> Bat
 def user_time_s(job: WorkloadJob, application: Application, gpus_per_node: int) -> float:
     """Return how long a job trains at its user's size and batch, packed on GPUs of the measured type."""
     batch = user_batch(job, application, job.num_replicas)
-    whole, rest = divmod(job.num_replicas, gpus_per_node)
-    placement = (gpus_per_node,) * whole + ((rest,) if rest else ())
-    time = application.step_time(placement, batch.atomic_batch_size)
-    step_s = time.step_s + time.pass_s * batch.accumulation_steps
+    step_s = packed_step_s(
+        application, job.num_replicas, gpus_per_node, batch.atomic_batch_size, batch.accumulation_steps
+    )
     total_s, begin = 0.0, 0.0
     for epoch in range(application.num_epochs):
         end = application.epoch_end(epoch)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pollux_slurm.errors import TraceError
 from pollux_slurm.goodput import gain
 from pollux_slurm.simulator.applications import Application
-from pollux_slurm.simulator.batches import split_batch
+from pollux_slurm.simulator.batches import packed_step_s, split_batch
 from pollux_slurm.simulator.cluster import SimulationResult
 from pollux_slurm.simulator.job import SimulatedJob
 from pollux_slurm.simulator.policies.agents import Agents
@@ -63,18 +63,16 @@ class AloneTimes:
 
     def _train(self, application: Application, num_gpus: int) -> float | None:
         """Return the seconds of all epochs on exactly `num_gpus`; whole seconds for each, as in a run."""
-        whole, rest = divmod(num_gpus, self._gpus_per_node)
-        placement = (self._gpus_per_node,) * whole + ((rest,) if rest else ())
         steps = []
         for index, batch_size in enumerate(application.batch_sizes):
             batch = split_batch(application, batch_size, num_gpus)
             if batch.atomic_batch_size < application.min_atomic:
                 continue
+            split = (batch.atomic_batch_size, batch.accumulation_steps)
             try:
-                time = application.step_time(placement, batch.atomic_batch_size)
+                steps.append((index, packed_step_s(application, num_gpus, self._gpus_per_node, *split)))
             except TraceError:
                 continue
-            steps.append((index, time.step_s + time.pass_s * batch.accumulation_steps))
         if not steps:
             return None
         # Steps `(E, B)` that an epoch takes at each measured batch size, times seconds `(B,)` of one.

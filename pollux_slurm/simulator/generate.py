@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from pollux_slurm.errors import TraceError, UsageError
 from pollux_slurm.simulator.applications import Application
+from pollux_slurm.simulator.batches import packed_step_s
 from pollux_slurm.simulator.workload import WorkloadJob
 
 # Share of a day's submissions in each of the eight hours.
@@ -229,12 +230,9 @@ def _step_s(application: Application, batch_size: int, num_replicas: int, gpus_p
     local = -(-batch_size // num_replicas)
     passes = -(-local // application.max_atomic)
     atomic = -(-local // passes)
-    whole, rest = divmod(num_replicas, gpus_per_node)
-    placement = (gpus_per_node,) * whole + ((rest,) if rest else ())
     if atomic < application.min_atomic:
         return None
     try:
-        time = application.step_time(placement, atomic)
+        return packed_step_s(application, num_replicas, gpus_per_node, atomic, passes - 1)
     except TraceError:
         return None
-    return time.step_s + time.pass_s * (passes - 1)

@@ -62,6 +62,21 @@ def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJo
     return tuple(jobs)
 
 
+def read_workloads(
+    files: Sequence[Path], applications: Collection[str]
+) -> dict[str, tuple[WorkloadJob, ...]]:
+    """Return the workloads of several files by their names without folder and ending, in order.
+
+    Raises `TraceError` as `read_workload` does, and for two files of one name.
+    """
+    found: dict[str, tuple[WorkloadJob, ...]] = {}
+    for file in files:
+        if file.stem in found:
+            raise TraceError(f"{file}: two workloads are called {file.stem!r}; results go by that name")
+        found[file.stem] = read_workload(file, applications)
+    return found
+
+
 def workload_text(jobs: Sequence[WorkloadJob]) -> str:
     """Return the CSV text that `read_workload` reads; whole seconds are written without a fraction."""
     out = io.StringIO()

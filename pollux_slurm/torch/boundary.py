@@ -120,18 +120,20 @@ class Boundary:
         proposal: BatchChoice | None,
         wait: bool,
         may_hold: bool = False,
+        passes_by: bool = False,
     ) -> tuple[BatchChoice | None, bool]:
         """Exchange, then act. Returns the batch all ranks agreed to use from now on (None: as before), and
         whether training stood still.
 
         `wait` also finishes this boundary's own exchange (at the end of a loop). Code that takes long may
-        follow where `may_hold` is said: a copy of the states may then answer a request meanwhile.
+        follow where `may_hold` is said: a copy of the states may then answer a request meanwhile. Nothing
+        happens where `passes_by` is said, on all ranks: gradients that no checkpoint holds wait for a step.
         """
         self.release()
         self._models += models
         self._proposal = proposal or self._proposal
         # Alone there is nobody to wait for.
-        if not (self._spacing.is_due() or wait or self.control.world_size == 1):
+        if passes_by or not (self._spacing.is_due() or wait or self.control.world_size == 1):
             return None, False
         agreement = Agreement(models=self._models, loop=self._loop)
         values = self._flags(self._proposal)

@@ -48,6 +48,7 @@ class ByHand:
     def zeroed(self, plan: PassPlan | None) -> None:
         """The gradients are zeroed, in the pass `plan` (None outside of an adaptive loop)."""
         self.forget()
+        self._marks = []
         if plan is not None and self.is_open:
             self.weight, self._step_size, self._before = plan.weight, plan.step_size, {}
 
@@ -70,16 +71,23 @@ class ByHand:
         if plan.is_padding:
             if self.is_open or self.num_passes:
                 self._before = {id(p): p.grad.clone() for p in self._parameters if p.grad is not None}
-        elif self.weight == 0.0:
-            self.weight = plan.weight
-        elif plan.weight != self.weight:
-            ratio = self.weight / plan.weight
-            gradients = [p.grad for p in self._parameters if p.grad is not None]
-            if gradients:
-                torch._foreach_mul_([*gradients, *self.newest.values()], ratio)
-            self.weight = plan.weight
+        else:
+            self._weigh(plan.weight)
         self.is_even = self.is_even and self._step_size in (0, plan.step_size)
         self._step_size = plan.step_size
+
+    def leave_loop(self, weight: float) -> None:
+        """The loop over the loader is over, the step is not: what follows has the plain `weight`."""
+        if self.num_passes:
+            self._before, self.is_even = None, False
+            self._weigh(weight)
+
+    def _weigh(self, weight: float) -> None:
+        """Bring the gradients to units of passes of another weight."""
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        if gradients and self.weight > 0 and weight != self.weight:
+            torch._foreach_mul_([*gradients, *self.newest.values()], self.weight / weight)
+        self.weight = weight
 
     def end_pass(self, plan: PassPlan) -> None:
         """Count a pass under `no_sync`, and take out what a stand-in has added."""

@@ -28,6 +28,7 @@ import torch.distributed as dist
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.batching import PassPlan
 from pollux_slurm.torch.byhand import ByHand
+from pollux_slurm.torch.consecutive import Consecutive
 from pollux_slurm.torch.metric import GradientMetric, views
 from pollux_slurm.torch.stepnorms import StepNorms
 from pollux_slurm.torch.timing import Instant
@@ -75,20 +76,16 @@ class GradientReducer:
         # By parameter, because DDP regroups its buckets after the first backward pass.
         self._held: dict[int, torch.Tensor] = {}
         self._holding: set[int] = set()
-        # By bucket, with the step's size; kept for one replica and one pass only.
-        self._previous: dict[int, torch.Tensor] = {}
-        self._previous_size: int | None = None
+        self._consecutive = Consecutive(metric)
         self._num_steps = self._num_measured = 0
         self._measures = False
         self._backwards_in_pass = 0
-        self._num_backwards = 0
         self._norms = StepNorms()
         self._hand = ByHand(parameters)
         # Why no backward pass may come now; None where it may.
         self.refusal: str | None = None
         self._sees_zeroing = self._is_spent = self._holds_gradients = self._is_spoiled = False
-        self._is_reduced = False
-        self._is_pair_whole = True
+        self._is_reduced = self._has_ever_stepped = False
         self.local_end: Instant | None = None
         self.sync_end: Instant | None = None
 
@@ -102,7 +99,7 @@ class GradientReducer:
         self._plan, self.refusal = plan, None
         self._backwards_in_pass = 0
         if plan is None:
-            self._hand.forget()
+            self._hand.leave_loop(1.0 / self._world_size)
         elif plan.index > 0:
             # This pass's own gradient is to stand there alone, whether the script zeroes or not.
             self._drop_gradients()
@@ -131,7 +128,7 @@ class GradientReducer:
             self._measures = plan is not None and self._is_due() and self._metric.begin_step()
             self._num_measured += self._measures
             if not (self._measures and self._is_alone):
-                self._previous_size = None
+                self._consecutive.forget()
 
     @property
     def _is_alone(self) -> bool:
@@ -162,7 +159,7 @@ class GradientReducer:
 
     def spent(self) -> None:
         """Tell that the script has stepped with the gradients, or has let a gradient scaler skip the step."""
-        self._is_spent = True
+        self._is_spent = self._has_ever_stepped = True
 
     def _drop_gradients(self) -> None:
         for parameter in self._parameters:
@@ -192,15 +189,17 @@ class GradientReducer:
         plan, hand = self._plan, self._hand
         if not hand.has_added:
             return
-        hand.open()
         if self.refusal is not None:
             raise UsageError(self.refusal)
         if not hand.num_passes and self._adds_to_reduced:
             self._is_spoiled = True
         self._holds_gradients, self._is_spent = True, False
+        if plan is not None:
+            hand.end_pass(plan)
+        # Now, that a stand-in's gradients are gone: another's might be taken for them.
+        hand.open()
         if plan is None:
             return
-        hand.end_pass(plan)
         if not self._measures or self._is_spoiled or plan.is_padding:
             return
         held = [(p, p.grad) for p in self._parameters if p.grad is not None]
@@ -229,6 +228,12 @@ class GradientReducer:
         """True while the loader hands out the passes of one global batch, and this class adds them up."""
         return self._plan is not None and not self._single_pass
 
+    @property
+    def is_pending(self) -> bool:
+        """True while gradients wait for a step to come: those of whole batches that the script adds up."""
+        has_more = self._holds_gradients and not self._is_spent and self._has_ever_stepped
+        return self._hand.num_passes > 0 or has_more
+
     def restore_unused(self) -> None:
         """Give back the gradients of parameters that the last pass of a step left out, and earlier ones had.
 
@@ -246,7 +251,7 @@ class GradientReducer:
         self._hand.forget()
         # A second backward pass over the same batch met a gradient that was reduced already.
         if self._backwards_in_pass != 1 or not norms.mean or self._is_spoiled:
-            self._previous_size = None
+            self._consecutive.forget()
             return None
         return norms
 
@@ -278,7 +283,7 @@ class GradientReducer:
         if plan is not None and self._measures:
             self._norms.mean[bucket.index()] = self._metric.squared_norms(gradient, bucket)
             if self._is_alone:
-                self._compare(bucket, plan.size)
+                self._consecutive.compare(bucket, plan.size, self._norms)
         if bucket.is_last():
             self.sync_end = self.local_end
         return _done(gradient)
@@ -286,7 +291,7 @@ class GradientReducer:
     def _begin_backward(self) -> None:
         if self.refusal is not None:
             raise UsageError(self.refusal)
-        self._num_backwards += 1
+        self._consecutive.begin_backward()
         self._backwards_in_pass += 1
         if self._backwards_in_pass > 1 and not self._single_pass:
             raise UsageError(
@@ -300,7 +305,6 @@ class GradientReducer:
         self._holds_gradients, self._is_spent = True, False
         # Kept now: the script may zero the gradients before anybody asks.
         self._norms.num_by_hand = self._hand.num_passes + 1
-        self._is_pair_whole = True
 
     @property
     def _adds_to_reduced(self) -> bool:
@@ -367,29 +371,6 @@ class GradientReducer:
 
         future: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
         return future
-
-    def _compare(self, bucket: GradBucket, size: int) -> None:
-        """Compare a lone gradient with that of the step before, or keep it for the next step.
-
-        Pairs do not overlap: a gradient that was compared is not kept, so that pairs are independent.
-        """
-        index, gradient, norms = bucket.index(), bucket.buffer(), self._norms
-        norms.is_alone = True
-        previous = self._previous.get(index)
-        # DDP regroups its buckets between the first two backward passes.
-        if previous is None or previous.numel() != gradient.numel() or self._num_backwards <= 2:
-            self._previous[index] = gradient.clone()
-            self._is_pair_whole = False
-        elif self._previous_size is None:
-            previous.copy_(gradient)
-        else:
-            norms.previous.append(self._metric.squared_norms(previous, bucket))
-            torch.sub(gradient, previous, out=previous)
-            norms.difference.append(self._metric.squared_norms(previous, bucket))
-        if bucket.is_last():
-            is_pair = self._previous_size is not None
-            norms.previous_size = self._previous_size if self._is_pair_whole else None
-            self._previous_size = None if is_pair and self._is_pair_whole else size
 
 
 def _done(gradient: torch.Tensor) -> torch.futures.Future[torch.Tensor]:

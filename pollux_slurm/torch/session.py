@@ -27,6 +27,7 @@ from pollux_slurm.torch.memory import OutOfMemoryWatch
 from pollux_slurm.torch.naming import Names, is_of_epoch, saved_name
 from pollux_slurm.torch.progress import ProgressState
 from pollux_slurm.torch.quiet import wait_for_gloo
+from pollux_slurm.torch.steps import Steps
 from pollux_slurm.torch.stopping import StopFlag
 
 if TYPE_CHECKING:
@@ -77,16 +78,14 @@ class Session:
         )
 
         self._names = Names()
-        self._models: list[Adaptation] = []
         self._loops: list[AdaptiveDataLoader] = []
         # Of the outermost loop, which makes the models' steps; None once it is over.
         self._driver: AdaptiveDataLoader | None = None
         self._progress = ProgressState()
-        self._is_dirty = self._has_pointed = False
+        self._has_pointed = False
         self._measuring = Measuring(
             environment, run_number=run_number, restore_s=restore_s, progress=self._progress
         )
-        self._clock = self._measuring.clock
         self._stop = StopFlag()
         checkpointer = Checkpointer(
             control=self.control, lineage=lineage, is_kept=checkpoint_dir is not None, loaded=loaded
@@ -100,6 +99,13 @@ class Session:
             telemetry=self._measuring.telemetry,
             pace=pace,
             max_wait_s=max_wait_s,
+        )
+        self._steps = Steps(
+            control=self.control,
+            boundary=self._boundary,
+            measuring=self._measuring,
+            memory=self.memory,
+            progress=self._progress,
         )
         checkpointer.register(self._progress)
         checkpointer.register(self.memory)
@@ -147,7 +153,7 @@ class Session:
     @property
     def has_open_step(self) -> bool:
         """True between an optimizer's step and the boundary after it."""
-        return any(model.has_stepped for model in self._models)
+        return self._steps.is_open
 
     def next_name(self, kind: str) -> str:
         """Return a name for the next unnamed object of its kind: the same in every run of one script."""
@@ -164,8 +170,7 @@ class Session:
     def add_model(self, model: Adaptation) -> None:
         """Add a model that steps with the loaders' batches, and restore it."""
         self._checkpointer.register(model)
-        self._models.append(model)
-        self._measuring.runs_on(model.device)
+        self._steps.add(model)
 
     # ----------------------------------------------------------------------------------------------- epochs
 
@@ -189,7 +194,7 @@ class Session:
         for name in [name for name in self._checkpointer.unclaimed if is_of_epoch(name)]:
             # What this epoch has not asked for belongs to an earlier one.
             self._checkpointer.forget(name)
-        self._is_dirty = True
+        self._steps.is_dirty = True
         self._measuring.tell_progress()
         self._boundary.cross((), proposal=None, wait=True)
 
@@ -201,9 +206,9 @@ class Session:
             self._stop.heed()
 
     def _end_training(self) -> None:
-        if self._is_dirty and self._checkpointer.is_kept:
+        if self._steps.is_dirty and self._checkpointer.is_kept:
             self._boundary.checkpoint()
-            self._is_dirty = False
+            self._steps.is_dirty = False
         self._stop.remove()
         self._measuring.tell_end()
 
@@ -248,103 +253,34 @@ class Session:
         try:
             if is_outer:
                 self._driver = loader
-                self._begin(loader)
+                self._watch.forget()
+                is_awaited, self._has_pointed = self._has_pointed, False
+                self._steps.begin_loop(loader, is_awaited=is_awaited)
             yield
         finally:
             self._loops.remove(loader)
             if is_outer:
                 self._driver = None
-                self._set_plan(None)
-                self._count_open_step()
-                self._clock.disturb(num_steps=1)
+                self._steps.leave_loop()
             elif len(self._loops) == 1:
-                self._refuse_training(None)
-
-    def _begin(self, loader: AdaptiveDataLoader) -> None:
-        self._watch.forget()
-        self._boundary.begin_loop()
-        for model in self._models:
-            # Steps over something else are none of this loop's.
-            model.take_stepped()
-        if self._boundary.is_holding or self._has_pointed:
-            # A request that was answered meanwhile: not one step is trained after it.
-            self._has_pointed = False
-            self._boundary.cross((), proposal=None, wait=True)
-        self._choose_batch(loader)
-        self._clock.start()
-
-    def _count_open_step(self) -> None:
-        """Count the step after which the script left its loop: there is no boundary after it."""
-        stepped = [model for model in self._models if model.take_stepped()]
-        for model in stepped:
-            model.reducer.take_norms()
-        if stepped:
-            self._count_step(stepped[0])
-
-    def _count_step(self, model: Adaptation) -> None:
-        self._is_dirty = True
-        self._progress.num_steps += 1
-        self._progress.progress += model.last_gain
-        self._measuring.tell_progress()
-
-    def _drives(self, loader: AdaptiveDataLoader) -> bool:
-        return self._driver is loader
-
-    def _choose_batch(self, loader: AdaptiveDataLoader) -> None:
-        """Choose the batch size anew where it may vary: rank 0 does, for all."""
-        if loader.limits.max_batch_size is None or not self._models:
-            return
-        choice = loader.choice
-        if self.rank == 0:
-            choice = self._measuring.propose(loader.limits, choice, self._models[0].noise)
-        values = self.control.broadcast(
-            [choice.global_batch_size, choice.atomic_batch_size, choice.accumulation_steps]
-        )
-        choice = BatchChoice(
-            global_batch_size=values[0], atomic_batch_size=values[1], accumulation_steps=values[2]
-        )
-        if loader.choose(choice):
-            self._clock.disturb()
-            if self._is_dirty:
-                self._save_before(loader, choice)
-
-    def _save_before(self, loader: AdaptiveDataLoader, choice: BatchChoice) -> None:
-        """Begin a checkpoint before a local batch that may not fit into memory."""
-        if self.memory.is_untried(loader.memory_name, choice.atomic_batch_size):
-            self._boundary.checkpoint_unasked()
+                self._steps.refuse(None)
 
     def begin_pass(self, loader: AdaptiveDataLoader, plan: PassPlan) -> None:
         """Tell the models what the coming pass is."""
-        if not self._drives(loader):
+        if self._driver is loader:
+            self._steps.begin_pass(loader, plan)
+        else:
             # What is handed out now belongs to no step: its gradients would go into that of the outer loop.
-            self._refuse_training(_INNER.format(inner=loader, outer=self._driver or "another loader"))
-            return
-        self._clock.batch_ready()
-        if plan.index == 0:
-            for model in self._models:
-                model.set_batch(
-                    initial_batch_size=loader.batch_size,
-                    global_batch_size=loader.choice.global_batch_size,
-                    progress=self._progress.progress,
-                )
-        self._set_plan(plan)
-
-    def _set_plan(self, plan: PassPlan | None) -> None:
-        for model in self._models:
-            model.reducer.begin_pass(plan)
-
-    def _refuse_training(self, reason: str | None) -> None:
-        for model in self._models:
-            model.reducer.refusal = reason
+            self._steps.refuse(_INNER.format(inner=loader, outer=self._driver or "another loader"))
 
     def end_pass(self, loader: AdaptiveDataLoader) -> None:
         """Stamp the end of a pass."""
-        if self._drives(loader):
-            self._clock.pass_done()
+        if self._driver is loader:
+            self._steps.end_pass()
 
     def end_step(self, loader: AdaptiveDataLoader, step: StepPlan) -> BatchChoice | None:
-        """Close a global batch: measure, then let the ranks agree. Returns the batch agreed upon, if any."""
-        if not self._drives(loader):
+        """Close a global batch; return the batch that all ranks agreed to use from now on, if another."""
+        if self._driver is not loader:
             return None
         if len(self._loops) > 1:
             # No moment would be between the steps of both: nothing could be checkpointed, ever.
@@ -352,38 +288,12 @@ class Session:
                 "two AdaptiveDataLoaders advance together (zip, or an iterator over one is held in a "
                 "variable): combine their datasets into one, or make one of them an ordinary DataLoader"
             )
-        stepped = [model for model in self._models if model.take_stepped()]
-        if stepped:
-            # The largest of all replicas, so that all know the same.
-            self.memory.proved(loader.memory_name, -(-step.size // (self.world_size * len(step.passes))))
-        first = stepped[0] if stepped else None
-        self._measuring.step_done(
-            step,
-            loader.choice,
-            local_end=None if first is None else first.reducer.local_end,
-            sync_end=None if first is None else first.reducer.sync_end,
-        )
-        model_steps = tuple(model.take_step(step) for model in stepped)
-        proposal = None
-        if first is not None:
-            self._count_step(first)
-            proposal = self._measuring.tell_step(loader.limits, loader.choice, first.noise)
-        chosen, stood_still = self._boundary.cross(model_steps, proposal=proposal, wait=False)
-        if chosen is not None:
-            self._clock.disturb()
-            if not stood_still:
-                self._save_before(loader, chosen)
-        if stood_still:
-            self._is_dirty = False
-            self._clock.disturb(num_steps=1)
-            self._clock.start()
-        self._clock.batch_wanted()
-        return chosen
+        return self._steps.end_step(loader, step)
 
     def end_loop(self, loader: AdaptiveDataLoader) -> None:
-        """Let the ranks agree once more at the end of a loop, before code that may take long."""
-        if self._drives(loader):
-            self._boundary.cross((), proposal=None, wait=True, may_hold=True)
+        """A loop has come to its end."""
+        if self._driver is loader:
+            self._steps.end_loop()
 
     def failed_in(self, loader: AdaptiveDataLoader) -> None:
         """Remember what was under way in a loop that an error leaves."""

@@ -256,6 +256,15 @@ def test_that_a_mistake_of_a_sub_command_is_one_line(
     refused(("simulate", *filled), message)
 
 
+def test_that_two_workloads_of_one_name_are_refused(
+    inputs: tuple[str, ...], tmp_path: Path, refused: Refused
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / "small.csv"
+    other.write_text(Path(inputs[4]).read_text())
+    refused((*inputs, "--workload", str(other)), "two workloads are called 'small'")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

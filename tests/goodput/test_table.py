@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pollux_slurm.goodput import GoodputTable, TableCache, best_batch, goodput_table
+from pollux_slurm.goodput import (
+    GoodputTable,
+    TableCache,
+    best_batch,
+    best_of,
+    evaluate,
+    geometric_batches,
+    goodput_table,
+)
 from pollux_slurm.goodput.search import MAX_PASSES_TRIED
 from pollux_slurm.model import BatchLimits, GoodputModel
 from tests.goodput.test_single import adaptive, fixed, models, on
@@ -30,6 +38,24 @@ def test_that_a_table_is_each_job_in_each_configuration(jobs: list[GoodputModel]
                 assert entry.step_time_s == pytest.approx(single.step_time_s, rel=1e-12)
                 assert entry.efficiency == pytest.approx(single.efficiency, rel=1e-12)
                 assert entry.throughput == pytest.approx(single.throughput, rel=1e-12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(models(), st.integers(1, 70), st.booleans())
+def test_that_a_geometric_table_is_the_best_of_the_geometric_batches(
+    model: GoodputModel, num_gpus: int, spread: bool
+) -> None:
+    configuration = on(min(2, num_gpus) if spread else 1, num_gpus)
+    entry = goodput_table([model], [configuration], geometric=True).estimate(0, 0)
+    batches = geometric_batches(model.limits, num_gpus)
+    single = best_of(model, configuration, batches)
+    assert (entry is None) == (single is None)
+    if entry is not None and single is not None:
+        assert entry.batch in batches
+        assert entry.goodput == pytest.approx(single.goodput, rel=1e-12)
+        tried = [evaluate(model, configuration, batch) for batch in batches]
+        most = max(one.goodput for one in tried if one is not None)
+        assert single.goodput == pytest.approx(most, rel=1e-9)
 
 
 def test_that_masked_entries_are_left_out() -> None:

@@ -102,6 +102,17 @@ def test_that_powers_of_two_always_find_room() -> None:
     assert place({"d": shape(8, 2)}, {}, frozenset(), Cluster(num_nodes=2)) == {"d": ((0, 4), (1, 4))}
 
 
+def test_that_nothing_but_the_caller_writes_to_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
+    """HiGHS does now and then; what is written around it must not be lost either."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        worth = 1 + rng.exponential(size=(12, 5)) * (rng.random((12, 5)) < 0.7)
+        print(len(choose(worth, configurations(EXAMPLE), EXAMPLE, pinned={})))
+    lines = capfd.readouterr().out.splitlines()
+    assert len(lines) == 20
+    assert all(1 <= int(line) <= 6 for line in lines)
+
+
 def test_that_a_job_starts_on_one_gpu_and_doubles(tmp_path: Path) -> None:
     result = run(tmp_path, SiaPolicy(), made_job("a"), cluster=Cluster(num_nodes=2, interval_s=40))
     counts = [sum(gpus for _, gpus in record.allocations["a"]) for record in result.rounds]

@@ -179,6 +179,31 @@ def test_that_sigterm_in_a_long_validation_is_answered_without_a_store(tmp_path:
         assert run() == -4
 
 
+@pytest.mark.parametrize("uses_no_sync", [True, False])
+def test_that_gradients_added_up_over_batches_survive_a_stop_among_them(
+    tmp_path: Path, uses_no_sync: bool
+) -> None:
+    def run(stop_after: int) -> float:
+        trainee, loader = Trainee(), pt.AdaptiveDataLoader(Numbers(18), batch_size=2)
+        for number, (inputs, _) in enumerate(loader):
+            if number % 3 < 2 and uses_no_sync:
+                with trainee.parallel.no_sync():
+                    trainee.parallel(inputs).mean().backward()
+            else:
+                trainee.parallel(inputs).mean().backward()
+            if number % 3 == 2:
+                trainee.optimizer.step()
+                trainee.optimizer.zero_grad()
+            if number == stop_after:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return trainee.weight
+
+    with joined(tmp_path), pytest.raises(pt.TrainingStopped):
+        run(stop_after=3)
+    with joined(tmp_path):
+        assert run(stop_after=9) == -sum(range(1, 19)) / 2
+
+
 def train_and_fail() -> None:
     trainee = Trainee()
     for _ in pt.remaining_epochs_until(2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -82,6 +83,26 @@ def test_that_batches_summed_by_hand_count_alike_though_one_is_short_or_a_replic
         assert weight == pytest.approx(-expected)
         # Batches of different sizes tell nothing of the noise.
         assert is_measured == (num_examples == 6)
+
+
+def accumulate_over_loops() -> float:
+    """Sum the batches of two loops under `no_sync`, one block for the first of them; step after the last."""
+    pt.init_process_group()
+    trainee = Trainee()
+    loader = pt.AdaptiveDataLoader(Numbers(10), batch_size=4)
+    with trainee.parallel.no_sync():
+        for inputs, _ in loader:
+            trainee.parallel(inputs * (float("nan") if loader.is_padding else 1.0)).mean().backward()
+    for number, (inputs, _) in enumerate(loader):
+        with trainee.parallel.no_sync() if number < 2 else contextlib.nullcontext():
+            trainee.parallel(inputs * (float("nan") if loader.is_padding else 1.0)).mean().backward()
+    trainee.optimizer.step()
+    return trainee.weight
+
+
+def test_that_batches_summed_by_hand_over_two_loops_count_alike(tmp_path: Path) -> None:
+    # Means of 1-4, 5-8 and 9-10 (which leave one of three replicas idle), each twice.
+    assert run_ranks(tmp_path, 3, accumulate_over_loops) == [pytest.approx(-2 * (2.5 + 6.5 + 9.5))] * 3
 
 
 def stop_early(directory: str) -> list[Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from pollux_slurm.goodput import GoodputEstimate, fit_throughput, goodput_table
+from pollux_slurm.goodput import GoodputEstimate, best_of, fit_throughput, geometric_batches
 from pollux_slurm.model import (
     BatchChoice,
     BatchLimits,
@@ -59,6 +59,7 @@ class Agents:
         self._fits: dict[tuple[str, str, _Seen], ThroughputParameters | None] = {}
         self._batches: dict[tuple[GoodputModel, bool, int], GoodputEstimate | None] = {}
         self._limits: dict[str, BatchLimits] = {}
+        self._choices: dict[tuple[BatchLimits, int], tuple[BatchChoice, ...]] = {}
         self._known: dict[tuple[str, str], _Known] = {}
 
     def most_gpus(self, application: Application) -> int:
@@ -146,9 +147,11 @@ class Agents:
         if shape not in known.best:
             key = (replace(known.model, max_gpus_seen=0, max_nodes_seen=0), *shape)
             if key not in self._batches:
+                limits = known.model.limits
+                if (limits, num_gpus) not in self._choices:
+                    self._choices[limits, num_gpus] = geometric_batches(limits, num_gpus)
                 configuration = Configuration(num_nodes=num_nodes, num_gpus=num_gpus)
-                table = goodput_table([known.model], [configuration], geometric=True)
-                self._batches[key] = table.estimate(0, 0)
+                self._batches[key] = best_of(known.model, configuration, self._choices[limits, num_gpus])
             known.best[shape] = self._batches[key]
         return known.best[shape]
 

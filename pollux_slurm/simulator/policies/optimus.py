@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pollux_slurm.model import BatchChoice
-from pollux_slurm.simulator.batches import split_batch
+from pollux_slurm.simulator.batches import packed_step_s, split_batch
 from pollux_slurm.simulator.cluster import Cluster
 from pollux_slurm.simulator.job import Pieces, SimulatedJob
 from pollux_slurm.simulator.policies.packing import FreeGpus
@@ -67,7 +67,10 @@ def _remaining_steps(job: SimulatedJob) -> float:
 def _step_s(job: SimulatedJob, num_gpus: int, cluster: Cluster) -> float:
     """Return the true time of one step on as few nodes as possible, with two passes at least on one GPU."""
     batch = split_batch(job.application, job.job.batch_size, num_gpus, twice_alone=True)
-    whole, rest = divmod(num_gpus, cluster.gpus_per_node)
-    placement = (cluster.gpus_per_node,) * whole + ((rest,) if rest else ())
-    time = job.application.step_time(placement, batch.atomic_batch_size)
-    return time.step_s + time.pass_s * batch.accumulation_steps
+    return packed_step_s(
+        job.application,
+        num_gpus,
+        cluster.gpus_per_node,
+        batch.atomic_batch_size,
+        batch.accumulation_steps,
+    )

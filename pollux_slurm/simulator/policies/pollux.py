@@ -54,7 +54,8 @@ class PolluxPolicy:
             gpu_speeds=tuple({group.gpu_type: group.speed for group in cluster.groups}.items()),
         )
         decision = decide(problem, solver=self._solver, tables=self._tables)
-        if decision.excluded:
+        # In a round in which others have most of the cluster, a job may fit nowhere, and waits.
+        if decision.excluded and cluster.available is None:
             job_id, reason = decision.excluded[0]
             raise SimulationError(f"job {job_id} cannot be scheduled: {reason}")
         number = {name: index for index, name in enumerate(names)}
