@@ -10,7 +10,7 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, Decision, Problem, ProblemJob
 from pollux_slurm.policy.admission import check_problem, find_exclusions, frozen
-from pollux_slurm.policy.explain import explain_all, keep
+from pollux_slurm.policy.explain import explain_all, keep, not_overtaking
 from pollux_slurm.policy.genetic import solve_genetically
 from pollux_slurm.policy.greedy import solve_greedily
 from pollux_slurm.policy.menu import Menu
@@ -94,6 +94,9 @@ def decide(
         upper_bound = max(scores.fitness_of_sum(total), fitness)
     decisions = {one.job_id: one for one in explain_all(solution, menu)}
     originals: Mapping[str, ProblemJob] = {job.job_id: job for job in problem.jobs}
+    for job in jobs:
+        if job is not originals[job.job_id] and not job.current and job.job_id in decisions:
+            decisions[job.job_id] = not_overtaking(decisions[job.job_id])
     decisions |= {job_id: keep(originals[job_id]) for job_id in reasons}
     kinds = menu.tables.kinds
     return Decision(

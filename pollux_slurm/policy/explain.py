@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import numpy.typing as npt
 
@@ -101,7 +103,7 @@ class Facts:
     def declared_gain(self, job: int) -> float | None:
         """Return the factor by which a job's declaration has changed its weight, None where it counts not."""
         gain = self._scores.declared_gain
-        return None if gain is None or gain[job] != gain[job] else float(gain[job])
+        return None if gain is None or np.isnan(gain[job]) else float(gain[job])
 
     def room(self, job: int, kind: int) -> int:
         """Return the free GPUs of a type on all nodes that a job may use."""
@@ -149,7 +151,9 @@ def _bound_by(solution: Solution, menu: Menu, facts: Facts, index: int, placed: 
         of_kind = wanted if len(tables.kinds) == 1 else wanted & (tables.kind == kind)
         eligible = state.eligible(index)
         own = sum(g for node, g in placed.gpus if eligible >> node & 1 and state.cluster.kind[node] == kind)
-        if (room + own) and int(np.where(of_kind & (tables.num_gpus > 0), tables.num_gpus, 2**31).min()) <= room + own:
+        if (room + own) and int(
+            np.where(of_kind & (tables.num_gpus > 0), tables.num_gpus, 2**31).min()
+        ) <= room + own:
             return "placement"
     return "capacity"
 
@@ -176,6 +180,11 @@ def placed_of(solution: Solution, index: int) -> Placed:
     return placed
 
 
+def not_overtaking(decision: JobDecision) -> JobDecision:
+    """Return the decision about a job that was held back for others that have waited for too long."""
+    return decision if decision.allocation else dataclasses.replace(decision, bound_by="waiting")
+
+
 def keep(job: ProblemJob) -> JobDecision:
     """Return the decision about a job that is left out: it keeps what it has."""
     return JobDecision(
@@ -200,6 +209,7 @@ _BOUNDS = {
     "placement": "what is free does not lie together",
     "limit": "its account's or user's limit of GPUs",
     "moves": "this round's budget of reallocations",
+    "waiting": "GPUs are kept for a job that has waited for too long",
     "pinned": "it keeps its place",
     "nothing": "more GPUs would not help",
 }

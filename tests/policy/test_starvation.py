@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from pollux_slurm.model import GpuLimit, Problem, ProblemJob
-from pollux_slurm.policy import OBJECTIVES, decide
+from pollux_slurm.policy import OBJECTIVES, decide, explanation
 from pollux_slurm.policy.starvation import held_back
 from tests.policy.builders import job, linear_model, node, nodes, problem, sizes
 
@@ -103,6 +103,9 @@ def test_that_every_objective_serves_who_starves_before_newcomers(name: str) -> 
     jobs = [job("a", min_gpus=4, waiting_s=1e4), *(job(f"s{i}", age_s=1e3) for i in range(4))]
     one = bounded(*jobs, cluster=nodes(1))
     one = dataclasses.replace(one, objective=dataclasses.replace(one.objective, name=name))
-    assert sizes(decide(one)) == {"a": 4, "s0": 0, "s1": 0, "s2": 0, "s3": 0}
+    found = decide(one)
+    assert sizes(found) == {"a": 4, "s0": 0, "s1": 0, "s2": 0, "s3": 0}
+    assert {d.bound_by for d in found.jobs[1:]} == {"waiting"}
+    assert "kept for a job that has waited for too long" in explanation(found.jobs[1])
     unbounded = dataclasses.replace(one, max_wait_s=None)
     assert sizes(decide(unbounded))["a"] == 0
