@@ -42,6 +42,7 @@ _SLOPE_PULL = 1e-2
 # Below an error of a tenth of a percent the root is rounded off: exact data would otherwise put a kink at
 # the minimum, where the descent stalls.
 _ROUNDING = 1e-3
+_POWERS = np.arange(3.0)
 _FIRST_GAMMAS = np.array([[1.0], [1.2], [1.5], [2.0], [3.0], [4.5], [7.0]])
 
 
@@ -132,11 +133,11 @@ class StepTimeLoss:
         synced, remote = self._synced, self._remote
         gamma = _FIRST_GAMMAS if synced else np.ones((1, 1))
         x = np.zeros((len(gamma), len(self.low)))
-        intercept, slope = _line(self._m, self._grad_s, self._w)
+        intercept, slope = _line(self._m, self._grad_s[None, :], self._w)
         if self._one_batch:
-            x[:, 0] = intercept + slope * self._m[0]
+            x[:, 0] = intercept[0] + slope[0] * self._m[0]
         else:
-            x[:, 0], x[:, 1] = intercept, slope
+            x[:, 0], x[:, 1] = intercept[0], slope[0]
         if synced:
             last = self._iter_s[:synced]
             # S from L = (G^γ + S^γ)^(1/γ); a hundredth of the pass where noise made L ≤ G.
@@ -153,7 +154,7 @@ class StepTimeLoss:
             if self._alpha_l >= 0 and self._alpha_n >= 0:
                 x[:, self._alpha_n] -= NETWORK_OVER_NODE * x[:, self._alpha_l]
             x[:, -1] = gamma[:, 0]
-        return self._within(x)
+        return np.minimum(np.maximum(x, self.low), self.high)
 
     def guess_of(self, theta: ThroughputParameters) -> FloatArray:
         """Return the guess `(1, n)` that an earlier θ is."""
@@ -172,10 +173,7 @@ class StepTimeLoss:
                 x[0, position] = value
         if self._synced:
             x[0, -1] = theta.gamma
-        return self._within(x)
-
-    def _within(self, x: FloatArray) -> FloatArray:
-        return np.asarray(np.clip(np.nan_to_num(x, nan=0.0), self.low, self.high))
+        return np.minimum(np.maximum(np.nan_to_num(x, nan=0.0), self.low), self.high)
 
     # --------------------------------------------------------------------------------------- loss and slope
 
@@ -318,19 +316,25 @@ def _soft_plus(u: FloatArray) -> FloatArray:
     return np.log1p(np.exp(-np.abs(u))) + np.maximum(u, 0.0)
 
 
-def _line(x: FloatArray, y: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return intercept and slope ≥ 0 of the line through (x, y) with the least squared relative error.
+def _line(x: FloatArray, y: FloatArray, weight: FloatArray) -> tuple[list[float], list[float]]:
+    """Return intercept and slope ≥ 0, P of each, of the lines through (x, y) with the least relative error.
 
-    The last axis of y is that of x; each line along it has its own answer.
+    x and `weight` are `(r,)`, y is `(P, r)`. The normal equations hold Σ w/y², Σ w·x/y² and so on.
     """
-    w = weight / (y * y)
-    total = w.sum(axis=-1)
-    from_mean = x - (w @ x / total)[..., None]
-    mean_y = (w * y).sum(axis=-1) / total
-    spread = (w * from_mean * from_mean).sum(axis=-1)
-    slope = (w * from_mean * y).sum(axis=-1) / np.where(spread > 0, spread, 1.0)
-    slope = np.where(spread > 0, np.maximum(slope, 0.0), 0.0)
-    intercept = mean_y - slope * (w @ x / total)
-    through_zero = (w * y) @ x / np.maximum(w @ (x * x), 1e-300)
-    below = intercept < 0
-    return np.where(below, 0.0, intercept), np.where(below, through_zero, slope)
+    origin = float(x[0])
+    powers = (x - origin)[:, None] ** _POWERS
+    by_y = weight / y
+    left, right = ((by_y / y) @ powers).tolist(), (by_y @ powers[:, :2]).tolist()
+    intercepts, slopes = [], []
+    for (total, first, second), (of_y, of_xy) in zip(left, right, strict=True):
+        spread = total * second - first * first
+        # Where all x are one, rounding may leave a spread of no more than this.
+        told = spread > 1e-12 * total * second
+        slope = max((total * of_xy - first * of_y) / spread, 0.0) if told else 0.0
+        intercept = (of_y - slope * first) / total - slope * origin
+        if intercept < 0.0:
+            from_zero = second + origin * (2.0 * first + origin * total)
+            intercept, slope = 0.0, (of_xy + origin * of_y) / from_zero
+        intercepts.append(intercept)
+        slopes.append(slope)
+    return intercepts, slopes
