@@ -115,7 +115,7 @@ class Agents:
             model = GoodputModel(
                 limits=self._limits_of(job.application),
                 statistics=self._statistics(job),
-                throughput=self._fit(job, gpu_type),
+                throughput=self._fit(job, gpu_type, None if known is None else known.model.throughput),
                 max_gpus_seen=max(gpus for _, gpus, _ in seen),
                 max_nodes_seen=max(nodes for nodes, _, _ in seen),
             )
@@ -131,14 +131,15 @@ class Agents:
     def _statistics(self, job: SimulatedJob) -> GradientStatistics | None:
         return _ALL_NOISE if self._by_throughput else job.statistics
 
-    def _fit(self, job: SimulatedJob, gpu_type: str) -> ThroughputParameters | None:
-        # Started from nothing but what was measured, so that it is the same whoever is the first to ask.
+    def _fit(
+        self, job: SimulatedJob, gpu_type: str, previous: ThroughputParameters | None
+    ) -> ThroughputParameters | None:
         seen = job.seen[gpu_type]
         measured = frozenset((at, one.grad_time_s, one.iter_time_s) for at, one in seen.items())
         key = (job.application.name, gpu_type, measured)
         if key not in self._fits:
             ordered = [seen[situation] for situation in sorted(seen)]
-            self._fits[key] = fit_throughput(ordered).parameters
+            self._fits[key] = fit_throughput(ordered, previous=previous).parameters
         return self._fits[key]
 
     def _best(self, known: _Known, num_nodes: int, num_gpus: int) -> GoodputEstimate | None:
