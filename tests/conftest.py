@@ -18,6 +18,10 @@ from pollux_slurm.slurm.sandbox_files import NodeGroup, find_programs
 
 pytest_plugins = ["tests.store_fixtures"]
 
+# Before numpy is imported: its threads take many times the CPU for the small matrices of tests, and each
+# worker of xdist would have as many as there are cores.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # No time limit of hypothesis's own: a busy machine makes any example slow without making it wrong. The same
 # examples in every run, so that a failure says something about the change; POLLUX_TEST_RANDOM=1 draws others.
 settings.register_profile(
