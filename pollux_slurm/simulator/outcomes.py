@@ -39,8 +39,10 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOutcome:
-    """One round. `goodput` is what all jobs together made of their GPUs until the next round, each measured
-    in its own mean rate on one GPU: 10 means as much training as ten jobs make on a GPU each.
+    """One round.
+
+    `goodput` is what all jobs together made of their GPUs until the next round, each measured in its own mean
+    rate on one GPU: 10 means as much training as ten jobs make on a GPU each.
     """
 
     at_s: float

@@ -29,6 +29,7 @@ _FORMAT = 1
 # Objectives and policies that do not bring their own: these see the exponent, these the form of the penalty.
 _WITH_EXPONENT = frozenset({"generalized-mean", "sia"})
 _WITH_PENALTY = frozenset({"generalized-mean", "attained-work"})
+_MEANS = ("p50_jct_s", "p99_jct_s", "makespan_s", "restarts_per_job", "restart_share")
 _AXES = {
     "workload": "workload",
     "load": "load",
@@ -201,9 +202,7 @@ def read_sweep(folder: Path) -> tuple[SweepResult, ...]:
         raise UsageError(
             f"{folder} holds no sweep (there is no sweep.json in it): run pollux simulate sweep first"
         )
-    found = [
-        (_load(file).get("order", 0), _result(file)) for file in sorted((folder / "runs").glob("*.json"))
-    ]
+    found = [(_order(file), _result(file)) for file in sorted((folder / "runs").glob("*.json"))]
     return tuple(result for _, result in sorted(found, key=lambda pair: pair[0]))
 
 
@@ -250,10 +249,7 @@ def table_rows(results: Iterable[SweepResult]) -> list[dict[str, Any]]:
                 "ratio": float(np.mean(ratios)),
                 "lowest_avg_jct_s": min(averages),
                 "highest_avg_jct_s": max(averages),
-                **{
-                    name: float(np.mean([number[name] for number in numbers]))
-                    for name in ("p50_jct_s", "p99_jct_s", "makespan_s", "restarts_per_job", "restart_share")
-                },
+                **{name: float(np.mean([number[name] for number in numbers])) for name in _MEANS},
                 "rho_worst": max(rhos, default=None),
             }
         )
@@ -327,15 +323,20 @@ def _read(file: Path, run: SweepRun) -> SweepResult:
     return result
 
 
+def _order(file: Path) -> float:
+    order = _load(file).get("order")
+    return order if isinstance(order, int) else 0
+
+
 def _result(file: Path) -> SweepResult:
     found = _load(file)
     place, summary = found.get("run"), found.get("summary")
     fields = {field.name for field in dataclasses.fields(SweepResult)} - {"summary"}
-    if not (
-        isinstance(place, dict) and set(place) == fields and isinstance(summary, dict) and "jobs" in summary
-    ):
+    numbers = summary if isinstance(summary, dict) else {}
+    told = all(isinstance(numbers.get(name), (int, float)) for name in ("avg_jct_s", *_MEANS))
+    if not (isinstance(place, dict) and set(place) == fields and told and "rho_worst" in numbers):
         raise UsageError(f"{file} is not a run of a sweep: remove it and run the sweep again")
-    return SweepResult(**place, summary=summary)
+    return SweepResult(**place, summary=numbers)
 
 
 def _load(file: Path) -> dict[str, Any]:

@@ -102,17 +102,21 @@ def test_that_a_folder_of_something_else_is_refused(
         read_sweep(traces)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"run": {}, "summary": {}}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"run": {}, "summary": {}}', '{"order": "x", "run": 1, "summary": []}']
+)
 def test_that_a_damaged_file_is_named(
     tmp_path: Path, traces: Path, applications: Mapping[str, Application], text: str
 ) -> None:
     runs = expand(grid(0.0), applications)
     folder = tmp_path / "sweep"
     run_again(folder, traces, runs, nodes=1)
+    assert len(read_sweep(folder)) == 2
     file = folder / "runs" / f"{runs[0].name}.json"
     file.write_text(text)
-    with pytest.raises(UsageError, match=f"{runs[0].name}.json.*remove it and run the sweep again"):
-        run_again(folder, traces, runs, nodes=1)
+    for read_again in (lambda: run_again(folder, traces, runs, nodes=1), lambda: read_sweep(folder)):
+        with pytest.raises(UsageError, match=f"{runs[0].name}.json.*remove it and run the sweep again"):
+            read_again()
 
 
 def test_that_a_run_of_another_place_is_refused(
