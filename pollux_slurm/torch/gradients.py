@@ -40,7 +40,8 @@ else:
 
 
 # Norms are taken of so many steps at first, then of every so-manieth: they cost a walk over the gradient, and
-# several where it is preconditioned.
+# several where it is preconditioned. One replica with one pass compares two neighbouring steps, half as
+# often.
 _ALWAYS_MEASURED = 32
 _PERIOD = 4
 _PERIOD_PRECONDITIONED = 8
@@ -49,8 +50,6 @@ _UNSPENT = (
     "zeroed: call optimizer.zero_grad() before each backward pass, and leave gradient accumulation to the "
     "loader"
 )
-# Two neighbouring steps of so many, where one replica with one pass compares its gradient with the last one.
-_ALONE_PERIOD = 8
 
 
 class GradientReducer:
@@ -137,9 +136,10 @@ class GradientReducer:
     def _is_due(self) -> bool:
         if self._num_measured < _ALWAYS_MEASURED:
             return True
+        period = _PERIOD_PRECONDITIONED if self._metric.preconditions else _PERIOD
         if self._is_alone:
-            return self._num_steps % _ALONE_PERIOD < 2
-        return self._num_steps % (_PERIOD_PRECONDITIONED if self._metric.preconditions else _PERIOD) == 0
+            return self._num_steps % (2 * period) < 2
+        return self._num_steps % period == 0
 
     @property
     def schedule(self) -> list[int]:

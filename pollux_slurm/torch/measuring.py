@@ -108,7 +108,6 @@ class Measuring:
                 num_examples=measured.num_examples, duration_s=measured.total_s, data_s=measured.data_s
             )
         self.telemetry.step(_training(limits, batch, noise))
-        self.tell_progress()
         if self.telemetry.first_step_s is None:
             self.telemetry.first_step(process_age_s())
             self.telemetry.set_phase(RunPhase.TRAINING)

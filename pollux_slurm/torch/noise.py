@@ -63,6 +63,8 @@ class NoiseEstimator:
     def reset(self) -> None:
         """Forget everything but M0."""
         self.num_updates = 0
+        # What `statistics` returned, until there is more: it is asked for in each step.
+        self._known: GradientStatistics | None = None
         # Σw, Σw²; then Σw·x by group; then Σw²·x and Σw²·x·xᵀ of the sums over the groups, x = (|Ĝ|², σ̂²).
         self._weight = self._weight2 = 0.0
         self._sqr: list[float] = []
@@ -72,7 +74,8 @@ class NoiseEstimator:
 
     def set_initial_batch_size(self, initial_batch_size: int) -> None:
         """Tell M0, in which statistics are expressed and the horizon is measured."""
-        self._initial_batch_size = initial_batch_size
+        if initial_batch_size != self._initial_batch_size:
+            self._initial_batch_size, self._known = initial_batch_size, None
 
     def update(
         self,
@@ -111,6 +114,7 @@ class NoiseEstimator:
         self._first = [keep**2 * old + new**2 * x for old, x in zip(self._first, total, strict=True)]
         self._second = [keep**2 * old + new**2 * x for old, x in zip(self._second, squares, strict=True)]
         self.num_updates += 1
+        self._known = None
         return True
 
     def statistics(self) -> GradientStatistics | None:
@@ -118,15 +122,16 @@ class NoiseEstimator:
 
         Noise can make an estimate negative; no true value is, so it is then 0.
         """
-        if self.num_updates == 0:
-            return None
+        if self.num_updates == 0 or self._known is not None:
+            return self._known
         low, high = self.interval().scale
-        return GradientStatistics(
+        self._known = GradientStatistics(
             sqr=max(sum(self._sqr) / self._weight, 0.0),
             var=max(sum(self._sigma2) / self._weight, 0.0) / self._initial_batch_size,
             noise_low=min(low, _LARGEST),
             noise_high=high if high < _LARGEST else None,
         )
+        return self._known
 
     def group_statistics(self) -> tuple[GradientStatistics, ...]:
         """Return |G|² and tr Σ of each parameter group; empty before the first update."""
@@ -177,7 +182,7 @@ class NoiseEstimator:
         self._weight, self._weight2 = state["weights"]
         self._sqr, self._sigma2 = list(state["sqr"]), list(state["sigma2"])
         self._first, self._second = list(state["moments"][:2]), list(state["moments"][2:])
-        self.num_updates = state["num_updates"]
+        self.num_updates, self._known = state["num_updates"], None
 
 
 def ratio_interval(a: float, b: float, aa: float, ab: float, bb: float) -> tuple[float, float]:
