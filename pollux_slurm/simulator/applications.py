@@ -13,14 +13,18 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from scipy.interpolate import LinearNDInterpolator
 
 from pollux_slurm.errors import TraceError
 from pollux_slurm.model import GradientStatistics
+from pollux_slurm.simulator.interpolation import linear_interpolator
 from pollux_slurm.simulator.tables import number, read_rows, whole
+
+if TYPE_CHECKING:
+    from scipy.interpolate import LinearNDInterpolator
 
 FloatArray = npt.NDArray[np.float64]
 # GPUs on each node of an allocation, in the order in which the nodes were given.
@@ -250,4 +254,7 @@ def _interpolator(
             )
         )
         values.append(np.array([number(file, row, "step_time"), number(file, row, "sync_time")]))
-    return LinearNDInterpolator(np.array(points, dtype=np.float64), np.array(values))
+    try:
+        return linear_interpolator(np.array(points, dtype=np.float64), np.array(values))
+    except ValueError as error:
+        raise TraceError(f"{folder}: step times cannot be interpolated: {error}") from None
