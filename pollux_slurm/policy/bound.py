@@ -16,6 +16,7 @@ What is found is a bound wherever it stops.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,8 @@ _ROUNDING = 1e-14
 # replace each other make demand jump, and need a warmer start.
 _HEATS, _HEATS_OF_ONE_TYPE = (1.0, 0.3, 0.1, 0.03), (0.1, 0.03)
 _NEWTON_STEPS, _NEWTON_STEPS_OF_ONE_TYPE = 14, 6
+# The high temperatures only look for the region: this many jobs tell it as well as thousands.
+_HOT, _SAMPLE = 0.3, 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,6 +80,18 @@ class Market:
             [*(shared - use_of_all[count:].sum(axis=0)), *limits, *moves], dtype=np.float64
         )
         self._rows = np.arange(count)
+
+    def sample(self, count: int) -> Market:
+        """Return about `count` of the jobs, evenly picked, with their part of every budget."""
+        step = len(self._rows) // max(count, 1)
+        if step < 2:
+            return self
+        few = copy.copy(self)
+        for name in ("_value", "_stay_value", "_stay_use", "_held", "_members", "_running"):
+            setattr(few, name, getattr(self, name)[::step])
+        few._rows = np.arange(len(few._stay_value))
+        few.budget = self.budget * (len(few._rows) / len(self._rows))
+        return few
 
     def _offers(self, prices: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
         """Return value − λ·use of staying and of the best new column, and that column, each (J,)."""
@@ -297,29 +312,39 @@ class _Search:
     def jointly(self) -> None:
         """Move all prices at once: Newton steps on the smoothed dual, ever less smooth."""
         market = self._market
-        prices = self.best.prices.copy()
+        prices = self.best.prices
         unit = max(float(prices.max()), 1e-300)
-        one = market.num_kinds == 1
-        for heat in _HEATS_OF_ONE_TYPE if one else _HEATS:
-            temperature = heat * unit
-            total, slope, curve = market.smooth(prices, temperature)
-            if not np.isfinite(curve).all():
-                return  # values so far apart that nothing is smooth: the bound stands as it is
-            damping = 1e-3
-            for _ in range(_NEWTON_STEPS_OF_ONE_TYPE if one else _NEWTON_STEPS):
-                tried = np.maximum(prices + _newton_step(prices, slope, curve, unit, damping), 0.0)
-                found = market.smooth(tried, temperature)
-                won = total - found[0]
-                if not won > 0.0:
-                    damping *= 30.0  # towards the slope alone, where a short step must win
-                    if damping > 1e5:
-                        break
-                    continue
-                prices, (total, slope, curve) = tried, found
-                damping = max(damping * 0.1, 1e-6)
-                if won <= 1e-5 * heat * abs(total):
-                    break
-            self.at(prices)
+        sample = market.sample(_SAMPLE)
+        for heat in _HEATS_OF_ONE_TYPE if market.num_kinds == 1 else _HEATS:
+            look = sample if heat >= _HOT else market
+            prices, settled = _descend(look, prices, heat, unit)
+            if not settled:
+                return
+            if look is market:
+                self.at(prices)
+
+
+def _descend(market: Market, prices: FloatArray, heat: float, unit: float) -> tuple[FloatArray, bool]:
+    """Return the prices of least L smoothed at one temperature, and whether L could be smoothed at all."""
+    temperature = heat * unit
+    total, slope, curve = market.smooth(prices, temperature)
+    if not np.isfinite(curve).all():
+        return prices, False  # values so far apart that nothing is smooth: the bound stands as it is
+    damping = 1e-3
+    for _ in range(_NEWTON_STEPS_OF_ONE_TYPE if market.num_kinds == 1 else _NEWTON_STEPS):
+        tried = np.maximum(prices + _newton_step(prices, slope, curve, unit, damping), 0.0)
+        found = market.smooth(tried, temperature)
+        won = total - found[0]
+        if not won > 0.0:
+            damping *= 30.0  # towards the slope alone, where a short step must win
+            if damping > 1e5:
+                break
+            continue
+        prices, (total, slope, curve) = tried, found
+        damping = max(damping * 0.1, 1e-6)
+        if won <= 1e-5 * heat * abs(total):
+            break
+    return prices, True
 
 
 def _newton_step(
@@ -327,9 +352,10 @@ def _newton_step(
 ) -> FloatArray:
     """Return the step to the least of the local parabola, along the prices that are free to move."""
     free = (prices > 0) | (slope < 0)
-    step = np.zeros(len(prices))
-    if free.any():
-        ridge = np.diag(np.maximum(np.diag(curve)[free] * damping, 1e-12))
-        step[free] = -np.linalg.solve(curve[np.ix_(free, free)] + ridge, slope[free])
+    # The prices that stay are taken out of the equations, each with one of its own that says so.
+    system = np.where(free[:, None] & free, curve, 0.0)
+    diagonal = np.einsum("ii->i", system)
+    diagonal += np.where(free, np.maximum(diagonal * damping, 1e-12), 1.0)
+    step = -np.linalg.solve(system, np.where(free, slope, 0.0))
     # No price more than doubles or so at once.
     return np.clip(step, -prices - unit, prices + unit)

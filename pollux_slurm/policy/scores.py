@@ -128,7 +128,7 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     declaration, as long as it has run already (φ = ½). With i the rank by T (1: largest; equals share the
     mean of theirs), λ = 2i/G and w = T^−0.1·min_K (1 + λ·K)/s(K), for s the speedup over one GPU.
     f = 1 − δ/min(300 s, T/s + δ) on change.
-    A declaration moves w at most `MAX_DECLARED_WEIGHT` times away from the median of all.
+    No w is more than `MAX_DECLARED_WEIGHT` times the median of all, so that little is won by a lie.
     """
     num_jobs = len(jobs)
     total = max(sum(node.num_gpus for node in problem.nodes), 1)
@@ -148,12 +148,12 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     over_one = tables.speedup / unit[:, None]
     weight = _ranked_weight(remaining, _ranks(remaining, remaining), over_one, tables.num_gpus, total)
     middle = float(np.median(weight)) if num_jobs else 1.0
-    low, high = middle / MAX_DECLARED_WEIGHT, middle * MAX_DECLARED_WEIGHT
+    high = middle * MAX_DECLARED_WEIGHT
     # What a job would weigh if it alone declared nothing.
     silent = _ranked_weight(unclaimed, _ranks(remaining, unclaimed), over_one, tables.num_gpus, total)
-    gain = np.clip(weight, low, high) / np.clip(silent, low, high)
+    gain = np.minimum(weight, high) / np.minimum(silent, high)
     gain = np.where([claim is not None for claim in claims], gain, np.nan)
-    weight = np.clip(weight, low, high) * _weights(jobs)
+    weight = np.minimum(weight, high) * _weights(jobs)
     delay = np.array([job.restart_delay_s if job.current else 0.0 for job in jobs])[:, None]
     after = remaining[:, None] / np.maximum(over_one, 1e-12)
     horizon = np.minimum(300.0, after + delay)
