@@ -138,11 +138,13 @@ def _row(name: str, found: Summary, first_s: float) -> tuple[str, ...]:
 
 
 def _figures(several: Sequence[tuple[str, RunOutcome]]) -> tuple[Figure, ...]:
+    # One axis for all of them, so that they compare.
+    time = linear_axis("time (hours)", [job.finished_s / 3600 for _, one in several for job in one.jobs])
     return (
         _completion_figure(several),
-        _use_figure(several),
         *(_fairness_figure(several) if any(_rhos(one) for _, one in several) else ()),
-        *(_timeline_figure(label, one) for label, one in several),
+        _use_figure(several, time),
+        *(_timeline_figure(label, one, time) for label, one in several),
     )
 
 
@@ -186,8 +188,7 @@ def _fairness_figure(several: Sequence[tuple[str, RunOutcome]]) -> tuple[Figure,
     )
 
 
-def _use_figure(several: Sequence[tuple[str, RunOutcome]]) -> Figure:
-    time = linear_axis("time (hours)", [record.at_s / 3600 for _, one in several for record in one.rounds])
+def _use_figure(several: Sequence[tuple[str, RunOutcome]], time: Axis) -> Figure:
     panels = []
     most = [0.0]
     for _, one in several:
@@ -219,9 +220,8 @@ def _use_figure(several: Sequence[tuple[str, RunOutcome]]) -> Figure:
     )
 
 
-def _timeline_figure(label: str, one: RunOutcome) -> Figure:
+def _timeline_figure(label: str, one: RunOutcome, time: Axis) -> Figure:
     bars = tuple(_bar(job) for job in one.jobs)
-    time = linear_axis("time (hours)", [bar.end for bar in bars])
     waited_s = float(np.mean([job.started_s - job.submitted_s for job in one.jobs]))
     return Figure(
         chart=Timeline(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.errors import UsageError
-from pollux_slurm.report import LineChart, render_page
+from pollux_slurm.report import LineChart, Timeline, render_page
 from pollux_slurm.simulator import Application
 from pollux_slurm.simulator.report import report_page, write_report
 from pollux_slurm.simulator.runs import RunSpec, run_one
@@ -57,8 +58,8 @@ def test_that_each_plot_stands_once(tmp_path: Path) -> None:
     page, _ = shown(tmp_path, "w")
     assert list(figures(page)) == [
         "How soon jobs are done",
-        "GPUs held, and what is made of them",
         "Who pays for sharing",
+        "GPUs held, and what is made of them",
         "Who held what when: tiresias",
         "Who held what when: optimus",
     ]
@@ -104,6 +105,18 @@ def test_that_the_timeline_has_a_row_for_each_job(tmp_path: Path) -> None:
     assert [row.all("title")[0].text for row in rows] == [
         f"{job.name}: up to 1 GPUs" for job in found[0].jobs
     ]
+
+
+def test_that_timelines_share_their_axis(tmp_path: Path) -> None:
+    quick, _ = outcomes(tmp_path, "w")
+    slow = dataclasses.replace(settings("tiresias"), restart_delay_s=7200.0)
+    jobs = tuple(made_job(job.name, at_s=job.submitted_s) for job in quick.jobs)
+    slowed = run_one(RunSpec(workload="w", jobs=jobs, settings=slow), made(tmp_path))
+    page = report_page([quick, slowed], labels=["quick", "slow"], settings=slow)
+    axes = [figure.chart.x for figure in page.sections[1].figures if isinstance(figure.chart, Timeline)]
+    assert len(axes) == 2
+    assert axes[0] == axes[1]
+    assert axes[0].high * 3600 >= max(job.finished_s for job in slowed.jobs)
 
 
 def test_that_workloads_have_a_section_each(tmp_path: Path) -> None:
