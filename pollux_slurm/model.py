@@ -297,7 +297,7 @@ class ProblemJob:
     """One job of a scheduling problem.
 
     `model` is None before a first report. `current` is the allocation it holds, empty while pending.
-    `pinned` keeps it exactly there (a reallocation in flight, a job that may not be requeued).
+    `pinned` keeps it exactly there, and `pinned_because` says why to whom it may concern.
     `age_s` T_j, `num_restarts` R_j and `restart_delay_s` δ enter the restart penalty.
     `partition_nodes` are the nodes it may use; None means all.
 
@@ -323,6 +323,7 @@ class ProblemJob:
     restart_delay_s: float = 30.0
     current: Allocation = Allocation()
     pinned: bool = False
+    pinned_because: str | None = None
     partition_nodes: frozenset[str] | None = None
     weight: float = 1.0
     account: str = ""
@@ -414,7 +415,7 @@ class JobDecision:
     prices of GPUs and in the objective's sum, on top of `cost`, what they pay for the allocation itself.
     `gpu_type` and `runner_up_gpu_type` are the types of GPU of the two (None: of several types, or none).
     `declared_gain` is the factor by which what the job declares of its length has changed its weight, None
-    where it counts for nothing; `declaration_doubt` says why so.
+    where it counts for nothing; `declaration_doubt` says why so. `pinned_because` is the problem's.
     """
 
     job_id: str
@@ -432,6 +433,7 @@ class JobDecision:
     runner_up_gpu_type: str | None = None
     declared_gain: float | None = None
     declaration_doubt: str | None = None
+    pinned_because: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

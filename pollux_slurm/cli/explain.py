@@ -133,6 +133,7 @@ def _facts(job: JobDecision, decided: Decision | DecisionRecord) -> dict[str, An
         "gpu_prices": dict(decided.gpu_prices),
         "declared_gain": job.declared_gain,
         "declaration_doubt": job.declaration_doubt,
+        "pinned_because": job.pinned_because,
     }
 
 

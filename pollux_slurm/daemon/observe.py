@@ -222,7 +222,7 @@ def problem(
         placed = _placement(job)
         if placed is None:
             continue
-        current, pinned = placed
+        current, because = placed
         record = job.record
         claim = declarations.checked(record)
         model, models = _models(record)
@@ -240,7 +240,8 @@ def problem(
                 num_restarts=record.num_restarts,
                 restart_delay_s=record.mean_restart_delay_s or default_restart_delay_s,
                 current=current,
-                pinned=pinned,
+                pinned=because is not None,
+                pinned_because=because,
                 partition_nodes=usable.by(job.slurm),
                 weight=rules.weight(
                     policy, account=job.slurm.account, user=job.slurm.user_name, job_id=job.slurm.job_id
@@ -311,23 +312,26 @@ class _UsableNodes:
         return self._found[key]
 
 
-def _placement(job: ManagedJob) -> tuple[Allocation, bool] | None:
-    """Return what the job counts as holding and whether it is pinned there; None when it takes no part."""
+def _placement(job: ManagedJob) -> tuple[Allocation, str | None] | None:
+    """Return what the job counts as holding and why it is pinned there, if it is; None: it takes no part."""
     reallocation = job.record.open_reallocation
     if reallocation is not None:
-        return reallocation.target, True
+        return reallocation.target, "it is being moved"
     if job.slurm.state is JobState.PENDING:
         if job.slurm.held or job.slurm.unschedulable_reason is not None:
             return None
-        return Allocation(), False
+        return Allocation(), None
     if not job.slurm.allocation:
         return None
-    movable = (
-        job.slurm.state is JobState.RUNNING
-        and job.slurm.unschedulable_reason is None
-        and job.has_reported_this_run
-    )
-    return job.slurm.allocation, not movable
+    because = None
+    if job.slurm.unschedulable_reason is not None:
+        because = job.slurm.unschedulable_reason
+    elif job.slurm.state is not JobState.RUNNING:
+        because = f"it is {job.slurm.state.value}"
+    elif not job.has_reported_this_run:
+        ended = job.record.run is not None and job.record.run.phase is RunPhase.FINISHED
+        because = "it is about to end" if ended else "its present run has not told of a step yet"
+    return job.slurm.allocation, because
 
 
 def _with_room_for_pinned(

@@ -58,6 +58,7 @@ def _explain(solution: Solution, menu: Menu, facts: Facts, index: int) -> JobDec
         runner_up_gpu_type=other_type,
         declared_gain=facts.declared_gain(index),
         declaration_doubt=job.declaration_doubt,
+        pinned_because=job.pinned_because if job.pinned else None,
     )
 
 
@@ -227,7 +228,8 @@ def explanation(job: JobDecision, excluded: str | None = None) -> str:
         parts.append(f"goodput {job.goodput:.4g}/s")
     if job.penalty != 1.0:
         parts.append(f"restart factor {job.penalty:.2f}")
-    parts.append(f"bound by {job.bound_by} ({_BOUNDS.get(job.bound_by, 'see the docs')})")
+    bound = job.pinned_because or _BOUNDS.get(job.bound_by, "see the docs")
+    parts.append(f"bound by {job.bound_by} ({bound})")
     if job.runner_up is not None and job.runner_up_speedup is not None:
         cost = "" if job.runner_up_cost is None else f", at a price of {job.runner_up_cost:+.3g} to others"
         parts.append(f"next best {shape(job.runner_up, job)}, speedup {job.runner_up_speedup:.3g}{cost}")

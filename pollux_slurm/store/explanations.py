@@ -29,6 +29,7 @@ def explanation_columns(job: JobDecision, excluded: str | None) -> dict[str, Any
         "accumulation_steps": None if batch is None else batch.accumulation_steps,
         "declared_gain": _number(job.declared_gain),
         "declaration_doubt": _text(job.declaration_doubt),
+        "pinned_because": _text(job.pinned_because),
         "excluded": _text(excluded),
         "explanation": clean_text(explanation(job, excluded)),
     }
@@ -111,6 +112,7 @@ def _decision_of_row(row: Any, slurm_job_id: str, gpus_by_node: dict[str, int]) 
         runner_up_gpu_type=row.runner_up_gpu_type,
         declared_gain=row.declared_gain,
         declaration_doubt=row.declaration_doubt,
+        pinned_because=row.pinned_because,
     )
 
 

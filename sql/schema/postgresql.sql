@@ -168,6 +168,7 @@ CREATE TABLE decisions (
     accumulation_steps BIGINT,
     declared_gain DOUBLE PRECISION,
     declaration_doubt TEXT,
+    pinned_because TEXT,
     excluded TEXT,
     explanation TEXT,
     CONSTRAINT pk_decisions PRIMARY KEY (round_id, job_id),
@@ -201,6 +202,7 @@ COMMENT ON COLUMN decisions.atomic_batch_size IS 'Its m, per GPU and pass.';
 COMMENT ON COLUMN decisions.accumulation_steps IS 'Its s, extra passes per step.';
 COMMENT ON COLUMN decisions.declared_gain IS 'Factor by which what the job declares changed its weight; null where it counts not.';
 COMMENT ON COLUMN decisions.declaration_doubt IS 'Why what the job declares did not count; null where it did.';
+COMMENT ON COLUMN decisions.pinned_because IS 'Why the job had to stay as it was; null where it had not, or nobody said.';
 COMMENT ON COLUMN decisions.excluded IS 'Why the job was left as it is; null when it took part.';
 COMMENT ON COLUMN decisions.explanation IS 'All of this in one line; null before schema 0003.';
 

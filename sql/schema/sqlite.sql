@@ -170,6 +170,7 @@ CREATE UNIQUE INDEX uq_allocations_open ON allocations (job_id) WHERE ended_at I
 --   accumulation_steps: Its s, extra passes per step.
 --   declared_gain: Factor by which what the job declares changed its weight; null where it counts not.
 --   declaration_doubt: Why what the job declares did not count; null where it did.
+--   pinned_because: Why the job had to stay as it was; null where it had not, or nobody said.
 --   excluded: Why the job was left as it is; null when it took part.
 --   explanation: All of this in one line; null before schema 0003.
 
@@ -194,6 +195,7 @@ CREATE TABLE decisions (
     accumulation_steps INTEGER,
     declared_gain DOUBLE,
     declaration_doubt TEXT,
+    pinned_because TEXT,
     excluded TEXT,
     explanation TEXT,
     CONSTRAINT pk_decisions PRIMARY KEY (round_id, job_id),

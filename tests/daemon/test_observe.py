@@ -18,6 +18,12 @@ from tests.daemon.builders import MODEL, NOON, job, node, reallocation, record, 
 TERMS = JobTerms(token_sha256="ab" * 32, min_gpus=1, max_gpus=8)
 
 
+def reason_of(seen: observe.Picture) -> str | None:
+    """Return why the one job of a problem is pinned."""
+    (one,) = observe.problem(seen, now=NOON, default_restart_delay_s=30).jobs
+    return one.pinned_because
+
+
 def problem_of(seen: observe.Picture) -> dict[str, tuple[Allocation, bool]]:
     problem = observe.problem(seen, now=NOON, default_restart_delay_s=30)
     return {one.job_id: (one.current, one.pinned) for one in problem.jobs}
@@ -67,27 +73,29 @@ def test_that_a_drained_node_takes_no_new_jobs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "pinned"),
+    ("change", "because"),
     [
-        ({}, False),
-        ({"run": None}, True),
-        ({"run": run(steps=0)}, True),
-        ({"run": run(phase=RunPhase.FINISHED)}, True),
-        ({"run": run(restart_count=1)}, True),
+        ({}, None),
+        ({"run": None}, "its present run has not told of a step yet"),
+        ({"run": run(steps=0)}, "its present run has not told of a step yet"),
+        ({"run": run(phase=RunPhase.FINISHED)}, "it is about to end"),
+        ({"run": run(restart_count=1)}, "its present run has not told of a step yet"),
     ],
     ids=["reports", "never reported", "no step yet", "about to end", "another run reported"],
 )
 def test_that_a_running_job_moves_only_when_its_current_run_has_reported_a_step(
-    change: dict[str, object], pinned: bool
+    change: dict[str, object], because: str | None
 ) -> None:
     seen = observe.picture(snapshot([node("n0", used=2)], [job("1", on={"n0": 2})]), [record("1", **change)])
-    assert problem_of(seen) == {"1": (Allocation.of({"n0": 2}), pinned)}
+    assert problem_of(seen) == {"1": (Allocation.of({"n0": 2}), because is not None)}
+    assert reason_of(seen) == because
 
 
 def test_that_a_job_that_may_not_be_requeued_is_pinned_while_it_runs() -> None:
     rigid = job("1", on={"n0": 2}, unschedulable_reason="submitted with --no-requeue")
     seen = observe.picture(snapshot([node("n0", used=2)], [rigid]), [record("1")])
     assert problem_of(seen) == {"1": (Allocation.of({"n0": 2}), True)}
+    assert reason_of(seen) == "submitted with --no-requeue"
 
 
 def test_that_a_job_held_by_hand_takes_no_part() -> None:
@@ -103,6 +111,7 @@ def test_that_a_job_in_flight_counts_at_its_target_even_where_a_neighbour_took_i
     )
     problem = observe.problem(seen, now=NOON, default_restart_delay_s=30)
     assert problem.jobs[0].current == Allocation.of({"n0": 4})
+    assert problem.jobs[0].pinned_because == "it is being moved"
     assert problem.nodes[0].num_gpus == 4
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pollux_slurm.model import Configuration, JobDecision
-from pollux_slurm.policy import decide
+from pollux_slurm.policy import decide, explanation
 from tests.policy.builders import job, linear_model, node, nodes, problem
 
 
@@ -44,6 +44,12 @@ def test_that_free_gpus_in_the_wrong_places_are_the_bound() -> None:
 
 def test_that_a_pinned_job_is_bound_by_that() -> None:
     assert about_a(job("a", {"n0": 1}, pinned=True)).bound_by == "pinned"
+
+
+def test_that_who_is_pinned_is_told_why() -> None:
+    found = about_a(job("a", {"n0": 1}, pinned=True, pinned_because="it is being moved"))
+    assert "bound by pinned (it is being moved)" in explanation(found)
+    assert "bound by pinned (it keeps its place)" in explanation(about_a(job("a", {"n0": 1}, pinned=True)))
 
 
 def test_that_the_decision_tells_what_is_predicted() -> None:

@@ -216,6 +216,7 @@ def decision_of(numbers: list[int]) -> Decision:
                 runner_up_gpu_type="a100",
                 declared_gain=1.5 if number % 2 else None,
                 declaration_doubt=None if number % 2 else "it has passed what it declared",
+                pinned_because="it is being moved" if number % 2 else None,
             )
             for number in numbers
         ),

@@ -119,6 +119,9 @@ class DecisionRow(Base):
     declaration_doubt: Mapped[str | None] = mapped_column(
         Text, comment="Why what the job declares did not count; null where it did."
     )
+    pinned_because: Mapped[str | None] = mapped_column(
+        Text, comment="Why the job had to stay as it was; null where it had not, or nobody said."
+    )
     excluded: Mapped[str | None] = mapped_column(
         Text, comment="Why the job was left as it is; null when it took part."
     )

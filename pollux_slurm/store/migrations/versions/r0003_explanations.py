@@ -39,6 +39,11 @@ NEW: dict[str, tuple[tuple[str, Any, str], ...]] = {
             "Factor by which what the job declares changed its weight; null where it counts not.",
         ),
         ("declaration_doubt", sa.Text(), "Why what the job declares did not count; null where it did."),
+        (
+            "pinned_because",
+            sa.Text(),
+            "Why the job had to stay as it was; null where it had not, or nobody said.",
+        ),
         ("excluded", sa.Text(), "Why the job was left as it is; null when it took part."),
         ("explanation", sa.Text(), "All of this in one line; null before schema 0003."),
     ),
