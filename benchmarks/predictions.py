@@ -3,8 +3,8 @@
 For each application: θ is fitted to the rows of a random half of its measured placements (fixed seed, the
 same as in the tests) and predicts the step times of the other half. Printed is the mean absolute percentage
 error over those rows; over the rows among them whose number of replicas no fitted row had; and, each number
-of replicas left out in turn, over the rows of the one left out. Then the time that a fit of twenty
-configurations takes.
+of replicas left out in turn, over the rows of the one left out. Then the CPU time, of all threads, that a fit
+of twenty configurations takes, and finding batches by it.
 
     POLLUX_TRACES=/path/to/traces python -m benchmarks.predictions
 """
@@ -14,9 +14,18 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from pollux_slurm.goodput import Observation, fit_throughput, iteration_time_s
+from pollux_slurm.goodput import (
+    Observation,
+    best_batch,
+    best_of,
+    fit_throughput,
+    geometric_batches,
+    goodput_table,
+    iteration_time_s,
+)
+from pollux_slurm.model import BatchLimits, Configuration, GoodputModel, GradientStatistics
 from tests.goodput.traces import APPLICATIONS, by_placement
 
 _SEEDS = range(20)
@@ -35,14 +44,35 @@ def main() -> None:
             f"{application:<12} {f'{100 * error:.1f} % ({held})':>14} {100 * mean:>8.1f} % {new_text:>13} "
             f"{100 * each_left_out(placements):>12.1f} %"
         )
+    time_of_fits()
+
+
+def time_of_fits() -> None:
+    """Print what a fit of twenty configurations takes, and what finding batches by it does."""
     rows = [row for placement in by_placement("imagenet").values() for row in placement][:20]
-    fit_throughput(rows)
-    taken = []
-    for _ in range(30):
-        started = time.perf_counter()
-        fit_throughput(rows)
-        taken.append(time.perf_counter() - started)
-    print(f"fit of 20 configurations: median {1e3 * statistics.median(taken):.1f} ms of {len(taken)}")
+    before, theta = fit_throughput(rows[:-1]).parameters, fit_throughput(rows).parameters
+    model = GoodputModel(
+        limits=BatchLimits(initial_batch_size=200, max_batch_size=6400, max_atomic=200, accumulation=True),
+        statistics=GradientStatistics(sqr=1.0, var=4.0),
+        throughput=theta,
+    )
+    one = Configuration(num_nodes=2, num_gpus=8)
+    several = [Configuration(num_nodes=1 + (gpus > 4), num_gpus=gpus) for gpus in range(1, 65)]
+    tried = geometric_batches(model.limits, one.num_gpus)
+    works: dict[str, Callable[[], object]] = {
+        "fit of 20 configurations": lambda: fit_throughput(rows),
+        "the same from the fit of 19": lambda: fit_throughput(rows, previous=before),
+        "best batch in 1 configuration": lambda: best_batch(model, one),
+        "best of its geometric batches": lambda: best_of(model, one, tried),
+        "best batches in 64": lambda: goodput_table([model], several),
+    }
+    for name, work in works.items():
+        taken = []
+        for _ in range(200):
+            started = time.process_time()
+            work()
+            taken.append(time.process_time() - started)
+        print(f"{name}: median {1e3 * statistics.median(taken):.3f} ms of CPU time, of {len(taken)}")
 
 
 def half(placements: dict[str, list[Observation]], *, seed: int) -> tuple[float, int, float, int]:

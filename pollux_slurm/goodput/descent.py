@@ -122,10 +122,13 @@ def bounded_step(
         step[first] = low[first] if step[first] < 0 else high[first]
         fixed.append(first)
         free.remove(first)
+    # Of those that are free, g + (H + λ·B)·d = 0; the others' rows are multiplied out.
     promise = 0.0
-    for i, moved in enumerate(step):
-        if moved:
-            promise -= moved * (slope[i] + 0.5 * sum(map(float.__mul__, curvature[i], step)))
+    for i in free:
+        promise += 0.5 * step[i] * (damping * scale[i] * step[i] - slope[i])
+    for i in fixed:
+        row = curvature[i]
+        promise -= step[i] * (slope[i] + 0.5 * sum([row[j] * step[j] for j in range(size)]))
     return step, promise
 
 

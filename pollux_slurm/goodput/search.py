@@ -77,25 +77,23 @@ class Best:
 def search(pairs: Pairs) -> Best:
     """Return the batch with the highest goodput for each pair; ties go to fewer passes, smaller batches."""
     size = len(pairs.num_gpus)
-    whole, whole_passes, whole_m, whole_fits = _exactly_initial(pairs)
     owner, passes, low, high = _choices(pairs)
-
     # Most pairs have a single choice.
     single = len(owner) == size and bool((owner == np.arange(size)).all())
     chosen = pairs if single else pairs.take(owner)
     atomic = _top(chosen, passes, low, high)
     below = np.maximum(atomic - 1, low)
-    step, efficiency = _rate(chosen, passes, atomic, chosen.num_gpus * passes * atomic)
-    step_below, efficiency_below = _rate(chosen, passes, below, chosen.num_gpus * passes * below)
-    goodput = chosen.num_gpus * passes * atomic / step * efficiency
-    goodput_below = chosen.num_gpus * passes * below / step_below * efficiency_below
+    # The sign of a slope is rounded: one less may be as good.
+    batch, batch_below = chosen.num_gpus * passes * atomic, chosen.num_gpus * passes * below
+    step, efficiency = _rate(chosen, passes, atomic, batch)
+    step_below, efficiency_below = _rate(chosen, passes, below, batch_below)
+    goodput = batch / step * efficiency
+    goodput_below = batch_below / step_below * efficiency_below
     down = goodput_below >= goodput
     goodput = np.where(down, goodput_below, goodput)
-    step = np.where(down, step_below, step)
-    efficiency = np.where(down, efficiency_below, efficiency)
-    atomic = np.where(down, below, atomic)
 
     # Exactly M0, split unevenly: the only choice of a fixed batch, and one more for the others.
+    whole, whole_passes, whole_m, whole_fits = _exactly_initial(pairs)
     step_0, efficiency_0 = _rate(pairs, whole_passes, whole_m, whole)
     best = Best(
         goodput=np.where(whole_fits, whole / step_0 * efficiency_0, 0.0),
@@ -109,12 +107,12 @@ def search(pairs: Pairs) -> Best:
         first = owner if single else _first_best(owner, goodput)
         # A multiple wins a tie: even parts are simpler.
         first = first[goodput[first] >= best.goodput[owner[first]]]
-        pair = owner[first]
+        pair, lower = owner[first], down[first]
         best.goodput[pair] = goodput[first]
-        best.step_time_s[pair] = step[first]
-        best.efficiency[pair] = efficiency[first]
-        best.global_batch_size[pair] = (chosen.num_gpus * passes * atomic)[first]
-        best.atomic_batch_size[pair] = atomic[first]
+        best.step_time_s[pair] = np.where(lower, step_below[first], step[first])
+        best.efficiency[pair] = np.where(lower, efficiency_below[first], efficiency[first])
+        best.global_batch_size[pair] = np.where(lower, batch_below[first], batch[first])
+        best.atomic_batch_size[pair] = np.where(lower, below[first], atomic[first])
         best.accumulation_steps[pair] = passes[first] - 1
     return best
 

@@ -153,17 +153,16 @@ class _CachePart:
         wanted = np.ix_(rows, columns)
         missing = ~self._done[wanted]
         if missing.any():
-            # The same model or key may be asked for twice.
-            at_row, at_column = np.nonzero(missing)
-            flat = np.unique(rows[at_row] * self._done.shape[1] + columns[at_column])
-            self._compute(*np.divmod(flat, self._done.shape[1]))
+            some = np.flatnonzero(missing.any(axis=1))
+            jobs, at_column = np.nonzero(missing[some])
+            self._compute(rows[some], jobs, columns[at_column])
         return self._table.goodput[wanted], rows
 
     def estimate(self, row: int, key: Key) -> GoodputEstimate | None:
         column = self._column(key)
         self._make_room()
         if not self._done[row, column]:
-            self._compute(np.array([row]), np.array([column]))
+            self._compute(np.array([row]), np.zeros(1, dtype=np.intp), np.array([column]))
         return self._table.estimate(row, column)
 
     def _row(self, model: GoodputModel) -> int:
@@ -192,18 +191,20 @@ class _CachePart:
         if len(self._keys) > len(self._sizes):
             self._sizes = np.array([(1 + spread, gpus) for spread, gpus in self._keys], dtype=np.int64)
 
-    def _compute(self, rows: npt.NDArray[np.intp], columns: npt.NDArray[np.intp]) -> None:
-        some, jobs = np.unique(rows, return_inverse=True)
-        models = [self._models[row] for row in some.tolist()]
+    def _compute(self, rows: IntArray, jobs: npt.NDArray[np.intp], columns: IntArray) -> None:
+        """Fill in `columns` of `rows[jobs]`; one that is asked for twice is computed twice."""
+        models = [self._models[row] for row in rows.tolist()]
         nodes, gpus = self._sizes[columns].T
+        at_row = rows[jobs]
+        self._done[at_row, columns] = True
         measured = np.array([model.throughput is not None for model in models], dtype=bool)
         possible = (nodes <= gpus) & measured[jobs]
-        pairs = _pairs(models, nodes[possible], gpus[possible], jobs[possible])
-        best = (search_geometric if self._geometric else search)(pairs)
-        at = rows[possible], columns[possible]
+        if not possible.all():
+            nodes, gpus, jobs = nodes[possible], gpus[possible], jobs[possible]
+            at_row, columns = at_row[possible], columns[possible]
+        best = (search_geometric if self._geometric else search)(_pairs(models, nodes, gpus, jobs))
         for name in GoodputTable.__dataclass_fields__:
-            getattr(self._table, name)[at] = getattr(best, name)
-        self._done[rows, columns] = True
+            getattr(self._table, name)[at_row, columns] = getattr(best, name)
 
 
 def _pairs(
