@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from pollux_slurm.store.contract import JobRecord
 
-# How far progress may grow beyond what a claim once amounted to. Epochs of one job differ in progress as its
-# noise scale and with it its batch size grow: by the efficiency of large batches, a factor of 2 or 3.
+# How far progress may grow beyond what a claim once amounted to. An epoch's progress is its examples over M0
+# times the efficiency, at most 1: an honest job comes there only if its first epochs ran below a quarter.
 TOLERANCE = 4.0
 
 
