@@ -84,7 +84,7 @@ class GradientReducer:
         # Why no backward pass may come now; None where it may.
         self.refusal: str | None = None
         self._sees_zeroing = self._is_spent = self._holds_gradients = self._is_spoiled = False
-        self._is_reduced = self._has_ever_stepped = False
+        self._is_reduced = False
         self.local_end: Instant | None = None
         self.sync_end: Instant | None = None
 
@@ -159,7 +159,7 @@ class GradientReducer:
 
     def spent(self) -> None:
         """Tell that the script has stepped with the gradients, or has let a gradient scaler skip the step."""
-        self._is_spent = self._has_ever_stepped = True
+        self._is_spent = True
 
     def _drop_gradients(self) -> None:
         for parameter in self._parameters:
@@ -231,8 +231,7 @@ class GradientReducer:
     @property
     def is_pending(self) -> bool:
         """True while gradients wait for a step to come: those of whole batches that the script adds up."""
-        has_more = self._holds_gradients and not self._is_spent and self._has_ever_stepped
-        return self._hand.num_passes > 0 or has_more
+        return self._hand.num_passes > 0 or (self._holds_gradients and not self._is_spent)
 
     def restore_unused(self) -> None:
         """Give back the gradients of parameters that the last pass of a step left out, and earlier ones had.

@@ -180,8 +180,9 @@ def test_that_sigterm_in_a_long_validation_is_answered_without_a_store(tmp_path:
 
 
 @pytest.mark.parametrize("uses_no_sync", [True, False])
+@pytest.mark.parametrize("first_stop", [0, 4])
 def test_that_gradients_added_up_over_batches_survive_a_stop_among_them(
-    tmp_path: Path, uses_no_sync: bool
+    tmp_path: Path, uses_no_sync: bool, first_stop: int
 ) -> None:
     def run(stop_after: int) -> float:
         trainee, loader = Trainee(), pt.AdaptiveDataLoader(Numbers(18), batch_size=2)
@@ -199,7 +200,7 @@ def test_that_gradients_added_up_over_batches_survive_a_stop_among_them(
         return trainee.weight
 
     with joined(tmp_path), pytest.raises(pt.TrainingStopped):
-        run(stop_after=3)
+        run(stop_after=first_stop)
     with joined(tmp_path):
         assert run(stop_after=9) == -sum(range(1, 19)) / 2
 
