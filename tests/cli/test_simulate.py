@@ -10,6 +10,7 @@ import pty
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,21 +28,41 @@ def pollux(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Command = Callable[..., Said]
 Refused = Callable[[Sequence[str], str], None]
 
 
 @pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Check that a command prints nothing but one line with a message, and exits with 2."""
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command in this process: a start of Python costs more than most commands."""
 
-    def check(words: Sequence[str], message: str) -> None:
+    def run(*words: str) -> Said:
         monkeypatch.setattr(sys, "argv", ["pollux", *words])
         with pytest.raises(SystemExit) as ended:
             main()
         said = capsys.readouterr()
-        assert ended.value.code == 2, said.err
-        assert (said.out, len(said.err.splitlines())) == ("", 1)
-        assert message in said.err
+        assert isinstance(ended.value.code, int)
+        return Said(returncode=ended.value.code, stdout=said.out, stderr=said.err)
+
+    return run
+
+
+@pytest.fixture
+def refused(here: Command) -> Refused:
+    """Check that a command prints nothing but one line with a message, and exits with 2."""
+
+    def check(words: Sequence[str], message: str) -> None:
+        said = here(*words)
+        assert said.returncode == 2, said.stderr
+        assert (said.stdout, len(said.stderr.splitlines())) == ("", 1)
+        assert message in said.stderr
 
     return check
 
@@ -84,9 +105,11 @@ def test_that_runs_in_parallel_tell_the_same(inputs: tuple[str, ...]) -> None:
     assert [run["policy"] for run in alone] == ["tiresias", "optimus"]
 
 
-def test_that_results_are_written_for_spreadsheets(inputs: tuple[str, ...], tmp_path: Path) -> None:
+def test_that_results_are_written_for_spreadsheets(
+    inputs: tuple[str, ...], tmp_path: Path, here: Command
+) -> None:
     out, page = tmp_path / "out", tmp_path / "page.html"
-    done = pollux(*inputs, "--policy", "tiresias", "--output", str(out), "--report", str(page))
+    done = here(*inputs, "--policy", "tiresias", "--output", str(out), "--report", str(page))
     assert (done.returncode, done.stderr) == (0, "")
     (run,) = json.loads((out / "summary.json").read_text())["runs"]
     with (out / "jobs.csv").open() as stream:
@@ -99,10 +122,12 @@ def test_that_results_are_written_for_spreadsheets(inputs: tuple[str, ...], tmp_
     assert "<svg" in page.read_text()
 
 
-def test_that_a_cluster_that_grows_is_paid_for_as_it_is(inputs: tuple[str, ...], tmp_path: Path) -> None:
+def test_that_a_cluster_that_grows_is_paid_for_as_it_is(
+    inputs: tuple[str, ...], tmp_path: Path, here: Command
+) -> None:
     """One node at least and two at most, for the 5 s to 235 s and more that the jobs take."""
     page = tmp_path / "page.html"
-    done = pollux(*inputs, "--autoscale", "0.55:0.75", "--nodes", "2", "--report", str(page))
+    done = here(*inputs, "--autoscale", "0.55:0.75", "--nodes", "2", "--report", str(page))
     assert done.returncode == 0, done.stderr
     head, row = done.stdout.splitlines()[:2]
     assert head.split()[-2:] == ["node", "h"]
@@ -144,12 +169,12 @@ def test_that_a_simulation_takes_one_core(inputs: tuple[str, ...]) -> None:
     assert set(json.loads(done.stdout.splitlines()[-1])) == {1}
 
 
-def test_that_a_workload_is_made_and_read_again(tmp_path: Path) -> None:
+def test_that_a_workload_is_made_and_read_again(tmp_path: Path, here: Command) -> None:
     file = tmp_path / "w.csv"
-    done = pollux("simulate", "generate", "--load", "1.5", "--seed", "7", "--hours", "8", "-o", str(file))
+    done = here("simulate", "generate", "--load", "1.5", "--seed", "7", "--hours", "8", "-o", str(file))
     assert done.returncode == 0, done.stderr
     assert len(file.read_text().splitlines()) == 241
-    shown = pollux("simulate", "generate", "--load", "1.5", "--seed", "7")
+    shown = here("simulate", "generate", "--load", "1.5", "--seed", "7")
     assert shown.stdout == file.read_text()
 
 
@@ -176,17 +201,17 @@ def test_that_accounting_becomes_a_workload(tmp_path: Path) -> None:
     assert done.stderr == "1 jobs; left out: 1 without GPUs, 0 that have not ended\n"
 
 
-def test_that_a_sweep_goes_on_where_it_was(inputs: tuple[str, ...], tmp_path: Path) -> None:
+def test_that_a_sweep_goes_on_where_it_was(inputs: tuple[str, ...], tmp_path: Path, here: Command) -> None:
     out = tmp_path / "sweep"
     words = ("simulate", "sweep", *inputs[1:], "--output", str(out), "--policy", "tiresias", "--json")
-    first = pollux(*words, "--restart-delays", "0,30")
+    first = here(*words, "--restart-delays", "0,30")
     assert first.returncode == 0, first.stderr
     files = {file: file.stat().st_mtime_ns for file in (out / "runs").iterdir()}
     assert len(files) == 2
-    second = pollux(*words, "--restart-delays", "0,30,60")
+    second = here(*words, "--restart-delays", "0,30,60")
     assert len(json.loads(second.stdout)) == 3
     assert {file: file.stat().st_mtime_ns for file in files} == files, "what was there was not run again"
-    other = pollux(*words, "--nodes", "1")
+    other = here(*words, "--nodes", "1")
     assert (
         other.returncode,
         "sweep with other cluster (16 nodes × 4 GPUs, now 1 node × 4 GPUs)" in other.stderr,
