@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench-agent bench-predictions bench-policy bench-pathologies clean packages
+.PHONY: demo test lint bench-agent bench-predictions bench-policy bench-pathologies bench-autoscaling clean packages
 
 demo: $(STAMP) packages
 	$(VENV)/bin/python examples/demo/run.py
@@ -32,6 +32,10 @@ bench-policy: $(STAMP)
 # How often each objective does what no scheduler should, on random small problems; about a minute.
 bench-pathologies: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.policy_pathologies
+
+# One ImageNet job on a cluster that grows with it, against fixed sizes; POLLUX_TRACES names the traces' folder.
+bench-autoscaling: $(STAMP)
+	$(VENV)/bin/python -m benchmarks.autoscaling
 
 packages:
 	@.ci/packages
