@@ -71,7 +71,9 @@ class LineChart:
     def svg(self, name: str) -> str:
         """Return the chart as an SVG element; `name` makes its ids unique on the page."""
         labels = list(
-            dict.fromkeys((one.label, one.style, one.filled) for panel in self.panels for one in panel.series)
+            dict.fromkeys(
+                (shortened(one.label), one.style, one.filled) for panel in self.panels for one in panel.series
+            )
         )
         right = _RIGHT
         if self.end_labels:
@@ -123,6 +125,11 @@ def svg_element(name: str, title: str, text: str, height: float, body: str) -> s
         f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-text">{escape(text)}</desc>'
         f"{body}</svg>"
     )
+
+
+def shortened(text: str, most: int = 44) -> str:
+    """Return a text that has room: its beginning, where it is longer than `most` characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def text_at(x: float, y: float, text: str, *, kind: str = "", anchor: str = "start") -> str:
@@ -246,5 +253,5 @@ def _end_labels(panel: Panel, x: Axis, box: Box) -> str:
         edge = box.left + box.width
         style = f"s{one.style % NUM_STYLES}"
         parts.append(f'<path class="leader" d="M{from_x + 5:.1f} {from_y:.1f}L{edge + 10:.1f} {y:.1f}"/>')
-        parts.append(text_at(edge + 14, y + 4.5, one.label, kind=f"end {style}"))
+        parts.append(text_at(edge + 14, y + 4.5, shortened(one.label), kind=f"end {style}"))
     return "".join(parts)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-from pollux_slurm.report.charts import WIDTH, Box, panel_frame, svg_element, text_at
+from pollux_slurm.report.charts import WIDTH, Box, panel_frame, shortened, svg_element, text_at
 from pollux_slurm.report.scales import Axis
 
 # The most GPUs of each class but the last, which has no bound; thickness and shade tell them apart.
@@ -63,8 +62,7 @@ class Timeline:
 
 def _group_label(group: str, num_jobs: int, y: float) -> str:
     count = f"{num_jobs} job" + "s" * (num_jobs != 1)
-    name = group if len(group) <= 19 else group[:18] + "…"
-    return text_at(_LEFT - 8, y - 1, name, kind="group", anchor="end") + text_at(
+    return text_at(_LEFT - 8, y - 1, shortened(group, 19), kind="group", anchor="end") + text_at(
         _LEFT - 8, y + 14, count, kind="note", anchor="end"
     )
 
@@ -99,12 +97,8 @@ def class_of(gpus: int) -> int:
 
 
 def _legend() -> str:
-    parts, x = (
-        [
-            text_at(_LEFT, 18, "holds"),
-        ],
-        _LEFT + 46,
-    )
+    parts = [text_at(_LEFT, 18, "holds")]
+    x = _LEFT + 46
     for kind, text in enumerate(_CLASS_TEXTS):
         tall = 14 * (0.35 + 0.55 * kind / len(_CLASSES))
         parts.append(
@@ -114,8 +108,3 @@ def _legend() -> str:
         x += 54 + 7 * len(text)
     parts.append(f'<path class="waiting" d="M{x:.1f} 13.5h30"/>' + text_at(x + 36, 18, "waits"))
     return "".join(parts)
-
-
-def legend_texts() -> Sequence[str]:
-    """Return the names of the classes, in order."""
-    return _CLASS_TEXTS

@@ -101,6 +101,16 @@ def test_that_tick_texts_never_run_into_each_other() -> None:
     assert all(later - one > 15 for one, later in pairwise(places))
 
 
+@pytest.mark.parametrize("end_labels", [False, True])
+def test_that_a_long_name_leaves_room_for_the_plot(end_labels: bool) -> None:
+    one = Series(label="long " * 100, points=((0, 0), (10, 100)))
+    svg = drawn(line_chart(one, end_labels=end_labels))
+    left, _, _, right = numbers(svg.all("path", kind="axis")[0].attributes["d"])
+    assert right - left > 400
+    (name,) = [text for text in svg.all("text") if text.text.startswith("long")]
+    assert float(name.attributes["x"]) + 7 * len(name.text) < 900
+
+
 def test_that_a_series_without_points_draws_nothing() -> None:
     assert len(drawn(line_chart(Series(label="a", points=()))).all("path", kind="line s0")) == 1, "its legend"
 
