@@ -82,7 +82,8 @@ class SweepRun:
         parts += [settings.penalty] if settings.penalty is not None else []
         known = json.dumps([dataclasses.asdict(settings), [dataclasses.asdict(job) for job in self.jobs]])
         parts.append(hashlib.sha256(known.encode()).hexdigest()[:10])
-        return "_".join("".join(c if c.isalnum() or c in ".-" else "-" for c in part) for part in parts)
+        # Short enough for any file system, whatever the workload is called.
+        return "_".join("".join(c if c.isalnum() or c in ".-" else "-" for c in part[:60]) for part in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,6 +80,13 @@ def test_that_another_workload_is_another_run(
     assert not {run.name for run in one} & {run.name for run in other}
 
 
+def test_that_any_name_of_a_workload_makes_a_file_name(applications: Mapping[str, Application]) -> None:
+    files = {"../" + "x" * 300: workload()["small"]}
+    (run,) = expand(Grid(policies=policies("tiresias"), files=files), applications)
+    assert len(run.name) < 200
+    assert "/" not in run.name
+
+
 def run_again(folder: Path, traces: Path, runs: tuple[SweepRun, ...], **shared: int) -> None:
     run_sweep(runs, folder, traces, read_applications(traces), shared=shared)
 
