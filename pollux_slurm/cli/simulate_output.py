@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -51,54 +52,91 @@ class Progress:
             self._bar.update(self._bar.task_ids[0], completed=num_done)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table; where the terminal is too narrow, those of the highest `rank` are left out."""
+
+    title: str
+    cells: tuple[str, ...]
+    rank: int = 0
+    left: bool = False
+
+    @property
+    def width(self) -> int:
+        return max(len(cell) for cell in (self.title, *self.cells)) + 2
+
+
 def print_comparison(summaries: Sequence[Summary], labels: Sequence[str], *, node_hours: bool) -> None:
     """Print a row for each run; `ratio` compares its average with the first run of the same workload.
 
     `node_hours`, for how long nodes were paid for, are shown on request.
     """
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold")
-    table.add_column("workload", no_wrap=True)
-    table.add_column("policy", no_wrap=True)
-    for title in (
-        *("average", "ratio", "median", "p90", "p99", "makespan", "GPU h", "restarts", "lost"),
-        *("worst ρ", "ρ > 1", "solve", *(["node h"] if node_hours else [])),
-    ):
-        table.add_column(title, justify="right", no_wrap=True)
     first: dict[str, float] = {}
-    for found, label in zip(summaries, labels, strict=True):
-        against = first.setdefault(found.workload, found.avg_jct_s)
-        table.add_row(
-            found.workload,
-            label,
-            f"{found.avg_jct_s:,.0f}",
-            f"{found.avg_jct_s / against:.3f}",
-            *(f"{value:,.0f}" for value in (found.p50_jct_s, found.p90_jct_s, found.p99_jct_s)),
-            f"{found.makespan_s:,.0f}",
-            f"{found.gpu_hours:,.0f}",
-            f"{found.restarts_per_job:.2f}",
-            f"{100 * found.restart_share:.1f} %",
-            "-" if found.rho_worst is None else f"{found.rho_worst:.2f}",
-            "-" if found.rho_share_above_1 is None else f"{100 * found.rho_share_above_1:.0f} %",
-            f"{1000 * found.solve_s['p95']:.1f}",
-            *([f"{sum(found.node_hours.values()):,.0f}"] if node_hours else []),
-        )
-    console = wide_console()
-    console.print(table)
-    console.print(
+    for one in summaries:
+        first.setdefault(one.workload, one.avg_jct_s)
+
+    def column(title: str, rank: int, text: Callable[[Summary], str]) -> Column:
+        return Column(title=title, cells=tuple(text(one) for one in summaries), rank=rank)
+
+    columns = [
+        Column(
+            title="workload",
+            cells=tuple(one.workload for one in summaries),
+            rank=8 if len(first) == 1 else 0,
+            left=True,
+        ),
+        Column(title="policy", cells=tuple(labels), left=True),
+        column("average", 0, lambda one: f"{one.avg_jct_s:,.0f}"),
+        column("ratio", 0, lambda one: f"{one.avg_jct_s / first[one.workload]:.3f}"),
+        column("median", 5, lambda one: f"{one.p50_jct_s:,.0f}"),
+        column("p90", 6, lambda one: f"{one.p90_jct_s:,.0f}"),
+        column("p99", 3, lambda one: f"{one.p99_jct_s:,.0f}"),
+        column("makespan", 1, lambda one: f"{one.makespan_s:,.0f}"),
+        column("GPU h", 4, lambda one: f"{one.gpu_hours:,.0f}"),
+        *([column("node h", 1, lambda one: f"{sum(one.node_hours.values()):,.0f}")] if node_hours else []),
+        column("restarts", 1, lambda one: f"{one.restarts_per_job:.2f}"),
+        column("lost", 2, lambda one: f"{100 * one.restart_share:.1f} %"),
+        column("worst ρ", 2, lambda one: number_or_dash(one.rho_worst)),
+        column(
+            "ρ > 1",
+            4,
+            lambda one: "–" if one.rho_share_above_1 is None else f"{100 * one.rho_share_above_1:.0f} %",
+        ),
+        column("solve", 7, lambda one: f"{1000 * one.solve_s['p95']:.1f}"),
+    ]
+    print_table(
+        columns,
         "Simulated. Completion times and makespan in seconds; ratio: average over that of the first policy; "
         "restarts a job; lost: share of GPU time without progress after moves and failures; ρ: completion "
         "time over that alone on an equal share; solve: 95th percentile, ms.",
-        style="dim",
     )
 
 
-def wide_console() -> Console:
-    """Return a console for standard output that does not wrap where there is no terminal to fit into."""
-    from rich.console import Console
+def number_or_dash(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
-    console = Console()
+
+def print_table(columns: Sequence[Column], note: str, console: Console | None = None) -> None:
+    """Print what fits of a table, and a note; everything where standard output is no terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console() if console is None else console
     if not console.is_terminal:
         console.width = 200
-    return console
+    shown = list(columns)
+    while console.is_terminal and sum(column.width for column in shown) > console.width:
+        last = max(shown, key=lambda column: column.rank)
+        if last.rank == 0:
+            break
+        shown.remove(last)
+    table = Table(box=None, header_style="bold")
+    for column in shown:
+        table.add_column(column.title, justify="left" if column.left else "right", no_wrap=True)
+    for cells in zip(*(column.cells for column in shown), strict=True):
+        table.add_row(*cells)
+    console.print(table)
+    missing = [column.title for column in columns if column not in shown]
+    if missing:
+        note += f" No room for: {', '.join(missing)}."
+    console.print(note, style="dim")

@@ -26,7 +26,7 @@ from pollux_slurm.cli.simulate_options import (
     UnmanagedOption,
     make_settings,
 )
-from pollux_slurm.cli.simulate_output import Progress, wide_console
+from pollux_slurm.cli.simulate_output import Column, Progress, number_or_dash, print_table
 from pollux_slurm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -161,47 +161,30 @@ def _list(option: str, text: str, kind: Callable[[str], _Value]) -> tuple[_Value
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:
-    from rich.table import Table
-
     from pollux_slurm.simulator.sweep import axis_text, varying_axes
 
-    table = Table(box=None, header_style="bold")
-    axes = varying_axes(rows)
-    for title in axes.values():
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("policy", no_wrap=True)
-    for title in (
-        "runs",
-        "average",
-        "ratio",
-        "lowest",
-        "highest",
-        "p99",
-        "makespan",
-        "restarts",
-        "lost",
-        "worst ρ",
-    ):
-        table.add_column(title, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            *(axis_text(row[name]) for name in axes),
-            row["policy"],
-            str(row["num_runs"]),
-            f"{row['avg_jct_s']:,.0f}",
-            f"{row['ratio']:.3f}",
-            f"{row['lowest_avg_jct_s']:,.0f}",
-            f"{row['highest_avg_jct_s']:,.0f}",
-            f"{row['p99_jct_s']:,.0f}",
-            f"{row['makespan_s']:,.0f}",
-            f"{row['restarts_per_job']:.2f}",
-            f"{100 * row['restart_share']:.1f} %",
-            "-" if row["rho_worst"] is None else f"{row['rho_worst']:.2f}",
-        )
-    console = wide_console()
-    console.print(table)
-    console.print(
+    def column(title: str, rank: int, text: Callable[[dict[str, Any]], str]) -> Column:
+        return Column(title=title, cells=tuple(text(row) for row in rows), rank=rank)
+
+    axes = [
+        Column(title=title, cells=tuple(axis_text(row[name]) for row in rows))
+        for name, title in varying_axes(rows).items()
+    ]
+    print_table(
+        [
+            *axes,
+            Column(title="policy", cells=tuple(row["policy"] for row in rows), left=True),
+            column("runs", 4, lambda row: str(row["num_runs"])),
+            column("average", 0, lambda row: f"{row['avg_jct_s']:,.0f}"),
+            column("ratio", 0, lambda row: f"{row['ratio']:.3f}"),
+            column("lowest", 5, lambda row: f"{row['lowest_avg_jct_s']:,.0f}"),
+            column("highest", 5, lambda row: f"{row['highest_avg_jct_s']:,.0f}"),
+            column("p99", 3, lambda row: f"{row['p99_jct_s']:,.0f}"),
+            column("makespan", 1, lambda row: f"{row['makespan_s']:,.0f}"),
+            column("restarts", 1, lambda row: f"{row['restarts_per_job']:.2f}"),
+            column("lost", 2, lambda row: f"{100 * row['restart_share']:.1f} %"),
+            column("worst ρ", 2, lambda row: number_or_dash(row["rho_worst"])),
+        ],
         "Simulated. Means over the runs of a row, completion times in seconds; lowest, highest: of the runs' "
         "averages; ratio: to the first policy on the same workload.",
-        style="dim",
     )
