@@ -126,8 +126,10 @@ class Rules:
 
     `adaptive_share` of the jobs, drawn with `seed`, are the policy's. The others keep their user's size and
     batch, are never moved, and start in the order in which they came as soon as they fit; a smaller one may
-    pass where that delays none before it by its user's estimate, `estimate_factor` times what it takes. With
-    `rigid_first` the policy's jobs make room for them and for `other_jobs`, else these wait for free GPUs.
+    pass where that delays none before it by its user's estimate, `estimate_factor` times what it takes. They
+    and `other_jobs` wait for GPUs that are free at a round, before the policy is asked, as beside a daemon
+    that takes nothing from its jobs for those of others; with `rigid_first` its jobs make room for them, and
+    get what they leave.
 
     `interference` is the share of its speed that a job over several nodes loses on a node that holds two such
     jobs.
@@ -139,7 +141,7 @@ class Rules:
     failures: Failures | None = None
     checkpoint_interval_s: float | None = None
     adaptive_share: float = 1.0
-    rigid_first: bool = True
+    rigid_first: bool = False
     estimate_factor: float = 2.0
     interference: float = 0.0
     seed: int = 0
@@ -167,7 +169,7 @@ def slurm_rules(
     failures: Failures | None = None,
     checkpoint_interval_s: float | None = 1800.0,
     adaptive_share: float = 1.0,
-    rigid_first: bool = True,
+    rigid_first: bool = False,
     estimate_factor: float = 2.0,
     interference: float = 0.0,
     seed: int = 0,
