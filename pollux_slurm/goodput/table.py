@@ -23,7 +23,7 @@ BoolArray = npt.NDArray[np.bool_]
 # Whether GPUs are spread over several nodes, and their number: all that throughput depends on.
 Key = tuple[bool, int]
 # A cache forgets when it holds so many models more than twice those in use.
-_SPARE_MODELS = 64
+_SPARE_MODELS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
