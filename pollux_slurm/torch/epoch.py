@@ -28,7 +28,8 @@ def remaining_epochs_until(num_epochs: int) -> Iterator[int]:
         try:
             yield session.finished_epochs
         except GeneratorExit:
-            session.leave_epochs(by_break=is_left_by_break())
+            if not session.is_closed:
+                session.leave_epochs(by_break=is_left_by_break())
             raise
         session.end_epoch()
     session.finish()

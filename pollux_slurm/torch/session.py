@@ -82,7 +82,7 @@ class Session:
         # Of the outermost loop, which makes the models' steps; None once it is over.
         self._driver: AdaptiveDataLoader | None = None
         self._progress = ProgressState()
-        self._has_pointed = False
+        self._has_pointed = self.is_closed = False
         self._measuring = Measuring(
             environment, run_number=run_number, restore_s=restore_s, progress=self._progress
         )
@@ -325,6 +325,10 @@ class Session:
     def close(self) -> None:
         """Wait for a checkpoint under way; send what is left to say, for a bounded time; leave the group."""
         atexit.unregister(self.leave)
+        # While there is something to leave them to: iterators in global variables outlive all modules.
+        with contextlib.suppress(PolluxError):
+            self._end_loops("the session ended")
+        self.is_closed = True
         self._stop.remove()
         self._watch.remove()
         self._boundary.release()

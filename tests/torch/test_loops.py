@@ -205,6 +205,18 @@ def test_that_gradients_added_up_over_batches_survive_a_stop_among_them(
         assert run(stop_after=9) == -sum(range(1, 19)) / 2
 
 
+def test_that_iterators_that_outlive_the_session_end_with_it() -> None:
+    with joined():
+        epochs = iter(pt.remaining_epochs_until(2))
+        next(epochs)
+        batches = iter(pt.AdaptiveDataLoader(Numbers(12), batch_size=4))
+        next(batches)
+    with pytest.raises(UsageError, match="the session ended"):
+        next(batches)
+    # An error in it would be one of this test: it could be raised nowhere.
+    del epochs
+
+
 def train_and_fail() -> None:
     trainee = Trainee()
     for _ in pt.remaining_epochs_until(2):
