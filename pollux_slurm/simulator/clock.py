@@ -22,6 +22,7 @@ from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator.applications import Application
 from pollux_slurm.simulator.autoscale import Autoscaler, NodeSupply
 from pollux_slurm.simulator.batches import user_batch, user_time_s
+from pollux_slurm.simulator.checks import check_allocations, check_sizes, check_workload
 from pollux_slurm.simulator.cluster import Cluster, RoundRecord, SchedulingPolicy, SimulationResult
 from pollux_slurm.simulator.fixed import FixedJobs
 from pollux_slurm.simulator.job import Pause, Pieces, SimulatedJob
@@ -80,6 +81,7 @@ class _Run:
         rules: Rules,
         autoscaler: Autoscaler | None,
     ) -> None:
+        check_workload(workload, applications)
         self.cluster, self.rules, self._policy = cluster, rules, policy
         adaptive = draw_adaptive(len(workload), rules.adaptive_share, seed=rules.seed)
         self.jobs = [
@@ -90,7 +92,7 @@ class _Run:
         self.now_s = 0.0
         self._groups = cluster.node_groups
         rigid = [job for job in self.jobs if not job.adaptive]
-        _check_sizes(rigid, rules, cluster)
+        check_sizes(rigid, rules, cluster)
         self._fixed = FixedJobs(
             rigid,
             rules.other_jobs,
@@ -151,9 +153,6 @@ class _Run:
     def decide(self, clock: Callable[[], float]) -> None:
         """Start what starts by itself, ask the policy, and move jobs as it says."""
         active = [job for job in self.unfinished if job.job.submitted_s <= self.now_s]
-        if not active:
-            self._scale([], [0] * self.cluster.num_nodes)
-            return
         adaptive = [job for job in active if job.adaptive]
         before = {job.job.name: job.pieces for job in active if job.pieces}
         self._fixed.release(self.now_s)
@@ -161,6 +160,8 @@ class _Run:
         up = self._scale(adaptive, held)
         free = _less(_less(up, self._fixed.held()), held)
         started = self._fixed.start(self.now_s, up, held, first=self.rules.rigid_first)
+        if not active:
+            return
         room = _less(up, self._fixed.held())
         _evict(adaptive, room)
         seen = self.cluster if room == list(self.cluster.node_gpus) else self.cluster.with_room(room)
@@ -170,7 +171,7 @@ class _Run:
             began = clock()
             given = self._policy.allocate(self.now_s, adaptive, seen)
             solve_s = clock() - began
-        _check(given, seen)
+        check_allocations(given, seen)
         for job in adaptive:
             job.pieces = before.get(job.job.name, ())
         after = {one.name: one.pieces for one in started}
@@ -252,7 +253,7 @@ class _Run:
         )
 
     def _interfere(self, active: Sequence[SimulatedJob]) -> None:
-        """Slow jobs over several nodes where two of them share one (MATH: interference option)."""
+        """Slow jobs over several nodes where two of them share one, as the artifact can."""
         share = self.rules.interference
         if share > 0:
             spread = [job for job in active if len(job.pieces) > 1]
@@ -304,28 +305,3 @@ def _evict(adaptive: Sequence[SimulatedJob], room: Sequence[int]) -> None:
                 for node, gpus in job.pieces:
                     over[node] -= gpus
                 job.pieces = ()
-
-
-def _check_sizes(rigid: Sequence[SimulatedJob], rules: Rules, cluster: Cluster) -> None:
-    """Refuse jobs of one size that no GPU type of the cluster has GPUs enough for."""
-    largest = cluster.most_gpus
-    wanted = [(f"job {job.job.name}", job.job.num_replicas) for job in rigid]
-    wanted += [("an unmanaged job", other.num_gpus) for other in rules.other_jobs]
-    for name, num_gpus in wanted:
-        if num_gpus > largest:
-            raise SimulationError(
-                f"{name} asks for {num_gpus} GPUs, but the cluster has at most {largest} of one type"
-            )
-
-
-def _check(allocations: Mapping[str, Pieces], cluster: Cluster) -> None:
-    used: Counter[int] = Counter()
-    room = cluster.node_gpus
-    for name, pieces in allocations.items():
-        for node, gpus in pieces:
-            if not (0 <= node < cluster.num_nodes and gpus > 0):
-                raise SimulationError(f"job {name} was given {gpus} GPUs on node {node}")
-            used[node] += gpus
-    for node, gpus in used.items():
-        if gpus > room[node]:
-            raise SimulationError(f"node {node} was given away {gpus} times over {room[node]} GPUs")

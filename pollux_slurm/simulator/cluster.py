@@ -63,7 +63,7 @@ class Cluster:
             object.__setattr__(self, "gpus_per_node", max(group.gpus_per_node for group in self.groups))
         if self.num_nodes < 1 or self.gpus_per_node < 1:
             raise SimulationError("a cluster has at least one node with one GPU")
-        if not (self.interval_s > 0 and self.restart_delay_s >= 0):
+        if not (0 < self.interval_s < math.inf and 0 <= self.restart_delay_s < math.inf):
             raise SimulationError("the interval must be above 0 s, the restart delay 0 s or more")
         seen: dict[str, NodeGroup] = {}
         for group in self.groups:

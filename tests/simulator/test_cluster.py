@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,3 +84,34 @@ def test_that_an_impossible_allocation_is_refused(tmp_path: Path, pieces: Pieces
 def test_that_a_workload_that_never_ends_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(SimulationError, match="1 jobs have not ended"):
         run(tmp_path, lambda *_: {}, made_job("a"), cluster=Cluster(longest_s=3600))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "a"}, "two jobs are called 'a'"),
+        ({"application": "gpt"}, "job b: no traces of application 'gpt' \\(there are: made\\)"),
+        ({"submitted_s": float("nan")}, "job b needs a time"),
+        ({"num_replicas": 0}, "job b needs a time"),
+    ],
+)
+def test_that_an_impossible_job_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    second = dataclasses.replace(made_job("b"), **change)
+    with pytest.raises(SimulationError, match=message):
+        run(tmp_path, one_gpu_each, made_job("a"), second)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_nodes": 0},
+        {"gpus_per_node": 0},
+        {"interval_s": 0.0},
+        {"interval_s": float("nan")},
+        {"interval_s": float("inf")},
+        {"restart_delay_s": -1.0},
+    ],
+)
+def test_that_an_impossible_cluster_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(SimulationError):
+        Cluster(**options)

@@ -177,6 +177,15 @@ def test_that_unmanaged_jobs_hold_gpus_for_their_time(tmp_path: Path) -> None:
     assert policy.seen[60.0] == (1,)
 
 
+def test_that_unmanaged_jobs_come_and_go_while_nobody_else_is_there(tmp_path: Path) -> None:
+    """The first is over long before the job comes, and so is the second, which had to wait for it."""
+    others = tuple(OtherJob(submitted_s=0, duration_s=100, num_gpus=4) for _ in range(2))
+    rules = dataclasses.replace(SLURM, other_jobs=others)
+    one_node = Cluster(num_nodes=1)
+    (job,) = run(tmp_path, one_gpu_each, made_job("a", at_s=900), cluster=one_node, rules=rules).jobs
+    assert job.first_started_s == 905
+
+
 def test_that_jobs_over_several_nodes_slow_each_other_down(tmp_path: Path) -> None:
     """Half a second a step, at a quarter less speed while both are there; a third on one node is not."""
     rules = Rules(interference=0.25)
