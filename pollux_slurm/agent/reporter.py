@@ -98,7 +98,9 @@ class Reporter:
             self._changed.notify_all()
 
     def confirm(self, confirmation: CheckpointConfirmation) -> None:
-        """Deliver `confirmation`, trying again until it arrives or is withdrawn."""
+        """Deliver `confirmation`, trying again until it arrives or is withdrawn; without a store do nothing."""
+        if self._open_store is None:
+            return
         with self._changed:
             self._confirmation = confirmation
             self._changed.notify_all()

@@ -268,6 +268,21 @@ def test_that_without_a_store_it_still_composes() -> None:
         wait(lambda: len(sequences) >= 3, "composed reports")
 
 
+def test_that_a_confirmation_without_a_store_keeps_no_thread_busy() -> None:
+    composed: list[CheckpointConfirmation | None] = []
+
+    def compose(*, sequence: int, checkpoint: CheckpointConfirmation | None) -> Report:
+        composed.append(checkpoint)
+        return report(sequence)
+
+    with reporting(None, compose, report_interval_s=3600.0) as reporter:
+        wait(lambda: composed, "the first report")
+        reporter.confirm(CheckpointConfirmation(request_id=None, blocked_s=0.0, size_bytes=9))
+        reporter.report_soon()
+        wait(lambda: len(composed) >= 2, "a report that was asked for")
+    assert composed == [None, None]
+
+
 def test_that_a_stale_confirmation_ends_the_thread() -> None:
     failing = FailingStore(StaleRunError("run 0 is not current"), UnknownJobError("never asked"))
     with reporting(lambda: failing) as reporter:
