@@ -98,7 +98,7 @@ class Reporter:
             self._changed.notify_all()
 
     def confirm(self, confirmation: CheckpointConfirmation) -> None:
-        """Deliver `confirmation`, trying again until it arrives or is withdrawn; without a store do nothing."""
+        """Deliver `confirmation` if there is a store, trying again until it arrives or is withdrawn."""
         if self._open_store is None:
             return
         with self._changed:
