@@ -117,17 +117,21 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) 
     )
 
 
-# What a declaration can do to a job's weight, at most, in either direction from the median.
+# Constants of `price_rank`, chosen on generated workloads (docs/evaluation.md): the exponent; the time over
+# which a move must pay, for a restart of half a minute, and longer for longer ones; the most that a weight
+# can be, over the median of all.
+_PRICE_RANK_EXPONENT = 0.97
+_HORIZON_S, _HORIZON_DELAY_S = 200.0, 30.0
 MAX_DECLARED_WEIGHT = 4.0
 
 
 def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> Scores:
-    """Rate by the price of GPUs in waiting jobs, ranked by remaining time, p = 0.9.
+    """Rate by the price of GPUs in waiting jobs, ranked by remaining time, p = 0.97.
 
     T = progress/g(1)·(1 − φ)/φ is the remaining one-GPU time, φ the part of the epochs done; without a
     declaration, as long as it has run already (φ = ½). With i the rank by T (1: largest; equals share the
     mean of theirs), λ = 2i/G and w = T^−0.1·min_K (1 + λ·K)/s(K), for s the speedup over one GPU.
-    f = 1 − δ/min(300 s, T/s + δ) on change.
+    f = 1 − δ/min(H, T/s + δ) on change, with H = 200 s for δ ≤ 30 s, and in proportion to √δ beyond.
     No w is more than `MAX_DECLARED_WEIGHT` times the median of all, so that little is won by a lie.
     """
     num_jobs = len(jobs)
@@ -156,11 +160,12 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     weight = np.minimum(weight, high) * _weights(jobs)
     delay = np.array([job.restart_delay_s if job.current else 0.0 for job in jobs])[:, None]
     after = remaining[:, None] / np.maximum(over_one, 1e-12)
-    horizon = np.minimum(300.0, after + delay)
+    worthwhile = _HORIZON_S * np.sqrt(np.maximum(delay / _HORIZON_DELAY_S, 1.0))
+    horizon = np.minimum(worthwhile, after + delay)
     keep = np.array([1.0 - problem.moving.hysteresis if job.current else 1.0 for job in jobs])
     penalty = keep[:, None] * np.maximum(1.0 - delay / np.maximum(horizon, 1e-9), 0.0)
     return Scores(
-        exponent=0.9,
+        exponent=_PRICE_RANK_EXPONENT,
         floor=problem.objective.floor,
         scale=1.0,
         weight=weight,
