@@ -111,9 +111,9 @@ def startable(
     return found
 
 
-def pool_sizes(gpus: Sequence[int], types: Sequence[str]) -> dict[str, int]:
-    """Return how many of each node's `gpus` there are of each type, a negative number counting as none."""
-    found = dict.fromkeys(types, 0)
+def pool_sizes(gpus: Sequence[int], types: Sequence[str], order: Sequence[str]) -> dict[str, int]:
+    """Return how many of each node's `gpus` there are of each type, in `order`; below 0 counts as none."""
+    found = dict.fromkeys(order, 0)
     for count, kind in zip(gpus, types, strict=True):
         found[kind] += max(count, 0)
     return found

@@ -97,6 +97,7 @@ class _Run:
             rigid,
             rules.other_jobs,
             types=cluster.node_types,
+            order=cluster.fastest_types,
             limit_s=lambda job: user_time_s(job.job, job.application, cluster.gpus_per_node),
             estimate_factor=rules.estimate_factor,
         )

@@ -107,6 +107,12 @@ class Cluster:
         return tuple(dict.fromkeys(group.gpu_type for group in self.groups)) or (MEASURED_TYPE,)
 
     @property
+    def fastest_types(self) -> tuple[str, ...]:
+        """The distinct GPU types, the fastest first: what users ask for where both are free."""
+        speeds = {group.gpu_type: group.speed for group in self.groups}
+        return tuple(sorted(self.gpu_types, key=lambda kind: -speeds.get(kind, 1.0)))
+
+    @property
     def num_gpus(self) -> int:
         """All GPUs that may be given."""
         return sum(self.node_gpus)

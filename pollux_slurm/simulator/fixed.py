@@ -33,7 +33,7 @@ class FixedJob:
 
 
 class FixedJobs:
-    """All of them, and what they hold. `types` is the GPU type of each node."""
+    """All of them, and what they hold. `types` are the nodes' GPU types, `order` is that of preference."""
 
     def __init__(
         self,
@@ -41,6 +41,7 @@ class FixedJobs:
         others: Sequence[OtherJob],
         *,
         types: Sequence[str],
+        order: Sequence[str],
         limit_s: Callable[[SimulatedJob], float],
         estimate_factor: float,
     ) -> None:
@@ -65,7 +66,7 @@ class FixedJobs:
             for index, other in enumerate(others)
         ]
         self._left = sorted(found, key=lambda one: one.submitted_s)
-        self._types = types
+        self._types, self._order = types, order
 
     def release(self, now_s: float) -> None:
         """Let go of what has ended, and of what a failed node has taken from a rigid job."""
@@ -103,7 +104,7 @@ class FixedJobs:
         room = [gpus - used for gpus, used in zip(capacity, self.held(), strict=True)]
         free = [gpus - used for gpus, used in zip(room, adaptive, strict=True)]
         offered = room if first else free
-        pools = pool_sizes(offered, self._types)
+        pools = pool_sizes(offered, self._types, self._order)
         running = [
             Running(
                 pool=self._types[one.pieces[0][0]],
@@ -117,7 +118,7 @@ class FixedJobs:
         started = []
         for name, kind in startable(now_s, pools, running, waiting).items():
             one = queue[name]
-            unused = one.num_gpus <= pool_sizes(free, self._types)[kind]
+            unused = one.num_gpus <= pool_sizes(free, self._types, self._order)[kind]
             one.pieces = pack_pool(one.num_gpus, free if unused else room, self._types, kind)
             one.started_s = now_s
             for node, gpus in one.pieces:

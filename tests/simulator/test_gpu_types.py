@@ -9,7 +9,7 @@ import pytest
 
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.model import Objective
-from pollux_slurm.simulator import Cluster, NodeGroup
+from pollux_slurm.simulator import Cluster, NodeGroup, slurm_rules
 from pollux_slurm.simulator.job import Pieces, SimulatedJob
 from pollux_slurm.simulator.policies import PolluxPolicy, SiaPolicy, SlurmPolicy
 from tests.simulator.made import made_job
@@ -89,6 +89,16 @@ def test_that_others_keep_to_one_type_a_job(
             (kind,) = {types[node] for node, _ in pieces}
             used.add(kind)
     assert used == {"t4", "a100"}
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_that_users_take_the_fastest_gpus_that_are_free(tmp_path: Path, share: float) -> None:
+    """Whether the policy is Slurm's, or the jobs are beside it: four on the fast node, then the others."""
+    jobs = [made_job(f"j{index}") for index in range(6)]
+    rules = slurm_rules(adaptive_share=share)
+    result = run(tmp_path, SlurmPolicy(), *jobs, cluster=MIXED, rules=rules)
+    first = result.rounds[0].allocations
+    assert [first[f"j{index}"][0][0] for index in range(6)] == [2, 2, 2, 2, 0, 0]
 
 
 @pytest.mark.parametrize(

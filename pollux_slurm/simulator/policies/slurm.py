@@ -41,7 +41,7 @@ class SlurmPolicy:
             for node, gpus in job.pieces:
                 free[node] -= gpus
         given = {job.job.name: job.pieces for job in jobs if job.pieces}
-        pools = pool_sizes(free, types)
+        pools = pool_sizes(free, types, cluster.fastest_types)
         for name, kind in startable(now_s, pools, running, waiting).items():
             given[name] = pack_pool(waiting[name].num_gpus, free, types, kind)
             self._started_s[name] = now_s
