@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench-agent bench-predictions bench-policy bench-pathologies bench-autoscaling clean packages
+.PHONY: demo test lint bench-agent bench-predictions bench-policy bench-pathologies bench-liars bench-autoscaling clean packages
 
 demo: $(STAMP) packages
 	$(VENV)/bin/python examples/demo/run.py
@@ -36,6 +36,10 @@ bench-pathologies: $(STAMP)
 # One ImageNet job on a cluster that grows with it, against fixed sizes; POLLUX_TRACES names the traces' folder.
 bench-autoscaling: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.autoscaling
+
+# What false declarations gain under price-rank; POLLUX_TRACES and POLLUX_WORKLOAD name the published data.
+bench-liars: $(STAMP)
+	$(VENV)/bin/python -m benchmarks.policy_liars $(POLLUX_WORKLOAD)
 
 packages:
 	@.ci/packages

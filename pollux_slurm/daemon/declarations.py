@@ -6,9 +6,10 @@ nothing but the claim: it is then treated like a job that declares nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pollux_slurm.store.contract import JobRecord
+from pollux_slurm.store.contract import Declaration, JobRecord
 
 # How far progress may grow beyond what a claim once amounted to. An epoch's progress is its examples over M0
 # times the efficiency, at most 1: an honest job comes there only if its first epochs ran below a quarter.
@@ -44,23 +45,29 @@ def checked(record: JobRecord) -> Claim:
         examples = sample.progress * record.model.limits.initial_batch_size
     if sample.total_epochs is None:
         return Claim(progress=examples)
-    doubt = _doubt(record, sample.total_epochs, sample.epoch, sample.progress)
-    if doubt is not None:
-        return Claim(progress=examples, doubt=doubt)
+    reason = doubt(
+        record.declarations, declared=sample.total_epochs, epoch=sample.epoch, progress=sample.progress
+    )
+    if reason is not None:
+        return Claim(progress=examples, doubt=reason)
     return Claim(
         progress=examples, epochs_done=float(sample.epoch), epochs_declared=float(sample.total_epochs)
     )
 
 
-def _doubt(record: JobRecord, declared: int, epoch: int, progress: float) -> str | None:
-    least = min((claim.total_epochs for claim in record.declarations), default=declared)
+def doubt(claims: Sequence[Declaration], *, declared: int, epoch: int, progress: float) -> str | None:
+    """Return why what a job declares now does not count, None where it does.
+
+    `claims` are all that it has declared; `progress` is in scale-invariant iterations.
+    """
+    least = min((claim.total_epochs for claim in claims), default=declared)
     if least < declared:
         return f"it declared {least} epochs before it declared {declared}"
     if epoch >= declared:
         return f"it goes on after the {declared} epochs that it declared"
     if epoch > 0 and not progress > 0:
         return f"it tells of {epoch} epochs without any progress"
-    for claim in record.declarations:
+    for claim in claims:
         amounted = claim.least_total_progress
         if amounted is not None and progress > TOLERANCE * amounted:
             times = min(progress / max(amounted, 1e-12), 1e6)
