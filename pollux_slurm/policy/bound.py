@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Cluster
+from pollux_slurm.policy.tables import Tables
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -31,12 +32,12 @@ BoolArray = npt.NDArray[np.bool_]
 
 _CROSSINGS = 80
 _ROUNDING = 1e-14
-# Temperatures of the smoothed dual, as parts of the highest price, and Newton steps at each. GPU types that
-# replace each other make demand jump, and need a warmer start.
-_HEATS, _HEATS_OF_ONE_TYPE = (1.0, 0.3, 0.1, 0.03), (0.1, 0.03)
+# Temperatures of the smoothed dual, as parts of the highest price, and Newton steps at each. The dearest of
+# several GPU types may cost ten times the cheapest, which a temperature must resolve as well.
+_HEATS, _HEATS_OF_ONE_TYPE = (0.03, 0.005), (0.1, 0.03)
 _NEWTON_STEPS, _NEWTON_STEPS_OF_ONE_TYPE = 14, 6
-# The high temperatures only look for the region: this many jobs tell it as well as thousands.
-_HOT, _SAMPLE = 0.3, 60
+# The first temperature only looks for the region: this many jobs tell it as well as thousands.
+_SAMPLE = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -248,13 +249,25 @@ def solve_dual(menu: Menu, cluster: Cluster, usable: BoolArray | None = None) ->
     finite = menu.value[np.isfinite(menu.value)]
     ends = [float(finite.min()), float(finite.max())] if finite.size else []
     ends += menu.stay_value.tolist()
-    every_kind = nothing.copy()
-    every_kind[: len(menu.tables.kinds)] = 1.0
-    search.along(nothing, every_kind, max(ends) - min(ends) + 1.0)
+    direction = nothing.copy()
+    direction[: len(menu.tables.kinds)] = _relative_speeds(menu.tables)
+    search.along(nothing, direction, (max(ends) - min(ends) + 1.0) / float(direction[direction > 0].min()))
     search.at(search.best.prices)
     if search.short.any():
         search.jointly()
     return search.best
+
+
+def _relative_speeds(tables: Tables) -> FloatArray:
+    """Return how fast one GPU of each type is for the median job, the fastest being 1, of shape `(T,)`."""
+    count = len(tables.kinds)
+    if count == 1 or not len(tables.speedup):
+        return np.ones(count)
+    each = tables.speedup / np.maximum(tables.num_gpus, 1)
+    best = np.array([np.max(each[:, tables.kind == kind], axis=1, initial=0.0) for kind in range(count)])
+    fastest = best.max(axis=0)
+    known = best[:, fastest > 0] / fastest[fastest > 0]
+    return np.maximum(np.median(known, axis=1), 1e-3) if known.size else np.ones(count)
 
 
 class _Search:
@@ -314,14 +327,12 @@ class _Search:
         market = self._market
         prices = self.best.prices
         unit = max(float(prices.max()), 1e-300)
-        sample = market.sample(_SAMPLE)
-        for heat in _HEATS_OF_ONE_TYPE if market.num_kinds == 1 else _HEATS:
-            look = sample if heat >= _HOT else market
+        heats = _HEATS_OF_ONE_TYPE if market.num_kinds == 1 else _HEATS
+        for heat, look in zip(heats, (market.sample(_SAMPLE), market), strict=True):
             prices, settled = _descend(look, prices, heat, unit)
             if not settled:
                 return
-            if look is market:
-                self.at(prices)
+            self.at(prices)
 
 
 def _descend(market: Market, prices: FloatArray, heat: float, unit: float) -> tuple[FloatArray, bool]:
@@ -342,7 +353,7 @@ def _descend(market: Market, prices: FloatArray, heat: float, unit: float) -> tu
             continue
         prices, (total, slope, curve) = tried, found
         damping = max(damping * 0.1, 1e-6)
-        if won <= 1e-5 * heat * abs(total):
+        if won <= 1e-4 * heat * abs(total):
             break
     return prices, True
 
