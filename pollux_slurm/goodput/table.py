@@ -100,6 +100,13 @@ class TableCache:
     def __init__(self) -> None:
         self._parts = {False: _CachePart(geometric=False), True: _CachePart(geometric=True)}
 
+    def __contains__(self, model: object) -> bool:
+        """Tell whether a model was looked up, and is remembered."""
+        try:
+            return any(model in part for part in self._parts.values())
+        except TypeError:
+            return False  # of what cannot be hashed, nothing is kept
+
     def trim(self, num_models: int) -> None:
         """Forget everything if more than twice `num_models`, and some, are kept. Rows are void after it."""
         for part in self._parts.values():
@@ -133,6 +140,9 @@ class _CachePart:
     def __init__(self, *, geometric: bool) -> None:
         self._geometric = geometric
         self._forget()
+
+    def __contains__(self, model: object) -> bool:
+        return model in self._rows
 
     def trim(self, num_models: int) -> None:
         if len(self._models) > 2 * num_models + _SPARE_MODELS:

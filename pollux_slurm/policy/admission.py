@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from pollux_slurm.errors import InvalidModelError, InvalidProblemError
 from pollux_slurm.goodput import check_model
 from pollux_slurm.goodput.checks import shown
-from pollux_slurm.model import Allocation, NodeCapacity, Objective, Problem, ProblemJob
+from pollux_slurm.model import Allocation, GoodputModel, NodeCapacity, Objective, Problem, ProblemJob
 from pollux_slurm.policy.scores import OBJECTIVES
 
 MAX_COUNT = 10**6
@@ -38,12 +38,15 @@ def check_problem(problem: Problem) -> None:
     _check_rules(problem)
 
 
-def find_exclusions(problem: Problem) -> dict[str, str]:
-    """Return, by job id, why a job cannot be scheduled: these keep what they have."""
+def find_exclusions(problem: Problem, known: Container[GoodputModel] = ()) -> dict[str, str]:
+    """Return, by job id, why a job cannot be scheduled: these keep what they have.
+
+    Models that are `known` were found right before.
+    """
     nodes = {node.name for node in problem.nodes}
     reasons = {}
     for job in problem.jobs:
-        reason = _fault(job, nodes)
+        reason = _fault(job, nodes, known)
         if reason is not None:
             reasons[job.job_id] = reason
     return reasons
@@ -64,7 +67,7 @@ def frozen(job: ProblemJob, nodes: set[str]) -> ProblemJob:
     )
 
 
-def _fault(job: ProblemJob, nodes: set[str]) -> str | None:
+def _fault(job: ProblemJob, nodes: set[str], known: Container[GoodputModel]) -> str | None:
     unknown = [node for node in job.current.nodes if node not in nodes]
     if unknown:
         return f"it holds GPUs on node {unknown[0]}, which is not in the problem"
@@ -94,7 +97,7 @@ def _fault(job: ProblemJob, nodes: set[str]) -> str | None:
     if doubled:
         return f"it has two models for GPU type {doubled[0]}"
     for kind, model in (("", job.model), *job.models):
-        if model is None:
+        if model is None or model in known:
             continue
         try:
             check_model(model)

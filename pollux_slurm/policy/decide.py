@@ -55,9 +55,9 @@ def decide(
         raise UsageError(f"unknown solver {solver!r}; there are {', '.join(sorted(SOLVERS))}")
     began = clock()
     check_problem(problem)
-    reasons = find_exclusions(problem)
-    jobs = held_back(problem, [job for job in problem.jobs if job.job_id not in reasons])
     cache = TableCache() if tables is None else tables
+    reasons = find_exclusions(problem, cache)
+    jobs = held_back(problem, [job for job in problem.jobs if job.job_id not in reasons])
     menu = build_menu(problem, jobs, cache)
     nowhere = {
         job.job_id

@@ -85,6 +85,16 @@ class Facts:
         self.within_cap: BoolArray = np.any(faster, axis=1)
         self.wanted = (menu.value > value) & more
         self.is_wanted: BoolArray = np.any(self.wanted, axis=1)
+        # The fewest GPUs of each type that a job would rather have; 0: none of that type.
+        fewest = np.array(
+            [
+                np.where(self.wanted & (tables.kind == kind), tables.num_gpus, 2**31).min(
+                    axis=1, initial=2**31
+                )
+                for kind in range(len(tables.kinds))
+            ]
+        )
+        self.least_wanted = np.where(fewest < 2**31, fewest, 0)
         same = (tables.num_nodes == nodes) & (tables.num_gpus == gpus)
         other = np.where(same, -np.inf, menu.value)
         self.runner_up = other.argmax(axis=1) if other.shape[1] else np.full(count, -1)
@@ -149,12 +159,9 @@ def _bound_by(solution: Solution, menu: Menu, facts: Facts, index: int, placed: 
         room = facts.room(index, kind)
         if not room and not placed.gpus:
             continue
-        of_kind = wanted if len(tables.kinds) == 1 else wanted & (tables.kind == kind)
         eligible = state.eligible(index)
         own = sum(g for node, g in placed.gpus if eligible >> node & 1 and state.cluster.kind[node] == kind)
-        if (room + own) and int(
-            np.where(of_kind & (tables.num_gpus > 0), tables.num_gpus, 2**31).min()
-        ) <= room + own:
+        if 0 < facts.least_wanted[kind, index] <= room + own:
             return "placement"
     return "capacity"
 
