@@ -235,12 +235,11 @@ def _parts(m: int, size: int) -> FloatArray:
     return np.where(rest == 0, gpus / max(size, 1), whole / m)
 
 
-def solve_dual(menu: Menu, cluster: Cluster, usable: BoolArray | None = None) -> Dual:
+def solve_dual(menu: Menu, market: Market) -> Dual:
     """Return the prices, the bound and the choices for one option per job within what is shared.
 
     Where even the smallest options need more than there is, the bound is that of the last prices tried.
     """
-    market = Market(menu, cluster, usable)
     search = _Search(market)
     nothing = np.zeros(len(market.budget))
     search.at(nothing)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.policy.bound import solve_dual
+from pollux_slurm.policy.bound import Market, solve_dual
 from pollux_slurm.policy.greedy import solve_greedily
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Cluster, Placed, State, members_of
@@ -41,7 +41,7 @@ def solve_genetically(
     generations: int = GENERATIONS,
 ) -> Solution:
     """Return the best member of the last generation, never worse than what the jobs hold."""
-    dual = solve_dual(menu, cluster)
+    dual = solve_dual(menu, Market(menu, cluster))
     start = solve_greedily(cluster, menu).state
     held = State(cluster, menu)
     movable = np.flatnonzero(~menu.settled)

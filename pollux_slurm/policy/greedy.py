@@ -33,9 +33,9 @@ def solve_greedily(
 ) -> Solution:
     """Return what greedy growth from what the jobs hold reaches. `seed` and `effort` are not used."""
     del seed, effort
-    dual = solve_dual(menu, cluster)
-    state = State(cluster, menu)
     market = Market(menu, cluster)
+    dual = solve_dual(menu, market)
+    state = State(cluster, menu)
     constructor = Constructor(state, menu, market, dual.prices)
     free = market.reduced(np.zeros(len(dual.prices)))
     timed_out = False

@@ -75,8 +75,8 @@ class _Search:
     ) -> None:
         self._cluster, self._menu, self._effort, self._stop = cluster, menu, effort, stop
         self._rng = random.Random(seed)
-        self._dual = solve_dual(menu, cluster)
         self._market = Market(menu, cluster)
+        self._dual = solve_dual(menu, self._market)
         self._movable = np.flatnonzero(~menu.settled).tolist()
         self._few = len(self._movable) <= _BRANCH_JOBS
         self._many = len(self._movable) > _MANY_JOBS

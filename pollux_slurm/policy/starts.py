@@ -54,7 +54,7 @@ class Starts:
         )
         tried = [self._dual.choice]
         for usable in offered:
-            choice = solve_dual(self._menu, self._cluster, usable).choice
+            choice = solve_dual(self._menu, Market(self._menu, self._cluster, usable)).choice
             if any((choice == other).all() for other in tried):
                 continue
             tried.append(choice)

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from pollux_slurm.model import GpuLimit, MovingRules, Problem
-from pollux_slurm.policy.bound import Dual, solve_dual
+from pollux_slurm.policy.bound import Dual, Market, solve_dual
 from pollux_slurm.policy.decide import build_menu
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Cluster
@@ -30,7 +30,7 @@ def solved(one: Problem) -> tuple[Menu, Dual, list[int]]:
     for node, (gpus, _, _) in zip(one.nodes, cluster.capacity.tolist(), strict=True):
         capacity[kinds[node.name]] += gpus
 
-    return menu, solve_dual(menu, cluster), capacity
+    return menu, solve_dual(menu, Market(menu, cluster)), capacity
 
 
 def best(menu: Menu, capacity: list[int]) -> float:

@@ -23,8 +23,8 @@ from tests.policy.problems import random_problem
 
 def branch(state: State, menu: Menu, *, max_steps: int) -> Branch:
     """Return the search over all jobs of a menu that may move."""
-    dual = solve_dual(menu, state.cluster)
-    offers = Offers(menu, Market(menu, state.cluster), dual)
+    market = Market(menu, state.cluster)
+    offers = Offers(menu, market, solve_dual(menu, market))
     movable = [job for job in range(menu.num_jobs) if offers.is_movable(job)]
     return Branch(state, offers, movable, slack=offers.slack(state), max_steps=max_steps)
 

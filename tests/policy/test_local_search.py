@@ -17,7 +17,8 @@ def climbed(cluster: tuple[NodeCapacity, ...], *jobs: ProblemJob, max_steps: int
     menu = build_menu(small, list(small.jobs))
     places = Cluster(small.nodes, small.jobs, menu.tables.kind_of_node)
     state = State(places, menu)
-    offers = Offers(menu, Market(menu, places), solve_dual(menu, places))
+    market = Market(menu, places)
+    offers = Offers(menu, market, solve_dual(menu, market))
     LocalSearch(state, offers, max_steps=max_steps).climb()
     return {
         one.job_id: str(places.allocation_of(placed))
