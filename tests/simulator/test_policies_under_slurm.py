@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,8 @@ from pollux_slurm.simulator import (
     simulate,
     slurm_rules,
 )
+from pollux_slurm.simulator.cluster import SchedulingPolicy
+from pollux_slurm.simulator.job import Pieces, SimulatedJob
 from pollux_slurm.simulator.outages import draw_other_jobs
 from pollux_slurm.simulator.policies import POLICIES, make_policy
 from tests.simulator.made import made_application, made_job
@@ -85,6 +87,32 @@ def test_that_the_books_are_kept_whatever_happens(policy: str, made: Mapping[str
             assert (job.lost_progress > 0) <= (job.num_failures > 0)
         for record in result.rounds:
             assert record.gpus_used + record.gpus_unmanaged <= record.gpus_up
+
+
+class Watched:
+    """A policy that must not touch jobs whose reallocation is under way."""
+
+    def __init__(self, policy: SchedulingPolicy) -> None:
+        self._policy = policy
+        self.choose_batch = policy.choose_batch
+        self.num_in_flight = 0
+
+    def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
+        held = {job.job.name: job.pieces for job in jobs if job.in_flight and job.pieces}
+        given = self._policy.allocate(now_s, jobs, cluster)
+        assert {name: given.get(name) for name in held} == held
+        self.num_in_flight += len(held)
+        return given
+
+
+@pytest.mark.parametrize("policy", ["pollux", "sia"])
+def test_that_jobs_stay_put_until_their_first_step(policy: str, made: Mapping[str, Application]) -> None:
+    """With plain requeues, and a round each 20 s in which a job comes."""
+    watched = Watched(make_policy(policy, objective="generalized-mean", declared=False))
+    jobs = [made_job(f"j{index}", at_s=20.0 * index) for index in range(12)]
+    cluster = Cluster(num_nodes=2, interval_s=20)
+    simulate(jobs, made, watched, cluster, rules=slurm_rules(delays=Delays(requeue_s=121)))
+    assert watched.num_in_flight > 20
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "genetic"])

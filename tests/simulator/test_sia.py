@@ -129,6 +129,17 @@ def test_that_a_restart_costs_what_restarts_have_cost(age_s: float, num_restarts
     assert restart_factor(age_s, num_restarts, 30.0) == pytest.approx(factor)
 
 
+@pytest.mark.parametrize(("num_restarts", "num_gpus"), [(0, 2), (10, 1)])
+def test_that_a_job_that_restarted_often_stays_as_it_is(
+    tmp_path: Path, num_restarts: int, num_gpus: int
+) -> None:
+    (job,) = run(tmp_path, lambda *_: {"a": ((0, 1),)}, made_job("a")).jobs
+    job.pieces, job.epoch, job.progress = ((0, 1),), 0, 0.0  # it begins again, knowing what it learned
+    job.num_restarts = num_restarts
+    given = SiaPolicy().allocate(400.0, [job], Cluster(num_nodes=1))
+    assert given == {"a": ((0, num_gpus),)}
+
+
 def test_that_jobs_share_a_cluster(tmp_path: Path) -> None:
     jobs = [made_job(f"j{index}", at_s=10.0 * index) for index in range(6)]
     result = run(tmp_path, SiaPolicy(), *jobs, cluster=Cluster(num_nodes=1))

@@ -68,6 +68,29 @@ def test_that_a_job_waits_for_gpus_that_another_is_still_leaving(tmp_path: Path)
     assert second.paused_s["wait"] == pytest.approx(2 + 5 + 5), "a's notice and checkpoint, then backfill"
 
 
+def test_that_a_job_trains_on_as_it_is_until_its_agent_asks(tmp_path: Path) -> None:
+    """On one GPU from 76 to 122 s, then 20 s of pauses, then the rest at half a second a step."""
+
+    def grown(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+        return {"a": ((0, 1),) if now_s < 120 else ((0, 4),)}
+
+    (job,) = run(tmp_path, grown, made_job("a"), rules=SLURM).jobs
+    assert job.finished_s == pytest.approx(142 + (150.25 - 46) * 0.5)
+
+
+def test_that_jobs_that_change_places_wait_for_each_other(tmp_path: Path) -> None:
+    """b goes first and is out after 7 s; a follows and is out at 14 s; until then b stands in the queue."""
+
+    def swapped(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+        places = (0, 1) if now_s < 120 else (1, 0)
+        return {job.job.name: ((node, 4),) for job, node in zip(jobs, places, strict=False)}
+
+    a, b = run(tmp_path, swapped, made_job("a"), made_job("b"), rules=SLURM).jobs
+    assert a.paused_s["wait"] == 5
+    assert b.paused_s["wait"] == 5 + 7
+    assert (a.num_restarts, b.num_restarts) == (1, 1)
+
+
 def test_that_a_paused_job_keeps_what_it_did(tmp_path: Path) -> None:
     def paused(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
         return {} if now_s == 120 else {"a": ((0, 1),)}
@@ -109,8 +132,7 @@ def test_that_a_failure_takes_what_came_after_the_last_checkpoint(tmp_path: Path
     result = run(tmp_path, SlurmPolicy(), made_job("a"), cluster=one_node, rules=rules)
     (job,) = result.jobs
     whole, rest = divmod(fails_s - 60 - FIRST_S, 25)
-    lost_s = rest if rest <= 20 else 0.0
-    saved_s = 20 * (whole + (rest > 20))
+    lost_s, saved_s = rest, 20 * whole
     assert (job.num_failures, job.num_restarts) == (1, 1)
     assert job.lost_progress == pytest.approx(lost_s)
     back_s = -(-(fails_s + 30) // 60) * 60
@@ -122,10 +144,11 @@ def test_that_a_failure_takes_what_came_after_the_last_checkpoint(tmp_path: Path
 
 
 def single_failure(failures: Failures, seed: int) -> list[float]:
-    """Return when a node fails, if it is once in the first 1,000 s and while the job trains."""
+    """Return when a node fails, if it is once in the first 1,000 s and while the job trains, unsaved."""
     outages = Outages(failures, 1, seed=seed)
     at_s = outages.between(0, 1e6)[0]
-    return [at_s] if at_s < 170 and not outages.between(at_s + 1, 1000) else []
+    is_lost = 2 < (at_s - 60 - FIRST_S) % 25 < 18
+    return [at_s] if is_lost and at_s < 170 and not outages.between(at_s + 31, 1000) else []
 
 
 def test_that_a_user_who_does_not_adapt_is_served_as_by_slurm(tmp_path: Path) -> None:
