@@ -14,11 +14,8 @@ from pollux_slurm.policy.branch import Branch
 from pollux_slurm.policy.offers import Offers
 from pollux_slurm.policy.placement import State
 
-# Jobs decided together, at most, and nodes of each tree.
+# Jobs decided together, at most.
 _TOGETHER = 4
-_TREE_STEPS = 100
-# A part whose regrets and slack come to less than this part of the slack and all regrets is not worth a look.
-_LITTLE = 1e-9
 
 
 def improve_parts(
@@ -26,10 +23,14 @@ def improve_parts(
     offers: Offers,
     *,
     max_parts: int,
+    tree_steps: int,
     rng: random.Random,
     stop: Callable[[], bool],
 ) -> bool:
-    """Improve parts of the state until `max_parts` were tried; True if it was stopped before."""
+    """Improve parts of the state until `max_parts` were tried; True if it was stopped before.
+
+    The tree of each part has `tree_steps` nodes at most.
+    """
     leaders: list[int] = []
     slack = offers.slack(state)
     for _ in range(max_parts):
@@ -41,7 +42,7 @@ def improve_parts(
                 return False
         leader = leaders.pop()
         part = _part(state, offers, leader, rng)
-        branch = Branch(state, offers, part, slack=slack, max_steps=_TREE_STEPS)
+        branch = Branch(state, offers, part, slack=slack, max_steps=tree_steps)
         branch.run()
         if branch.gain > 0:
             leaders = []

@@ -24,6 +24,8 @@ from pollux_slurm.policy.starts import Starts
 # At effort 1: displacements tried from each start, and from the best of them; nodes of the branch-and-bound
 # tree; parts of a placed answer that are solved anew.
 _FIRST_STEPS, _MORE_STEPS, _BRANCH_STEPS, _PARTS = 500, 2000, 20_000, 300
+# Nodes of the tree of a part, at most and at least.
+_TREE_STEPS, _LEAST_TREE_STEPS = 100, 30
 # At less effort than this, only the best start is improved.
 _ALL_STARTS = 0.5
 # The most jobs for which branch and bound of the whole problem is worth a try.
@@ -166,7 +168,12 @@ class _Search:
         if self._is_over() or self._value >= self._enough:
             return
         self._timed_out |= improve_parts(
-            self._best, self._offers(), max_parts=self._much(parts), rng=self._rng, stop=self._stop
+            self._best,
+            self._offers(),
+            max_parts=self._much(parts),
+            tree_steps=min(max(self._much(_TREE_STEPS), _LEAST_TREE_STEPS), _TREE_STEPS),
+            rng=self._rng,
+            stop=self._stop,
         )
         self._take_up(self._best)
 
