@@ -121,7 +121,7 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) 
 # which a move must pay, for a restart of half a minute, and longer for longer ones; the most that a weight
 # can be, over the median of all.
 _PRICE_RANK_EXPONENT = 0.97
-_HORIZON_S, _HORIZON_DELAY_S = 200.0, 30.0
+_HORIZON_S, _HORIZON_DELAY_S = 250.0, 30.0
 MAX_DECLARED_WEIGHT = 4.0
 
 
@@ -131,7 +131,7 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     T = progress/g(1)·(1 − φ)/φ is the remaining one-GPU time, φ the part of the epochs done; without a
     declaration, as long as it has run already (φ = ½). With i the rank by T (1: largest; equals share the
     mean of theirs), λ = 2i/G and w = T^−0.1·min_K (1 + λ·K)/s(K), for s the speedup over one GPU.
-    f = 1 − δ/min(H, T/s + δ) on change, with H = 200 s for δ ≤ 30 s, and in proportion to √δ beyond.
+    f = 1 − δ/min(H, T/s + δ) on change, with H = 250 s for δ ≤ 30 s, and in proportion to √δ beyond.
     No w is more than `MAX_DECLARED_WEIGHT` times the median of all, so that little is won by a lie.
     """
     num_jobs = len(jobs)
