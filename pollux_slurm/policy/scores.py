@@ -99,25 +99,28 @@ def osdi21(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> Scor
 
 
 def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> Scores:
-    """Rate by total speedup, bent by p = 0.7, with less weight for jobs that have had much work done already.
+    """Rate by total speedup over one GPU, bent by p = 0.7, with less weight for jobs that had much work done.
 
-    Nothing needs to be declared: with work W = progress/g(1) in one-GPU seconds, w = max(W, 60 s)^−0.15.
+    Nothing needs to be declared: with work W = progress/g(1) in one-GPU seconds, w = max(W, 60 s)^−0.25.
+    f = 1 − δ/H on change, H as for `price_rank`.
     """
     work = np.array([_attained_s(job, tables, row) for row, job in enumerate(jobs)], dtype=np.float64)
-    weight = _weights(jobs) * np.maximum(work, 60.0) ** -0.15
+    weight = _weights(jobs) * np.maximum(work, 60.0) ** -0.25
+    unit, delay, keep = _one_gpu(tables), _delays(jobs), _hysteresis(problem, jobs)
     return Scores(
         exponent=0.7,
         floor=problem.objective.floor,
         scale=1.0,
         weight=weight,
-        speedup=tables.speedup,
-        held=_held(jobs, tables),
-        penalty=_penalties(problem, jobs),
+        speedup=tables.speedup / unit[:, None],
+        held=_held(jobs, tables) / unit,
+        penalty=keep * (1.0 - delay / np.maximum(_horizon_s(delay), delay)),
         serves_all=True,
+        units=1.0 / unit,
     )
 
 
-# Constants of `price_rank`, chosen on generated workloads (docs/evaluation.md): the exponent; the time over
+# Constants chosen on generated workloads (docs/evaluation.md): the exponent of `price_rank`; the time over
 # which a move must pay, for a restart of half a minute, and longer for longer ones; the most that a weight
 # can be, over the median of all.
 _PRICE_RANK_EXPONENT = 0.97
@@ -146,9 +149,7 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
             for claim, other in zip(claims, unclaimed.tolist(), strict=True)
         ]
     )
-    single = np.array([tables.alone(row) for row in range(num_jobs)], dtype=np.float64)
-    # Speedup over one GPU; where one allows no batch, over the fair share.
-    unit = np.divide(single, tables.base, out=np.ones(num_jobs), where=(tables.base > 0) & (single > 0))
+    unit = _one_gpu(tables)
     over_one = tables.speedup / unit[:, None]
     weight = _ranked_weight(remaining, _ranks(remaining, remaining), over_one, tables.num_gpus, total)
     middle = float(np.median(weight)) if num_jobs else 1.0
@@ -158,12 +159,11 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     gain = np.minimum(weight, high) / np.minimum(silent, high)
     gain = np.where([claim is not None for claim in claims], gain, np.nan)
     weight = np.minimum(weight, high) * _weights(jobs)
-    delay = np.array([job.restart_delay_s if job.current else 0.0 for job in jobs])[:, None]
+    delay = _delays(jobs)[:, None]
     after = remaining[:, None] / np.maximum(over_one, 1e-12)
-    worthwhile = _HORIZON_S * np.sqrt(np.maximum(delay / _HORIZON_DELAY_S, 1.0))
-    horizon = np.minimum(worthwhile, after + delay)
-    keep = np.array([1.0 - problem.moving.hysteresis if job.current else 1.0 for job in jobs])
-    penalty = keep[:, None] * np.maximum(1.0 - delay / np.maximum(horizon, 1e-9), 0.0)
+    horizon = np.minimum(_horizon_s(delay), after + delay)
+    keep = _hysteresis(problem, jobs)[:, None]
+    penalty = keep * np.maximum(1.0 - delay / np.maximum(horizon, 1e-9), 0.0)
     return Scores(
         exponent=_PRICE_RANK_EXPONENT,
         floor=problem.objective.floor,
@@ -175,6 +175,32 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
         serves_all=True,
         units=1.0 / unit,
         declared_gain=gain,
+    )
+
+
+def _one_gpu(tables: Tables) -> FloatArray:
+    """Return SPEEDUP of one GPU, (J,): dividing by it makes speedups ones over one GPU.
+
+    Where one GPU allows no batch, it is 1: speedups stay those over the fair share.
+    """
+    single = np.array([tables.alone(row) for row in range(len(tables.base))], dtype=np.float64)
+    known = (tables.base > 0) & (single > 0)
+    return np.divide(single, tables.base, out=np.ones(len(single)), where=known)
+
+
+def _delays(jobs: Sequence[ProblemJob]) -> FloatArray:
+    """Return what a change costs each job, in seconds: nothing where it has no GPUs."""
+    return np.array([job.restart_delay_s if job.current else 0.0 for job in jobs], dtype=np.float64)
+
+
+def _horizon_s(delay: FloatArray) -> FloatArray:
+    """Return the time over which a move with this delay must pay."""
+    return _HORIZON_S * np.sqrt(np.maximum(delay / _HORIZON_DELAY_S, 1.0))
+
+
+def _hysteresis(problem: Problem, jobs: Sequence[ProblemJob]) -> FloatArray:
+    return np.array(
+        [1.0 - problem.moving.hysteresis if job.current else 1.0 for job in jobs], dtype=np.float64
     )
 
 

@@ -23,7 +23,7 @@ from pollux_slurm.simulator.policies.agents import Agents
 # More brings no job to its end sooner: between 0.01 and 0.5, averages differed by chance alone.
 EFFORT = 0.02
 # Objectives that pause running jobs for others unless told otherwise.
-_PAUSING = frozenset({"price-rank"})
+_PAUSING = frozenset({"price-rank", "attained-work"})
 
 
 class PolluxPolicy:
