@@ -95,7 +95,7 @@ class PolicyConfig:
     penalty: str = _one_of("paper", "amortised")
     horizon_s: float = _from(600.0, 1.0, 1e12)
     solver: str = _one_of("exact", "genetic", "greedy")
-    time_limit_s: float = _from(30.0, 0.001, 86400.0)
+    time_limit_s: float = _from(10.0, 0.001, 86400.0)
     seed: int = _from(0, 0, 2**63 - 1)
     max_wait_s: float | None = _perhaps(0.0, 1e12)
     hysteresis: float = _from(0.0, 0.0, 1.0, below=True)
@@ -183,7 +183,14 @@ def load_config(environ: Mapping[str, str], *, path: Path | None = None) -> Conf
         sections[section.name] = _read_section(kind, section.name, table, environ, file, origins)
     if tables:
         raise ConfigError(f"{file}: unknown table [{sorted(tables)[0]}]; known: {', '.join(sections)}")
-    return Config(path=file if file.is_file() else None, origins=tuple(origins), **sections)
+    config = Config(path=file if file.is_file() else None, origins=tuple(origins), **sections)
+    if config.policy.time_limit_s >= config.daemon.lease_ttl_s:
+        raise ConfigError(
+            f"{file}: policy.time_limit_s = {config.policy.time_limit_s:g} must be below daemon.lease_ttl_s "
+            f"= {config.daemon.lease_ttl_s:g}: nobody renews the lease while a decision is searched for, and "
+            "a second daemon would take over"
+        )
+    return config
 
 
 def _read_section(
@@ -247,7 +254,10 @@ def _convert_number(
         number = hint(value) if is_text or type(value) in (int, hint) else None
     except (ValueError, OverflowError):
         number = None
-    if number is None or not math.isfinite(number):
+    try:
+        if number is None or not math.isfinite(number):
+            number = math.nan
+    except OverflowError:  # a whole number beyond any float
         number = math.nan
     if not rules:
         if not number > 0:

@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pollux_slurm.store.contract import Declaration, JobRecord
+from pollux_slurm.store.contract import MAX_DECLARATIONS, Declaration, JobRecord
 
 # How far progress may grow beyond what a claim once amounted to. An epoch's progress is its examples over M0
 # times the efficiency, at most 1: an honest job comes there only if its first epochs ran below a quarter.
 TOLERANCE = 4.0
+
+
+# More useful examples than any training has; a job that tells of more counts as having had so many.
+MOST_PROGRESS = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,7 @@ def checked(record: JobRecord) -> Claim:
     examples = None
     if record.model is not None:
         # A scale-invariant iteration is worth M0 examples at an efficiency of 1.
-        examples = sample.progress * record.model.limits.initial_batch_size
+        examples = min(sample.progress * record.model.limits.initial_batch_size, MOST_PROGRESS)
     if sample.total_epochs is None:
         return Claim(progress=examples)
     reason = doubt(
@@ -60,6 +64,8 @@ def doubt(claims: Sequence[Declaration], *, declared: int, epoch: int, progress:
 
     `claims` are all that it has declared; `progress` is in scale-invariant iterations.
     """
+    if len(claims) >= MAX_DECLARATIONS:
+        return f"it has declared {len(claims)} different numbers of epochs"
     least = min((claim.total_epochs for claim in claims), default=declared)
     if least < declared:
         return f"it declared {least} epochs before it declared {declared}"

@@ -250,11 +250,31 @@ def solve_dual(menu: Menu, market: Market) -> Dual:
     ends += menu.stay_value.tolist()
     direction = nothing.copy()
     direction[: len(menu.tables.kinds)] = _relative_speeds(menu.tables)
-    search.along(nothing, direction, (max(ends) - min(ends) + 1.0) / float(direction[direction > 0].min()))
+    highest = (max(ends) - min(ends) + 1.0) / float(direction[direction > 0].min())
+    search.along(nothing, direction, highest)
     search.at(search.best.prices)
+    # Where one type is short and another left over, no price of all together may help: then each alone.
+    for kind in np.flatnonzero(search.short[: len(menu.tables.kinds)]).tolist():
+        if search.best.prices[kind] == 0:
+            search.along(search.best.prices, np.eye(1, len(nothing), kind)[0], highest)
+            search.at(search.best.prices)
     if search.short.any():
-        search.jointly()
+        search.jointly(_usual_price(menu))
     return search.best
+
+
+def _usual_price(menu: Menu) -> float:
+    """Return what a GPU brings the median job between the least and the most that it is offered."""
+    offered = np.isfinite(menu.value) & (menu.tables.num_gpus > 0)
+    some = offered.any(axis=1)
+    if not some.any():
+        return 0.0
+    value, offered = menu.value[some], offered[some]
+    spread = np.max(value, axis=1, where=offered, initial=-np.inf) - np.min(
+        value, axis=1, where=offered, initial=np.inf
+    )
+    gpus = np.where(offered, menu.tables.num_gpus, 0).max(axis=1)
+    return float(np.median(spread / gpus))
 
 
 def _relative_speeds(tables: Tables) -> FloatArray:
@@ -321,11 +341,16 @@ class _Search:
             else:
                 high, high_total, high_slope = middle, total, along
 
-    def jointly(self) -> None:
-        """Move all prices at once: Newton steps on the smoothed dual, ever less smooth."""
+    def jointly(self, usual_price: float) -> None:
+        """Move all prices at once: Newton steps on the smoothed dual, ever less smooth.
+
+        `usual_price` is the scale to look on where no price was found yet.
+        """
         market = self._market
         prices = self.best.prices
-        unit = max(float(prices.max()), 1e-300)
+        unit = float(prices.max()) or usual_price
+        if not unit > 0:
+            return
         heats = _HEATS_OF_ONE_TYPE if market.num_kinds == 1 else _HEATS
         for heat, look in zip(heats, (market.sample(_SAMPLE), market), strict=True):
             prices, settled = _descend(look, prices, heat, unit)

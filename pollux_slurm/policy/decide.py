@@ -57,13 +57,18 @@ def decide(
     check_problem(problem)
     cache = TableCache() if tables is None else tables
     reasons = find_exclusions(problem, cache)
-    jobs = held_back(problem, [job for job in problem.jobs if job.job_id not in reasons])
+    jobs = [job for job in problem.jobs if job.job_id not in reasons]
     menu = build_menu(problem, jobs, cache)
     nowhere = {
         job.job_id
         for row, job in enumerate(jobs)
         if not menu.settled[row] and not job.current and not menu.offered[row].any()
     }
+    # Nothing is kept free for a job that could not use it.
+    narrowed = {job.job_id: job for job in held_back(problem, [j for j in jobs if j.job_id not in nowhere])}
+    if any(narrowed.get(job.job_id, job) is not job for job in jobs):
+        jobs = [narrowed.get(job.job_id, job) for job in jobs]
+        menu = build_menu(problem, jobs, cache)
     known = {node.name for node in problem.nodes}
     if nowhere:
         reason = "no configuration of what adaptive jobs may use now allows it a batch and its GPUs"

@@ -222,7 +222,10 @@ class _Breed:
         if not gpus:
             if menu.waits[job]:
                 return Placed(menu.option(job, -1), ())
-            return None if menu.pause_column is None else Placed(menu.option(job, menu.pause_column), ())
+            if menu.pause_column is None:
+                return None
+            pause = menu.option(job, menu.pause_column)
+            return Placed(pause, ()) if state.may_have(job, pause) else None
         given = state.cluster.allocation_of(Placed(menu.option(job, -1), gpus))
         for column in menu.columns_of(given):
             if menu.offered[job, column]:

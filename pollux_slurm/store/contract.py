@@ -180,6 +180,10 @@ class Sample:
         return self.throughput * self.efficiency
 
 
+# A job that has named so many numbers of epochs is not believed any more; the rest need not be kept.
+MAX_DECLARATIONS = 32
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
     """One number of epochs that a job has declared, with what was done when it first did.

@@ -11,11 +11,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, insert, select, update
 
-from pollux_slurm.store.contract import Declaration, Report
+from pollux_slurm.store.contract import MAX_DECLARATIONS, Declaration, Report
 from pollux_slurm.store.schema import DeclarationRow
-
-# A job that has named so many numbers is not believed any more; the rest need not be kept.
-MAX_DECLARATIONS = 32
 
 
 def write_declaration(connection: Connection, job_id: int, report: Report, at: datetime) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pollux_slurm.daemon.declarations import Claim, checked
-from pollux_slurm.store.contract import Declaration, JobRecord, Sample
+from pollux_slurm.daemon.declarations import MOST_PROGRESS, Claim, checked
+from pollux_slurm.store.contract import MAX_DECLARATIONS, Declaration, JobRecord, Sample
 from tests.daemon.builders import MODEL, NOON, record
 
 
@@ -73,3 +73,14 @@ def test_that_a_lower_number_and_uneven_epochs_are_no_contradiction() -> None:
     assert checked(job(2, 4, 30.0, (9, 70.0), (4, 40.0))).doubt is None
     # Progress an epoch may well grow threefold as batches become more efficient.
     assert checked(job(5, 9, 150.0, (9, 40.0))).doubt is None
+
+
+def test_that_a_job_that_named_too_many_numbers_is_not_believed_any_more() -> None:
+    falling = [(1000 - i, None) for i in range(MAX_DECLARATIONS)]
+    assert checked(job(300, 301, 50.0, *falling)).doubt == "it has declared 32 different numbers of epochs"
+    assert checked(job(300, 969, 50.0, *falling[:-1], (969, None))).epochs_declared is None
+    assert checked(job(300, 970, 50.0, *falling[:-1])).doubt is None
+
+
+def test_that_progress_beyond_belief_does_not_keep_a_job_from_being_scheduled() -> None:
+    assert checked(job(3, None, 1e18)).progress == MOST_PROGRESS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import random
@@ -18,7 +19,7 @@ from pollux_slurm.policy.decide import build_menu
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Cluster
 from tests.policy import rules
-from tests.policy.builders import job, linear_model, nodes, problem
+from tests.policy.builders import job, linear_model, node, nodes, problem
 from tests.policy.problems import random_problem
 
 
@@ -27,8 +28,8 @@ def solved(one: Problem) -> tuple[Menu, Dual, list[int]]:
     kinds = menu.tables.kind_of_node
     cluster = Cluster(one.nodes, one.jobs, kinds)
     capacity = [0] * len(menu.tables.kinds)
-    for node, (gpus, _, _) in zip(one.nodes, cluster.capacity.tolist(), strict=True):
-        capacity[kinds[node.name]] += gpus
+    for name, (gpus, _, _) in zip(cluster.names, cluster.capacity.tolist(), strict=True):
+        capacity[kinds[name]] += gpus
 
     return menu, solve_dual(menu, Market(menu, cluster)), capacity
 
@@ -105,3 +106,14 @@ def test_that_limits_and_moves_have_their_own_prices() -> None:
     assert of_moves > 0
     assert best(menu, capacity) <= dual.bound + 1e-9
     assert dual.bound - best(menu, capacity) <= 0.5 * abs(dual.bound)
+
+
+def test_that_one_type_short_beside_another_left_over_has_its_price() -> None:
+    # All four would have the fast GPUs, of which there are half as many; of the slow ones there are plenty.
+    fast = [node(f"a{i}", 4, gpu_type="a") for i in range(2)]
+    slow = [node(f"b{i}", 4, gpu_type="b") for i in range(50)]
+    models = (("a", linear_model(network_s=1e3)),)
+    jobs = [job(str(i), model=None, models=models, max_gpus=4) for i in range(4)]
+    one = dataclasses.replace(problem((*fast, *slow), *jobs), gpu_speeds=(("a", 10.0), ("b", 1.0)))
+    _, dual, _ = solved(one)
+    assert dual.prices[0] > 0

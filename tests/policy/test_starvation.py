@@ -109,3 +109,13 @@ def test_that_every_objective_serves_who_starves_before_newcomers(name: str) -> 
     assert "kept for a job that has waited for too long" in explanation(found.jobs[1])
     unbounded = dataclasses.replace(one, max_wait_s=None)
     assert sizes(decide(unbounded))["a"] == 0
+
+
+def test_that_nothing_is_kept_for_a_job_that_could_never_use_it() -> None:
+    # Out of memory beyond four examples a pass, it cannot have its batch on 16 GPUs.
+    limits = dataclasses.replace(linear_model().limits, initial_batch_size=128, max_atomic=4)
+    hopeless = dataclasses.replace(linear_model(), limits=limits)
+    starving = job("hopeless", model=hopeless, min_gpus=16, waiting_s=1e4)
+    found = decide(bounded(starving, *(job(str(i)) for i in range(4)), cluster=nodes(4)))
+    assert [job_id for job_id, _ in found.excluded] == ["hopeless"]
+    assert all(found.allocation(str(i)).num_gpus == 4 for i in range(4))
