@@ -31,11 +31,19 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 _CROSSINGS = 80
+# Where the usual price is too low, the next to try is so many times as high.
+_FURTHER = 8.0
 _ROUNDING = 1e-14
 # Temperatures of the smoothed dual, as parts of the highest price, and Newton steps at each. The dearest of
 # several GPU types may cost ten times the cheapest, which a temperature must resolve as well.
 _HEATS, _HEATS_OF_ONE_TYPE = (0.03, 0.005), (0.1, 0.03)
 _NEWTON_STEPS, _NEWTON_STEPS_OF_ONE_TYPE = 14, 6
+# At each, a step that wins no more than this part of temperature × jobs is the last.
+_SETTLED = (1e-2, 1e-3)
+# How much the curvature is damped at first, after a step that won, and after one that did not.
+_DAMPING, _AFTER_WIN, _AFTER_LOSS = 0.03, 0.3, 10.0
+# How near to the least along one line is near enough where all prices are moved together afterwards.
+_COARSE = 1e-3
 # The first temperature only looks for the region: this many jobs tell it as well as thousands.
 _SAMPLE = 300
 
@@ -81,6 +89,11 @@ class Market:
             [*(shared - use_of_all[count:].sum(axis=0)), *limits, *moves], dtype=np.float64
         )
         self._rows = np.arange(count)
+
+    @property
+    def num_jobs(self) -> int:
+        """The jobs that buy."""
+        return len(self._rows)
 
     def sample(self, count: int) -> Market:
         """Return about `count` of the jobs, evenly picked, with their part of every budget."""
@@ -241,25 +254,24 @@ def solve_dual(menu: Menu, market: Market) -> Dual:
     Where even the smallest options need more than there is, the bound is that of the last prices tried.
     """
     search = _Search(market)
-    nothing = np.zeros(len(market.budget))
-    search.at(nothing)
+    search.at(np.zeros(len(market.budget)))
     if not search.short.any():
         return search.best
     finite = menu.value[np.isfinite(menu.value)]
     ends = [float(finite.min()), float(finite.max())] if finite.size else []
     ends += menu.stay_value.tolist()
-    direction = nothing.copy()
-    direction[: len(menu.tables.kinds)] = _relative_speeds(menu.tables)
+    kinds = len(menu.tables.kinds)
+    direction = np.zeros(len(market.budget))
+    direction[:kinds] = _relative_speeds(menu.tables)
     highest = (max(ends) - min(ends) + 1.0) / float(direction[direction > 0].min())
-    search.along(nothing, direction, highest)
-    search.at(search.best.prices)
+    usual = _usual_price(menu)
+    search.along(direction, usual, highest, nearness=0.0 if kinds == 1 else _COARSE)
     # Where one type is short and another left over, no price of all together may help: then each alone.
-    for kind in np.flatnonzero(search.short[: len(menu.tables.kinds)]).tolist():
+    for kind in np.flatnonzero(search.short[:kinds]).tolist():
         if search.best.prices[kind] == 0:
-            search.along(search.best.prices, np.eye(1, len(nothing), kind)[0], highest)
-            search.at(search.best.prices)
+            search.along(np.eye(1, len(direction), kind)[0], usual, highest, nearness=_COARSE)
     if search.short.any():
-        search.jointly(_usual_price(menu))
+        search.jointly(usual)
     return search.best
 
 
@@ -290,51 +302,61 @@ def _relative_speeds(tables: Tables) -> FloatArray:
 
 
 class _Search:
+    """`best` is the least L found, `short` tells which resources are taken up more than there is at it."""
+
     def __init__(self, market: Market) -> None:
         self._market = market
         self.best = Dual(
             prices=np.zeros(len(market.budget)), bound=np.inf, choice=np.zeros(0, dtype=np.int64)
         )
-        self.short = np.zeros(len(market.budget), dtype=bool)
+        self._slope = np.zeros(len(market.budget))
+
+    @property
+    def short(self) -> BoolArray:
+        found: BoolArray = self._slope < 0
+        return found
 
     def at(self, prices: FloatArray) -> tuple[float, FloatArray]:
         total, taken, choice = self._market.buy(prices)
+        slope = self._market.budget - taken
         # Sums of large terms that cancel are only so exact; the bound is to hold all the same.
         bound = total + _ROUNDING * float(prices @ np.abs(self._market.budget))
         if bound < self.best.bound:
-            self.best = Dual(prices=prices, bound=bound, choice=choice)
-        slope = self._market.budget - taken
-        self.short = slope < 0
+            self.best, self._slope = Dual(prices=prices, bound=bound, choice=choice), slope
         return total, slope
 
-    def along(self, start: FloatArray, direction: FloatArray, highest: float) -> None:
-        """Find the least L over start + t·direction, t ≥ 0."""
-        low, high = 0.0, highest
-        low_total, slope = self.at(start)
-        low_slope = float(slope @ direction)
+    def along(self, direction: FloatArray, usual: float, highest: float, *, nearness: float) -> None:
+        """Find the least L from the best prices on, in a direction, to a relative `nearness`.
+
+        The `usual` price is where it is expected.
+        """
+        start, low, low_total = self.best.prices, 0.0, self.best.bound
+        low_slope = float(self._slope @ direction)
         if low_slope >= 0:
             return
-        high_total, slope = self.at(start + high * direction)
-        high_slope = float(slope @ direction)
-        if high_slope < 0:
-            return  # more is needed than there is, whatever it costs
-        guess = float(self.best.prices @ direction) / float(direction @ direction)
+        high = min(usual, highest) if usual > 0 else highest
+        while True:
+            high_total, slope = self.at(start + high * direction)
+            high_slope = float(slope @ direction)
+            if high_slope >= 0:
+                break
+            if high >= highest:
+                return  # more is needed than there is, whatever it costs
+            low, low_total, low_slope, high = high, high_total, high_slope, min(_FURTHER * high, highest)
         for step in range(_CROSSINGS):
             crossing = (high_total - low_total + low_slope * low - high_slope * high) / (
                 low_slope - high_slope
             )
             model = low_total + low_slope * (crossing - low)
             middle = crossing
-            if step == 0 and low < guess < high:
-                middle = guess
-            elif step % 3 == 2:
+            if step % 3 == 2:
                 # Far from the end the tangents say little: halve on a scale of sizes.
                 middle = float(np.sqrt(max(low, high * 1e-6) * high))
             if not low < middle < high:
                 return
             total, slope = self.at(start + middle * direction)
             along = float(slope @ direction)
-            if middle == crossing and total <= model + 1e-13 * abs(model):
+            if middle == crossing and total <= model + max(nearness, 1e-13) * abs(model):
                 return
             if along < 0:
                 low, low_total, low_slope = middle, total, along
@@ -352,32 +374,35 @@ class _Search:
         if not unit > 0:
             return
         heats = _HEATS_OF_ONE_TYPE if market.num_kinds == 1 else _HEATS
-        for heat, look in zip(heats, (market.sample(_SAMPLE), market), strict=True):
-            prices, settled = _descend(look, prices, heat, unit)
-            if not settled:
+        looks = (market.sample(_SAMPLE), market)
+        for heat, settled, look in zip(heats, _SETTLED, looks, strict=True):
+            prices, is_smooth = _descend(look, prices, heat * unit, unit, settled)
+            if not is_smooth:
                 return
             self.at(prices)
 
 
-def _descend(market: Market, prices: FloatArray, heat: float, unit: float) -> tuple[FloatArray, bool]:
+def _descend(
+    market: Market, prices: FloatArray, temperature: float, unit: float, settled: float
+) -> tuple[FloatArray, bool]:
     """Return the prices of least L smoothed at one temperature, and whether L could be smoothed at all."""
-    temperature = heat * unit
     total, slope, curve = market.smooth(prices, temperature)
     if not np.isfinite(curve).all():
         return prices, False  # values so far apart that nothing is smooth: the bound stands as it is
-    damping = 1e-3
+    damping = _DAMPING
+    enough = settled * temperature * market.num_jobs
     for _ in range(_NEWTON_STEPS_OF_ONE_TYPE if market.num_kinds == 1 else _NEWTON_STEPS):
         tried = np.maximum(prices + _newton_step(prices, slope, curve, unit, damping), 0.0)
         found = market.smooth(tried, temperature)
         won = total - found[0]
         if not won > 0.0:
-            damping *= 30.0  # towards the slope alone, where a short step must win
+            damping *= _AFTER_LOSS  # towards the slope alone, where a short step must win
             if damping > 1e5:
                 break
             continue
         prices, (total, slope, curve) = tried, found
-        damping = max(damping * 0.1, 1e-6)
-        if won <= 1e-4 * heat * abs(total):
+        damping = max(damping * _AFTER_WIN, 1e-6)
+        if won <= enough:
             break
     return prices, True
 

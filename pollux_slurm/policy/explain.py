@@ -81,7 +81,7 @@ class Facts:
         self.faster: BoolArray = np.any(faster, axis=1)
         faster &= tables.num_gpus <= np.array(most, dtype=np.int64)[:, None]
         self.within_max: BoolArray = np.any(faster, axis=1)
-        faster &= tables.num_gpus <= menu.caps[:, None]
+        faster &= tables.num_gpus <= menu.tables.caps[:, None]
         self.within_cap: BoolArray = np.any(faster, axis=1)
         self.wanted = (menu.value > value) & more
         self.is_wanted: BoolArray = np.any(self.wanted, axis=1)
@@ -168,7 +168,7 @@ def _bound_by(solution: Solution, menu: Menu, facts: Facts, index: int, placed: 
 
 def _could_explore(menu: Menu, index: int, solution: Solution, num_gpus: int) -> bool:
     """Whether twice the job's cap, within its maximum and the cluster, is predicted to be faster."""
-    cap, job, tables = int(menu.caps[index]), menu.jobs[index], menu.tables
+    cap, job, tables = int(menu.tables.caps[index]), menu.jobs[index], menu.tables
     capacity = solution.state.cluster.capacity[:, 0]
     most = min(2 * cap, int(capacity.sum()), 10**9 if job.max_gpus is None else job.max_gpus)
     if num_gpus < cap or most <= cap:

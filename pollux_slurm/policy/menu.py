@@ -16,7 +16,7 @@ from pollux_slurm.model import Allocation, Problem, ProblemJob
 from pollux_slurm.policy.objective import worth
 from pollux_slurm.policy.options import Option
 from pollux_slurm.policy.scores import Scores, remaining_s
-from pollux_slurm.policy.tables import Tables, exploration_cap
+from pollux_slurm.policy.tables import Tables
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -46,7 +46,6 @@ class Menu:
         self.everyone = (*self.jobs, *left_out)
         self.tables = tables
         self.scores = scores
-        self.caps = np.array([exploration_cap(job) for job in jobs], dtype=np.int64)
         self._pauses = problem.moving.pauses
         self.settled = np.array(
             [job.pinned or _is_left_alone(problem, job, tables, row) for row, job in enumerate(jobs)],
@@ -59,7 +58,7 @@ class Menu:
         scores, tables, jobs = self.scores, self.tables, self.jobs
         low = np.array([job.min_gpus for job in jobs], dtype=np.int64)
         most = np.array([10**9 if job.max_gpus is None else job.max_gpus for job in jobs], dtype=np.int64)
-        most = np.minimum(most, self.caps)
+        most = np.minimum(most, tables.caps)
         most = np.where([job.rigid for job in jobs], np.minimum(most, low), most)
         gpus = tables.num_gpus[None, :]
         offered = (gpus >= low[:, None]) & (gpus <= most[:, None]) & (tables.speedup > 0)
@@ -120,7 +119,10 @@ class Menu:
         tables, scores = self.tables, self.scores
         tables = dataclasses.replace(
             tables,
-            **{name: getattr(tables, name)[rows] for name in ("goodput", "speedup", "base", "rows", "ratio")},
+            **{
+                name: getattr(tables, name)[rows]
+                for name in ("goodput", "speedup", "base", "alone", "held", "caps", "rows", "ratio")
+            },
         )
         scores = dataclasses.replace(
             scores,
@@ -206,8 +208,9 @@ def _is_left_alone(problem: Problem, job: ProblemJob, tables: Tables, row: int) 
         return True
     if problem.moving.min_remaining_s <= 0:
         return False
-    left_s = remaining_s(job, tables.alone(row))
-    speed = tables.speedup_of(row, job.current) * float(tables.base[row])
+    alone, base = float(tables.alone[row]), float(tables.base[row])
+    left_s = remaining_s(job, alone)
+    speed = float(tables.held[row]) * base
     if left_s is None or speed <= 0:
         return False
-    return left_s * tables.alone(row) / speed < problem.moving.min_remaining_s
+    return left_s * alone / speed < problem.moving.min_remaining_s

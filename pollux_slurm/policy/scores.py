@@ -139,7 +139,7 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     """
     num_jobs = len(jobs)
     total = max(sum(node.num_gpus for node in problem.nodes), 1)
-    claims = [remaining_s(job, tables.alone(row)) for row, job in enumerate(jobs)]
+    claims = [remaining_s(job, alone) for job, alone in zip(jobs, tables.alone.tolist(), strict=True)]
     unclaimed = np.array(
         [max(_attained_s(job, tables, row), 1.0) for row, job in enumerate(jobs)], dtype=np.float64
     )
@@ -183,9 +183,8 @@ def _one_gpu(tables: Tables) -> FloatArray:
 
     Where one GPU allows no batch, it is 1: speedups stay those over the fair share.
     """
-    single = np.array([tables.alone(row) for row in range(len(tables.base))], dtype=np.float64)
-    known = (tables.base > 0) & (single > 0)
-    return np.divide(single, tables.base, out=np.ones(len(single)), where=known)
+    known = (tables.base > 0) & (tables.alone > 0)
+    return np.divide(tables.alone, tables.base, out=np.ones(len(tables.alone)), where=known)
 
 
 def _delays(jobs: Sequence[ProblemJob]) -> FloatArray:
@@ -246,7 +245,7 @@ def remaining_s(job: ProblemJob, alone: float) -> float | None:
 
 def _attained_s(job: ProblemJob, tables: Tables, row: int) -> float:
     """Return the work done so far in seconds of one GPU, at most its age on all that it may have held."""
-    alone = tables.alone(row)
+    alone = float(tables.alone[row])
     if alone <= 0 or job.progress is None:
         return job.age_s
     return job.progress / alone
@@ -263,10 +262,8 @@ def _penalties(problem: Problem, jobs: Sequence[ProblemJob]) -> FloatArray:
 
 def _held(jobs: Sequence[ProblemJob], tables: Tables) -> FloatArray:
     """Return the speedup of what each job holds; what breaks the job's own limits is worth nothing."""
-    found = np.zeros(len(jobs))
-    for row, job in enumerate(jobs):
-        held = job.current.num_gpus
-        within = job.min_gpus <= held <= (job.max_gpus or held)
-        if held and (within or job.pinned):
-            found[row] = tables.speedup_of(row, job.current)
-    return found
+    within = [
+        job.pinned or job.min_gpus <= job.current.num_gpus <= (job.max_gpus or job.current.num_gpus)
+        for job in jobs
+    ]
+    return np.where(within, tables.held, 0.0)

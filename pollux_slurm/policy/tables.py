@@ -17,17 +17,14 @@ import numpy.typing as npt
 from pollux_slurm.goodput import GoodputEstimate, TableCache
 from pollux_slurm.goodput.table import Key
 from pollux_slurm.model import Allocation, GoodputModel, NodeCapacity, ProblemJob
+from pollux_slurm.policy.shapes import even_shapes, spread_shapes
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-# Up to this many nodes every equal share of a node is offered; beyond, whole nodes only.
-MAX_NODES_SPLIT = 8
-# In a cluster of more nodes than this, several nodes are whole ones: shares of them would hardly be missed.
-MANY_NODES = 64
-# Up to this many whole nodes every number is offered; beyond, every 32nd part more.
-_EVERY_COUNT = 64
+# A job on one GPU, as (spread, K).
+_ONE_GPU: Key = (False, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,8 +32,10 @@ class Tables:
     """Speedups of J jobs in C columns, limits aside: 0 where a configuration allows no batch.
 
     `kind` is the GPU type's index in `kinds`; `per_node` is 0 where the shares are free to choose. `kind`,
-    `num_nodes`, `per_node` and `num_gpus` have shape `(C,)`, `goodput` and `speedup` `(J, C)`, `base` `(J,)`:
-    what a speedup of 1 stands for, in examples/s, or in GPUs for a job without a model.
+    `num_nodes`, `per_node` and `num_gpus` have shape `(C,)`, `goodput` and `speedup` `(J, C)`. Of shape
+    `(J,)` are `base`, what a speedup of 1 stands for, in examples/s, or in GPUs for a job without a model;
+    `alone`, the goodput on one GPU of the first type that allows a batch there, 0 where none does; `held`,
+    the speedup of what a job holds, its limits aside; and `caps`, the most GPUs it may be given.
     """
 
     kinds: tuple[str, ...]
@@ -47,6 +46,9 @@ class Tables:
     goodput: FloatArray
     speedup: FloatArray
     base: FloatArray
+    alone: FloatArray
+    held: FloatArray
+    caps: IntArray
     cache: TableCache
     geometric: bool
     rows: IntArray
@@ -81,25 +83,16 @@ class Tables:
         found = self.estimate(job, allocation)
         return 0.0 if found is None else found.goodput / float(self.base[job])
 
-    def alone(self, job: int) -> float:
-        """Return the goodput on one GPU of the first type that allows a batch there, 0 where none does."""
-        for kind in range(len(self.kinds)):
-            row = int(self.rows[job, kind])
-            if row >= 0:
-                ratio = float(self.ratio[job, kind])
-                found = self.cache.estimate(row, (False, 1), ratio, geometric=self.geometric)
-                if found is not None:
-                    return found.goodput
-        return 0.0
-
 
 def exploration_cap(job: ProblemJob) -> int:
     """Return the most GPUs a job may be given: twice the most it was measured on, and what it holds.
 
     A job without measurements gets its minimum, one GPU at least, so that it can be measured.
     """
-    measured = [model for model in (job.model, *(model for _, model in job.models)) if _is_measured(model)]
-    seen = max((model.max_gpus_seen for model in measured if model is not None), default=0)
+    seen = 0
+    for model in (job.model, *(model for _, model in job.models)):
+        if model is not None and model.throughput is not None and model.max_gpus_seen > seen:
+            seen = model.max_gpus_seen
     return max(2 * seen, job.min_gpus, job.current.num_gpus, 1)
 
 
@@ -133,12 +126,12 @@ def build_tables(
         sorted((n.num_gpus for n in nodes if n.num_gpus > 0 and (n.gpu_type or "") == kind), reverse=True)
         for kind in kinds
     ]
-    caps = [exploration_cap(job) for job in jobs]
+    caps = np.array([exploration_cap(job) for job in jobs], dtype=np.int64)
     wanted = {job.min_gpus for job in jobs} | {job.max_gpus for job in jobs if job.max_gpus is not None}
     columns = [
         (kind, *shape)
         for kind, of_kind in enumerate(sizes)
-        for shape in (_spread_shapes if uneven else _even_shapes)(of_kind, max(caps, default=1), wanted)
+        for shape in (spread_shapes if uneven else even_shapes)(of_kind, int(caps.max(initial=1)), wanted)
     ]
     if pauses:
         columns.append((0, 0, 0))
@@ -165,25 +158,32 @@ def build_tables(
         dtype=np.intp,
     )
     share_keys = [_share_keys(of_kind, fair, shares, osdi21=osdi21) for of_kind in sizes]
-    for key in (*(key for found in share_keys for key in found), (False, 1)):
+    held_keys = [(job.current.num_nodes > 1, job.current.num_gpus) for job in jobs if job.current]
+    for key in (*(key for found in share_keys for key in found), *held_keys, _ONE_GPU):
         keys.setdefault(key, len(keys))
 
     models, model_row, ratio = _models(jobs, kinds, gpu_speeds, cache)
     goodput, table_rows = cache.lookup(models, list(keys), geometric=osdi21)
-    rows = np.where(model_row >= 0, table_rows[model_row] if len(models) else -1, -1)
+    has = model_row >= 0
+    rows = np.where(has, table_rows[model_row] if len(models) else -1, -1)
+    known: BoolArray = np.any(has, axis=1)
+    # Goodput by key: 0 without a model.
+    by_key = [
+        goodput[model_row[:, index]] * (ratio[:, index] * has[:, index])[:, None]
+        if len(models)
+        else np.zeros((len(jobs), len(keys)))
+        for index in range(len(kinds))
+    ]
 
     of_job = np.zeros((len(jobs), len(columns)))
     share = np.zeros(len(jobs))
-    weights = [sum(of_kind) / total if total else 1.0 for of_kind in sizes]
-    known: BoolArray = np.any(model_row >= 0, axis=1)
+    alone = np.zeros(len(jobs))
     for index, of_kind in enumerate(sizes):
-        at = np.maximum(model_row[:, index], 0)
-        has = model_row[:, index] >= 0
-        scaled = goodput[at] * (ratio[:, index] * has)[:, None] if len(models) else np.zeros((len(jobs), 1))
-        mine = kind == index
-        if len(models):
-            of_job[:, mine] = scaled[:, key_of_column[mine]]
-            share += weights[index] * _base(scaled, keys, share_keys[index], shares, of_kind, osdi21=osdi21)
+        scaled, mine = by_key[index], kind == index
+        of_job[:, mine] = scaled[:, key_of_column[mine]]
+        alone = np.where(alone > 0, alone, scaled[:, keys[_ONE_GPU]])
+        base = _base(scaled, keys, share_keys[index], shares, of_kind, osdi21=osdi21)
+        share += (sum(of_kind) / total if total else 1.0) * base
     for row in np.flatnonzero(np.logical_and(known, share == 0)):
         # The smallest batch-wise possible configuration stands in, as if speed were linear in GPUs.
         possible = np.flatnonzero(of_job[row] > 0)
@@ -193,6 +193,16 @@ def build_tables(
     base = np.where(known, share, shares.astype(np.float64))
     inverse = np.divide(1.0, base, out=np.zeros(len(jobs)), where=base > 0)
     speedup = np.where(known[:, None], of_job, num_gpus[None, :]) * inverse[:, None]
+    kind_of_node = {
+        node.name: kinds.index(node.gpu_type or "") if (node.gpu_type or "") in kinds else 0 for node in nodes
+    }
+    held = np.array(
+        [
+            _held(job.current, row, [kind_of_node[node] for node in job.current.nodes], has, by_key, keys)
+            for row, job in enumerate(jobs)
+        ],
+        dtype=np.float64,
+    )
     return Tables(
         kinds=kinds,
         kind=kind,
@@ -202,15 +212,32 @@ def build_tables(
         goodput=of_job,
         speedup=speedup,
         base=base,
+        alone=alone,
+        held=held * inverse,
+        caps=caps,
         cache=cache,
         geometric=osdi21,
         rows=rows,
         ratio=ratio,
-        kind_of_node={
-            node.name: kinds.index(node.gpu_type or "") if (node.gpu_type or "") in kinds else 0
-            for node in nodes
-        },
+        kind_of_node=kind_of_node,
     )
+
+
+def _held(
+    current: Allocation,
+    row: int,
+    kinds: list[int],
+    has: BoolArray,
+    by_key: Sequence[FloatArray],
+    keys: dict[Key, int],
+) -> float:
+    """Return the goodput of what a job holds, or its GPUs where one of their types has no model."""
+    if not current:
+        return 0.0
+    if not all(has[row, kind] for kind in kinds):
+        return float(current.num_gpus)
+    at = keys[current.num_nodes > 1, current.num_gpus]
+    return float(min(by_key[kind][row, at] for kind in kinds))
 
 
 def _base(
@@ -260,14 +287,23 @@ def _models(
 
     The factor is 1 on a type that was measured, else the ratio of single-GPU throughputs.
     """
-    found: dict[GoodputModel, int] = {}
+    found: dict[int, int] = {}
+    models: list[GoodputModel] = []
     row = np.full((len(jobs), len(kinds)), -1, dtype=np.int64)
     ratio = np.ones((len(jobs), len(kinds)))
     ratios: dict[tuple[str, str], float] = {}
+
+    def index_of(model: GoodputModel) -> int:
+        # By identity: what is equal all the same meets in the cache.
+        index = found.setdefault(id(model), len(models))
+        if index == len(models):
+            models.append(model)
+        return index
+
     for index, job in enumerate(jobs):
         if not job.models:
             if job.model is not None and job.model.throughput is not None:
-                row[index] = found.setdefault(job.model, len(found))
+                row[index] = index_of(job.model)
             continue
         measured = {kind: model for kind, model in job.models if _is_measured(model)}
         for column, kind in enumerate(kinds):
@@ -279,8 +315,8 @@ def _models(
                     ratios[reference, kind] = _ratio(reference, kind, jobs, dict(gpu_speeds), cache)
                 ratio[index, column] = ratios[reference, kind]
             if model is not None:
-                row[index, column] = found.setdefault(model, len(found))
-    return list(found), row, ratio
+                row[index, column] = index_of(model)
+    return models, row, ratio
 
 
 def _ratio(
@@ -299,40 +335,3 @@ def _ratio(
             if (goodput > 0).all():
                 seen.append(float(goodput[1, 0] / goodput[0, 0]))
     return statistics.median(seen) if seen else 1.0
-
-
-def _even_shapes(sizes: Sequence[int], most: int, wanted: Iterable[int]) -> list[tuple[int, int]]:
-    """Return (N, k): every count up to a node, then equal counts over several, up to `most` GPUs."""
-    if not sizes:
-        return []
-    found = {(1, k): None for k in range(1, sizes[0] + 1) if k <= most}
-    whole = sorted(set(sizes))
-    split = MAX_NODES_SPLIT if len(sizes) <= MANY_NODES else 1
-    num_nodes = 2
-    while num_nodes <= min(len(sizes), most):
-        shares = range(1, sizes[0] + 1) if num_nodes <= split else whole
-        for k in shares:
-            if k <= sizes[num_nodes - 1] and num_nodes * k <= most:
-                found[num_nodes, k] = None
-        num_nodes += max(num_nodes // 32, 1) if num_nodes >= _EVERY_COUNT else 1
-    for gpus in sorted(wanted):
-        # The bounds that jobs name themselves, on as few nodes as equal shares allow.
-        for count in range(1, min(len(sizes), gpus) + 1):
-            if gpus <= most and gpus % count == 0 and gpus // count <= sizes[count - 1]:
-                found[count, gpus // count] = None
-                break
-    return list(found)
-
-
-def _spread_shapes(sizes: Sequence[int], most: int, wanted: Iterable[int]) -> list[tuple[int, int]]:
-    """Return (1, k) on one node and (N, K) on several, N the fewest nodes that hold K."""
-    if not sizes:
-        return []
-    found = [(1, k) for k in range(1, sizes[0] + 1) if k <= most]
-    room, num_nodes = sizes[0], 1
-    for gpus in range(2, min(sum(sizes), most) + 1 if len(sizes) > 1 else 0):
-        while gpus > room:
-            room += sizes[num_nodes]
-            num_nodes += 1
-        found.append((max(num_nodes, 2), gpus))
-    return found

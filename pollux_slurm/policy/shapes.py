@@ -1,0 +1,49 @@
+"""The shapes in which a job can be given GPUs of one type: N nodes, and k GPUs on each or K in all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+# Up to this many nodes every equal share of a node is offered; beyond, whole nodes only.
+MAX_NODES_SPLIT = 8
+# In a cluster of more nodes than this, several nodes are whole ones: shares of them would hardly be missed.
+MANY_NODES = 64
+# Up to this many whole nodes every number is offered; beyond, every 32nd part more.
+_EVERY_COUNT = 64
+
+
+def even_shapes(sizes: Sequence[int], most: int, wanted: Iterable[int]) -> list[tuple[int, int]]:
+    """Return (N, k): every count up to a node, then equal counts over several, up to `most` GPUs."""
+    if not sizes:
+        return []
+    found = {(1, k): None for k in range(1, sizes[0] + 1) if k <= most}
+    whole = sorted(set(sizes))
+    split = MAX_NODES_SPLIT if len(sizes) <= MANY_NODES else 1
+    num_nodes = 2
+    while num_nodes <= min(len(sizes), most):
+        shares = range(1, sizes[0] + 1) if num_nodes <= split else whole
+        for k in shares:
+            if k <= sizes[num_nodes - 1] and num_nodes * k <= most:
+                found[num_nodes, k] = None
+        num_nodes += max(num_nodes // 32, 1) if num_nodes >= _EVERY_COUNT else 1
+    for gpus in sorted(wanted):
+        # The bounds that jobs name themselves, on as few nodes as equal shares allow.
+        for count in range(1, min(len(sizes), gpus) + 1):
+            if gpus <= most and gpus % count == 0 and gpus // count <= sizes[count - 1]:
+                found[count, gpus // count] = None
+                break
+    return list(found)
+
+
+def spread_shapes(sizes: Sequence[int], most: int, wanted: Iterable[int]) -> list[tuple[int, int]]:
+    """Return (1, k) on one node and (N, K) on several, N the fewest nodes that hold K."""
+    if not sizes:
+        return []
+    found = [(1, k) for k in range(1, sizes[0] + 1) if k <= most]
+    room, num_nodes = sizes[0], 1
+    for gpus in range(2, min(sum(sizes), most) + 1 if len(sizes) > 1 else 0):
+        while gpus > room:
+            room += sizes[num_nodes]
+            num_nodes += 1
+        found.append((max(num_nodes, 2), gpus))
+    return found
