@@ -13,7 +13,14 @@ from pollux_slurm.model import JobState, ReallocationStep
 from pollux_slurm.store.clean import clean_text, utc
 from pollux_slurm.store.contract import JobRegistration
 from pollux_slurm.store.journal import ENDS
-from pollux_slurm.store.schema import AllocationRow, JobRow, ReallocationRow, ReallocationStepRow, UserRow
+from pollux_slurm.store.schema import (
+    AccountRow,
+    AllocationRow,
+    JobRow,
+    ReallocationRow,
+    ReallocationStepRow,
+    UserRow,
+)
 from pollux_slurm.store.statements import is_one_of, upsert
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -173,6 +180,10 @@ def _insert(connection: Connection, jobs: Sequence[JobRegistration], at: datetim
             {"user_id": user_id, "user_name": name}
             for user_id, name in {job.user_id: clean_text(job.user_name) for job in jobs}.items()
         ],
+    )
+    connection.execute(
+        upsert(connection, AccountRow).on_conflict_do_nothing(),
+        [{"account": name, "first_seen_at": at} for name in {clean_text(job.account): None for job in jobs}],
     )
     connection.execute(
         insert(JobRow),

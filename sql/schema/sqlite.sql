@@ -1,5 +1,15 @@
--- Schema 0003 of a pollux store on sqlite. Generated: pollux db schema sqlite
+-- Schema 0004 of a pollux store on sqlite. Generated: pollux db schema sqlite
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
+
+-- accounts: Slurm accounts that jobs are charged to.
+--   account: Slurm's name of it; may be empty.
+--   first_seen_at: When the daemon first saw a job of it.
+
+CREATE TABLE accounts (
+    account TEXT NOT NULL,
+    first_seen_at DATETIME NOT NULL,
+    CONSTRAINT pk_accounts PRIMARY KEY (account)
+);
 
 -- leases: Who may act: one daemon at a time.
 --   name: What the lease is for.
@@ -116,6 +126,7 @@ CREATE TABLE jobs (
     CONSTRAINT ck_jobs_finished_at CHECK ((finished_at IS NOT NULL) = (state IN ('completed', 'failed', 'cancelled', 'timeout'))),
     CONSTRAINT uq_jobs_token_sha256 UNIQUE (token_sha256),
     CONSTRAINT fk_jobs_user_id_users FOREIGN KEY(user_id) REFERENCES users (user_id),
+    CONSTRAINT fk_jobs_account_accounts FOREIGN KEY(account) REFERENCES accounts (account),
     CONSTRAINT ck_jobs_allow_unconfirmed CHECK (allow_unconfirmed IN (0, 1)),
     CONSTRAINT ck_jobs_state CHECK (state IN ('pending', 'running', 'completing', 'suspended', 'completed', 'failed', 'cancelled', 'timeout'))
 );
@@ -231,6 +242,7 @@ CREATE TABLE declarations (
     CONSTRAINT ck_declarations_total_epochs CHECK (total_epochs >= 0),
     CONSTRAINT ck_declarations_epoch CHECK (epoch >= 0),
     CONSTRAINT ck_declarations_progress CHECK (progress >= 0),
+    CONSTRAINT ck_declarations_bounds CHECK (progress <= 1e18 AND least_total_progress <= 1e27),
     CONSTRAINT ck_declarations_least_total_progress CHECK (least_total_progress >= 0),
     CONSTRAINT fk_declarations_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
@@ -292,6 +304,7 @@ CREATE TABLE model_versions (
     CONSTRAINT ck_model_versions_throughput CHECK ((beta_g IS NULL) = (alpha_g IS NULL) AND (alpha_n IS NULL) = (alpha_g IS NULL) AND (beta_n IS NULL) = (alpha_g IS NULL) AND (alpha_l IS NULL) = (alpha_g IS NULL) AND (beta_l IS NULL) = (alpha_g IS NULL) AND (gamma IS NULL) = (alpha_g IS NULL)),
     CONSTRAINT ck_model_versions_throughput_sign CHECK (alpha_g >= 0 AND beta_g >= 0 AND alpha_n >= 0 AND beta_n >= 0 AND alpha_l >= 0 AND beta_l >= 0 AND gamma >= 0),
     CONSTRAINT ck_model_versions_seen CHECK (max_gpus_seen >= 0 AND max_nodes_seen >= 0),
+    CONSTRAINT ck_model_versions_bounds CHECK (grad_sqr <= 1e30 AND grad_var <= 1e30 AND noise_low <= 1e30 AND noise_high <= 1e30 AND alpha_g <= 1e6 AND beta_g <= 1e6 AND alpha_n <= 1e6 AND beta_n <= 1e6 AND alpha_l <= 1e6 AND beta_l <= 1e6 AND gamma <= 10),
     CONSTRAINT fk_model_versions_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE,
     CONSTRAINT ck_model_versions_accumulation CHECK (accumulation IN (0, 1))
 );
@@ -370,6 +383,7 @@ CREATE TABLE runs (
     CONSTRAINT ck_runs_first_step_s CHECK (first_step_s > 0),
     CONSTRAINT ck_runs_first_step_at CHECK ((first_step_s IS NULL) = (first_step_at IS NULL)),
     CONSTRAINT ck_runs_restore_s CHECK (restore_s >= 0),
+    CONSTRAINT ck_runs_bounds CHECK (first_step_s <= 1e7 AND restore_s <= 1e7),
     CONSTRAINT fk_runs_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE,
     CONSTRAINT ck_runs_phase CHECK (phase IN ('starting', 'training', 'waiting', 'finished'))
 );
@@ -411,6 +425,7 @@ CREATE TABLE checkpoints (
     CONSTRAINT fk_checkpoints_reallocation_id_reallocations FOREIGN KEY(reallocation_id) REFERENCES reallocations (id) ON DELETE SET NULL,
     CONSTRAINT ck_checkpoints_sequence CHECK (sequence >= 0),
     CONSTRAINT ck_checkpoints_blocked_s CHECK (blocked_s >= 0),
+    CONSTRAINT ck_checkpoints_bounds CHECK (blocked_s <= 1e7),
     CONSTRAINT ck_checkpoints_size_bytes CHECK (size_bytes >= 0),
     CONSTRAINT fk_checkpoints_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE CASCADE
 );
@@ -471,6 +486,7 @@ CREATE TABLE goodput_samples (
     CONSTRAINT ck_goodput_samples_throughput CHECK (throughput > 0),
     CONSTRAINT ck_goodput_samples_predicted_throughput CHECK (predicted_throughput > 0),
     CONSTRAINT ck_goodput_samples_step_time_s CHECK (step_time_s > 0),
+    CONSTRAINT ck_goodput_samples_bounds CHECK (throughput <= 1e12 AND predicted_throughput <= 1e12 AND step_time_s <= 1e7 AND progress <= 1e18),
     CONSTRAINT ck_goodput_samples_efficiency CHECK (efficiency > 0 AND efficiency <= 1),
     CONSTRAINT ck_goodput_samples_progress CHECK (progress >= 0),
     CONSTRAINT ck_goodput_samples_epoch CHECK (epoch >= 0),

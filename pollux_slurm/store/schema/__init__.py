@@ -16,6 +16,7 @@ from pollux_slurm.store.schema.daemon import (
     RoundRow,
 )
 from pollux_slurm.store.schema.jobs import (
+    AccountRow,
     CheckpointRow,
     DeclarationRow,
     JobRow,
@@ -29,6 +30,7 @@ from pollux_slurm.store.schema.jobs import (
 __all__ = [
     "REVISIONS",
     "VERSION_TABLE",
+    "AccountRow",
     "AllocationNodeRow",
     "AllocationRow",
     "Base",

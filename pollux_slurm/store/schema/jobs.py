@@ -39,6 +39,14 @@ class UserRow(Base):
     user_name: Mapped[str] = mapped_column(Text, comment="Login name last seen with this id.")
 
 
+class AccountRow(Base):
+    __tablename__ = "accounts"
+    __table_args__ = ({"comment": "Slurm accounts that jobs are charged to."},)
+
+    account: Mapped[str] = mapped_column(Text, primary_key=True, comment="Slurm's name of it; may be empty.")
+    first_seen_at: Mapped[datetime] = when("When the daemon first saw a job of it.")
+
+
 class JobRow(Base):
     __tablename__ = "jobs"
     __table_args__ = (
@@ -69,7 +77,9 @@ class JobRow(Base):
     )
     user_id: Mapped[int] = mapped_column(ForeignKey("users.user_id"), comment="The owner.")
     name: Mapped[str] = mapped_column(Text, comment="Job name.")
-    account: Mapped[str] = mapped_column(Text, comment="Slurm account it is charged to; may be empty.")
+    account: Mapped[str] = mapped_column(
+        ForeignKey("accounts.account"), comment="Slurm account it is charged to; may be empty."
+    )
     partition: Mapped[str] = mapped_column(Text, comment="Slurm partition.")
     min_gpus: Mapped[int] = mapped_column(Integer, comment="Fewest GPUs it may be given.")
     max_gpus: Mapped[int | None] = mapped_column(Integer, comment="Most GPUs; null for no bound.")
@@ -102,6 +112,7 @@ class RunRow(Base):
         CheckConstraint("first_step_s > 0", name="first_step_s"),
         CheckConstraint("(first_step_s IS NULL) = (first_step_at IS NULL)", name="first_step_at"),
         CheckConstraint("restore_s >= 0", name="restore_s"),
+        CheckConstraint("first_step_s <= 1e7 AND restore_s <= 1e7", name="bounds"),
         {"comment": "One row per start of a job that reported."},
     )
 
@@ -138,6 +149,7 @@ class DeclarationRow(Base):
         CheckConstraint("total_epochs >= 0", name="total_epochs"),
         CheckConstraint("epoch >= 0", name="epoch"),
         CheckConstraint("progress >= 0", name="progress"),
+        CheckConstraint("progress <= 1e18 AND least_total_progress <= 1e27", name="bounds"),
         CheckConstraint("least_total_progress >= 0", name="least_total_progress"),
         {"comment": "Every number of epochs that a job has declared, in the order in which it first did."},
     )
@@ -193,6 +205,12 @@ class ModelVersionRow(Base):
         ),
         CheckConstraint(" AND ".join(f"{name} >= 0" for name in _THETA), name="throughput_sign"),
         CheckConstraint("max_gpus_seen >= 0 AND max_nodes_seen >= 0", name="seen"),
+        CheckConstraint(
+            " AND ".join(f"{name} <= 1e30" for name in ("grad_sqr", "grad_var", "noise_low", "noise_high"))
+            + "".join(f" AND {name} <= 1e6" for name in _THETA[:-1])
+            + " AND gamma <= 10",
+            name="bounds",
+        ),
         {"comment": "Goodput models of a job; a row is added only when something in it changed."},
     )
 
@@ -254,6 +272,11 @@ class SampleRow(Base):
         CheckConstraint("throughput > 0", name="throughput"),
         CheckConstraint("predicted_throughput > 0", name="predicted_throughput"),
         CheckConstraint("step_time_s > 0", name="step_time_s"),
+        # PostgreSQL holds NaN to be above every number: an upper bound keeps out NaN and infinity.
+        CheckConstraint(
+            "throughput <= 1e12 AND predicted_throughput <= 1e12 AND step_time_s <= 1e7 AND progress <= 1e18",
+            name="bounds",
+        ),
         CheckConstraint("efficiency > 0 AND efficiency <= 1", name="efficiency"),
         CheckConstraint("progress >= 0", name="progress"),
         CheckConstraint("epoch >= 0", name="epoch"),
@@ -291,6 +314,7 @@ class CheckpointRow(Base):
         Index("uq_checkpoints_reallocation_id", "reallocation_id", unique=True),
         CheckConstraint("sequence >= 0", name="sequence"),
         CheckConstraint("blocked_s >= 0", name="blocked_s"),
+        CheckConstraint("blocked_s <= 1e7", name="bounds"),
         CheckConstraint("size_bytes >= 0", name="size_bytes"),
         {"comment": "Checkpoints that runs confirmed."},
     )
