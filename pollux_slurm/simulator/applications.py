@@ -1,8 +1,9 @@
 """What is true of an application in the simulation: step times, gradient statistics and epochs, as measured.
 
-Read from traces in the form that the Pollux artifact published (OSDI 2021): `placements.csv` (step times on
-placements of 1 to 4 nodes), `scalability.csv` (on more), and `validation-B.csv` (one row an epoch of a whole
-run at batch size B).
+`Application` is all that a simulation asks of one; `measured.py` makes them of a site's own jobs. Here they
+are read from traces in the form that the Pollux artifact published (OSDI 2021): `placements.csv` (step times
+on placements of 1 to 4 nodes), `scalability.csv` (on more), and `validation-B.csv` (one row an epoch of a
+whole run at batch size B).
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.errors import TraceError
-from pollux_slurm.model import GradientStatistics
+from pollux_slurm.goodput import gain
+from pollux_slurm.model import BatchLimits, GradientStatistics
 from pollux_slurm.simulator.interpolation import linear_interpolator
 from pollux_slurm.simulator.tables import number, read_rows, whole
 
@@ -33,6 +35,9 @@ Placement = tuple[int, ...]
 # What the artifact fixes of its applications; others train for all epochs of their shortest run.
 _NUM_EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
 _MAX_ATOMIC = {"yolov3": 8}
+# The artifact's bounds: no trace tells more GPUs, and ncf is held at one GPU with this batch.
+_MOST_GPUS = 64
+_FIXED_BATCH = {"ncf": 32768}
 # No step time was measured on more nodes.
 _MOST_NODES = 16
 
@@ -50,6 +55,55 @@ class StepTime:
         return self.step_s - self.sync_s
 
 
+class Application(Protocol):
+    """What is true of one application. Batch sizes in examples; progress in steps at the initial batch size.
+
+    `batch_sizes` were tried, in ascending order; `limits` is what its user allows of others. A job may have
+    `least_gpus` to `most_gpus`; with a `fixed_batch` it never takes another. Methods raise `TraceError` where
+    they are asked for what was never measured.
+    """
+
+    name: str
+    num_epochs: int
+    batch_sizes: tuple[int, ...]
+    limits: BatchLimits
+    min_atomic: int
+    max_atomic: int
+    least_gpus: int
+    most_gpus: int
+    fixed_batch: int | None
+
+    @property
+    def initial_batch_size(self) -> int: ...
+
+    @property
+    def max_batch_size(self) -> int: ...
+
+    def step_time(self, placement: Placement, atomic_batch_size: int) -> StepTime:
+        """Return the time of a step with `placement` GPUs per node."""
+        ...
+
+    def statistics(self, batch_size: int, epoch: int) -> GradientStatistics:
+        """Return the gradient statistics of an epoch at a batch size."""
+        ...
+
+    def step_progress(self, batch_size: int, epoch: int) -> float:
+        """Return how far a step at a batch size brings its epoch."""
+        ...
+
+    def useful_share(self, batch_size: int, epoch: int) -> float:
+        """Return what part of that progress is worth as much as at the initial batch size."""
+        ...
+
+    def iterations(self, batch_size: int, epoch: int) -> float:
+        """Return how many steps a run at a batch size takes to the end of `epoch`, counted from 0."""
+        ...
+
+    def epoch_end(self, epoch: int) -> float:
+        """Return the progress at which `epoch`, counted from 0, is over."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Epochs:
     """A whole run at one batch size, by epoch: cumulative progress and steps, gradient statistics."""
@@ -60,11 +114,13 @@ class _Epochs:
     var: FloatArray
 
 
-class Application:
-    """One application's truth. Batch sizes in examples; progress in steps at the initial batch size.
+class TracedApplication:
+    """An `Application` whose step times and epochs were measured beforehand.
 
-    Raises `TraceError` where it is asked for what was never measured.
+    An epoch is over at a progress in scale-invariant steps, so all of it is useful.
     """
+
+    least_gpus = 1
 
     def __init__(
         self,
@@ -79,6 +135,17 @@ class Application:
         self.name, self.num_epochs = name, num_epochs
         self.batch_sizes = tuple(sorted(runs))
         self.min_atomic, self.max_atomic = atomic_bounds
+        self.fixed_batch = _FIXED_BATCH.get(name)
+        self.most_gpus = min(_MOST_GPUS, self.max_batch_size // self.min_atomic)
+        if self.fixed_batch is not None:
+            self.most_gpus = 1
+        self.limits = BatchLimits(
+            initial_batch_size=self.initial_batch_size,
+            max_batch_size=self.max_batch_size,
+            min_atomic=self.min_atomic,
+            max_atomic=self.max_atomic,
+            accumulation=True,
+        )
         self._runs, self._measured = runs, measured
         self._interpolated = functools.cache(interpolated)
         self._step_times: dict[tuple[Placement, int], StepTime] = {}
@@ -133,6 +200,13 @@ class Application:
             )
         return found
 
+    def step_progress(self, batch_size: int, epoch: int) -> float:
+        """Return the scale-invariant steps that a step at a batch size is worth."""
+        return float(gain(self.statistics(batch_size, epoch), self.initial_batch_size, batch_size))
+
+    def useful_share(self, batch_size: int, epoch: int) -> float:
+        return 1.0
+
     def iterations(self, batch_size: int, epoch: int) -> float:
         """Return how many steps a run at a batch size takes to the end of `epoch`, counted from 0."""
         return self._between(batch_size, lambda run: run.iterations[epoch])
@@ -160,10 +234,11 @@ def read_applications(folder: Path) -> dict[str, Application]:
     folders = sorted(path for path in folder.iterdir() if (path / "placements.csv").is_file())
     if not folders:
         raise TraceError(f"{folder}: no APPLICATION/placements.csv in it")
-    return {path.name: read_application(path) for path in folders}
+    applications: dict[str, Application] = {path.name: read_application(path) for path in folders}
+    return applications
 
 
-def read_application(folder: Path) -> Application:
+def read_application(folder: Path) -> TracedApplication:
     """Read the traces of one application from its folder. Raises `TraceError`."""
     runs = _read_runs(folder)
     rows = read_rows(folder / "placements.csv", ("placement", "local_bsz", "step_time", "sync_time"))
@@ -175,7 +250,7 @@ def read_application(folder: Path) -> Application:
     num_epochs = _NUM_EPOCHS.get(name, shortest)
     if num_epochs > shortest:
         raise TraceError(f"{folder}: {num_epochs} epochs expected, a validation file has only {shortest}")
-    return Application(
+    return TracedApplication(
         name,
         runs=runs,
         measured=measured,

@@ -2,6 +2,7 @@
 
 Every waiting job gets the earliest time at which its GPUs are free for as long as it asks, by the times that
 users state; only those whose time is now start. GPUs count, not places: a job may be spread over nodes.
+What is free and kept for nobody is spare: a job without end may have it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from pollux_slurm.simulator.job import Pieces
 
@@ -32,6 +33,14 @@ class Running:
     pool: str
     num_gpus: int
     until_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starts(Generic[Key]):
+    """The pool of each job that starts now, and the GPUs of each pool that are spare after them."""
+
+    pools: Mapping[Key, str]
+    spare: Mapping[str, int]
 
 
 class _Profile:
@@ -59,6 +68,11 @@ class _Profile:
                     return self.times[start]
         return math.inf
 
+    @property
+    def spare(self) -> int:
+        """The GPUs that are free from now on for ever."""
+        return max(min(self.free), 0)
+
     def reserve(self, start_s: float, duration_s: float, num_gpus: int) -> None:
         first, last = self._split(start_s), self._split(start_s + duration_s)
         for index in range(first, last):
@@ -80,13 +94,23 @@ def startable(
     running: Sequence[Running],
     queue: Mapping[Key, Waiting],
 ) -> dict[Key, str]:
-    """Return the jobs of `queue`, in its order, that start now, each with its pool.
+    """Return the jobs of `queue`, in its order, that start now, each with its pool: see `starts`."""
+    return dict(starts(now_s, free, running, queue).pools)
+
+
+def starts(
+    now_s: float,
+    free: Mapping[str, int],
+    running: Sequence[Running],
+    queue: Mapping[Key, Waiting],
+) -> Starts[Key]:
+    """Return which jobs of `queue`, in its order, start now, and what is kept for none of them.
 
     `free` are the GPUs of each pool; a job goes to the pool in which it starts first, at equal times to the
     first one. Jobs that run beyond their limit are expected to end at any moment.
     """
     if not any(free.values()):
-        return {}
+        return Starts(pools={}, spare=dict.fromkeys(free, 0))
     profiles = {
         pool: _Profile(
             now_s,
@@ -98,17 +122,17 @@ def startable(
     found: dict[Key, str] = {}
     left = dict(free)
     for key, job in queue.items():
-        starts = {pool: profile.earliest_s(job.num_gpus, job.limit_s) for pool, profile in profiles.items()}
-        pool = min(starts, key=lambda pool: starts[pool])
-        if math.isinf(starts[pool]):
+        begins = {pool: profile.earliest_s(job.num_gpus, job.limit_s) for pool, profile in profiles.items()}
+        pool = min(begins, key=lambda pool: begins[pool])
+        if math.isinf(begins[pool]):
             continue
-        profiles[pool].reserve(starts[pool], job.limit_s, job.num_gpus)
-        if starts[pool] <= now_s:
+        profiles[pool].reserve(begins[pool], job.limit_s, job.num_gpus)
+        if begins[pool] <= now_s:
             found[key] = pool
             left[pool] -= job.num_gpus
             if not any(left.values()):
                 break
-    return found
+    return Starts(pools=found, spare={pool: profile.spare for pool, profile in profiles.items()})
 
 
 def pool_sizes(gpus: Sequence[int], types: Sequence[str], order: Sequence[str]) -> dict[str, int]:

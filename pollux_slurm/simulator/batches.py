@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pollux_slurm.goodput import gain
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator.applications import Application
 from pollux_slurm.simulator.workload import WorkloadJob
@@ -56,7 +55,6 @@ def user_time_s(job: WorkloadJob, application: Application, gpus_per_node: int) 
     total_s, begin = 0.0, 0.0
     for epoch in range(application.num_epochs):
         end = application.epoch_end(epoch)
-        statistics = application.statistics(batch.global_batch_size, epoch)
-        gained = float(gain(statistics, application.initial_batch_size, batch.global_batch_size))
+        gained = application.step_progress(batch.global_batch_size, epoch)
         total_s, begin = total_s + (end - begin) / gained * step_s, end
     return total_s

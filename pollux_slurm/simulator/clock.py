@@ -160,10 +160,9 @@ class _Run:
         held = _held(adaptive, self.cluster.num_nodes)
         up = self._scale(adaptive, held)
         free = _less(_less(up, self._fixed.held()), held)
-        started = self._fixed.start(self.now_s, up, held, first=self.rules.rigid_first)
+        started, room = self._fixed.start(self.now_s, up, adaptive, first=self.rules.rigid_first)
         if not active:
             return
-        room = _less(up, self._fixed.held())
         _evict(adaptive, room)
         seen = self.cluster if room == list(self.cluster.node_gpus) else self.cluster.with_room(room)
         given: Mapping[str, Pieces] = {}

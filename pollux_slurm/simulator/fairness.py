@@ -14,12 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.errors import TraceError
-from pollux_slurm.goodput import gain
 from pollux_slurm.simulator.applications import Application
 from pollux_slurm.simulator.batches import packed_step_s, split_batch
 from pollux_slurm.simulator.cluster import SimulationResult
 from pollux_slurm.simulator.job import SimulatedJob
-from pollux_slurm.simulator.policies.agents import Agents
 
 
 class AloneTimes:
@@ -29,7 +27,7 @@ class AloneTimes:
     """
 
     def __init__(self, gpus_per_node: int) -> None:
-        self._gpus_per_node, self._agents = gpus_per_node, Agents()
+        self._gpus_per_node = gpus_per_node
         self._whole: dict[tuple[str, int], float | None] = {}
         self._epochs: dict[str, npt.NDArray[np.float64]] = {}
 
@@ -39,7 +37,7 @@ class AloneTimes:
         Between whole numbers the rate of training is linear; below one GPU it is that part of the time of
         one. None where the traces tell no time on one GPU.
         """
-        num_gpus = min(num_gpus, self._agents.most_gpus(application))
+        num_gpus = min(num_gpus, application.most_gpus)
         low = int(num_gpus)
         below = self._best_s(application, max(low, 1))
         if below is None or num_gpus <= 0:
@@ -85,12 +83,8 @@ class AloneTimes:
         if found is None:
             ends = [application.epoch_end(epoch) for epoch in range(application.num_epochs)]
             lengths = np.diff(np.array(ends), prepend=0.0)
-            initial = application.initial_batch_size
             gains = [
-                [
-                    float(gain(application.statistics(size, epoch), initial, size))
-                    for size in application.batch_sizes
-                ]
+                [application.step_progress(size, epoch) for size in application.batch_sizes]
                 for epoch in range(application.num_epochs)
             ]
             found = self._epochs[application.name] = lengths[:, None] / np.array(gains)

@@ -1,6 +1,8 @@
 """The jobs of a simulation that nobody resizes: rigid ones, and unmanaged ones of other people.
 
 They start as Slurm starts them, first come, first served with conservative backfill, and keep their place.
+Adaptive jobs stand in the same queue: what one holds is expected back at its user's limit, and none gets
+GPUs that a job before it is waiting for.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pollux_slurm.simulator.backfill import Running, Waiting, pack_pool, pool_sizes, startable
+from pollux_slurm.simulator.backfill import Running, Waiting, pack_pool, pool_sizes, starts
 from pollux_slurm.simulator.job import Pieces, SimulatedJob
 from pollux_slurm.simulator.rules import OtherJob
 
@@ -67,6 +69,7 @@ class FixedJobs:
         ]
         self._left = sorted(found, key=lambda one: one.submitted_s)
         self._types, self._order = types, order
+        self._estimate_s, self._estimate_factor = limit_s, estimate_factor
 
     def release(self, now_s: float) -> None:
         """Let go of what has ended, and of what a failed node has taken from a rigid job."""
@@ -91,18 +94,22 @@ class FixedJobs:
         return found
 
     def start(
-        self, now_s: float, capacity: Sequence[int], adaptive: Sequence[int], *, first: bool
-    ) -> list[FixedJob]:
-        """Start what can start on the `capacity` GPUs of each node; return it.
+        self, now_s: float, capacity: Sequence[int], adaptive: Sequence[SimulatedJob], *, first: bool
+    ) -> tuple[list[FixedJob], list[int]]:
+        """Start what can start on the `capacity` GPUs of each node.
 
-        `adaptive` are the GPUs that adaptive jobs hold: with `first` these make room where they must, else
-        they count as taken.
+        Return it, and what is then left of each node for `adaptive` jobs: what these hold, and of what is
+        free that which is kept for no job in the queue. With `first` adaptive jobs make room where they must,
+        and nothing is kept.
         """
+        room = [gpus - used for gpus, used in zip(capacity, self.held(), strict=True)]
         queue = {one.name: one for one in self._left if not one.pieces and one.submitted_s <= now_s}
         if not queue:
-            return []
-        room = [gpus - used for gpus, used in zip(capacity, self.held(), strict=True)]
-        free = [gpus - used for gpus, used in zip(room, adaptive, strict=True)]
+            return [], [max(gpus, 0) for gpus in room]
+        free = list(room)
+        for job in adaptive:
+            for node, gpus in job.pieces:
+                free[node] -= gpus
         offered = room if first else free
         pools = pool_sizes(offered, self._types, self._order)
         running = [
@@ -114,9 +121,12 @@ class FixedJobs:
             for one in self._left
             if one.pieces
         ]
+        if not first:
+            running += self._adaptive(now_s, adaptive)
         waiting = {name: Waiting(num_gpus=one.num_gpus, limit_s=one.limit_s) for name, one in queue.items()}
+        found = starts(now_s, pools, running, waiting)
         started = []
-        for name, kind in startable(now_s, pools, running, waiting).items():
+        for name, kind in found.pools.items():
             one = queue[name]
             unused = one.num_gpus <= pool_sizes(free, self._types, self._order)[kind]
             one.pieces = pack_pool(one.num_gpus, free if unused else room, self._types, kind)
@@ -125,4 +135,27 @@ class FixedJobs:
                 room[node] -= gpus
                 free[node] -= gpus
             started.append(one)
-        return started
+        if not first:
+            self._keep(room, free, found.spare)
+        return started, [max(gpus, 0) for gpus in room]
+
+    def _adaptive(self, now_s: float, adaptive: Sequence[SimulatedJob]) -> list[Running]:
+        """Return when the GPUs of adaptive jobs are expected back."""
+        return [
+            Running(
+                pool=self._types[node],
+                num_gpus=gpus,
+                until_s=(now_s if job.first_started_s is None else job.first_started_s)
+                + self._estimate_s(job) * self._estimate_factor,
+            )
+            for job in adaptive
+            for node, gpus in job.pieces
+        ]
+
+    def _keep(self, room: list[int], free: Sequence[int], spare: Mapping[str, int]) -> None:
+        """Take from `room` the free GPUs that are not spare, on the nodes with the fewest first."""
+        kept = {kind: gpus - spare[kind] for kind, gpus in pool_sizes(free, self._types, self._order).items()}
+        for node in sorted(range(len(free)), key=lambda node: (free[node], node)):
+            taken = min(max(free[node], 0), max(kept[self._types[node]], 0))
+            room[node] -= taken
+            kept[self._types[node]] -= taken

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from pollux_slurm.goodput import Observation, gain
+from pollux_slurm.goodput import Observation
 from pollux_slurm.model import BatchChoice, GradientStatistics
 from pollux_slurm.simulator.applications import Application, Placement
 from pollux_slurm.simulator.workload import WorkloadJob
@@ -89,8 +89,11 @@ class SimulatedJob:
     # What it trains on for another `_leaves_in_s`, until the GPUs that it was given are free.
     _old: _Shape | None = None
     _leaves_in_s: float = 0.0
-    # (epoch, progress) of the last checkpoint, and the training since.
-    _saved: tuple[int, float] = (0, 0.0)
+    # What of the present progress is, and of all progress was, worth less than at the initial batch size.
+    _useful_share: float = 1.0
+    _useless: float = 0.0
+    # (epoch, progress, useless) of the last checkpoint, and the training since.
+    _saved: tuple[int, float, float] = (0, 0.0, 0.0)
     _unsaved_s: float = 0.0
     _unsaved_gpu_s: float = 0.0
 
@@ -104,8 +107,13 @@ class SimulatedJob:
 
     @property
     def made(self) -> float:
-        """All progress ever made, that which failures took included."""
-        return self.progress + self.lost_progress
+        """All useful progress ever made, that which failures took included."""
+        return self.useful + self.lost_progress
+
+    @property
+    def useful(self) -> float:
+        """The progress so far, each example as useful as it was in its batch."""
+        return self.progress - self._useless
 
     @property
     def in_flight(self) -> bool:
@@ -171,10 +179,10 @@ class SimulatedJob:
 
     def fail(self) -> None:
         """Lose the GPUs, and what was trained since the last checkpoint."""
-        epoch, progress = self._saved
-        self.lost_progress += self.progress - progress
+        epoch, progress, useless = self._saved
+        self.lost_progress += self.useful - (progress - useless)
         self.lost_gpu_seconds += self._unsaved_gpu_s
-        self.epoch, self.progress = epoch, progress
+        self.epoch, self.progress, self._useless = epoch, progress, useless
         self.pieces, self._old, self.pauses = (), None, []
         self.num_failures += 1
         self._save()
@@ -239,7 +247,7 @@ class SimulatedJob:
             self.lost_gpu_seconds += spent_s * self.num_gpus
 
     def _save(self) -> None:
-        self._saved = (self.epoch, self.progress)
+        self._saved = (self.epoch, self.progress, self._useless)
         self._unsaved_s = self._unsaved_gpu_s = 0.0
 
     def _train(self, now_s: float, left_s: float) -> float:
@@ -248,7 +256,9 @@ class SimulatedJob:
         end = self.application.epoch_end(self.epoch)
         if self.progress + rate * left_s < end:
             self.progress += rate * left_s
+            self._useless += rate * left_s * (1.0 - self._useful_share)
             return left_s
+        self._useless += (end - self.progress) * (1.0 - self._useful_share)
         spent_s = (end - self.progress) / rate
         if not self.exact:
             spent_s = round(spent_s)
@@ -280,7 +290,8 @@ class SimulatedJob:
                 iter_time_s=step_s,
             )
         step_s += pass_s * (passes - 1)
-        gained = float(gain(self.statistics, self.application.initial_batch_size, batch_size))
+        self._useful_share = self.application.useful_share(batch_size, self.epoch)
+        gained = self.application.step_progress(batch_size, self.epoch)
         return gained / step_s * (1.0 - self.interference)
 
 

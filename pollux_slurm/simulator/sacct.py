@@ -19,7 +19,6 @@ from datetime import datetime, timezone
 from pollux_slurm.errors import TraceError
 from pollux_slurm.simulator.applications import Application
 from pollux_slurm.simulator.generate import class_of, fastest_batch_size
-from pollux_slurm.simulator.policies.agents import Agents
 from pollux_slurm.simulator.workload import WorkloadJob
 
 _REQUIRED = ("Submit", "ElapsedRaw", "AllocTRES")
@@ -176,7 +175,7 @@ def _played(
         raise TraceError(
             f"no traces of application {name!r}, which plays jobs like {row.job_id} (there are: {known})"
         )
-    key = (name, min(row.num_gpus, Agents().most_gpus(applications[name])))
+    key = (name, min(row.num_gpus, applications[name].most_gpus))
     if key not in asked:
         asked[key] = _measured_request(applications[name], key[1])
     num_replicas, batch_size = asked[key]

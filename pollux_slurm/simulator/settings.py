@@ -128,7 +128,8 @@ class RunSettings:
             ),
             failures=None if told.mtbf_s is None else Failures(mtbf_s=told.mtbf_s, repair_s=told.repair_s),
             checkpoint_interval_s=told.checkpoint_interval_s,
-            adaptive_share=told.adaptive_share,
+            # Where nobody adapts, all stand in one queue, those of others included.
+            adaptive_share=0.0 if self.policy == "slurm" else told.adaptive_share,
             interference=self.interference,
             seed=self.seed,
         )

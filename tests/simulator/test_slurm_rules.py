@@ -174,7 +174,7 @@ def test_that_adaptive_jobs_make_room_for_rigid_ones_if_the_site_wants_so(
     rules = dataclasses.replace(SLURM, adaptive_share=0.5, rigid_first=first, seed=seed)
 
     def greedy(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
-        return {"a": ((0, 2),)} if policy.seen[now_s] == (4,) else {}
+        return {"a": ((0, 2),)} if policy.seen[now_s] >= (2,) else {}
 
     policy = Scripted(greedy)
     a, b = run(tmp_path, policy, *jobs, cluster=Cluster(num_nodes=1), rules=rules).jobs
@@ -187,7 +187,8 @@ def test_that_adaptive_jobs_make_room_for_rigid_ones_if_the_site_wants_so(
         assert policy.seen[120.0] == (0,)
     else:
         assert a.finished_s < b.first_started_s
-        assert policy.seen[120.0] == (4,)
+        assert policy.seen[60.0] == (4,)
+        assert policy.seen[120.0] == (2,), "what a holds; the rest is kept for b"
 
 
 def test_that_unmanaged_jobs_hold_gpus_for_their_time(tmp_path: Path) -> None:

@@ -19,13 +19,9 @@ from pollux_slurm.model import (
     GradientStatistics,
     ThroughputParameters,
 )
-from pollux_slurm.simulator.applications import Application
 from pollux_slurm.simulator.batches import split_batch
 from pollux_slurm.simulator.job import SimulatedJob, Situation
 
-# The artifact's bounds: no trace tells more GPUs, and ncf is held at one GPU with this batch.
-_MOST_GPUS = 64
-_FIXED_BATCH = {"ncf": 32768}
 # So much noise that no batch size loses efficiency.
 _ALL_NOISE = GradientStatistics(sqr=1e-12, var=1.0)
 
@@ -58,15 +54,8 @@ class Agents:
         self._by_throughput = by_throughput
         self._fits: dict[tuple[str, str, _Seen], ThroughputParameters | None] = {}
         self._batches: dict[tuple[GoodputModel, bool, int], GoodputEstimate | None] = {}
-        self._limits: dict[str, BatchLimits] = {}
         self._choices: dict[tuple[BatchLimits, int], tuple[BatchChoice, ...]] = {}
         self._known: dict[tuple[str, str], _Known] = {}
-
-    def most_gpus(self, application: Application) -> int:
-        """Return the most GPUs that a job of this application may use."""
-        if application.name in _FIXED_BATCH:
-            return 1
-        return min(_MOST_GPUS, application.max_batch_size // application.min_atomic)
 
     def choose_batch(self, job: SimulatedJob) -> BatchChoice:
         """Return the batch with the highest goodput by the job's model; its smallest one without a model.
@@ -74,7 +63,7 @@ class Agents:
         On a GPU type that was never measured, the batch that was best on another is a fair first one.
         """
         application, num_gpus = job.application, job.num_gpus
-        fixed = _FIXED_BATCH.get(application.name)
+        fixed = application.fixed_batch
         if fixed is not None:
             return split_batch(application, fixed, num_gpus)
         known = self._know(job, job.gpu_type) or next(
@@ -113,7 +102,7 @@ class Agents:
         known = self._known.get(key)
         if known is None or known.num_situations != len(seen):
             model = GoodputModel(
-                limits=self._limits_of(job.application),
+                limits=job.application.limits,
                 statistics=self._statistics(job),
                 throughput=self._fit(job, gpu_type, None if known is None else known.model.throughput),
                 max_gpus_seen=max(gpus for _, gpus, _ in seen),
@@ -155,15 +144,3 @@ class Agents:
                 self._batches[key] = best_of(known.model, configuration, self._choices[limits, num_gpus])
             known.best[shape] = self._batches[key]
         return known.best[shape]
-
-    def _limits_of(self, application: Application) -> BatchLimits:
-        limits = self._limits.get(application.name)
-        if limits is None:
-            limits = self._limits[application.name] = BatchLimits(
-                initial_batch_size=application.initial_batch_size,
-                max_batch_size=application.max_batch_size,
-                min_atomic=application.min_atomic,
-                max_atomic=application.max_atomic,
-                accumulation=True,
-            )
-        return limits

@@ -108,7 +108,7 @@ class SiaPolicy:
                 found[row, sizes == 1] = 1.0
                 continue
             seen = max(gpus for situations in job.seen.values() for _, gpus, _ in situations)
-            found[row, sizes > min(2 * seen, self._agents.most_gpus(job.application))] = 0.0
+            found[row, sizes > min(2 * seen, job.application.most_gpus)] = 0.0
         least = np.min(found, axis=1, initial=np.inf, where=found > 0, keepdims=True)
         return np.where(found > 0, found / least, 0.0)
 
