@@ -189,7 +189,8 @@ class SlurmJob:
     Slurm keeps in every later shape; `allocation` what it holds now (empty unless running or
     completing). `cpus_by_node` and `memory_mb_by_node` are what it holds of each node.
     `unschedulable_reason` says why the daemon may not move it (array master, heterogeneous, not a batch
-    job, requeue forbidden), None when it may.
+    job, requeue forbidden), None when it may. `begins_at` is when a PENDING job may start at the earliest,
+    None for any other and for one that Slurm set no such time.
     """
 
     job_id: str
@@ -217,6 +218,7 @@ class SlurmJob:
     exit_code: int | None
     unschedulable_reason: str | None = None
     requested_gpu_type: str | None = None
+    begins_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

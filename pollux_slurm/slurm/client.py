@@ -18,7 +18,7 @@ Contract, held by every backend and by the tests' in-memory double:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from pollux_slurm.model import ClusterSnapshot, JobShape, SlurmJob
@@ -39,8 +39,24 @@ class SlurmClient(Protocol):
     def read_job(self, job_id: str) -> SlurmJob | None:
         """Read one job; None when slurmctld no longer (or never) knew it."""
 
-    def requeue_hold(self, job_id: str) -> None:
-        """Kill the running job and put it back into the queue, held. The job must be RUNNING."""
+    def guarded(self, guard: Callable[[], None]) -> SlurmClient:
+        """Return a client of the same cluster that calls `guard` right before each command to a job.
+
+        It is called after the job's state was read; what it raises passes, and the command is not given.
+        When it takes so long that the state just read is stale, the command is refused with `JobStateError`.
+        """
+
+    def requeue_hold(self, job_id: str, *, restart_count: int | None = None) -> None:
+        """Kill the running job and put it back into the queue, held.
+
+        The job must be RUNNING, and, if `restart_count` is given, in the run that it numbers.
+        """
+
+    def requeue_failed(self, job_id: str, *, restart_count: int) -> None:
+        """Put a job that FAILED in the run numbered `restart_count` back into the queue, held."""
+
+    def park(self, job_id: str, *, for_s: float) -> None:
+        """Let a PENDING job start no sooner than `for_s` seconds from now, in its shape, held or not."""
 
     def hold(self, job_id: str) -> None:
         """Keep a PENDING job from starting. Refused, without effect, if it started meanwhile."""

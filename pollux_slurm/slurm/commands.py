@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -36,6 +37,8 @@ from pollux_slurm.slurm.runner import CommandResult, CommandRunner
 
 # A job may not start within the second of its own kill, or Slurm revokes it (22.05).
 START_DELAY_S = 2
+# A state that was read longer ago than this says nothing about now.
+_STALE_S = 2.0
 # Between the two updates of `reshape` the job must not start. If we die there, it may start after this time.
 _PARKED_S = 60
 
@@ -76,9 +79,19 @@ class CommandsClient:
         runner: CommandRunner,
         *,
         wall_clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+        monotonic: Callable[[], float] = time.monotonic,
+        guard: Callable[[], None] = lambda: None,
     ) -> None:
         self._runner = runner
         self._wall_clock = wall_clock
+        self._monotonic = monotonic
+        self._guard = guard
+
+    def guarded(self, guard: Callable[[], None]) -> CommandsClient:
+        """Return a client that calls `guard` right before each command that changes a job."""
+        return CommandsClient(
+            self._runner, wall_clock=self._wall_clock, monotonic=self._monotonic, guard=guard
+        )
 
     # ------------------------------------------------------------------------------------------- reading
 
@@ -156,10 +169,27 @@ class CommandsClient:
 
     # ------------------------------------------------------------------------------------------ changing
 
-    def requeue_hold(self, job_id: str) -> None:
+    def requeue_hold(self, job_id: str, *, restart_count: int | None = None) -> None:
         """Kill the running job and put it back into the queue, held."""
         peek = self._expect(job_id, JobState.RUNNING, to="requeue it")
+        if restart_count is not None:
+            self._expect_run(job_id, restart_count)
         self._change(job_id, "scontrol", "requeuehold", peek.address)
+
+    def requeue_failed(self, job_id: str, *, restart_count: int) -> None:
+        """Put a job that FAILED in the run numbered `restart_count` back into the queue, held."""
+        peek = self._expect(job_id, JobState.FAILED, to="put it back into the queue")
+        self._expect_run(job_id, restart_count)
+        self._change(job_id, "scontrol", "requeuehold", peek.address)
+
+    def park(self, job_id: str, *, for_s: float) -> None:
+        """Let a PENDING job start no sooner than `for_s` seconds from now."""
+        if not 0 < for_s < 1e9:
+            raise UsageError(f"job {job_id}: cannot be parked for {for_s:g} s")
+        peek = self._expect(job_id, JobState.PENDING, to="park it")
+        # Slurm refuses a start time as a whole on a job that runs.
+        start = self._wall_clock().timestamp() + for_s
+        self._update_pending(job_id, peek.address, {"StartTime": _slurm_time(start)})
 
     def hold(self, job_id: str) -> None:
         """Keep a PENDING job from starting. Refused, without effect, if it started meanwhile."""
@@ -279,6 +309,19 @@ class CommandsClient:
             )
         return peek
 
+    def _expect_run(self, job_id: str, restart_count: int) -> None:
+        """Refuse unless the job is in its run of that number: read after its state, before a command."""
+        number = _number(job_id)
+        fields = "--Format=JobID:20,RestartCnt:20"
+        answer = self._read("squeue", "--noheader", "--all", "--states=all", f"--jobs={number}", fields)
+        runs = [columns[1] for columns in map(str.split, answer.stdout.splitlines()) if columns[0] == number]
+        if len(runs) != 1 or not runs[0].isdecimal():
+            raise SlurmReadError(f"squeue: cannot make sense of job {job_id}: {answer.stdout[:120]!r}")
+        if int(runs[0]) != restart_count:
+            raise JobStateError(
+                f"job {job_id} has been requeued {runs[0]} times, not {restart_count}: nothing was changed"
+            )
+
     def _update_pending(self, job_id: str, address: str, fields: Mapping[str, str]) -> None:
         """Update a job; `JobStateError` if it was refused because the job is not PENDING any more."""
         try:
@@ -294,6 +337,10 @@ class CommandsClient:
     def _change(self, job_id: str, command: str, *arguments: str) -> None:
         if any("\0" in argument for argument in arguments):
             raise UsageError(f"job {job_id}: a NUL character cannot be passed to Slurm")
+        asked = self._monotonic()
+        self._guard()
+        if self._monotonic() - asked > _STALE_S:
+            raise JobStateError(f"job {job_id}: its state was read too long ago; nothing was changed")
         answer = self._runner.run(command, *arguments)
         if answer.exit_code == 0 and not _NO_SUCH_JOB.search(answer.stderr):
             return

@@ -17,9 +17,11 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from pollux_slurm.errors import JobStateError, SlurmCommandError, SlurmError, SlurmUnavailable, UsageError
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobShape, JobState, SlurmJob, SlurmNode
+from pollux_slurm.slurm.client import SlurmClient
 
 REQUEUE_DELAY_S = 121.0
 START_DELAY_S = 2.0
@@ -87,6 +89,8 @@ class FakeSlurm:
         self.user_name = user_name
         self.down = False
         self.before: dict[str, Callable[[], None]] = {}
+        # Called between the check of a job's state and the effect of the command that was named.
+        self.on_command: Callable[[str], None] = lambda _method: None
         self.calls: list[tuple[str, str]] = []
         self._failures: dict[str, SlurmError] = {}
         self._jobs: dict[str, _Job] = {}
@@ -141,16 +145,40 @@ class FakeSlurm:
 
     # ------------------------------------------------------------------------------------------ changing
 
-    def requeue_hold(self, job_id: str) -> None:
+    def guarded(self, guard: Callable[[], None]) -> SlurmClient:
+        return _Guarded(self, guard)  # type: ignore[return-value]
+
+    def requeue_hold(self, job_id: str, *, restart_count: int | None = None) -> None:
         self._enter("requeue_hold", job_id)
         job = self._expect(job_id, JobState.RUNNING)
+        if restart_count not in (None, job.shown.restart_count):
+            raise JobStateError(f"job {job_id} has been requeued {job.shown.restart_count} times")
+        self.on_command("requeue_hold")
         if job.shown.unschedulable_reason is not None:
             raise SlurmCommandError(f"job {job_id}: Requested operation is presently disabled")
         self._kill(job, JobState.PENDING)
 
+    def requeue_failed(self, job_id: str, *, restart_count: int) -> None:
+        self._enter("requeue_failed", job_id)
+        job = self._expect(job_id, JobState.FAILED)
+        if job.shown.restart_count != restart_count:
+            raise JobStateError(f"job {job_id} has been requeued {job.shown.restart_count} times")
+        job.shown = dataclasses.replace(job.shown, ended_at=None, exit_code=None)
+        self._kill(job, JobState.PENDING)
+
+    def park(self, job_id: str, *, for_s: float) -> None:
+        self._enter("park", job_id)
+        if not for_s > 0:
+            raise UsageError(f"job {job_id}: cannot be parked for {for_s:g} s")
+        job = self._expect(job_id, JobState.PENDING)
+        self.on_command("park")
+        job.eligible_at = self.clock() + timedelta(seconds=for_s)
+        job.shown = dataclasses.replace(job.shown, begins_at=job.eligible_at)
+
     def hold(self, job_id: str) -> None:
         self._enter("hold", job_id)
         job = self._expect(job_id, JobState.PENDING)
+        self.on_command("hold")
         job.shown = dataclasses.replace(job.shown, held=True, reason="JobHeldUser")
 
     def reshape(self, job_id: str, shape: JobShape) -> None:
@@ -165,10 +193,12 @@ class FakeSlurm:
         unknown = [name for name in shape.nodes if name not in self.nodes]
         if unknown:
             raise SlurmCommandError(f"job {job_id}: Invalid node name specified")
+        self.on_command("reshape")
         job.shape, job.cpus_per_gpu = shape, shape.cpus_per_gpu
         job.eligible_at = self.clock() + timedelta(seconds=START_DELAY_S)
         job.shown = dataclasses.replace(
             job.shown,
+            begins_at=job.eligible_at,
             requested_gpus=shape.num_gpus,
             cpus_per_gpu=shape.cpus_per_gpu,
             num_cpus=shape.num_gpus * shape.cpus_per_gpu,
@@ -180,6 +210,7 @@ class FakeSlurm:
         if known is not None and known.shown.state in (JobState.RUNNING, JobState.SUSPENDED):
             return
         job = self._expect(job_id, JobState.PENDING)
+        self.on_command("release")
         job.shown = dataclasses.replace(job.shown, held=False, reason="None")
         self._advance()
 
@@ -238,6 +269,7 @@ class FakeSlurm:
             memory_mb_by_node=(),
             restart_count=0,
             submitted_at=now,
+            begins_at=now,
             started_at=None,
             ended_at=None,
             time_limit_s=None,
@@ -316,7 +348,12 @@ class FakeSlurm:
                     job.killed_until = None
                     job.eligible_at = now + timedelta(seconds=REQUEUE_DELAY_S)
                     job.shown = dataclasses.replace(
-                        job.shown, state=JobState.PENDING, held=True, submitted_at=now, started_at=None
+                        job.shown,
+                        state=JobState.PENDING,
+                        held=True,
+                        submitted_at=now,
+                        started_at=None,
+                        begins_at=job.eligible_at,
                     )
                 else:
                     self._end(job, job.after_kill, None)
@@ -343,6 +380,7 @@ class FakeSlurm:
             cpus_by_node=tuple((name, gpus * job.cpus_per_gpu) for name, gpus in held),
             memory_mb_by_node=tuple((name, gpus * job.memory_per_gpu_mb) for name, gpus in held),
             started_at=self.clock(),
+            begins_at=None,
         )
 
     def _place(self, job: _Job) -> Allocation | None:
@@ -382,3 +420,26 @@ class FakeSlurm:
             used_memory_mb=node.used_memory_mb
             + sum(dict(job.memory_mb_by_node).get(name, 0) for job in jobs),
         )
+
+
+_CHANGING = frozenset(
+    {"requeue_hold", "requeue_failed", "park", "hold", "reshape", "release", "set_comment", "cancel"}
+)
+
+
+class _Guarded:
+    """A view of a `FakeSlurm` that asks its guard before each command."""
+
+    def __init__(self, slurm: FakeSlurm, guard: Callable[[], None]) -> None:
+        self._slurm, self._guard = slurm, guard
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._slurm, name)
+        if name not in _CHANGING:
+            return method
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._guard()
+            return method(*args, **kwargs)
+
+        return call

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pytest
 
-from pollux_slurm.errors import JobStateError, SlurmCommandError, UsageError
+from pollux_slurm.errors import JobStateError, LeaseLostError, SlurmCommandError, UsageError
 from pollux_slurm.model import Allocation, JobShape, JobState, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
 
@@ -24,6 +24,9 @@ class World(Protocol):
 
     def submit(self, *options: str, script: str = ...) -> str:
         """Submit a job that runs until it is stopped, unless `script` says otherwise."""
+
+    def fail(self, job_id: str) -> None:
+        """Make the running job's script end with an exit code that is not 0."""
 
     def wait_for(self, job_id: str, condition: Callable[[SlurmJob], bool], what: str) -> SlurmJob:
         """Let time pass until the job fulfils the condition, and return it then."""
@@ -180,6 +183,82 @@ class SlurmClientContract:
         with pytest.raises(SlurmCommandError, match=job_id):
             world.client.requeue_hold(job_id)
         assert self.job(world, job_id).state is JobState.RUNNING
+
+    def test_that_a_job_of_another_run_is_not_requeued(self, world: World) -> None:
+        job_id = self.running(world)
+        with pytest.raises(JobStateError, match=job_id):
+            world.client.requeue_hold(job_id, restart_count=1)
+        assert self.job(world, job_id).state is JobState.RUNNING
+        world.client.requeue_hold(job_id, restart_count=0)
+        job = world.wait_for(job_id, lambda job: job.state is JobState.PENDING, "PENDING again")
+        assert job.restart_count == 1
+
+    def test_that_only_a_job_that_failed_in_that_run_is_brought_back(self, world: World) -> None:
+        job_id = self.running(world)
+        with pytest.raises(JobStateError, match=job_id):
+            world.client.requeue_failed(job_id, restart_count=0)
+        self.fail(world, job_id)
+        with pytest.raises(JobStateError, match=job_id):
+            world.client.requeue_failed(job_id, restart_count=1)
+        world.client.requeue_failed(job_id, restart_count=0)
+        job = world.wait_for(job_id, lambda job: job.state is JobState.PENDING, "PENDING again")
+        assert (job.held, job.restart_count) == (True, 1)
+        world.client.reshape(job_id, JobShape(num_gpus=2, nodes=("n1",), cpus_per_gpu=2))
+        world.client.release(job_id)
+        assert self.wait_running(world, job_id).allocation == Allocation.of({"n1": 2})
+
+    def fail(self, world: World, job_id: str) -> None:
+        """Let the running job end with an exit code that is not 0."""
+        world.fail(job_id)
+        world.wait_for(job_id, lambda job: job.state is JobState.FAILED, "FAILED")
+
+    # ---------------------------------------------------------------------------------------------- park
+
+    def test_that_a_parked_job_waits_unheld_until_it_is_given_a_shape(self, world: World) -> None:
+        requeued = self.requeued(world, self.running(world))
+        before = world.client.snapshot().read_at
+        world.client.park(requeued.job_id, for_s=900)
+        world.client.release(requeued.job_id)
+        job = self.job(world, requeued.job_id)
+        assert (job.state, job.held) == (JobState.PENDING, False)
+        assert job.begins_at is not None
+        assert 880 < (job.begins_at - before).total_seconds() < 960
+        world.client.hold(job.job_id)
+        assert self.job(world, job.job_id).begins_at == job.begins_at
+        world.client.reshape(job.job_id, JobShape(num_gpus=1, nodes=("n2",), cpus_per_gpu=2))
+        world.client.release(job.job_id)
+        assert self.wait_running(world, job.job_id).allocation == Allocation.of({"n2": 1})
+
+    def test_that_a_parked_job_starts_by_itself_in_the_end(self, world: World) -> None:
+        requeued = self.requeued(world, self.running(world))
+        world.client.park(requeued.job_id, for_s=3)
+        world.client.release(requeued.job_id)
+        assert self.wait_running(world, requeued.job_id).begins_at is None
+
+    def test_that_a_running_job_cannot_be_parked(self, world: World) -> None:
+        job_id = self.running(world)
+        with pytest.raises(JobStateError, match=job_id):
+            world.client.park(job_id, for_s=900)
+        assert self.job(world, job_id).state is JobState.RUNNING
+
+    # --------------------------------------------------------------------------------------------- guard
+
+    def test_that_what_the_guard_raises_stops_every_command(self, world: World) -> None:
+        def refuse() -> None:
+            raise LeaseLostError("not ours any more")
+
+        client = world.client.guarded(refuse)
+        running, held = self.running(world), world.submit("--hold", *SIZE)
+        before = self.job(world, running), self.job(world, held)
+        with pytest.raises(LeaseLostError):
+            client.requeue_hold(running)
+        with pytest.raises(LeaseLostError):
+            client.reshape(held, JobShape(num_gpus=1))
+        with pytest.raises(LeaseLostError):
+            client.park(held, for_s=60)
+        with pytest.raises(LeaseLostError):
+            client.release(held)
+        assert (self.job(world, running), self.job(world, held)) == before
 
     # ------------------------------------------------------------------------------------------- reshape
 

@@ -11,17 +11,19 @@ from pollux_slurm.errors import SlurmError
 from pollux_slurm.model import SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.commands import CommandsClient
+from pollux_slurm.slurm.runner import CommandRunner
 from pollux_slurm.slurm.sandbox import Sandbox
 from tests.fakes.slurm import FakeClock, FakeSlurm, fake_node
 from tests.slurm.contract import SlurmClientContract, World
 from tests.waiting import wait_until
 
-SLEEP = "#!/bin/sh\nexec sleep 600\n"
+SLEEP = "#!/bin/sh\ntrap 'exit 7' USR1\nwhile :; do sleep 0.2; done\n"
 
 
 @dataclass
 class RealWorld:
     client: SlurmClient
+    runner: CommandRunner
     environ: dict[str, str]
     submitted: list[str] = field(default_factory=list)
 
@@ -29,6 +31,10 @@ class RealWorld:
         options = ("--output=/dev/null", *options)
         self.submitted.append(self.client.submit(script, options, [], self.environ))
         return self.submitted[-1]
+
+    def fail(self, job_id: str) -> None:
+        done = self.runner.run("scancel", "--signal=USR1", "--batch", job_id)
+        assert done.exit_code == 0, done.complaint
 
     def wait_for(self, job_id: str, condition: Callable[[SlurmJob], bool], what: str) -> SlurmJob:
         def fulfilled() -> SlurmJob | None:
@@ -56,6 +62,9 @@ class FakeWorld:
     client: FakeSlurm
     clock: FakeClock
 
+    def fail(self, job_id: str) -> None:
+        self.client.finish(job_id, exit_code=7)
+
     def submit(self, *options: str, script: str = SLEEP) -> str:
         return self.client.submit(script, options, [], {})
 
@@ -71,7 +80,7 @@ class FakeWorld:
 class TestCommandsClient(SlurmClientContract):
     @pytest.fixture
     def world(self, sandbox: Sandbox) -> Iterator[World]:
-        world = RealWorld(CommandsClient(sandbox.runner()), {**os.environ, **sandbox.env})
+        world = RealWorld(CommandsClient(sandbox.runner()), sandbox.runner(), {**os.environ, **sandbox.env})
         yield world
         world.clean()
 
