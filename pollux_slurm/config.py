@@ -54,6 +54,7 @@ class DaemonConfig:
     restart_delay_s: float = 30.0
     max_in_flight: int = 8
     lease_ttl_s: float = 30.0
+    pause_ttl_s: float = 900.0
     partitions: tuple[str, ...] = ()
     shadow: bool = False
     problems_dir: str | None = None
@@ -84,6 +85,7 @@ def _table(least: float, most: float) -> Any:
 class PolicyConfig:
     """What the daemon maximises, within which rules, and how it solves that: docs/policy.md.
 
+    `pauses` lets running jobs be left without GPUs for a while; None: where the objective is made for it.
     The tables are (name, number) pairs, in the order of the file; in `account_limits` and `user_limits`,
     the name `*` stands for every account or user that is not named.
     """
@@ -102,6 +104,7 @@ class PolicyConfig:
     max_reallocations: int | None = _perhaps(0, 10**6)
     min_age_s: float = _from(0.0, 0.0, 1e12)
     min_remaining_s: float = _from(0.0, 0.0, 1e12)
+    pauses: bool | None = None
     account_limits: tuple[tuple[str, int], ...] = _table(0, 10**6)
     user_limits: tuple[tuple[str, int], ...] = _table(0, 10**6)
     account_weights: tuple[tuple[str, float], ...] = _table(0.01, 100.0)

@@ -40,6 +40,8 @@ def explain(
     else:
         with opened_store(settings(config_file, store_url)) as store:
             facts = facts_of_record(_recorded(store.decision(job, round_id), job, round_id))
+            paused_at = store.job(job).paused_at if round_id is None else None
+            facts["paused_at"] = paused_at.isoformat() if paused_at is not None else None
     if as_json:
         print_json(facts)
     else:
@@ -143,6 +145,11 @@ def lines(facts: dict[str, Any]) -> list[str]:
     if facts["round"] is not None:
         shadow = ", in shadow mode: not enacted" if facts["shadow"] else ""
         found.append(f"  round      {facts['round']} at {facts['at']}{shadow}")
+    if facts.get("paused_at") is not None:
+        found.append(
+            f"  paused     since {facts['paused_at']}: its checkpoint is written, its GPUs are worth more to "
+            "others for now; a later round gives it GPUs again"
+        )
     if facts["excluded"] is not None:
         return found
     if facts["global_batch_size"] is not None:

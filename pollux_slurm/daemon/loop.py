@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon import observe
 from pollux_slurm.daemon.enact import Enactor
+from pollux_slurm.daemon.observe import Picture
 from pollux_slurm.daemon.plan import planned_moves
 from pollux_slurm.daemon.problems import save_problem
-from pollux_slurm.errors import LeaseLostError, PolluxError, SlurmError, StoreError
+from pollux_slurm.errors import LeaseLostError, PolluxError, SlurmCommandError, SlurmError, StoreError
 from pollux_slurm.model import Decision, Problem
 from pollux_slurm.policy import decide
 from pollux_slurm.slurm.client import SlurmClient
@@ -103,7 +104,11 @@ class Daemon:
         self._store.observe_jobs(seen, at=now)
         picture = observe.picture(snapshot, self._store.active_jobs(), self._config.partitions)
         problem = observe.problem(
-            picture, now=now, default_restart_delay_s=self._config.restart_delay_s, policy=self._policy
+            picture,
+            now=now,
+            default_restart_delay_s=self._config.restart_delay_s,
+            policy=self._policy,
+            pause_ttl_s=self._config.pause_ttl_s,
         )
         decision = self._decide(problem)
         for job_id, reason in decision.excluded:
@@ -113,7 +118,12 @@ class Daemon:
         if decision.timed_out:
             limit = self._policy.time_limit_s
             _log.warning("the search was cut short by policy.time_limit_s = %g; see: pollux replay", limit)
-        moves = planned_moves(picture, decision, max_in_flight=self._config.max_in_flight)
+        moves = planned_moves(
+            picture,
+            decision,
+            max_in_flight=self._config.max_in_flight,
+            pauses=problem.moving.pauses,
+        )
         self._check_lease()
         round_id = self._store.record_round(problem, decision, shadow=self._config.shadow, at=now)
         self._save_problem(round_id, problem)
@@ -132,6 +142,8 @@ class Daemon:
                     round_id=round_id,
                     at=self._clock(),
                 )
+        if not self._config.shadow:
+            self._prolong_pauses(picture, {move.job.slurm.job_id for move in moves}, now)
         _log.info(
             "round %d: %d jobs, fitness %.4g, %d to move",
             round_id,
@@ -140,6 +152,21 @@ class Daemon:
             len(moves),
         )
         return RoundResult(round_id=round_id, num_jobs=len(problem.jobs), num_moves=len(moves))
+
+    def _prolong_pauses(self, picture: Picture, leaving: Container[str], now: datetime) -> None:
+        """Let paused jobs wait on whose begin time comes near: without this they start by themselves."""
+        slurm = self._slurm.guarded(self._check_lease)
+        soon = now + timedelta(seconds=self._config.pause_ttl_s / 2)
+        for job in picture.managed:
+            begins_at = job.slurm.begins_at
+            if begins_at is None or begins_at > soon or not observe.is_parked(job, now):
+                continue
+            if job.slurm.job_id in leaving:
+                continue
+            try:
+                slurm.park(job.slurm.job_id, for_s=self._config.pause_ttl_s)
+            except SlurmCommandError as error:
+                _log.info("job %s: its pause is not prolonged: %s", job.slurm.job_id, error)
 
     def _save_problem(self, round_id: int, problem: Problem) -> None:
         """Keep the problem as a file, if the admin wants that. A full disk costs the file, not the round."""

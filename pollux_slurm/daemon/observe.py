@@ -207,19 +207,21 @@ def problem(
     now: datetime,
     default_restart_delay_s: float,
     policy: PolicyConfig | None = None,
+    pause_ttl_s: float = 900.0,
 ) -> Problem:
     """Build the scheduling problem of a round: who takes part, who is pinned, and with what history.
 
     A job in flight is pinned at its target, so that nobody else is promised those GPUs. A running job is
     pinned until its current run has reported a step: before that it has no checkpoint to lose and no model
-    to decide by. A job that its owner or an admin holds takes no part: the hand wins. `policy` is what the
-    admin wants; without it the defaults hold.
+    to decide by. A job that its owner or an admin holds, or lets begin later, takes no part: the hand wins.
+    `policy` is what the admin wants; without it the defaults hold. `pause_ttl_s` is how far ahead a pause
+    sets a job's begin time.
     """
     policy = PolicyConfig() if policy is None else policy
     usable = _UsableNodes(picture.snapshot)
     jobs = []
     for job in picture.managed:
-        placed = _placement(job)
+        placed = _placement(job, now, pause_ttl_s)
         if placed is None:
             continue
         current, because = placed
@@ -312,13 +314,43 @@ class _UsableNodes:
         return self._found[key]
 
 
-def _placement(job: ManagedJob) -> tuple[Allocation, str | None] | None:
+def is_parked(job: ManagedJob, now: datetime) -> bool:
+    """Whether the job waits for a round that gives it GPUs again, and for nothing else."""
+    begins_at = job.slurm.begins_at
+    return (
+        job.record.paused_at is not None
+        and not job.in_flight
+        and job.slurm.state is JobState.PENDING
+        and not job.slurm.held
+        and begins_at is not None
+        and begins_at > now
+    )
+
+
+# How far ahead Slurm sets the begin time of a job that somebody requeued (121 s in 22.05), and more.
+_REQUEUE_DELAY_S = 180.0
+
+
+def _begins_later(job: ManagedJob, now: datetime, pause_ttl_s: float) -> bool:
+    """Whether a waiting job may not start yet because of a begin time that its owner or an admin set."""
+    if job.slurm.begins_at is None:
+        return False
+    most_s = 0.0 if job.slurm.restart_count == 0 else _REQUEUE_DELAY_S
+    if job.record.paused_at is not None:
+        most_s = max(pause_ttl_s, most_s)
+    # slurmctld's clock need not be ours.
+    return (job.slurm.begins_at - now).total_seconds() > most_s + 60.0
+
+
+def _placement(job: ManagedJob, now: datetime, pause_ttl_s: float) -> tuple[Allocation, str | None] | None:
     """Return what the job counts as holding and why it is pinned there, if it is; None: it takes no part."""
     reallocation = job.record.open_reallocation
     if reallocation is not None:
         return reallocation.target, "it is being moved"
     if job.slurm.state is JobState.PENDING:
         if job.slurm.held or job.slurm.unschedulable_reason is not None:
+            return None
+        if _begins_later(job, now, pause_ttl_s):
             return None
         return Allocation(), None
     if not job.slurm.allocation:

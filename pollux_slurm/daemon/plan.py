@@ -26,20 +26,26 @@ class PlannedMove:
         return bool(self.source)
 
 
-def planned_moves(picture: Picture, decision: Decision, *, max_in_flight: int) -> tuple[PlannedMove, ...]:
+def planned_moves(
+    picture: Picture, decision: Decision, *, max_in_flight: int, pauses: bool = False
+) -> tuple[PlannedMove, ...]:
     """Return the moves that `decision` asks for, in the order in which they should begin.
 
     Waiting jobs come first: they cost nobody anything, and must have their place by name before a running
     job leaves GPUs for a moment that it is to come back to. Then those that free GPUs. At most
     `max_in_flight` running jobs are on the move at a time, those already in flight included; the rest is
-    left to later rounds, which decide afresh. A running job is never taken down to nothing.
+    left to later rounds, which decide afresh. A running job is taken down to nothing only with `pauses`, and
+    only when that was decided: not when nothing was decided about it.
     """
     excluded = {job_id for job_id, _ in decision.excluded}
+    targets = {job.job_id: job.allocation for job in decision.jobs if job.job_id not in excluded}
     moves = []
     for job in picture.managed:
-        target = decision.allocation(job.slurm.job_id)
+        target = targets.get(job.slurm.job_id)
         source = job.slurm.allocation
-        if not (job.in_flight or job.slurm.job_id in excluded or not target or target == source):
+        if job.in_flight or target is None or target == source:
+            continue
+        if target or (pauses and job.slurm.state is JobState.RUNNING):
             moves.append(PlannedMove(job=job, source=source, target=target))
 
     already = sum(

@@ -10,6 +10,8 @@ from pollux_slurm.model import GpuLimit, MovingRules, Objective, Problem, Proble
 from pollux_slurm.policy.admission import check_problem
 
 EVERYONE = "*"
+# The objectives that were made to let running jobs wait for others; simulations of them pause, too.
+PAUSING = frozenset({"price-rank", "attained-work"})
 
 
 def objective(policy: PolicyConfig) -> Objective:
@@ -31,6 +33,7 @@ def moving(policy: PolicyConfig) -> MovingRules:
         max_reallocations=policy.max_reallocations,
         min_age_s=policy.min_age_s,
         min_remaining_s=policy.min_remaining_s,
+        pauses=policy.objective in PAUSING if policy.pauses is None else policy.pauses,
     )
 
 

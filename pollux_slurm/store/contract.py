@@ -245,6 +245,11 @@ class Reallocation:
     checkpoint_blocked_s: float | None = None
     first_step_at: datetime | None = None
 
+    @property
+    def is_pause(self) -> bool:
+        """Whether a running job is left without GPUs by it."""
+        return self.moves_running and not self.target
+
     def entered_at(self, step: ReallocationStep) -> datetime | None:
         return next((at for known, at in self.times if known is step), None)
 
@@ -260,7 +265,8 @@ class JobRecord:
 
     `models` are the newest model of each type of GPU that the job is known to have run on, newest first.
     `declarations` are the numbers of epochs that it has declared, in order. `last_held_at` is when it lost
-    its last GPUs; None while it holds some, and before it ever did.
+    its last GPUs; None while it holds some, and before it ever did. `last_reallocation` is the newest, open
+    or ended.
     """
 
     slurm_job_id: str
@@ -289,6 +295,17 @@ class JobRecord:
     models: tuple[tuple[str, GoodputModel], ...] = ()
     declarations: tuple[Declaration, ...] = ()
     last_held_at: datetime | None = None
+    last_reallocation: Reallocation | None = None
+
+    @property
+    def paused_at(self) -> datetime | None:
+        """When the daemon took a running job's GPUs for the time being; None while it runs or just waits."""
+        last = self.last_reallocation
+        if self.state is not JobState.PENDING or last is None or not last.is_pause:
+            return None
+        if self.run is not None and self.run.restart_count > last.from_restart_count:
+            return None  # it ran since, and was put back by another hand
+        return last.entered_at(ReallocationStep.CONFIRMED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,8 @@ def reallocation_costs(reallocation: Reallocation) -> ReallocationCosts:
         first_step_at=reallocation.first_step_at,
         confirmed_at=reallocation.entered_at(ReallocationStep.CONFIRMED),
     )
+    if reallocation.is_pause:
+        stepped = None  # its job waits for as long as others are worth more
     return ReallocationCosts(
         checkpoint_s=reallocation.checkpoint_blocked_s,
         hold_s=_between(checkpointed, released),

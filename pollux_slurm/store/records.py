@@ -19,7 +19,7 @@ from pollux_slurm.store.clean import clean_text
 from pollux_slurm.store.contract import JobRecord, Reallocation, RunRecord, Sample
 from pollux_slurm.store.costs import first_step_time, restart_delay_s
 from pollux_slurm.store.declarations import read_declarations
-from pollux_slurm.store.journal import ENDS, first_step_of_next_run, read_reallocations
+from pollux_slurm.store.journal import first_step_of_next_run, read_reallocations
 from pollux_slurm.store.models import model_of_row, read_models_by_type, select_models
 from pollux_slurm.store.schema import (
     AllocationNodeRow,
@@ -91,7 +91,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     models = _latest_models(connection, scope)
     samples = _latest_samples(connection, scope)
     runs = _current_runs(connection, scope)
-    reallocations = _open_reallocations(connection, scope)
+    reallocations = _last_reallocations(connection, scope)
     delays = _restart_delays(connection, scope)
     decisions = _last_decisions(connection, scope)
     by_type = read_models_by_type(connection, scope)
@@ -101,6 +101,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     for row in rows:
         known = [delay for delay in delays[row.id] if delay is not None]
         decided, decision = decisions.get(row.id, (None, None))
+        last = reallocations.get(row.id)
         records.append(
             JobRecord(
                 slurm_job_id=row.slurm_job_id,
@@ -124,7 +125,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 model=models.get(row.id),
                 sample=samples.get(row.id),
                 run=runs.get(row.id),
-                open_reallocation=reallocations.get(row.slurm_job_id),
+                open_reallocation=last if last is not None and not last.step.is_end else None,
                 num_restarts=len(delays[row.id]),
                 mean_restart_delay_s=sum(known) / len(known) if known else None,
                 last_decision=decision,
@@ -134,6 +135,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 models=tuple(by_type[row.id]),
                 declarations=tuple(declarations[row.id]),
                 last_held_at=None if allocations[row.id] else held_until.get(row.id),
+                last_reallocation=last,
             )
         )
     return tuple(records)
@@ -295,11 +297,20 @@ def _current_runs(connection: Connection, scope: Scope) -> dict[int, RunRecord]:
     return dict(read_runs(connection, select(current).select_from(JobRow).where(JobRow.id.in_(scope))))
 
 
-def _open_reallocations(connection: Connection, scope: Scope) -> dict[str, Reallocation]:
-    wanted = select(ReallocationRow.id).where(
-        ReallocationRow.job_id.in_(scope), ReallocationRow.step.not_in(ENDS)
+def _last_reallocations(connection: Connection, scope: Scope) -> dict[int, Reallocation]:
+    """Return each job's newest reallocation: the open one, where one is, for none is planned beside it."""
+    latest = (
+        select(func.max(ReallocationRow.id))
+        .where(ReallocationRow.job_id == JobRow.id)
+        .correlate(JobRow)
+        .scalar_subquery()
     )
-    return {entry.slurm_job_id: entry for entry in read_reallocations(connection, wanted)}
+    wanted = select(latest).select_from(JobRow).where(JobRow.id.in_(scope))
+    jobs = connection.execute(
+        select(ReallocationRow.id, ReallocationRow.job_id).where(ReallocationRow.id.in_(wanted))
+    )
+    job_of = {row.id: row.job_id for row in jobs}
+    return {job_of[entry.id]: entry for entry in read_reallocations(connection, wanted)}
 
 
 def _restart_delays(connection: Connection, scope: Scope) -> defaultdict[int, list[float | None]]:
@@ -321,6 +332,7 @@ def _restart_delays(connection: Connection, scope: Scope) -> defaultdict[int, li
             CheckpointRow.blocked_s,
             entered(ReallocationStep.CHECKPOINTED).label("checkpointed_at"),
             entered(ReallocationStep.REQUEUED).label("requeued_at"),
+            entered(ReallocationStep.RUNNING).label("running_at"),
             entered(ReallocationStep.CONFIRMED).label("confirmed_at"),
             first_step_of_next_run().label("first_step_at"),
         )
@@ -333,12 +345,18 @@ def _restart_delays(connection: Connection, scope: Scope) -> defaultdict[int, li
     )
     delays: defaultdict[int, list[float | None]] = defaultdict(list)
     for row in rows:
+        # A job that was paused is not started again by the same move: how long that took says nothing here.
+        stepped_at = (
+            first_step_time(first_step_at=row.first_step_at, confirmed_at=row.confirmed_at)
+            if row.running_at is not None
+            else None
+        )
         delays[row.job_id].append(
             restart_delay_s(
                 checkpointed_at=row.checkpointed_at,
                 blocked_s=row.blocked_s,
                 requeued_at=row.requeued_at,
-                stepped_at=first_step_time(first_step_at=row.first_step_at, confirmed_at=row.confirmed_at),
+                stepped_at=stepped_at,
             )
         )
     return delays

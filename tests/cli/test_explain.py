@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.model import GpuLimit
+from pollux_slurm.model import Allocation, GpuLimit, ReallocationStep
 from pollux_slurm.policy import decide
 from pollux_slurm.policy.problem_json import problem_to_json
 from pollux_slurm.store import open_store
@@ -110,3 +110,23 @@ def test_that_a_limit_is_said_to_bind(tmp_path: Path) -> None:
     file.write_text(problem_to_json(bound))
     shown = pollux("explain", "7", "--problem", str(file)).stdout
     assert "bound by limit (its account's or user's limit of GPUs)" in shown
+
+
+def test_that_a_paused_job_is_said_to_be_paused(url: str) -> None:
+    store = open_store(url)
+    move = store.plan_reallocation(
+        "7",
+        source=Allocation.of({"n0": 2}),
+        target=Allocation(),
+        moves_running=True,
+        from_restart_count=0,
+        round_id=1,
+        at=at(61),
+    )
+    store.advance_reallocation(move.id, ReallocationStep.CONFIRMED, expected=move.step, at=at(62))
+    store.close()
+    assert "paused     since 2026-03-01T12:01:02" in pollux("explain", "7", "--store", url).stdout
+    assert "paused" in pollux("status", "7", "--store", url).stdout
+    (shown,) = json.loads(pollux("status", "7", "--json", "--store", url).stdout)
+    assert (shown["state"], shown["paused_at"]) == ("pending", "2026-03-01T12:01:02+00:00")
+    assert "paused" not in pollux("explain", "8", "--store", url).stdout

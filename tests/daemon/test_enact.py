@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,9 @@ from pollux_slurm.errors import SlurmCommandError, SlurmError, SlurmUnavailable
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store import open_store
+from tests.daemon.crashing import Killed, KilledAt
 from tests.daemon.world import World
 from tests.fakes.slurm import fake_node
-
-MUTATING = {
-    "requeue_hold",
-    "hold",
-    "reshape",
-    "release",
-    "register_jobs",
-    "observe_jobs",
-    "record_round",
-    "plan_reallocation",
-    "advance_reallocation",
-}
 
 
 @pytest.fixture
@@ -40,7 +29,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def started(world: World, *, gpus: int = 1, **options: Any) -> str:
     """Submit a job and let it report its first steps."""
     job_id = world.submit(gpus=gpus, **options)
-    world.settle(world.daemon(), seconds=8)
+    world.settle(world.daemon(), until=lambda: world.has_stepped(job_id), seconds=8)
     assert world.job(job_id).state is JobState.RUNNING
     return job_id
 
@@ -249,29 +238,6 @@ def test_that_a_job_that_goes_on_training_after_its_checkpoint_is_left_alone(wor
     step, reason = last(world, job_id)
     assert (step, reason) == (Step.ROLLED_BACK, "the job went on training after its checkpoint")
     assert world.job(job_id).restart_count == 0
-
-
-class Killed(BaseException):
-    """The daemon's process is gone at this instant."""
-
-
-class KilledAt:
-    """Passes calls on, and dies just before the `at`-th call that changes anything."""
-
-    def __init__(self, target: Any, counter: Iterator[int], at: int) -> None:
-        self._target, self._counter, self._at = target, counter, at
-
-    def __getattr__(self, name: str) -> Any:
-        method: Callable[..., Any] = getattr(self._target, name)
-        if name not in MUTATING:
-            return method
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if next(self._counter) == self._at:
-                raise Killed
-            return method(*args, **kwargs)
-
-        return call
 
 
 def test_that_a_daemon_killed_at_any_call_leaves_a_job_that_runs_and_no_move_open(tmp_path: Path) -> None:

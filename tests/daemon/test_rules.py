@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_that_objective_and_rules_of_moving_are_passed_on() -> None:
         name="price-rank", exponent=0.5, floor=0.01, fair_share_gpus=2, penalty="amortised", horizon_s=9.0
     )
     assert rules.moving(policy) == MovingRules(
-        hysteresis=0.1, max_reallocations=3, min_age_s=60.0, min_remaining_s=30.0
+        hysteresis=0.1, max_reallocations=3, min_age_s=60.0, min_remaining_s=30.0, pauses=True
     )
 
 
@@ -63,3 +64,12 @@ def test_that_what_no_problem_allows_is_a_mistake_in_the_settings() -> None:
     bad = dataclasses.replace(PolicyConfig(), exponent=float("nan"))
     with pytest.raises(ConfigError, match=r"\[policy\]: the objective's exponent"):
         rules.check(bad)
+
+
+def test_that_objectives_made_for_pauses_have_them_unless_the_admin_says_otherwise() -> None:
+    def pauses(**settings: Any) -> bool:
+        return rules.moving(PolicyConfig(**settings)).pauses
+
+    assert [pauses(objective=name) for name in ("generalized-mean", "osdi21")] == [False, False]
+    assert [pauses(objective=name) for name in ("price-rank", "attained-work")] == [True, True]
+    assert (pauses(objective="price-rank", pauses=False), pauses(pauses=True)) == (False, True)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pollux_slurm.config import DaemonConfig
+from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.errors import StaleRunError, UnknownJobError
 from pollux_slurm.model import (
@@ -99,6 +99,8 @@ class World:
         store: Store | None = None,
         owner: str = "d",
         shadow: bool = False,
+        policy: PolicyConfig | None = None,
+        decide: Callable[[Problem], Decision] | None = None,
     ) -> Daemon:
         return Daemon(
             slurm=slurm or self.slurm,
@@ -108,7 +110,8 @@ class World:
             wall_clock=self.clock,
             monotonic=lambda: self.clock.now.timestamp(),
             stop=self.stop,
-            decide=self.decide,
+            decide=decide or self.decide,
+            policy=policy,
         )
 
     def decide(self, problem: Problem) -> Decision:
@@ -167,6 +170,14 @@ class World:
                 daemon.round()
             daemon.tick()
             self.clock.advance(0.5)
+
+    def has_stepped(self, job_id: str) -> bool:
+        """Tell whether the store knows of a step of the job."""
+        try:
+            run = self.store.job(job_id).run
+        except UnknownJobError:
+            return False
+        return run is not None and run.num_steps > 0
 
     def open_moves(self) -> int:
         return len(self.store.open_reallocations())

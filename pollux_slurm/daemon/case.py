@@ -1,0 +1,144 @@
+"""What the steps of a reallocation share: one open reallocation as seen in a tick, and the two ways to act.
+
+To move the journal is a compare-and-set, and each command is conditional on the state just read; `guard` is
+asked before either whether this daemon may still act (invariant 10).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pollux_slurm.config import DaemonConfig
+from pollux_slurm.daemon.observe import is_recorded_job
+from pollux_slurm.model import ClusterSnapshot, ReallocationStep, SlurmJob
+from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.store.contract import JobRecord, Reallocation, Store
+
+_log = logging.getLogger(__name__)
+
+Step = ReallocationStep
+NOT_OURS = "its Comment no longer carries the terms that were registered"
+# After a release, Slurm needs a moment before the nodes show what is really free.
+SETTLING_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One open reallocation with what is known of its job in this tick."""
+
+    reallocation: Reallocation
+    job: SlurmJob | None
+    record: JobRecord | None
+    age_s: float
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether Slurm's job of this number is the registered one."""
+        return self.job is not None and self.record is not None and is_recorded_job(self.job, self.record)
+
+    @property
+    def id(self) -> str:
+        return self.reallocation.slurm_job_id
+
+    def at(self, step: Step) -> Case:
+        """Return the case with its reallocation moved on to `step`, as the journal now has it."""
+        return dataclasses.replace(self, reallocation=dataclasses.replace(self.reallocation, step=step))
+
+
+class Desk:
+    """Where the steps act from: the journal and Slurm, with this daemon's right to touch them checked.
+
+    `slurm` asks `guard` itself, right before each command.
+    """
+
+    def __init__(
+        self,
+        *,
+        slurm: SlurmClient,
+        store: Store,
+        config: DaemonConfig,
+        clock: Callable[[], datetime],
+        guard: Callable[[], None],
+    ) -> None:
+        self.slurm = slurm.guarded(guard)
+        self.store = store
+        self.config = config
+        self.clock = clock
+        self.guard = guard
+        self._released_here: set[int] = set()
+        self._missing_since: dict[int, datetime] = {}
+
+    def cases(self, snapshot: ClusterSnapshot) -> Sequence[Case]:
+        """Return every open reallocation with its job. The journal is read after Slurm."""
+        jobs = {job.job_id: job for job in snapshot.jobs}
+        records = {record.slurm_job_id: record for record in self.store.active_jobs()}
+        now = self.clock()
+        return [
+            Case(
+                reallocation=reallocation,
+                job=jobs.get(reallocation.slurm_job_id),
+                record=records.get(reallocation.slurm_job_id),
+                age_s=(now - (reallocation.entered_at(reallocation.step) or now)).total_seconds(),
+            )
+            for reallocation in self.store.open_reallocations()
+        ]
+
+    def move(self, reallocation: Reallocation, step: Step, reason: str | None = None) -> bool:
+        """Journal a step; False when somebody else has moved this reallocation meanwhile."""
+        self.guard()
+        moved = self.store.advance_reallocation(
+            reallocation.id, step, expected=reallocation.step, at=self.clock(), reason=reason
+        )
+        if moved:
+            level = logging.WARNING if step in (Step.FAILED, Step.ROLLED_BACK) else logging.INFO
+            _log.log(
+                level,
+                "job %s: reallocation %d %s → %s: %s%s",
+                reallocation.slurm_job_id,
+                reallocation.id,
+                reallocation.source,
+                reallocation.target,
+                step.value,
+                f" ({reason})" if reason else "",
+            )
+        return moved
+
+    # -------------------------------------------------------------------------------------- who holds a job
+
+    def release(self, case: Case) -> None:
+        """Let the job go. Found held after this, it was held by a person, whose wish counts more."""
+        self.slurm.release(case.id)
+        self._released_here.add(case.reallocation.id)
+
+    def take_back(self, case: Case) -> None:
+        """Hold a job that was released. Whatever fails from here on, the next tick releases it."""
+        self._released_here.discard(case.reallocation.id)
+        self.slurm.hold(case.id)
+
+    def has_released(self, reallocation: Reallocation) -> bool:
+        """Whether this process, and no earlier one, has released the job."""
+        return reallocation.id in self._released_here
+
+    def fails_as_over(self, case: Case) -> bool:
+        """End the reallocation of a job that is over, unknown to Slurm for a while, or no longer ours."""
+        job, number = case.job, case.reallocation.id
+        if job is None:
+            since = self._missing_since.setdefault(number, self.clock())
+            if (self.clock() - since).total_seconds() > SETTLING_S:
+                self.move(case.reallocation, Step.FAILED, "the job is gone")
+            return True
+        self._missing_since.pop(number, None)
+        if job.state.is_over:
+            self.move(case.reallocation, Step.FAILED, f"the job is {job.state.value}")
+        elif not case.is_ours:
+            if job.held and case.record is not None and job.user_name == case.record.user_name:
+                # Its owner took the terms out of its Comment while we held it: let it go as it is.
+                self.release(case)
+            self.move(case.reallocation, Step.FAILED, NOT_OURS)
+        else:
+            return False
+        return True

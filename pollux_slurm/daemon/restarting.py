@@ -1,0 +1,181 @@
+"""The steps after a job was stopped: requeued → reshaped → released → running → confirmed.
+
+From `requeued` on, the job is brought to run again at whatever price: in its target, else in its old shape,
+else with its minimum on any one node.
+
+A pause ends here before that: its job keeps its shape and is *parked*, that is released with a begin time
+some minutes ahead, which rounds prolong (`daemon.pause_ttl_s`). Not held: Slurm does not show who else wants
+a held job to stay held, while a hold of a parked job is somebody's, and wins. And when no daemon comes back,
+the job starts by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from pollux_slurm.daemon.capacity import GpuBook
+from pollux_slurm.daemon.case import SETTLING_S, Case, Desk, Step
+from pollux_slurm.errors import JobStateError, SlurmCommandError
+from pollux_slurm.model import JobShape, JobState, SlurmJob
+
+_log = logging.getLogger(__name__)
+
+# Reasons of a pending job that no waiting cures, as Slurm 22.05 words them.
+_HOPELESS_REASONS = frozenset({"BadConstraints", "PartitionNodeLimit", "JobArrayTaskLimit"})
+
+
+class Restarting:
+    """Gives a stopped or waiting job its new place and sees it running there."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def requeued(self, case: Case, book: GpuBook) -> None:
+        """Wait for Slurm to have killed the job; repeat the command that may not have been given."""
+        reallocation, job = case.reallocation, case.job
+        if self._desk.fails_as_over(case):
+            return
+        assert job is not None
+        was_requeued = job.restart_count > reallocation.from_restart_count
+        if job.state is JobState.PENDING and was_requeued:
+            if self._desk.move(reallocation, Step.RESHAPED):
+                self.reshaped(case.at(Step.RESHAPED), book)
+        elif job.state is JobState.RUNNING and was_requeued:
+            self._desk.move(reallocation, Step.ROLLED_BACK, "the job was started again by another hand")
+        elif job.state is JobState.RUNNING:
+            if case.age_s > self._desk.config.requeue_timeout_s:
+                self._desk.move(reallocation, Step.ROLLED_BACK, "Slurm did not requeue the job in time")
+            else:
+                self._desk.slurm.requeue_hold(case.id, restart_count=reallocation.from_restart_count)
+        # COMPLETING: Slurm is killing it. There is nothing to do but wait for Slurm's own time-outs.
+
+    def reshaped(self, case: Case, book: GpuBook) -> None:
+        """Give the held job its new shape, or, for a pause, none and a begin time."""
+        job = case.job
+        if self._desk.fails_as_over(case):
+            return
+        assert job is not None
+        if job.state is JobState.RUNNING:
+            # For a pending job: Slurm started it before it was held. For a requeued one: another hand did.
+            self._desk.move(case.reallocation, Step.ROLLED_BACK, "the job started before it was reshaped")
+        elif job.state is JobState.PENDING and case.reallocation.is_pause:
+            self._park(case)
+        elif job.state is JobState.PENDING:
+            if not job.held:
+                # To hold it first makes the rest free of races: Slurm refuses to hold a job that has started.
+                # A requeued job found like this was released by hand within the second.
+                self._desk.slurm.hold(case.id)
+            self._reshape_or_way_back(case)
+
+    def _park(self, case: Case) -> None:
+        reason = None
+        try:
+            self._desk.slurm.park(case.id, for_s=self._desk.config.pause_ttl_s)
+        except JobStateError:
+            raise
+        except SlurmCommandError as error:
+            reason = f"Slurm refused to let it wait: {error}"
+        if self._desk.move(case.reallocation, Step.RELEASED, reason):
+            self._desk.release(case)
+
+    def _reshape_or_way_back(self, case: Case) -> None:
+        """Reshape the held job to its target, else to what it had, else to its minimum anywhere; release."""
+        refused: list[str] = []
+        for shape in self._shapes(case):
+            try:
+                self._desk.slurm.reshape(case.id, shape)
+                break
+            except JobStateError:
+                raise
+            except SlurmCommandError as error:
+                refused.append(str(error))
+                _log.warning("job %s: cannot get the shape %s: %s", case.id, shape, error)
+        reason = f"Slurm refused the shape: {refused[0]}" if refused else None
+        if self._desk.move(case.reallocation, Step.RELEASED, reason):
+            self._desk.release(case)
+
+    def _shapes(self, case: Case) -> Iterable[JobShape]:
+        cpus_per_gpu = case.record.cpus_per_gpu if case.record else 1
+        yield JobShape.of(case.reallocation.target, cpus_per_gpu=cpus_per_gpu)
+        if case.reallocation.source:
+            yield JobShape.of(case.reallocation.source, cpus_per_gpu=cpus_per_gpu)
+        yield self._smallest_shape(case)
+
+    @staticmethod
+    def _smallest_shape(case: Case) -> JobShape:
+        record = case.record
+        return JobShape(
+            num_gpus=record.terms.min_gpus if record else 1,
+            cpus_per_gpu=record.cpus_per_gpu if record else 1,
+        )
+
+    def released(self, case: Case, book: GpuBook) -> None:
+        """Wait for Slurm to start the job in its place, and give the place up when it is gone."""
+        reallocation, job = case.reallocation, case.job
+        if self._desk.fails_as_over(case):
+            return
+        assert job is not None
+        if job.state is JobState.PENDING and job.held:
+            if self._desk.has_released(reallocation):
+                self._desk.move(reallocation, Step.FAILED, "the job was held by another hand")
+            else:
+                self._desk.release(case)
+        elif reallocation.is_pause:
+            self._paused(case, job)
+        elif job.state is JobState.RUNNING:
+            self._desk.move(reallocation, Step.RUNNING, reallocation.reason)
+        elif job.state is JobState.PENDING and (
+            case.age_s > self._desk.config.start_timeout_s
+            or job.reason in _HOPELESS_REASONS
+            or (case.age_s > SETTLING_S and book.lost_to_neighbours(reallocation))
+        ):
+            self._give_up_place(case, job)
+
+    def _paused(self, case: Case, job: SlurmJob) -> None:
+        """The end of a pause: the job waits, unheld, for the round that gives it GPUs again."""
+        reallocation = case.reallocation
+        if reallocation.reason is not None:
+            self._desk.move(reallocation, Step.FAILED, reallocation.reason)
+        elif job.state is JobState.PENDING:
+            self._desk.move(reallocation, Step.CONFIRMED)
+        elif job.state is JobState.RUNNING:
+            self._desk.move(reallocation, Step.FAILED, "the job was started again by another hand")
+
+    def _give_up_place(self, case: Case, job: SlurmJob) -> None:
+        """Let the job start with its minimum on any node: the place it was promised is gone."""
+        self._desk.take_back(case)
+        try:
+            self._desk.slurm.reshape(case.id, self._smallest_shape(case))
+        except JobStateError:
+            raise
+        except SlurmCommandError as error:
+            _log.warning("job %s: keeps its shape: %s", case.id, error)
+        self._desk.release(case)
+        reason = case.reallocation.reason or f"did not start in its new shape ({job.reason})"
+        self._desk.move(case.reallocation, Step.FAILED, reason)
+
+    def running(self, case: Case, book: GpuBook) -> None:
+        """Compare what the job got with the plan, and wait for its first step there."""
+        reallocation, job = case.reallocation, case.job
+        is_running = job is not None and job.state is JobState.RUNNING
+        if job is not None and is_running and job.allocation != reallocation.target:
+            reason = reallocation.reason or f"got {job.allocation} instead of {reallocation.target}"
+            self._desk.move(reallocation, Step.FAILED, reason)
+        elif _has_stepped(case):
+            self._desk.move(reallocation, Step.CONFIRMED)
+        elif self._desk.fails_as_over(case):
+            return
+        elif not is_running:
+            state = job.state.value if job else "gone"
+            self._desk.move(reallocation, Step.FAILED, f"the job is {state} before its first step")
+        elif not reallocation.moves_running:
+            # It had never run: there is no step to compare with and nothing that it could have lost.
+            self._desk.move(reallocation, Step.CONFIRMED)
+        elif case.age_s > self._desk.config.first_report_timeout_s:
+            self._desk.move(reallocation, Step.FAILED, "no step was reported in the new shape in time")
+
+
+def _has_stepped(case: Case) -> bool:
+    run = case.record.run if case.record else None
+    return run is not None and run.restart_count > case.reallocation.from_restart_count and run.num_steps > 0

@@ -1,0 +1,46 @@
+"""A daemon that dies at a chosen call, for the tests that kill it at each in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+MUTATING = {
+    "requeue_hold",
+    "requeue_failed",
+    "park",
+    "hold",
+    "reshape",
+    "release",
+    "register_jobs",
+    "observe_jobs",
+    "record_round",
+    "plan_reallocation",
+    "advance_reallocation",
+}
+
+
+class Killed(BaseException):
+    """The daemon's process is gone at this instant."""
+
+
+class KilledAt:
+    """Passes calls on, and dies just before the `at`-th call that changes anything."""
+
+    def __init__(self, target: Any, counter: Iterator[int], at: int) -> None:
+        self._target, self._counter, self._at = target, counter, at
+
+    def guarded(self, guard: Callable[[], None]) -> KilledAt:
+        return KilledAt(self._target.guarded(guard), self._counter, self._at)
+
+    def __getattr__(self, name: str) -> Any:
+        method: Callable[..., Any] = getattr(self._target, name)
+        if name not in MUTATING:
+            return method
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if next(self._counter) == self._at:
+                raise Killed
+            return method(*args, **kwargs)
+
+        return call

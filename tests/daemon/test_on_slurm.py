@@ -1,0 +1,122 @@
+"""The daemon on a real Slurm, with jobs that only sleep and agents that the test plays."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.config import PolicyConfig
+from pollux_slurm.daemon.loop import Daemon
+from pollux_slurm.errors import SlurmError
+from pollux_slurm.model import Allocation, JobState, JobTerms, SlurmJob
+from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.slurm.commands import CommandsClient
+from pollux_slurm.slurm.sandbox import Sandbox
+from pollux_slurm.slurm.terms import encode_comment
+from pollux_slurm.store.tokens import hash_token
+from tests.daemon.world import CONFIG, Agent, World
+from tests.waiting import wait_until
+
+# Ends with a code of its own on SIGUSR1, as a training script that cannot go on in its new shape.
+SLEEP = "#!/bin/sh\ntrap 'exit 7' USR1\nwhile :; do sleep 0.2; done\n"
+
+
+class RealWorld(World):
+    """Real Slurm and real time; store and agents as in the small world."""
+
+    def __init__(self, tmp_path: Path, sandbox: Sandbox) -> None:
+        super().__init__(tmp_path)
+        self.runner = sandbox.runner()
+        self.slurm = CommandsClient(self.runner)  # type: ignore[assignment]
+        self.clock = lambda: datetime.now(timezone.utc)  # type: ignore[assignment]
+        self.env = {**os.environ, **sandbox.env}
+
+    def daemon(self, *, policy: PolicyConfig | None = None, **_: object) -> Daemon:  # type: ignore[override]
+        return Daemon(
+            slurm=self.slurm,
+            store=self.store,
+            config=CONFIG,
+            owner="d",
+            wall_clock=self.clock,
+            monotonic=time.monotonic,
+            stop=self.stop,
+            decide=self.decide,
+            policy=policy,
+        )
+
+    def submit_at(self, *options: str) -> str:
+        token = f"token-{len(self.agents)}"
+        terms = JobTerms(token_sha256=hash_token(token), min_gpus=1, max_gpus=8)
+        given = ["--output=/dev/null", "--requeue", "--cpus-per-gpu=1", "--mem-per-gpu=100", *options]
+        job_id = self.slurm.submit(SLEEP, [*given, f"--comment={encode_comment('', terms)}"], [], self.env)
+        self.agents[job_id] = Agent(self, job_id, token)
+        return job_id
+
+    def until(self, daemon: Daemon, condition: Callable[[], bool], what: str) -> None:
+        """Let the daemon and the agents act until the condition holds."""
+        rounds = iter(range(1_000_000))
+
+        def act() -> bool:
+            for agent in self.agents.values():
+                agent.act()
+            if next(rounds) % 10 == 0:
+                daemon.round()
+            daemon.tick()
+            return condition()
+
+        wait_until(act, timeout_s=60, what=what, every_s=0.1)
+
+    def close(self) -> None:
+        for job_id in self.agents:
+            with contextlib.suppress(SlurmError):
+                self.slurm.cancel(job_id)
+        wait_until(
+            lambda: all(job.state.is_over for job in self.slurm.snapshot().jobs),
+            timeout_s=30,
+            what="the cancelled jobs to end",
+            every_s=0.1,
+        )
+        self.store.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path, sandbox: Sandbox) -> Iterator[RealWorld]:
+    made = RealWorld(tmp_path, sandbox)
+    yield made
+    made.close()
+
+
+def started(world: RealWorld, daemon: Daemon, *options: str) -> str:
+    job_id = world.submit_at(*options)
+    world.until(daemon, lambda: world.has_stepped(job_id), f"job {job_id} to train")
+    return job_id
+
+
+def holds(world: RealWorld, job_id: str, gpus_by_node: dict[str, int]) -> Callable[[], bool]:
+    def condition() -> bool:
+        job: SlurmJob = world.job(job_id)
+        return job.allocation == Allocation.of(gpus_by_node)
+
+    return condition
+
+
+def test_that_a_job_is_paused_and_comes_back_in_another_shape(world: RealWorld) -> None:
+    daemon = world.daemon(policy=PolicyConfig(pauses=True))
+    job_id = started(world, daemon, "--gpus=2", "--nodelist=n0")
+    world.targets = {job_id: {}}
+    world.until(daemon, lambda: world.store.job(job_id).paused_at is not None, "the pause")
+    job = world.job(job_id)
+    assert (job.state, job.held, job.restart_count) == (JobState.PENDING, False, 1)
+    assert job.begins_at is not None
+    assert (job.begins_at - world.clock()).total_seconds() > CONFIG.pause_ttl_s - 60
+    world.targets = {job_id: {"n1": 3}}
+    world.until(daemon, holds(world, job_id, {"n1": 3}), "the job to run on n1")
+    world.until(daemon, lambda: not world.open_moves(), "the journal to close")
+    assert [move.step for move in world.store.reallocations(job_id)] == [Step.CONFIRMED] * 2
+    assert world.store.job(job_id).paused_at is None
