@@ -1,7 +1,7 @@
 """Make, upgrade and compare the schema. Alembic is used from here only, and only by `pollux db`.
 
-The migrations hold the tables. The views hold no data and are made anew, from `sql/views/`, after every
-migration: a view never keeps a column from being changed.
+The migrations hold the tables. Views and triggers hold no data and are made anew, from `sql/views/` and
+`sql/triggers/`, after every migration: they never keep a column from being changed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pollux_slurm.errors import SchemaVersionError, StoreError
 from pollux_slurm.store.database import Database
 from pollux_slurm.store.opening import check_version, read_version
 from pollux_slurm.store.schema import REVISIONS, Base
+from pollux_slurm.store.triggers import create_triggers, drop_triggers
 from pollux_slurm.store.views import create_views, drop_views
 
 _SCHEMA_LOCK = 0x706F6C6C7578  # any number that no other program is likely to use
@@ -71,12 +72,14 @@ def migrate(connection: Connection, revision: str) -> None:
     config.attributes["connection"] = connection
     version = read_version(connection)
     drop_views(connection)
+    drop_triggers(connection)
     with contextlib.suppress(ValueError):
         if revision == "base" or (version and REVISIONS.index(revision) < REVISIONS.index(version)):
             command.downgrade(config, revision)
             return
     command.upgrade(config, revision)
     if revision == REVISIONS[-1]:
+        create_triggers(connection)
         create_views(connection)
 
 

@@ -6,6 +6,7 @@ command that opens a store a second.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from sqlalchemy import Connection, func, insert, select
@@ -16,6 +17,7 @@ from pollux_slurm.store.clean import clean_text, utc
 from pollux_slurm.store.explanations import explanation_columns
 from pollux_slurm.store.schema import DecisionNodeRow, DecisionRow, GpuPriceRow, JobRow, RoundRow
 from pollux_slurm.store.statements import inserted_id, is_one_of
+from pollux_slurm.store.sums import round_columns, sum_decisions, sum_nodes
 
 
 def round_texts(problem: Problem, decision: Decision) -> tuple[str, str]:
@@ -31,10 +33,14 @@ def record_round(
     decision: Decision,
     *,
     texts: tuple[str, str],
+    single: Mapping[str, float],
     shadow: bool,
     at: datetime,
 ) -> int:
-    """Store a decision with its problem and their `round_texts`: see `Store.record_round`."""
+    """Store a decision with its problem, their `round_texts` and `sums.single_goodputs`.
+
+    See `Store.record_round`.
+    """
     at = utc(at)
     result = connection.execute(
         insert(RoundRow).values(
@@ -48,9 +54,11 @@ def record_round(
             upper_bound=decision.upper_bound,
             gap=decision.gap,
             timed_out=decision.timed_out,
+            **round_columns(problem, decision),
         )
     )
     round_id = inserted_id(result)
+    sum_nodes(connection, problem, round_id=round_id, at=at)
     if decision.gpu_prices:
         connection.execute(
             insert(GpuPriceRow),
@@ -82,6 +90,7 @@ def record_round(
                     "num_nodes": job.allocation.num_nodes,
                     "speedup": float(job.speedup),
                     "goodput": None if job.goodput is None else float(job.goodput),
+                    "single_goodput": single.get(job.job_id),
                     "penalty": float(job.penalty),
                     "bound_by": clean_text(job.bound_by, most=32),
                     "runner_up_gpus": job.runner_up.num_gpus if job.runner_up else None,
@@ -100,6 +109,7 @@ def record_round(
     ]
     if nodes:
         connection.execute(insert(DecisionNodeRow), nodes)
+    sum_decisions(connection, round_id)
     return round_id
 
 

@@ -8,6 +8,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement, SetColumnCom
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.store.schema import REVISIONS, Base
+from pollux_slurm.store.triggers import trigger_sql
 from pollux_slurm.store.views import VIEWS, view_sql
 
 _DIALECTS = {"sqlite": sqlite.dialect, "postgresql": postgresql.dialect}
@@ -24,6 +25,7 @@ def schema_text(name: str) -> str:
     ]
     for table in Base.metadata.sorted_tables:
         parts.extend(_table_text(table, dialect))
+    parts.extend(f"{statement};" for statement in trigger_sql(name))
     parts.extend(f"{view_sql(view, name)};" for view in VIEWS)
     return "\n\n".join(parts) + "\n"
 

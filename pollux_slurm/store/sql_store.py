@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import select
 
 from pollux_slurm.model import Allocation, Decision, Problem, ReallocationStep
-from pollux_slurm.store import explanations, journal, lease, observation, records, registration, rounds
+from pollux_slurm.store import explanations, journal, lease, observation, records, registration, rounds, sums
 from pollux_slurm.store.agent import SqlAgentStore
 from pollux_slurm.store.contract import (
     AllocationRecord,
@@ -63,9 +63,11 @@ class SqlStore(SqlAgentStore):
 
     # rounds
     def record_round(self, problem: Problem, decision: Decision, *, shadow: bool, at: datetime) -> int:
-        texts = rounds.round_texts(problem, decision)
+        texts, single = rounds.round_texts(problem, decision), sums.single_goodputs(problem)
         with self._database.write() as connection:
-            return rounds.record_round(connection, problem, decision, texts=texts, shadow=shadow, at=at)
+            return rounds.record_round(
+                connection, problem, decision, texts=texts, single=single, shadow=shadow, at=at
+            )
 
     def round_problem(self, round_id: int | None = None) -> tuple[Problem, Decision]:
         with self._database.read() as connection:

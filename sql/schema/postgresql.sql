@@ -1,4 +1,4 @@
--- Schema 0004 of a pollux store on postgresql. Generated: pollux db schema postgresql
+-- Schema 0005 of a pollux store on postgresql. Generated: pollux db schema postgresql
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 CREATE TABLE accounts (
@@ -25,6 +25,22 @@ COMMENT ON COLUMN leases.owner IS 'Who holds it.';
 COMMENT ON COLUMN leases.acquired_at IS 'When this owner took it.';
 COMMENT ON COLUMN leases.expires_at IS 'When it runs out unless prolonged.';
 
+CREATE TABLE nodes (
+    node_name TEXT NOT NULL,
+    gpu_type TEXT NOT NULL,
+    num_gpus INTEGER NOT NULL,
+    first_seen_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    last_seen_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    CONSTRAINT pk_nodes PRIMARY KEY (node_name)
+);
+
+COMMENT ON TABLE nodes IS 'Nodes that rounds had to give, those that are gone included.';
+COMMENT ON COLUMN nodes.node_name IS 'Slurm''s name of it.';
+COMMENT ON COLUMN nodes.gpu_type IS 'Slurm''s name of its GPUs; empty for nameless ones.';
+COMMENT ON COLUMN nodes.num_gpus IS 'GPUs that the last round had to give there.';
+COMMENT ON COLUMN nodes.first_seen_at IS 'When a round first had it.';
+COMMENT ON COLUMN nodes.last_seen_at IS 'When a round last had it.';
+
 CREATE TABLE rounds (
     id BIGSERIAL NOT NULL,
     at TIMESTAMP WITH TIME ZONE NOT NULL,
@@ -37,6 +53,14 @@ CREATE TABLE rounds (
     upper_bound DOUBLE PRECISION,
     gap DOUBLE PRECISION,
     timed_out BOOLEAN,
+    num_jobs INTEGER,
+    num_served INTEGER,
+    num_gpus INTEGER,
+    total_gpus INTEGER,
+    fair_share_gpus INTEGER,
+    mean_speedup DOUBLE PRECISION,
+    min_speedup DOUBLE PRECISION,
+    solve_s DOUBLE PRECISION,
     CONSTRAINT pk_rounds PRIMARY KEY (id)
 );
 
@@ -54,6 +78,14 @@ COMMENT ON COLUMN rounds.decision IS 'The decision as versioned JSON, for replay
 COMMENT ON COLUMN rounds.upper_bound IS 'No decision that serves as many jobs has a larger value; null if none was proved.';
 COMMENT ON COLUMN rounds.gap IS '(upper_bound - fitness) / upper_bound; null without a bound.';
 COMMENT ON COLUMN rounds.timed_out IS 'Did the time limit cut the search short? Null before schema 0003.';
+COMMENT ON COLUMN rounds.num_jobs IS 'Jobs that it decided about.';
+COMMENT ON COLUMN rounds.num_served IS 'Those of them that got GPUs.';
+COMMENT ON COLUMN rounds.num_gpus IS 'GPUs that it gave.';
+COMMENT ON COLUMN rounds.total_gpus IS 'GPUs that it had to give; null before this column was made.';
+COMMENT ON COLUMN rounds.fair_share_gpus IS 'GPUs that stand for a speedup of 1; null before this column was made.';
+COMMENT ON COLUMN rounds.mean_speedup IS 'Mean over its jobs of speedup; null without jobs.';
+COMMENT ON COLUMN rounds.min_speedup IS 'Least speedup of its jobs; null without jobs.';
+COMMENT ON COLUMN rounds.solve_s IS 'How long deciding took, seconds; null before this column was made.';
 
 CREATE TABLE users (
     user_id BIGINT NOT NULL,
@@ -112,7 +144,13 @@ CREATE TABLE jobs (
 
 CREATE INDEX ix_jobs_account_submitted_at ON jobs (account, submitted_at);
 
+CREATE INDEX ix_jobs_finished_at ON jobs (finished_at);
+
 CREATE INDEX ix_jobs_slurm_job_id_id ON jobs (slurm_job_id, id);
+
+CREATE INDEX ix_jobs_started_at ON jobs (started_at);
+
+CREATE INDEX ix_jobs_submitted_at ON jobs (submitted_at);
 
 CREATE INDEX ix_jobs_user_id_submitted_at ON jobs (user_id, submitted_at);
 
@@ -136,6 +174,27 @@ COMMENT ON COLUMN jobs.submitted_at IS 'When it was first submitted.';
 COMMENT ON COLUMN jobs.registered_at IS 'When the daemon first saw it.';
 COMMENT ON COLUMN jobs.started_at IS 'When it first started; null before.';
 COMMENT ON COLUMN jobs.finished_at IS 'When it ended for good; null while it lives.';
+
+CREATE TABLE node_days (
+    node_name TEXT NOT NULL,
+    day DATE NOT NULL,
+    num_rounds BIGINT NOT NULL,
+    gpus_sum DOUBLE PRECISION NOT NULL,
+    offered_gpu_s DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_node_days PRIMARY KEY (node_name, day),
+    CONSTRAINT ck_node_days_num_rounds CHECK (num_rounds >= 1),
+    CONSTRAINT ck_node_days_sums CHECK (gpus_sum >= 0 AND offered_gpu_s >= 0),
+    CONSTRAINT fk_node_days_node_name_nodes FOREIGN KEY(node_name) REFERENCES nodes (node_name) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_node_days_day ON node_days (day);
+
+COMMENT ON TABLE node_days IS 'What one day''s rounds had to give on a node, summed up.';
+COMMENT ON COLUMN node_days.node_name IS 'The node.';
+COMMENT ON COLUMN node_days.day IS 'The day, in UTC.';
+COMMENT ON COLUMN node_days.num_rounds IS 'Rounds that had the node.';
+COMMENT ON COLUMN node_days.gpus_sum IS 'Sum of the GPUs that adaptive jobs could have there.';
+COMMENT ON COLUMN node_days.offered_gpu_s IS 'These GPUs times the time since the round before, at most an hour.';
 
 CREATE TABLE allocations (
     job_id BIGINT NOT NULL,
@@ -165,6 +224,7 @@ CREATE TABLE decisions (
     num_nodes INTEGER NOT NULL,
     speedup DOUBLE PRECISION NOT NULL,
     goodput DOUBLE PRECISION,
+    single_goodput DOUBLE PRECISION,
     penalty DOUBLE PRECISION NOT NULL,
     bound_by VARCHAR(32) NOT NULL,
     runner_up_gpus INTEGER,
@@ -199,6 +259,7 @@ COMMENT ON COLUMN decisions.num_gpus IS 'GPUs given in all.';
 COMMENT ON COLUMN decisions.num_nodes IS 'Nodes they lie on.';
 COMMENT ON COLUMN decisions.speedup IS 'Predicted goodput over that at the job''s fair share.';
 COMMENT ON COLUMN decisions.goodput IS 'Predicted goodput, examples per second; null without a model.';
+COMMENT ON COLUMN decisions.single_goodput IS 'Predicted best goodput on one GPU; null without a model of throughput.';
 COMMENT ON COLUMN decisions.penalty IS 'Restart penalty applied, 0 to 1; 1 is none.';
 COMMENT ON COLUMN decisions.bound_by IS 'What kept the job from more.';
 COMMENT ON COLUMN decisions.runner_up_gpus IS 'GPUs of the next best size.';
@@ -244,6 +305,37 @@ COMMENT ON COLUMN declarations.at IS 'When it was first declared.';
 COMMENT ON COLUMN declarations.epoch IS 'The epoch under way then.';
 COMMENT ON COLUMN declarations.progress IS 'Scale-invariant iterations done then.';
 COMMENT ON COLUMN declarations.least_total_progress IS 'Least iterations in all that it ever amounted to; null before the first epoch ended.';
+
+CREATE TABLE job_days (
+    job_id BIGINT NOT NULL,
+    day DATE NOT NULL,
+    num_rounds BIGINT NOT NULL,
+    gpus_sum DOUBLE PRECISION NOT NULL,
+    fair_gpus_sum DOUBLE PRECISION NOT NULL,
+    speedup_sum DOUBLE PRECISION NOT NULL,
+    num_compared BIGINT NOT NULL,
+    fair_goodput_sum DOUBLE PRECISION NOT NULL,
+    num_single BIGINT NOT NULL,
+    single_goodput_sum DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_job_days PRIMARY KEY (job_id, day),
+    CONSTRAINT ck_job_days_num_compared CHECK (num_rounds >= num_compared AND num_compared >= 0),
+    CONSTRAINT ck_job_days_num_single CHECK (num_rounds >= num_single AND num_single >= 0),
+    CONSTRAINT fk_job_days_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_job_days_day ON job_days (day);
+
+COMMENT ON TABLE job_days IS 'What one day''s rounds decided about a job, summed up.';
+COMMENT ON COLUMN job_days.job_id IS 'The job.';
+COMMENT ON COLUMN job_days.day IS 'The day, in UTC.';
+COMMENT ON COLUMN job_days.num_rounds IS 'Rounds that decided about the job.';
+COMMENT ON COLUMN job_days.gpus_sum IS 'Sum of the GPUs given.';
+COMMENT ON COLUMN job_days.fair_gpus_sum IS 'Sum of its fair shares, in GPUs.';
+COMMENT ON COLUMN job_days.speedup_sum IS 'Sum of the speedups over its fair share.';
+COMMENT ON COLUMN job_days.num_compared IS 'Rounds with a predicted goodput at the fair share.';
+COMMENT ON COLUMN job_days.fair_goodput_sum IS 'Sum of these goodputs, examples per second.';
+COMMENT ON COLUMN job_days.num_single IS 'Rounds with a predicted goodput on one GPU.';
+COMMENT ON COLUMN job_days.single_goodput_sum IS 'Sum of these goodputs, examples per second.';
 
 CREATE TABLE model_versions (
     id BIGSERIAL NOT NULL,
@@ -369,6 +461,8 @@ CREATE TABLE runs (
     CONSTRAINT ck_runs_phase CHECK (phase IN ('starting', 'training', 'waiting', 'finished'))
 );
 
+CREATE INDEX ix_runs_first_report_at ON runs (first_report_at);
+
 COMMENT ON TABLE runs IS 'One row per start of a job that reported.';
 COMMENT ON COLUMN runs.id IS 'This database''s number of the run.';
 COMMENT ON COLUMN runs.job_id IS 'The job.';
@@ -383,6 +477,24 @@ COMMENT ON COLUMN runs.first_step_s IS 'Process start to the end of the first op
 COMMENT ON COLUMN runs.first_step_at IS 'When a report first told of that step.';
 COMMENT ON COLUMN runs.restore_s IS 'Part of it spent reading the checkpoint, seconds.';
 COMMENT ON COLUMN runs.gpu_type IS 'Slurm''s name of the GPUs it ran on; null if unknown, nameless or of several types.';
+
+CREATE TABLE allocation_days (
+    job_id BIGINT NOT NULL,
+    number INTEGER NOT NULL,
+    day DATE NOT NULL,
+    held_s DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_allocation_days PRIMARY KEY (job_id, number, day),
+    CONSTRAINT fk_allocation_days_job_id_number_allocations FOREIGN KEY(job_id, number) REFERENCES allocations (job_id, number) ON DELETE CASCADE,
+    CONSTRAINT ck_allocation_days_held_s CHECK (held_s >= 0)
+);
+
+CREATE INDEX ix_allocation_days_day ON allocation_days (day);
+
+COMMENT ON TABLE allocation_days IS 'How long an ended stretch of allocation lasted on each day.';
+COMMENT ON COLUMN allocation_days.job_id IS 'The job.';
+COMMENT ON COLUMN allocation_days.number IS 'Which stretch of the job.';
+COMMENT ON COLUMN allocation_days.day IS 'The day, in UTC.';
+COMMENT ON COLUMN allocation_days.held_s IS 'Seconds of the stretch on this day.';
 
 CREATE TABLE allocation_nodes (
     job_id BIGINT NOT NULL,
@@ -417,6 +529,8 @@ CREATE TABLE checkpoints (
     CONSTRAINT ck_checkpoints_size_bytes CHECK (size_bytes >= 0),
     CONSTRAINT fk_checkpoints_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE CASCADE
 );
+
+CREATE INDEX ix_checkpoints_at ON checkpoints (at);
 
 CREATE UNIQUE INDEX uq_checkpoints_reallocation_id ON checkpoints (reallocation_id);
 
@@ -518,10 +632,59 @@ CREATE TABLE reallocation_steps (
     CONSTRAINT ck_reallocation_steps_step CHECK (step IN ('planned', 'checkpoint_requested', 'checkpointed', 'requeued', 'reshaped', 'released', 'running', 'confirmed', 'rolled_back', 'failed'))
 );
 
+CREATE INDEX ix_reallocation_steps_at ON reallocation_steps (at);
+
+CREATE INDEX ix_reallocation_steps_step_at ON reallocation_steps (step, at);
+
 COMMENT ON TABLE reallocation_steps IS 'When a reallocation entered each of its steps.';
 COMMENT ON COLUMN reallocation_steps.reallocation_id IS 'The reallocation.';
 COMMENT ON COLUMN reallocation_steps.step IS 'The step.';
 COMMENT ON COLUMN reallocation_steps.at IS 'When it was journaled.';
+
+CREATE TABLE run_days (
+    run_id BIGINT NOT NULL,
+    day DATE NOT NULL,
+    num_samples BIGINT NOT NULL,
+    progress DOUBLE PRECISION NOT NULL,
+    trained_s DOUBLE PRECISION NOT NULL,
+    trained_gpu_s DOUBLE PRECISION NOT NULL,
+    examples DOUBLE PRECISION NOT NULL,
+    measured_s DOUBLE PRECISION NOT NULL,
+    useful_examples DOUBLE PRECISION NOT NULL,
+    efficiency_s DOUBLE PRECISION NOT NULL,
+    useful_gpu_s DOUBLE PRECISION NOT NULL,
+    num_compared BIGINT NOT NULL,
+    compared_s DOUBLE PRECISION NOT NULL,
+    compared_examples DOUBLE PRECISION NOT NULL,
+    predicted_examples DOUBLE PRECISION NOT NULL,
+    error_sum DOUBLE PRECISION NOT NULL,
+    abs_error_sum DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_run_days PRIMARY KEY (run_id, day),
+    CONSTRAINT ck_run_days_counts CHECK (num_samples >= 0 AND num_compared >= 0),
+    CONSTRAINT ck_run_days_times CHECK (trained_s >= 0 AND measured_s >= 0 AND compared_s >= 0),
+    CONSTRAINT fk_run_days_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_run_days_day ON run_days (day);
+
+COMMENT ON TABLE run_days IS 'Goodput samples of a run on a day, summed up; a sample counts for the time it covers.';
+COMMENT ON COLUMN run_days.run_id IS 'The run.';
+COMMENT ON COLUMN run_days.day IS 'The day, in UTC.';
+COMMENT ON COLUMN run_days.num_samples IS 'Samples reported on this day.';
+COMMENT ON COLUMN run_days.progress IS 'Most scale-invariant iterations reported.';
+COMMENT ON COLUMN run_days.trained_s IS 'Time covered by samples with a throughput, seconds.';
+COMMENT ON COLUMN run_days.trained_gpu_s IS 'The same times the run''s GPUs.';
+COMMENT ON COLUMN run_days.examples IS 'Throughput times time: examples processed.';
+COMMENT ON COLUMN run_days.measured_s IS 'Time covered by samples with throughput and efficiency, seconds.';
+COMMENT ON COLUMN run_days.useful_examples IS 'Goodput times time: examples'' worth of progress.';
+COMMENT ON COLUMN run_days.efficiency_s IS 'Efficiency times time, over measured_s.';
+COMMENT ON COLUMN run_days.useful_gpu_s IS 'Efficiency times time times GPUs, over measured_s.';
+COMMENT ON COLUMN run_days.num_compared IS 'Samples with a measured and a predicted throughput.';
+COMMENT ON COLUMN run_days.compared_s IS 'Time that they cover, seconds.';
+COMMENT ON COLUMN run_days.compared_examples IS 'Their measured throughput times time.';
+COMMENT ON COLUMN run_days.predicted_examples IS 'Their predicted throughput times time.';
+COMMENT ON COLUMN run_days.error_sum IS 'Sum over them of predicted/measured - 1, each at most a million.';
+COMMENT ON COLUMN run_days.abs_error_sum IS 'The same without signs.';
 
 CREATE TABLE run_nodes (
     run_id BIGINT NOT NULL,
@@ -538,147 +701,523 @@ COMMENT ON COLUMN run_nodes.run_id IS 'The run.';
 COMMENT ON COLUMN run_nodes.node_rank IS 'Place of the node in rank order: 0, 1, ...';
 COMMENT ON COLUMN run_nodes.num_gpus IS 'GPUs used there.';
 
--- One row per reallocation: from what to what, how it ended, and where its time went, in seconds.
+CREATE FUNCTION pollux_goodput_samples_sum() RETURNS trigger LANGUAGE plpgsql AS $body$ BEGIN INSERT INTO run_days (run_id, day, num_samples, progress, trained_s, trained_gpu_s, examples, measured_s, useful_examples, efficiency_s, useful_gpu_s, num_compared, compared_s, compared_examples, predicted_examples, error_sum, abs_error_sum) SELECT p.run_id, p.day, SUM(p.n), MAX(p.progress), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s * p.gpus END), SUM(COALESCE(p.throughput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.s END), SUM(COALESCE(p.goodput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s END), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s * p.gpus END), SUM(CASE WHEN p.error IS NULL THEN 0 ELSE p.n END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.throughput * p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.predicted * p.s END), SUM(COALESCE(p.error, 0.0) * p.n), SUM(ABS(COALESCE(p.error, 0.0)) * p.n) FROM ( WITH clean AS ( SELECT s.run_id, s.at, s.progress, CASE WHEN s.throughput < 1e-9 THEN 1e-9 ELSE s.throughput END AS throughput, CASE WHEN s.efficiency < 1e-9 THEN 1e-9 ELSE s.efficiency END AS efficiency, CASE WHEN s.predicted_throughput < 1e-9 THEN 1e-9 ELSE s.predicted_throughput END AS predicted, COALESCE((extract(epoch FROM (s.at) - (s.previous_at))::double precision), (extract(epoch FROM (s.at) - (r.first_report_at))::double precision) - COALESCE(r.first_step_s, 0.0)) AS elapsed_s, CASE WHEN s.step_time_s >= 0.001 THEN s.step_time_s ELSE 0.001 END AS step_s, (extract(epoch FROM (s.at) - (((((s.at) AT TIME ZONE 'UTC')::date)::timestamp AT TIME ZONE 'UTC')))::double precision) AS today_s, (SELECT SUM(n.num_gpus) FROM run_nodes AS n WHERE n.run_id = s.run_id) AS gpus FROM (SELECT NEW.run_id AS run_id, NEW.at AS at, NEW.progress AS progress, NEW.throughput AS throughput, NEW.efficiency AS efficiency, NEW.predicted_throughput AS predicted_throughput, NEW.step_time_s AS step_time_s, (SELECT b.at FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence ORDER BY b.sequence DESC LIMIT 1) AS previous_at) AS s JOIN runs AS r ON r.id = s.run_id ), covered AS ( SELECT c.*, c.throughput * c.efficiency AS goodput, CASE WHEN c.predicted > c.throughput * 1e6 THEN 1e6 ELSE c.predicted / c.throughput - 1.0 END AS error, LEAST(3600.0, GREATEST(c.elapsed_s, c.step_s)) AS covered_s FROM clean AS c ) SELECT c.run_id, ((c.at) AT TIME ZONE 'UTC')::date AS day, 1 AS n, LEAST(c.covered_s, c.today_s) AS s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, COALESCE(c.gpus, 0) AS gpus FROM covered AS c UNION ALL SELECT c.run_id, (((c.at) AT TIME ZONE 'UTC')::date - 1), 0, c.covered_s - c.today_s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, COALESCE(c.gpus, 0) FROM covered AS c WHERE c.covered_s > c.today_s ) AS p WHERE true GROUP BY p.run_id, p.day ON CONFLICT (run_id, day) DO UPDATE SET num_samples = run_days.num_samples + excluded.num_samples, progress = GREATEST(run_days.progress, excluded.progress), trained_s = run_days.trained_s + excluded.trained_s, trained_gpu_s = run_days.trained_gpu_s + excluded.trained_gpu_s, examples = run_days.examples + excluded.examples, measured_s = run_days.measured_s + excluded.measured_s, useful_examples = run_days.useful_examples + excluded.useful_examples, efficiency_s = run_days.efficiency_s + excluded.efficiency_s, useful_gpu_s = run_days.useful_gpu_s + excluded.useful_gpu_s, num_compared = run_days.num_compared + excluded.num_compared, compared_s = run_days.compared_s + excluded.compared_s, compared_examples = run_days.compared_examples + excluded.compared_examples, predicted_examples = run_days.predicted_examples + excluded.predicted_examples, error_sum = run_days.error_sum + excluded.error_sum, abs_error_sum = run_days.abs_error_sum + excluded.abs_error_sum; RETURN NULL; END $body$;
+
+CREATE TRIGGER goodput_samples_sum AFTER INSERT ON goodput_samples FOR EACH ROW EXECUTE FUNCTION pollux_goodput_samples_sum();
+
+CREATE FUNCTION pollux_allocations_begun() RETURNS trigger LANGUAGE plpgsql AS $body$ BEGIN INSERT INTO allocation_days (job_id, number, day, held_s) SELECT d.job_id, d.number, d.day, (extract(epoch FROM (LEAST(d.ended_at, ((((d.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(d.started_at, ((d.day)::timestamp AT TIME ZONE 'UTC'))))::double precision) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.started_at) AT TIME ZONE 'UTC')::date AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.day) + 1) FROM days AS a WHERE ((((a.day) + 1))::timestamp AT TIME ZONE 'UTC') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET held_s = excluded.held_s; RETURN NULL; END $body$;
+
+CREATE TRIGGER allocations_begun AFTER INSERT ON allocations FOR EACH ROW EXECUTE FUNCTION pollux_allocations_begun();
+
+CREATE FUNCTION pollux_allocations_ended() RETURNS trigger LANGUAGE plpgsql AS $body$ BEGIN INSERT INTO allocation_days (job_id, number, day, held_s) SELECT d.job_id, d.number, d.day, (extract(epoch FROM (LEAST(d.ended_at, ((((d.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(d.started_at, ((d.day)::timestamp AT TIME ZONE 'UTC'))))::double precision) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.started_at) AT TIME ZONE 'UTC')::date AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.day) + 1) FROM days AS a WHERE ((((a.day) + 1))::timestamp AT TIME ZONE 'UTC') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET held_s = excluded.held_s; RETURN NULL; END $body$;
+
+CREATE TRIGGER allocations_ended AFTER UPDATE OF ended_at ON allocations FOR EACH ROW EXECUTE FUNCTION pollux_allocations_ended();
+
+-- One row per reallocation: from what to what, how it ended, when it took each step, where its time went, in
+-- seconds, and what it brought.
 -- checkpoint_s is the standstill for the checkpoint, hold_s from there to the release, slurm_s from requeue to
 -- start (it overlaps hold_s), launch_s from start to the first step, total_s the whole standstill.
+-- goodput_before and goodput_after are the means over the whole run that ended and the whole run that followed.
 CREATE VIEW reallocation_history AS
-WITH times AS (
-    SELECT reallocation_id,
-           MIN(at) AS planned_at,
-           MAX(at) AS last_step_at,
-           MAX(CASE WHEN step = 'checkpointed' THEN at END) AS checkpointed_at,
-           MAX(CASE WHEN step = 'requeued' THEN at END) AS requeued_at,
-           MAX(CASE WHEN step = 'released' THEN at END) AS released_at,
-           MAX(CASE WHEN step = 'running' THEN at END) AS running_at,
-           MAX(CASE WHEN step = 'confirmed' THEN at END) AS confirmed_at
-    FROM reallocation_steps
-    GROUP BY reallocation_id
-),
-sizes AS (
-    SELECT reallocation_id,
-           SUM(CASE WHEN side = 'source' THEN num_gpus ELSE 0 END) AS source_gpus,
-           SUM(CASE WHEN side = 'source' THEN 1 ELSE 0 END) AS source_nodes,
-           SUM(CASE WHEN side = 'target' THEN num_gpus ELSE 0 END) AS target_gpus,
-           SUM(CASE WHEN side = 'target' THEN 1 ELSE 0 END) AS target_nodes
-    FROM reallocation_nodes
-    GROUP BY reallocation_id
-),
-stepped AS (
+SELECT x.reallocation_id,
+       x.job_id,
+       x.slurm_job_id,
+       x.user_name,
+       x.account,
+       x.round_id,
+       x.step,
+       x.reason,
+       x.moves_running,
+       x.planned_at,
+       x.requested_at,
+       x.checkpointed_at,
+       x.requeued_at,
+       x.released_at,
+       x.running_at,
+       x.first_step_at,
+       x.confirmed_at,
+       (SELECT MAX(s.at) FROM reallocation_steps AS s WHERE s.reallocation_id = x.reallocation_id) AS last_step_at,
+       (SELECT COALESCE(SUM(n.num_gpus), 0) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id AND n.side = 'source') AS source_gpus,
+       (SELECT COUNT(*) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id AND n.side = 'source') AS source_nodes,
+       (SELECT COALESCE(SUM(n.num_gpus), 0) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id AND n.side = 'target') AS target_gpus,
+       (SELECT COUNT(*) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id AND n.side = 'target') AS target_nodes,
+       x.checkpoint_s,
+       CASE WHEN (extract(epoch FROM (x.released_at) - (x.checkpointed_at))::double precision) < 0.0 THEN 0.0 ELSE (extract(epoch FROM (x.released_at) - (x.checkpointed_at))::double precision) END AS hold_s,
+       CASE WHEN (extract(epoch FROM (x.running_at) - (x.requeued_at))::double precision) < 0.0 THEN 0.0 ELSE (extract(epoch FROM (x.running_at) - (x.requeued_at))::double precision) END AS slurm_s,
+       CASE WHEN (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.running_at))::double precision) < 0.0 THEN 0.0 ELSE (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.running_at))::double precision) END AS launch_s,
+       CASE WHEN x.requeued_at IS NULL THEN NULL
+            WHEN x.checkpoint_s IS NULL THEN CASE WHEN (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at))::double precision) < 0.0 THEN 0.0 ELSE (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at))::double precision) END
+            ELSE CASE WHEN (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at))::double precision) + x.checkpoint_s < 0.0 THEN 0.0 ELSE (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at))::double precision) + x.checkpoint_s END
+       END AS total_s,
+       (SELECT SUM(d.useful_examples) / SUM(d.measured_s) FROM run_days AS d WHERE d.run_id = x.run_before AND d.measured_s > 0.0) AS goodput_before,
+       (SELECT SUM(d.useful_examples) / SUM(d.measured_s) FROM run_days AS d WHERE d.run_id = x.run_after AND d.measured_s > 0.0) AS goodput_after
+FROM (
     SELECT r.id AS reallocation_id,
+           r.job_id,
+           j.slurm_job_id,
+           u.user_name,
+           j.account,
+           r.round_id,
+           r.step,
+           r.reason,
+           r.moves_running,
+           planned.at AS planned_at,
+           requested.at AS requested_at,
+           checkpointed.at AS checkpointed_at,
+           requeued.at AS requeued_at,
+           released.at AS released_at,
+           running.at AS running_at,
+           confirmed.at AS confirmed_at,
+           c.blocked_s AS checkpoint_s,
            (SELECT n.first_step_at
             FROM runs AS n
-            WHERE n.job_id = r.job_id
-              AND n.restart_count > r.from_restart_count
-              AND n.first_step_at IS NOT NULL
+            WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL
             ORDER BY n.run_number
-            LIMIT 1) AS first_step_at
+            LIMIT 1) AS first_step_at,
+           (SELECT n.id
+            FROM runs AS n
+            WHERE n.job_id = r.job_id AND n.restart_count <= r.from_restart_count AND r.moves_running
+            ORDER BY n.run_number DESC
+            LIMIT 1) AS run_before,
+           (SELECT n.id
+            FROM runs AS n
+            WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL
+              AND r.step = 'confirmed'
+            ORDER BY n.run_number
+            LIMIT 1) AS run_after
     FROM reallocations AS r
-),
-ends AS (
-    SELECT t.reallocation_id,
-           CASE WHEN s.first_step_at IS NULL OR t.confirmed_at < s.first_step_at
-                THEN t.confirmed_at
-                ELSE s.first_step_at
-           END AS stepped_at
-    FROM times AS t
-    JOIN stepped AS s ON s.reallocation_id = t.reallocation_id
-),
-costs AS (
-    SELECT t.reallocation_id,
-           c.blocked_s AS checkpoint_s,
-           (extract(epoch FROM (t.released_at) - (t.checkpointed_at))::double precision) AS hold_s,
-           (extract(epoch FROM (t.running_at) - (t.requeued_at))::double precision) AS slurm_s,
-           (extract(epoch FROM (e.stepped_at) - (t.running_at))::double precision) AS launch_s,
-           CASE WHEN t.requeued_at IS NULL THEN NULL
-                WHEN c.blocked_s IS NULL THEN (extract(epoch FROM (e.stepped_at) - (t.requeued_at))::double precision)
-                ELSE (extract(epoch FROM (e.stepped_at) - (t.checkpointed_at))::double precision) + c.blocked_s
-           END AS total_s
-    FROM times AS t
-    JOIN ends AS e ON e.reallocation_id = t.reallocation_id
-    LEFT JOIN checkpoints AS c ON c.reallocation_id = t.reallocation_id
-)
-SELECT r.id AS reallocation_id,
-       r.job_id,
+    JOIN jobs AS j ON j.id = r.job_id
+    JOIN users AS u ON u.user_id = j.user_id
+    JOIN reallocation_steps AS planned ON planned.reallocation_id = r.id AND planned.step = 'planned'
+    LEFT JOIN reallocation_steps AS requested ON requested.reallocation_id = r.id AND requested.step = 'checkpoint_requested'
+    LEFT JOIN reallocation_steps AS checkpointed ON checkpointed.reallocation_id = r.id AND checkpointed.step = 'checkpointed'
+    LEFT JOIN reallocation_steps AS requeued ON requeued.reallocation_id = r.id AND requeued.step = 'requeued'
+    LEFT JOIN reallocation_steps AS released ON released.reallocation_id = r.id AND released.step = 'released'
+    LEFT JOIN reallocation_steps AS running ON running.reallocation_id = r.id AND running.step = 'running'
+    LEFT JOIN reallocation_steps AS confirmed ON confirmed.reallocation_id = r.id AND confirmed.step = 'confirmed'
+    LEFT JOIN checkpoints AS c ON c.reallocation_id = r.id
+) AS x;
+
+-- One row per job: whose it is, what it held, what it got out of it, and what moving it cost.
+-- gpu_hours counts a stretch that still lasts up to now. Means of throughput, efficiency and goodput are over
+-- the time that its reports cover; they, and the speedups made of them, are null where nothing was measured.
+-- speedup_one_gpu is the measured goodput over the one that rounds predicted for it on one GPU,
+-- speedup_fair_share over the one that they predicted at its fair share of the cluster.
+-- lost_s adds up the standstill of the confirmed reallocations.
+CREATE VIEW job_goodput AS
+SELECT x.job_id,
+       x.slurm_job_id,
+       x.name,
+       x.user_name,
+       x.account,
+       x.partition,
+       x.state,
+       x.submitted_at,
+       x.started_at,
+       x.finished_at,
+       x.waited_s,
+       x.submit_to_finish_s,
+       x.gpu_hours,
+       x.trained_gpu_hours,
+       CASE WHEN x.gpu_hours > x.trained_gpu_hours THEN x.trained_gpu_hours / x.gpu_hours
+            WHEN x.gpu_hours > 0.0 THEN 1.0
+            ELSE 0.0
+       END AS progress_share,
+       x.num_samples,
+       x.throughput,
+       x.efficiency,
+       x.goodput,
+       x.examples,
+       x.useful_examples,
+       x.progress,
+       x.goodput / x.single_goodput AS speedup_one_gpu,
+       x.goodput / x.fair_goodput AS speedup_fair_share,
+       x.runs,
+       x.restarts,
+       x.lost_s
+FROM (
+    SELECT j.id AS job_id,
+           j.slurm_job_id,
+           j.name,
+           u.user_name,
+           j.account,
+           j.partition,
+           j.state,
+           j.submitted_at,
+           j.started_at,
+           j.finished_at,
+           GREATEST(0.0, (extract(epoch FROM (COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)) - (j.submitted_at))::double precision)) AS waited_s,
+           (extract(epoch FROM (j.finished_at) - (j.submitted_at))::double precision) AS submit_to_finish_s,
+           COALESCE((SELECT SUM(GREATEST(0.0, (extract(epoch FROM (COALESCE(a.ended_at, CURRENT_TIMESTAMP)) - (a.started_at))::double precision)) * n.num_gpus) / 3600.0 FROM allocations AS a
+        JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number
+        WHERE a.job_id = j.id), 0.0) AS gpu_hours,
+           COALESCE((SELECT SUM(d.trained_gpu_s) / 3600.0 FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS trained_gpu_hours,
+           COALESCE((SELECT CAST(SUM(d.num_samples) AS BIGINT) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0) AS num_samples,
+           (SELECT (CASE WHEN SUM(d.trained_s) > 0.0 THEN SUM(d.examples) / SUM(d.trained_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS throughput,
+           (SELECT (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.efficiency_s) / SUM(d.measured_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS efficiency,
+           (SELECT (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.useful_examples) / SUM(d.measured_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS goodput,
+           COALESCE((SELECT SUM(d.examples) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS examples,
+           COALESCE((SELECT SUM(d.useful_examples) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS useful_examples,
+           COALESCE((SELECT MAX(d.progress) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS progress,
+           (SELECT SUM(d.single_goodput_sum) / SUM(d.num_single) FROM job_days AS d WHERE d.job_id = j.id AND d.num_single > 0) AS single_goodput,
+           (SELECT SUM(d.fair_goodput_sum) / SUM(d.num_compared) FROM job_days AS d WHERE d.job_id = j.id AND d.num_compared > 0) AS fair_goodput,
+           (SELECT COUNT(*) FROM runs AS r WHERE r.job_id = j.id) AS runs,
+           (SELECT COUNT(*) FROM reallocations AS r
+            WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running) AS restarts,
+           COALESCE((SELECT SUM(h.total_s) FROM reallocation_history AS h
+                     WHERE h.job_id = j.id AND h.step = 'confirmed' AND h.moves_running), 0.0) AS lost_s
+    FROM jobs AS j
+    JOIN users AS u ON u.user_id = j.user_id
+) AS x;
+
+-- What happened to a job, an event a row; order by job_id, at, rank. event is one of
+--   submitted, started, finished (detail: the state it ended in);
+--   allocated (from at to until it held num_gpus on num_nodes; detail: GPUs by node; until is null while it does);
+--   run (a start reported; until: its last report; detail: run and phase), first_step (of that run);
+--   checkpoint (detail: its size; duration_s: how long training stood still);
+--   reallocation (one per step of its journal; detail: the step, and at an end the reason).
+-- rank orders events of one moment. What an event has not is null.
+CREATE VIEW job_timeline AS
+SELECT e.job_id,
        j.slurm_job_id,
        u.user_name,
        j.account,
-       r.round_id,
-       r.step,
-       r.reason,
-       r.moves_running,
-       t.planned_at,
-       t.last_step_at,
-       COALESCE(z.source_gpus, 0) AS source_gpus,
-       COALESCE(z.source_nodes, 0) AS source_nodes,
-       COALESCE(z.target_gpus, 0) AS target_gpus,
-       COALESCE(z.target_nodes, 0) AS target_nodes,
-       c.checkpoint_s,
-       CASE WHEN c.hold_s < 0.0 THEN 0.0 ELSE c.hold_s END AS hold_s,
-       CASE WHEN c.slurm_s < 0.0 THEN 0.0 ELSE c.slurm_s END AS slurm_s,
-       CASE WHEN c.launch_s < 0.0 THEN 0.0 ELSE c.launch_s END AS launch_s,
-       CASE WHEN c.total_s < 0.0 THEN 0.0 ELSE c.total_s END AS total_s
-FROM reallocations AS r
+       e.at,
+       e.until,
+       (extract(epoch FROM (e.until) - (e.at))::double precision) AS span_s,
+       e.rank,
+       e.event,
+       e.num_gpus,
+       e.num_nodes,
+       e.duration_s,
+       e.run_number,
+       e.reallocation_id,
+       e.round_id,
+       e.detail
+FROM (
+    SELECT a.job_id,
+           a.started_at AS at,
+           a.ended_at AS until,
+           3 AS rank,
+           'allocated' AS event,
+           (SELECT COALESCE(SUM(n.num_gpus), 0) FROM allocation_nodes AS n
+            WHERE n.job_id = a.job_id AND n.number = a.number) AS num_gpus,
+           (SELECT COUNT(*) FROM allocation_nodes AS n WHERE n.job_id = a.job_id AND n.number = a.number) AS num_nodes,
+           CAST(NULL AS DOUBLE PRECISION) AS duration_s,
+           CAST(NULL AS INTEGER) AS run_number,
+           CAST(NULL AS BIGINT) AS reallocation_id,
+           CAST(NULL AS BIGINT) AS round_id,
+           (SELECT string_agg(p.place, '+') FROM (
+            SELECT n.node_name || ':' || CAST(n.num_gpus AS TEXT) AS place FROM allocation_nodes AS n
+            WHERE n.job_id = a.job_id AND n.number = a.number ORDER BY n.node_name) AS p) AS detail
+    FROM allocations AS a
+    UNION ALL
+    SELECT s.id, s.submitted_at, NULL, 0, 'submitted', NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    FROM jobs AS s
+    UNION ALL
+    SELECT s.id, s.started_at, NULL, 2, 'started', NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    FROM jobs AS s
+    WHERE s.started_at IS NOT NULL
+    UNION ALL
+    SELECT s.id, s.finished_at, NULL, 9, 'finished', NULL, NULL, NULL, NULL, NULL, NULL, s.state
+    FROM jobs AS s
+    WHERE s.finished_at IS NOT NULL
+    UNION ALL
+    SELECT r.job_id, r.first_report_at, r.last_report_at, 4, 'run',
+           (SELECT COALESCE(SUM(n.num_gpus), 0) FROM run_nodes AS n WHERE n.run_id = r.id),
+           (SELECT COUNT(*) FROM run_nodes AS n WHERE n.run_id = r.id),
+           NULL, r.run_number, NULL, NULL, r.phase
+    FROM runs AS r
+    UNION ALL
+    SELECT r.job_id, r.first_step_at, NULL, 5, 'first_step', NULL, NULL, r.first_step_s, r.run_number, NULL, NULL, NULL
+    FROM runs AS r
+    WHERE r.first_step_at IS NOT NULL
+    UNION ALL
+    SELECT r.job_id, c.at, NULL, 6, 'checkpoint', NULL, NULL, c.blocked_s, r.run_number, c.reallocation_id, NULL,
+           CAST(c.size_bytes AS TEXT) || ' bytes'
+    FROM checkpoints AS c
+    JOIN runs AS r ON r.id = c.run_id
+    UNION ALL
+    SELECT m.job_id, s.at, NULL, 7, 'reallocation',
+           (SELECT COALESCE(SUM(n.num_gpus), 0) FROM reallocation_nodes AS n
+            WHERE n.reallocation_id = m.id AND n.side = 'target'),
+           (SELECT COUNT(*) FROM reallocation_nodes AS n WHERE n.reallocation_id = m.id AND n.side = 'target'),
+           NULL, NULL, m.id, m.round_id,
+           CASE WHEN s.step IN ('rolled_back', 'failed') AND m.reason IS NOT NULL THEN s.step || ': ' || m.reason
+                ELSE s.step
+           END
+    FROM reallocation_steps AS s
+    JOIN reallocations AS m ON m.id = s.reallocation_id
+) AS e
+JOIN jobs AS j ON j.id = e.job_id
+JOIN users AS u ON u.user_id = j.user_id;
+
+-- One row per round: what it had to give, what it gave, how good that was, and how many moves came of it.
+-- total_gpus, fair_share_gpus and solve_s are null for rounds from before schema 0005.
+CREATE VIEW round_history AS
+SELECT r.id AS round_id,
+       r.at,
+       r.shadow,
+       r.objective,
+       r.solver,
+       COALESCE(r.num_jobs, 0) AS num_jobs,
+       COALESCE(r.num_served, 0) AS num_served,
+       COALESCE(r.num_gpus, 0) AS num_gpus,
+       r.total_gpus,
+       r.fair_share_gpus,
+       r.mean_speedup,
+       r.min_speedup,
+       r.fitness,
+       r.upper_bound,
+       r.gap,
+       COALESCE(r.timed_out, false) AS timed_out,
+       r.solve_s,
+       (SELECT COUNT(*) FROM reallocations AS m WHERE m.round_id = r.id) AS num_moves,
+       (SELECT COUNT(*) FROM reallocations AS m WHERE m.round_id = r.id AND m.step = 'confirmed') AS num_confirmed,
+       (SELECT COUNT(*) FROM reallocations AS m
+        WHERE m.round_id = r.id AND m.step IN ('rolled_back', 'failed')) AS num_failed
+FROM rounds AS r;
+
+-- One row per account and day (UTC) on which it held GPUs or measured anything.
+-- trained_gpu_hours is the part of gpu_hours during which reports told of progress, progress_share that part of
+-- it (0 to 1), useful_gpu_hours what is left of it after statistical efficiency. throughput, efficiency and
+-- goodput are means of one job while it trained, null where none measured.
+CREATE VIEW account_usage AS
+SELECT x.day,
+       j.account,
+       COUNT(DISTINCT x.held_by) AS num_jobs,
+       SUM(x.gpu_s) / 3600.0 AS gpu_hours,
+       SUM(x.trained_gpu_s) / 3600.0 AS trained_gpu_hours,
+       SUM(x.useful_gpu_s) / 3600.0 AS useful_gpu_hours,
+       CASE WHEN SUM(x.gpu_s) > SUM(x.trained_gpu_s) THEN SUM(x.trained_gpu_s) / SUM(x.gpu_s)
+            WHEN SUM(x.gpu_s) > 0.0 THEN 1.0
+            ELSE 0.0
+       END AS progress_share,
+       SUM(x.examples) AS examples,
+       SUM(x.useful_examples) AS useful_examples,
+       (CASE WHEN SUM(x.trained_s) > 0.0 THEN SUM(x.examples) / SUM(x.trained_s) END) AS throughput,
+       (CASE WHEN SUM(x.measured_s) > 0.0 THEN SUM(x.efficiency_s) / SUM(x.measured_s) END) AS efficiency,
+       (CASE WHEN SUM(x.measured_s) > 0.0 THEN SUM(x.useful_examples) / SUM(x.measured_s) END) AS goodput
+FROM (
+SELECT h.day,
+       h.job_id,
+       h.job_id AS held_by,
+       h.held_s * n.num_gpus AS gpu_s,
+       0.0 AS trained_gpu_s,
+       0.0 AS useful_gpu_s,
+       0.0 AS trained_s,
+       0.0 AS measured_s,
+       0.0 AS examples,
+       0.0 AS useful_examples,
+       0.0 AS efficiency_s
+FROM (
+SELECT d.job_id, d.number, d.day, d.held_s
+FROM allocation_days AS d
+UNION ALL
+SELECT o.job_id,
+       o.number,
+       o.day,
+       (extract(epoch FROM (LEAST(o.ended_at, ((((o.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(o.started_at, ((o.day)::timestamp AT TIME ZONE 'UTC'))))::double precision)
+FROM (
+    WITH RECURSIVE days AS (
+        SELECT a.job_id, a.number, a.started_at, CURRENT_TIMESTAMP AS ended_at, ((a.started_at) AT TIME ZONE 'UTC')::date AS day
+        FROM allocations AS a
+        WHERE a.ended_at IS NULL AND a.started_at <= CURRENT_TIMESTAMP
+        UNION ALL
+        SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.day) + 1)
+        FROM days AS a
+        WHERE ((((a.day) + 1))::timestamp AT TIME ZONE 'UTC') < a.ended_at
+    )
+    SELECT * FROM days
+) AS o) AS h
+JOIN allocation_nodes AS n ON n.job_id = h.job_id AND n.number = h.number
+UNION ALL
+SELECT d.day, r.job_id, NULL, 0.0, d.trained_gpu_s, d.useful_gpu_s, d.trained_s, d.measured_s, d.examples,
+       d.useful_examples, d.efficiency_s
+FROM run_days AS d
+JOIN runs AS r ON r.id = d.run_id
+) AS x
+JOIN jobs AS j ON j.id = x.job_id
+GROUP BY x.day, j.account;
+
+-- One row per user, account and day (UTC) on which they held GPUs or measured anything. The other columns are
+-- those of account_usage.
+CREATE VIEW user_usage AS
+SELECT x.day,
+       u.user_name,
+       j.account,
+       COUNT(DISTINCT x.held_by) AS num_jobs,
+       SUM(x.gpu_s) / 3600.0 AS gpu_hours,
+       SUM(x.trained_gpu_s) / 3600.0 AS trained_gpu_hours,
+       SUM(x.useful_gpu_s) / 3600.0 AS useful_gpu_hours,
+       CASE WHEN SUM(x.gpu_s) > SUM(x.trained_gpu_s) THEN SUM(x.trained_gpu_s) / SUM(x.gpu_s)
+            WHEN SUM(x.gpu_s) > 0.0 THEN 1.0
+            ELSE 0.0
+       END AS progress_share,
+       SUM(x.examples) AS examples,
+       SUM(x.useful_examples) AS useful_examples,
+       (CASE WHEN SUM(x.trained_s) > 0.0 THEN SUM(x.examples) / SUM(x.trained_s) END) AS throughput,
+       (CASE WHEN SUM(x.measured_s) > 0.0 THEN SUM(x.efficiency_s) / SUM(x.measured_s) END) AS efficiency,
+       (CASE WHEN SUM(x.measured_s) > 0.0 THEN SUM(x.useful_examples) / SUM(x.measured_s) END) AS goodput
+FROM (
+SELECT h.day,
+       h.job_id,
+       h.job_id AS held_by,
+       h.held_s * n.num_gpus AS gpu_s,
+       0.0 AS trained_gpu_s,
+       0.0 AS useful_gpu_s,
+       0.0 AS trained_s,
+       0.0 AS measured_s,
+       0.0 AS examples,
+       0.0 AS useful_examples,
+       0.0 AS efficiency_s
+FROM (
+SELECT d.job_id, d.number, d.day, d.held_s
+FROM allocation_days AS d
+UNION ALL
+SELECT o.job_id,
+       o.number,
+       o.day,
+       (extract(epoch FROM (LEAST(o.ended_at, ((((o.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(o.started_at, ((o.day)::timestamp AT TIME ZONE 'UTC'))))::double precision)
+FROM (
+    WITH RECURSIVE days AS (
+        SELECT a.job_id, a.number, a.started_at, CURRENT_TIMESTAMP AS ended_at, ((a.started_at) AT TIME ZONE 'UTC')::date AS day
+        FROM allocations AS a
+        WHERE a.ended_at IS NULL AND a.started_at <= CURRENT_TIMESTAMP
+        UNION ALL
+        SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.day) + 1)
+        FROM days AS a
+        WHERE ((((a.day) + 1))::timestamp AT TIME ZONE 'UTC') < a.ended_at
+    )
+    SELECT * FROM days
+) AS o) AS h
+JOIN allocation_nodes AS n ON n.job_id = h.job_id AND n.number = h.number
+UNION ALL
+SELECT d.day, r.job_id, NULL, 0.0, d.trained_gpu_s, d.useful_gpu_s, d.trained_s, d.measured_s, d.examples,
+       d.useful_examples, d.efficiency_s
+FROM run_days AS d
+JOIN runs AS r ON r.id = d.run_id
+) AS x
+JOIN jobs AS j ON j.id = x.job_id
+JOIN users AS u ON u.user_id = j.user_id
+GROUP BY x.day, u.user_name, j.account;
+
+-- One row per node and day (UTC) on which a round had it to give or an adaptive job held GPUs there.
+-- num_gpus is the mean that adaptive jobs could have, offered_gpu_hours that times how long rounds knew of it;
+-- both are 0 for a node that no round of the day had. utilization is gpu_hours over offered_gpu_hours, at most
+-- 1. gpu_type is empty where nobody told.
+CREATE VIEW node_usage AS
+SELECT x.day,
+       x.node_name,
+       COALESCE((SELECT k.gpu_type FROM nodes AS k WHERE k.node_name = x.node_name), '') AS gpu_type,
+       COUNT(DISTINCT x.held_by) AS num_jobs,
+       SUM(x.gpu_s) / 3600.0 AS gpu_hours,
+       COALESCE((CASE WHEN SUM(x.num_rounds) > 0.0 THEN SUM(x.gpus_sum) / SUM(x.num_rounds) END), 0.0) AS num_gpus,
+       SUM(x.offered_gpu_s) / 3600.0 AS offered_gpu_hours,
+       CASE WHEN SUM(x.gpu_s) >= SUM(x.offered_gpu_s) AND SUM(x.gpu_s) > 0.0 THEN 1.0
+            WHEN SUM(x.offered_gpu_s) > 0.0 THEN SUM(x.gpu_s) / SUM(x.offered_gpu_s)
+            ELSE 0.0
+       END AS utilization
+FROM (
+    SELECT h.day, n.node_name, h.job_id AS held_by, h.held_s * n.num_gpus AS gpu_s, 0.0 AS gpus_sum,
+           0 AS num_rounds, 0.0 AS offered_gpu_s
+    FROM (
+SELECT d.job_id, d.number, d.day, d.held_s
+FROM allocation_days AS d
+UNION ALL
+SELECT o.job_id,
+       o.number,
+       o.day,
+       (extract(epoch FROM (LEAST(o.ended_at, ((((o.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(o.started_at, ((o.day)::timestamp AT TIME ZONE 'UTC'))))::double precision)
+FROM (
+    WITH RECURSIVE days AS (
+        SELECT a.job_id, a.number, a.started_at, CURRENT_TIMESTAMP AS ended_at, ((a.started_at) AT TIME ZONE 'UTC')::date AS day
+        FROM allocations AS a
+        WHERE a.ended_at IS NULL AND a.started_at <= CURRENT_TIMESTAMP
+        UNION ALL
+        SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.day) + 1)
+        FROM days AS a
+        WHERE ((((a.day) + 1))::timestamp AT TIME ZONE 'UTC') < a.ended_at
+    )
+    SELECT * FROM days
+) AS o
+    ) AS h
+    JOIN allocation_nodes AS n ON n.job_id = h.job_id AND n.number = h.number
+    UNION ALL
+    SELECT d.day, d.node_name, NULL, 0.0, d.gpus_sum, d.num_rounds, d.offered_gpu_s
+    FROM node_days AS d
+) AS x
+GROUP BY x.day, x.node_name;
+
+-- One row per run and day (UTC): the throughput that its model predicted against what was measured, over the
+-- samples that have both. mean_error is the mean of predicted/measured - 1, positive where the model promised
+-- too much; mean_abs_error the same without signs. gpu_type is empty where nobody told.
+CREATE VIEW model_accuracy AS
+SELECT r.job_id,
+       j.slurm_job_id,
+       u.user_name,
+       j.account,
+       r.run_number,
+       d.day,
+       COALESCE(r.gpu_type, '') AS gpu_type,
+       (SELECT COALESCE(SUM(n.num_gpus), 0) FROM run_nodes AS n WHERE n.run_id = r.id) AS num_gpus,
+       (SELECT COUNT(*) FROM run_nodes AS n WHERE n.run_id = r.id) AS num_nodes,
+       d.num_compared AS num_samples,
+       (CASE WHEN d.compared_s > 0.0 THEN d.compared_examples / d.compared_s END) AS throughput,
+       (CASE WHEN d.compared_s > 0.0 THEN d.predicted_examples / d.compared_s END) AS predicted_throughput,
+       d.error_sum / d.num_compared AS mean_error,
+       d.abs_error_sum / d.num_compared AS mean_abs_error
+FROM run_days AS d
+JOIN runs AS r ON r.id = d.run_id
 JOIN jobs AS j ON j.id = r.job_id
 JOIN users AS u ON u.user_id = j.user_id
-JOIN times AS t ON t.reallocation_id = r.id
-JOIN costs AS c ON c.reallocation_id = r.id
-LEFT JOIN sizes AS z ON z.reallocation_id = r.id;
+WHERE d.num_compared > 0;
 
--- One row per job: what it got, what it made of it, and what moving it cost.
--- gpu_hours counts a stretch that still lasts up to now; the means are over the job's goodput samples, which
--- come at even intervals; lost_s adds up the standstill of the confirmed reallocations.
-CREATE VIEW job_goodput AS
-WITH gpu_time AS (
-    SELECT s.job_id,
-           SUM(s.duration_s * n.num_gpus) / 3600.0 AS gpu_hours
-    FROM (
-        SELECT job_id, number,
-               (extract(epoch FROM (COALESCE(ended_at, CURRENT_TIMESTAMP)) - (started_at))::double precision) AS duration_s
-        FROM allocations
-    ) AS s
-    JOIN allocation_nodes AS n ON n.job_id = s.job_id AND n.number = s.number
-    GROUP BY s.job_id
-),
-measured AS (
-    SELECT r.job_id,
-           COUNT(*) AS num_samples,
-           AVG(s.throughput) AS throughput,
-           AVG(s.efficiency) AS efficiency,
-           AVG(s.throughput * s.efficiency) AS goodput,
-           MAX(s.progress) AS progress
-    FROM goodput_samples AS s
-    JOIN runs AS r ON r.id = s.run_id
-    GROUP BY r.job_id
-),
-moves AS (
-    SELECT job_id,
-           COUNT(*) AS restarts,
-           SUM(total_s) AS lost_s
-    FROM reallocation_history
-    WHERE step = 'confirmed' AND moves_running
-    GROUP BY job_id
-)
-SELECT j.id AS job_id,
-       j.slurm_job_id,
-       j.name,
-       u.user_name,
-       j.account,
-       j.partition,
-       j.state,
-       j.submitted_at,
-       j.started_at,
-       j.finished_at,
-       (extract(epoch FROM (j.finished_at) - (j.submitted_at))::double precision) AS submit_to_finish_s,
-       COALESCE(g.gpu_hours, 0.0) AS gpu_hours,
-       COALESCE(m.num_samples, 0) AS num_samples,
-       m.throughput,
-       m.efficiency,
-       m.goodput,
-       m.progress,
-       COALESCE(v.restarts, 0) AS restarts,
-       COALESCE(v.lost_s, 0.0) AS lost_s
-FROM jobs AS j
-JOIN users AS u ON u.user_id = j.user_id
-LEFT JOIN gpu_time AS g ON g.job_id = j.id
-LEFT JOIN measured AS m ON m.job_id = j.id
-LEFT JOIN moves AS v ON v.job_id = j.id;
+-- One row per job: what sharing the cluster cost it (finish-time fairness, Themis, NSDI 2020).
+-- rho is elapsed_s / alone_s: its time from submission to its end (so far), over the time that the same work
+-- would have taken on its fair share of the cluster from the start, at the goodput that rounds predicted there.
+-- At rho <= 1 it was not worse off than if the cluster had been cut into equal parts. Null where nothing was
+-- measured or predicted. fair_share_gpus, mean_gpus and mean_speedup are means over the rounds that decided
+-- about it, null where none did.
+CREATE VIEW fairness AS
+SELECT x.job_id,
+       x.slurm_job_id,
+       x.name,
+       x.user_name,
+       x.account,
+       x.state,
+       x.submitted_at,
+       x.finished_at,
+       x.elapsed_s,
+       x.waited_s,
+       x.num_rounds,
+       x.fair_share_gpus,
+       x.mean_gpus,
+       x.mean_speedup,
+       x.goodput,
+       x.fair_goodput,
+       x.goodput * x.trained_s / x.fair_goodput AS alone_s,
+       CASE WHEN x.goodput * x.trained_s > 0.0
+            THEN x.elapsed_s / (x.goodput * x.trained_s / x.fair_goodput)
+       END AS rho
+FROM (
+    SELECT j.id AS job_id,
+           j.slurm_job_id,
+           j.name,
+           u.user_name,
+           j.account,
+           j.state,
+           j.submitted_at,
+           j.finished_at,
+           GREATEST(0.0, (extract(epoch FROM (COALESCE(j.finished_at, CURRENT_TIMESTAMP)) - (j.submitted_at))::double precision)) AS elapsed_s,
+           GREATEST(0.0, (extract(epoch FROM (COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)) - (j.submitted_at))::double precision)) AS waited_s,
+           COALESCE((SELECT CAST(SUM(d.num_rounds) AS BIGINT) FROM job_days AS d WHERE d.job_id = j.id AND d.num_rounds > 0), 0) AS num_rounds,
+           (SELECT SUM(d.fair_gpus_sum) / SUM(d.num_rounds) FROM job_days AS d WHERE d.job_id = j.id AND d.fair_gpus_sum > 0) AS fair_share_gpus,
+           (SELECT SUM(d.gpus_sum) / SUM(d.num_rounds) FROM job_days AS d WHERE d.job_id = j.id AND d.num_rounds > 0) AS mean_gpus,
+           (SELECT SUM(d.speedup_sum) / SUM(d.num_rounds) FROM job_days AS d WHERE d.job_id = j.id AND d.num_rounds > 0) AS mean_speedup,
+           (SELECT SUM(d.fair_goodput_sum) / SUM(d.num_compared) FROM job_days AS d WHERE d.job_id = j.id AND d.num_compared > 0) AS fair_goodput,
+           (SELECT (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.useful_examples) / SUM(d.measured_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS goodput,
+           (SELECT SUM(d.trained_s) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS trained_s
+    FROM jobs AS j
+    JOIN users AS u ON u.user_id = j.user_id
+) AS x;

@@ -1,4 +1,4 @@
--- Schema 0004 of a pollux store on sqlite. Generated: pollux db schema sqlite
+-- Schema 0005 of a pollux store on sqlite. Generated: pollux db schema sqlite
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 -- accounts: Slurm accounts that jobs are charged to.
@@ -25,6 +25,22 @@ CREATE TABLE leases (
     CONSTRAINT pk_leases PRIMARY KEY (name)
 );
 
+-- nodes: Nodes that rounds had to give, those that are gone included.
+--   node_name: Slurm's name of it.
+--   gpu_type: Slurm's name of its GPUs; empty for nameless ones.
+--   num_gpus: GPUs that the last round had to give there.
+--   first_seen_at: When a round first had it.
+--   last_seen_at: When a round last had it.
+
+CREATE TABLE nodes (
+    node_name TEXT NOT NULL,
+    gpu_type TEXT NOT NULL,
+    num_gpus INTEGER NOT NULL,
+    first_seen_at DATETIME NOT NULL,
+    last_seen_at DATETIME NOT NULL,
+    CONSTRAINT pk_nodes PRIMARY KEY (node_name)
+);
+
 -- rounds: One row per round that decided, with all that it was made from.
 --   id: The round's number; grows.
 --   at: When it was decided.
@@ -37,6 +53,14 @@ CREATE TABLE leases (
 --   upper_bound: No decision that serves as many jobs has a larger value; null if none was proved.
 --   gap: (upper_bound - fitness) / upper_bound; null without a bound.
 --   timed_out: Did the time limit cut the search short? Null before schema 0003.
+--   num_jobs: Jobs that it decided about.
+--   num_served: Those of them that got GPUs.
+--   num_gpus: GPUs that it gave.
+--   total_gpus: GPUs that it had to give; null before this column was made.
+--   fair_share_gpus: GPUs that stand for a speedup of 1; null before this column was made.
+--   mean_speedup: Mean over its jobs of speedup; null without jobs.
+--   min_speedup: Least speedup of its jobs; null without jobs.
+--   solve_s: How long deciding took, seconds; null before this column was made.
 
 CREATE TABLE rounds (
     id INTEGER NOT NULL,
@@ -50,6 +74,14 @@ CREATE TABLE rounds (
     upper_bound DOUBLE,
     gap DOUBLE,
     timed_out BOOLEAN,
+    num_jobs INTEGER,
+    num_served INTEGER,
+    num_gpus INTEGER,
+    total_gpus INTEGER,
+    fair_share_gpus INTEGER,
+    mean_speedup DOUBLE,
+    min_speedup DOUBLE,
+    solve_s DOUBLE,
     CONSTRAINT pk_rounds PRIMARY KEY (id),
     CONSTRAINT ck_rounds_shadow CHECK (shadow IN (0, 1))
 );
@@ -133,11 +165,38 @@ CREATE TABLE jobs (
 
 CREATE INDEX ix_jobs_account_submitted_at ON jobs (account, submitted_at);
 
+CREATE INDEX ix_jobs_finished_at ON jobs (finished_at);
+
 CREATE INDEX ix_jobs_slurm_job_id_id ON jobs (slurm_job_id, id);
+
+CREATE INDEX ix_jobs_started_at ON jobs (started_at);
+
+CREATE INDEX ix_jobs_submitted_at ON jobs (submitted_at);
 
 CREATE INDEX ix_jobs_user_id_submitted_at ON jobs (user_id, submitted_at);
 
 CREATE UNIQUE INDEX uq_jobs_unfinished_slurm_job_id ON jobs (slurm_job_id) WHERE finished_at IS NULL;
+
+-- node_days: What one day's rounds had to give on a node, summed up.
+--   node_name: The node.
+--   day: The day, in UTC.
+--   num_rounds: Rounds that had the node.
+--   gpus_sum: Sum of the GPUs that adaptive jobs could have there.
+--   offered_gpu_s: These GPUs times the time since the round before, at most an hour.
+
+CREATE TABLE node_days (
+    node_name TEXT NOT NULL,
+    day DATE NOT NULL,
+    num_rounds INTEGER NOT NULL,
+    gpus_sum DOUBLE NOT NULL,
+    offered_gpu_s DOUBLE NOT NULL,
+    CONSTRAINT pk_node_days PRIMARY KEY (node_name, day),
+    CONSTRAINT ck_node_days_num_rounds CHECK (num_rounds >= 1),
+    CONSTRAINT ck_node_days_sums CHECK (gpus_sum >= 0 AND offered_gpu_s >= 0),
+    CONSTRAINT fk_node_days_node_name_nodes FOREIGN KEY(node_name) REFERENCES nodes (node_name) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_node_days_day ON node_days (day);
 
 -- allocations: Stretches of time during which a job held the same GPUs.
 --   job_id: The job.
@@ -167,6 +226,7 @@ CREATE UNIQUE INDEX uq_allocations_open ON allocations (job_id) WHERE ended_at I
 --   num_nodes: Nodes they lie on.
 --   speedup: Predicted goodput over that at the job's fair share.
 --   goodput: Predicted goodput, examples per second; null without a model.
+--   single_goodput: Predicted best goodput on one GPU; null without a model of throughput.
 --   penalty: Restart penalty applied, 0 to 1; 1 is none.
 --   bound_by: What kept the job from more.
 --   runner_up_gpus: GPUs of the next best size.
@@ -192,6 +252,7 @@ CREATE TABLE decisions (
     num_nodes INTEGER NOT NULL,
     speedup DOUBLE NOT NULL,
     goodput DOUBLE,
+    single_goodput DOUBLE,
     penalty DOUBLE NOT NULL,
     bound_by VARCHAR(32) NOT NULL,
     runner_up_gpus INTEGER,
@@ -246,6 +307,37 @@ CREATE TABLE declarations (
     CONSTRAINT ck_declarations_least_total_progress CHECK (least_total_progress >= 0),
     CONSTRAINT fk_declarations_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
+
+-- job_days: What one day's rounds decided about a job, summed up.
+--   job_id: The job.
+--   day: The day, in UTC.
+--   num_rounds: Rounds that decided about the job.
+--   gpus_sum: Sum of the GPUs given.
+--   fair_gpus_sum: Sum of its fair shares, in GPUs.
+--   speedup_sum: Sum of the speedups over its fair share.
+--   num_compared: Rounds with a predicted goodput at the fair share.
+--   fair_goodput_sum: Sum of these goodputs, examples per second.
+--   num_single: Rounds with a predicted goodput on one GPU.
+--   single_goodput_sum: Sum of these goodputs, examples per second.
+
+CREATE TABLE job_days (
+    job_id INTEGER NOT NULL,
+    day DATE NOT NULL,
+    num_rounds INTEGER NOT NULL,
+    gpus_sum DOUBLE NOT NULL,
+    fair_gpus_sum DOUBLE NOT NULL,
+    speedup_sum DOUBLE NOT NULL,
+    num_compared INTEGER NOT NULL,
+    fair_goodput_sum DOUBLE NOT NULL,
+    num_single INTEGER NOT NULL,
+    single_goodput_sum DOUBLE NOT NULL,
+    CONSTRAINT pk_job_days PRIMARY KEY (job_id, day),
+    CONSTRAINT ck_job_days_num_compared CHECK (num_rounds >= num_compared AND num_compared >= 0),
+    CONSTRAINT ck_job_days_num_single CHECK (num_rounds >= num_single AND num_single >= 0),
+    CONSTRAINT fk_job_days_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_job_days_day ON job_days (day);
 
 -- model_versions: Goodput models of a job; a row is added only when something in it changed.
 --   id: Number of the version; grows.
@@ -388,6 +480,26 @@ CREATE TABLE runs (
     CONSTRAINT ck_runs_phase CHECK (phase IN ('starting', 'training', 'waiting', 'finished'))
 );
 
+CREATE INDEX ix_runs_first_report_at ON runs (first_report_at);
+
+-- allocation_days: How long an ended stretch of allocation lasted on each day.
+--   job_id: The job.
+--   number: Which stretch of the job.
+--   day: The day, in UTC.
+--   held_s: Seconds of the stretch on this day.
+
+CREATE TABLE allocation_days (
+    job_id INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    day DATE NOT NULL,
+    held_s DOUBLE NOT NULL,
+    CONSTRAINT pk_allocation_days PRIMARY KEY (job_id, number, day),
+    CONSTRAINT fk_allocation_days_job_id_number_allocations FOREIGN KEY(job_id, number) REFERENCES allocations (job_id, number) ON DELETE CASCADE,
+    CONSTRAINT ck_allocation_days_held_s CHECK (held_s >= 0)
+);
+
+CREATE INDEX ix_allocation_days_day ON allocation_days (day);
+
 -- allocation_nodes: GPUs held on each node during a stretch.
 --   job_id: The job.
 --   number: Which stretch of the job.
@@ -429,6 +541,8 @@ CREATE TABLE checkpoints (
     CONSTRAINT ck_checkpoints_size_bytes CHECK (size_bytes >= 0),
     CONSTRAINT fk_checkpoints_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE CASCADE
 );
+
+CREATE INDEX ix_checkpoints_at ON checkpoints (at);
 
 CREATE UNIQUE INDEX uq_checkpoints_reallocation_id ON checkpoints (reallocation_id);
 
@@ -527,6 +641,55 @@ CREATE TABLE reallocation_steps (
     CONSTRAINT ck_reallocation_steps_step CHECK (step IN ('planned', 'checkpoint_requested', 'checkpointed', 'requeued', 'reshaped', 'released', 'running', 'confirmed', 'rolled_back', 'failed'))
 );
 
+CREATE INDEX ix_reallocation_steps_at ON reallocation_steps (at);
+
+CREATE INDEX ix_reallocation_steps_step_at ON reallocation_steps (step, at);
+
+-- run_days: Goodput samples of a run on a day, summed up; a sample counts for the time it covers.
+--   run_id: The run.
+--   day: The day, in UTC.
+--   num_samples: Samples reported on this day.
+--   progress: Most scale-invariant iterations reported.
+--   trained_s: Time covered by samples with a throughput, seconds.
+--   trained_gpu_s: The same times the run's GPUs.
+--   examples: Throughput times time: examples processed.
+--   measured_s: Time covered by samples with throughput and efficiency, seconds.
+--   useful_examples: Goodput times time: examples' worth of progress.
+--   efficiency_s: Efficiency times time, over measured_s.
+--   useful_gpu_s: Efficiency times time times GPUs, over measured_s.
+--   num_compared: Samples with a measured and a predicted throughput.
+--   compared_s: Time that they cover, seconds.
+--   compared_examples: Their measured throughput times time.
+--   predicted_examples: Their predicted throughput times time.
+--   error_sum: Sum over them of predicted/measured - 1, each at most a million.
+--   abs_error_sum: The same without signs.
+
+CREATE TABLE run_days (
+    run_id INTEGER NOT NULL,
+    day DATE NOT NULL,
+    num_samples INTEGER NOT NULL,
+    progress DOUBLE NOT NULL,
+    trained_s DOUBLE NOT NULL,
+    trained_gpu_s DOUBLE NOT NULL,
+    examples DOUBLE NOT NULL,
+    measured_s DOUBLE NOT NULL,
+    useful_examples DOUBLE NOT NULL,
+    efficiency_s DOUBLE NOT NULL,
+    useful_gpu_s DOUBLE NOT NULL,
+    num_compared INTEGER NOT NULL,
+    compared_s DOUBLE NOT NULL,
+    compared_examples DOUBLE NOT NULL,
+    predicted_examples DOUBLE NOT NULL,
+    error_sum DOUBLE NOT NULL,
+    abs_error_sum DOUBLE NOT NULL,
+    CONSTRAINT pk_run_days PRIMARY KEY (run_id, day),
+    CONSTRAINT ck_run_days_counts CHECK (num_samples >= 0 AND num_compared >= 0),
+    CONSTRAINT ck_run_days_times CHECK (trained_s >= 0 AND measured_s >= 0 AND compared_s >= 0),
+    CONSTRAINT fk_run_days_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_run_days_day ON run_days (day);
+
 -- run_nodes: GPUs that a run really used on each of its nodes, by node rank.
 --   run_id: The run.
 --   node_rank: Place of the node in rank order: 0, 1, ...
@@ -542,147 +705,517 @@ CREATE TABLE run_nodes (
     CONSTRAINT fk_run_nodes_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE CASCADE
 );
 
--- One row per reallocation: from what to what, how it ended, and where its time went, in seconds.
+CREATE TRIGGER goodput_samples_sum AFTER INSERT ON goodput_samples FOR EACH ROW BEGIN INSERT INTO run_days (run_id, day, num_samples, progress, trained_s, trained_gpu_s, examples, measured_s, useful_examples, efficiency_s, useful_gpu_s, num_compared, compared_s, compared_examples, predicted_examples, error_sum, abs_error_sum) SELECT p.run_id, p.day, SUM(p.n), MAX(p.progress), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s * p.gpus END), SUM(COALESCE(p.throughput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.s END), SUM(COALESCE(p.goodput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s END), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s * p.gpus END), SUM(CASE WHEN p.error IS NULL THEN 0 ELSE p.n END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.throughput * p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.predicted * p.s END), SUM(COALESCE(p.error, 0.0) * p.n), SUM(ABS(COALESCE(p.error, 0.0)) * p.n) FROM ( WITH clean AS ( SELECT s.run_id, s.at, s.progress, CASE WHEN s.throughput < 1e-9 THEN 1e-9 ELSE s.throughput END AS throughput, CASE WHEN s.efficiency < 1e-9 THEN 1e-9 ELSE s.efficiency END AS efficiency, CASE WHEN s.predicted_throughput < 1e-9 THEN 1e-9 ELSE s.predicted_throughput END AS predicted, COALESCE(((julianday(s.at) - julianday(s.previous_at)) * 86400.0), ((julianday(s.at) - julianday(r.first_report_at)) * 86400.0) - COALESCE(r.first_step_s, 0.0)) AS elapsed_s, CASE WHEN s.step_time_s >= 0.001 THEN s.step_time_s ELSE 0.001 END AS step_s, ((julianday(s.at) - julianday((date(s.at) || ' 00:00:00.000000'))) * 86400.0) AS today_s, (SELECT SUM(n.num_gpus) FROM run_nodes AS n WHERE n.run_id = s.run_id) AS gpus FROM (SELECT NEW.run_id AS run_id, NEW.at AS at, NEW.progress AS progress, NEW.throughput AS throughput, NEW.efficiency AS efficiency, NEW.predicted_throughput AS predicted_throughput, NEW.step_time_s AS step_time_s, (SELECT b.at FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence ORDER BY b.sequence DESC LIMIT 1) AS previous_at) AS s JOIN runs AS r ON r.id = s.run_id ), covered AS ( SELECT c.*, c.throughput * c.efficiency AS goodput, CASE WHEN c.predicted > c.throughput * 1e6 THEN 1e6 ELSE c.predicted / c.throughput - 1.0 END AS error, MIN(3600.0, MAX(c.elapsed_s, c.step_s)) AS covered_s FROM clean AS c ) SELECT c.run_id, date(c.at) AS day, 1 AS n, MIN(c.covered_s, c.today_s) AS s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, COALESCE(c.gpus, 0) AS gpus FROM covered AS c UNION ALL SELECT c.run_id, date(c.at, '-1 day'), 0, c.covered_s - c.today_s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, COALESCE(c.gpus, 0) FROM covered AS c WHERE c.covered_s > c.today_s ) AS p WHERE true GROUP BY p.run_id, p.day ON CONFLICT (run_id, day) DO UPDATE SET num_samples = run_days.num_samples + excluded.num_samples, progress = MAX(run_days.progress, excluded.progress), trained_s = run_days.trained_s + excluded.trained_s, trained_gpu_s = run_days.trained_gpu_s + excluded.trained_gpu_s, examples = run_days.examples + excluded.examples, measured_s = run_days.measured_s + excluded.measured_s, useful_examples = run_days.useful_examples + excluded.useful_examples, efficiency_s = run_days.efficiency_s + excluded.efficiency_s, useful_gpu_s = run_days.useful_gpu_s + excluded.useful_gpu_s, num_compared = run_days.num_compared + excluded.num_compared, compared_s = run_days.compared_s + excluded.compared_s, compared_examples = run_days.compared_examples + excluded.compared_examples, predicted_examples = run_days.predicted_examples + excluded.predicted_examples, error_sum = run_days.error_sum + excluded.error_sum, abs_error_sum = run_days.abs_error_sum + excluded.abs_error_sum; END;
+
+CREATE TRIGGER allocations_begun AFTER INSERT ON allocations FOR EACH ROW BEGIN INSERT INTO allocation_days (job_id, number, day, held_s) SELECT d.job_id, d.number, d.day, ((julianday(MIN(d.ended_at, (date(d.day, '+1 day') || ' 00:00:00.000000'))) - julianday(MAX(d.started_at, (d.day || ' 00:00:00.000000')))) * 86400.0) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.started_at) AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.day, '+1 day') FROM days AS a WHERE (date(a.day, '+1 day') || ' 00:00:00.000000') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET held_s = excluded.held_s; END;
+
+CREATE TRIGGER allocations_ended AFTER UPDATE OF ended_at ON allocations FOR EACH ROW BEGIN INSERT INTO allocation_days (job_id, number, day, held_s) SELECT d.job_id, d.number, d.day, ((julianday(MIN(d.ended_at, (date(d.day, '+1 day') || ' 00:00:00.000000'))) - julianday(MAX(d.started_at, (d.day || ' 00:00:00.000000')))) * 86400.0) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.started_at) AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.day, '+1 day') FROM days AS a WHERE (date(a.day, '+1 day') || ' 00:00:00.000000') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET held_s = excluded.held_s; END;
+
+-- One row per reallocation: from what to what, how it ended, when it took each step, where its time went, in
+-- seconds, and what it brought.
 -- checkpoint_s is the standstill for the checkpoint, hold_s from there to the release, slurm_s from requeue to
 -- start (it overlaps hold_s), launch_s from start to the first step, total_s the whole standstill.
+-- goodput_before and goodput_after are the means over the whole run that ended and the whole run that followed.
 CREATE VIEW reallocation_history AS
-WITH times AS (
-    SELECT reallocation_id,
-           MIN(at) AS planned_at,
-           MAX(at) AS last_step_at,
-           MAX(CASE WHEN step = 'checkpointed' THEN at END) AS checkpointed_at,
-           MAX(CASE WHEN step = 'requeued' THEN at END) AS requeued_at,
-           MAX(CASE WHEN step = 'released' THEN at END) AS released_at,
-           MAX(CASE WHEN step = 'running' THEN at END) AS running_at,
-           MAX(CASE WHEN step = 'confirmed' THEN at END) AS confirmed_at
-    FROM reallocation_steps
-    GROUP BY reallocation_id
-),
-sizes AS (
-    SELECT reallocation_id,
-           SUM(CASE WHEN side = 'source' THEN num_gpus ELSE 0 END) AS source_gpus,
-           SUM(CASE WHEN side = 'source' THEN 1 ELSE 0 END) AS source_nodes,
-           SUM(CASE WHEN side = 'target' THEN num_gpus ELSE 0 END) AS target_gpus,
-           SUM(CASE WHEN side = 'target' THEN 1 ELSE 0 END) AS target_nodes
-    FROM reallocation_nodes
-    GROUP BY reallocation_id
-),
-stepped AS (
+SELECT x.reallocation_id,
+       x.job_id,
+       x.slurm_job_id,
+       x.user_name,
+       x.account,
+       x.round_id,
+       x.step,
+       x.reason,
+       x.moves_running,
+       x.planned_at,
+       x.requested_at,
+       x.checkpointed_at,
+       x.requeued_at,
+       x.released_at,
+       x.running_at,
+       x.first_step_at,
+       x.confirmed_at,
+       (SELECT MAX(s.at) FROM reallocation_steps AS s WHERE s.reallocation_id = x.reallocation_id) AS last_step_at,
+       (SELECT COALESCE(SUM(n.num_gpus), 0) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id AND n.side = 'source') AS source_gpus,
+       (SELECT COUNT(*) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id AND n.side = 'source') AS source_nodes,
+       (SELECT COALESCE(SUM(n.num_gpus), 0) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id AND n.side = 'target') AS target_gpus,
+       (SELECT COUNT(*) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id AND n.side = 'target') AS target_nodes,
+       x.checkpoint_s,
+       CASE WHEN ((julianday(x.released_at) - julianday(x.checkpointed_at)) * 86400.0) < 0.0 THEN 0.0 ELSE ((julianday(x.released_at) - julianday(x.checkpointed_at)) * 86400.0) END AS hold_s,
+       CASE WHEN ((julianday(x.running_at) - julianday(x.requeued_at)) * 86400.0) < 0.0 THEN 0.0 ELSE ((julianday(x.running_at) - julianday(x.requeued_at)) * 86400.0) END AS slurm_s,
+       CASE WHEN ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.running_at)) * 86400.0) < 0.0 THEN 0.0 ELSE ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.running_at)) * 86400.0) END AS launch_s,
+       CASE WHEN x.requeued_at IS NULL THEN NULL
+            WHEN x.checkpoint_s IS NULL THEN CASE WHEN ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.requeued_at)) * 86400.0) < 0.0 THEN 0.0 ELSE ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.requeued_at)) * 86400.0) END
+            ELSE CASE WHEN ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.checkpointed_at)) * 86400.0) + x.checkpoint_s < 0.0 THEN 0.0 ELSE ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.checkpointed_at)) * 86400.0) + x.checkpoint_s END
+       END AS total_s,
+       (SELECT SUM(d.useful_examples) / SUM(d.measured_s) FROM run_days AS d WHERE d.run_id = x.run_before AND d.measured_s > 0.0) AS goodput_before,
+       (SELECT SUM(d.useful_examples) / SUM(d.measured_s) FROM run_days AS d WHERE d.run_id = x.run_after AND d.measured_s > 0.0) AS goodput_after
+FROM (
     SELECT r.id AS reallocation_id,
+           r.job_id,
+           j.slurm_job_id,
+           u.user_name,
+           j.account,
+           r.round_id,
+           r.step,
+           r.reason,
+           r.moves_running,
+           planned.at AS planned_at,
+           requested.at AS requested_at,
+           checkpointed.at AS checkpointed_at,
+           requeued.at AS requeued_at,
+           released.at AS released_at,
+           running.at AS running_at,
+           confirmed.at AS confirmed_at,
+           c.blocked_s AS checkpoint_s,
            (SELECT n.first_step_at
             FROM runs AS n
-            WHERE n.job_id = r.job_id
-              AND n.restart_count > r.from_restart_count
-              AND n.first_step_at IS NOT NULL
+            WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL
             ORDER BY n.run_number
-            LIMIT 1) AS first_step_at
+            LIMIT 1) AS first_step_at,
+           (SELECT n.id
+            FROM runs AS n
+            WHERE n.job_id = r.job_id AND n.restart_count <= r.from_restart_count AND r.moves_running
+            ORDER BY n.run_number DESC
+            LIMIT 1) AS run_before,
+           (SELECT n.id
+            FROM runs AS n
+            WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL
+              AND r.step = 'confirmed'
+            ORDER BY n.run_number
+            LIMIT 1) AS run_after
     FROM reallocations AS r
-),
-ends AS (
-    SELECT t.reallocation_id,
-           CASE WHEN s.first_step_at IS NULL OR t.confirmed_at < s.first_step_at
-                THEN t.confirmed_at
-                ELSE s.first_step_at
-           END AS stepped_at
-    FROM times AS t
-    JOIN stepped AS s ON s.reallocation_id = t.reallocation_id
-),
-costs AS (
-    SELECT t.reallocation_id,
-           c.blocked_s AS checkpoint_s,
-           ((julianday(t.released_at) - julianday(t.checkpointed_at)) * 86400.0) AS hold_s,
-           ((julianday(t.running_at) - julianday(t.requeued_at)) * 86400.0) AS slurm_s,
-           ((julianday(e.stepped_at) - julianday(t.running_at)) * 86400.0) AS launch_s,
-           CASE WHEN t.requeued_at IS NULL THEN NULL
-                WHEN c.blocked_s IS NULL THEN ((julianday(e.stepped_at) - julianday(t.requeued_at)) * 86400.0)
-                ELSE ((julianday(e.stepped_at) - julianday(t.checkpointed_at)) * 86400.0) + c.blocked_s
-           END AS total_s
-    FROM times AS t
-    JOIN ends AS e ON e.reallocation_id = t.reallocation_id
-    LEFT JOIN checkpoints AS c ON c.reallocation_id = t.reallocation_id
-)
-SELECT r.id AS reallocation_id,
-       r.job_id,
+    JOIN jobs AS j ON j.id = r.job_id
+    JOIN users AS u ON u.user_id = j.user_id
+    JOIN reallocation_steps AS planned ON planned.reallocation_id = r.id AND planned.step = 'planned'
+    LEFT JOIN reallocation_steps AS requested ON requested.reallocation_id = r.id AND requested.step = 'checkpoint_requested'
+    LEFT JOIN reallocation_steps AS checkpointed ON checkpointed.reallocation_id = r.id AND checkpointed.step = 'checkpointed'
+    LEFT JOIN reallocation_steps AS requeued ON requeued.reallocation_id = r.id AND requeued.step = 'requeued'
+    LEFT JOIN reallocation_steps AS released ON released.reallocation_id = r.id AND released.step = 'released'
+    LEFT JOIN reallocation_steps AS running ON running.reallocation_id = r.id AND running.step = 'running'
+    LEFT JOIN reallocation_steps AS confirmed ON confirmed.reallocation_id = r.id AND confirmed.step = 'confirmed'
+    LEFT JOIN checkpoints AS c ON c.reallocation_id = r.id
+) AS x;
+
+-- One row per job: whose it is, what it held, what it got out of it, and what moving it cost.
+-- gpu_hours counts a stretch that still lasts up to now. Means of throughput, efficiency and goodput are over
+-- the time that its reports cover; they, and the speedups made of them, are null where nothing was measured.
+-- speedup_one_gpu is the measured goodput over the one that rounds predicted for it on one GPU,
+-- speedup_fair_share over the one that they predicted at its fair share of the cluster.
+-- lost_s adds up the standstill of the confirmed reallocations.
+CREATE VIEW job_goodput AS
+SELECT x.job_id,
+       x.slurm_job_id,
+       x.name,
+       x.user_name,
+       x.account,
+       x.partition,
+       x.state,
+       x.submitted_at,
+       x.started_at,
+       x.finished_at,
+       x.waited_s,
+       x.submit_to_finish_s,
+       x.gpu_hours,
+       x.trained_gpu_hours,
+       CASE WHEN x.gpu_hours > x.trained_gpu_hours THEN x.trained_gpu_hours / x.gpu_hours
+            WHEN x.gpu_hours > 0.0 THEN 1.0
+            ELSE 0.0
+       END AS progress_share,
+       x.num_samples,
+       x.throughput,
+       x.efficiency,
+       x.goodput,
+       x.examples,
+       x.useful_examples,
+       x.progress,
+       x.goodput / x.single_goodput AS speedup_one_gpu,
+       x.goodput / x.fair_goodput AS speedup_fair_share,
+       x.runs,
+       x.restarts,
+       x.lost_s
+FROM (
+    SELECT j.id AS job_id,
+           j.slurm_job_id,
+           j.name,
+           u.user_name,
+           j.account,
+           j.partition,
+           j.state,
+           j.submitted_at,
+           j.started_at,
+           j.finished_at,
+           MAX(0.0, ((julianday(COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)) - julianday(j.submitted_at)) * 86400.0)) AS waited_s,
+           ((julianday(j.finished_at) - julianday(j.submitted_at)) * 86400.0) AS submit_to_finish_s,
+           COALESCE((SELECT SUM(MAX(0.0, ((julianday(COALESCE(a.ended_at, CURRENT_TIMESTAMP)) - julianday(a.started_at)) * 86400.0)) * n.num_gpus) / 3600.0 FROM allocations AS a
+        JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number
+        WHERE a.job_id = j.id), 0.0) AS gpu_hours,
+           COALESCE((SELECT SUM(d.trained_gpu_s) / 3600.0 FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS trained_gpu_hours,
+           COALESCE((SELECT CAST(SUM(d.num_samples) AS BIGINT) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0) AS num_samples,
+           (SELECT (CASE WHEN SUM(d.trained_s) > 0.0 THEN SUM(d.examples) / SUM(d.trained_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS throughput,
+           (SELECT (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.efficiency_s) / SUM(d.measured_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS efficiency,
+           (SELECT (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.useful_examples) / SUM(d.measured_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS goodput,
+           COALESCE((SELECT SUM(d.examples) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS examples,
+           COALESCE((SELECT SUM(d.useful_examples) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS useful_examples,
+           COALESCE((SELECT MAX(d.progress) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS progress,
+           (SELECT SUM(d.single_goodput_sum) / SUM(d.num_single) FROM job_days AS d WHERE d.job_id = j.id AND d.num_single > 0) AS single_goodput,
+           (SELECT SUM(d.fair_goodput_sum) / SUM(d.num_compared) FROM job_days AS d WHERE d.job_id = j.id AND d.num_compared > 0) AS fair_goodput,
+           (SELECT COUNT(*) FROM runs AS r WHERE r.job_id = j.id) AS runs,
+           (SELECT COUNT(*) FROM reallocations AS r
+            WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running) AS restarts,
+           COALESCE((SELECT SUM(h.total_s) FROM reallocation_history AS h
+                     WHERE h.job_id = j.id AND h.step = 'confirmed' AND h.moves_running), 0.0) AS lost_s
+    FROM jobs AS j
+    JOIN users AS u ON u.user_id = j.user_id
+) AS x;
+
+-- What happened to a job, an event a row; order by job_id, at, rank. event is one of
+--   submitted, started, finished (detail: the state it ended in);
+--   allocated (from at to until it held num_gpus on num_nodes; detail: GPUs by node; until is null while it does);
+--   run (a start reported; until: its last report; detail: run and phase), first_step (of that run);
+--   checkpoint (detail: its size; duration_s: how long training stood still);
+--   reallocation (one per step of its journal; detail: the step, and at an end the reason).
+-- rank orders events of one moment. What an event has not is null.
+CREATE VIEW job_timeline AS
+SELECT e.job_id,
        j.slurm_job_id,
        u.user_name,
        j.account,
-       r.round_id,
-       r.step,
-       r.reason,
-       r.moves_running,
-       t.planned_at,
-       t.last_step_at,
-       COALESCE(z.source_gpus, 0) AS source_gpus,
-       COALESCE(z.source_nodes, 0) AS source_nodes,
-       COALESCE(z.target_gpus, 0) AS target_gpus,
-       COALESCE(z.target_nodes, 0) AS target_nodes,
-       c.checkpoint_s,
-       CASE WHEN c.hold_s < 0.0 THEN 0.0 ELSE c.hold_s END AS hold_s,
-       CASE WHEN c.slurm_s < 0.0 THEN 0.0 ELSE c.slurm_s END AS slurm_s,
-       CASE WHEN c.launch_s < 0.0 THEN 0.0 ELSE c.launch_s END AS launch_s,
-       CASE WHEN c.total_s < 0.0 THEN 0.0 ELSE c.total_s END AS total_s
-FROM reallocations AS r
+       e.at,
+       e.until,
+       ((julianday(e.until) - julianday(e.at)) * 86400.0) AS span_s,
+       e.rank,
+       e.event,
+       e.num_gpus,
+       e.num_nodes,
+       e.duration_s,
+       e.run_number,
+       e.reallocation_id,
+       e.round_id,
+       e.detail
+FROM (
+    SELECT a.job_id,
+           a.started_at AS at,
+           a.ended_at AS until,
+           3 AS rank,
+           'allocated' AS event,
+           (SELECT COALESCE(SUM(n.num_gpus), 0) FROM allocation_nodes AS n
+            WHERE n.job_id = a.job_id AND n.number = a.number) AS num_gpus,
+           (SELECT COUNT(*) FROM allocation_nodes AS n WHERE n.job_id = a.job_id AND n.number = a.number) AS num_nodes,
+           CAST(NULL AS DOUBLE PRECISION) AS duration_s,
+           CAST(NULL AS INTEGER) AS run_number,
+           CAST(NULL AS BIGINT) AS reallocation_id,
+           CAST(NULL AS BIGINT) AS round_id,
+           (SELECT group_concat(p.place, '+') FROM (
+            SELECT n.node_name || ':' || CAST(n.num_gpus AS TEXT) AS place FROM allocation_nodes AS n
+            WHERE n.job_id = a.job_id AND n.number = a.number ORDER BY n.node_name) AS p) AS detail
+    FROM allocations AS a
+    UNION ALL
+    SELECT s.id, s.submitted_at, NULL, 0, 'submitted', NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    FROM jobs AS s
+    UNION ALL
+    SELECT s.id, s.started_at, NULL, 2, 'started', NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    FROM jobs AS s
+    WHERE s.started_at IS NOT NULL
+    UNION ALL
+    SELECT s.id, s.finished_at, NULL, 9, 'finished', NULL, NULL, NULL, NULL, NULL, NULL, s.state
+    FROM jobs AS s
+    WHERE s.finished_at IS NOT NULL
+    UNION ALL
+    SELECT r.job_id, r.first_report_at, r.last_report_at, 4, 'run',
+           (SELECT COALESCE(SUM(n.num_gpus), 0) FROM run_nodes AS n WHERE n.run_id = r.id),
+           (SELECT COUNT(*) FROM run_nodes AS n WHERE n.run_id = r.id),
+           NULL, r.run_number, NULL, NULL, r.phase
+    FROM runs AS r
+    UNION ALL
+    SELECT r.job_id, r.first_step_at, NULL, 5, 'first_step', NULL, NULL, r.first_step_s, r.run_number, NULL, NULL, NULL
+    FROM runs AS r
+    WHERE r.first_step_at IS NOT NULL
+    UNION ALL
+    SELECT r.job_id, c.at, NULL, 6, 'checkpoint', NULL, NULL, c.blocked_s, r.run_number, c.reallocation_id, NULL,
+           CAST(c.size_bytes AS TEXT) || ' bytes'
+    FROM checkpoints AS c
+    JOIN runs AS r ON r.id = c.run_id
+    UNION ALL
+    SELECT m.job_id, s.at, NULL, 7, 'reallocation',
+           (SELECT COALESCE(SUM(n.num_gpus), 0) FROM reallocation_nodes AS n
+            WHERE n.reallocation_id = m.id AND n.side = 'target'),
+           (SELECT COUNT(*) FROM reallocation_nodes AS n WHERE n.reallocation_id = m.id AND n.side = 'target'),
+           NULL, NULL, m.id, m.round_id,
+           CASE WHEN s.step IN ('rolled_back', 'failed') AND m.reason IS NOT NULL THEN s.step || ': ' || m.reason
+                ELSE s.step
+           END
+    FROM reallocation_steps AS s
+    JOIN reallocations AS m ON m.id = s.reallocation_id
+) AS e
+JOIN jobs AS j ON j.id = e.job_id
+JOIN users AS u ON u.user_id = j.user_id;
+
+-- One row per round: what it had to give, what it gave, how good that was, and how many moves came of it.
+-- total_gpus, fair_share_gpus and solve_s are null for rounds from before schema 0005.
+CREATE VIEW round_history AS
+SELECT r.id AS round_id,
+       r.at,
+       r.shadow,
+       r.objective,
+       r.solver,
+       COALESCE(r.num_jobs, 0) AS num_jobs,
+       COALESCE(r.num_served, 0) AS num_served,
+       COALESCE(r.num_gpus, 0) AS num_gpus,
+       r.total_gpus,
+       r.fair_share_gpus,
+       r.mean_speedup,
+       r.min_speedup,
+       r.fitness,
+       r.upper_bound,
+       r.gap,
+       COALESCE(r.timed_out, 0) AS timed_out,
+       r.solve_s,
+       (SELECT COUNT(*) FROM reallocations AS m WHERE m.round_id = r.id) AS num_moves,
+       (SELECT COUNT(*) FROM reallocations AS m WHERE m.round_id = r.id AND m.step = 'confirmed') AS num_confirmed,
+       (SELECT COUNT(*) FROM reallocations AS m
+        WHERE m.round_id = r.id AND m.step IN ('rolled_back', 'failed')) AS num_failed
+FROM rounds AS r;
+
+-- One row per account and day (UTC) on which it held GPUs or measured anything.
+-- trained_gpu_hours is the part of gpu_hours during which reports told of progress, progress_share that part of
+-- it (0 to 1), useful_gpu_hours what is left of it after statistical efficiency. throughput, efficiency and
+-- goodput are means of one job while it trained, null where none measured.
+CREATE VIEW account_usage AS
+SELECT x.day,
+       j.account,
+       COUNT(DISTINCT x.held_by) AS num_jobs,
+       SUM(x.gpu_s) / 3600.0 AS gpu_hours,
+       SUM(x.trained_gpu_s) / 3600.0 AS trained_gpu_hours,
+       SUM(x.useful_gpu_s) / 3600.0 AS useful_gpu_hours,
+       CASE WHEN SUM(x.gpu_s) > SUM(x.trained_gpu_s) THEN SUM(x.trained_gpu_s) / SUM(x.gpu_s)
+            WHEN SUM(x.gpu_s) > 0.0 THEN 1.0
+            ELSE 0.0
+       END AS progress_share,
+       SUM(x.examples) AS examples,
+       SUM(x.useful_examples) AS useful_examples,
+       (CASE WHEN SUM(x.trained_s) > 0.0 THEN SUM(x.examples) / SUM(x.trained_s) END) AS throughput,
+       (CASE WHEN SUM(x.measured_s) > 0.0 THEN SUM(x.efficiency_s) / SUM(x.measured_s) END) AS efficiency,
+       (CASE WHEN SUM(x.measured_s) > 0.0 THEN SUM(x.useful_examples) / SUM(x.measured_s) END) AS goodput
+FROM (
+SELECT h.day,
+       h.job_id,
+       h.job_id AS held_by,
+       h.held_s * n.num_gpus AS gpu_s,
+       0.0 AS trained_gpu_s,
+       0.0 AS useful_gpu_s,
+       0.0 AS trained_s,
+       0.0 AS measured_s,
+       0.0 AS examples,
+       0.0 AS useful_examples,
+       0.0 AS efficiency_s
+FROM (
+SELECT d.job_id, d.number, d.day, d.held_s
+FROM allocation_days AS d
+UNION ALL
+SELECT o.job_id,
+       o.number,
+       o.day,
+       ((julianday(MIN(o.ended_at, (date(o.day, '+1 day') || ' 00:00:00.000000'))) - julianday(MAX(o.started_at, (o.day || ' 00:00:00.000000')))) * 86400.0)
+FROM (
+    WITH RECURSIVE days AS (
+        SELECT a.job_id, a.number, a.started_at, CURRENT_TIMESTAMP AS ended_at, date(a.started_at) AS day
+        FROM allocations AS a
+        WHERE a.ended_at IS NULL AND a.started_at <= CURRENT_TIMESTAMP
+        UNION ALL
+        SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.day, '+1 day')
+        FROM days AS a
+        WHERE (date(a.day, '+1 day') || ' 00:00:00.000000') < a.ended_at
+    )
+    SELECT * FROM days
+) AS o) AS h
+JOIN allocation_nodes AS n ON n.job_id = h.job_id AND n.number = h.number
+UNION ALL
+SELECT d.day, r.job_id, NULL, 0.0, d.trained_gpu_s, d.useful_gpu_s, d.trained_s, d.measured_s, d.examples,
+       d.useful_examples, d.efficiency_s
+FROM run_days AS d
+JOIN runs AS r ON r.id = d.run_id
+) AS x
+JOIN jobs AS j ON j.id = x.job_id
+GROUP BY x.day, j.account;
+
+-- One row per user, account and day (UTC) on which they held GPUs or measured anything. The other columns are
+-- those of account_usage.
+CREATE VIEW user_usage AS
+SELECT x.day,
+       u.user_name,
+       j.account,
+       COUNT(DISTINCT x.held_by) AS num_jobs,
+       SUM(x.gpu_s) / 3600.0 AS gpu_hours,
+       SUM(x.trained_gpu_s) / 3600.0 AS trained_gpu_hours,
+       SUM(x.useful_gpu_s) / 3600.0 AS useful_gpu_hours,
+       CASE WHEN SUM(x.gpu_s) > SUM(x.trained_gpu_s) THEN SUM(x.trained_gpu_s) / SUM(x.gpu_s)
+            WHEN SUM(x.gpu_s) > 0.0 THEN 1.0
+            ELSE 0.0
+       END AS progress_share,
+       SUM(x.examples) AS examples,
+       SUM(x.useful_examples) AS useful_examples,
+       (CASE WHEN SUM(x.trained_s) > 0.0 THEN SUM(x.examples) / SUM(x.trained_s) END) AS throughput,
+       (CASE WHEN SUM(x.measured_s) > 0.0 THEN SUM(x.efficiency_s) / SUM(x.measured_s) END) AS efficiency,
+       (CASE WHEN SUM(x.measured_s) > 0.0 THEN SUM(x.useful_examples) / SUM(x.measured_s) END) AS goodput
+FROM (
+SELECT h.day,
+       h.job_id,
+       h.job_id AS held_by,
+       h.held_s * n.num_gpus AS gpu_s,
+       0.0 AS trained_gpu_s,
+       0.0 AS useful_gpu_s,
+       0.0 AS trained_s,
+       0.0 AS measured_s,
+       0.0 AS examples,
+       0.0 AS useful_examples,
+       0.0 AS efficiency_s
+FROM (
+SELECT d.job_id, d.number, d.day, d.held_s
+FROM allocation_days AS d
+UNION ALL
+SELECT o.job_id,
+       o.number,
+       o.day,
+       ((julianday(MIN(o.ended_at, (date(o.day, '+1 day') || ' 00:00:00.000000'))) - julianday(MAX(o.started_at, (o.day || ' 00:00:00.000000')))) * 86400.0)
+FROM (
+    WITH RECURSIVE days AS (
+        SELECT a.job_id, a.number, a.started_at, CURRENT_TIMESTAMP AS ended_at, date(a.started_at) AS day
+        FROM allocations AS a
+        WHERE a.ended_at IS NULL AND a.started_at <= CURRENT_TIMESTAMP
+        UNION ALL
+        SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.day, '+1 day')
+        FROM days AS a
+        WHERE (date(a.day, '+1 day') || ' 00:00:00.000000') < a.ended_at
+    )
+    SELECT * FROM days
+) AS o) AS h
+JOIN allocation_nodes AS n ON n.job_id = h.job_id AND n.number = h.number
+UNION ALL
+SELECT d.day, r.job_id, NULL, 0.0, d.trained_gpu_s, d.useful_gpu_s, d.trained_s, d.measured_s, d.examples,
+       d.useful_examples, d.efficiency_s
+FROM run_days AS d
+JOIN runs AS r ON r.id = d.run_id
+) AS x
+JOIN jobs AS j ON j.id = x.job_id
+JOIN users AS u ON u.user_id = j.user_id
+GROUP BY x.day, u.user_name, j.account;
+
+-- One row per node and day (UTC) on which a round had it to give or an adaptive job held GPUs there.
+-- num_gpus is the mean that adaptive jobs could have, offered_gpu_hours that times how long rounds knew of it;
+-- both are 0 for a node that no round of the day had. utilization is gpu_hours over offered_gpu_hours, at most
+-- 1. gpu_type is empty where nobody told.
+CREATE VIEW node_usage AS
+SELECT x.day,
+       x.node_name,
+       COALESCE((SELECT k.gpu_type FROM nodes AS k WHERE k.node_name = x.node_name), '') AS gpu_type,
+       COUNT(DISTINCT x.held_by) AS num_jobs,
+       SUM(x.gpu_s) / 3600.0 AS gpu_hours,
+       COALESCE((CASE WHEN SUM(x.num_rounds) > 0.0 THEN SUM(x.gpus_sum) / SUM(x.num_rounds) END), 0.0) AS num_gpus,
+       SUM(x.offered_gpu_s) / 3600.0 AS offered_gpu_hours,
+       CASE WHEN SUM(x.gpu_s) >= SUM(x.offered_gpu_s) AND SUM(x.gpu_s) > 0.0 THEN 1.0
+            WHEN SUM(x.offered_gpu_s) > 0.0 THEN SUM(x.gpu_s) / SUM(x.offered_gpu_s)
+            ELSE 0.0
+       END AS utilization
+FROM (
+    SELECT h.day, n.node_name, h.job_id AS held_by, h.held_s * n.num_gpus AS gpu_s, 0.0 AS gpus_sum,
+           0 AS num_rounds, 0.0 AS offered_gpu_s
+    FROM (
+SELECT d.job_id, d.number, d.day, d.held_s
+FROM allocation_days AS d
+UNION ALL
+SELECT o.job_id,
+       o.number,
+       o.day,
+       ((julianday(MIN(o.ended_at, (date(o.day, '+1 day') || ' 00:00:00.000000'))) - julianday(MAX(o.started_at, (o.day || ' 00:00:00.000000')))) * 86400.0)
+FROM (
+    WITH RECURSIVE days AS (
+        SELECT a.job_id, a.number, a.started_at, CURRENT_TIMESTAMP AS ended_at, date(a.started_at) AS day
+        FROM allocations AS a
+        WHERE a.ended_at IS NULL AND a.started_at <= CURRENT_TIMESTAMP
+        UNION ALL
+        SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.day, '+1 day')
+        FROM days AS a
+        WHERE (date(a.day, '+1 day') || ' 00:00:00.000000') < a.ended_at
+    )
+    SELECT * FROM days
+) AS o
+    ) AS h
+    JOIN allocation_nodes AS n ON n.job_id = h.job_id AND n.number = h.number
+    UNION ALL
+    SELECT d.day, d.node_name, NULL, 0.0, d.gpus_sum, d.num_rounds, d.offered_gpu_s
+    FROM node_days AS d
+) AS x
+GROUP BY x.day, x.node_name;
+
+-- One row per run and day (UTC): the throughput that its model predicted against what was measured, over the
+-- samples that have both. mean_error is the mean of predicted/measured - 1, positive where the model promised
+-- too much; mean_abs_error the same without signs. gpu_type is empty where nobody told.
+CREATE VIEW model_accuracy AS
+SELECT r.job_id,
+       j.slurm_job_id,
+       u.user_name,
+       j.account,
+       r.run_number,
+       d.day,
+       COALESCE(r.gpu_type, '') AS gpu_type,
+       (SELECT COALESCE(SUM(n.num_gpus), 0) FROM run_nodes AS n WHERE n.run_id = r.id) AS num_gpus,
+       (SELECT COUNT(*) FROM run_nodes AS n WHERE n.run_id = r.id) AS num_nodes,
+       d.num_compared AS num_samples,
+       (CASE WHEN d.compared_s > 0.0 THEN d.compared_examples / d.compared_s END) AS throughput,
+       (CASE WHEN d.compared_s > 0.0 THEN d.predicted_examples / d.compared_s END) AS predicted_throughput,
+       d.error_sum / d.num_compared AS mean_error,
+       d.abs_error_sum / d.num_compared AS mean_abs_error
+FROM run_days AS d
+JOIN runs AS r ON r.id = d.run_id
 JOIN jobs AS j ON j.id = r.job_id
 JOIN users AS u ON u.user_id = j.user_id
-JOIN times AS t ON t.reallocation_id = r.id
-JOIN costs AS c ON c.reallocation_id = r.id
-LEFT JOIN sizes AS z ON z.reallocation_id = r.id;
+WHERE d.num_compared > 0;
 
--- One row per job: what it got, what it made of it, and what moving it cost.
--- gpu_hours counts a stretch that still lasts up to now; the means are over the job's goodput samples, which
--- come at even intervals; lost_s adds up the standstill of the confirmed reallocations.
-CREATE VIEW job_goodput AS
-WITH gpu_time AS (
-    SELECT s.job_id,
-           SUM(s.duration_s * n.num_gpus) / 3600.0 AS gpu_hours
-    FROM (
-        SELECT job_id, number,
-               ((julianday(COALESCE(ended_at, CURRENT_TIMESTAMP)) - julianday(started_at)) * 86400.0) AS duration_s
-        FROM allocations
-    ) AS s
-    JOIN allocation_nodes AS n ON n.job_id = s.job_id AND n.number = s.number
-    GROUP BY s.job_id
-),
-measured AS (
-    SELECT r.job_id,
-           COUNT(*) AS num_samples,
-           AVG(s.throughput) AS throughput,
-           AVG(s.efficiency) AS efficiency,
-           AVG(s.throughput * s.efficiency) AS goodput,
-           MAX(s.progress) AS progress
-    FROM goodput_samples AS s
-    JOIN runs AS r ON r.id = s.run_id
-    GROUP BY r.job_id
-),
-moves AS (
-    SELECT job_id,
-           COUNT(*) AS restarts,
-           SUM(total_s) AS lost_s
-    FROM reallocation_history
-    WHERE step = 'confirmed' AND moves_running
-    GROUP BY job_id
-)
-SELECT j.id AS job_id,
-       j.slurm_job_id,
-       j.name,
-       u.user_name,
-       j.account,
-       j.partition,
-       j.state,
-       j.submitted_at,
-       j.started_at,
-       j.finished_at,
-       ((julianday(j.finished_at) - julianday(j.submitted_at)) * 86400.0) AS submit_to_finish_s,
-       COALESCE(g.gpu_hours, 0.0) AS gpu_hours,
-       COALESCE(m.num_samples, 0) AS num_samples,
-       m.throughput,
-       m.efficiency,
-       m.goodput,
-       m.progress,
-       COALESCE(v.restarts, 0) AS restarts,
-       COALESCE(v.lost_s, 0.0) AS lost_s
-FROM jobs AS j
-JOIN users AS u ON u.user_id = j.user_id
-LEFT JOIN gpu_time AS g ON g.job_id = j.id
-LEFT JOIN measured AS m ON m.job_id = j.id
-LEFT JOIN moves AS v ON v.job_id = j.id;
+-- One row per job: what sharing the cluster cost it (finish-time fairness, Themis, NSDI 2020).
+-- rho is elapsed_s / alone_s: its time from submission to its end (so far), over the time that the same work
+-- would have taken on its fair share of the cluster from the start, at the goodput that rounds predicted there.
+-- At rho <= 1 it was not worse off than if the cluster had been cut into equal parts. Null where nothing was
+-- measured or predicted. fair_share_gpus, mean_gpus and mean_speedup are means over the rounds that decided
+-- about it, null where none did.
+CREATE VIEW fairness AS
+SELECT x.job_id,
+       x.slurm_job_id,
+       x.name,
+       x.user_name,
+       x.account,
+       x.state,
+       x.submitted_at,
+       x.finished_at,
+       x.elapsed_s,
+       x.waited_s,
+       x.num_rounds,
+       x.fair_share_gpus,
+       x.mean_gpus,
+       x.mean_speedup,
+       x.goodput,
+       x.fair_goodput,
+       x.goodput * x.trained_s / x.fair_goodput AS alone_s,
+       CASE WHEN x.goodput * x.trained_s > 0.0
+            THEN x.elapsed_s / (x.goodput * x.trained_s / x.fair_goodput)
+       END AS rho
+FROM (
+    SELECT j.id AS job_id,
+           j.slurm_job_id,
+           j.name,
+           u.user_name,
+           j.account,
+           j.state,
+           j.submitted_at,
+           j.finished_at,
+           MAX(0.0, ((julianday(COALESCE(j.finished_at, CURRENT_TIMESTAMP)) - julianday(j.submitted_at)) * 86400.0)) AS elapsed_s,
+           MAX(0.0, ((julianday(COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)) - julianday(j.submitted_at)) * 86400.0)) AS waited_s,
+           COALESCE((SELECT CAST(SUM(d.num_rounds) AS BIGINT) FROM job_days AS d WHERE d.job_id = j.id AND d.num_rounds > 0), 0) AS num_rounds,
+           (SELECT SUM(d.fair_gpus_sum) / SUM(d.num_rounds) FROM job_days AS d WHERE d.job_id = j.id AND d.fair_gpus_sum > 0) AS fair_share_gpus,
+           (SELECT SUM(d.gpus_sum) / SUM(d.num_rounds) FROM job_days AS d WHERE d.job_id = j.id AND d.num_rounds > 0) AS mean_gpus,
+           (SELECT SUM(d.speedup_sum) / SUM(d.num_rounds) FROM job_days AS d WHERE d.job_id = j.id AND d.num_rounds > 0) AS mean_speedup,
+           (SELECT SUM(d.fair_goodput_sum) / SUM(d.num_compared) FROM job_days AS d WHERE d.job_id = j.id AND d.num_compared > 0) AS fair_goodput,
+           (SELECT (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.useful_examples) / SUM(d.measured_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS goodput,
+           (SELECT SUM(d.trained_s) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS trained_s
+    FROM jobs AS j
+    JOIN users AS u ON u.user_id = j.user_id
+) AS x;

@@ -1,58 +1,81 @@
--- One row per job: what it got, what it made of it, and what moving it cost.
--- gpu_hours counts a stretch that still lasts up to now; the means are over the job's goodput samples, which
--- come at even intervals; lost_s adds up the standstill of the confirmed reallocations.
+{% macro held(what) -%}
+(SELECT {{ what }} FROM allocations AS a
+        JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number
+        WHERE a.job_id = j.id)
+{%- endmacro %}
+{% macro measured(what) -%}
+(SELECT {{ what }} FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id)
+{%- endmacro %}
+{% macro decided(what, more) -%}
+(SELECT {{ what }} FROM job_days AS d WHERE d.job_id = j.id AND d.{{ more }} > 0)
+{%- endmacro %}
+-- One row per job: whose it is, what it held, what it got out of it, and what moving it cost.
+-- gpu_hours counts a stretch that still lasts up to now. Means of throughput, efficiency and goodput are over
+-- the time that its reports cover; they, and the speedups made of them, are null where nothing was measured.
+-- speedup_one_gpu is the measured goodput over the one that rounds predicted for it on one GPU,
+-- speedup_fair_share over the one that they predicted at its fair share of the cluster.
+-- lost_s adds up the standstill of the confirmed reallocations.
 CREATE VIEW job_goodput AS
-WITH gpu_time AS (
-    SELECT s.job_id,
-           SUM(s.duration_s * n.num_gpus) / 3600.0 AS gpu_hours
-    FROM (
-        SELECT job_id, number,
-               {{ seconds('started_at', 'COALESCE(ended_at, CURRENT_TIMESTAMP)') }} AS duration_s
-        FROM allocations
-    ) AS s
-    JOIN allocation_nodes AS n ON n.job_id = s.job_id AND n.number = s.number
-    GROUP BY s.job_id
-),
-measured AS (
-    SELECT r.job_id,
-           COUNT(*) AS num_samples,
-           AVG(s.throughput) AS throughput,
-           AVG(s.efficiency) AS efficiency,
-           AVG(s.throughput * s.efficiency) AS goodput,
-           MAX(s.progress) AS progress
-    FROM goodput_samples AS s
-    JOIN runs AS r ON r.id = s.run_id
-    GROUP BY r.job_id
-),
-moves AS (
-    SELECT job_id,
-           COUNT(*) AS restarts,
-           SUM(total_s) AS lost_s
-    FROM reallocation_history
-    WHERE step = 'confirmed' AND moves_running
-    GROUP BY job_id
-)
-SELECT j.id AS job_id,
-       j.slurm_job_id,
-       j.name,
-       u.user_name,
-       j.account,
-       j.partition,
-       j.state,
-       j.submitted_at,
-       j.started_at,
-       j.finished_at,
-       {{ seconds('j.submitted_at', 'j.finished_at') }} AS submit_to_finish_s,
-       COALESCE(g.gpu_hours, 0.0) AS gpu_hours,
-       COALESCE(m.num_samples, 0) AS num_samples,
-       m.throughput,
-       m.efficiency,
-       m.goodput,
-       m.progress,
-       COALESCE(v.restarts, 0) AS restarts,
-       COALESCE(v.lost_s, 0.0) AS lost_s
-FROM jobs AS j
-JOIN users AS u ON u.user_id = j.user_id
-LEFT JOIN gpu_time AS g ON g.job_id = j.id
-LEFT JOIN measured AS m ON m.job_id = j.id
-LEFT JOIN moves AS v ON v.job_id = j.id
+SELECT x.job_id,
+       x.slurm_job_id,
+       x.name,
+       x.user_name,
+       x.account,
+       x.partition,
+       x.state,
+       x.submitted_at,
+       x.started_at,
+       x.finished_at,
+       x.waited_s,
+       x.submit_to_finish_s,
+       x.gpu_hours,
+       x.trained_gpu_hours,
+       CASE WHEN x.gpu_hours > x.trained_gpu_hours THEN x.trained_gpu_hours / x.gpu_hours
+            WHEN x.gpu_hours > 0.0 THEN 1.0
+            ELSE 0.0
+       END AS progress_share,
+       x.num_samples,
+       x.throughput,
+       x.efficiency,
+       x.goodput,
+       x.examples,
+       x.useful_examples,
+       x.progress,
+       x.goodput / x.single_goodput AS speedup_one_gpu,
+       x.goodput / x.fair_goodput AS speedup_fair_share,
+       x.runs,
+       x.restarts,
+       x.lost_s
+FROM (
+    SELECT j.id AS job_id,
+           j.slurm_job_id,
+           j.name,
+           u.user_name,
+           j.account,
+           j.partition,
+           j.state,
+           j.submitted_at,
+           j.started_at,
+           j.finished_at,
+           {{ greatest('0.0', seconds('j.submitted_at', 'COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)')) }} AS waited_s,
+           {{ seconds('j.submitted_at', 'j.finished_at') }} AS submit_to_finish_s,
+           COALESCE({{ held('SUM(' ~ greatest('0.0', seconds('a.started_at', 'COALESCE(a.ended_at, CURRENT_TIMESTAMP)'))
+                            ~ ' * n.num_gpus) / 3600.0') }}, 0.0) AS gpu_hours,
+           COALESCE({{ measured('SUM(d.trained_gpu_s) / 3600.0') }}, 0.0) AS trained_gpu_hours,
+           COALESCE({{ measured('CAST(SUM(d.num_samples) AS BIGINT)') }}, 0) AS num_samples,
+           {{ measured(ratio('SUM(d.examples)', 'SUM(d.trained_s)')) }} AS throughput,
+           {{ measured(ratio('SUM(d.efficiency_s)', 'SUM(d.measured_s)')) }} AS efficiency,
+           {{ measured(ratio('SUM(d.useful_examples)', 'SUM(d.measured_s)')) }} AS goodput,
+           COALESCE({{ measured('SUM(d.examples)') }}, 0.0) AS examples,
+           COALESCE({{ measured('SUM(d.useful_examples)') }}, 0.0) AS useful_examples,
+           COALESCE({{ measured('MAX(d.progress)') }}, 0.0) AS progress,
+           {{ decided('SUM(d.single_goodput_sum) / SUM(d.num_single)', 'num_single') }} AS single_goodput,
+           {{ decided('SUM(d.fair_goodput_sum) / SUM(d.num_compared)', 'num_compared') }} AS fair_goodput,
+           (SELECT COUNT(*) FROM runs AS r WHERE r.job_id = j.id) AS runs,
+           (SELECT COUNT(*) FROM reallocations AS r
+            WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running) AS restarts,
+           COALESCE((SELECT SUM(h.total_s) FROM reallocation_history AS h
+                     WHERE h.job_id = j.id AND h.step = 'confirmed' AND h.moves_running), 0.0) AS lost_s
+    FROM jobs AS j
+    JOIN users AS u ON u.user_id = j.user_id
+) AS x

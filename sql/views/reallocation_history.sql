@@ -1,85 +1,100 @@
--- One row per reallocation: from what to what, how it ended, and where its time went, in seconds.
+{% macro nodes_of(side, what) -%}
+(SELECT {{ what }} FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id AND n.side = '{{ side }}')
+{%- endmacro %}
+{% macro not_negative(value) -%}
+CASE WHEN {{ value }} < 0.0 THEN 0.0 ELSE {{ value }} END
+{%- endmacro %}
+{% macro goodput_of(run) -%}
+(SELECT SUM(d.useful_examples) / SUM(d.measured_s) FROM run_days AS d WHERE d.run_id = {{ run }} AND d.measured_s > 0.0)
+{%- endmacro %}
+{% macro entered(name, step) -%}
+LEFT JOIN reallocation_steps AS {{ name }} ON {{ name }}.reallocation_id = r.id AND {{ name }}.step = '{{ step }}'
+{%- endmacro %}
+{# The first step of the next run, or the end of the reallocation where none was told or it came later. #}
+{% set stepped_at %}
+CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END
+{%- endset %}
+-- One row per reallocation: from what to what, how it ended, when it took each step, where its time went, in
+-- seconds, and what it brought.
 -- checkpoint_s is the standstill for the checkpoint, hold_s from there to the release, slurm_s from requeue to
 -- start (it overlaps hold_s), launch_s from start to the first step, total_s the whole standstill.
+-- goodput_before and goodput_after are the means over the whole run that ended and the whole run that followed.
 CREATE VIEW reallocation_history AS
-WITH times AS (
-    SELECT reallocation_id,
-           MIN(at) AS planned_at,
-           MAX(at) AS last_step_at,
-           MAX(CASE WHEN step = 'checkpointed' THEN at END) AS checkpointed_at,
-           MAX(CASE WHEN step = 'requeued' THEN at END) AS requeued_at,
-           MAX(CASE WHEN step = 'released' THEN at END) AS released_at,
-           MAX(CASE WHEN step = 'running' THEN at END) AS running_at,
-           MAX(CASE WHEN step = 'confirmed' THEN at END) AS confirmed_at
-    FROM reallocation_steps
-    GROUP BY reallocation_id
-),
-sizes AS (
-    SELECT reallocation_id,
-           SUM(CASE WHEN side = 'source' THEN num_gpus ELSE 0 END) AS source_gpus,
-           SUM(CASE WHEN side = 'source' THEN 1 ELSE 0 END) AS source_nodes,
-           SUM(CASE WHEN side = 'target' THEN num_gpus ELSE 0 END) AS target_gpus,
-           SUM(CASE WHEN side = 'target' THEN 1 ELSE 0 END) AS target_nodes
-    FROM reallocation_nodes
-    GROUP BY reallocation_id
-),
-stepped AS (
+SELECT x.reallocation_id,
+       x.job_id,
+       x.slurm_job_id,
+       x.user_name,
+       x.account,
+       x.round_id,
+       x.step,
+       x.reason,
+       x.moves_running,
+       x.planned_at,
+       x.requested_at,
+       x.checkpointed_at,
+       x.requeued_at,
+       x.released_at,
+       x.running_at,
+       x.first_step_at,
+       x.confirmed_at,
+       (SELECT MAX(s.at) FROM reallocation_steps AS s WHERE s.reallocation_id = x.reallocation_id) AS last_step_at,
+       {{ nodes_of('source', 'COALESCE(SUM(n.num_gpus), 0)') }} AS source_gpus,
+       {{ nodes_of('source', 'COUNT(*)') }} AS source_nodes,
+       {{ nodes_of('target', 'COALESCE(SUM(n.num_gpus), 0)') }} AS target_gpus,
+       {{ nodes_of('target', 'COUNT(*)') }} AS target_nodes,
+       x.checkpoint_s,
+       {{ not_negative(seconds('x.checkpointed_at', 'x.released_at')) }} AS hold_s,
+       {{ not_negative(seconds('x.requeued_at', 'x.running_at')) }} AS slurm_s,
+       {{ not_negative(seconds('x.running_at', stepped_at)) }} AS launch_s,
+       CASE WHEN x.requeued_at IS NULL THEN NULL
+            WHEN x.checkpoint_s IS NULL THEN {{ not_negative(seconds('x.requeued_at', stepped_at)) }}
+            ELSE {{ not_negative(seconds('x.checkpointed_at', stepped_at) ~ ' + x.checkpoint_s') }}
+       END AS total_s,
+       {{ goodput_of('x.run_before') }} AS goodput_before,
+       {{ goodput_of('x.run_after') }} AS goodput_after
+FROM (
     SELECT r.id AS reallocation_id,
+           r.job_id,
+           j.slurm_job_id,
+           u.user_name,
+           j.account,
+           r.round_id,
+           r.step,
+           r.reason,
+           r.moves_running,
+           planned.at AS planned_at,
+           requested.at AS requested_at,
+           checkpointed.at AS checkpointed_at,
+           requeued.at AS requeued_at,
+           released.at AS released_at,
+           running.at AS running_at,
+           confirmed.at AS confirmed_at,
+           c.blocked_s AS checkpoint_s,
            (SELECT n.first_step_at
             FROM runs AS n
-            WHERE n.job_id = r.job_id
-              AND n.restart_count > r.from_restart_count
-              AND n.first_step_at IS NOT NULL
+            WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL
             ORDER BY n.run_number
-            LIMIT 1) AS first_step_at
+            LIMIT 1) AS first_step_at,
+           (SELECT n.id
+            FROM runs AS n
+            WHERE n.job_id = r.job_id AND n.restart_count <= r.from_restart_count AND r.moves_running
+            ORDER BY n.run_number DESC
+            LIMIT 1) AS run_before,
+           (SELECT n.id
+            FROM runs AS n
+            WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL
+              AND r.step = 'confirmed'
+            ORDER BY n.run_number
+            LIMIT 1) AS run_after
     FROM reallocations AS r
-),
-ends AS (
-    SELECT t.reallocation_id,
-           CASE WHEN s.first_step_at IS NULL OR t.confirmed_at < s.first_step_at
-                THEN t.confirmed_at
-                ELSE s.first_step_at
-           END AS stepped_at
-    FROM times AS t
-    JOIN stepped AS s ON s.reallocation_id = t.reallocation_id
-),
-costs AS (
-    SELECT t.reallocation_id,
-           c.blocked_s AS checkpoint_s,
-           {{ seconds('t.checkpointed_at', 't.released_at') }} AS hold_s,
-           {{ seconds('t.requeued_at', 't.running_at') }} AS slurm_s,
-           {{ seconds('t.running_at', 'e.stepped_at') }} AS launch_s,
-           CASE WHEN t.requeued_at IS NULL THEN NULL
-                WHEN c.blocked_s IS NULL THEN {{ seconds('t.requeued_at', 'e.stepped_at') }}
-                ELSE {{ seconds('t.checkpointed_at', 'e.stepped_at') }} + c.blocked_s
-           END AS total_s
-    FROM times AS t
-    JOIN ends AS e ON e.reallocation_id = t.reallocation_id
-    LEFT JOIN checkpoints AS c ON c.reallocation_id = t.reallocation_id
-)
-SELECT r.id AS reallocation_id,
-       r.job_id,
-       j.slurm_job_id,
-       u.user_name,
-       j.account,
-       r.round_id,
-       r.step,
-       r.reason,
-       r.moves_running,
-       t.planned_at,
-       t.last_step_at,
-       COALESCE(z.source_gpus, 0) AS source_gpus,
-       COALESCE(z.source_nodes, 0) AS source_nodes,
-       COALESCE(z.target_gpus, 0) AS target_gpus,
-       COALESCE(z.target_nodes, 0) AS target_nodes,
-       c.checkpoint_s,
-       CASE WHEN c.hold_s < 0.0 THEN 0.0 ELSE c.hold_s END AS hold_s,
-       CASE WHEN c.slurm_s < 0.0 THEN 0.0 ELSE c.slurm_s END AS slurm_s,
-       CASE WHEN c.launch_s < 0.0 THEN 0.0 ELSE c.launch_s END AS launch_s,
-       CASE WHEN c.total_s < 0.0 THEN 0.0 ELSE c.total_s END AS total_s
-FROM reallocations AS r
-JOIN jobs AS j ON j.id = r.job_id
-JOIN users AS u ON u.user_id = j.user_id
-JOIN times AS t ON t.reallocation_id = r.id
-JOIN costs AS c ON c.reallocation_id = r.id
-LEFT JOIN sizes AS z ON z.reallocation_id = r.id
+    JOIN jobs AS j ON j.id = r.job_id
+    JOIN users AS u ON u.user_id = j.user_id
+    JOIN reallocation_steps AS planned ON planned.reallocation_id = r.id AND planned.step = 'planned'
+    {{ entered('requested', 'checkpoint_requested') }}
+    {{ entered('checkpointed', 'checkpointed') }}
+    {{ entered('requeued', 'requeued') }}
+    {{ entered('released', 'released') }}
+    {{ entered('running', 'running') }}
+    {{ entered('confirmed', 'confirmed') }}
+    LEFT JOIN checkpoints AS c ON c.reallocation_id = r.id
+) AS x

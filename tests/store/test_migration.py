@@ -40,6 +40,7 @@ def fill(url: str) -> None:
     store.report(token_of(1), report(1), at=at(2))
     store.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(3))
     move_running_job(store, start=20)
+    store.observe_jobs([observation(1, gpus={"n1": 3, "n2": 1})], at=at(30))
     store.acquire_lease("daemon", ttl_s=10, at=at(0))
     store.close()
 
@@ -138,7 +139,10 @@ def test_that_every_migration_keeps_the_data(any_empty_url: str) -> None:
             migrate(connection, revision)
         # Tables that came later go with their rows on the way down, and nothing else does.
         first = set(inspect(connection).get_table_names())
-        assert set(before) - first == {"gpu_prices", "declarations", "accounts"}
+        assert set(before) - first == {
+            *("gpu_prices", "declarations", "accounts"),
+            *("run_days", "allocation_days", "job_days", "nodes", "node_days"),
+        }
         for revision in REVISIONS[1:]:
             migrate(connection, revision)
         after = row_counts(connection)

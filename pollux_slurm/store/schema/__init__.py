@@ -26,11 +26,13 @@ from pollux_slurm.store.schema.jobs import (
     SampleRow,
     UserRow,
 )
+from pollux_slurm.store.schema.usage import AllocationDayRow, JobDayRow, NodeDayRow, NodeRow, RunDayRow
 
 __all__ = [
     "REVISIONS",
     "VERSION_TABLE",
     "AccountRow",
+    "AllocationDayRow",
     "AllocationNodeRow",
     "AllocationRow",
     "Base",
@@ -39,13 +41,17 @@ __all__ = [
     "DecisionRow",
     "DeclarationRow",
     "GpuPriceRow",
+    "JobDayRow",
     "JobRow",
     "LeaseRow",
     "ModelVersionRow",
+    "NodeDayRow",
+    "NodeRow",
     "ReallocationNodeRow",
     "ReallocationRow",
     "ReallocationStepRow",
     "RoundRow",
+    "RunDayRow",
     "RunNodeRow",
     "RunRow",
     "SampleRow",

@@ -56,6 +56,24 @@ class RoundRow(Base):
     timed_out: Mapped[bool | None] = mapped_column(
         Boolean, comment="Did the time limit cut the search short? Null before schema 0003."
     )
+    num_jobs: Mapped[int | None] = mapped_column(Integer, comment="Jobs that it decided about.")
+    num_served: Mapped[int | None] = mapped_column(Integer, comment="Those of them that got GPUs.")
+    num_gpus: Mapped[int | None] = mapped_column(Integer, comment="GPUs that it gave.")
+    total_gpus: Mapped[int | None] = mapped_column(
+        Integer, comment="GPUs that it had to give; null before this column was made."
+    )
+    fair_share_gpus: Mapped[int | None] = mapped_column(
+        Integer, comment="GPUs that stand for a speedup of 1; null before this column was made."
+    )
+    mean_speedup: Mapped[float | None] = mapped_column(
+        Double, comment="Mean over its jobs of speedup; null without jobs."
+    )
+    min_speedup: Mapped[float | None] = mapped_column(
+        Double, comment="Least speedup of its jobs; null without jobs."
+    )
+    solve_s: Mapped[float | None] = mapped_column(
+        Double, comment="How long deciding took, seconds; null before this column was made."
+    )
 
 
 class GpuPriceRow(Base):
@@ -92,6 +110,9 @@ class DecisionRow(Base):
     )
     goodput: Mapped[float | None] = mapped_column(
         Double, comment="Predicted goodput, examples per second; null without a model."
+    )
+    single_goodput: Mapped[float | None] = mapped_column(
+        Double, comment="Predicted best goodput on one GPU; null without a model of throughput."
     )
     penalty: Mapped[float] = mapped_column(Double, comment="Restart penalty applied, 0 to 1; 1 is none.")
     bound_by: Mapped[str] = mapped_column(String(32), comment="What kept the job from more.")
@@ -248,7 +269,11 @@ class ReallocationNodeRow(Base):
 
 class ReallocationStepRow(Base):
     __tablename__ = "reallocation_steps"
-    __table_args__ = ({"comment": "When a reallocation entered each of its steps."},)
+    __table_args__ = (
+        Index(None, "step", "at"),
+        Index(None, "at"),
+        {"comment": "When a reallocation entered each of its steps."},
+    )
 
     reallocation_id: Mapped[int] = mapped_column(
         ForeignKey("reallocations.id", ondelete="CASCADE"), primary_key=True, comment="The reallocation."

@@ -67,6 +67,9 @@ class JobRow(Base):
         Index(None, "slurm_job_id", "id"),
         Index(None, "user_id", "submitted_at"),
         Index(None, "account", "submitted_at"),
+        Index(None, "submitted_at"),
+        Index(None, "started_at"),
+        Index(None, "finished_at"),
         {"comment": "Adaptive jobs, one row each, with the terms from their Slurm Comment."},
     )
 
@@ -113,6 +116,7 @@ class RunRow(Base):
         CheckConstraint("(first_step_s IS NULL) = (first_step_at IS NULL)", name="first_step_at"),
         CheckConstraint("restore_s >= 0", name="restore_s"),
         CheckConstraint("first_step_s <= 1e7 AND restore_s <= 1e7", name="bounds"),
+        Index(None, "first_report_at"),
         {"comment": "One row per start of a job that reported."},
     )
 
@@ -312,6 +316,7 @@ class CheckpointRow(Base):
     __table_args__ = (
         ForeignKeyConstraint(["reallocation_id"], ["reallocations.id"], ondelete="SET NULL"),
         Index("uq_checkpoints_reallocation_id", "reallocation_id", unique=True),
+        Index(None, "at"),
         CheckConstraint("sequence >= 0", name="sequence"),
         CheckConstraint("blocked_s >= 0", name="blocked_s"),
         CheckConstraint("blocked_s <= 1e7", name="bounds"),

@@ -1,0 +1,68 @@
+"""SQL texts of `sql/` for each database: plain SQL but for a few marks that the two spell differently.
+
+| mark | is |
+|---|---|
+| `seconds(a, b)` | the seconds from moment a to moment b |
+| `day(a)`, `day_before(a)` | the day of a moment in UTC, the day before it |
+| `next_day(d)`, `midnight(d)` | the day after day d, the moment when it begins |
+| `least(a, b)`, `greatest(a, b)` | the smaller, the larger of two values, neither of them null |
+| `listed(a)` | an aggregate: texts with a + between them |
+| `ratio(a, b)` | a / b, null where b is not above 0 |
+| `no` | false |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from pollux_slurm.resources import resource_dir
+
+Mark = Callable[..., str] | str
+
+
+def _ratio(part: str, whole: str) -> str:
+    return f"(CASE WHEN {whole} > 0.0 THEN {part} / {whole} END)"
+
+
+_SQLITE: dict[str, Mark] = {
+    "seconds": lambda start, end: f"((julianday({end}) - julianday({start})) * 86400.0)",
+    "day": lambda moment: f"date({moment})",
+    "day_before": lambda moment: f"date({moment}, '-1 day')",
+    "next_day": lambda day: f"date({day}, '+1 day')",
+    # As text, like every moment: it is compared with others letter by letter.
+    "midnight": lambda day: f"({day} || ' 00:00:00.000000')",
+    "least": lambda one, other: f"MIN({one}, {other})",
+    "greatest": lambda one, other: f"MAX({one}, {other})",
+    "listed": lambda text: f"group_concat({text}, '+')",
+    "ratio": _ratio,
+    "no": "0",
+}
+_POSTGRESQL: dict[str, Mark] = {
+    "seconds": lambda start, end: f"(extract(epoch FROM ({end}) - ({start}))::double precision)",
+    "day": lambda moment: f"(({moment}) AT TIME ZONE 'UTC')::date",
+    "day_before": lambda moment: f"((({moment}) AT TIME ZONE 'UTC')::date - 1)",
+    "next_day": lambda day: f"(({day}) + 1)",
+    "midnight": lambda day: f"(({day})::timestamp AT TIME ZONE 'UTC')",
+    "least": lambda one, other: f"LEAST({one}, {other})",
+    "greatest": lambda one, other: f"GREATEST({one}, {other})",
+    "listed": lambda text: f"string_agg({text}, '+')",
+    "ratio": _ratio,
+    "no": "false",
+}
+_MARKS = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL}
+
+
+def rendered_sql(path: str, dialect: str, **values: Any) -> str:
+    """Return the text of a file in `sql/` for `sqlite` or `postgresql`, without a semicolon at its end."""
+    environment = Environment(
+        loader=FileSystemLoader(resource_dir("sql")),
+        undefined=StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(_MARKS[dialect])
+    return environment.get_template(path).render(**values).strip().rstrip(";")

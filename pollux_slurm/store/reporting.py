@@ -1,0 +1,509 @@
+"""What reports read: typed rows of the views in `sql/views/`, by job, account, user and time. Read-only.
+
+Each row class is one view: its fields are the view's columns, under the same names, and docs/sql.md says what
+they mean. Every question is bounded: it returns at most `limit` rows and says when there were more.
+
+    with open_reports("sqlite:////var/lib/pollux/pollux.db") as reports:
+        for row in reports.rows(AccountUsage, since=a_month_ago, account="vision").rows:
+            print(row.day, row.gpu_hours, row.progress_share)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from typing import Any, ClassVar, Generic, TypeVar
+
+from sqlalchemy import Boolean, ColumnElement, Connection, Date, Select, and_, column, func, select, table
+from sqlalchemy.types import NullType, TypeEngine
+
+from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
+from pollux_slurm.model import BatchChoice
+from pollux_slurm.store.clean import clean_text
+from pollux_slurm.store.database import Database
+from pollux_slurm.store.records import batch_of_row, newest_scope
+from pollux_slurm.store.schema import RunRow, SampleRow, UtcDateTime
+
+MOST_ROWS = 100_000
+"""No question returns more rows than that, whatever its limit says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobGoodput:
+    """One job: whose it is, what it held, what it got out of it, and what moving it cost."""
+
+    VIEW: ClassVar[str] = "job_goodput"
+    TIME: ClassVar[str] = "submitted_at"
+
+    job_id: int
+    slurm_job_id: str
+    name: str
+    user_name: str
+    account: str
+    partition: str
+    state: str
+    submitted_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    waited_s: float
+    submit_to_finish_s: float | None
+    gpu_hours: float
+    trained_gpu_hours: float
+    progress_share: float
+    num_samples: int
+    throughput: float | None
+    efficiency: float | None
+    goodput: float | None
+    examples: float
+    useful_examples: float
+    progress: float
+    speedup_one_gpu: float | None
+    speedup_fair_share: float | None
+    runs: int
+    restarts: int
+    lost_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEvent:
+    """Something that happened to a job; `until` and `span_s` for what lasts."""
+
+    VIEW: ClassVar[str] = "job_timeline"
+    TIME: ClassVar[str] = "at"
+
+    job_id: int
+    slurm_job_id: str
+    user_name: str
+    account: str
+    at: datetime
+    until: datetime | None
+    span_s: float | None
+    rank: int
+    event: str
+    num_gpus: int | None
+    num_nodes: int | None
+    duration_s: float | None
+    run_number: int | None
+    reallocation_id: int | None
+    round_id: int | None
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReallocationEntry:
+    """One reallocation: from what to what, when it took each step, what it cost and brought."""
+
+    VIEW: ClassVar[str] = "reallocation_history"
+    TIME: ClassVar[str] = "planned_at"
+
+    reallocation_id: int
+    job_id: int
+    slurm_job_id: str
+    user_name: str
+    account: str
+    round_id: int | None
+    step: str
+    reason: str | None
+    moves_running: bool
+    planned_at: datetime
+    requested_at: datetime | None
+    checkpointed_at: datetime | None
+    requeued_at: datetime | None
+    released_at: datetime | None
+    running_at: datetime | None
+    first_step_at: datetime | None
+    confirmed_at: datetime | None
+    last_step_at: datetime
+    source_gpus: int
+    source_nodes: int
+    target_gpus: int
+    target_nodes: int
+    checkpoint_s: float | None
+    hold_s: float | None
+    slurm_s: float | None
+    launch_s: float | None
+    total_s: float | None
+    goodput_before: float | None
+    goodput_after: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundEntry:
+    """One round: what it had to give, what it gave, and how good that was."""
+
+    VIEW: ClassVar[str] = "round_history"
+    TIME: ClassVar[str] = "at"
+
+    round_id: int
+    at: datetime
+    shadow: bool
+    objective: str
+    solver: str
+    num_jobs: int
+    num_served: int
+    num_gpus: int
+    total_gpus: int | None
+    fair_share_gpus: int | None
+    mean_speedup: float | None
+    min_speedup: float | None
+    fitness: float
+    upper_bound: float | None
+    gap: float | None
+    timed_out: bool
+    solve_s: float | None
+    num_moves: int
+    num_confirmed: int
+    num_failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountUsage:
+    """One account on one day (UTC)."""
+
+    VIEW: ClassVar[str] = "account_usage"
+    TIME: ClassVar[str] = "day"
+
+    day: date
+    account: str
+    num_jobs: int
+    gpu_hours: float
+    trained_gpu_hours: float
+    useful_gpu_hours: float
+    progress_share: float
+    examples: float
+    useful_examples: float
+    throughput: float | None
+    efficiency: float | None
+    goodput: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserUsage:
+    """One user in one account on one day (UTC)."""
+
+    VIEW: ClassVar[str] = "user_usage"
+    TIME: ClassVar[str] = "day"
+
+    day: date
+    user_name: str
+    account: str
+    num_jobs: int
+    gpu_hours: float
+    trained_gpu_hours: float
+    useful_gpu_hours: float
+    progress_share: float
+    examples: float
+    useful_examples: float
+    throughput: float | None
+    efficiency: float | None
+    goodput: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeUsage:
+    """One node on one day (UTC)."""
+
+    VIEW: ClassVar[str] = "node_usage"
+    TIME: ClassVar[str] = "day"
+
+    day: date
+    node_name: str
+    gpu_type: str
+    num_jobs: int
+    gpu_hours: float
+    num_gpus: float
+    offered_gpu_hours: float
+    utilization: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelAccuracy:
+    """One run on one day (UTC): predicted against measured throughput."""
+
+    VIEW: ClassVar[str] = "model_accuracy"
+    TIME: ClassVar[str] = "day"
+
+    job_id: int
+    slurm_job_id: str
+    user_name: str
+    account: str
+    run_number: int
+    day: date
+    gpu_type: str
+    num_gpus: int
+    num_nodes: int
+    num_samples: int
+    throughput: float | None
+    predicted_throughput: float | None
+    mean_error: float
+    mean_abs_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fairness:
+    """One job: what sharing the cluster cost it."""
+
+    VIEW: ClassVar[str] = "fairness"
+    TIME: ClassVar[str] = "submitted_at"
+
+    job_id: int
+    slurm_job_id: str
+    name: str
+    user_name: str
+    account: str
+    state: str
+    submitted_at: datetime
+    finished_at: datetime | None
+    elapsed_s: float
+    waited_s: float
+    num_rounds: int
+    fair_share_gpus: float | None
+    mean_gpus: float | None
+    mean_speedup: float | None
+    goodput: float | None
+    fair_goodput: float | None
+    alone_s: float | None
+    rho: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplePoint:
+    """A job's samples over a stretch of one run, averaged. `num_samples` is how many they were.
+
+    `batch` is that of the last of them; the other numbers are means, None where none of them told.
+    """
+
+    at: datetime
+    run_number: int
+    num_samples: int
+    throughput: float | None
+    predicted_throughput: float | None
+    efficiency: float | None
+    goodput: float | None
+    progress: float
+    epoch: int
+    batch: BatchChoice | None
+
+
+Row = TypeVar("Row")
+
+ROW_TYPES: tuple[type[Any], ...] = (
+    JobGoodput,
+    JobEvent,
+    ReallocationEntry,
+    RoundEntry,
+    AccountUsage,
+    UserUsage,
+    NodeUsage,
+    ModelAccuracy,
+    Fairness,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows(Generic[Row]):
+    """An answer, oldest first. `truncated`: there were more rows than the limit, and the newest are here."""
+
+    rows: tuple[Row, ...]
+    truncated: bool
+
+
+class Reports:
+    """The readers' door: questions to the views of one store. Each question is one read-only transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def rows(
+        self,
+        kind: type[Row],
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        slurm_job_id: str | None = None,
+        account: str | None = None,
+        user_name: str | None = None,
+        limit: int = 10_000,
+    ) -> Rows[Row]:
+        """Return the rows of one view (`kind` is one of `ROW_TYPES`), from `since` up to before `until`.
+
+        The time that counts is the view's own: submission for jobs, the day for what is summed by day (then
+        the whole day of `since` is in, and the day of `until` as well unless it is midnight). Jobs are found
+        by Slurm's number; where slurmctld has started its numbers anew, the newest job with it. Raises
+        `UsageError` for a condition that the view has no column for, `UnknownJobError` for an unknown job.
+        """
+        with self._database.read() as connection:
+            return self._read(
+                connection,
+                kind,
+                since,
+                until,
+                slurm_job_id,
+                {"account": account, "user_name": user_name},
+                limit,
+            )
+
+    def samples(self, slurm_job_id: str, *, max_points: int = 500) -> tuple[SamplePoint, ...]:
+        """Return a job's goodput samples, oldest first, averaged to at most about `max_points` points.
+
+        None when they were pruned, or the job has reported none.
+        """
+        with self._database.read() as connection:
+            job_id = _known_job(connection, slurm_job_id)
+            of_job = RunRow.job_id == job_id
+            number = func.row_number().over(order_by=(RunRow.run_number, SampleRow.sequence))
+            numbered = (
+                select(SampleRow, RunRow.run_number, number.label("number"))
+                .join(RunRow, RunRow.id == SampleRow.run_id)
+                .where(of_job)
+                .subquery()
+            )
+            total = connection.execute(
+                select(func.count())
+                .select_from(SampleRow)
+                .join(RunRow, RunRow.id == SampleRow.run_id)
+                .where(of_job)
+            ).scalar_one()
+            size = max(-(-total // max(max_points, 1)), 1)
+            bucket = (numbered.c.number - 1) // size
+            grouped = (
+                select(
+                    numbered.c.run_number,
+                    func.max(numbered.c.number).label("last"),
+                    func.count().label("num_samples"),
+                    func.avg(numbered.c.throughput).label("throughput"),
+                    func.avg(numbered.c.predicted_throughput).label("predicted_throughput"),
+                    func.avg(numbered.c.efficiency).label("efficiency"),
+                    func.avg(numbered.c.throughput * numbered.c.efficiency).label("goodput"),
+                )
+                .group_by(numbered.c.run_number, bucket)
+                .subquery()
+            )
+            rows = connection.execute(
+                select(
+                    grouped,
+                    numbered.c.at,
+                    numbered.c.progress,
+                    numbered.c.epoch,
+                    numbered.c.global_batch_size,
+                    numbered.c.atomic_batch_size,
+                    numbered.c.accumulation_steps,
+                )
+                .join(numbered, numbered.c.number == grouped.c.last)
+                .order_by(grouped.c.last)
+            ).all()
+        return tuple(_point(row) for row in rows)
+
+    def close(self) -> None:
+        """Give back the connections."""
+        self._database.close()
+
+    def _read(
+        self,
+        connection: Connection,
+        kind: type[Row],
+        since: datetime | None,
+        until: datetime | None,
+        slurm_job_id: str | None,
+        equal: dict[str, str | None],
+        limit: int,
+    ) -> Rows[Row]:
+        types = column_types(kind)
+        view: str = kind.VIEW  # type: ignore[attr-defined]
+        time_column: str = kind.TIME  # type: ignore[attr-defined]
+        source = table(view, *(column(name, of) for name, (of, _) in types.items()))
+        conditions: list[ColumnElement[bool]] = []
+        for name, wanted in equal.items():
+            if wanted is not None:
+                conditions.append(_column_of(source, view, name) == clean_text(wanted))
+        if slurm_job_id is not None:
+            conditions.append(_column_of(source, view, "job_id") == _known_job(connection, slurm_job_id))
+        moment = source.c[time_column]
+        if since is not None:
+            conditions.append(moment >= _moment(since, types[time_column][1]))
+        if until is not None:
+            before = _moment(until, types[time_column][1])
+            whole = (
+                isinstance(before, datetime) or until.astimezone(timezone.utc).time() == datetime.min.time()
+            )
+            conditions.append(moment < before if whole else moment <= before)
+        wanted_rows = min(max(limit, 1), MOST_ROWS)
+        order = [
+            moment,
+            *(source.c[name] for name in ("job_id", "rank", "node_name", "round_id") if name in types),
+        ]
+        query: Select[Any] = (
+            select(source)
+            .where(and_(True, *conditions))
+            .order_by(*(c.desc() for c in order))
+            .limit(wanted_rows + 1)
+        )
+        found = connection.execute(query).all()
+        rows = tuple(kind(**row._mapping) for row in reversed(found[:wanted_rows]))
+        return Rows(rows=rows, truncated=len(found) > wanted_rows)
+
+
+@contextmanager
+def open_reports(url: str) -> Iterator[Reports]:
+    """Open a store for reports; raises what `pollux_slurm.store.open_store` does."""
+    from pollux_slurm.store.opening import open_database
+
+    reports = Reports(open_database(url, create=False))
+    try:
+        yield reports
+    finally:
+        reports.close()
+
+
+def column_types(kind: type[Any]) -> dict[str, tuple[TypeEngine[Any], type]]:
+    """Return, per field of a row class, how a database's value of it is read, and what it becomes."""
+    hints = typing.get_type_hints(kind)
+    found: dict[str, tuple[TypeEngine[Any], type]] = {}
+    for field in dataclasses.fields(kind):
+        hint = hints[field.name]
+        if isinstance(hint, types.UnionType):
+            (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
+        found[field.name] = (_READ_AS.get(hint, NullType)(), hint)
+    return found
+
+
+_READ_AS: dict[type, type[TypeEngine[Any]]] = {datetime: UtcDateTime, date: Date, bool: Boolean}
+
+
+def _column_of(source: Any, view: str, name: str) -> Any:
+    if name not in source.c:
+        raise UsageError(f"{view} has no column {name}; see docs/sql.md")
+    return source.c[name]
+
+
+def _known_job(connection: Connection, slurm_job_id: str) -> int:
+    job_id: int | None = connection.execute(newest_scope(slurm_job_id)).scalar()
+    if job_id is None:
+        raise UnknownJobError(f"job {slurm_job_id} is not known as an adaptive job; see: pollux status --all")
+    return job_id
+
+
+def _moment(at: datetime, kind: type) -> datetime | date:
+    if at.tzinfo is None:
+        raise StoreError(f"a time without a zone: {at!r}")
+    return at.astimezone(timezone.utc).date() if kind is date else at
+
+
+def _point(row: Any) -> SamplePoint:
+    return SamplePoint(
+        at=row.at,
+        run_number=row.run_number,
+        num_samples=row.num_samples,
+        throughput=row.throughput,
+        predicted_throughput=row.predicted_throughput,
+        efficiency=row.efficiency,
+        goodput=row.goodput,
+        progress=row.progress,
+        epoch=row.epoch,
+        batch=batch_of_row(row),
+    )

@@ -1,0 +1,78 @@
+{#
+ Adds samples to the sums of their run and day. `samples` is where they come from: the row that was just
+ inserted, or a whole table.
+
+ A sample covers the time since the one before it in its run, or since the run's first step; at least the
+ step that it measured, at most an hour. What of it lies before midnight (UTC) counts for the day before.
+ Numbers below 1e-9 count as that: a product of two smaller ones is an error to PostgreSQL.
+#}
+INSERT INTO run_days (run_id, day, num_samples, progress, trained_s, trained_gpu_s, examples, measured_s,
+                      useful_examples, efficiency_s, useful_gpu_s, num_compared, compared_s,
+                      compared_examples, predicted_examples, error_sum, abs_error_sum)
+SELECT p.run_id,
+       p.day,
+       SUM(p.n),
+       MAX(p.progress),
+       SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s END),
+       SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s * p.gpus END),
+       SUM(COALESCE(p.throughput * p.s, 0.0)),
+       SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.s END),
+       SUM(COALESCE(p.goodput * p.s, 0.0)),
+       SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s END),
+       SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s * p.gpus END),
+       SUM(CASE WHEN p.error IS NULL THEN 0 ELSE p.n END),
+       SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.s END),
+       SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.throughput * p.s END),
+       SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.predicted * p.s END),
+       SUM(COALESCE(p.error, 0.0) * p.n),
+       SUM(ABS(COALESCE(p.error, 0.0)) * p.n)
+FROM (
+    WITH clean AS (
+        SELECT s.run_id,
+               s.at,
+               s.progress,
+               CASE WHEN s.throughput < 1e-9 THEN 1e-9 ELSE s.throughput END AS throughput,
+               CASE WHEN s.efficiency < 1e-9 THEN 1e-9 ELSE s.efficiency END AS efficiency,
+               CASE WHEN s.predicted_throughput < 1e-9 THEN 1e-9 ELSE s.predicted_throughput END AS predicted,
+               COALESCE({{ seconds('s.previous_at', 's.at') }},
+                        {{ seconds('r.first_report_at', 's.at') }} - COALESCE(r.first_step_s, 0.0)) AS elapsed_s,
+               CASE WHEN s.step_time_s >= 0.001 THEN s.step_time_s ELSE 0.001 END AS step_s,
+               {{ seconds(midnight(day('s.at')), 's.at') }} AS today_s,
+               (SELECT SUM(n.num_gpus) FROM run_nodes AS n WHERE n.run_id = s.run_id) AS gpus
+        FROM {{ samples }} AS s
+        JOIN runs AS r ON r.id = s.run_id
+    ),
+    covered AS (
+        SELECT c.*,
+               c.throughput * c.efficiency AS goodput,
+               CASE WHEN c.predicted > c.throughput * 1e6 THEN 1e6 ELSE c.predicted / c.throughput - 1.0 END AS error,
+               {{ least('3600.0', greatest('c.elapsed_s', 'c.step_s')) }} AS covered_s
+        FROM clean AS c
+    )
+    SELECT c.run_id, {{ day('c.at') }} AS day, 1 AS n, {{ least('c.covered_s', 'c.today_s') }} AS s, c.progress,
+           c.throughput, c.efficiency, c.predicted, c.goodput, c.error, COALESCE(c.gpus, 0) AS gpus
+    FROM covered AS c
+    UNION ALL
+    SELECT c.run_id, {{ day_before('c.at') }}, 0, c.covered_s - c.today_s, c.progress,
+           c.throughput, c.efficiency, c.predicted, c.goodput, c.error, COALESCE(c.gpus, 0)
+    FROM covered AS c
+    WHERE c.covered_s > c.today_s
+) AS p
+WHERE true
+GROUP BY p.run_id, p.day
+ON CONFLICT (run_id, day) DO UPDATE SET
+    num_samples = run_days.num_samples + excluded.num_samples,
+    progress = {{ greatest('run_days.progress', 'excluded.progress') }},
+    trained_s = run_days.trained_s + excluded.trained_s,
+    trained_gpu_s = run_days.trained_gpu_s + excluded.trained_gpu_s,
+    examples = run_days.examples + excluded.examples,
+    measured_s = run_days.measured_s + excluded.measured_s,
+    useful_examples = run_days.useful_examples + excluded.useful_examples,
+    efficiency_s = run_days.efficiency_s + excluded.efficiency_s,
+    useful_gpu_s = run_days.useful_gpu_s + excluded.useful_gpu_s,
+    num_compared = run_days.num_compared + excluded.num_compared,
+    compared_s = run_days.compared_s + excluded.compared_s,
+    compared_examples = run_days.compared_examples + excluded.compared_examples,
+    predicted_examples = run_days.predicted_examples + excluded.predicted_examples,
+    error_sum = run_days.error_sum + excluded.error_sum,
+    abs_error_sum = run_days.abs_error_sum + excluded.abs_error_sum

@@ -1,0 +1,54 @@
+{% macro measured(what) -%}
+(SELECT {{ what }} FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id)
+{%- endmacro %}
+{% macro decided(what, more) -%}
+(SELECT {{ what }} FROM job_days AS d WHERE d.job_id = j.id AND d.{{ more }} > 0)
+{%- endmacro %}
+-- One row per job: what sharing the cluster cost it (finish-time fairness, Themis, NSDI 2020).
+-- rho is elapsed_s / alone_s: its time from submission to its end (so far), over the time that the same work
+-- would have taken on its fair share of the cluster from the start, at the goodput that rounds predicted there.
+-- At rho <= 1 it was not worse off than if the cluster had been cut into equal parts. Null where nothing was
+-- measured or predicted. fair_share_gpus, mean_gpus and mean_speedup are means over the rounds that decided
+-- about it, null where none did.
+CREATE VIEW fairness AS
+SELECT x.job_id,
+       x.slurm_job_id,
+       x.name,
+       x.user_name,
+       x.account,
+       x.state,
+       x.submitted_at,
+       x.finished_at,
+       x.elapsed_s,
+       x.waited_s,
+       x.num_rounds,
+       x.fair_share_gpus,
+       x.mean_gpus,
+       x.mean_speedup,
+       x.goodput,
+       x.fair_goodput,
+       x.goodput * x.trained_s / x.fair_goodput AS alone_s,
+       CASE WHEN x.goodput * x.trained_s > 0.0
+            THEN x.elapsed_s / (x.goodput * x.trained_s / x.fair_goodput)
+       END AS rho
+FROM (
+    SELECT j.id AS job_id,
+           j.slurm_job_id,
+           j.name,
+           u.user_name,
+           j.account,
+           j.state,
+           j.submitted_at,
+           j.finished_at,
+           {{ greatest('0.0', seconds('j.submitted_at', 'COALESCE(j.finished_at, CURRENT_TIMESTAMP)')) }} AS elapsed_s,
+           {{ greatest('0.0', seconds('j.submitted_at', 'COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)')) }} AS waited_s,
+           COALESCE({{ decided('CAST(SUM(d.num_rounds) AS BIGINT)', 'num_rounds') }}, 0) AS num_rounds,
+           {{ decided('SUM(d.fair_gpus_sum) / SUM(d.num_rounds)', 'fair_gpus_sum') }} AS fair_share_gpus,
+           {{ decided('SUM(d.gpus_sum) / SUM(d.num_rounds)', 'num_rounds') }} AS mean_gpus,
+           {{ decided('SUM(d.speedup_sum) / SUM(d.num_rounds)', 'num_rounds') }} AS mean_speedup,
+           {{ decided('SUM(d.fair_goodput_sum) / SUM(d.num_compared)', 'num_compared') }} AS fair_goodput,
+           {{ measured(ratio('SUM(d.useful_examples)', 'SUM(d.measured_s)')) }} AS goodput,
+           {{ measured('SUM(d.trained_s)') }} AS trained_s
+    FROM jobs AS j
+    JOIN users AS u ON u.user_id = j.user_id
+) AS x

@@ -1,0 +1,23 @@
+-- One row per run and day (UTC): the throughput that its model predicted against what was measured, over the
+-- samples that have both. mean_error is the mean of predicted/measured - 1, positive where the model promised
+-- too much; mean_abs_error the same without signs. gpu_type is empty where nobody told.
+CREATE VIEW model_accuracy AS
+SELECT r.job_id,
+       j.slurm_job_id,
+       u.user_name,
+       j.account,
+       r.run_number,
+       d.day,
+       COALESCE(r.gpu_type, '') AS gpu_type,
+       (SELECT COALESCE(SUM(n.num_gpus), 0) FROM run_nodes AS n WHERE n.run_id = r.id) AS num_gpus,
+       (SELECT COUNT(*) FROM run_nodes AS n WHERE n.run_id = r.id) AS num_nodes,
+       d.num_compared AS num_samples,
+       {{ ratio('d.compared_examples', 'd.compared_s') }} AS throughput,
+       {{ ratio('d.predicted_examples', 'd.compared_s') }} AS predicted_throughput,
+       d.error_sum / d.num_compared AS mean_error,
+       d.abs_error_sum / d.num_compared AS mean_abs_error
+FROM run_days AS d
+JOIN runs AS r ON r.id = d.run_id
+JOIN jobs AS j ON j.id = r.job_id
+JOIN users AS u ON u.user_id = j.user_id
+WHERE d.num_compared > 0

@@ -1,0 +1,14 @@
+{# The columns of a view of usage after its keys. #}
+       COUNT(DISTINCT x.held_by) AS num_jobs,
+       SUM(x.gpu_s) / 3600.0 AS gpu_hours,
+       SUM(x.trained_gpu_s) / 3600.0 AS trained_gpu_hours,
+       SUM(x.useful_gpu_s) / 3600.0 AS useful_gpu_hours,
+       CASE WHEN SUM(x.gpu_s) > SUM(x.trained_gpu_s) THEN SUM(x.trained_gpu_s) / SUM(x.gpu_s)
+            WHEN SUM(x.gpu_s) > 0.0 THEN 1.0
+            ELSE 0.0
+       END AS progress_share,
+       SUM(x.examples) AS examples,
+       SUM(x.useful_examples) AS useful_examples,
+       {{ ratio('SUM(x.examples)', 'SUM(x.trained_s)') }} AS throughput,
+       {{ ratio('SUM(x.efficiency_s)', 'SUM(x.measured_s)') }} AS efficiency,
+       {{ ratio('SUM(x.useful_examples)', 'SUM(x.measured_s)') }} AS goodput

@@ -1,0 +1,25 @@
+-- One row per round: what it had to give, what it gave, how good that was, and how many moves came of it.
+-- total_gpus, fair_share_gpus and solve_s are null for rounds from before schema 0005.
+CREATE VIEW round_history AS
+SELECT r.id AS round_id,
+       r.at,
+       r.shadow,
+       r.objective,
+       r.solver,
+       COALESCE(r.num_jobs, 0) AS num_jobs,
+       COALESCE(r.num_served, 0) AS num_served,
+       COALESCE(r.num_gpus, 0) AS num_gpus,
+       r.total_gpus,
+       r.fair_share_gpus,
+       r.mean_speedup,
+       r.min_speedup,
+       r.fitness,
+       r.upper_bound,
+       r.gap,
+       COALESCE(r.timed_out, {{ no }}) AS timed_out,
+       r.solve_s,
+       (SELECT COUNT(*) FROM reallocations AS m WHERE m.round_id = r.id) AS num_moves,
+       (SELECT COUNT(*) FROM reallocations AS m WHERE m.round_id = r.id AND m.step = 'confirmed') AS num_confirmed,
+       (SELECT COUNT(*) FROM reallocations AS m
+        WHERE m.round_id = r.id AND m.step IN ('rolled_back', 'failed')) AS num_failed
+FROM rounds AS r
