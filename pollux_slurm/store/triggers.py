@@ -30,8 +30,8 @@ _TRIGGERS = (
         event="INSERT",
         source="samples",
         row="(SELECT NEW.run_id AS run_id, NEW.at AS at, NEW.progress AS progress,"
-        " NEW.throughput AS throughput, NEW.efficiency AS efficiency, NEW.predicted_throughput AS predicted_throughput,"
-        " NEW.step_time_s AS step_time_s,"
+        " NEW.throughput AS throughput, NEW.efficiency AS efficiency,"
+        " NEW.predicted_throughput AS predicted_throughput, NEW.step_time_s AS step_time_s,"
         " (SELECT b.at FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence"
         " ORDER BY b.sequence DESC LIMIT 1) AS previous_at)",
         whole="(SELECT g.*, lag(g.at) OVER (PARTITION BY g.run_id ORDER BY g.sequence) AS previous_at"
