@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench-agent bench-predictions bench-policy bench-pathologies bench-liars bench-autoscaling clean packages
+.PHONY: demo test lint bench-agent bench-predictions bench-policy bench-pathologies bench-liars bench-autoscaling check-simulator clean packages
 
 demo: $(STAMP) packages
 	$(VENV)/bin/python examples/demo/run.py
@@ -37,6 +37,11 @@ bench-pathologies: $(STAMP)
 bench-autoscaling: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.autoscaling
 
+# The same jobs on a private Slurm and in a simulation: their average completion times must agree within 10 %.
+# About fifteen minutes.
+check-simulator: $(STAMP) packages
+	$(VENV)/bin/python -m benchmarks.sandbox
+
 # What false declarations gain under price-rank; POLLUX_TRACES and POLLUX_WORKLOAD name the published data.
 bench-liars: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.policy_liars $(POLLUX_WORKLOAD)
@@ -50,4 +55,4 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist demo-run
+	rm -rf $(VENV) build dist demo-run check-run

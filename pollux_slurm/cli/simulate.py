@@ -11,6 +11,7 @@ import typer
 from pollux_slurm.cli.common import print_json
 from pollux_slurm.cli.simulate_options import (
     DeclaredOption,
+    DelaysOption,
     GpusOption,
     GroupOption,
     InterferenceOption,
@@ -24,18 +25,20 @@ from pollux_slurm.cli.simulate_options import (
     RulesOption,
     SeedOption,
     UnmanagedOption,
+    find_delays,
     make_settings,
     use_one_thread,
 )
 from pollux_slurm.cli.simulate_output import Progress, print_comparison
 from pollux_slurm.cli.simulate_sweep import sweep
-from pollux_slurm.cli.simulate_workloads import generate, import_sacct
+from pollux_slurm.cli.simulate_workloads import export, generate, import_sacct
 from pollux_slurm.errors import UsageError
 
 app = typer.Typer(name="simulate", invoke_without_command=True)
 app.command()(sweep)
 app.command()(generate)
 app.command("import-sacct")(import_sacct)
+app.command()(export)
 
 
 @app.callback()
@@ -43,13 +46,18 @@ def simulate(
     context: typer.Context,
     traces: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder with the traces of each application in a folder; required."),
+        typer.Option(
+            metavar="PATH",
+            help="Folder with the traces of each application in a folder, or what pollux simulate export "
+            "wrote; required.",
+        ),
     ] = None,
     workload: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="CSV: name, time, application, num_replicas, batch_size; required, repeatable.",
+            help="CSV: name, time, application, num_replicas, batch_size; repeatable. Required, but for "
+            "measured jobs, which then come as they came.",
         ),
     ] = None,
     policy: PolicyOption = None,
@@ -67,6 +75,7 @@ def simulate(
     plain_requeue: PlainRequeueOption = False,
     unmanaged: UnmanagedOption = 0.0,
     mtbf_hours: MtbfOption = None,
+    delays: DelaysOption = None,
     interference: InterferenceOption = 0.0,
     rules_seed: SeedOption = 0,
     autoscale: Annotated[
@@ -104,9 +113,10 @@ def simulate(
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return
-    if traces is None or not workload:
+    if traces is None or not (workload or traces.is_file()):
         raise UsageError("--traces DIR and --workload FILE are needed (see: pollux simulate --help)")
-    from pollux_slurm.simulator import read_applications
+    from pollux_slurm.simulator import read_queue, read_truth
+    from pollux_slurm.simulator.measured import workload_of
     from pollux_slurm.simulator.output import check_writable, make_folder, summary_as_dict, write_results
     from pollux_slurm.simulator.report import write_report
     from pollux_slurm.simulator.runs import RunSpec, run_all
@@ -133,12 +143,16 @@ def simulate(
         mtbf_hours=mtbf_hours,
         interference=interference,
         scaling=scaling,
+        delays=find_delays(rules, traces, delays),
         seed=rules_seed,
     )
-    applications = read_applications(traces)
+    applications = read_truth(traces)
+    workloads = read_workloads(workload or (), applications)
+    if not workloads:
+        workloads = {traces.stem: workload_of(read_queue(traces))}
     specs = [
         RunSpec(workload=name, jobs=jobs, settings=variant)
-        for name, jobs in read_workloads(workload, applications).items()
+        for name, jobs in workloads.items()
         for variant in variants
     ]
     if report is not None:

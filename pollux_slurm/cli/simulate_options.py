@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from pollux_slurm.simulator.measured import MeasuredDelays
     from pollux_slurm.simulator.settings import RunSettings, ScalingSettings
 
 PolicyOption = Annotated[
@@ -48,6 +49,13 @@ MtbfOption = Annotated[
 InterferenceOption = Annotated[
     float, typer.Option(help="Share of its speed that a job over several nodes loses beside another.")
 ]
+DelaysOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.json",
+        help="Delays that pollux simulate export measured (rules slurm), instead of those of --traces.",
+    ),
+]
 SeedOption = Annotated[
     int, typer.Option("--rules-seed", help="Draws adaptive jobs, failures and jobs of others.")
 ]
@@ -67,6 +75,24 @@ def use_one_thread(environ: MutableMapping[str, str]) -> None:
         environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
+def find_delays(rules: str, traces: Path, delays: Path | None) -> MeasuredDelays | None:
+    """Return the measured delays that were named, or those of the measured jobs. Raises `TraceError`."""
+    from pollux_slurm.errors import UsageError
+    from pollux_slurm.simulator.measured import read_queue
+
+    if rules != "slurm":
+        if delays is not None:
+            raise UsageError(f"--delays are of rules slurm, not {rules}")
+        return None
+    source = delays if delays is not None else traces
+    if not source.is_file() and delays is None:
+        return None
+    found = read_queue(source).delays
+    if found is None and delays is not None:
+        raise UsageError(f"{delays}: it tells no delays: none of its jobs ever started")
+    return found
+
+
 def make_settings(
     *,
     policies: Sequence[str] | None,
@@ -84,6 +110,7 @@ def make_settings(
     mtbf_hours: float | None,
     interference: float,
     scaling: ScalingSettings | None = None,
+    delays: MeasuredDelays | None = None,
     seed: int,
 ) -> tuple[RunSettings, ...]:
     """Return the settings of each policy, `pollux` with each objective. Raises `UsageError`."""
@@ -107,6 +134,7 @@ def make_settings(
                 requeue_s=PLAIN_REQUEUE_S if plain_requeue else None,
                 unmanaged_share=unmanaged_share,
                 mtbf_s=None if mtbf_hours is None else mtbf_hours * 3600,
+                delays=delays,
             ),
             scaling=scaling,
             seed=seed,

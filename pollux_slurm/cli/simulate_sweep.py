@@ -86,7 +86,7 @@ def sweep(
 
     Example: pollux simulate sweep --traces traces --loads 0.5,1,2 --policy tiresias --output sweep
     """
-    from pollux_slurm.simulator import read_applications
+    from pollux_slurm.simulator import read_truth
     from pollux_slurm.simulator.output import check_writable, csv_text, write_text
     from pollux_slurm.simulator.sweep import Grid, expand, run_rows, run_sweep, table_rows
     from pollux_slurm.simulator.sweep_report import write_sweep_report
@@ -106,7 +106,7 @@ def sweep(
         interference=interference,
         seed=rules_seed,
     )
-    applications = read_applications(traces)
+    applications = read_truth(traces)
     grid = Grid(
         policies=policies,
         loads=_list("--loads", loads, float),

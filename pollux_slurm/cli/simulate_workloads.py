@@ -1,15 +1,17 @@
-"""`pollux simulate generate` and `import-sacct`: where workloads come from."""
+"""`pollux simulate generate`, `import-sacct` and `export`: where workloads come from."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from pollux_slurm.cli.common import ConfigOption, StoreOption, opened_store, settings
 from pollux_slurm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE.csv", help="Instead of standard output.")
+]
+OutputJsonOption = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE.json", help="Instead of standard output.")
 ]
 
 
@@ -84,11 +89,50 @@ def import_sacct(
     )
 
 
+def export(
+    since: Annotated[
+        datetime | None, typer.Option(help="Jobs submitted from then on (UTC), such as 2026-01-31.")
+    ] = None,
+    until: Annotated[datetime | None, typer.Option(help="Jobs submitted before then (UTC).")] = None,
+    output: OutputJsonOption = None,
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> None:
+    """Write the jobs of the store as they measured themselves, and what moves have cost, for simulations.
+
+    Example: pollux simulate export --since 2026-01-01 --output january.json;
+    pollux simulate --traces january.json --rules slurm --nodes 8 --policy pollux --policy slurm
+    """
+    from pollux_slurm.simulator.export import export_queue
+    from pollux_slurm.simulator.measured import queue_text
+
+    with opened_store(settings(config_file, store_url)) as store:
+        found = export_queue(store, since=_utc(since), until=_utc(until))
+    for job_id, reason in found.left_out:
+        typer.echo(f"job {job_id} left out: {reason}", err=True)
+    if not found.queue.jobs:
+        raise UsageError("the store tells of no job that could be simulated")
+    _write_text(queue_text(found.queue), output)
+    told = found.queue.delays
+    measured = (
+        "no delays" if told is None else f"delays of {told.num_moves} moves and {told.num_starts} starts"
+    )
+    typer.echo(f"{len(found.queue.jobs)} jobs, {measured}; {len(found.left_out)} jobs left out", err=True)
+
+
+def _utc(when: datetime | None) -> datetime | None:
+    return None if when is None else when.replace(tzinfo=timezone.utc)
+
+
 def _write(jobs: Sequence[WorkloadJob], output: Path | None) -> None:
-    from pollux_slurm.simulator.output import check_writable, write_text
     from pollux_slurm.simulator.workload import workload_text
 
-    text = workload_text(jobs)
+    _write_text(workload_text(jobs), output)
+
+
+def _write_text(text: str, output: Path | None) -> None:
+    from pollux_slurm.simulator.output import check_writable, write_text
+
     if output is None:
         typer.echo(text, nl=False)
     else:

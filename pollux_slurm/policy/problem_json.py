@@ -47,6 +47,16 @@ def decision_from_json(text: str | bytes) -> Decision:
     return _from_text("decision", Decision, text)
 
 
+def document_to_json(kind: str, value: Any) -> str:
+    """Return any frozen dataclass of such fields as the JSON text of a `pollux-KIND`."""
+    return _to_text(kind, value)
+
+
+def document_from_json(kind: str, target: type[T], text: str | bytes) -> T:
+    """Return the `target` that `document_to_json` wrote; raises `InvalidProblemError` for anything else."""
+    return _from_text(kind, target, text)
+
+
 # ------------------------------------------------------------------------------------------------- to JSON
 
 

@@ -4,6 +4,7 @@ from pollux_slurm.simulator.applications import Application, read_application, r
 from pollux_slurm.simulator.clock import simulate
 from pollux_slurm.simulator.cluster import Cluster, NodeGroup, RoundRecord, SimulationResult
 from pollux_slurm.simulator.job import SimulatedJob
+from pollux_slurm.simulator.measured import MeasuredQueue, read_queue, read_truth
 from pollux_slurm.simulator.rules import OSDI21, Delays, Failures, OtherJob, Rules, slurm_rules
 from pollux_slurm.simulator.workload import WorkloadJob, read_workload
 
@@ -13,6 +14,7 @@ __all__ = [
     "Cluster",
     "Delays",
     "Failures",
+    "MeasuredQueue",
     "NodeGroup",
     "OtherJob",
     "RoundRecord",
@@ -22,6 +24,8 @@ __all__ = [
     "WorkloadJob",
     "read_application",
     "read_applications",
+    "read_queue",
+    "read_truth",
     "read_workload",
     "simulate",
     "slurm_rules",

@@ -7,6 +7,7 @@ nodes changed in any way to others makes no progress for the restart delay, its 
 Rules `slurm` have the same rounds. Before a decision, what has ended or failed is taken away, and rigid and
 unmanaged jobs start; the policy sees what is left of each node. A job that moves trains on until its new GPUs
 are free, then pauses for its checkpoint, for Slurm and for its launch; until its first step it stays put.
+An adaptive job that was submitted with a size of its own is started by Slurm: at once, where that is free.
 """
 
 from __future__ import annotations
@@ -104,6 +105,8 @@ class _Run:
         self.supply = NodeSupply(autoscaler, cluster)
         self._first_s = min((job.submitted_s for job in workload), default=0.0)
         self._outages = Outages(rules.failures, cluster.num_nodes, seed=rules.seed)
+        # What nobody holds of each node, nor is kept for anyone, until the next decision.
+        self._unused = list(cluster.node_gpus) if autoscaler is None else [0] * cluster.num_nodes
 
     def _job(
         self, job: WorkloadJob, applications: Mapping[str, Application], *, adaptive: bool
@@ -126,12 +129,15 @@ class _Run:
     def advance(self) -> None:
         """Let all jobs train to the next round, and tell the last record what they made."""
         duration_s = self.cluster.interval_s
+        self._start_by_slurm(self.now_s, self.now_s + duration_s)
         running = [job for job in self.unfinished if job.pieces]
         made = {job.job.name: job.made for job in running}
         failing = self._outages.between(self.now_s, self.now_s + duration_s)
         for job in running:
             fails_s = min((failing[node] for node in job.nodes if node in failing), default=math.inf)
-            job.advance(self.now_s, min(fails_s - self.now_s, duration_s))
+            # Only what Slurm has just started came after the last decision.
+            begin_s = max(self.now_s, job.job.submitted_s)
+            job.advance(begin_s, min(fails_s, self.now_s + duration_s) - begin_s)
             if fails_s < math.inf and job.finished_s is None:
                 job.fail()
         self._fixed.fail(failing)
@@ -161,9 +167,11 @@ class _Run:
         up = self._scale(adaptive, held)
         free = _less(_less(up, self._fixed.held()), held)
         started, room = self._fixed.start(self.now_s, up, adaptive, first=self.rules.rigid_first)
+        self._unused = _less(room, _held(adaptive, self.cluster.num_nodes, leaving=True))
         if not active:
             return
         _evict(adaptive, room)
+        by_slurm = self._start_by_slurm(0.0, self.now_s)
         seen = self.cluster if room == list(self.cluster.node_gpus) else self.cluster.with_room(room)
         given: Mapping[str, Pieces] = {}
         solve_s = 0.0
@@ -173,7 +181,8 @@ class _Run:
             solve_s = clock() - began
         check_allocations(given, seen)
         for job in adaptive:
-            job.pieces = before.get(job.job.name, ())
+            if job.job.name not in by_slurm:
+                job.pieces = before.get(job.job.name, ())
         after = {one.name: one.pieces for one in started}
         after |= {job.job.name: job.pieces for job in active if not job.adaptive and job.pieces}
         after |= {job.job.name: given[job.job.name] for job in adaptive if given.get(job.job.name)}
@@ -182,7 +191,35 @@ class _Run:
         else:
             self._move(active, before, after, free, self.rules.delays)
         self._interfere(active)
+        self._unused = _less(room, _held(adaptive, self.cluster.num_nodes, leaving=True))
         self._record(active, up, solve_s)
+
+    def _start_by_slurm(self, after_s: float, until_s: float) -> frozenset[str]:
+        """Start adaptive jobs that came in between with a size of their own where a node has it unused.
+
+        Return their names.
+        """
+        delays = self.rules.delays
+        if delays is None or not self.rules.slurm_starts:
+            return frozenset()
+        started = set()
+        for job in sorted(self.unfinished, key=lambda job: job.job.submitted_s):
+            wanted, at_s = job.job.start_gpus, job.job.submitted_s
+            if not (job.adaptive and wanted and job.num_restarts is None and after_s <= at_s <= until_s):
+                continue
+            nodes = [node for node, gpus in enumerate(self._unused) if gpus >= wanted]
+            if nodes:
+                node = min(nodes, key=lambda node: (self._unused[node], node))
+                self._unused[node] -= wanted
+                come_up_s = delays.come_up_s(job.job.application, restore=False, num_gpus=wanted)
+                self._reallocate(
+                    job,
+                    ((node, wanted),),
+                    [Pause(step="slurm", left_s=delays.start_s), Pause(step="launch", left_s=come_up_s)],
+                    at_s=max(at_s, self.now_s),
+                )
+                started.add(job.job.name)
+        return frozenset(started)
 
     def _scale(self, adaptive: Sequence[SimulatedJob], held: Sequence[int]) -> list[int]:
         """Let the cluster grow or shrink; return the GPUs of each node that is there and works."""
@@ -216,7 +253,9 @@ class _Run:
             pieces = after.get(name, ())
             if pieces == job.pieces:
                 continue
-            launch = Pause(step="launch", left_s=delays.come_up_s(application, restore=job.trained))
+            num_gpus = sum(gpus for _, gpus in pieces)
+            launch_s = delays.come_up_s(application, restore=job.trained, num_gpus=num_gpus)
+            launch = Pause(step="launch", left_s=launch_s)
             wait_s, stall_s = waits.get(name, (0.0, 0.0))
             if not job.pieces:
                 wait_s += stall_s + (delays.backfill_s if job.num_restarts is None else 0.0)
@@ -238,14 +277,20 @@ class _Run:
                 job.learn_delay(cost_s)
 
     def _reallocate(
-        self, job: SimulatedJob, pieces: Pieces, pauses: Sequence[Pause], *, after_s: float = 0.0
+        self,
+        job: SimulatedJob,
+        pieces: Pieces,
+        pauses: Sequence[Pause],
+        *,
+        after_s: float = 0.0,
+        at_s: float | None = None,
     ) -> None:
         name = job.job.application
         groups = [self._groups[node] for node, _ in pieces]
         slowest = min(groups, key=lambda group: group.speed_of(name), default=self._groups[0])
         job.reallocate(
             pieces,
-            now_s=self.now_s,
+            now_s=self.now_s if at_s is None else at_s,
             pauses=pauses,
             after_s=after_s,
             gpu_type=slowest.gpu_type,
@@ -283,11 +328,11 @@ def _users_batch(job: SimulatedJob) -> BatchChoice:
     return user_batch(job.job, job.application, job.num_gpus)
 
 
-def _held(jobs: Iterable[SimulatedJob], num_nodes: int) -> list[int]:
-    """Return the GPUs of each node that `jobs` hold."""
+def _held(jobs: Iterable[SimulatedJob], num_nodes: int, *, leaving: bool = False) -> list[int]:
+    """Return the GPUs of each node that `jobs` hold, with `leaving` also those they have yet to leave."""
     found = [0] * num_nodes
     for job in jobs:
-        for node, gpus in job.pieces:
+        for node, gpus in (*job.pieces, *(job.leaving if leaving else ())):
             found[node] += gpus
     return found
 

@@ -126,10 +126,14 @@ class SimulatedJob:
         return self.progress > 0
 
     @property
+    def leaving(self) -> Pieces:
+        """The GPUs that it still trains on until it leaves for others."""
+        return self._old.pieces if self._old is not None else ()
+
+    @property
     def nodes(self) -> frozenset[int]:
         """The nodes that it runs on, and those that it is about to leave for."""
-        old = self._old.pieces if self._old is not None else ()
-        return frozenset(node for node, _ in (*self.pieces, *old))
+        return frozenset(node for node, _ in (*self.pieces, *self.leaving))
 
     def learn_delay(self, cost_s: float) -> None:
         """Let the policy reckon with the mean of what moves have cost."""

@@ -45,8 +45,9 @@ class Delays:
     (every 2 s). Checkpoint: `checkpoint_s` and the time to write the job's state at `write_bytes_per_s`.
     Slurm: `requeue_s` from the requeue to RUNNING in the new shape (measured: 2.4 to 3.0 s with the begin
     time set, `PLAIN_REQUEUE_S` without), `start_s` for a job that waited in the queue. Launch: from RUNNING
-    to the first step `launch_s`, or what `launches_s` says of an application, and the time to read the state
-    at `read_bytes_per_s`. `backfill_s` is how long a job that never ran waits for Slurm's scheduler beyond
+    to the first step `launch_s`, or what `launches_s` says of an application, `launch_per_gpu_s` more for
+    each GPU (replicas that share their cores come up one after the other), and the time to read the state at
+    `read_bytes_per_s`. `backfill_s` is how long a job that never ran waits for Slurm's scheduler beyond
     the round: half the documented default of `bf_interval`.
 
     Rates, `checkpoint_s`, `start_s` and `launch_s` are assumptions: a site puts its own in their place, as
@@ -60,6 +61,7 @@ class Delays:
     start_s: float = 1.0
     launch_s: float = 20.0
     launches_s: Mapping[str, float] = field(default_factory=dict)
+    launch_per_gpu_s: float = 0.0
     read_bytes_per_s: float = 1000e6
     backfill_s: float = 15.0
     # Bytes of a checkpoint by application; one that is not named has `other_state_bytes`.
@@ -82,9 +84,9 @@ class Delays:
         """Return how long training stands still for a checkpoint."""
         return self.checkpoint_s + self.state_of(application) / self.write_bytes_per_s
 
-    def come_up_s(self, application: str, *, restore: bool) -> float:
+    def come_up_s(self, application: str, *, restore: bool, num_gpus: int = 0) -> float:
         """Return the time from RUNNING to the first step, with `restore` from a checkpoint."""
-        launch_s = self.launches_s.get(application, self.launch_s)
+        launch_s = self.launches_s.get(application, self.launch_s) + self.launch_per_gpu_s * num_gpus
         return launch_s + (self.state_of(application) / self.read_bytes_per_s if restore else 0.0)
 
 
@@ -132,7 +134,7 @@ class Rules:
     get what they leave.
 
     `interference` is the share of its speed that a job over several nodes loses on a node that holds two such
-    jobs.
+    jobs. With `slurm_starts`, adaptive jobs whose submission names a size are started with it by Slurm.
     """
 
     name: str = "osdi21"
@@ -144,6 +146,7 @@ class Rules:
     rigid_first: bool = False
     estimate_factor: float = 2.0
     interference: float = 0.0
+    slurm_starts: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -172,6 +175,7 @@ def slurm_rules(
     rigid_first: bool = False,
     estimate_factor: float = 2.0,
     interference: float = 0.0,
+    slurm_starts: bool = True,
     seed: int = 0,
 ) -> Rules:
     """Return the rules `slurm`: as measured, with nothing else on the cluster unless told."""
@@ -185,5 +189,6 @@ def slurm_rules(
         rigid_first=rigid_first,
         estimate_factor=estimate_factor,
         interference=interference,
+        slurm_starts=slurm_starts,
         seed=seed,
     )

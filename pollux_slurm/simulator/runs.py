@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pollux_slurm.errors import SimulationError
-from pollux_slurm.simulator.applications import Application, read_applications
+from pollux_slurm.simulator.applications import Application
 from pollux_slurm.simulator.clock import simulate
+from pollux_slurm.simulator.measured import read_truth
 from pollux_slurm.simulator.settings import RunSettings
 from pollux_slurm.simulator.summary import RunOutcome, outcome_of
 from pollux_slurm.simulator.workload import WorkloadJob
@@ -131,4 +132,4 @@ def _run_elsewhere(spec: RunSpec, traces: Path) -> RunOutcome:
 
 @functools.lru_cache(maxsize=1)
 def _traces_of_this_process(traces: Path) -> Mapping[str, Application]:
-    return read_applications(traces)
+    return read_truth(traces)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pollux_slurm.model import Objective
 from pollux_slurm.policy.scores import OBJECTIVES
 from pollux_slurm.simulator.autoscale import Autoscaler, NodeSupply, ScalingLimits, UtilityAutoscaler
 from pollux_slurm.simulator.cluster import Cluster, NodeGroup, SchedulingPolicy
+from pollux_slurm.simulator.measured import MeasuredDelays
 from pollux_slurm.simulator.outages import draw_other_jobs
 from pollux_slurm.simulator.policies import POLICIES, PolluxPolicy, SiaPolicy, make_policy
 from pollux_slurm.simulator.rules import RULES, Delays, Failures, Rules, slurm_rules
@@ -22,9 +24,10 @@ PENALTIES = ("paper", "amortised")
 class SlurmSettings:
     """What the rules `slurm` add. Times in seconds, shares between 0 and 1.
 
-    `adaptive_share` of the jobs are the policy's. `requeue_s` replaces the measured time from a requeue to
-    the new start (a plain requeue takes 121 s). Jobs that nobody here manages use `unmanaged_share` of the
-    GPUs on average, for `unmanaged_hours`. Each node fails every `mtbf_s` on average, never for None.
+    `adaptive_share` of the jobs are the policy's. `delays` are those of a site, as its store tells them;
+    `requeue_s` replaces the time from a requeue to the new start (a plain requeue takes 121 s). Jobs that
+    nobody here manages use `unmanaged_share` of the GPUs on average, for `unmanaged_hours`. Each node fails
+    every `mtbf_s` on average, never for None.
     """
 
     adaptive_share: float = 1.0
@@ -34,6 +37,7 @@ class SlurmSettings:
     mtbf_s: float | None = None
     repair_s: float = 1800.0
     checkpoint_interval_s: float = 1800.0
+    delays: MeasuredDelays | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +122,11 @@ class RunSettings:
         if self.rules != "slurm":
             return Rules(name=self.rules, interference=self.interference)
         told = self.slurm
+        delays = Delays() if told.delays is None else told.delays.as_delays()
         return slurm_rules(
-            delays=Delays() if told.requeue_s is None else Delays(requeue_s=told.requeue_s),
+            delays=delays
+            if told.requeue_s is None
+            else dataclasses.replace(delays, requeue_s=told.requeue_s),
             other_jobs=draw_other_jobs(
                 seed=self.seed,
                 share=told.unmanaged_share,
@@ -131,6 +138,8 @@ class RunSettings:
             # Where nobody adapts, all stand in one queue, those of others included.
             adaptive_share=0.0 if self.policy == "slurm" else told.adaptive_share,
             interference=self.interference,
+            # The others hold no daemon's rules: they place every job themselves.
+            slurm_starts=self.policy in ("pollux", "genetic"),
             seed=self.seed,
         )
 

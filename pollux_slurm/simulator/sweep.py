@@ -211,6 +211,8 @@ def digest(traces: Path) -> str:
     """Return a digest of all files of the traces. Raises `TraceError`."""
     found = hashlib.sha256()
     try:
+        if traces.is_file():
+            found.update(traces.read_bytes())
         for file in sorted(traces.glob("*/*.csv")):
             found.update(str(file.relative_to(traces)).encode() + b"\0" + file.read_bytes() + b"\0")
     except OSError as error:

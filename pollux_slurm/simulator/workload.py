@@ -18,7 +18,8 @@ _COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 class WorkloadJob:
     """One job of a workload. `num_replicas` and `batch_size` are what a user tuned by hand would ask for.
 
-    `account` is who pays for it, empty where nobody said.
+    `account` is who pays for it, empty where nobody said. An adaptive job is submitted with `start_gpus`,
+    and Slurm starts it with them as soon as a node has so many (rules `slurm`); 0 leaves it to the policy.
     """
 
     name: str
@@ -27,13 +28,14 @@ class WorkloadJob:
     num_replicas: int
     batch_size: int
     account: str = ""
+    start_gpus: int = 0
 
 
 def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJob, ...]:
     """Return the jobs of a CSV file with the columns name, time (s), application, num_replicas, batch_size.
 
-    A column account may follow. Raises `TraceError` for a file that cannot be read, a number that cannot be,
-    an application that is not one of `applications`, or two jobs of one name.
+    Columns account and start_gpus may follow. Raises `TraceError` for a file that cannot be read, a number
+    that cannot be, an application that is not one of `applications`, or two jobs of one name.
     """
     jobs = []
     names: set[str] = set()
@@ -55,6 +57,7 @@ def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJo
                 num_replicas=whole(file, row, "num_replicas", low=1),
                 batch_size=whole(file, row, "batch_size", low=1),
                 account=row.get("account") or "",
+                start_gpus=whole(file, row, "start_gpus") if row.get("start_gpus") else 0,
             )
         )
     if not jobs:

@@ -435,5 +435,8 @@ class Store(AgentStore, Protocol):
     def run_history(self, slurm_job_id: str) -> tuple[RunRecord, ...]:
         """Return a job's runs, oldest first."""
 
+    def model_history(self, slurm_job_id: str) -> tuple[tuple[datetime, GoodputModel], ...]:
+        """Return each model that a job has reported, with when it came, oldest first."""
+
     def sample_history(self, slurm_job_id: str) -> tuple[Sample, ...]:
         """Return a job's goodput samples, oldest first."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from datetime import datetime
 
 from sqlalchemy import Connection, select
 
-from pollux_slurm.model import Allocation
+from pollux_slurm.model import Allocation, GoodputModel
 from pollux_slurm.store.contract import AllocationRecord, Sample
+from pollux_slurm.store.models import model_of_row, select_models
 from pollux_slurm.store.records import SAMPLE_COLUMNS, newest_scope, sample_of_row
-from pollux_slurm.store.schema import AllocationNodeRow, AllocationRow, RunRow, SampleRow
+from pollux_slurm.store.schema import AllocationNodeRow, AllocationRow, ModelVersionRow, RunRow, SampleRow
 
 
 def read_allocations(connection: Connection, slurm_job_id: str) -> tuple[AllocationRecord, ...]:
@@ -36,6 +38,17 @@ def read_allocations(connection: Connection, slurm_job_id: str) -> tuple[Allocat
         )
         for row in rows
     )
+
+
+def read_models(connection: Connection, slurm_job_id: str) -> tuple[tuple[datetime, GoodputModel], ...]:
+    """Return each model of a job and when it came; none for a job that is not known."""
+    rows = connection.execute(
+        select_models()
+        .add_columns(ModelVersionRow.at)
+        .where(ModelVersionRow.job_id.in_(newest_scope(slurm_job_id)))
+        .order_by(ModelVersionRow.id)
+    )
+    return tuple((row.at, model_of_row(row)) for row in rows)
 
 
 def read_samples(connection: Connection, slurm_job_id: str) -> tuple[Sample, ...]:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import select
 
-from pollux_slurm.model import Allocation, Decision, Problem, ReallocationStep
+from pollux_slurm.model import Allocation, Decision, GoodputModel, Problem, ReallocationStep
 from pollux_slurm.store import explanations, journal, lease, observation, records, registration, rounds, sums
 from pollux_slurm.store.agent import SqlAgentStore
 from pollux_slurm.store.contract import (
@@ -20,7 +20,7 @@ from pollux_slurm.store.contract import (
     RunRecord,
     Sample,
 )
-from pollux_slurm.store.history import read_allocations, read_samples
+from pollux_slurm.store.history import read_allocations, read_models, read_samples
 from pollux_slurm.store.schema import JobRow, ReallocationRow, RunRow
 
 
@@ -136,6 +136,10 @@ class SqlStore(SqlAgentStore):
         wanted = select(RunRow.id).where(RunRow.job_id.in_(records.newest_scope(slurm_job_id)))
         with self._database.read() as connection:
             return tuple(run for _, run in records.read_runs(connection, wanted))
+
+    def model_history(self, slurm_job_id: str) -> tuple[tuple[datetime, GoodputModel], ...]:
+        with self._database.read() as connection:
+            return read_models(connection, slurm_job_id)
 
     def sample_history(self, slurm_job_id: str) -> tuple[Sample, ...]:
         with self._database.read() as connection:

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.cli import main
+from pollux_slurm.store.contract import Store
 from tests.published import traces_dir
 from tests.simulator.made import write_traces
+from tests.simulator.test_export import trained
 
 FROM = ("--traces", "{traces}")
 
@@ -302,3 +304,34 @@ def test_that_a_bad_workload_is_one_line(
 ) -> None:
     Path(inputs[4]).write_text(text)
     refused(inputs, message)
+
+
+def test_that_a_stores_jobs_are_simulated_with_their_delays(
+    here: Command, refused: Refused, store: Store, store_url: str, tmp_path: Path
+) -> None:
+    trained(store)
+    file = tmp_path / "queue.json"
+    said = here("simulate", "export", "--store", store_url, "--output", str(file))
+    assert said.stderr == "1 jobs, delays of 1 moves and 1 starts; 0 jobs left out\n"
+    replay = ("simulate", "--traces", str(file), "--nodes", "1", "--interval", "10", "--json")
+    done = here(*replay, "--rules", "slurm")
+    found = json.loads(done.stdout)
+    assert (found["workload"], list(found["jobs"])) == ("queue", ["1 train-1"])
+    instant = json.loads(file.read_text())
+    instant["measured-jobs"]["delays"] |= {"start_s": 0.0, "launch_s": 0.0, "launch_per_gpu_s": 0.0}
+    other = tmp_path / "instant.json"
+    other.write_text(json.dumps(instant))
+    sooner = json.loads(here(*replay, "--rules", "slurm", "--delays", str(other)).stdout)
+    assert sooner["avg_jct_s"] < found["avg_jct_s"] - 5
+    refused([*replay, "--delays", str(other)], "--delays are of rules slurm")
+    workload = tmp_path / "twice.csv"
+    lines = ("a,0,1 train-1,2,128,2", "b,30,1 train-1,2,128,0")
+    workload.write_text(
+        "\n".join(["name,time,application,num_replicas,batch_size,start_gpus", *lines]) + "\n"
+    )
+    twice = json.loads(here(*replay, "--rules", "slurm", "--workload", str(workload)).stdout)
+    assert list(twice["jobs"]) == ["a", "b"]
+
+
+def test_that_an_empty_store_has_nothing_to_simulate(refused: Refused, store: Store, store_url: str) -> None:
+    refused(["simulate", "export", "--store", store_url], "no job that could be simulated")

@@ -24,6 +24,7 @@ def commands() -> Sequence[tuple[str, ...]]:
 def test_that_there_are_commands() -> None:
     assert len(commands()) >= 8
     assert {words[0] for words in commands() if not words[0].startswith("--")} == {
+        "export",
         "generate",
         "import-sacct",
         "sweep",

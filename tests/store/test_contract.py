@@ -272,6 +272,7 @@ class TestObservation:
                 any_store.job(number)
         assert any_store.allocation_history("404") == any_store.run_history("404") == ()
         assert any_store.sample_history("404") == any_store.reallocations("404") == ()
+        assert any_store.model_history("404") == ()
 
 
 class TestReports:
@@ -416,6 +417,12 @@ class TestReports:
         running.report(token_of(1), report(7, throughput=210.0), at=at(20))
         running.report(token_of(1), report(2, run_number=1, throughput=400.0), at=at(40))
         assert [s.throughput for s in running.sample_history("1")] == [200.0, 210.0, 400.0]
+
+    def test_that_models_are_kept_in_order_over_runs(self, running: Store) -> None:
+        grown = dataclasses.replace(MODEL, max_gpus_seen=4)
+        running.report(token_of(1), report(7, model=grown), at=at(20))
+        running.report(token_of(1), report(2, run_number=1), at=at(40))
+        assert running.model_history("1") == ((at(10), MODEL), (at(20), grown), (at(40), MODEL))
 
     def test_that_a_clock_set_back_is_survived(self, running: Store) -> None:
         running.report(token_of(1), report(2), at=at(-3600))

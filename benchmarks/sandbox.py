@@ -1,0 +1,262 @@
+"""The real thing against its simulation: the same jobs on a private Slurm, and in `pollux simulate`.
+
+Two runs on a sandbox of 2 nodes × 4 fake GPUs, under the real daemon: one whose journal tells what moves cost
+here, and one of other jobs, which is then simulated from what these jobs measured, with those delays. The
+jobs train in earnest; their passes sleep as long as a device would compute, because the replicas share the
+machine's cores.
+
+    python -m benchmarks.sandbox --dir check-run
+
+Exits with 0 if the two average completion times differ by less than --tolerance. About ten minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console
+
+from examples.demo.run import EXAMPLES, command, daemon, private_slurm, processes_under, stop_leftovers
+from pollux_slurm.model import JobState
+from pollux_slurm.simulator import read_queue
+from pollux_slurm.store import open_store
+
+NUM_NODES, GPUS_PER_NODE = 2, 4
+INTERVAL_S = 4.0
+RESTART_DELAY_S = 8.0
+RHYTHM = {
+    "POLLUX_AGENT_REPORT_INTERVAL_S": "2",
+    "POLLUX_AGENT_POLL_INTERVAL_S": "0.5",
+    "POLLUX_DAEMON_RESTART_DELAY_S": f"{RESTART_DELAY_S:g}",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxJob:
+    """A job that is submitted `at_s` after the first; `device` is its emulated device's times."""
+
+    name: str
+    at_s: float
+    example: str
+    sbatch: tuple[str, ...]
+    epochs: int
+    device: str
+    seed: int = 0
+
+
+def _digits(name: str, at_s: float, device: str, *sbatch: str, epochs: int, seed: int) -> SandboxJob:
+    return SandboxJob(
+        name=name, at_s=at_s, example="digits", sbatch=sbatch, epochs=epochs, device=device, seed=seed
+    )
+
+
+# What the delays are calibrated on: nothing of it is compared.
+CALIBRATION = (
+    _digits("warm-a", 0, "0.02,0.005", "--gpus=1", "--max-gpus=4", epochs=55, seed=11),
+    _digits("warm-b", 30, "0.01,0.006", "--gpus=2", "--max-gpus=4", epochs=35, seed=12),
+    SandboxJob(
+        name="warm-c",
+        at_s=60,
+        example="charlm",
+        sbatch=("--gpus=2", "--max-gpus=4"),
+        epochs=6,
+        device="0.02,0.003",
+        seed=13,
+    ),
+    _digits("warm-d", 95, "0.02,0.004", "--gpus=1", "--max-gpus=4", epochs=30, seed=14),
+)
+# The demo's jobs, longer and at fixed times, and a fourth.
+COMPARED = (
+    _digits("digits-early", 0, "0.01,0.006", "--gpus=2", "--max-gpus=8", epochs=75, seed=0),
+    SandboxJob(
+        name="charlm",
+        at_s=40,
+        example="charlm",
+        sbatch=("--min-gpus=4", "--max-gpus=4"),
+        epochs=9,
+        device="0.01,0.004",
+    ),
+    _digits("digits-late", 60, "0.01,0.004", "--min-gpus=2", "--max-gpus=2", epochs=30, seed=1),
+    _digits("digits-last", 100, "0.015,0.005", "--gpus=1", "--max-gpus=8", epochs=45, seed=2),
+)
+
+
+def run_jobs(jobs: Sequence[SandboxJob], directory: Path, *, timeout_s: float, console: Console) -> str:
+    """Run `jobs` under the daemon on a sandbox in `directory`; return the URL of the store.
+
+    Exits with a message if a job has not completed in time.
+    """
+    stop_leftovers(directory)
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    url = f"sqlite:///{directory}/pollux.db"
+    with private_slurm(directory / "slurm", console) as slurm_env:
+        env = {**os.environ, **slurm_env, "POLLUX_STORE_URL": url, **RHYTHM}
+        command("db", "init", env=env)
+        with daemon(directory / "daemon.log", env, INTERVAL_S):
+            _submit_and_wait(jobs, url, directory, env, timeout_s, console)
+    left = processes_under(directory)
+    if left:
+        raise SystemExit(f"processes left running: {left}")
+    return url
+
+
+def _submit_and_wait(
+    jobs: Sequence[SandboxJob],
+    url: str,
+    directory: Path,
+    env: Mapping[str, str],
+    timeout_s: float,
+    console: Console,
+) -> None:
+    waiting = sorted(jobs, key=lambda job: job.at_s)
+    store = open_store(url)
+    begin = time.monotonic()
+    try:
+        while (elapsed_s := time.monotonic() - begin) < timeout_s:
+            if waiting and elapsed_s >= waiting[0].at_s:
+                job = waiting.pop(0)
+                number = _submit(job, directory, env)
+                console.print(f"{elapsed_s:5.0f} s: {job.name} submitted as job {number}")
+            records = store.jobs()
+            bad = [one for one in records if one.state.is_over and one.state is not JobState.COMPLETED]
+            if bad:
+                raise SystemExit(f"job {bad[0].name} {bad[0].state.value}: see {directory}/{bad[0].name}.log")
+            if not waiting and len(records) == len(jobs) and all(one.state.is_over for one in records):
+                return
+            time.sleep(0.25)
+    finally:
+        store.close()
+    raise SystemExit(f"not all jobs completed within {timeout_s:.0f} s: see {directory}")
+
+
+def _submit(job: SandboxJob, directory: Path, env: Mapping[str, str]) -> str:
+    example = EXAMPLES / job.example
+    return command(
+        "sbatch",
+        "--parsable",
+        *job.sbatch,
+        f"--checkpoint-dir={directory / 'checkpoints' / job.name}",
+        f"--job-name={job.name}",
+        f"--output={directory / job.name}.log",
+        str(example / "train.sbatch"),
+        f"--epochs={job.epochs}",
+        f"--emulate-device={job.device}",
+        f"--seed={job.seed}",
+        "--target-accuracy=0",
+        f"--result={directory / job.name}.json",
+        env={
+            **env,
+            "POLLUX_EXAMPLE_DIR": str(example),
+            "PATH": f"{Path(sys.executable).parent}:{env['PATH']}",
+        },
+    ).strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Completion times in seconds by job, in the sandbox and simulated, and moves of running jobs."""
+
+    real_s: Mapping[str, float]
+    simulated_s: Mapping[str, float]
+    real_moves: int
+    simulated_moves: float
+
+    @property
+    def difference(self) -> float:
+        """The simulated average's distance from the real one, as a part of that."""
+        return fmean(self.simulated_s.values()) / fmean(self.real_s.values()) - 1
+
+
+def compare(compared: str, directory: Path, delays: Path) -> Comparison:
+    """Simulate the jobs of the store `compared` with the delays in a file, and set both side by side."""
+    jobs = export(compared, directory / "compared.json")
+    said = command(
+        "simulate",
+        f"--traces={jobs}",
+        f"--delays={delays}",
+        "--rules=slurm",
+        f"--nodes={NUM_NODES}",
+        f"--gpus-per-node={GPUS_PER_NODE}",
+        f"--interval={INTERVAL_S:g}",
+        f"--restart-delay={RESTART_DELAY_S:g}",
+        "--policy=pollux",
+        "--json",
+    )
+    summary = json.loads(said)
+    store = open_store(compared)
+    try:
+        records = store.jobs()
+        moves = [
+            move for move in store.reallocations() if move.moves_running and move.step.value == "confirmed"
+        ]
+    finally:
+        store.close()
+    real_s = {
+        f"{one.slurm_job_id} {one.name}": (one.finished_at - one.submitted_at).total_seconds()
+        for one in records
+        if one.finished_at is not None
+    }
+    if set(real_s) != set(summary["jobs"]):
+        raise SystemExit(f"simulated were {sorted(summary['jobs'])}, run {sorted(real_s)}")
+    return Comparison(
+        real_s=real_s,
+        simulated_s=summary["jobs"],
+        real_moves=len(moves),
+        simulated_moves=summary["restarts_per_job"] * len(real_s),
+    )
+
+
+def export(url: str, file: Path) -> Path:
+    """Write what the store at `url` tells of its jobs and delays to `file`; return it."""
+    command("simulate", "export", f"--store={url}", f"--output={file}")
+    return file
+
+
+def show(found: Comparison, delays: Path, console: Console) -> None:
+    """Print a line for each job, and the averages."""
+    told = read_queue(delays).delays
+    assert told is not None
+    console.print(
+        f"calibrated on {told.num_moves} moves and {told.num_starts} starts: notice {told.notice_s:.2f} s, "
+        f"checkpoint {told.checkpoint_s:.2f} s, requeue to running {told.requeue_s:.2f} s, start "
+        f"{told.start_s:.2f} s, launch {told.launch_s:.2f} s + {told.launch_per_gpu_s:.2f} s a GPU"
+    )
+    rows = [(name, real_s, found.simulated_s[name]) for name, real_s in found.real_s.items()]
+    rows.append(("average", fmean(found.real_s.values()), fmean(found.simulated_s.values())))
+    console.print(f"{'job':<20}{'sandbox (s)':>14}{'simulated (s)':>15}{'difference':>13}")
+    for name, real_s, simulated_s in rows:
+        console.print(f"{name:<20}{real_s:>14.1f}{simulated_s:>15.1f}{simulated_s / real_s - 1:>+13.1%}")
+    console.print(f"moves of running jobs: {found.real_moves}, simulated {found.simulated_moves:.0f}")
+
+
+def main() -> int:
+    """Run both, simulate one, and compare; return 0 when the averages agree."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dir", type=Path, default=Path("check-run"), help="where everything is kept")
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds that each run may take")
+    parser.add_argument("--tolerance", type=float, default=0.10)
+    options = parser.parse_args()
+    console = Console()
+    directory = options.dir.resolve()
+    stores = {}
+    for name, jobs in (("calibration", CALIBRATION), ("compared", COMPARED)):
+        console.print(f"[bold]{name}[/bold]")
+        stores[name] = run_jobs(jobs, directory / name, timeout_s=options.timeout, console=console)
+    delays = export(stores["calibration"], directory / "calibration.json")
+    found = compare(stores["compared"], directory, delays)
+    show(found, delays, console)
+    return 0 if abs(found.difference) <= options.tolerance else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
