@@ -1,15 +1,16 @@
-"""`pollux db`: make, upgrade and check the store's schema."""
+"""`pollux db`: make, upgrade and check the store's schema; delete old details."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated
 
 import typer
 
-from pollux_slurm.cli.common import ConfigOption, StoreOption, settings
+from pollux_slurm.cli.common import ConfigOption, JsonOption, StoreOption, print_json, settings
 from pollux_slurm.errors import StoreError
 
-app = typer.Typer(name="db", help="Make, upgrade and check the store.", no_args_is_help=True)
+app = typer.Typer(name="db", help="Make, upgrade, check and prune the store.", no_args_is_help=True)
 
 
 @app.command()
@@ -50,6 +51,37 @@ def check(config_file: ConfigOption = None, store_url: StoreOption = None) -> No
     if outcome.problems:
         raise StoreError(f"{outcome.url}: {'; '.join(outcome.problems)}")
     typer.echo(f"{outcome.url} is good (schema {outcome.version})")
+
+
+@app.command()
+def prune(
+    older_than: Annotated[str, typer.Option("--older-than", help="Age from which details go: 90d, 12h, 2w.")],
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete details of jobs that are over; sums stay, so that reports say the same. The daemon may run.
+
+    Example: pollux db prune --older-than 90d --dry-run
+    """
+    from datetime import datetime, timezone
+
+    from pollux_slurm.cli.spans import parse_span
+    from pollux_slurm.store.prune import prune_store
+
+    outcome = prune_store(
+        settings(config_file, store_url).require_store_url(),
+        older_than=parse_span(older_than),
+        at=datetime.now(timezone.utc),
+        dry_run=dry_run,
+    )
+    if as_json:
+        print_json({**dataclasses.asdict(outcome), "rows": dict(outcome.rows)})
+        return
+    done = "would prune" if outcome.dry_run else "pruned"
+    counted = ", ".join(f"{rows} {name}" for name, rows in outcome.rows if rows) or "nothing"
+    typer.echo(f"{outcome.url}: {done} what is older than {outcome.before:%Y-%m-%d %H:%M} UTC: {counted}")
 
 
 @app.command()

@@ -130,4 +130,8 @@ def read_round(connection: Connection, round_id: int | None) -> tuple[Problem, D
             f"there is no round {round_id}; "
             + ("none is recorded yet" if last is None else f"the last one is {last}")
         )
+    if not row.problem:
+        raise StoreError(
+            f"round {round_id} is older than what is kept for replays: `pollux db prune` deleted its problem"
+        )
     return problem_from_json(row.problem), decision_from_json(row.decision)

@@ -61,3 +61,14 @@ def test_that_the_schema_is_printed(tmp_path: Path, dialect: str) -> None:
     assert done.returncode == 0
     assert "CREATE TABLE jobs" in done.stdout
     assert pollux("db", "schema", "oracle", cwd=tmp_path).returncode == 2
+
+
+def test_that_prune_tells_what_it_deleted(tmp_path: Path) -> None:
+    store = ("--store", f"sqlite:///{tmp_path}/pollux.db")
+    pollux("db", "init", *store, cwd=tmp_path)
+    done = pollux("db", "prune", "--older-than", "90d", *store, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("UTC: nothing\n")
+    done = pollux("db", "prune", "--older-than", "soon", *store, cwd=tmp_path)
+    assert done.returncode != 0
+    assert "'soon' is no span of time" in done.stderr
