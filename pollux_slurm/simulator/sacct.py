@@ -4,12 +4,14 @@
         --format=JobIDRaw,Account,Submit,ElapsedRaw,AllocTRES,State
 
 Slurm does not know what a job trained, only how much GPU time it took: each is played by an application of
-its class of GPU time (see `generate`). Times without zone are taken as they stand: `%s` avoids the hour that
-daylight saving time repeats.
+its class of GPU time (see `generate`). A requeue sets the time of submission anew, and sacct tells the last
+run only, unless it is asked for all with `--duplicates`: the runs of a job are then put together. Times
+without zone are taken as they stand: `%s` avoids the hour that daylight saving time repeats.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import re
 from collections.abc import Iterable, Mapping
@@ -22,7 +24,9 @@ from pollux_slurm.simulator.generate import class_of, fastest_batch_size
 from pollux_slurm.simulator.workload import WorkloadJob
 
 _REQUIRED = ("Submit", "ElapsedRaw", "AllocTRES")
-_NOT_ENDED = {"PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING", "CONFIGURING"}
+_NOT_ENDED = {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"}
+# How sacct --duplicates ends a run that another one of the same job follows (22.05.8: REQUEUED).
+_FOLLOWED = {"REQUEUED", "RESIZING", "PREEMPTED", "NODE_FAIL"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,7 @@ class _Row:
     submitted_s: float
     num_gpus: int
     elapsed_s: int
+    state: str
 
 
 def import_sacct(
@@ -56,7 +61,7 @@ def import_sacct(
     batch size that trains fastest on them; where a class has two applications, `seed` and the job's number
     draw one. Raises `TraceError` naming the line of text that sacct would not write.
     """
-    rows, num_without_gpus, num_not_ended = [], 0, 0
+    rows: list[_Row] = []
     columns: list[str] | None = None
     for number, line in enumerate(lines, start=1):
         line = line.rstrip("\r\n")
@@ -68,16 +73,14 @@ def import_sacct(
         fields = _fields(line, columns, number)
         if "." in fields["JobID"]:
             continue
-        if fields.get("State", "").split(" ")[0] in _NOT_ENDED:
-            num_not_ended += 1
-            continue
-        row = _row(fields, number)
-        if row is None:
-            num_without_gpus += 1
-        else:
-            rows.append(row)
+        rows.append(_row(fields, number))
     if columns is None:
         raise TraceError("sacct's text is empty: its first line must name the columns (no --noheader)")
+    whole = _whole_jobs(rows)
+    num_not_ended = sum(row.state in _NOT_ENDED for row in whole)
+    ended = [row for row in whole if row.state not in _NOT_ENDED]
+    num_without_gpus = sum(row.num_gpus == 0 or row.elapsed_s == 0 for row in ended)
+    rows = [row for row in ended if row.num_gpus and row.elapsed_s]
     if not rows:
         raise TraceError(
             f"no ended job with GPUs in sacct's text ({num_without_gpus} without, {num_not_ended} not "
@@ -86,9 +89,6 @@ def import_sacct(
     first_s = min(row.submitted_s for row in rows)
     asked: dict[tuple[str, int], tuple[int, int]] = {}
     jobs = [_played(row, applications, asked, first_s, seed) for row in rows]
-    repeated = len(jobs) - len({job.name for job in jobs})
-    if repeated:
-        raise TraceError(f"{repeated} job numbers stand twice in sacct's text: use -X, and not --duplicates")
     return SacctImport(
         jobs=tuple(sorted(jobs, key=lambda job: job.submitted_s)),
         num_without_gpus=num_without_gpus,
@@ -123,19 +123,43 @@ def _fields(line: str, columns: list[str], number: int) -> dict[str, str]:
     return dict(zip(columns, values, strict=True))
 
 
-def _row(fields: Mapping[str, str], number: int) -> _Row | None:
+def _whole_jobs(rows: Iterable[_Row]) -> list[_Row]:
+    """Return one row for each job, its runs put together: the GPUs of the last, and all GPU time."""
+    runs: dict[str, list[_Row]] = {}
+    for row in rows:
+        runs.setdefault(row.job_id, []).append(row)
+    found, repeated = [], 0
+    for own in runs.values():
+        *earlier, last = sorted(own, key=lambda row: row.submitted_s)
+        if any(row.state not in _FOLLOWED for row in earlier):
+            repeated += 1
+        gpu_s = sum(row.num_gpus * row.elapsed_s for row in own)
+        found.append(
+            dataclasses.replace(
+                last,
+                submitted_s=min(row.submitted_s for row in own),
+                elapsed_s=round(gpu_s / last.num_gpus) if last.num_gpus else 0,
+            )
+        )
+    if repeated:
+        raise TraceError(
+            f"{repeated} job numbers stand twice in sacct's text, and not as runs of one job: use -X, and a "
+            "time within which no number was given out anew"
+        )
+    return found
+
+
+def _row(fields: Mapping[str, str], number: int) -> _Row:
     elapsed = fields["ElapsedRaw"]
     if not re.fullmatch(r"[0-9]{1,12}", elapsed):
         raise TraceError(f"line {number} of sacct's text: ElapsedRaw is {elapsed!r}; expected whole seconds")
-    num_gpus = _num_gpus(fields["AllocTRES"])
-    if num_gpus == 0 or int(elapsed) == 0:
-        return None
     return _Row(
         job_id=fields["JobID"],
         account=fields.get("Account", ""),
         submitted_s=_seconds(fields["Submit"], number),
-        num_gpus=num_gpus,
+        num_gpus=_num_gpus(fields["AllocTRES"]),
         elapsed_s=int(elapsed),
+        state=fields.get("State", "").split(" ")[0],
     )
 
 

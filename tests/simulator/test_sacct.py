@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -89,11 +90,56 @@ def test_that_a_name_in_the_last_column_may_hold_the_delimiter() -> None:
         ((HEAD, "5|v|60|00:01:00|gres/gpu=2|COMPLETED"), "ElapsedRaw is '00:01:00'"),
         ((HEAD, "5|v|60"), "line 2 .* has 3 fields"),
         ((HEAD, ROWS[0], ROWS[0]), "1 job numbers stand twice"),
+        ((HEAD, ROWS[0], ROWS[0].replace("COMPLETED", "REQUEUED"), ROWS[0]), "1 job numbers stand twice"),
     ],
 )
 def test_that_text_sacct_would_not_write_is_told(lines: tuple[str, ...], message: str) -> None:
     with pytest.raises(TraceError, match=message):
         read(*lines)
+
+
+RECORDED = Path(__file__).with_name("sacct")
+
+
+def test_that_what_a_real_sacct_wrote_is_read() -> None:
+    """Slurm 22.05.8 with slurmdbd: an array (4), a heterogeneous job (10, 11), none pending in the time."""
+    text = (RECORDED / "jobs.txt").read_text()
+    found = read(*text.splitlines())
+    assert (found.num_without_gpus, found.num_not_ended) == (1, 0)
+    shown = {job.name: (job.submitted_s, job.num_replicas) for job in found.jobs}
+    assert shown == dict.fromkeys(("2", "3", "6", "10", "11", "12", "13", "4"), (0.0, 1)) | {
+        "1": (0.0, 2),
+        "9": (0.0, 8),
+        "7": (10.0, 1),
+    }
+    assert {job.account for job in found.jobs} == {"vision"}
+
+
+def test_that_steps_and_names_of_a_real_sacct_change_nothing() -> None:
+    """The same, with local times, job steps, places in arrays, and a name that holds the delimiter."""
+    text = (RECORDED / "steps.txt").read_text()
+    assert "|a|b name" in text
+    assert "3.0|" in text
+    assert "4_2|4|" in text
+    assert "10+1|11|" in text
+    found, plain = (
+        {(job.name, job.submitted_s, job.num_replicas) for job in read(*lines.splitlines()).jobs}
+        for lines in (text, (RECORDED / "jobs.txt").read_text())
+    )
+    assert found == plain
+
+
+def test_that_the_runs_of_a_requeued_job_are_put_together() -> None:
+    """Job 7 ran for 6 s, was requeued ten seconds after its submission, and ran for another 12 s."""
+    text = (RECORDED / "duplicates.txt").read_text()
+    assert "|REQUEUED" in text
+    found = {job.name: job.submitted_s for job in read(*text.splitlines()).jobs}
+    assert (len(found), found["7"]) == (11, 0.0)
+    rows = ("5|v|100|3600|gres/gpu=4|NODE_FAIL", "5|v|9000|1800|gres/gpu=2|COMPLETED")
+    (job,) = read(HEAD, *rows).jobs
+    assert job.num_replicas <= 2
+    assert job.application in ("deepspeech2", "bert"), "five GPU-hours in all"
+    assert read(HEAD, ROWS[0], *rows[:1], "5|v|9000|1800|gres/gpu=2|RUNNING").num_not_ended == 1
 
 
 def test_that_a_missing_application_is_named() -> None:
