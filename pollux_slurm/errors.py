@@ -11,6 +11,7 @@ PolluxError
 ├── SandboxError               the private cluster cannot be started, found or stopped
 ├── StoreError
 │   ├── StoreUnavailable       the database cannot be reached or stays locked
+│   │   └── ReportsLimitedError a job reports too often
 │   ├── SchemaVersionError     the database has no schema, or another version's
 │   ├── UnknownJobError        no job with this id or token
 │   ├── ReportRefusedError     a report fails its checks; the message says which
@@ -80,6 +81,10 @@ class StoreError(PolluxError):
 
 class StoreUnavailable(StoreError):  # noqa: N818 - a condition, named as one
     """The database cannot be reached, or stays locked past the time-out. Worth trying again later."""
+
+
+class ReportsLimitedError(StoreUnavailable):
+    """A job reports more often than the database takes from one job. Worth trying again later."""
 
 
 class SchemaVersionError(StoreError):

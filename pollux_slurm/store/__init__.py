@@ -28,8 +28,18 @@ def open_store(url: str, *, create: bool = False) -> Store:
 
 
 def open_agent_store(url: str) -> AgentStore:
-    """Open the job's door of the store at `url`; raises what `open_store` does."""
+    """Open the job's door of the store at `url`; raises what `open_store` does.
+
+    On PostgreSQL nothing is connected before the first call: the job's login may only call two functions.
+    """
+    from pollux_slurm.store.opening import open_database, reach_for_calls
+    from pollux_slurm.store.url import parse_store_url
+
+    parsed = parse_store_url(url)
+    if parsed.path is None:
+        from pollux_slurm.store.functions import FunctionAgentStore
+
+        return FunctionAgentStore(reach_for_calls(parsed))
     from pollux_slurm.store.agent import SqlAgentStore
-    from pollux_slurm.store.opening import open_database
 
     return SqlAgentStore(open_database(url, create=False))

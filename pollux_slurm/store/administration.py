@@ -10,6 +10,8 @@ from pollux_slurm.store import migration
 from pollux_slurm.store.database import Database
 from pollux_slurm.store.opening import check_version, reach_database, read_version
 from pollux_slurm.store.schema import REVISIONS
+from pollux_slurm.store.security import make_login
+from pollux_slurm.store.security_check import security_problems
 from pollux_slurm.store.url import parse_store_url
 from pollux_slurm.store.views import VIEWS
 
@@ -53,6 +55,7 @@ def check_store(url: str) -> StoreStatus:
         version = read_version(connection)
         check_version(database.url, version)
         problems = [f"not as the schema says: {words}" for words in migration.differences(connection)]
+        problems += security_problems(connection)
         for view in VIEWS:
             connection.exec_driver_sql(f"SELECT * FROM {view} LIMIT 1")
         if connection.dialect.name == "sqlite":
@@ -64,6 +67,18 @@ def check_store(url: str) -> StoreStatus:
         return StoreStatus(
             url=str(database.url), version=REVISIONS[-1], before=version, problems=tuple(problems)
         )
+
+
+def add_login(
+    url: str, name: str, *, shared: bool, connections: int, roles: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Make or change a login of a PostgreSQL store; return lines that its admin should know of.
+
+    See `pollux_slurm.store.security.make_login` for what is refused.
+    """
+    with _reached(url) as database, database.write() as connection:
+        check_version(database.url, read_version(connection))
+        return make_login(connection, name, shared=shared, connections=connections, roles=roles)
 
 
 @contextmanager

@@ -1,11 +1,15 @@
-"""The job's door: report and poll, each one transaction of a few statements."""
+"""The job's door in SQLite: report and poll, each one transaction of a few statements.
+
+PostgreSQL has the same in `sql/security/functions.sql`, called by `pollux_slurm.store.functions`. One
+contract suite holds both to the same promises.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, delete, exists, insert, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, insert, or_, select, update
 
 from pollux_slurm.errors import ReportRefusedError, StaleRunError, UnknownJobError
 from pollux_slurm.model import ReallocationStep
@@ -51,7 +55,7 @@ class _Run:
 
 
 class SqlAgentStore:
-    """`AgentStore` over one database."""
+    """`AgentStore` over an SQLite database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -60,7 +64,7 @@ class SqlAgentStore:
         """Record a report: see `AgentStore.report`."""
         report, at = checked_report(report), utc(at)
         with self._database.write() as connection:
-            job = _job_of_token(connection, token, lock=True)
+            job = _job_of_token(connection, token)
             known = _current_run(connection, job.id)
             if _is_repeated(job, known, report):
                 return
@@ -80,19 +84,24 @@ class SqlAgentStore:
         """Return what the job should do: see `AgentStore.poll`."""
         run_number, at = checked_run_number(run_number), utc(at)
         with self._database.read() as connection:
-            job = _job_of_token(connection, token, lock=False)
+            job = _job_of_token(connection, token)
             run = _current_run(connection, job.id)
             if run is not None and run_number < run.run_number:
                 raise _stale(job, run, run_number)
-            wanted = select(ReallocationRow.id).where(
-                ReallocationRow.job_id == job.id,
-                ReallocationRow.step.in_(
-                    [ReallocationStep.CHECKPOINT_REQUESTED, ReallocationStep.CHECKPOINTED]
-                ),
+            asked: ColumnElement[bool] = ReallocationRow.step.in_(
+                [ReallocationStep.CHECKPOINT_REQUESTED, ReallocationStep.CHECKPOINTED]
             )
             if run is not None and run_number == run.run_number:
-                # A process left over from before a restart that has not reported yet is not asked.
-                wanted = wanted.where(ReallocationRow.from_restart_count <= run.restart_count)
+                # A process left over from before a restart that has not reported yet is not asked. Once the
+                # requeue is under way, the run that confirmed still waits for its end; the next one does not.
+                asked = or_(
+                    and_(asked, ReallocationRow.from_restart_count <= run.restart_count),
+                    and_(
+                        ReallocationRow.step == ReallocationStep.REQUEUED,
+                        ReallocationRow.from_restart_count == run.restart_count,
+                    ),
+                )
+            wanted = select(ReallocationRow.id).where(ReallocationRow.job_id == job.id, asked)
             # Nobody waits for a daemon that has died: its lease tells. The next finds that the job went on.
             died = exists().where(LeaseRow.expires_at <= at - timedelta(seconds=DAEMON_GRACE_S))
             wanted = wanted.where(~died)
@@ -103,16 +112,12 @@ class SqlAgentStore:
         self._database.close()
 
 
-def _job_of_token(connection: Connection, token: str, *, lock: bool) -> _Job:
+def _job_of_token(connection: Connection, token: str) -> _Job:
     if not isinstance(token, str):
         raise UnknownJobError("a job's token is a text; this one is none")
     wanted = select(JobRow.id, JobRow.slurm_job_id, JobRow.finished_at).where(
         JobRow.token_sha256 == hash_token(token)
     )
-    if lock:
-        # SQLite's writers are alone anyway. In PostgreSQL the row's lock lines up a job's reports; of this
-        # strength it does not hold up a round, which adds rows that refer to the job.
-        wanted = wanted.with_for_update(key_share=True)
     row = connection.execute(wanted).one_or_none()
     if row is None:
         raise UnknownJobError(

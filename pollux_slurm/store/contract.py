@@ -100,9 +100,9 @@ class Report:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
     """The store's answer to a job. `checkpoint_request` is the id of the reallocation that waits for a
-    checkpoint (or has it and has not yet requeued the job), None when nothing is asked (any more). It is
-    None, too, once the lease of the daemon that asked ran out more than a minute ago: a job does not stand
-    still for a daemon that has died, but trains on.
+    checkpoint, or has it and is about to end this run; None when nothing is asked (any more). It is None,
+    too, once the lease of the daemon that asked ran out more than a minute ago: a job does not stand still
+    for a daemon that has died, but trains on.
     """
 
     checkpoint_request: int | None

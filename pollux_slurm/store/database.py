@@ -35,6 +35,7 @@ class Database:
         reading = {} if url.path else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reader = engine.execution_options(**reading)
         self._writer = engine.execution_options(**{WRITES: True})
+        self._once = engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -46,6 +47,12 @@ class Database:
     def write(self) -> Iterator[Connection]:
         """Write in one transaction: committed when the block ends, rolled back when it raises."""
         with translated_errors(self.url), self._writer.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def once(self) -> Iterator[Connection]:
+        """Send one statement, which is a transaction of its own: one message to the server and back."""
+        with translated_errors(self.url), self._once.connect() as connection:
             yield connection
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DisconnectionError
-from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from pollux_slurm.errors import StoreError
 from pollux_slurm.store.database import WRITES
@@ -24,22 +24,38 @@ CONNECT_TIMEOUT_S = 10
 
 def make_engine(url: StoreUrl) -> Engine:
     """Return an engine for a store that exists. Nothing is connected yet."""
-    engine = _postgresql_engine(url) if url.path is None else _sqlite_engine(url.path)
+    if url.path is None:
+        settings = f"-c lock_timeout={int(BUSY_TIMEOUT_S * 1000)} -c timezone=utc"
+        engine = _postgresql_engine(url, {"options": settings}, pool_pre_ping=True, pool_size=2)
+    else:
+        engine = _sqlite_engine(url.path)
     event.listen(engine, "connect", _remember_process)
     event.listen(engine, "checkout", _refuse_after_fork)
     return engine
 
 
-def _postgresql_engine(url: StoreUrl) -> Engine:
-    arguments: dict[str, Any] = {}
-    if "connect_timeout" not in url.url.query:
-        arguments["connect_timeout"] = CONNECT_TIMEOUT_S
-    if "options" not in url.url.query:
-        arguments["options"] = f"-c lock_timeout={int(BUSY_TIMEOUT_S * 1000)} -c timezone=utc"
-    if "application_name" not in url.url.query:
-        arguments["application_name"] = "pollux"
+def make_calling_engine(url: StoreUrl) -> Engine:
+    """Return an engine for a job's calls of functions in PostgreSQL: a connection each, kept by nobody.
+
+    Nothing that a pooler in front of the server (PgBouncer, in transaction mode) would refuse is asked for.
+    """
+    return _postgresql_engine(url, {"prepare_threshold": None}, poolclass=NullPool)
+
+
+def _postgresql_engine(url: StoreUrl, arguments: dict[str, Any], **options: Any) -> Engine:
+    defaults = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "application_name": "pollux",
+        # A host that vanished does not answer; without these, a call would wait for it for hours.
+        "tcp_user_timeout": int(BUSY_TIMEOUT_S * 1000),
+        "keepalives_idle": 15,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+    }
+    given = url.url.query
+    arguments = {k: v for k, v in {**defaults, **arguments}.items() if k not in given}
     try:
-        return create_engine(url.url, connect_args=arguments, pool_pre_ping=True, pool_size=2)
+        return create_engine(url.url, connect_args=arguments, **options)
     except ImportError:
         raise StoreError(
             "the driver for PostgreSQL is not installed: pip install 'pollux-slurm[postgres]'"

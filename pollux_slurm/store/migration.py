@@ -17,6 +17,7 @@ from pollux_slurm.errors import SchemaVersionError, StoreError
 from pollux_slurm.store.database import Database
 from pollux_slurm.store.opening import check_version, read_version
 from pollux_slurm.store.schema import REVISIONS, Base
+from pollux_slurm.store.security import apply_security, drop_security
 from pollux_slurm.store.triggers import create_triggers, drop_triggers
 from pollux_slurm.store.views import create_views, drop_views
 
@@ -72,6 +73,7 @@ def migrate(connection: Connection, revision: str) -> None:
     config.attributes["connection"] = connection
     version = read_version(connection)
     drop_views(connection)
+    drop_security(connection)
     drop_triggers(connection)
     with contextlib.suppress(ValueError):
         if revision == "base" or (version and REVISIONS.index(revision) < REVISIONS.index(version)):
@@ -81,6 +83,7 @@ def migrate(connection: Connection, revision: str) -> None:
     if revision == REVISIONS[-1]:
         create_triggers(connection)
         create_views(connection)
+        apply_security(connection)
 
 
 def differences(connection: Connection) -> list[str]:

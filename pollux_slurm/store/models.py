@@ -15,6 +15,9 @@ _LIMITS = tuple(field.name for field in dataclasses.fields(BatchLimits))
 _INTERVAL = ("noise_low", "noise_high")
 _THETA = tuple(field.name for field in dataclasses.fields(ThroughputParameters))
 
+MODEL_COLUMNS = (*_LIMITS, "grad_sqr", "grad_var", *_INTERVAL, *_THETA, "max_gpus_seen", "max_nodes_seen")
+"""The columns of `model_versions` that hold the model itself."""
+
 
 def model_columns(model: GoodputModel) -> dict[str, Any]:
     """Return the values of a model's columns."""
@@ -32,9 +35,7 @@ def model_columns(model: GoodputModel) -> dict[str, Any]:
 
 def select_models() -> Select[Any]:
     """Select what `model_of_row` reads, and the job."""
-    seen = ("max_gpus_seen", "max_nodes_seen")
-    names = ("job_id", *_LIMITS, "grad_sqr", "grad_var", *_INTERVAL, *_THETA, *seen)
-    return select(*(getattr(ModelVersionRow, name) for name in names))
+    return select(*(getattr(ModelVersionRow, name) for name in ("job_id", *MODEL_COLUMNS)))
 
 
 def model_of_row(row: Row[Any]) -> GoodputModel:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, inspect, text
 
 from pollux_slurm.errors import SchemaVersionError, StoreError
 from pollux_slurm.store.database import Database
-from pollux_slurm.store.engine import make_engine
+from pollux_slurm.store.engine import make_calling_engine, make_engine
 from pollux_slurm.store.schema import REVISIONS, VERSION_TABLE
 from pollux_slurm.store.url import StoreUrl, parse_store_url
 
@@ -38,6 +38,11 @@ def reach_database(url: StoreUrl, *, create: bool) -> Database:
     if url.path is not None:
         _find_file(url, url.path, create=create)
     return Database(make_engine(url), url)
+
+
+def reach_for_calls(url: StoreUrl) -> Database:
+    """Return a PostgreSQL database whose connections last for one call each. Nothing is connected yet."""
+    return Database(make_calling_engine(url), url)
 
 
 def read_version(connection: Connection) -> str | None:

@@ -16,16 +16,35 @@ from pollux_slurm.store.contract import (
     JobObservation,
     JobRecord,
     JobRegistration,
+    Poll,
     Reallocation,
+    Report,
     RunRecord,
     Sample,
 )
+from pollux_slurm.store.database import Database
+from pollux_slurm.store.functions import RecordingAgentStore
 from pollux_slurm.store.history import read_allocations, read_models, read_samples
 from pollux_slurm.store.schema import JobRow, ReallocationRow, RunRow
 
 
-class SqlStore(SqlAgentStore):
+class SqlStore:
     """The daemon's and the readers' door. What each method promises stands in `contract.Store`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        is_sqlite = database.engine.dialect.name == "sqlite"
+        self._jobs_door = SqlAgentStore(database) if is_sqlite else RecordingAgentStore(database)
+
+    def close(self) -> None:
+        self._database.close()
+
+    # what a job may do
+    def report(self, token: str, report: Report, *, at: datetime) -> None:
+        self._jobs_door.report(token, report, at=at)
+
+    def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
+        return self._jobs_door.poll(token, run_number, at=at)
 
     # lease
     def acquire_lease(self, owner: str, *, ttl_s: float, at: datetime) -> bool:

@@ -718,7 +718,10 @@ CREATE TRIGGER allocations_ended AFTER UPDATE OF ended_at ON allocations FOR EAC
 -- checkpoint_s is the standstill for the checkpoint, hold_s from there to the release, slurm_s from requeue to
 -- start (it overlaps hold_s), launch_s from start to the first step, total_s the whole standstill.
 -- goodput_before and goodput_after are the means over the whole run that ended and the whole run that followed.
-CREATE VIEW reallocation_history AS
+-- Shows a person's own rows, by session_user, unless granted more.
+CREATE VIEW reallocation_history WITH (security_barrier) AS
+SELECT v.*
+FROM (
 SELECT x.reallocation_id,
        x.job_id,
        x.slurm_job_id,
@@ -796,7 +799,14 @@ FROM (
     LEFT JOIN reallocation_steps AS running ON running.reallocation_id = r.id AND running.step = 'running'
     LEFT JOIN reallocation_steps AS confirmed ON confirmed.reallocation_id = r.id AND confirmed.step = 'confirmed'
     LEFT JOIN checkpoints AS c ON c.reallocation_id = r.id
-) AS x;
+) AS x
+) AS v
+WHERE v.user_name = session_user OR (
+    SELECT bool_or(pg_has_role(session_user, r.oid, 'MEMBER'))
+    FROM pg_catalog.pg_roles AS r
+    WHERE r.rolname IN ('pollux_analyst', 'pollux_daemon')
+       OR r.oid = (SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = 'jobs'::regclass)
+);
 
 -- One row per job: whose it is, what it held, what it got out of it, and what moving it cost.
 -- gpu_hours counts a stretch that still lasts up to now. Means of throughput, efficiency and goodput are over
@@ -804,7 +814,10 @@ FROM (
 -- speedup_one_gpu is the measured goodput over the one that rounds predicted for it on one GPU,
 -- speedup_fair_share over the one that they predicted at its fair share of the cluster.
 -- lost_s adds up the standstill of the confirmed reallocations.
-CREATE VIEW job_goodput AS
+-- Shows a person's own rows, by session_user, unless granted more.
+CREATE VIEW job_goodput WITH (security_barrier) AS
+SELECT v.*
+FROM (
 SELECT x.job_id,
        x.slurm_job_id,
        x.name,
@@ -868,7 +881,14 @@ FROM (
                      WHERE h.job_id = j.id AND h.step = 'confirmed' AND h.moves_running), 0.0) AS lost_s
     FROM jobs AS j
     JOIN users AS u ON u.user_id = j.user_id
-) AS x;
+) AS x
+) AS v
+WHERE v.user_name = session_user OR (
+    SELECT bool_or(pg_has_role(session_user, r.oid, 'MEMBER'))
+    FROM pg_catalog.pg_roles AS r
+    WHERE r.rolname IN ('pollux_analyst', 'pollux_daemon')
+       OR r.oid = (SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = 'jobs'::regclass)
+);
 
 -- What happened to a job, an event a row; order by job_id, at, rank. event is one of
 --   submitted, started, finished (detail: the state it ended in);
@@ -877,7 +897,10 @@ FROM (
 --   checkpoint (detail: its size; duration_s: how long training stood still);
 --   reallocation (one per step of its journal; detail: the step, and at an end the reason).
 -- rank orders events of one moment. What an event has not is null.
-CREATE VIEW job_timeline AS
+-- Shows a person's own rows, by session_user, unless granted more.
+CREATE VIEW job_timeline WITH (security_barrier) AS
+SELECT v.*
+FROM (
 SELECT e.job_id,
        j.slurm_job_id,
        u.user_name,
@@ -950,11 +973,18 @@ FROM (
     JOIN reallocations AS m ON m.id = s.reallocation_id
 ) AS e
 JOIN jobs AS j ON j.id = e.job_id
-JOIN users AS u ON u.user_id = j.user_id;
+JOIN users AS u ON u.user_id = j.user_id
+) AS v
+WHERE v.user_name = session_user OR (
+    SELECT bool_or(pg_has_role(session_user, r.oid, 'MEMBER'))
+    FROM pg_catalog.pg_roles AS r
+    WHERE r.rolname IN ('pollux_analyst', 'pollux_daemon')
+       OR r.oid = (SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = 'jobs'::regclass)
+);
 
 -- One row per round: what it had to give, what it gave, how good that was, and how many moves came of it.
 -- total_gpus, fair_share_gpus and solve_s are null for rounds from before schema 0005.
-CREATE VIEW round_history AS
+CREATE VIEW round_history WITH (security_barrier) AS
 SELECT r.id AS round_id,
        r.at,
        r.shadow,
@@ -982,7 +1012,7 @@ FROM rounds AS r;
 -- trained_gpu_hours is the part of gpu_hours during which reports told of progress, progress_share that part of
 -- it (0 to 1), useful_gpu_hours what is left of it after statistical efficiency. throughput, efficiency and
 -- goodput are means of one job while it trained, null where none measured.
-CREATE VIEW account_usage AS
+CREATE VIEW account_usage WITH (security_barrier) AS
 SELECT x.day,
        j.account,
        COUNT(DISTINCT x.held_by) AS num_jobs,
@@ -1042,7 +1072,10 @@ GROUP BY x.day, j.account;
 
 -- One row per user, account and day (UTC) on which they held GPUs or measured anything. The other columns are
 -- those of account_usage.
-CREATE VIEW user_usage AS
+-- Shows a person's own rows, by session_user, unless granted more.
+CREATE VIEW user_usage WITH (security_barrier) AS
+SELECT v.*
+FROM (
 SELECT x.day,
        u.user_name,
        j.account,
@@ -1100,13 +1133,20 @@ JOIN runs AS r ON r.id = d.run_id
 ) AS x
 JOIN jobs AS j ON j.id = x.job_id
 JOIN users AS u ON u.user_id = j.user_id
-GROUP BY x.day, u.user_name, j.account;
+GROUP BY x.day, u.user_name, j.account
+) AS v
+WHERE v.user_name = session_user OR (
+    SELECT bool_or(pg_has_role(session_user, r.oid, 'MEMBER'))
+    FROM pg_catalog.pg_roles AS r
+    WHERE r.rolname IN ('pollux_analyst', 'pollux_daemon')
+       OR r.oid = (SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = 'jobs'::regclass)
+);
 
 -- One row per node and day (UTC) on which a round had it to give or an adaptive job held GPUs there.
 -- num_gpus is the mean that adaptive jobs could have, offered_gpu_hours that times how long rounds knew of it;
 -- both are 0 for a node that no round of the day had. utilization is gpu_hours over offered_gpu_hours, at most
 -- 1. gpu_type is empty where nobody told.
-CREATE VIEW node_usage AS
+CREATE VIEW node_usage WITH (security_barrier) AS
 SELECT x.day,
        x.node_name,
        COALESCE((SELECT k.gpu_type FROM nodes AS k WHERE k.node_name = x.node_name), '') AS gpu_type,
@@ -1152,7 +1192,10 @@ GROUP BY x.day, x.node_name;
 -- One row per run and day (UTC): the throughput that its model predicted against what was measured, over the
 -- samples that have both. mean_error is the mean of predicted/measured - 1, positive where the model promised
 -- too much; mean_abs_error the same without signs. gpu_type is empty where nobody told.
-CREATE VIEW model_accuracy AS
+-- Shows a person's own rows, by session_user, unless granted more.
+CREATE VIEW model_accuracy WITH (security_barrier) AS
+SELECT v.*
+FROM (
 SELECT r.job_id,
        j.slurm_job_id,
        u.user_name,
@@ -1171,7 +1214,14 @@ FROM run_days AS d
 JOIN runs AS r ON r.id = d.run_id
 JOIN jobs AS j ON j.id = r.job_id
 JOIN users AS u ON u.user_id = j.user_id
-WHERE d.num_compared > 0;
+WHERE d.num_compared > 0
+) AS v
+WHERE v.user_name = session_user OR (
+    SELECT bool_or(pg_has_role(session_user, r.oid, 'MEMBER'))
+    FROM pg_catalog.pg_roles AS r
+    WHERE r.rolname IN ('pollux_analyst', 'pollux_daemon')
+       OR r.oid = (SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = 'jobs'::regclass)
+);
 
 -- One row per job: what sharing the cluster cost it (finish-time fairness, Themis, NSDI 2020).
 -- rho is elapsed_s / alone_s: its time from submission to its end (so far), over the time that the same work
@@ -1179,7 +1229,10 @@ WHERE d.num_compared > 0;
 -- At rho <= 1 it was not worse off than if the cluster had been cut into equal parts. Null where nothing was
 -- measured or predicted. fair_share_gpus, mean_gpus and mean_speedup are means over the rounds that decided
 -- about it, null where none did.
-CREATE VIEW fairness AS
+-- Shows a person's own rows, by session_user, unless granted more.
+CREATE VIEW fairness WITH (security_barrier) AS
+SELECT v.*
+FROM (
 SELECT x.job_id,
        x.slurm_job_id,
        x.name,
@@ -1220,4 +1273,11 @@ FROM (
            (SELECT SUM(d.trained_s) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS trained_s
     FROM jobs AS j
     JOIN users AS u ON u.user_id = j.user_id
-) AS x;
+) AS x
+) AS v
+WHERE v.user_name = session_user OR (
+    SELECT bool_or(pg_has_role(session_user, r.oid, 'MEMBER'))
+    FROM pg_catalog.pg_roles AS r
+    WHERE r.rolname IN ('pollux_analyst', 'pollux_daemon')
+       OR r.oid = (SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = 'jobs'::regclass)
+);

@@ -6,13 +6,19 @@ import itertools
 import os
 import shutil
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from pollux_slurm.store import open_store
-from pollux_slurm.store.contract import Store
+from pollux_slurm.store import open_agent_store, open_store
+from pollux_slurm.store.administration import add_login
+from pollux_slurm.store.contract import Poll, Report, Store
+from pollux_slurm.store.database import Database
+from pollux_slurm.store.opening import open_database, reach_database
 from pollux_slurm.store.schema import Base
+from pollux_slurm.store.sql_store import SqlStore
+from pollux_slurm.store.url import parse_store_url
 from tests.store.postgres import PostgresMissingError, PostgresServer, running_postgres
 
 _names = itertools.count()
@@ -25,6 +31,7 @@ def postgres() -> Iterator[PostgresServer]:
     try:
         with running_postgres() as server:
             open_store(server.create_database("store"), create=True).close()
+            prepare_logins(server)
             yield server
     except PostgresMissingError as error:
         if os.environ.get("CI"):
@@ -34,8 +41,8 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def postgres_store(postgres: PostgresServer) -> Iterator[Store]:
-    """Return the tests' store in PostgreSQL, open."""
-    store = open_store(postgres.url("store"))
+    """Return the tests' store in PostgreSQL, open: with the daemon's login, and one for jobs."""
+    store = StoreOfTwoLogins(postgres)
     yield store
     store.close()
 
@@ -69,13 +76,59 @@ def sqlite_url(shared_sqlite_url: str, sqlite_store: Store) -> str:
     return shared_sqlite_url
 
 
+class StoreOfTwoLogins(SqlStore):
+    """The daemon's door with the rights of `pollux_daemon`; what jobs do goes through their login.
+
+    The time of a report is the server's: its clock is set to the time that the test gives.
+    """
+
+    def __init__(self, server: PostgresServer) -> None:
+        super().__init__(open_database(server.url("store", login="the_daemon"), create=False))
+        self._jobs = open_agent_store(server.url("store", login="jobs"))
+        self._clock = reach_database(parse_store_url(server.url("store")), create=False)
+
+    def report(self, token: str, report: Report, *, at: datetime) -> None:
+        set_clock(self._clock, at)
+        self._jobs.report(token, report, at=at)
+
+    def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
+        set_clock(self._clock, at)
+        return self._jobs.poll(token, run_number, at=at)
+
+    def close(self) -> None:
+        super().close()
+        self._jobs.close()
+        self._clock.close()
+
+
+def prepare_logins(server: PostgresServer) -> None:
+    """Make the logins `the_daemon` and `jobs` (shared), and let tests set the clock of "store"."""
+    for name, role in (("the_daemon", "pollux_daemon"), ("jobs", "pollux_agent")):
+        add_login(server.url("store"), name, shared=name == "jobs", connections=20, roles=(role,))
+    server.sql(
+        "CREATE TABLE test_clock (at timestamptz); INSERT INTO test_clock VALUES (NULL);"
+        "GRANT SELECT ON test_clock TO pollux_owner;"
+        "CREATE OR REPLACE FUNCTION pollux_clock() RETURNS timestamptz LANGUAGE sql VOLATILE "
+        "AS 'SELECT COALESCE(at, clock_timestamp()) FROM public.test_clock'",
+        database="store",
+    )
+
+
+def set_clock(database: Database, at: datetime | None) -> None:
+    """Let the functions of the database take it to be `at`; None for the server's time."""
+    with database.write() as connection:
+        connection.exec_driver_sql("UPDATE test_clock SET at = %s", (at,))
+
+
 def wipe(store: Store) -> None:
     """Empty every table: a store that stays open between tests has its statements compiled already."""
-    with store._database.write() as connection:  # type: ignore[attr-defined]
-        if connection.dialect.name == "postgresql":
+    if isinstance(store, StoreOfTwoLogins):
+        set_clock(store._clock, None)
+        with store._clock.write() as connection:
             tables = ", ".join(Base.metadata.tables)
-            connection.exec_driver_sql(f"TRUNCATE {tables} RESTART IDENTITY")
-            return
+            connection.exec_driver_sql(f"TRUNCATE {tables} RESTART IDENTITY CASCADE")
+        return
+    with store._database.write() as connection:  # type: ignore[attr-defined]
         for table in reversed(Base.metadata.sorted_tables):
             connection.execute(table.delete())
 

@@ -29,8 +29,8 @@ class PostgresServer:
     bin_dir: Path
     user: str | None
 
-    def url(self, database: str) -> str:
-        return f"postgresql://{_SUPERUSER}@/{database}?host={self.folder}"
+    def url(self, database: str, *, login: str = _SUPERUSER) -> str:
+        return f"postgresql://{login}@/{database}?host={self.folder}"
 
     def create_database(self, name: str, *, template: str = "template1") -> str:
         """Create a database and return its URL."""

@@ -459,7 +459,11 @@ class TestCheckpoints:
         advance(running, planned, (Step.CHECKPOINTED, 24))
         assert running.poll(token_of(1), 0, at=at(25)).checkpoint_request == planned.id
         advance(running, planned, (Step.REQUEUED, 26))
-        assert running.poll(token_of(1), 0, at=at(27)).checkpoint_request is None
+        # Slurm is about to end the run: it must not train past its checkpoint meanwhile.
+        assert running.poll(token_of(1), 0, at=at(27)).checkpoint_request == planned.id
+        assert running.poll(token_of(1), 1, at=at(28)).checkpoint_request is None, "the next run trains"
+        advance(running, planned, (Step.RESHAPED, 29))
+        assert running.poll(token_of(1), 0, at=at(30)).checkpoint_request is None
 
     def test_that_a_clock_set_back_does_not_keep_a_dead_daemons_lease(self, running: Store) -> None:
         assert running.acquire_lease("dead", ttl_s=30, at=at(3600))

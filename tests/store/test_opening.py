@@ -119,8 +119,10 @@ def test_that_another_schema_names_the_command_to_type(
             assert str(error).endswith(shlex.quote(shown(any_store_url)))
         else:
             assert str(error).endswith("pip install --upgrade pollux-slurm")
-        with pytest.raises(SchemaVersionError):
-            open_agent_store(any_store_url)
+        # In PostgreSQL a job calls functions that come with the schema, whatever release made them.
+        if any_store_url.startswith("sqlite"):
+            with pytest.raises(SchemaVersionError):
+                open_agent_store(any_store_url)
     finally:
         set_version(any_store_url, REVISIONS[-1])
 

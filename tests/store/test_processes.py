@@ -60,8 +60,8 @@ def test_that_sixteen_agents_and_a_daemon_at_once_lose_nothing(any_store_url: st
     tasks.append((workers.hold_rounds, (agents, rounds)))
     assert run_together(tasks, any_store_url) == ["reported"] * agents + ["decided"]
     for number in range(agents):
-        assert [s.at for s in any_store.sample_history(str(number))] == [
-            at(sequence) for sequence in range(1, reports + 1)
+        assert [s.progress for s in any_store.sample_history(str(number))] == [
+            8.0 * sequence for sequence in range(1, reports + 1)
         ]
         assert len(any_store.allocation_history(str(number))) == rounds
 

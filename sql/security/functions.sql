@@ -1,0 +1,525 @@
+-- What a job may do on PostgreSQL, and all that it may do: pollux_report and pollux_poll, at the end of this
+-- file. They do what pollux_slurm.store.agent does on SQLite; one contract suite holds both to it. Whoever
+-- calls them is a stranger: each number is checked here, whatever the caller has checked before.
+--
+-- Errors have SQLSTATEs of their own: PX001 unknown token, PX002 stale run, PX003 report refused, PX004 too
+-- many reports.
+
+-- How many reports a job may send just now. Not logged: after a crash every job starts with a full allowance.
+-- Its row is also the lock that lines up a job's reports. No other row that a report locks is ever waited for
+-- by the daemon or another job: a caller may leave its transaction open for as long as it likes.
+CREATE UNLOGGED TABLE pollux_allowances (
+    job_id bigint PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
+    reports_left double precision NOT NULL,
+    refilled_at timestamp with time zone NOT NULL
+);
+COMMENT ON TABLE pollux_allowances IS 'How many reports each job may send just now.';
+COMMENT ON COLUMN pollux_allowances.job_id IS 'The job.';
+COMMENT ON COLUMN pollux_allowances.reports_left IS 'Reports of ordinary size.';
+COMMENT ON COLUMN pollux_allowances.refilled_at IS 'When that was counted.';
+
+-- The time of a report is the server's: a job cannot choose it.
+CREATE FUNCTION pollux_clock() RETURNS timestamp with time zone
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT clock_timestamp() $$;
+
+-- A finite number of a report, null where there is none. JSON knows neither NaN nor infinity; texts that say
+-- so are no numbers. The comparison is exact, however many digits were sent.
+CREATE FUNCTION pollux_number(
+    p_from jsonb, p_key text, p_least numeric, p_most numeric, p_name text DEFAULT NULL
+) RETURNS double precision
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_value CONSTANT jsonb := p_from -> p_key;
+    v_number numeric;
+BEGIN
+    IF v_value IS NULL OR jsonb_typeof(v_value) = 'null' THEN
+        RETURN NULL;
+    END IF;
+    IF jsonb_typeof(v_value) = 'number' THEN
+        v_number := v_value::numeric;
+        IF v_number BETWEEN p_least AND p_most THEN
+            RETURN v_number::double precision;
+        END IF;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'PX003', MESSAGE = format(
+        'report refused: %s must be a finite number from %s to %s',
+        COALESCE(p_name, p_key), p_least::double precision, p_most::double precision
+    );
+END
+$$;
+
+-- The same above 0.
+CREATE FUNCTION pollux_positive(p_from jsonb, p_key text, p_most numeric) RETURNS double precision
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, {{ schema }}, pg_temp
+AS $$
+DECLARE
+    v_number CONSTANT double precision := pollux_number(p_from, p_key, 0, p_most);
+BEGIN
+    IF v_number = 0 THEN
+        RAISE EXCEPTION USING ERRCODE = 'PX003', MESSAGE = format('report refused: %s must be above 0', p_key);
+    END IF;
+    RETURN v_number;
+END
+$$;
+
+-- A whole number that must be there.
+CREATE FUNCTION pollux_whole(
+    p_from jsonb, p_key text, p_least bigint, p_most bigint, p_name text DEFAULT NULL
+) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_value CONSTANT jsonb := p_from -> p_key;
+    v_number numeric;
+BEGIN
+    IF jsonb_typeof(v_value) = 'number' THEN
+        v_number := v_value::numeric;
+        IF v_number BETWEEN p_least AND p_most AND v_number = trunc(v_number) THEN
+            RETURN v_number::bigint;
+        END IF;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'PX003', MESSAGE = format(
+        'report refused: %s must be a whole number from %s to %s', COALESCE(p_name, p_key), p_least, p_most
+    );
+END
+$$;
+
+-- A real number that must be there.
+CREATE FUNCTION pollux_real(
+    p_from jsonb, p_key text, p_least numeric, p_most numeric, p_name text DEFAULT NULL
+) RETURNS double precision
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, {{ schema }}, pg_temp
+AS $$
+DECLARE
+    v_number CONSTANT double precision := pollux_number(p_from, p_key, p_least, p_most, p_name);
+BEGIN
+    IF v_number IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'PX003',
+            MESSAGE = format('report refused: %s is missing', COALESCE(p_name, p_key));
+    END IF;
+    RETURN v_number;
+END
+$$;
+
+-- An object of a report, null where there is none.
+CREATE FUNCTION pollux_part(p_from jsonb, p_key text) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_value CONSTANT jsonb := p_from -> p_key;
+BEGIN
+    CASE COALESCE(jsonb_typeof(v_value), 'null')
+        WHEN 'null' THEN RETURN NULL;
+        WHEN 'object' THEN RETURN v_value;
+        ELSE RAISE EXCEPTION USING ERRCODE = 'PX003',
+            MESSAGE = format('report refused: %s must be an object', p_key);
+    END CASE;
+END
+$$;
+
+-- The job that speaks with this token.
+CREATE FUNCTION pollux_job_of_token(p_token text) RETURNS bigint
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, {{ schema }}, pg_temp
+AS $$
+DECLARE
+    v_job record;
+BEGIN
+    IF octet_length(p_token) <= 1024 THEN
+        SELECT j.id, j.slurm_job_id, j.finished_at INTO v_job
+        FROM jobs AS j
+        WHERE j.token_sha256 = encode(sha256(convert_to(p_token, 'UTF8')), 'hex');
+        IF v_job.finished_at IS NOT NULL THEN
+            RAISE EXCEPTION USING ERRCODE = 'PX001', MESSAGE = format(
+                'job %s is over, and its token works no longer', v_job.slurm_job_id
+            );
+        ELSIF FOUND THEN
+            RETURN v_job.id;
+        END IF;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'PX001', MESSAGE =
+        'no job is registered with this token yet; the daemon registers it from its Slurm Comment in one of '
+        'its next rounds';
+END
+$$;
+
+-- Wait for no other report of this job, and take the cost of one from its allowance. A report of ordinary size
+-- costs 1; the allowance of {{ burst }} grows by {{ refill_per_s }} a second.
+CREATE FUNCTION pollux_take_turn(
+    p_job_id bigint, p_cost double precision, p_at timestamp with time zone, p_limited boolean
+) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, {{ schema }}, pg_temp
+AS $$
+DECLARE
+    v_left double precision;
+BEGIN
+    -- A lock that is taken means an error at once, and no connection that waits.
+    PERFORM FROM pollux_allowances AS a WHERE a.job_id = p_job_id FOR NO KEY UPDATE NOWAIT;
+    IF NOT FOUND THEN
+        INSERT INTO pollux_allowances (job_id, reports_left, refilled_at) VALUES (p_job_id, {{ burst }}, p_at)
+        ON CONFLICT DO NOTHING;
+        PERFORM FROM pollux_allowances AS a WHERE a.job_id = p_job_id FOR NO KEY UPDATE NOWAIT;
+    END IF;
+    IF NOT p_limited THEN
+        RETURN;
+    END IF;
+    SELECT LEAST({{ burst }},
+                 a.reports_left + {{ refill_per_s }} * GREATEST(extract(epoch FROM p_at - a.refilled_at), 0))
+    INTO v_left
+    FROM pollux_allowances AS a
+    WHERE a.job_id = p_job_id;
+    IF v_left < p_cost THEN
+        -- Whoever sends without pause is slowed down, so that it does not take the others' processor.
+        PERFORM pg_sleep(0.1);
+        RAISE EXCEPTION USING ERRCODE = 'PX004', MESSAGE =
+            'this job reports too often: {{ burst }} reports at once, then {{ refill_per_s }} a second';
+    END IF;
+    UPDATE pollux_allowances AS a SET reports_left = v_left - p_cost, refilled_at = p_at
+    WHERE a.job_id = p_job_id;
+END
+$$;
+
+-- The goodput model of a report as a row of model_versions without its number, checked as
+-- pollux_slurm.goodput.checks does.
+CREATE FUNCTION pollux_model(p_model jsonb, p_job_id bigint, p_at timestamp with time zone)
+RETURNS model_versions
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, {{ schema }}, pg_temp
+AS $$
+DECLARE
+    v_limits CONSTANT jsonb := COALESCE(pollux_part(p_model, 'limits'), '{}'::jsonb);
+    v_statistics CONSTANT jsonb := pollux_part(p_model, 'statistics');
+    v_theta CONSTANT jsonb := pollux_part(p_model, 'throughput');
+    v_row model_versions;
+BEGIN
+    v_row.job_id := p_job_id;
+    v_row.at := p_at;
+    v_row.initial_batch_size := pollux_whole(v_limits, 'initial_batch_size', 1, 1000000000);
+    IF jsonb_typeof(v_limits -> 'max_batch_size') <> 'null' THEN
+        v_row.max_batch_size :=
+            pollux_whole(v_limits, 'max_batch_size', v_row.initial_batch_size, 1000000000);
+    END IF;
+    v_row.min_atomic := pollux_whole(
+        v_limits, 'min_atomic', 1, COALESCE(v_row.max_batch_size, v_row.initial_batch_size)
+    );
+    IF jsonb_typeof(v_limits -> 'max_atomic') <> 'null' THEN
+        v_row.max_atomic := pollux_whole(v_limits, 'max_atomic', v_row.min_atomic, 1000000000);
+    END IF;
+    IF jsonb_typeof(v_limits -> 'accumulation') IS DISTINCT FROM 'boolean' THEN
+        RAISE EXCEPTION USING ERRCODE = 'PX003',
+            MESSAGE = 'report refused: limits.accumulation must be true or false';
+    END IF;
+    v_row.accumulation := (v_limits -> 'accumulation')::boolean;
+    IF v_statistics IS NOT NULL THEN
+        v_row.grad_sqr := pollux_real(v_statistics, 'sqr', 0, 1e30, 'statistics.sqr');
+        v_row.grad_var := pollux_real(v_statistics, 'var', 0, 1e30, 'statistics.var');
+        v_row.noise_low := pollux_number(v_statistics, 'noise_low', 0, 1e30);
+        -- Without a low end there is no interval at all, and nothing that a high one would be above.
+        v_row.noise_high := pollux_number(v_statistics, 'noise_high', COALESCE(v_row.noise_low, 1e30)::numeric, 1e30);
+    END IF;
+    IF v_theta IS NOT NULL THEN
+        v_row.alpha_g := pollux_real(v_theta, 'alpha_g', 0, 1e6);
+        v_row.beta_g := pollux_real(v_theta, 'beta_g', 0, 1e6);
+        v_row.alpha_n := pollux_real(v_theta, 'alpha_n', 0, 1e6);
+        v_row.beta_n := pollux_real(v_theta, 'beta_n', 0, 1e6);
+        v_row.alpha_l := pollux_real(v_theta, 'alpha_l', 0, 1e6);
+        v_row.beta_l := pollux_real(v_theta, 'beta_l', 0, 1e6);
+        v_row.gamma := pollux_real(v_theta, 'gamma', 1, 10);
+        IF v_row.alpha_g + v_row.beta_g < 1e-9 THEN
+            RAISE EXCEPTION USING ERRCODE = 'PX003',
+                MESSAGE = 'report refused: alpha_g + beta_g must be at least 1e-09 s';
+        END IF;
+    END IF;
+    v_row.max_gpus_seen := pollux_whole(p_model, 'max_gpus_seen', 0, 1000000);
+    v_row.max_nodes_seen := pollux_whole(p_model, 'max_nodes_seen', 0, v_row.max_gpus_seen);
+    RETURN v_row;
+END
+$$;
+
+-- Record a report as of p_at.
+CREATE FUNCTION pollux_record(
+    p_token text, p_report text, p_at timestamp with time zone, p_limited boolean
+) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, {{ schema }}, pg_temp
+AS $$
+DECLARE
+    v_at timestamp with time zone := p_at;
+    v_job_id CONSTANT bigint := pollux_job_of_token(p_token);
+    v_slurm_job_id text;
+    v_report jsonb;
+    v_run runs;
+    v_run_number integer;
+    v_restart_count integer;
+    v_sequence bigint;
+    v_phase text;
+    v_nodes integer[];
+    v_num_steps bigint;
+    v_progress double precision;
+    v_epoch bigint;
+    v_total_epochs bigint;
+    v_first_step_s double precision;
+    v_restore_s double precision;
+    v_throughput double precision;
+    v_predicted double precision;
+    v_step_time_s double precision;
+    v_efficiency double precision;
+    v_batch jsonb;
+    v_global bigint;
+    v_atomic bigint;
+    v_accumulation bigint;
+    v_checkpoint jsonb;
+    v_request_id bigint;
+    v_blocked_s double precision;
+    v_size_bytes bigint;
+    v_model model_versions;
+    v_known model_versions;
+    v_declared record;
+    v_least double precision;
+    v_count integer;
+BEGIN
+    IF p_report IS NULL OR octet_length(p_report) > {{ max_bytes }} THEN
+        RAISE EXCEPTION USING ERRCODE = 'PX003', MESSAGE = format(
+            'report refused: it has %s bytes, and may have {{ max_bytes }}', octet_length(p_report)
+        );
+    END IF;
+    PERFORM pollux_take_turn(
+        v_job_id, GREATEST(1.0, octet_length(p_report) / {{ ordinary_bytes }}.0), p_at, p_limited
+    );
+    v_report := p_report::jsonb;
+
+    -- The checks of pollux_slurm.store.checks.
+    v_run_number := pollux_whole(v_report, 'run_number', 0, 1000000);
+    v_restart_count := pollux_whole(v_report, 'restart_count', 0, 1000000);
+    v_sequence := pollux_whole(v_report, 'sequence', 0, 1000000000000);
+    v_phase := v_report ->> 'phase';
+    IF v_phase IS NULL OR v_phase NOT IN ('starting', 'training', 'waiting', 'finished') THEN
+        RAISE EXCEPTION USING ERRCODE = 'PX003', MESSAGE = 'report refused: phase must be one that a run has';
+    END IF;
+    IF jsonb_typeof(v_report -> 'gpus_per_node') IS DISTINCT FROM 'array'
+        OR jsonb_array_length(v_report -> 'gpus_per_node') NOT BETWEEN 1 AND 10000
+    THEN
+        RAISE EXCEPTION USING ERRCODE = 'PX003', MESSAGE = 'report refused: gpus_per_node must be 1 to 10000 nodes';
+    END IF;
+    SELECT array_agg(pollux_whole(jsonb_build_object('n', e.value), 'n', 1, 1024, 'gpus_per_node') ORDER BY e.rank)
+    INTO v_nodes
+    FROM jsonb_array_elements(v_report -> 'gpus_per_node') WITH ORDINALITY AS e (value, rank);
+    v_num_steps := pollux_whole(v_report, 'num_steps', 0, 1000000000000000);
+    v_progress := pollux_real(v_report, 'progress', 0, 1e18);
+    v_epoch := pollux_whole(v_report, 'epoch', 0, 1000000000);
+    IF jsonb_typeof(v_report -> 'total_epochs') <> 'null' THEN
+        v_total_epochs := pollux_whole(v_report, 'total_epochs', 0, 1000000000);
+    END IF;
+    v_first_step_s := pollux_positive(v_report, 'first_step_s', 1e7);
+    v_restore_s := pollux_number(v_report, 'restore_s', 0, 1e7);
+    v_throughput := pollux_positive(v_report, 'throughput', 1e12);
+    v_predicted := pollux_positive(v_report, 'predicted_throughput', 1e12);
+    v_step_time_s := pollux_positive(v_report, 'step_time_s', 1e7);
+    -- Computed in floating point it may overshoot 1 by rounding.
+    v_efficiency := pollux_positive(v_report, 'efficiency', 1.000001);
+    IF v_efficiency > 1 THEN
+        v_efficiency := 1;
+    END IF;
+    v_batch := pollux_part(v_report, 'batch');
+    IF v_batch IS NOT NULL THEN
+        v_global := pollux_whole(v_batch, 'global_batch_size', 1, 1000000000, 'batch.global_batch_size');
+        v_atomic := pollux_whole(v_batch, 'atomic_batch_size', 1, 1000000000, 'batch.atomic_batch_size');
+        v_accumulation := pollux_whole(v_batch, 'accumulation_steps', 0, 1000000000, 'batch.accumulation_steps');
+    END IF;
+    v_checkpoint := pollux_part(v_report, 'checkpoint');
+    IF v_checkpoint IS NOT NULL THEN
+        IF jsonb_typeof(v_checkpoint -> 'request_id') <> 'null' THEN
+            v_request_id := pollux_whole(v_checkpoint, 'request_id', 0, 9223372036854775807, 'checkpoint.request_id');
+        END IF;
+        v_blocked_s := pollux_real(v_checkpoint, 'blocked_s', 0, 1e7, 'checkpoint.blocked_s');
+        v_size_bytes := pollux_whole(v_checkpoint, 'size_bytes', 0, 1152921504606846976, 'checkpoint.size_bytes');
+    END IF;
+    IF pollux_part(v_report, 'model') IS NOT NULL THEN
+        v_model := pollux_model(v_report -> 'model', v_job_id, p_at);
+    END IF;
+
+    -- May this run report, and is the report new?
+    SELECT j.slurm_job_id INTO v_slurm_job_id FROM jobs AS j WHERE j.id = v_job_id;
+    SELECT r.* INTO v_run FROM runs AS r WHERE r.job_id = v_job_id ORDER BY r.run_number DESC LIMIT 1;
+    IF FOUND THEN
+        IF v_run_number < v_run.run_number THEN
+            RAISE EXCEPTION USING ERRCODE = 'PX002', MESSAGE = format(
+                'job %s: run %s is not its current run, which is %s; this process is a leftover and must stop writing',
+                v_slurm_job_id, v_run_number, v_run.run_number
+            );
+        ELSIF v_restart_count < v_run.restart_count THEN
+            RAISE EXCEPTION USING ERRCODE = 'PX003', MESSAGE = format(
+                'report refused: job %s: restart_count went back from %s to %s',
+                v_slurm_job_id, v_run.restart_count, v_restart_count
+            );
+        ELSIF v_run_number = v_run.run_number AND v_restart_count > v_run.restart_count THEN
+            RAISE EXCEPTION USING ERRCODE = 'PX003', MESSAGE = format(
+                'report refused: job %s: run %s began at restart_count %s; a start with %s must claim a run number of '
+                'its own', v_slurm_job_id, v_run_number, v_run.restart_count, v_restart_count
+            );
+        ELSIF v_run_number = v_run.run_number AND v_sequence <= v_run.last_sequence THEN
+            RETURN;  -- recorded before
+        END IF;
+    END IF;
+
+    IF v_run.id IS NULL OR v_run_number > v_run.run_number THEN
+        INSERT INTO runs (job_id, run_number, restart_count, phase, first_report_at, last_report_at,
+                          last_sequence, num_steps, first_step_s, first_step_at, restore_s)
+        VALUES (v_job_id, v_run_number, v_restart_count, v_phase, v_at, v_at, v_sequence, v_num_steps,
+                v_first_step_s, CASE WHEN v_first_step_s IS NOT NULL THEN v_at END, v_restore_s)
+        RETURNING * INTO v_run;
+        INSERT INTO run_nodes (run_id, node_rank, num_gpus)
+        SELECT v_run.id, n.rank - 1, n.num_gpus FROM unnest(v_nodes) WITH ORDINALITY AS n (num_gpus, rank);
+    ELSE
+        -- A clock that was set back must not put a report before the one that it follows.
+        v_at := GREATEST(v_at, v_run.last_report_at);
+        UPDATE runs AS r
+        SET phase = v_phase,
+            last_report_at = v_at,
+            last_sequence = v_sequence,
+            num_steps = v_num_steps,
+            first_step_s = COALESCE(r.first_step_s, v_first_step_s),
+            first_step_at = CASE WHEN r.first_step_s IS NULL AND v_first_step_s IS NOT NULL
+                                 THEN v_at ELSE r.first_step_at END,
+            restore_s = COALESCE(v_restore_s, r.restore_s)
+        WHERE r.id = v_run.id;
+        IF v_nodes IS DISTINCT FROM (
+            SELECT array_agg(n.num_gpus ORDER BY n.node_rank) FROM run_nodes AS n WHERE n.run_id = v_run.id
+        ) THEN
+            DELETE FROM run_nodes AS n WHERE n.run_id = v_run.id;
+            INSERT INTO run_nodes (run_id, node_rank, num_gpus)
+            SELECT v_run.id, n.rank - 1, n.num_gpus FROM unnest(v_nodes) WITH ORDINALITY AS n (num_gpus, rank);
+        END IF;
+    END IF;
+
+    -- A version of the model for every change of it: other numbers, or told by another run. What a run tells
+    -- before it has measured anything comes from its checkpoint: another run's model.
+    IF v_model.initial_batch_size IS NOT NULL THEN
+        v_model.at := v_at;
+        v_model.run_number := CASE WHEN v_throughput IS NOT NULL THEN v_run_number END;
+        SELECT m.* INTO v_known FROM model_versions AS m WHERE m.job_id = v_job_id ORDER BY m.id DESC LIMIT 1;
+        IF NOT FOUND OR NOT (
+            {% for name in model_columns %}v_model.{{ name }} IS NOT DISTINCT FROM v_known.{{ name }} AND
+            {% endfor %}(v_model.run_number IS NULL OR v_model.run_number IS NOT DISTINCT FROM v_known.run_number)
+        ) THEN
+            INSERT INTO model_versions (
+                job_id, at, run_number{% for name in model_columns %}, {{ name }}{% endfor %}
+            ) VALUES (
+                v_model.job_id, v_model.at, v_model.run_number{% for name in model_columns %}, v_model.{{ name }}{% endfor %}
+            );
+        END IF;
+    END IF;
+
+    -- At the start nothing is measured, and progress and epoch are not yet restored from the checkpoint.
+    IF NOT (v_phase = 'starting' AND v_throughput IS NULL) THEN
+        INSERT INTO goodput_samples (run_id, sequence, at, global_batch_size, atomic_batch_size, accumulation_steps,
+                                     throughput, predicted_throughput, step_time_s, efficiency, progress, epoch,
+                                     total_epochs)
+        VALUES (v_run.id, v_sequence, v_at, v_global, v_atomic, v_accumulation, v_throughput, v_predicted,
+                v_step_time_s, v_efficiency, v_progress, v_epoch, v_total_epochs);
+        IF v_total_epochs IS NOT NULL THEN
+            IF v_epoch > 0 THEN
+                v_least := v_progress * v_total_epochs / v_epoch;
+            END IF;
+            SELECT d.number, d.least_total_progress INTO v_declared
+            FROM declarations AS d WHERE d.job_id = v_job_id AND d.total_epochs = v_total_epochs;
+            IF NOT FOUND THEN
+                SELECT count(*) INTO v_count FROM declarations AS d WHERE d.job_id = v_job_id;
+                IF v_count < {{ max_declarations }} THEN
+                    INSERT INTO declarations (job_id, number, total_epochs, at, epoch, progress, least_total_progress)
+                    VALUES (v_job_id, v_count, v_total_epochs, v_at, v_epoch, v_progress, v_least);
+                END IF;
+            ELSIF v_least < COALESCE(v_declared.least_total_progress, 'infinity') THEN
+                UPDATE declarations AS d SET least_total_progress = v_least
+                WHERE d.job_id = v_job_id AND d.number = v_declared.number;
+            END IF;
+        END IF;
+    END IF;
+
+    IF v_checkpoint IS NOT NULL THEN
+        -- The job's own request, still waiting, and planned for this start of the job or an earlier one.
+        UPDATE reallocations AS a SET step = 'checkpointed'
+        WHERE a.id = v_request_id AND a.job_id = v_job_id AND a.step = 'checkpoint_requested'
+          AND a.from_restart_count <= v_run.restart_count;
+        IF FOUND THEN
+            INSERT INTO reallocation_steps (reallocation_id, step, at) VALUES (v_request_id, 'checkpointed', v_at);
+        ELSE
+            v_request_id := NULL;
+        END IF;
+        INSERT INTO checkpoints (run_id, sequence, at, reallocation_id, blocked_s, size_bytes)
+        VALUES (v_run.id, v_sequence, v_at, v_request_id, v_blocked_s, v_size_bytes);
+    END IF;
+END
+$$;
+
+-- What the job should do as of p_at: the id of the reallocation that waits for its checkpoint, or null.
+CREATE FUNCTION pollux_answer(p_token text, p_run_number integer, p_at timestamp with time zone)
+RETURNS bigint
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, {{ schema }}, pg_temp
+AS $$
+DECLARE
+    v_job_id CONSTANT bigint := pollux_job_of_token(p_token);
+    v_run record;
+    v_wanted bigint;
+BEGIN
+    IF p_run_number IS NULL OR p_run_number NOT BETWEEN 0 AND 1000000 THEN
+        RAISE EXCEPTION USING ERRCODE = 'PX003',
+            MESSAGE = 'report refused: run_number must be a whole number from 0 to 1000000';
+    END IF;
+    SELECT r.run_number, r.restart_count, j.slurm_job_id INTO v_run
+    FROM runs AS r JOIN jobs AS j ON j.id = r.job_id
+    WHERE r.job_id = v_job_id ORDER BY r.run_number DESC LIMIT 1;
+    IF p_run_number < v_run.run_number THEN
+        RAISE EXCEPTION USING ERRCODE = 'PX002', MESSAGE = format(
+            'job %s: run %s is not its current run, which is %s; this process is a leftover and must stop writing',
+            v_run.slurm_job_id, p_run_number, v_run.run_number
+        );
+    END IF;
+    SELECT a.id INTO v_wanted
+    FROM reallocations AS a
+    WHERE a.job_id = v_job_id
+      AND CASE
+          -- A process left over from before a restart that has not reported yet is not asked. Once the
+          -- requeue is under way, the run that confirmed still waits for its end; the next one is not asked.
+          WHEN p_run_number = v_run.run_number THEN
+              a.step IN ('checkpoint_requested', 'checkpointed') AND a.from_restart_count <= v_run.restart_count
+              OR a.step = 'requeued' AND a.from_restart_count = v_run.restart_count
+          ELSE a.step IN ('checkpoint_requested', 'checkpointed')
+          END
+      -- Nobody waits for a daemon that has died: its lease tells. The next finds that the job went on.
+      AND NOT EXISTS (
+          SELECT FROM leases AS l WHERE l.expires_at <= p_at - make_interval(secs => {{ grace_s }})
+      );
+    RETURN v_wanted;
+END
+$$;
+
+-- End connections of logins that only jobs use and that last longer than any report: a person who shares such
+-- a login could otherwise keep all of its connections. Other logins are left alone.
+CREATE FUNCTION pollux_end_long_connections() RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT count(*) FILTER (WHERE pg_terminate_backend(a.pid))
+    FROM pg_stat_activity AS a
+    JOIN pg_roles AS r ON r.oid = a.usesysid
+    WHERE a.backend_start < clock_timestamp() - make_interval(secs => {{ max_connection_s }})
+      AND NOT r.rolsuper
+      AND r.oid IN (SELECT m.member FROM pg_auth_members AS m JOIN pg_roles AS g ON g.oid = m.roleid
+                    WHERE g.rolname = 'pollux_agent')
+      AND NOT EXISTS (SELECT FROM pg_auth_members AS m JOIN pg_roles AS g ON g.oid = m.roleid
+                      WHERE m.member = r.oid AND g.rolname <> 'pollux_agent')
+$$;
+
+-- ------------------------------------------------------------------------------------------------ the two doors
+
+CREATE FUNCTION pollux_report(token text, report text) RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, {{ schema }}, pg_temp
+AS $$ SELECT pollux_record(token, report, pollux_clock(), true) $$;
+
+CREATE FUNCTION pollux_poll(token text, run_number integer) RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, {{ schema }}, pg_temp
+AS $$ SELECT pollux_answer(token, run_number, pollux_clock()) $$;
+
+COMMENT ON FUNCTION pollux_report(text, text) IS
+    'Record a job''s report, a JSON object of at most {{ max_bytes }} bytes, with the job''s own token.';
+COMMENT ON FUNCTION pollux_poll(text, integer) IS
+    'Return the number of the reallocation that waits for this job''s checkpoint, or null.';

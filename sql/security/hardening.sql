@@ -1,0 +1,39 @@
+-- What PostgreSQL lets everybody do who can connect, and a login that strangers share must not do: see and end
+-- each other's connections, hold locks that others wait for, fill the disk, run code. A superuser's to apply.
+REVOKE USAGE ON LANGUAGE plpgsql FROM PUBLIC;
+GRANT USAGE ON LANGUAGE plpgsql TO pollux_owner, pollux_daemon;
+DO $hardening$
+DECLARE
+    v_function record;
+BEGIN
+    -- So that `pollux db check` in another database of this server knows that this one is hardened.
+    IF shobj_description((SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()), 'pg_database')
+        IS NULL
+    THEN
+        EXECUTE format('COMMENT ON DATABASE %I IS %L', current_database(), 'pollux store');
+    END IF;
+    FOR v_function IN
+        SELECT p.oid::regprocedure AS name, p.proname LIKE '%terminate\_backend' OR p.proname = 'pg_cancel_backend'
+                   AS signals,
+               p.proname LIKE '%advisory%' AS locks
+        FROM pg_catalog.pg_proc AS p
+        WHERE p.pronamespace = 'pg_catalog'::regnamespace
+          AND (p.proname IN ('pg_terminate_backend', 'pg_cancel_backend', 'pg_stat_get_activity',
+                             'pg_stat_get_progress_info', 'pg_lock_status', 'pg_blocking_pids',
+                             'pg_safe_snapshot_blocking_pids', 'pg_isolation_test_session_is_blocked',
+                             'pg_prepared_xact', 'pg_export_snapshot', 'pg_notify', 'pg_sleep', 'pg_sleep_for',
+                             'pg_sleep_until', 'lowrite', 'loread')
+               OR p.proname LIKE 'pg\_stat\_get\_backend\_%'
+               OR p.proname LIKE 'pg\_advisory\_%' OR p.proname LIKE 'pg\_try\_advisory\_%'
+               OR p.proname LIKE 'lo\_%')
+    LOOP
+        EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', v_function.name);
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO pollux_owner', v_function.name);
+        IF v_function.signals THEN
+            EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO pg_signal_backend', v_function.name);
+        ELSIF NOT v_function.locks THEN
+            EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO pg_read_all_stats', v_function.name);
+        END IF;
+    END LOOP;
+END
+$hardening$;

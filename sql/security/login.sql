@@ -1,0 +1,30 @@
+-- A login, as `pollux db login` makes it. {% if shared %}Shared by jobs of many users: whoever has it can call the
+-- two functions, each with a job's own token, and little else.{% endif %}
+
+DO $login$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {{ name_text }}) THEN
+        CREATE ROLE {{ name }} LOGIN;
+    END IF;
+END
+$login$;
+ALTER ROLE {{ name }} NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION CONNECTION LIMIT {{ connections }};
+{% for role in memberships %}
+GRANT {{ role }} TO {{ name }};
+{% endfor %}
+{% if "pollux_agent" in memberships %}
+-- A token is a parameter of a statement, and parameters may be logged.
+ALTER ROLE {{ name }} SET log_parameter_max_length = 0;
+ALTER ROLE {{ name }} SET log_parameter_max_length_on_error = 0;
+{% endif %}
+{% if shared %}
+ALTER ROLE {{ name }} SET idle_in_transaction_session_timeout = '10s';
+ALTER ROLE {{ name }} SET statement_timeout = '10s';
+ALTER ROLE {{ name }} SET lock_timeout = '5s';
+ALTER ROLE {{ name }} SET idle_session_timeout = '30s';
+ALTER ROLE {{ name }} SET temp_file_limit = '16MB';
+-- From a database in which everybody may end connections of the same login, it could end its siblings'.
+{% for database in other_databases %}
+REVOKE CONNECT ON DATABASE {{ database }} FROM PUBLIC;
+{% endfor %}
+{% endif %}
