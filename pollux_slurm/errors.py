@@ -16,6 +16,7 @@ PolluxError
 │   ├── UnknownJobError        no job with this id or token
 │   ├── ReportRefusedError     a report fails its checks; the message says which
 │   └── StaleRunError          the sender is not the job's current run
+├── StoppedError               the daemon was asked to stop before it had finished
 ├── LeaseLostError             another daemon acts now: this one must not give another command
 ├── InvalidModelError          fitted parameters or statistics that no job can have
 ├── InvalidProblemError        a scheduling problem that contradicts itself
@@ -101,6 +102,10 @@ class ReportRefusedError(StoreError):
 
 class StaleRunError(StoreError):
     """The sender is not the job's current run: it must stop writing."""
+
+
+class StoppedError(PolluxError):
+    """The daemon was asked to stop before it had finished what it was at."""
 
 
 class LeaseLostError(PolluxError):

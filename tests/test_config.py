@@ -156,12 +156,6 @@ def test_that_a_missing_store_says_how_to_set_one() -> None:
         Config().require_store_url()
 
 
-def test_that_a_decision_may_not_outlast_the_lease(tmp_path: Path) -> None:
-    file = written(tmp_path, "[policy]\ntime_limit_s = 30\n")
-    with pytest.raises(ConfigError, match="must be below daemon"):
-        load_config({}, path=file)
-
-
 def test_that_a_number_beyond_all_floats_is_refused_like_any_other(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="max_in_flight"):
         load_config({}, path=written(tmp_path, f"[daemon]\nmax_in_flight = {'9' * 400}\n"))

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig
+from pollux_slurm.daemon.late import LateCommand, LateCommands
 from pollux_slurm.daemon.observe import is_recorded_job
+from pollux_slurm.errors import JobStateError, LeaseLostError, SlurmError, StoreError
 from pollux_slurm.model import ClusterSnapshot, ReallocationStep, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.store.contract import JobRecord, Reallocation, Store
@@ -69,6 +71,7 @@ class Desk:
         self.config = config
         self.clock = clock
         self.guard = guard
+        self.late = LateCommands(slurm=slurm, store=store, clock=clock)
         self._released_here: set[int] = set()
         self._missing_since: dict[int, datetime] = {}
 
@@ -109,6 +112,42 @@ class Desk:
 
     # -------------------------------------------------------------------------------------- who holds a job
 
+    def requeue(self, case: Case) -> None:
+        """Put the running job back into the queue, held by us."""
+        number = case.reallocation.from_restart_count
+        self._unless_late(case, lambda: self.slurm.requeue_hold(case.id, restart_count=number), requeued=True)
+
+    def hold(self, case: Case) -> None:
+        """Hold a job that waits in the queue."""
+        self._unless_late(case, lambda: self.slurm.hold(case.id), requeued=False)
+
+    def _unless_late(self, case: Case, command: Callable[[], None], *, requeued: bool) -> None:
+        """Give a command that holds the job; note it when the lease was lost on the way to Slurm."""
+        assert case.job is not None
+        try:
+            command()
+        except (JobStateError, LeaseLostError):
+            raise  # it was not given
+        except SlurmError:
+            self._note_if_late(case, case.job, requeued=requeued)  # not answered, it may have happened
+            raise
+        self._note_if_late(case, case.job, requeued=requeued)
+
+    def _note_if_late(self, case: Case, job: SlurmJob, *, requeued: bool) -> None:
+        try:
+            self.guard()
+        except (LeaseLostError, StoreError):
+            self.late.add(
+                LateCommand(
+                    job_id=case.id,
+                    allocation=case.reallocation.target or case.reallocation.source,
+                    requeued=requeued,
+                    restart_count=job.restart_count,
+                    at=self.clock(),
+                )
+            )
+            raise
+
     def release(self, case: Case) -> None:
         """Let the job go. Found held after this, it was held by a person, whose wish counts more."""
         self.slurm.release(case.id)
@@ -117,7 +156,7 @@ class Desk:
     def take_back(self, case: Case) -> None:
         """Hold a job that was released. Whatever fails from here on, the next tick releases it."""
         self._released_here.discard(case.reallocation.id)
-        self.slurm.hold(case.id)
+        self.hold(case)
 
     def has_released(self, reallocation: Reallocation) -> bool:
         """Whether this process, and no earlier one, has released the job."""

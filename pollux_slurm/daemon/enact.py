@@ -93,6 +93,10 @@ class Enactor:
                 _log.exception("job %s: reallocation %d failed", case.id, case.reallocation.id)
         return len(self._store.open_reallocations())
 
+    def journal_late_commands(self) -> None:
+        """Tell the daemon that may act of jobs that a command of ours held too late."""
+        self._desk.late.journal()
+
     def roll_back_what_has_not_begun(self, reason: str) -> None:
         """End every reallocation whose job has not been touched yet: before a stop of the daemon."""
         for reallocation in self._store.open_reallocations():

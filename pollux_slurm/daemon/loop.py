@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Container
@@ -13,10 +14,18 @@ from pathlib import Path
 from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon import observe
 from pollux_slurm.daemon.enact import Enactor
+from pollux_slurm.daemon.lease import Lease
 from pollux_slurm.daemon.observe import Picture
 from pollux_slurm.daemon.plan import planned_moves
 from pollux_slurm.daemon.problems import save_problem
-from pollux_slurm.errors import LeaseLostError, PolluxError, SlurmCommandError, SlurmError, StoreError
+from pollux_slurm.errors import (
+    LeaseLostError,
+    PolluxError,
+    SlurmCommandError,
+    SlurmError,
+    StoppedError,
+    StoreError,
+)
 from pollux_slurm.model import Decision, Problem
 from pollux_slurm.policy import decide
 from pollux_slurm.slurm.client import SlurmClient
@@ -57,7 +66,6 @@ class Daemon:
         self._slurm = slurm
         self._store = store
         self._config = config
-        self._owner = owner
         self._clock = wall_clock
         self._monotonic = monotonic
         self._stop = stop
@@ -65,10 +73,10 @@ class Daemon:
         self._policy = PolicyConfig() if policy is None else policy
         self._vanished: frozenset[str] = frozenset()
         self._left_out: dict[str, str] = {}
-        self._lease_until = float("-inf")
+        self._lease = Lease(store=store, owner=owner, config=config, clock=wall_clock, monotonic=monotonic)
         self.skipped_rounds: Counter[str] = Counter()
         self._enactor = Enactor(
-            slurm=slurm, store=store, config=config, clock=wall_clock, guard=self._check_lease
+            slurm=slurm, store=store, config=config, clock=wall_clock, guard=self._lease.check
         )
 
     # -------------------------------------------------------------------------------------------- one round
@@ -85,14 +93,18 @@ class Daemon:
             return self._skip("slurm", error)
         except StoreError as error:
             return self._skip("store", error)
+        except LeaseLostError as error:
+            return self._skip("lease", error)
+        except StoppedError as error:
+            return self._skip("stopped", error)
         except PolluxError as error:
-            return self._skip("policy" if not isinstance(error, LeaseLostError) else "lease", error)
+            return self._skip("policy", error)
         except Exception as error:
             _log.exception("round failed")
             return self._skip("bug", error)
 
     def _round(self) -> RoundResult:
-        self._renew_lease()
+        self._lease.renew()
         snapshot = self._slurm.snapshot()
         now = self._clock()
         refused = self._store.register_jobs(observe.registrations(snapshot, self._config.partitions), at=now)
@@ -110,7 +122,7 @@ class Daemon:
             policy=self._policy,
             pause_ttl_s=self._config.pause_ttl_s,
         )
-        decision = self._decide(problem)
+        decision = self._decide_aside(problem)
         for job_id, reason in decision.excluded:
             if self._left_out.get(job_id) != reason:  # not again in every round
                 _log.warning("job %s: left as it is: %s", job_id, reason)
@@ -124,7 +136,7 @@ class Daemon:
             max_in_flight=self._config.max_in_flight,
             pauses=problem.moving.pauses,
         )
-        self._check_lease()
+        self._lease.check()
         round_id = self._store.record_round(problem, decision, shadow=self._config.shadow, at=now)
         self._save_problem(round_id, problem)
         verb = "would move" if self._config.shadow else "moves"
@@ -153,9 +165,35 @@ class Daemon:
         )
         return RoundResult(round_id=round_id, num_jobs=len(problem.jobs), num_moves=len(moves))
 
+    def _decide_aside(self, problem: Problem) -> Decision:
+        """Search for a decision in a thread of its own, while moves go on and the lease is renewed.
+
+        The thread touches neither store nor Slurm. Stopped meanwhile, the daemon does not wait for it.
+        """
+        outcome: queue.SimpleQueue[Decision | BaseException] = queue.SimpleQueue()
+
+        def search() -> None:
+            try:
+                outcome.put(self._decide(problem))
+            except BaseException as error:
+                outcome.put(error)
+
+        threading.Thread(target=search, name="decide", daemon=True).start()
+        while True:
+            try:
+                found = outcome.get(timeout=self._config.tick_s)
+            except queue.Empty:
+                if self._stop.is_set():
+                    raise StoppedError("the daemon was stopped while it decided") from None
+                self.tick()
+                continue
+            if isinstance(found, BaseException):
+                raise found
+            return found
+
     def _prolong_pauses(self, picture: Picture, leaving: Container[str], now: datetime) -> None:
         """Let paused jobs wait on whose begin time comes near: without this they start by themselves."""
-        slurm = self._slurm.guarded(self._check_lease)
+        slurm = self._slurm.guarded(self._lease.check)
         soon = now + timedelta(seconds=self._config.pause_ttl_s / 2)
         for job in picture.managed:
             begins_at = job.slurm.begins_at
@@ -195,16 +233,20 @@ class Daemon:
                 self.round()
                 while not self._stop.is_set() and (left := next_round - self._monotonic()) > 0:
                     self.tick()
+                    if self._lease.was_lost():
+                        break
                     self._stop.wait(min(self._config.tick_s, left))
             self._settle_before_stop()
         finally:
-            self._give_back_lease()
+            self._lease.give_back()
 
     def run_once(self) -> RoundResult:
         """Hold one round, and drive what is open to its end: every step of it has a time-out."""
         try:
-            if not self._store.acquire_lease(self._owner, ttl_s=self._config.lease_ttl_s, at=self._clock()):
-                return self._skip("lease", LeaseLostError("another daemon holds the lease"))
+            try:
+                self._lease.check()
+            except LeaseLostError as error:
+                return self._skip("lease", error)
             result = self.round()
             deadline = self._monotonic() + self._longest_reallocation_s
             while not self._stop.is_set() and self._monotonic() < deadline and self.tick():
@@ -212,7 +254,7 @@ class Daemon:
             self._settle_before_stop()
             return result
         finally:
-            self._give_back_lease()
+            self._lease.give_back()
 
     @property
     def _longest_reallocation_s(self) -> float:
@@ -227,29 +269,39 @@ class Daemon:
 
     def tick(self) -> int:
         """Advance what is in flight; return how many reallocations are open. A failure waits for the next."""
-        if self._config.shadow:
-            return 0
         try:
-            self._renew_lease()
+            self._lease.renew()
+            if self._config.shadow:
+                return 0
+            self._enactor.journal_late_commands()
             return self._enactor.tick()
-        except (SlurmError, StoreError, LeaseLostError) as error:
+        except LeaseLostError as error:
+            _log.warning("cannot go on with reallocations for now: %s", error)
+            self._tell_of_late_commands()
+        except (SlurmError, StoreError) as error:
             _log.warning("cannot go on with reallocations for now: %s", error)
         except Exception:
             _log.exception("tick failed")
         return 1
+
+    def _tell_of_late_commands(self) -> None:
+        try:
+            self._enactor.journal_late_commands()
+        except PolluxError as error:
+            _log.warning("cannot journal a late command for now: %s", error)
 
     def _settle_before_stop(self) -> None:
         """Leave nothing half done: what has not begun is rolled back, a job that is held by us is let go."""
         if self._config.shadow:
             return
         try:
-            if not self._store.holds_lease(self._owner, at=self._clock()):
+            if not self._lease.is_held():
                 return
             self._enactor.roll_back_what_has_not_begun("the daemon was stopped")
             deadline = self._monotonic() + self._config.requeue_timeout_s
             pause = threading.Event()
             while (held := self._enactor.held_jobs()) and self._monotonic() < deadline:
-                if not self._store.holds_lease(self._owner, at=self._clock()):
+                if not self._lease.is_held():
                     return  # the daemon that has it goes on with them
                 self.tick()
                 pause.wait(self._config.tick_s)
@@ -265,35 +317,14 @@ class Daemon:
         told = False
         while not self._stop.is_set():
             try:
-                self._renew_lease()
+                self._lease.renew()
                 return True
             except LeaseLostError:
+                self._tell_of_late_commands()
                 if not told:
                     _log.info("another daemon holds the lease; waiting")
                     told = True
             except StoreError as error:
                 _log.warning("the store cannot be reached: %s", error)
-            self._stop.wait(min(self._config.lease_ttl_s / 3, self._config.interval_s))
+            self._stop.wait(self._lease.patience_s)
         return False
-
-    def _renew_lease(self) -> None:
-        """Prolong the lease when half of it has passed."""
-        if self._monotonic() >= self._lease_until - self._config.lease_ttl_s / 2:
-            self._check_lease()
-
-    def _check_lease(self) -> None:
-        """Prolong the lease, or raise when another daemon has it (invariant 10): before each command.
-
-        One that ran out unnoticed, in a long round, is taken again if nobody else took it meanwhile.
-        """
-        now = self._monotonic()
-        if not self._store.acquire_lease(self._owner, ttl_s=self._config.lease_ttl_s, at=self._clock()):
-            self._lease_until = float("-inf")
-            raise LeaseLostError("another daemon holds the lease")
-        self._lease_until = now + self._config.lease_ttl_s
-
-    def _give_back_lease(self) -> None:
-        try:
-            self._store.release_lease(self._owner)
-        except StoreError as error:
-            _log.warning("the lease could not be given back and runs out by itself: %s", error)

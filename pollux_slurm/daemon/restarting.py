@@ -47,7 +47,7 @@ class Restarting:
             if case.age_s > self._desk.config.requeue_timeout_s:
                 self._desk.move(reallocation, Step.ROLLED_BACK, "Slurm did not requeue the job in time")
             else:
-                self._desk.slurm.requeue_hold(case.id, restart_count=reallocation.from_restart_count)
+                self._desk.requeue(case)
         # COMPLETING: Slurm is killing it. There is nothing to do but wait for Slurm's own time-outs.
 
     def reshaped(self, case: Case, book: GpuBook) -> None:
@@ -65,7 +65,7 @@ class Restarting:
             if not job.held:
                 # To hold it first makes the rest free of races: Slurm refuses to hold a job that has started.
                 # A requeued job found like this was released by hand within the second.
-                self._desk.slurm.hold(case.id)
+                self._desk.hold(case)
             self._reshape_or_way_back(case)
 
     def _park(self, case: Case) -> None:

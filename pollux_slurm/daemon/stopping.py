@@ -71,7 +71,7 @@ class Stopping:
         elif _trains_again(case):
             self._roll_back(case, "the job went on training after its checkpoint")
         elif self._desk.move(reallocation, Step.REQUEUED):
-            self._desk.slurm.requeue_hold(case.id, restart_count=reallocation.from_restart_count)
+            self._desk.requeue(case)
 
     def _roll_back_if_moved_on(self, case: Case) -> bool:
         """Roll back when the job is no longer the running job that was planned for."""

@@ -45,7 +45,8 @@ def paused(world: World, *, gpus: int = 1) -> str:
 
 
 def is_paused(world: World, job_id: str) -> bool:
-    return world.store.job(job_id).paused_at is not None and not world.open_moves()
+    waits = world.job(job_id).state is JobState.PENDING and not world.open_moves()
+    return waits and world.store.job(job_id).paused_at is not None
 
 
 def last(world: World, job_id: str) -> tuple[Step, str | None]:

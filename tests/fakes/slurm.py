@@ -154,6 +154,7 @@ class FakeSlurm:
         if restart_count not in (None, job.shown.restart_count):
             raise JobStateError(f"job {job_id} has been requeued {job.shown.restart_count} times")
         self.on_command("requeue_hold")
+        job = self._expect(job_id, JobState.RUNNING)  # as Slurm itself refuses
         if job.shown.unschedulable_reason is not None:
             raise SlurmCommandError(f"job {job_id}: Requested operation is presently disabled")
         self._kill(job, JobState.PENDING)
@@ -172,6 +173,7 @@ class FakeSlurm:
             raise UsageError(f"job {job_id}: cannot be parked for {for_s:g} s")
         job = self._expect(job_id, JobState.PENDING)
         self.on_command("park")
+        job = self._expect(job_id, JobState.PENDING)  # as Slurm itself refuses
         job.eligible_at = self.clock() + timedelta(seconds=for_s)
         job.shown = dataclasses.replace(job.shown, begins_at=job.eligible_at)
 
@@ -179,6 +181,7 @@ class FakeSlurm:
         self._enter("hold", job_id)
         job = self._expect(job_id, JobState.PENDING)
         self.on_command("hold")
+        job = self._expect(job_id, JobState.PENDING)  # as Slurm itself refuses
         job.shown = dataclasses.replace(job.shown, held=True, reason="JobHeldUser")
 
     def reshape(self, job_id: str, shape: JobShape) -> None:
@@ -194,6 +197,7 @@ class FakeSlurm:
         if unknown:
             raise SlurmCommandError(f"job {job_id}: Invalid node name specified")
         self.on_command("reshape")
+        job = self._expect(job_id, JobState.PENDING)  # as Slurm itself refuses
         job.shape, job.cpus_per_gpu = shape, shape.cpus_per_gpu
         job.eligible_at = self.clock() + timedelta(seconds=START_DELAY_S)
         job.shown = dataclasses.replace(
@@ -211,6 +215,7 @@ class FakeSlurm:
             return
         job = self._expect(job_id, JobState.PENDING)
         self.on_command("release")
+        job = self._expect(job_id, JobState.PENDING)  # as Slurm itself refuses
         job.shown = dataclasses.replace(job.shown, held=False, reason="None")
         self._advance()
 
