@@ -6,12 +6,13 @@ each has a dash pattern of its own, so that no line is told by its colour alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import pairwise
 
 from pollux_slurm.report.scales import Axis
+from pollux_slurm.report.texts import safe, shortened
 
 WIDTH = 900.0
 NUM_STYLES = 8
@@ -21,7 +22,7 @@ _CHARACTER = 7.0  # of 13 px text, on average
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A line through `points`, (x, y) by ascending x.
+    """A line through `points`, (x, y) by ascending x; where y is NaN, the line has a gap.
 
     `step`: each value holds until the next point. `filled`: the area below instead of a line. `markers`: a
     dot at each point. `ranges`: (low, high) at each point, drawn as a bar through it.
@@ -41,6 +42,15 @@ class Mark:
     """A vertical line across a chart, with a text beside it."""
 
     x: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tip:
+    """What a pointer is told over a stretch of the x axis."""
+
+    low: float
+    high: float
     text: str
 
 
@@ -67,25 +77,32 @@ class LineChart:
     panels: tuple[Panel, ...]
     marks: tuple[Mark, ...] = ()
     end_labels: bool = False
+    tips: tuple[Tip, ...] = ()
 
     def svg(self, name: str) -> str:
         """Return the chart as an SVG element; `name` makes its ids unique on the page."""
         labels = list(
             dict.fromkeys(
-                (shortened(one.label), one.style, one.filled) for panel in self.panels for one in panel.series
+                (shortened(one.label), one.style, "area" if one.filled else "line")
+                for panel in self.panels
+                for one in panel.series
             )
         )
         right = _RIGHT
         if self.end_labels:
             right += 14 + _CHARACTER * max((len(label) for label, _, _ in labels), default=0)
-        legend, top = ("", 8.0) if self.end_labels else _legend(labels)
+        legend, top = ("", 8.0) if self.end_labels else legend_rows(labels)
         top += 14 * bool(self.marks)
         parts = [legend]
+        first_top = top + 20 * bool(self.panels[0].title)
         for panel in self.panels:
             top += 20 * bool(panel.title)
             box = Box(left=_LEFT, top=top, width=WIDTH - _LEFT - right, height=panel.height)
             parts.append(self._panel(panel, box, last=panel is self.panels[-1]))
             top += panel.height + 14
+        # Above the lines, where the pointer finds them: one stretch over all panels.
+        over = Box(left=_LEFT, top=first_top, width=WIDTH - _LEFT - right, height=top - 14 - first_top)
+        parts += [hit_area(tip, self.x, over) for tip in self.tips]
         return svg_element(name, self.title, self.text, top - 14 + _BOTTOM, "".join(parts))
 
     def _panel(self, panel: Panel, box: Box, *, last: bool) -> str:
@@ -118,23 +135,21 @@ class Box:
         return self.top + self.height
 
 
-def svg_element(name: str, title: str, text: str, height: float, body: str) -> str:
-    """Return an SVG element that scales with the page, with a title and a description for screen readers."""
+def svg_element(name: str, title: str, text: str, height: float, body: str, *, role: str = "img") -> str:
+    """Return an SVG element that scales with the page, with a title and a description for screen readers.
+
+    The role is `group` for one that holds links, since nothing in an `img` is reached.
+    """
     return (
-        f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-labelledby="{name}-title {name}-text">'
-        f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-text">{escape(text)}</desc>'
+        f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="{role}" aria-labelledby="{name}-title {name}-text">'
+        f'<title id="{name}-title">{safe(title)}</title><desc id="{name}-text">{safe(text)}</desc>'
         f"{body}</svg>"
     )
 
 
-def shortened(text: str, most: int = 44) -> str:
-    """Return a text that has room: its beginning, where it is longer than `most` characters."""
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
 def text_at(x: float, y: float, text: str, *, kind: str = "", anchor: str = "start") -> str:
     where = "" if anchor == "start" else f' text-anchor="{anchor}"'
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}"{where}>{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}"{where}>{safe(text)}</text>'
 
 
 def panel_frame(x: Axis, y: Axis | None, box: Box, *, x_text: bool = True) -> str:
@@ -159,7 +174,7 @@ def panel_frame(x: Axis, y: Axis | None, box: Box, *, x_text: bool = True) -> st
         middle = box.top + box.height / 2
         parts.append(
             f'<text class="label" text-anchor="middle" transform="translate(14 {middle:.1f}) rotate(-90)">'
-            f"{escape(y.label)}</text>"
+            f"{safe(y.label)}</text>"
         )
     parts.append(
         f'<path class="axis" d="M{box.left:.1f} {box.top:.1f}V{box.bottom:.1f}H{box.left + box.width:.1f}"/>'
@@ -183,18 +198,21 @@ def _gap(before: tuple[float, str], after: tuple[float, str], axis: Axis, width:
     return apart - _CHARACTER * (len(before[1]) + len(after[1])) / 2 - 10
 
 
-def _legend(labels: Sequence[tuple[str, int, bool]]) -> tuple[str, float]:
-    """Return a legend in rows above the plots, and where it ends."""
-    parts, x, y = [], _LEFT, 14.0
-    for label, style, filled in labels:
+def legend_rows(labels: Sequence[tuple[str, int, str]], *, left: float = _LEFT) -> tuple[str, float]:
+    """Return a legend in rows above the plots, and where it ends: of labels, styles and kinds.
+
+    A `line` is shown as one, an `area` or a `bar` as a box.
+    """
+    parts, x, y = [], left, 14.0
+    for label, style, kind in labels:
         width = 44 + _CHARACTER * len(label) + 16
-        if x + width > WIDTH and x > _LEFT:
-            x, y = _LEFT, y + 22
-        if filled:
-            style_class = f"area s{style % NUM_STYLES}"
-            parts.append(f'<rect class="{style_class}" x="{x:.1f}" y="{y - 10:.1f}" width="32" height="12"/>')
+        if x + width > WIDTH and x > left:
+            x, y = left, y + 22
+        style_class = f"{kind} s{style % NUM_STYLES}"
+        if kind == "line":
+            parts.append(f'<path class="{style_class}" d="M{x:.1f} {y - 4:.1f}h32"/>')
         else:
-            parts.append(f'<path class="line s{style % NUM_STYLES}" d="M{x:.1f} {y - 4:.1f}h32"/>')
+            parts.append(f'<rect class="{style_class}" x="{x:.1f}" y="{y - 10:.1f}" width="32" height="12"/>')
         parts.append(text_at(x + 38, y, label))
         x += width
     return "".join(parts), y + 16
@@ -207,37 +225,68 @@ def _mark(mark: Mark, axis: Axis, box: Box, *, first: bool) -> str:
     return line + (text_at(at, box.top - 4, mark.text, kind="note", anchor=anchor) if first else "")
 
 
+def hit_area(tip: Tip, axis: Axis, box: Box) -> str:
+    """Return an area that shows its text to a pointer, without a script."""
+    left, right = box.x(axis.at(tip.low)), box.x(axis.at(tip.high))
+    return (
+        f'<rect class="hit" x="{left:.1f}" y="{box.top:.1f}" width="{max(right - left, 1.0):.1f}"'
+        f' height="{box.height:.1f}"><title>{safe(tip.text)}</title></rect>'
+    )
+
+
 def _line(one: Series, x: Axis, y: Axis, box: Box) -> str:
-    places = [(box.x(x.at(at)), box.y(y.at(value))) for at, value in one.points]
-    if not places:
-        return ""
     style = f"s{one.style % NUM_STYLES}"
+    parts, commands = [], []
+    for stretch in _stretches(one):
+        places = [(box.x(x.at(at)), box.y(y.at(value))) for at, value in stretch]
+        path = _path(places, step=one.step)
+        if one.filled:
+            path += f"V{box.bottom:.1f}H{places[0][0]:.1f}Z"
+        commands.append(path)
+        # A line of one point has no length: nobody would see it.
+        if one.markers or len(places) == 1:
+            parts += [
+                f'<circle class="dot {style}" cx="{at:.1f}" cy="{value:.1f}" r="4"/>' for at, value in places
+            ]
+    if not commands:
+        return ""
+    kind = "area" if one.filled else "line"
+    drawn = f'<path class="{kind} {style}" d="{"".join(commands)}"><title>{safe(one.label)}</title></path>'
+    ranges = [
+        f'<path class="range {style}" d="M{at:.1f} {box.y(y.at(low)):.1f}V{box.y(y.at(high)):.1f}"/>'
+        for at, (low, high) in zip((box.x(x.at(at)) for at, _ in one.points), one.ranges, strict=False)
+    ]
+    return "".join([drawn, *ranges, *parts])
+
+
+def _stretches(one: Series) -> list[list[tuple[float, float]]]:
+    """Return the points between the gaps; a step holds until its gap begins."""
+    stretches: list[list[tuple[float, float]]] = [[]]
+    for at, value in one.points:
+        if not math.isnan(value):
+            stretches[-1].append((at, value))
+        elif stretches[-1]:
+            if one.step:
+                stretches[-1].append((at, stretches[-1][-1][1]))
+            stretches.append([])
+    return [stretch for stretch in stretches if stretch]
+
+
+def _path(places: Sequence[tuple[float, float]], *, step: bool) -> str:
     commands = [f"M{places[0][0]:.1f} {places[0][1]:.1f}"]
     for (_, before), (at, value) in pairwise(places):
-        commands.append(f"H{at:.1f}V{value:.1f}" if one.step else f"L{at:.1f} {value:.1f}")
-        if one.step and value == before:
+        commands.append(f"H{at:.1f}V{value:.1f}" if step else f"L{at:.1f} {value:.1f}")
+        if step and value == before:
             commands[-1] = f"H{at:.1f}"
-    if one.filled:
-        path = "".join(commands) + f"V{box.bottom:.1f}H{places[0][0]:.1f}Z"
-        return f'<path class="area {style}" d="{path}"><title>{escape(one.label)}</title></path>'
-    parts = [f'<path class="line {style}" d="{"".join(commands)}"><title>{escape(one.label)}</title></path>']
-    for (at, _), (low, high) in zip(places, one.ranges, strict=False):
-        parts.append(
-            f'<path class="range {style}" d="M{at:.1f} {box.y(y.at(low)):.1f}V{box.y(y.at(high)):.1f}"/>'
-        )
-    if one.markers:
-        parts += [
-            f'<circle class="dot {style}" cx="{at:.1f}" cy="{value:.1f}" r="4"/>' for at, value in places
-        ]
-    return "".join(parts)
+    return "".join(commands)
 
 
 def _end_labels(panel: Panel, x: Axis, box: Box) -> str:
     """Return the lines' names at their right ends, moved apart where they would overlap."""
     ends = [
-        (box.y(panel.y.at(one.points[-1][1])), box.x(x.at(one.points[-1][0])), one)
-        for one in panel.series
-        if one.points
+        (box.y(panel.y.at(stretches[-1][-1][1])), box.x(x.at(stretches[-1][-1][0])), one)
+        for one, stretches in ((one, _stretches(one)) for one in panel.series)
+        if stretches
     ]
     ends.sort(key=lambda end: end[0])
     ys: list[float] = []

@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from pollux_slurm import __version__
+from pollux_slurm.report.texts import shown
 from pollux_slurm.resources import resource_dir
 
 
@@ -26,20 +27,28 @@ class Chart(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """A chart, and how to read it."""
-
-    chart: Chart
-    caption: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of texts; the first column names the row. `note` explains the columns."""
+    """Rows of texts; the first column names the row. `note` explains the columns.
+
+    `texts` are the places of columns that are words, not numbers; `anchors` are ids of the rows that
+    something on the page links to.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
+    title: str = ""
+    texts: tuple[int, ...] = ()
+    anchors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A chart, how to read it, and its values as a table that can be opened below."""
+
+    chart: Chart
+    caption: str
+    data: Table | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +58,8 @@ class Section:
     title: str
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
+    text: str = ""
+    figures_first: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +70,7 @@ class Page:
     lead: str
     facts: tuple[tuple[str, str], ...]
     sections: tuple[Section, ...]
+    made_at: str = ""
 
 
 def render_page(page: Page) -> str:
@@ -70,6 +82,7 @@ def render_page(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=_finalize,
     )
     names = _ids([section.title for section in page.sections])
     drawn = [
@@ -79,6 +92,11 @@ def render_page(page: Page) -> str:
     return environment.get_template("report.html.j2").render(
         page=page, names=names, drawn=drawn, version=__version__
     )
+
+
+def _finalize(value: object) -> object:
+    """Return what a template prints, without characters that would reorder or hide others."""
+    return shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _ids(titles: Sequence[str]) -> list[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 from itertools import groupby
 
-from pollux_slurm.report.charts import WIDTH, Box, panel_frame, shortened, svg_element, text_at
+from pollux_slurm.report.charts import WIDTH, Box, panel_frame, svg_element, text_at
 from pollux_slurm.report.scales import Axis
+from pollux_slurm.report.texts import safe, shortened
 
 # The most GPUs of each class but the last, which has no bound; thickness and shade tell them apart.
 _CLASSES = (1, 2, 4, 8, 16)
@@ -88,7 +88,7 @@ def _row(bar: Bar, x: Axis, box: Box, y: float, row: float) -> str:
         )
     parts += [f'<path class="g{kind}" d="{"".join(found)}"/>' for kind, found in sorted(shapes.items())]
     most = max((gpus for _, gpus in bar.held), default=0)
-    return f"<g><title>{escape(bar.name)}: up to {most} GPUs</title>{''.join(parts)}</g>"
+    return f"<g><title>{safe(bar.name)}: up to {most} GPUs</title>{''.join(parts)}</g>"
 
 
 def class_of(gpus: int) -> int:

@@ -1,0 +1,71 @@
+"""Stacked bars over time as SVG text, such as GPU hours by account and day."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pollux_slurm.report.charts import NUM_STYLES, WIDTH, Box, legend_rows, panel_frame, svg_element
+from pollux_slurm.report.scales import Axis
+from pollux_slurm.report.texts import safe, shortened
+
+_LEFT, _RIGHT, _BOTTOM = 64.0, 16.0, 46.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """The bar from `low` to `high` on the x axis; `parts` are its heights, one for each label, from below."""
+
+    name: str
+    low: float
+    high: float
+    parts: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackedBars:
+    """A bar for each stretch of the x axis. `text` says in words what is to be seen.
+
+    `value_text` turns a part's value into what a pointer over it is told. Past eight, labels share styles:
+    group the smallest before.
+    """
+
+    title: str
+    text: str
+    x: Axis
+    y: Axis
+    labels: tuple[str, ...]
+    stacks: tuple[Stack, ...]
+    value_text: Callable[[float], str] = "{:,.3g}".format
+    height: float = 280.0
+
+    def svg(self, name: str) -> str:
+        """Return the chart as an SVG element; `name` makes its ids unique on the page."""
+        legend, top = legend_rows(
+            [(shortened(label), style, "bar") for style, label in enumerate(self.labels)]
+        )
+        box = Box(left=_LEFT, top=top, width=WIDTH - _LEFT - _RIGHT, height=self.height)
+        parts = [
+            legend,
+            panel_frame(self.x, self.y, box),
+            *(self._stack(stack, box) for stack in self.stacks),
+        ]
+        return svg_element(name, self.title, self.text, box.bottom + _BOTTOM, "".join(parts))
+
+    def _stack(self, stack: Stack, box: Box) -> str:
+        left, right = box.x(self.x.at(stack.low)), box.x(self.x.at(stack.high))
+        # Neighbours are told apart by a gap, unless there are too many to see one.
+        gap = min(2.0, 0.15 * (right - left))
+        wide = max(right - left - gap, 0.8)
+        total, rects = 0.0, []
+        for style, (label, value) in enumerate(zip(self.labels, stack.parts, strict=True)):
+            below, total = box.y(self.y.at(total)), total + value
+            above = box.y(self.y.at(total))
+            if below - above < 0.05:
+                continue
+            told = f"{stack.name}, {label}: {self.value_text(value)}"
+            rects.append(
+                f'<rect class="bar s{style % NUM_STYLES}" x="{left + gap / 2:.1f}" y="{above:.2f}"'
+                f' width="{wide:.1f}" height="{below - above:.2f}"><title>{safe(told)}</title></rect>'
+            )
+        return "".join(rects)

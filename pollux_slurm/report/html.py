@@ -1,0 +1,65 @@
+"""A report as one page: the document's values as texts in tables, its charts as they are."""
+
+from __future__ import annotations
+
+from pollux_slurm.report.document import Data, Document, Kind, Plot, spread, text_of
+from pollux_slurm.report.page import Figure, Page, Section, Table, render_page
+from pollux_slurm.report.texts import plural
+
+# What a reader can still go through; all rows are in CSV and JSON.
+MOST_ROWS = 200
+
+
+def document_html(document: Document) -> str:
+    """Return the report as HTML text that needs nothing else."""
+    return render_page(document_page(document))
+
+
+def document_page(document: Document) -> Page:
+    """Return the page of a report."""
+    facts = [(fact.title, fact.shown()) for fact in document.facts]
+    return Page(
+        title=document.title,
+        lead=document.lead,
+        facts=tuple(facts),
+        sections=tuple(
+            Section(
+                title=part.title,
+                text=part.text,
+                figures=tuple(_figure(plot, document) for plot in part.plots),
+                tables=tuple(_table(data, document) for data in part.tables),
+                figures_first=True,
+            )
+            for part in document.parts
+        ),
+        made_at=text_of(document.made_at, Kind.MOMENT) + " UTC",
+    )
+
+
+def _figure(plot: Plot, document: Document) -> Figure:
+    data = None if plot.data is None else _table(plot.data, document)
+    return Figure(chart=plot.chart, caption=plot.caption, data=data)
+
+
+def _table(data: Data, document: Document) -> Table:
+    """Return the table's texts: of many rows those evenly apart, with the command that prints all."""
+    places = spread(data.rows, MOST_ROWS)
+    note = data.note
+    if len(places) < len(data.rows):
+        more = (
+            f"{len(places):,} of {plural(len(data.rows), 'row')} are shown, evenly apart. "
+            f"All: {document.command} --csv --table {data.key}"
+        )
+        note = f"{note} {more}".strip()
+    kinds = [column.kind for column in data.columns]
+    return Table(
+        columns=tuple(column.title for column in data.columns),
+        rows=tuple(
+            tuple(text_of(value, kind) for value, kind in zip(data.rows[place], kinds, strict=True))
+            for place in places
+        ),
+        note=note,
+        title=data.title,
+        texts=tuple(index for index, kind in enumerate(kinds) if kind is Kind.TEXT),
+        anchors=tuple(data.anchors[place] for place in places) if data.anchors else (),
+    )

@@ -1,0 +1,177 @@
+"""A report on a terminal: facts, a sparkline for each line of a plot, tables as wide as there is room."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pollux_slurm.report.bars import StackedBars
+from pollux_slurm.report.charts import LineChart
+from pollux_slurm.report.document import Data, Document, Kind, Plot, number_text, spread, text_of
+from pollux_slurm.report.scales import Axis
+from pollux_slurm.report.texts import shortened, shown
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_GAP = " "
+# What fits a screen without scrolling far; the rest is in the other forms.
+MOST_ROWS = 20
+_NARROWEST = 40
+
+
+def print_document(document: Document, console: Console) -> None:
+    """Print the report; texts from strangers are shown, never obeyed."""
+    from rich.text import Text
+
+    console.print(Text(shown(document.title), style="bold"))
+    console.print(Text(shown(document.lead)))
+    console.print()
+    console.print(_facts(document, console.width))
+    for part in document.parts:
+        console.print()
+        console.rule(Text(shown(part.title), style="bold"), align="left", style="dim")
+        if part.text:
+            console.print(Text(shown(part.text)))
+        for plot in part.plots:
+            for one in _plot(plot, console.width):
+                console.print(one)
+        for data in part.tables:
+            for one in _table(data, document, console.width):
+                console.print(one)
+    console.print()
+    console.print(
+        Text(f"A page with plots: {shown(document.command)} --output report.html", style="dim"),
+        soft_wrap=True,
+    )
+
+
+def sparkline(points: Sequence[tuple[float, float]], x: Axis, width: int, *, step: bool = False) -> str:
+    """Return a line of `width` blocks: means of the values in each part of the axis, from 0 to the highest.
+
+    A part without a point is blank, or goes on with the value before it where the line is one of steps.
+    """
+    sums, counts = [0.0] * width, [0] * width
+    for at, value in points:
+        if math.isfinite(value):
+            place = min(int(x.at(at) * width), width - 1)
+            sums[place] += value
+            counts[place] += 1
+    ends = {min(int(x.at(at) * width), width - 1) for at, value in points if math.isnan(value)}
+    last = max((min(int(x.at(at) * width), width - 1) for at, _ in points), default=-1)
+    most = max((total / count for total, count in zip(sums, counts, strict=True) if count), default=0.0)
+    text, held = [], math.nan
+    for place, (total, count) in enumerate(zip(sums, counts, strict=True)):
+        value = total / count if count else held
+        text.append(_GAP if math.isnan(value) else _block(value, most))
+        held = value if step and place < last and place not in ends else math.nan
+    return "".join(text)
+
+
+def _block(value: float, most: float) -> str:
+    if most <= 0 or value <= 0:
+        return _BLOCKS[0]
+    return _BLOCKS[min(int(value / most * (len(_BLOCKS) - 1) + 0.5), len(_BLOCKS) - 1)]
+
+
+def _facts(document: Document, width: int) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    pairs = [(Text(fact.title, style="dim"), Text(shown(fact.shown()))) for fact in document.facts]
+    across = 2 if width >= 100 else 1
+    table = Table(box=None, show_header=False, pad_edge=False)
+    down = -(-len(pairs) // across)
+    for row in range(down):
+        cells = [cell for pair in pairs[row::down] for cell in pair]
+        table.add_row(*cells)
+    return table
+
+
+def _plot(plot: Plot, width: int) -> Iterator[RenderableType]:
+    """Yield what a plot shows as far as letters can: lines as sparklines, stacks as one of their sums."""
+    from rich.text import Text
+
+    chart = plot.chart
+    if isinstance(chart, LineChart):
+        lines = [
+            (one.label, one.points, one.step, panel.y.label) for panel in chart.panels for one in panel.series
+        ]
+    elif isinstance(chart, StackedBars):
+        # A stack is drawn in the middle of its stretch.
+        points = tuple(((stack.low + stack.high) / 2, sum(stack.parts)) for stack in chart.stacks)
+        lines = [("in all", points, True, chart.y.label)]
+    else:  # the rows of a table say the same
+        return
+    yield Text(f"\n{chart.title}", style="bold")
+    room = max(min(width - 52, 100), 20)
+    for label, points, step, unit in lines:
+        values = [value for _, value in points if math.isfinite(value)]
+        if not values:
+            continue
+        line = Text(f"{shortened(shown(label), 22):<22} ")
+        line.append(sparkline(points, chart.x, room, step=step), style="cyan")
+        scale = 100 if "(%)" in unit else 1
+        low, high = number_text(scale * min(values)), number_text(scale * max(values))
+        line.append(f" {low} to {high} {_unit(unit)}".rstrip(), style="dim")
+        yield line
+    first, last = chart.x.ticks[:1], chart.x.ticks[1:][-1:]
+    ends = " to ".join(text for _, text in (*first, *last))
+    yield Text(f"{'':<22} {chart.x.label}: ticks {ends}", style="dim")
+
+
+def _unit(label: str) -> str:
+    """Return the unit that an axis's label has in brackets, else the label."""
+    return label[label.rindex("(") + 1 : -1] if label.endswith(")") and "(" in label else label
+
+
+def _table(data: Data, document: Document, width: int) -> Iterator[RenderableType]:
+    from rich.table import Table
+    from rich.text import Text
+
+    if data.title:
+        yield Text(f"\n{data.title}", style="bold")
+    kinds = [column.kind for column in data.columns]
+    places = spread(data.rows, MOST_ROWS)
+    rows = [
+        [text_of(value, kind) for value, kind in zip(data.rows[place], kinds, strict=True)]
+        for place in places
+    ]
+    kept = _columns_with_room(data, rows, width)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for index in kept:
+        is_text = kinds[index] is Kind.TEXT
+        table.add_column(
+            Text(data.columns[index].title),
+            justify="left" if is_text or index == 0 else "right",
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=None if is_text else max((len(row[index]) for row in rows), default=0),
+        )
+    for row in rows:
+        table.add_row(*(Text(row[index]) for index in kept))
+    yield table
+    left_out = [data.columns[index].key for index in range(len(data.columns)) if index not in kept]
+    hints = []
+    if len(places) < len(data.rows):
+        hints.append(f"{len(places)} of {len(data.rows):,} rows")
+    if left_out:
+        hints.append(f"no room for {', '.join(left_out)}")
+    if hints:
+        yield Text(f"{'; '.join(hints)}: {document.command} --csv --table {data.key}", style="dim")
+
+
+def _columns_with_room(data: Data, rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return the columns that fit, from the left; a text may be cut to 24 characters."""
+    kept: list[int] = []
+    used = 0
+    for index, column in enumerate(data.columns):
+        widest = max([len(word) for word in column.title.split()] + [len(row[index]) for row in rows])
+        used += min(widest, 24) + 2
+        if used > max(width, _NARROWEST) and kept:
+            break
+        kept.append(index)
+    return kept
