@@ -15,6 +15,7 @@ from pollux_slurm.cli.daemon import daemon
 from pollux_slurm.cli.db import app as db
 from pollux_slurm.cli.explain import explain
 from pollux_slurm.cli.replay import replay
+from pollux_slurm.cli.report import app as report
 from pollux_slurm.cli.run import run
 from pollux_slurm.cli.sandbox import app as sandbox
 from pollux_slurm.cli.sbatch import HELP as SBATCH_HELP
@@ -61,6 +62,7 @@ app.command(
 )(sbatch)
 app.add_typer(config)
 app.add_typer(db)
+app.add_typer(report)
 app.add_typer(sandbox)
 app.add_typer(simulate)
 

@@ -26,8 +26,8 @@ class Stack:
 class StackedBars:
     """A bar for each stretch of the x axis. `text` says in words what is to be seen.
 
-    `value_text` turns a part's value into what a pointer over it is told. Past eight, labels share styles:
-    group the smallest before.
+    `styles` are those of the labels, 0, 1, ... unless told otherwise; `value_text` turns a part's value into
+    what a pointer over it is told. Past eight, labels share styles: group the smallest before.
     """
 
     title: str
@@ -36,29 +36,31 @@ class StackedBars:
     y: Axis
     labels: tuple[str, ...]
     stacks: tuple[Stack, ...]
+    styles: tuple[int, ...] = ()
     value_text: Callable[[float], str] = "{:,.3g}".format
     height: float = 280.0
 
     def svg(self, name: str) -> str:
         """Return the chart as an SVG element; `name` makes its ids unique on the page."""
+        styles = self.styles or tuple(range(len(self.labels)))
         legend, top = legend_rows(
-            [(shortened(label), style, "bar") for style, label in enumerate(self.labels)]
+            [(shortened(label), style, "bar") for label, style in zip(self.labels, styles, strict=True)]
         )
         box = Box(left=_LEFT, top=top, width=WIDTH - _LEFT - _RIGHT, height=self.height)
         parts = [
             legend,
             panel_frame(self.x, self.y, box),
-            *(self._stack(stack, box) for stack in self.stacks),
+            *(self._stack(stack, styles, box) for stack in self.stacks),
         ]
         return svg_element(name, self.title, self.text, box.bottom + _BOTTOM, "".join(parts))
 
-    def _stack(self, stack: Stack, box: Box) -> str:
+    def _stack(self, stack: Stack, styles: tuple[int, ...], box: Box) -> str:
         left, right = box.x(self.x.at(stack.low)), box.x(self.x.at(stack.high))
         # Neighbours are told apart by a gap, unless there are too many to see one.
         gap = min(2.0, 0.15 * (right - left))
         wide = max(right - left - gap, 0.8)
         total, rects = 0.0, []
-        for style, (label, value) in enumerate(zip(self.labels, stack.parts, strict=True)):
+        for label, style, value in zip(self.labels, styles, stack.parts, strict=True):
             below, total = box.y(self.y.at(total)), total + value
             above = box.y(self.y.at(total))
             if below - above < 0.05:

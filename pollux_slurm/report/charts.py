@@ -68,7 +68,8 @@ class Panel:
 class LineChart:
     """Panels over one x axis. `text` says in words what is to be seen, for those who do not see it.
 
-    Lines are named in a legend above, or with `end_labels` at their right ends.
+    Lines are named in a legend above, or with `end_labels` at their right ends; without either, their axes
+    name them.
     """
 
     title: str
@@ -78,6 +79,7 @@ class LineChart:
     marks: tuple[Mark, ...] = ()
     end_labels: bool = False
     tips: tuple[Tip, ...] = ()
+    legend: bool = True
 
     def svg(self, name: str) -> str:
         """Return the chart as an SVG element; `name` makes its ids unique on the page."""
@@ -91,7 +93,7 @@ class LineChart:
         right = _RIGHT
         if self.end_labels:
             right += 14 + _CHARACTER * max((len(label) for label, _, _ in labels), default=0)
-        legend, top = ("", 8.0) if self.end_labels else legend_rows(labels)
+        legend, top = legend_rows(labels) if self.legend and not self.end_labels else ("", 8.0)
         top += 14 * bool(self.marks)
         parts = [legend]
         first_top = top + 20 * bool(self.panels[0].title)

@@ -17,7 +17,7 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.report.page import Chart
 from pollux_slurm.report.scales import duration_text
 from pollux_slurm.report.texts import shortened, shown
-from pollux_slurm.report.times import Range, moment_text
+from pollux_slurm.report.times import Range
 
 Value = str | int | float | bool | datetime | None
 
@@ -37,11 +37,15 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """`key` names it in CSV and JSON, `title`, with the unit, for people."""
+    """`key` names it in CSV and JSON, `title`, with the unit, for people.
+
+    Where not `shown`, it is for programs only: people have the same from other columns.
+    """
 
     key: str
     title: str
     kind: Kind = Kind.NUMBER
+    shown: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +62,19 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One value that tells what the report is about. `text` stands for the value where that says more."""
+    """One value that tells what the report is about. `text` stands for the value where that says more;
+    `wide` values take a line of their own.
+    """
 
     key: str
     title: str
     value: Value
     kind: Kind = Kind.TEXT
     text: str = ""
+    wide: bool = False
 
     def shown(self) -> str:
-        return self.text or text_of(self.value, self.kind)
+        return self.text or text_of(self.value, self.kind, most=1000 if self.wide else 120)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +98,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A whole report. `command` is what prints it again, for hints to its other forms."""
+    """A whole report. `subject` is a name that stands beside the title, as its owner wrote it; `command` is
+    what prints the report again, for hints to its other forms.
+    """
 
     kind: str
     title: str
+    subject: str
     lead: str
     facts: tuple[Fact, ...]
     parts: tuple[Part, ...]
@@ -120,16 +130,16 @@ class Document:
         return tables[key]
 
 
-def text_of(value: Value, kind: Kind) -> str:
+def text_of(value: Value, kind: Kind, *, most: int = 120) -> str:
     """Return a value as people read it; an en dash for what is not known."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d}" if kind is Kind.DAY else moment_text(value)
+        return f"{value:%Y-%m-%d}" if kind is Kind.DAY else f"{value:%Y-%m-%d %H:%M:%S}"
     if isinstance(value, str):
-        return shortened(shown(value), 120) or "–"
+        return shortened(shown(value), most) or "–"
     if kind is Kind.SECONDS:
         return duration_text(value)
     if kind is Kind.SHARE:

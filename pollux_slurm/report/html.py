@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pollux_slurm.report.document import Data, Document, Kind, Plot, spread, text_of
 from pollux_slurm.report.page import Figure, Page, Section, Table, render_page
-from pollux_slurm.report.texts import plural
+from pollux_slurm.report.texts import plural, shortened
 
 # What a reader can still go through; all rows are in CSV and JSON.
 MOST_ROWS = 200
@@ -17,17 +17,18 @@ def document_html(document: Document) -> str:
 
 def document_page(document: Document) -> Page:
     """Return the page of a report."""
-    facts = [(fact.title, fact.shown()) for fact in document.facts]
     return Page(
         title=document.title,
+        subject=shortened(document.subject, 200),
         lead=document.lead,
-        facts=tuple(facts),
+        facts=tuple((fact.title, fact.shown()) for fact in document.facts if not fact.wide),
+        wide_facts=tuple((fact.title, fact.shown()) for fact in document.facts if fact.wide),
         sections=tuple(
             Section(
                 title=part.title,
                 text=part.text,
                 figures=tuple(_figure(plot, document) for plot in part.plots),
-                tables=tuple(_table(data, document) for data in part.tables),
+                tables=tuple(_table(data, document) for data in part.tables if data.rows),
                 figures_first=True,
             )
             for part in document.parts
@@ -43,23 +44,26 @@ def _figure(plot: Plot, document: Document) -> Figure:
 
 def _table(data: Data, document: Document) -> Table:
     """Return the table's texts: of many rows those evenly apart, with the command that prints all."""
-    places = spread(data.rows, MOST_ROWS)
+    # What is linked to must be there: such rows are in the order of time, and the last ones are drawn.
+    count = len(data.rows)
+    places = list(range(count))[-MOST_ROWS:] if data.anchors else spread(data.rows, MOST_ROWS)
     note = data.note
-    if len(places) < len(data.rows):
+    if len(places) < count:
+        which = "the last ones" if data.anchors else "evenly apart"
         more = (
-            f"{len(places):,} of {plural(len(data.rows), 'row')} are shown, evenly apart. "
+            f"{len(places):,} of {plural(count, 'row')} are shown, {which}. "
             f"All: {document.command} --csv --table {data.key}"
         )
         note = f"{note} {more}".strip()
-    kinds = [column.kind for column in data.columns]
+    columns = [(index, column) for index, column in enumerate(data.columns) if column.shown]
     return Table(
-        columns=tuple(column.title for column in data.columns),
+        columns=tuple(column.title for _, column in columns),
         rows=tuple(
-            tuple(text_of(value, kind) for value, kind in zip(data.rows[place], kinds, strict=True))
+            tuple(text_of(data.rows[place][index], column.kind) for index, column in columns)
             for place in places
         ),
         note=note,
         title=data.title,
-        texts=tuple(index for index, kind in enumerate(kinds) if kind is Kind.TEXT),
+        texts=tuple(place for place, (_, column) in enumerate(columns) if column.kind is Kind.TEXT),
         anchors=tuple(data.anchors[place] for place in places) if data.anchors else (),
     )

@@ -10,7 +10,8 @@ from pollux_slurm.report.texts import safe, shortened
 
 _LABELS, _BETWEEN, _RIGHT, _BOTTOM = 208.0, 38.0, 18.0, 46.0
 _ROW = 26.0
-COST_PARTS = ("checkpoint", "stopped, queued, started", "launch to first step")
+COST_PARTS = (("checkpoint", 0), ("stopped, queued, started", 4), ("launch to first step", 7))
+"""What a standstill is made of, and the styles; those of gains and losses are others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class MoveChart:
 
     def svg(self, name: str) -> str:
         """Return the chart as an SVG element; `name` makes its ids unique on the page."""
-        legend, top = legend_rows([(label, style, "bar") for style, label in enumerate(COST_PARTS)])
+        legend, top = legend_rows([(label, style, "bar") for label, style in COST_PARTS])
         top += 26
         wide = (WIDTH - _LABELS - _BETWEEN - _RIGHT) / 2
         height = _ROW * max(len(self.rows), 1)
@@ -57,9 +58,7 @@ class MoveChart:
         parts = [
             legend,
             text_at(cost_box.left, top - 9, "what it cost", kind="panel-title"),
-            text_at(
-                gain_box.left, top - 9, "what it brought: goodput before ○ and after ●", kind="panel-title"
-            ),
+            text_at(gain_box.left, top - 9, "what it brought: goodput before ○, after ●", kind="panel-title"),
             panel_frame(costs, None, cost_box),
             panel_frame(gains, None, gain_box),
         ]
@@ -75,7 +74,7 @@ def _row(row: MoveRow, y: float, costs: Axis, cost_box: Box, gains: Axis, gain_b
         text_at(_LABELS - 10, middle + 4.5, shortened(row.label, 29), anchor="end"),
     ]
     total = 0.0
-    for style, seconds in enumerate(row.cost_s):
+    for (_, style), seconds in zip(COST_PARTS, row.cost_s, strict=False):
         left, total = cost_box.x(costs.at(total)), total + seconds
         right = cost_box.x(costs.at(total))
         if right - left >= 0.05:

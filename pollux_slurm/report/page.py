@@ -64,13 +64,17 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A whole page. `facts` are the names and values that tell what it is about."""
+    """A whole page. `facts` are the names and values that tell what it is about, `wide_facts` long ones;
+    `subject` is a name beside the title, in whatever script.
+    """
 
     title: str
     lead: str
     facts: tuple[tuple[str, str], ...]
     sections: tuple[Section, ...]
     made_at: str = ""
+    subject: str = ""
+    wide_facts: tuple[tuple[str, str], ...] = ()
 
 
 def render_page(page: Page) -> str:

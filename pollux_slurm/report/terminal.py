@@ -39,7 +39,7 @@ def print_document(document: Document, console: Console) -> None:
         for plot in part.plots:
             for one in _plot(plot, console.width):
                 console.print(one)
-        for data in part.tables:
+        for data in (one for one in part.tables if one.rows):
             for one in _table(data, document, console.width):
                 console.print(one)
     console.print()
@@ -140,21 +140,26 @@ def _table(data: Data, document: Document, width: int) -> Iterator[RenderableTyp
         [text_of(value, kind) for value, kind in zip(data.rows[place], kinds, strict=True)]
         for place in places
     ]
-    kept = _columns_with_room(data, rows, width)
+    # A column is as wide as its widest cell and word of its title: titles wrap, numbers do not.
+    widths = [
+        max([len(word) for word in column.title.split()] + [len(row[index]) for row in rows])
+        for index, column in enumerate(data.columns)
+    ]
+    kept = _columns_with_room(data, widths, width)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for index in kept:
         is_text = kinds[index] is Kind.TEXT
         table.add_column(
             Text(data.columns[index].title),
             justify="left" if is_text or index == 0 else "right",
-            no_wrap=True,
+            no_wrap=is_text,
             overflow="ellipsis",
-            min_width=None if is_text else max((len(row[index]) for row in rows), default=0),
+            min_width=None if is_text else widths[index],
         )
     for row in rows:
         table.add_row(*(Text(row[index]) for index in kept))
     yield table
-    left_out = [data.columns[index].key for index in range(len(data.columns)) if index not in kept]
+    left_out = [one.key for index, one in enumerate(data.columns) if one.shown and index not in kept]
     hints = []
     if len(places) < len(data.rows):
         hints.append(f"{len(places)} of {len(data.rows):,} rows")
@@ -164,13 +169,14 @@ def _table(data: Data, document: Document, width: int) -> Iterator[RenderableTyp
         yield Text(f"{'; '.join(hints)}: {document.command} --csv --table {data.key}", style="dim")
 
 
-def _columns_with_room(data: Data, rows: Sequence[Sequence[str]], width: int) -> list[int]:
+def _columns_with_room(data: Data, widths: Sequence[int], width: int) -> list[int]:
     """Return the columns that fit, from the left; a text may be cut to 24 characters."""
     kept: list[int] = []
     used = 0
     for index, column in enumerate(data.columns):
-        widest = max([len(word) for word in column.title.split()] + [len(row[index]) for row in rows])
-        used += min(widest, 24) + 2
+        if not column.shown:
+            continue
+        used += (min(widths[index], 24) if column.kind is Kind.TEXT else widths[index]) + 2
         if used > max(width, _NARROWEST) and kept:
             break
         kept.append(index)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import MAXYEAR, datetime, timedelta, timezone
+from datetime import MAXYEAR, date, datetime, timedelta, timezone
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.report.scales import Axis
@@ -131,3 +131,22 @@ def _monthly(first: datetime, last: datetime, months: int) -> Iterator[tuple[dat
             return
         yield tick, f"{tick:%b %Y}"
         number += months
+
+
+def midnight(day: date) -> datetime:
+    """Return the begin of a day in UTC."""
+    return datetime(day.year, day.month, day.day, tzinfo=timezone.utc)
+
+
+def day_ends(day: date) -> tuple[float, float]:
+    """Return begin and end of a day in UTC, in seconds since 1970."""
+    begin = midnight(day).timestamp()
+    return begin, begin + 86400.0
+
+
+def days_axis(days: Iterable[date], range_: Range) -> Axis:
+    """Return an axis over whole days: those of the range, and every one that has a value."""
+    found = [midnight(day) for day in days]
+    first = min([*found, midnight(range_.since.date())])
+    last = max([*found, midnight(range_.until.date())])
+    return time_axis([first, last + timedelta(days=1)])

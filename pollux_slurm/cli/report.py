@@ -1,0 +1,245 @@
+"""`pollux report`: what a job, an account or the cluster did, as text, CSV, JSON or one HTML page."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pollux_slurm.cli.common import ConfigOption, StoreOption, opened_store, settings
+from pollux_slurm.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from pollux_slurm.config import Config
+    from pollux_slurm.report.document import Document
+    from pollux_slurm.report.times import Range
+
+app = typer.Typer(
+    name="report",
+    help="Report on a job, an account or the cluster: on the terminal, as CSV, JSON or one HTML page.",
+    no_args_is_help=True,
+)
+
+_FORMS = {".html": "html", ".htm": "html", ".csv": "csv", ".json": "json", ".txt": "text"}
+
+SinceOption = Annotated[
+    str, typer.Option("--since", metavar="TIME", help="From: 30d, 12h or 2w ago, or 2026-10-01 (UTC).")
+]
+JobSinceOption = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="From: 12h ago, or 2026-10-01 (UTC).")
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="Up to this time; now if left out.")
+]
+HtmlOption = Annotated[bool, typer.Option("--html", help="One HTML page with plots, for any browser.")]
+CsvOption = Annotated[bool, typer.Option("--csv", help="One table of the report as CSV.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="The whole report as JSON.")]
+TableOption = Annotated[
+    str | None,
+    typer.Option("--table", metavar="NAME", help="Which table --csv prints; the main one if left out."),
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Write a file; .html, .csv, .json or .txt says the form."
+    ),
+]
+
+
+@app.command()
+def job(
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's number.")],
+    since: JobSinceOption = None,
+    until: UntilOption = None,
+    as_html: HtmlOption = False,
+    as_csv: CsvOption = False,
+    as_json: JsonOption = False,
+    table: TableOption = None,
+    output: OutputOption = None,
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> None:
+    """Report on one job: goodput and GPUs over time, batch size, what each reallocation cost and brought.
+
+    Examples: pollux report job 1234
+    · pollux report job 1234 -o job.html
+    · pollux report job 1234 --csv --table samples
+    · pollux report job 1234 --json
+    """
+    from pollux_slurm.report.job import job_document
+    from pollux_slurm.report.reading import read_job
+    from pollux_slurm.store.reporting import open_reports
+
+    form = _form(as_html, as_csv, as_json, table, output)
+    now = datetime.now(timezone.utc)
+    range_ = None if since is None and until is None else _range(since or "100000d", until, now)
+    config = settings(config_file, store_url)
+    with open_reports(config.require_store_url()) as reports:
+        history = read_job(reports, job_id, range_, explanation=_explanation(config, job_id))
+    _put(job_document(history, made_at=now, range_=range_), form, table, output)
+
+
+@app.command()
+def account(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The account; all beside each other if left out.")
+    ] = None,
+    since: SinceOption = "30d",
+    until: UntilOption = None,
+    as_html: HtmlOption = False,
+    as_csv: CsvOption = False,
+    as_json: JsonOption = False,
+    table: TableOption = None,
+    output: OutputOption = None,
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> None:
+    """Report on an account, or on all: GPU hours by user and day, what they brought, fairness, jobs.
+
+    Examples: pollux report account vision
+    · pollux report account vision --since 2026-10-01 --until 2026-11-01 -o october.html
+    · pollux report account --csv --table account_usage
+    · pollux report account vision --json
+    """
+    from pollux_slurm.report.group import account_document
+    from pollux_slurm.report.reading import read_group
+    from pollux_slurm.store.reporting import open_reports
+
+    form = _form(as_html, as_csv, as_json, table, output)
+    now = datetime.now(timezone.utc)
+    range_ = _range(since, until, now)
+    with open_reports(settings(config_file, store_url).require_store_url()) as reports:
+        history = read_group(reports, range_, account=name)
+    command = _command("account", name or "", since, until)
+    document = account_document(history, range_, account=name, made_at=now, command=command)
+    _put(document, form, table, output)
+
+
+@app.command()
+def cluster(
+    since: SinceOption = "30d",
+    until: UntilOption = None,
+    as_html: HtmlOption = False,
+    as_csv: CsvOption = False,
+    as_json: JsonOption = False,
+    table: TableOption = None,
+    output: OutputOption = None,
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> None:
+    """Report on the whole cluster: usage by account and day, rounds, fairness, reallocations, nodes, jobs.
+
+    Examples: pollux report cluster --since 30d
+    · pollux report cluster --since 7d -o week.html
+    · pollux report cluster --since 30d --csv --table jobs
+    · pollux report cluster --since 30d --json
+    """
+    from pollux_slurm.report.group import cluster_document
+    from pollux_slurm.report.reading import read_group
+    from pollux_slurm.store.reporting import open_reports
+
+    form = _form(as_html, as_csv, as_json, table, output)
+    now = datetime.now(timezone.utc)
+    range_ = _range(since, until, now)
+    with open_reports(settings(config_file, store_url).require_store_url()) as reports:
+        history = read_group(reports, range_)
+    document = cluster_document(history, range_, made_at=now, command=_command("cluster", "", since, until))
+    _put(document, form, table, output)
+
+
+@app.command()
+def dashboard(
+    database: Annotated[
+        str, typer.Argument(metavar="postgresql|sqlite", help="The database that Grafana reads.")
+    ] = "postgresql",
+) -> None:
+    """Print a Grafana dashboard over the reporting views, to be imported as JSON.
+
+    Example: pollux report dashboard postgresql > pollux.json
+    """
+    from pollux_slurm.report.grafana import dashboard_json
+
+    typer.echo(dashboard_json(database), nl=False)
+
+
+def _range(since: str, until: str | None, now: datetime) -> Range:
+    from pollux_slurm.report.times import parse_range
+
+    return parse_range(since, until, now=now)
+
+
+def _form(as_html: bool, as_csv: bool, as_json: bool, table: str | None, output: Path | None) -> str:
+    """Return which form is wanted; raises `UsageError` for several, or a file that cannot be written."""
+    asked = [form for form, wanted in (("html", as_html), ("csv", as_csv), ("json", as_json)) if wanted]
+    if len(asked) > 1:
+        raise UsageError(f"--{asked[0]} and --{asked[1]} exclude each other")
+    form = asked[0] if asked else "text"
+    if output is not None and not asked:
+        if output.suffix.lower() not in _FORMS:
+            raise UsageError(
+                f"{output}: its ending says no form; use .html, .csv, .json or .txt, or add --html"
+            )
+        form = _FORMS[output.suffix.lower()]
+    if table is not None and form != "csv":
+        raise UsageError(f"--table {table} is for --csv: the other forms have all tables")
+    if output is not None:
+        from pollux_slurm.simulator.output import check_writable
+
+        check_writable(output)
+    elif form == "html" and sys.stdout.isatty():
+        raise UsageError("a page is for a browser: name a file with --output report.html")
+    return form
+
+
+def _put(document: Document, form: str, table: str | None, output: Path | None) -> None:
+    text = _text(document, form, table, to_file=output is not None)
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    from pollux_slurm.simulator.output import write_text
+
+    write_text(output, text)
+    typer.echo(f"wrote {output}")
+
+
+def _text(document: Document, form: str, table: str | None, *, to_file: bool) -> str:
+    from pollux_slurm.report.exports import data_csv, document_json
+    from pollux_slurm.report.html import document_html
+
+    if form == "html":
+        return document_html(document)
+    if form == "json":
+        return document_json(document)
+    if form == "csv":
+        return data_csv(document.table(table))
+    from rich.console import Console
+
+    from pollux_slurm.report.terminal import print_document
+
+    console = Console(no_color=True, force_terminal=False) if to_file else Console()
+    if not console.is_terminal:
+        console.width = 120  # in a pipe or a file there is no edge to fit into
+    with console.capture() as captured:
+        print_document(document, console)
+    return captured.get()
+
+
+def _command(kind: str, name: str, since: str, until: str | None) -> str:
+    """Return the command that prints the report again, as hints show it."""
+    import shlex
+
+    words = ["pollux", "report", kind, *([name] if name else []), "--since", since]
+    return shlex.join([*words, *(["--until", until] if until is not None else [])])
+
+
+def _explanation(config: Config, job_id: str) -> str:
+    """Return the line of the job's last decision; none where this login may read the reporting views only."""
+    try:
+        with opened_store(config) as store:
+            decided = store.decision(job_id)
+    except StoreError:
+        return ""
+    return "" if decided is None else decided.explanation

@@ -1,0 +1,155 @@
+"""The reports of accounts and of the whole cluster over a stretch of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pollux_slurm.report.document import Document, Fact, Kind
+from pollux_slurm.report.fairness import fairness_part
+from pollux_slurm.report.moves_by_day import moves_by_day_part
+from pollux_slurm.report.parts import accuracy_part, jobs_part
+from pollux_slurm.report.rounds import nodes_part, rounds_part
+from pollux_slurm.report.texts import plural
+from pollux_slurm.report.times import Range
+from pollux_slurm.report.usage import usage_part
+from pollux_slurm.store.reporting import (
+    AccountUsage,
+    Fairness,
+    JobGoodput,
+    ModelAccuracy,
+    NodeUsage,
+    ReallocationEntry,
+    RoundEntry,
+    UserUsage,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupHistory:
+    """What the store tells of some accounts, or all, over a stretch of time: rows of the views by columns.
+
+    `usage` is of account_usage, `users` of user_usage, `jobs` of job_goodput, `moves` of
+    reallocation_history, `accuracy` and `fairness` of the views of these names; `rounds` of round_history and
+    `nodes` of node_usage are the whole cluster's.
+    """
+
+    usage: Sequence[AccountUsage]
+    users: Sequence[UserUsage]
+    jobs: Sequence[JobGoodput]
+    moves: Sequence[ReallocationEntry]
+    accuracy: Sequence[ModelAccuracy]
+    fairness: Sequence[Fairness]
+    rounds: Sequence[RoundEntry] = ()
+    nodes: Sequence[NodeUsage] = ()
+
+
+def cluster_document(history: GroupHistory, range_: Range, *, made_at: datetime, command: str) -> Document:
+    """Return the report of everything that adaptive jobs did in a stretch of time."""
+    return Document(
+        kind="cluster",
+        title="Cluster report",
+        subject="",
+        lead=_lead("Adaptive jobs of all accounts", range_),
+        facts=(*_facts(history), *_round_facts(history.rounds)),
+        parts=(
+            usage_part(history.usage, range_, by="account", title="Usage"),
+            rounds_part(history.rounds, range_),
+            fairness_part(history.fairness, by="account"),
+            moves_by_day_part(history.moves, range_),
+            nodes_part(history.nodes),
+            accuracy_part(history.accuracy, by="account"),
+            jobs_part(history.jobs),
+        ),
+        made_at=made_at,
+        range=range_,
+        command=command,
+    )
+
+
+def account_document(
+    history: GroupHistory, range_: Range, *, account: str | None, made_at: datetime, command: str
+) -> Document:
+    """Return the report of one account, or without a name of all of them beside each other."""
+    one = account is not None
+    return Document(
+        kind="account",
+        title="Account" if one else "Accounts",
+        subject=account or "",
+        lead=_lead("Adaptive jobs", range_),
+        facts=_facts(history),
+        parts=(
+            usage_part(history.users, range_, by="user_name", title="Usage by user")
+            if one
+            else usage_part(history.usage, range_, by="account", title="Usage"),
+            fairness_part(history.fairness, by="user_name" if one else "account"),
+            moves_by_day_part(history.moves, range_),
+            accuracy_part(history.accuracy, by="account"),
+            jobs_part(history.jobs),
+        ),
+        made_at=made_at,
+        range=range_,
+        command=command,
+    )
+
+
+def _lead(what: str, range_: Range) -> str:
+    return f"{what}, {range_.text()}."
+
+
+def _facts(history: GroupHistory) -> tuple[Fact, ...]:
+    held = sum(row.gpu_hours or 0.0 for row in history.usage)
+    trained = sum(row.trained_gpu_hours or 0.0 for row in history.usage)
+    useful = sum(row.useful_gpu_hours or 0.0 for row in history.usage)
+    confirmed = [row for row in history.moves if row.step == "confirmed" and row.moves_running]
+    over = [row for row in history.jobs if row.finished_at is not None]
+    rhos = [row.rho for row in history.fairness if row.rho is not None]
+    return (
+        Fact(key="num_jobs", title="Jobs", value=len(history.jobs), kind=Kind.COUNT),
+        Fact(key="num_finished", title="…that ended", value=len(over), kind=Kind.COUNT),
+        Fact(
+            key="num_users",
+            title="Users",
+            value=len({row.user_name for row in history.jobs}),
+            kind=Kind.COUNT,
+        ),
+        Fact(key="gpu_hours", title="GPU hours held", value=held, kind=Kind.NUMBER),
+        Fact(key="progress_share", title="…that made progress", value=_part(trained, held), kind=Kind.SHARE),
+        Fact(key="useful_share", title="…after efficiency", value=_part(useful, held), kind=Kind.SHARE),
+        Fact(key="num_moves", title="Moves of running jobs", value=len(confirmed), kind=Kind.COUNT),
+        Fact(
+            key="lost_s",
+            title="Standstill for them",
+            value=sum(row.total_s or 0.0 for row in confirmed),
+            kind=Kind.SECONDS,
+        ),
+        Fact(
+            key="rho_above_1",
+            title="Jobs with ρ > 1",
+            value=sum(rho > 1 for rho in rhos),
+            kind=Kind.COUNT,
+            text=f"{sum(rho > 1 for rho in rhos)} of {plural(len(rhos), 'job')} with a ρ",
+        ),
+    )
+
+
+def _round_facts(rounds: Sequence[RoundEntry]) -> tuple[Fact, ...]:
+    shadow = sum(bool(row.shadow) for row in rounds)
+    late = sum(bool(row.timed_out) for row in rounds)
+    gaps = sorted(row.gap for row in rounds if row.gap is not None)
+    return (
+        Fact(key="num_rounds", title="Rounds", value=len(rounds), kind=Kind.COUNT),
+        Fact(key="num_shadow", title="…in shadow mode", value=shadow, kind=Kind.COUNT),
+        Fact(key="num_timed_out", title="…cut short by the time limit", value=late, kind=Kind.COUNT),
+        Fact(
+            key="median_gap",
+            title="Median gap to the proved best",
+            value=gaps[len(gaps) // 2] if gaps else None,
+            kind=Kind.SHARE,
+        ),
+    )
+
+
+def _part(part: float, whole: float) -> float | None:
+    return min(part / whole, 1.0) if whole > 0 else None

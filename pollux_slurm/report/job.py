@@ -1,0 +1,153 @@
+"""The report of one job: what it got, what it made of it, and what moving it cost and brought."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pollux_slurm.report.document import Column, Data, Document, Fact, Kind, Part, number_text, text_of
+from pollux_slurm.report.groups import NAMELESS
+from pollux_slurm.report.job_moves import moves_part
+from pollux_slurm.report.job_plots import JobSample, history_part
+from pollux_slurm.report.parts import accuracy_part
+from pollux_slurm.report.scales import duration_text
+from pollux_slurm.report.times import Range
+from pollux_slurm.store.reporting import Fairness, JobEvent, JobGoodput, ModelAccuracy, ReallocationEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHistory:
+    """What the store tells of a job, as rows of the views by their columns, oldest first.
+
+    `job` is its row of job_goodput, `samples` what its runs measured, `events` job_timeline's, `moves`
+    reallocation_history's, `accuracy` model_accuracy's; `fairness` is its row there, None where there is
+    none; `explanation` is the line of its last decision, empty where there is none.
+    """
+
+    job: JobGoodput
+    samples: Sequence[JobSample]
+    events: Sequence[JobEvent]
+    moves: Sequence[ReallocationEntry]
+    accuracy: Sequence[ModelAccuracy]
+    fairness: Fairness | None
+    explanation: str
+
+
+def job_document(history: JobHistory, *, made_at: datetime, range_: Range | None = None) -> Document:
+    """Return the report of a job, of a stretch of its life where `range_` says so."""
+    number = str(history.job.slurm_job_id)
+    return Document(
+        kind="job",
+        title=f"Job {number}",
+        subject=history.job.name,
+        lead=_lead(history, made_at),
+        facts=_facts(history),
+        parts=(
+            history_part(history.samples, history.events, history.moves, _shown(history, made_at, range_)),
+            moves_part(history.moves),
+            *([_events(history.events)] if history.events else []),
+            accuracy_part(history.accuracy, by="run_number"),
+        ),
+        made_at=made_at,
+        range=range_,
+        command=f"pollux report job {number}",
+    )
+
+
+def _shown(history: JobHistory, made_at: datetime, range_: Range | None) -> Range:
+    """Return what the plots show: from submission to end or now, and every sample whatever its clock said."""
+    if range_ is not None:
+        return range_
+    job = history.job
+    moments = [*(sample.at for sample in history.samples), *(event.at for event in history.events)]
+    begin = min([job.submitted_at, *moments])
+    return Range(since=begin, until=max([job.finished_at or made_at, begin, *moments]))
+
+
+def _lead(history: JobHistory, made_at: datetime) -> str:
+    job = history.job
+    owner = f"{job.user_name}, account {job.account or NAMELESS}, partition {job.partition}"
+    state = str(job.state)
+    if job.finished_at is not None:
+        took_s = (job.finished_at - job.submitted_at).total_seconds()
+        took = duration_text(max(took_s, 0.0))
+        return f"{owner}. It {_ENDED.get(state, state)} {took} after it was submitted."
+    if job.started_at is None and not history.samples:
+        return f"{owner}. It has been waiting since {text_of(job.submitted_at, Kind.MOMENT)} UTC."
+    return f"{owner}. It is {state}: all values are up to {text_of(made_at, Kind.MOMENT)} UTC."
+
+
+_ENDED = {
+    "completed": "completed",
+    "failed": "failed",
+    "cancelled": "was cancelled",
+    "timeout": "ran out of time",
+}
+
+
+def _facts(history: JobHistory) -> tuple[Fact, ...]:
+    job = history.job
+    goodput = job.goodput
+    rho = None if history.fairness is None else history.fairness.rho
+    facts = (
+        Fact(key="slurm_job_id", title="Job", value=str(job.slurm_job_id)),
+        Fact(key="name", title="Name", value=job.name),
+        Fact(key="user_name", title="User", value=job.user_name),
+        Fact(key="account", title="Account", value=job.account),
+        Fact(key="state", title="State", value=str(job.state)),
+        Fact(key="submitted_at", title="Submitted (UTC)", value=job.submitted_at, kind=Kind.MOMENT),
+        Fact(key="started_at", title="Started (UTC)", value=job.started_at, kind=Kind.MOMENT),
+        Fact(key="finished_at", title="Finished (UTC)", value=job.finished_at, kind=Kind.MOMENT),
+        Fact(key="gpu_hours", title="GPU hours", value=job.gpu_hours, kind=Kind.NUMBER),
+        Fact(key="progress_share", title="…that made progress", value=job.progress_share, kind=Kind.SHARE),
+        Fact(
+            key="goodput",
+            title="Mean goodput",
+            value=goodput,
+            kind=Kind.NUMBER,
+            text="" if goodput is None else f"{number_text(goodput)} examples/s",
+        ),
+        Fact(key="efficiency", title="Statistical efficiency", value=job.efficiency, kind=Kind.SHARE),
+        Fact(
+            key="speedup_one_gpu",
+            title="Speedup over one GPU",
+            value=job.speedup_one_gpu,
+            kind=Kind.NUMBER,
+        ),
+        Fact(
+            key="speedup_fair_share",
+            title="…over its fair share",
+            value=job.speedup_fair_share,
+            kind=Kind.NUMBER,
+        ),
+        Fact(key="rho", title="Fairness ρ (≤ 1: not worse off)", value=rho, kind=Kind.NUMBER),
+        Fact(key="restarts", title="Moves while running", value=job.restarts, kind=Kind.COUNT),
+        Fact(key="lost_s", title="Time lost to them", value=job.lost_s, kind=Kind.SECONDS),
+    )
+    if history.explanation:
+        last = Fact(key="explanation", title="Last decision", value=history.explanation, wide=True)
+        return (*facts, last)
+    return facts
+
+
+_EVENTS = (
+    Column(key="at", title="time (UTC)", kind=Kind.MOMENT),
+    Column(key="event", title="event", kind=Kind.TEXT),
+    Column(key="num_gpus", title="GPUs", kind=Kind.COUNT),
+    Column(key="num_nodes", title="nodes", kind=Kind.COUNT),
+    Column(key="span_s", title="lasted", kind=Kind.SECONDS),
+    Column(key="duration_s", title="took", kind=Kind.SECONDS),
+    Column(key="run_number", title="run", kind=Kind.COUNT),
+    Column(key="detail", title="detail", kind=Kind.TEXT),
+    Column(key="until", title="until (UTC)", kind=Kind.MOMENT, shown=False),
+    Column(key="reallocation_id", title="reallocation", kind=Kind.COUNT, shown=False),
+    Column(key="round_id", title="round", kind=Kind.COUNT, shown=False),
+)
+
+
+def _events(events: Sequence[JobEvent]) -> Part:
+    """Return everything that happened to the job, in its order."""
+    rows = tuple(tuple(getattr(row, column.key) for column in _EVENTS) for row in events)
+    data = Data(key="events", title="", columns=_EVENTS, rows=rows)
+    return Part(title="What happened", tables=(data,))

@@ -1,0 +1,110 @@
+"""Questions to the store's reporting views, as histories for reports."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pollux_slurm.errors import StoreError
+from pollux_slurm.report.group import GroupHistory
+from pollux_slurm.report.job import JobHistory
+from pollux_slurm.report.job_plots import JobSample
+from pollux_slurm.report.times import Range
+from pollux_slurm.store.reporting import (
+    MOST_ROWS,
+    AccountUsage,
+    Fairness,
+    JobEvent,
+    JobGoodput,
+    ModelAccuracy,
+    NodeUsage,
+    ReallocationEntry,
+    Reports,
+    RoundEntry,
+    SamplePoint,
+    UserUsage,
+)
+
+_Row = TypeVar("_Row")
+# A job that reports every 30 s for a week: no plot needs more, and a longer one is averaged.
+MOST_SAMPLES = 20_000
+
+
+def read_job(
+    reports: Reports, slurm_job_id: str, range_: Range | None = None, *, explanation: str = ""
+) -> JobHistory:
+    """Return the history of a job, what happened within `range_` where it is given.
+
+    Raises `UnknownJobError` for a job that the store does not know, or that this login may not see.
+    """
+    jobs = reports.rows(JobGoodput, slurm_job_id=slurm_job_id).rows
+    events = reports.rows(JobEvent, slurm_job_id=slurm_job_id, limit=MOST_ROWS).rows
+    moves = reports.rows(ReallocationEntry, slurm_job_id=slurm_job_id, limit=MOST_ROWS).rows
+    accuracy = reports.rows(ModelAccuracy, slurm_job_id=slurm_job_id, limit=MOST_ROWS).rows
+    fairness = reports.rows(Fairness, slurm_job_id=slurm_job_id).rows
+    used = {event.run_number: event.num_gpus for event in events if event.event == "run"}
+    samples = [
+        _sample(point, used.get(point.run_number))
+        for point in reports.samples(slurm_job_id, max_points=MOST_SAMPLES)
+    ]
+    if range_ is not None:
+        # A stretch of allocation that began before counts, as far as it reaches into the range.
+        samples = [one for one in samples if range_.since <= one.at < range_.until]
+        moves = tuple(one for one in moves if range_.since <= one.planned_at < range_.until)
+        events = tuple(
+            one for one in events if one.at < range_.until and (one.until or one.at) >= range_.since
+        )
+    return JobHistory(
+        job=jobs[0],
+        samples=samples,
+        events=events,
+        moves=moves,
+        accuracy=accuracy,
+        fairness=fairness[0] if fairness else None,
+        explanation=explanation,
+    )
+
+
+def read_group(reports: Reports, range_: Range, *, account: str | None = None) -> GroupHistory:
+    """Return the history of one account; without a name that of all, with rounds and nodes.
+
+    Raises `StoreError` for an account without a job in the range, with what to ask instead.
+    """
+    usage = _rows(reports, AccountUsage, range_, account)
+    jobs = _rows(reports, JobGoodput, range_, account)
+    if account is not None and not usage and not jobs:
+        names = sorted({row.account for row in _rows(reports, AccountUsage, range_, None) if row.account})
+        known = f"accounts with usage in it: {', '.join(names[:10])}" if names else "no account has any"
+        raise StoreError(
+            f"account {account!r} has no adaptive job from {range_.text()}; {known} "
+            "(a longer time: --since 365d)"
+        )
+    return GroupHistory(
+        usage=usage,
+        users=_rows(reports, UserUsage, range_, account),
+        jobs=jobs,
+        moves=_rows(reports, ReallocationEntry, range_, account),
+        accuracy=_rows(reports, ModelAccuracy, range_, account),
+        fairness=_rows(reports, Fairness, range_, account),
+        rounds=() if account is not None else _rows(reports, RoundEntry, range_, None),
+        nodes=() if account is not None else _rows(reports, NodeUsage, range_, None),
+    )
+
+
+def _rows(reports: Reports, kind: type[_Row], range_: Range, account: str | None) -> tuple[_Row, ...]:
+    found = reports.rows(kind, since=range_.since, until=range_.until, account=account, limit=MOST_ROWS)
+    return found.rows
+
+
+def _sample(point: SamplePoint, num_gpus: int | None) -> JobSample:
+    return JobSample(
+        at=point.at,
+        run_number=point.run_number,
+        num_gpus=num_gpus,
+        global_batch_size=None if point.batch is None else point.batch.global_batch_size,
+        throughput=point.throughput,
+        predicted_throughput=point.predicted_throughput,
+        efficiency=point.efficiency,
+        goodput=point.goodput,
+        progress=point.progress,
+        epoch=point.epoch,
+    )
