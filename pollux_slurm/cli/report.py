@@ -21,6 +21,10 @@ app = typer.Typer(
     name="report",
     help="Report on a job, an account or the cluster: on the terminal, as CSV, JSON or one HTML page.",
     no_args_is_help=True,
+    epilog="Examples: pollux report job 1234 · pollux report account vision --since 30d · "
+    "pollux report cluster --since 7d --html > week.html · "
+    "pollux report cluster --since 2026-10-01 --until 2026-11-01 --csv --table jobs · "
+    "pollux report job 1234 --json · pollux report dashboard sqlite > grafana.json",
 )
 
 _FORMS = {".html": "html", ".htm": "html", ".csv": "csv", ".json": "json", ".txt": "text"}

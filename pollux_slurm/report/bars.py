@@ -9,6 +9,8 @@ from pollux_slurm.report.charts import NUM_STYLES, WIDTH, Box, legend_rows, pane
 from pollux_slurm.report.scales import Axis
 from pollux_slurm.report.texts import safe, shortened
 
+# Narrower bars have no edge between them: it would be all that is seen.
+_EDGED = 4.0
 _LEFT, _RIGHT, _BOTTOM = 64.0, 16.0, 46.0
 
 
@@ -59,6 +61,7 @@ class StackedBars:
         # Neighbours are told apart by a gap, unless there are too many to see one.
         gap = min(2.0, 0.15 * (right - left))
         wide = max(right - left - gap, 0.8)
+        kind = "bar" if wide >= _EDGED else "bar thin"
         total, rects = 0.0, []
         for label, style, value in zip(self.labels, styles, stack.parts, strict=True):
             below, total = box.y(self.y.at(total)), total + value
@@ -67,7 +70,7 @@ class StackedBars:
                 continue
             told = f"{stack.name}, {label}: {self.value_text(value)}"
             rects.append(
-                f'<rect class="bar s{style % NUM_STYLES}" x="{left + gap / 2:.1f}" y="{above:.2f}"'
+                f'<rect class="{kind} s{style % NUM_STYLES}" x="{left + gap / 2:.1f}" y="{above:.2f}"'
                 f' width="{wide:.1f}" height="{below - above:.2f}"><title>{safe(told)}</title></rect>'
             )
         return "".join(rects)

@@ -17,6 +17,7 @@ from pollux_slurm.report.texts import safe, shortened
 WIDTH = 900.0
 NUM_STYLES = 8
 _LEFT, _RIGHT, _BOTTOM = 64.0, 16.0, 46.0
+_SHORTEST = 3.0
 _CHARACTER = 7.0  # of 13 px text, on average
 
 
@@ -245,8 +246,8 @@ def _line(one: Series, x: Axis, y: Axis, box: Box) -> str:
         if one.filled:
             path += f"V{box.bottom:.1f}H{places[0][0]:.1f}Z"
         commands.append(path)
-        # A line of one point has no length: nobody would see it.
-        if one.markers or len(places) == 1:
+        # Nobody would see a line of one point, or of several that nearly coincide.
+        if one.markers or places[-1][0] - places[0][0] < _SHORTEST:
             parts += [
                 f'<circle class="dot {style}" cx="{at:.1f}" cy="{value:.1f}" r="4"/>' for at, value in places
             ]

@@ -1,7 +1,7 @@
 """A report before it is a page, a terminal's text, CSV or JSON: facts, plots and tables with raw values.
 
 Every form is made of the same document, so that they cannot tell different stories. Values are plain:
-texts, numbers, booleans, aware times, None for what is not known; a `Kind` says how people read them.
+texts, numbers, booleans, aware times, days, None for what is not known; a `Kind` says how people read them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import date, datetime
+from typing import Any, Literal
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.report.page import Chart
@@ -19,7 +19,7 @@ from pollux_slurm.report.scales import duration_text
 from pollux_slurm.report.texts import shortened, shown
 from pollux_slurm.report.times import Range
 
-Value = str | int | float | bool | datetime | None
+Value = str | int | float | bool | datetime | date | None
 
 
 class Kind(enum.Enum):
@@ -50,7 +50,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """A table of raw values. `anchors` are ids of its rows, where something links to them."""
+    """A table of raw values. `anchors` are ids of its rows, where something links to them.
+
+    `keep` says which of too many rows people see: the `first` (of a ranking), the `last`, or rows `spread`
+    evenly over all.
+    """
 
     key: str
     title: str
@@ -58,6 +62,21 @@ class Data:
     rows: tuple[tuple[Value, ...], ...]
     note: str = ""
     anchors: tuple[str, ...] = ()
+    keep: Literal["first", "last", "spread"] = "first"
+
+    def places(self, most: int) -> list[int]:
+        """Return the places of the rows that people see, at most `most`."""
+        everything = range(len(self.rows))
+        if self.keep == "spread":
+            return spread(self.rows, most)
+        return list(everything[:most] if self.keep == "first" else everything[-most:])
+
+    def hint(self, num_shown: int) -> str:
+        """Return what to say where only some rows are seen, empty where all are."""
+        if num_shown >= len(self.rows):
+            return ""
+        which = {"first": "the first", "last": "the last", "spread": "evenly apart"}[self.keep]
+        return f"{num_shown:,} of {len(self.rows):,} rows, {which}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +156,9 @@ def text_of(value: Value, kind: Kind, *, most: int = 120) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d}" if kind is Kind.DAY else f"{value:%Y-%m-%d %H:%M:%S}"
+        return f"{value:%Y-%m-%d %H:%M:%S}"
+    if isinstance(value, date):
+        return value.isoformat()
     if isinstance(value, str):
         return shortened(shown(value), most) or "–"
     if kind is Kind.SECONDS:

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from typing import Any
 
 from pollux_slurm.report.document import Data, Document, Value
@@ -52,6 +52,8 @@ def _rows(data: Data) -> list[dict[str, Any]]:
 def _plain(value: Value) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(timezone.utc).isoformat()
+    if isinstance(value, date):
+        return value.isoformat()
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

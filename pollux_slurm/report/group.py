@@ -106,8 +106,8 @@ def _facts(history: GroupHistory) -> tuple[Fact, ...]:
     over = [row for row in history.jobs if row.finished_at is not None]
     rhos = [row.rho for row in history.fairness if row.rho is not None]
     return (
-        Fact(key="num_jobs", title="Jobs", value=len(history.jobs), kind=Kind.COUNT),
-        Fact(key="num_finished", title="…that ended", value=len(over), kind=Kind.COUNT),
+        Fact(key="num_jobs", title="Jobs submitted", value=len(history.jobs), kind=Kind.COUNT),
+        Fact(key="num_finished", title="Jobs that ended", value=len(over), kind=Kind.COUNT),
         Fact(
             key="num_users",
             title="Users",
@@ -115,12 +115,16 @@ def _facts(history: GroupHistory) -> tuple[Fact, ...]:
             kind=Kind.COUNT,
         ),
         Fact(key="gpu_hours", title="GPU hours held", value=held, kind=Kind.NUMBER),
-        Fact(key="progress_share", title="…that made progress", value=_part(trained, held), kind=Kind.SHARE),
-        Fact(key="useful_share", title="…after efficiency", value=_part(useful, held), kind=Kind.SHARE),
+        Fact(
+            key="progress_share", title="GPU time with progress", value=_part(trained, held), kind=Kind.SHARE
+        ),
+        Fact(
+            key="useful_share", title="GPU time after efficiency", value=_part(useful, held), kind=Kind.SHARE
+        ),
         Fact(key="num_moves", title="Moves of running jobs", value=len(confirmed), kind=Kind.COUNT),
         Fact(
             key="lost_s",
-            title="Standstill for them",
+            title="Standstill for moves",
             value=sum(row.total_s or 0.0 for row in confirmed),
             kind=Kind.SECONDS,
         ),
@@ -140,8 +144,8 @@ def _round_facts(rounds: Sequence[RoundEntry]) -> tuple[Fact, ...]:
     gaps = sorted(row.gap for row in rounds if row.gap is not None)
     return (
         Fact(key="num_rounds", title="Rounds", value=len(rounds), kind=Kind.COUNT),
-        Fact(key="num_shadow", title="…in shadow mode", value=shadow, kind=Kind.COUNT),
-        Fact(key="num_timed_out", title="…cut short by the time limit", value=late, kind=Kind.COUNT),
+        Fact(key="num_shadow", title="Rounds in shadow mode", value=shadow, kind=Kind.COUNT),
+        Fact(key="num_timed_out", title="Rounds cut short", value=late, kind=Kind.COUNT),
         Fact(
             key="median_gap",
             title="Median gap to the proved best",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pollux_slurm.report.document import Data, Document, Kind, Plot, spread, text_of
+from pollux_slurm.report.document import Data, Document, Kind, Plot, text_of
 from pollux_slurm.report.page import Figure, Page, Section, Table, render_page
-from pollux_slurm.report.texts import plural, shortened
+from pollux_slurm.report.texts import shortened
 
-# What a reader can still go through; all rows are in CSV and JSON.
-MOST_ROWS = 200
+# What a reader can still go through, on the page and in what is opened below a plot; CSV and JSON have all.
+MOST_ROWS = 50
+MOST_VALUES = 200
 
 
 def document_html(document: Document) -> str:
@@ -28,7 +29,7 @@ def document_page(document: Document) -> Page:
                 title=part.title,
                 text=part.text,
                 figures=tuple(_figure(plot, document) for plot in part.plots),
-                tables=tuple(_table(data, document) for data in part.tables if data.rows),
+                tables=tuple(_table(data, document, MOST_ROWS) for data in part.tables if data.rows),
                 figures_first=True,
             )
             for part in document.parts
@@ -38,23 +39,15 @@ def document_page(document: Document) -> Page:
 
 
 def _figure(plot: Plot, document: Document) -> Figure:
-    data = None if plot.data is None else _table(plot.data, document)
+    data = None if plot.data is None else _table(plot.data, document, MOST_VALUES)
     return Figure(chart=plot.chart, caption=plot.caption, data=data)
 
 
-def _table(data: Data, document: Document) -> Table:
-    """Return the table's texts: of many rows those evenly apart, with the command that prints all."""
-    # What is linked to must be there: such rows are in the order of time, and the last ones are drawn.
-    count = len(data.rows)
-    places = list(range(count))[-MOST_ROWS:] if data.anchors else spread(data.rows, MOST_ROWS)
-    note = data.note
-    if len(places) < count:
-        which = "the last ones" if data.anchors else "evenly apart"
-        more = (
-            f"{len(places):,} of {plural(count, 'row')} are shown, {which}. "
-            f"All: {document.command} --csv --table {data.key}"
-        )
-        note = f"{note} {more}".strip()
+def _table(data: Data, document: Document, most: int) -> Table:
+    """Return the table's texts, at most `most` rows, with the command that prints all."""
+    places = data.places(most)
+    hint = data.hint(len(places))
+    more = f"{hint}; all: {document.command} --csv --table {data.key}" if hint else ""
     columns = [(index, column) for index, column in enumerate(data.columns) if column.shown]
     return Table(
         columns=tuple(column.title for _, column in columns),
@@ -62,7 +55,7 @@ def _table(data: Data, document: Document) -> Table:
             tuple(text_of(data.rows[place][index], column.kind) for index, column in columns)
             for place in places
         ),
-        note=note,
+        note=f"{data.note} {more}".strip(),
         title=data.title,
         texts=tuple(place for place, (_, column) in enumerate(columns) if column.kind is Kind.TEXT),
         anchors=tuple(data.anchors[place] for place in places) if data.anchors else (),

@@ -100,7 +100,7 @@ def _facts(history: JobHistory) -> tuple[Fact, ...]:
         Fact(key="started_at", title="Started (UTC)", value=job.started_at, kind=Kind.MOMENT),
         Fact(key="finished_at", title="Finished (UTC)", value=job.finished_at, kind=Kind.MOMENT),
         Fact(key="gpu_hours", title="GPU hours", value=job.gpu_hours, kind=Kind.NUMBER),
-        Fact(key="progress_share", title="…that made progress", value=job.progress_share, kind=Kind.SHARE),
+        Fact(key="progress_share", title="GPU time with progress", value=job.progress_share, kind=Kind.SHARE),
         Fact(
             key="goodput",
             title="Mean goodput",
@@ -117,13 +117,13 @@ def _facts(history: JobHistory) -> tuple[Fact, ...]:
         ),
         Fact(
             key="speedup_fair_share",
-            title="…over its fair share",
+            title="Speedup over its fair share",
             value=job.speedup_fair_share,
             kind=Kind.NUMBER,
         ),
         Fact(key="rho", title="Fairness ρ (≤ 1: not worse off)", value=rho, kind=Kind.NUMBER),
         Fact(key="restarts", title="Moves while running", value=job.restarts, kind=Kind.COUNT),
-        Fact(key="lost_s", title="Time lost to them", value=job.lost_s, kind=Kind.SECONDS),
+        Fact(key="lost_s", title="Time lost to moves", value=job.lost_s, kind=Kind.SECONDS),
     )
     if history.explanation:
         last = Fact(key="explanation", title="Last decision", value=history.explanation, wide=True)
@@ -149,5 +149,5 @@ _EVENTS = (
 def _events(events: Sequence[JobEvent]) -> Part:
     """Return everything that happened to the job, in its order."""
     rows = tuple(tuple(getattr(row, column.key) for column in _EVENTS) for row in events)
-    data = Data(key="events", title="", columns=_EVENTS, rows=rows)
+    data = Data(key="events", title="", columns=_EVENTS, rows=rows, keep="last")
     return Part(title="What happened", tables=(data,))

@@ -125,6 +125,7 @@ def _data(moves: Sequence[Move]) -> Data:
         note="Goodput in examples/s, means over the run before and the run after. Paid back after: how "
         "long it took at the new goodput to make up for the standstill; none where the job made room.",
         anchors=tuple(_anchor(move) for move in moves),
+        keep="last",
     )
 
 

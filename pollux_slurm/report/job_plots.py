@@ -88,7 +88,7 @@ _BATCH = (
 
 def _data(samples: Sequence[JobSample]) -> Data:
     rows = tuple(tuple(getattr(row, column.key) for column in _SAMPLES) for row in samples)
-    return Data(key="samples", title="", columns=_SAMPLES, rows=rows)
+    return Data(key="samples", title="", columns=_SAMPLES, rows=rows, keep="spread")
 
 
 def _goodput(

@@ -12,7 +12,7 @@ from pollux_slurm.report.charts import LineChart, Panel, Series
 from pollux_slurm.report.document import Column, Data, Kind, Part, Plot, number_text
 from pollux_slurm.report.scales import linear_axis
 from pollux_slurm.report.texts import plural
-from pollux_slurm.report.thinning import Point, thinned
+from pollux_slurm.report.thinning import Point, averaged
 from pollux_slurm.report.times import Range, time_axis
 from pollux_slurm.store.reporting import NodeUsage, RoundEntry
 
@@ -46,6 +46,7 @@ def rounds_part(rows: Sequence[RoundEntry], range_: Range) -> Part:
         title="",
         columns=_ROUNDS,
         rows=tuple(tuple(getattr(row, column.key) for column in _ROUNDS) for row in rows),
+        keep="spread",
         note="Speedups are predicted, over each job's fair share of the cluster.",
     )
     if not rows:
@@ -64,17 +65,21 @@ def rounds_part(rows: Sequence[RoundEntry], range_: Range) -> Part:
                 y=linear_axis("GPUs", gpus),
                 series=(
                     Series(
-                        label="given to adaptive jobs", points=thinned(given), style=2, step=True, filled=True
+                        label="given to adaptive jobs",
+                        points=averaged(given),
+                        style=2,
+                        step=True,
+                        filled=True,
                     ),
-                    Series(label="there for them", points=thinned(there), style=5, step=True),
+                    Series(label="there for them", points=averaged(there), style=5, step=True),
                 ),
                 height=170.0,
             ),
             Panel(
                 y=linear_axis("speedup", speedups),
                 series=(
-                    Series(label="mean speedup", points=thinned(mean), style=0, step=True),
-                    Series(label="least speedup", points=thinned(least), style=1, step=True),
+                    Series(label="mean speedup", points=averaged(mean), style=0, step=True),
+                    Series(label="least speedup", points=averaged(least), style=1, step=True),
                 ),
                 height=150.0,
             ),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pollux_slurm.report.bars import StackedBars
 from pollux_slurm.report.charts import LineChart
-from pollux_slurm.report.document import Data, Document, Kind, Plot, number_text, spread, text_of
+from pollux_slurm.report.document import Data, Document, Kind, Plot, number_text, text_of
 from pollux_slurm.report.scales import Axis
 from pollux_slurm.report.texts import shortened, shown
 
@@ -96,7 +97,7 @@ def _plot(plot: Plot, width: int) -> Iterator[RenderableType]:
     from rich.text import Text
 
     chart = plot.chart
-    if isinstance(chart, LineChart):
+    if isinstance(chart, LineChart) and not chart.x.log:
         lines = [
             (one.label, one.points, one.step, panel.y.label) for panel in chart.panels for one in panel.series
         ]
@@ -106,17 +107,18 @@ def _plot(plot: Plot, width: int) -> Iterator[RenderableType]:
         lines = [("in all", points, True, chart.y.label)]
     else:  # the rows of a table say the same
         return
-    yield Text(f"\n{chart.title}", style="bold")
-    room = max(min(width - 52, 100), 20)
+    yield Text(f"\n{chart.title}", style="bold", overflow="ellipsis", no_wrap=True)
+    room = max(min(width - 60, 100), 20)
     for label, points, step, unit in lines:
         values = [value for _, value in points if math.isfinite(value)]
         if not values:
             continue
-        line = Text(f"{shortened(shown(label), 22):<22} ")
+        line = Text(f"{shortened(shown(label), 22):<22} ", overflow="ellipsis", no_wrap=True)
         line.append(sparkline(points, chart.x, room, step=step), style="cyan")
         scale = 100 if "(%)" in unit else 1
         low, high = number_text(scale * min(values)), number_text(scale * max(values))
-        line.append(f" {low} to {high} {_unit(unit)}".rstrip(), style="dim")
+        span = low if low == high else f"{low} to {high}"
+        line.append(f" {span} {_unit(unit)}".rstrip(), style="dim")
         yield line
     first, last = chart.x.ticks[:1], chart.x.ticks[1:][-1:]
     ends = " to ".join(text for _, text in (*first, *last))
@@ -129,54 +131,48 @@ def _unit(label: str) -> str:
 
 
 def _table(data: Data, document: Document, width: int) -> Iterator[RenderableType]:
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
     if data.title:
         yield Text(f"\n{data.title}", style="bold")
     kinds = [column.kind for column in data.columns]
-    places = spread(data.rows, MOST_ROWS)
+    places = data.places(MOST_ROWS)
     rows = [
         [text_of(value, kind) for value, kind in zip(data.rows[place], kinds, strict=True)]
         for place in places
     ]
-    # A column is as wide as its widest cell and word of its title: titles wrap, numbers do not.
+    # A column is as wide as its widest cell and word of its title: titles wrap, cells do not.
     widths = [
-        max([len(word) for word in column.title.split()] + [len(row[index]) for row in rows])
+        max([len(word) for word in column.title.split()] + [cell_len(row[index]) for row in rows])
         for index, column in enumerate(data.columns)
     ]
+    widths = [min(one, 28) if kind is Kind.TEXT else one for one, kind in zip(widths, kinds, strict=True)]
     kept = _columns_with_room(data, widths, width)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for index in kept:
-        is_text = kinds[index] is Kind.TEXT
-        table.add_column(
-            Text(data.columns[index].title),
-            justify="left" if is_text or index == 0 else "right",
-            no_wrap=is_text,
-            overflow="ellipsis",
-            min_width=None if is_text else widths[index],
-        )
+        title = "\n".join(textwrap.wrap(data.columns[index].title, widths[index]))
+        left = kinds[index] is Kind.TEXT or index == 0
+        table.add_column(Text(title), justify="left" if left else "right", no_wrap=True, width=widths[index])
     for row in rows:
-        table.add_row(*(Text(row[index]) for index in kept))
+        table.add_row(*(Text(row[index], overflow="ellipsis") for index in kept))
     yield table
     left_out = [one.key for index, one in enumerate(data.columns) if one.shown and index not in kept]
-    hints = []
-    if len(places) < len(data.rows):
-        hints.append(f"{len(places)} of {len(data.rows):,} rows")
-    if left_out:
-        hints.append(f"no room for {', '.join(left_out)}")
-    if hints:
-        yield Text(f"{'; '.join(hints)}: {document.command} --csv --table {data.key}", style="dim")
+    hints = [data.hint(len(places)), f"no room for {', '.join(left_out)}" if left_out else ""]
+    if any(hints):
+        said = "; ".join(hint for hint in hints if hint)
+        yield Text(f"{said}: {shown(document.command)} --csv --table {data.key}", style="dim")
 
 
 def _columns_with_room(data: Data, widths: Sequence[int], width: int) -> list[int]:
-    """Return the columns that fit, from the left; a text may be cut to 24 characters."""
+    """Return the columns that fit, from the left."""
     kept: list[int] = []
     used = 0
     for index, column in enumerate(data.columns):
         if not column.shown:
             continue
-        used += (min(widths[index], 24) if column.kind is Kind.TEXT else widths[index]) + 2
+        used += widths[index] + 2
         if used > max(width, _NARROWEST) and kept:
             break
         kept.append(index)

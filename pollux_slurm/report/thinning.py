@@ -1,9 +1,9 @@
-"""Fewer points where a line has more than a screen can show."""
+"""Fewer points where a line has more than a screen can show. Gaps (y is NaN) stay gaps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 Point = tuple[float, float]
 
@@ -12,25 +12,61 @@ MOST_POINTS = 600
 
 
 def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> tuple[Point, ...]:
-    """Return at most `most` of the points, by ascending x, that draw the same picture.
+    """Return about `most` of the points, by ascending x, that draw the same picture.
 
     Of each of equally many neighbours the lowest and the highest stay, so that no peak is lost; the first
-    and the last point stay, too. A gap (y is NaN) stays where there is no value beside it in its part.
+    and the last point of each stretch between gaps stay, too.
     """
+    return _by_stretch(points, most, _peaks)
+
+
+def averaged(points: Sequence[Point], most: int = MOST_POINTS // 2) -> tuple[Point, ...]:
+    """Return about `most` means of equally many neighbours each, at the first one's x."""
+    return _by_stretch(points, most, _means)
+
+
+def _by_stretch(
+    points: Sequence[Point], most: int, fewer: Callable[[Sequence[Point], int], list[Point]]
+) -> tuple[Point, ...]:
     if len(points) <= most:
         return tuple(points)
+    stretches: list[list[Point]] = [[]]
+    for point in points:
+        if not math.isnan(point[1]):
+            stretches[-1].append(point)
+        elif stretches[-1]:
+            stretches.append([])
+    stretches = [stretch for stretch in stretches if stretch]
+    if len(stretches) > most // 4:  # so many gaps cannot be seen
+        stretches = [[point for stretch in stretches for point in stretch]]
+    total = sum(len(stretch) for stretch in stretches)
+    kept: list[Point] = []
+    for stretch in stretches:
+        if kept:
+            kept.append((kept[-1][0], math.nan))
+        kept += fewer(stretch, max(most * len(stretch) // total, 4))
+    return tuple(kept)
+
+
+def _peaks(points: Sequence[Point], most: int) -> list[Point]:
+    if len(points) <= most:
+        return list(points)
     inner = points[1:-1]
-    num_parts = max((most - 2) // 2, 1)
     kept = [points[0]]
-    for part in range(num_parts):
-        chunk = inner[len(inner) * part // num_parts : len(inner) * (part + 1) // num_parts]
-        values = [point for point in chunk if not math.isnan(point[1])]
-        if values:
-            ends = {min(values, key=_y), max(values, key=_y)}
-            kept += sorted(ends)
-        elif chunk:
-            kept.append(chunk[0])
-    return (*kept, points[-1])
+    for chunk in _chunks(inner, (most - 2) // 2):
+        kept += sorted({min(chunk, key=_y), max(chunk, key=_y)})
+    return [*kept, points[-1]]
+
+
+def _means(points: Sequence[Point], most: int) -> list[Point]:
+    if len(points) <= most:
+        return list(points)
+    kept = [(chunk[0][0], sum(y for _, y in chunk) / len(chunk)) for chunk in _chunks(points, most - 1)]
+    return [*kept, (points[-1][0], kept[-1][1])]  # the last mean reaches to the end
+
+
+def _chunks(points: Sequence[Point], count: int) -> list[Sequence[Point]]:
+    return [points[len(points) * i // count : len(points) * (i + 1) // count] for i in range(count)]
 
 
 def _y(point: Point) -> float:

@@ -30,15 +30,15 @@ _USAGE_TITLES = {
     "user_name": "user",
     "num_jobs": "jobs",
     "gpu_hours": "GPU hours",
-    "trained_gpu_hours": "…that made progress",
-    "useful_gpu_hours": "…after efficiency",
+    "trained_gpu_hours": "GPU hours with progress",
+    "useful_gpu_hours": "useful GPU hours",
     "progress_share": "made progress",
     "efficiency": "efficiency",
     "goodput": "mean goodput (examples/s)",
 }
 USAGE_NOTE = (
-    "GPU hours that made progress: during which reports told of training, rather than of starts, moves or "
-    "nothing. After efficiency: what is left when each is weighted with its statistical efficiency, so that "
+    "GPU hours with progress: during which reports told of training, rather than of starts, moves or "
+    "nothing. Useful: what is left when each is weighted with its statistical efficiency, so that "
     "hours of different groups compare. Mean goodput is of one job while it trained."
 )
 
@@ -107,17 +107,18 @@ def _totals_table(totals: Sequence[tuple[str, float, float, float]], by: str) ->
         columns=(
             Column(key=by, title=_USAGE_TITLES[by], kind=Kind.TEXT),
             Column(key="gpu_hours", title="GPU hours"),
-            Column(key="share", title="share of them", kind=Kind.SHARE),
-            Column(key="trained_gpu_hours", title="…that made progress"),
-            Column(key="progress_share", title="made progress", kind=Kind.SHARE),
-            Column(key="useful_gpu_hours", title="…after efficiency"),
-            Column(key="useful_share", title="useful", kind=Kind.SHARE),
+            Column(key="share", title="share of all", kind=Kind.SHARE),
+            Column(key="trained_gpu_hours", title="with progress"),
+            Column(key="progress_share", title="progress share", kind=Kind.SHARE),
+            Column(key="useful_gpu_hours", title="useful"),
+            Column(key="useful_share", title="useful share", kind=Kind.SHARE),
         ),
         rows=tuple(
             (name, held, _ratio(held, whole), trained, _share(trained, held), useful, _share(useful, held))
             for name, held, trained, useful in totals
         ),
-        note="Useful: GPU hours after efficiency over all that were held, what a group got for them.",
+        note="With progress: while reports told of training. Useful: that, weighted with efficiency: "
+        "what a group got for the GPU hours that it held.",
     )
 
 

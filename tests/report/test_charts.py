@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from itertools import pairwise
 
@@ -17,6 +18,7 @@ from pollux_slurm.report import (
     linear_axis,
     value_axis,
 )
+from pollux_slurm.report.charts import Tip
 from pollux_slurm.report.timeline import class_of
 from tests.report.parsed import Element, parse
 
@@ -142,3 +144,42 @@ def test_that_rows_are_grouped_and_a_thousand_fit_a_page() -> None:
 
 def test_that_gpus_are_told_in_classes() -> None:
     assert [class_of(gpus) for gpus in (1, 2, 3, 4, 5, 8, 9, 16, 17, 4096)] == [0, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+
+
+def test_that_a_gap_stays_open_and_a_lone_point_is_seen() -> None:
+    nan = float("nan")
+    points = ((0, 0), (2, 50), (2, nan), (5, 100), (5, nan), (8, 0), (10, 50))
+    svg = drawn(line_chart(Series(label="a", points=points)))
+    assert svg.all("path", kind="line s0")[1].attributes["d"] == (
+        "M64.0 330.0L228.0 180.0M474.0 30.0M720.0 330.0L884.0 180.0"
+    )
+    (dot,) = svg.all("circle")
+    assert (dot.attributes["cx"], dot.attributes["cy"]) == ("474.0", "30.0")
+
+
+def test_that_a_step_holds_until_its_gap() -> None:
+    points = ((0.0, 100.0), (5.0, float("nan")), (10.0, 100.0))
+    svg = drawn(line_chart(Series(label="a", points=points, step=True)))
+    assert svg.all("path", kind="line s0")[1].attributes["d"].startswith("M64.0 30.0H474.0M884.0")
+
+
+def test_that_a_pointer_is_told_the_values_under_it() -> None:
+    chart = LineChart(
+        title="t",
+        text="t",
+        x=linear_axis("x", [0, 10]),
+        panels=(
+            Panel(y=linear_axis("y", [1]), series=(), height=100),
+            Panel(y=linear_axis("z", [1]), series=(), height=50),
+        ),
+        tips=(Tip(low=2, high=4, text="a <b>"),),
+    )
+    (area,) = drawn(chart).all("rect", kind="hit")
+    assert area.all("title")[0].text == "a <b>"
+    assert [float(area.attributes[key]) for key in ("x", "width", "height")] == [228, 164, 164]
+
+
+def test_that_there_is_no_legend_where_axes_name_the_lines() -> None:
+    one = Series(label="name", points=((0, 0), (10, 100)))
+    chart = dataclasses.replace(line_chart(one), legend=False)
+    assert "name" not in [text.text for text in drawn(chart).all("text")]

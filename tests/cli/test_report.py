@@ -1,0 +1,128 @@
+"""`pollux report`: every report in every form, and one line for what cannot be."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.store import open_store
+from tests.cli.inside import pollux
+from tests.report.stories import tell
+
+SINCE = ("--since", "2026-02-01", "--until", "2026-04-01")
+
+
+@pytest.fixture
+def url(store_url: str) -> str:
+    store = open_store(store_url)
+    tell(store)
+    store.close()
+    return store_url
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "table", "first"),
+    [
+        (("job", "1"), "job", "samples", "at"),
+        (("account", "vision", *SINCE), "account", "user_usage", "day"),
+        (("account", *SINCE), "account", "account_usage", "day"),
+        (("cluster", *SINCE), "cluster", "account_usage", "day"),
+    ],
+)
+def test_that_every_report_has_every_form(
+    url: str, tmp_path: Path, arguments: tuple[str, ...], kind: str, table: str, first: str
+) -> None:
+    text = pollux("report", *arguments, "--store", url)
+    assert (text.returncode, text.stderr) == (0, "")
+    assert "A page with plots: pollux report" in text.stdout
+    found = json.loads(pollux("report", *arguments, "--json", "--store", url).stdout)
+    assert (found["report"], next(iter(found["tables"]))) == (kind, table)
+    lines = pollux("report", *arguments, "--csv", "--store", url).stdout.splitlines()
+    assert lines[0].split(",")[0] == first
+    assert len(lines) == 1 + len(found["tables"][table])
+    page = tmp_path / "page.html"
+    done = pollux("report", *arguments, "-o", str(page), "--store", url)
+    assert (done.returncode, done.stdout) == (0, f"wrote {page}\n")
+    assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_that_a_files_ending_says_its_form(url: str, tmp_path: Path) -> None:
+    for name, begin in (("r.json", "{"), ("r.CSV", "at,"), ("r.txt", "Job 1\n")):
+        file = tmp_path / name
+        assert pollux("report", "job", "1", "--output", str(file), "--store", url).returncode == 0
+        assert file.read_text().startswith(begin)
+    assert pollux("report", "job", "1", "--html", "--store", url).stdout.startswith("<!DOCTYPE html>")
+
+
+def test_that_any_table_is_asked_for(url: str) -> None:
+    done = pollux("report", "job", "1", "--csv", "--table", "reallocations", "--store", url)
+    (row,) = csv.DictReader(io.StringIO(done.stdout))
+    assert (row["source_gpus"], row["target_gpus"], row["step"]) == ("2", "4", "confirmed")
+    assert float(row["total_s"]) == pytest.approx(12.5, abs=0.01)
+
+
+def test_that_the_last_decision_is_told(url: str) -> None:
+    found = json.loads(pollux("report", "job", "1", "--json", "--store", url).stdout)
+    assert found["facts"]["explanation"].startswith("job 1: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("job", "77"), 1, "job 77 is not known as an adaptive job; see: pollux status --all"),
+        (("account", "nope", *SINCE), 1, "account 'nope' has no adaptive job from 2026-02-01"),
+        (("cluster", "--since", "soon"), 2, "--since 'soon' is no time: write 30d"),
+        (("cluster", "--since", "2d", "--until", "3d"), 2, "is not before --until '3d'"),
+        (("job", "1", "--csv", "--table", "x"), 2, "no table 'x'; it has samples, reallocations, events"),
+        (("job", "1", "--table", "samples"), 2, "--table samples is for --csv"),
+        (("job", "1", "--csv", "--json"), 2, "--csv and --json exclude each other"),
+        (("job", "1", "-o", "report.pdf"), 2, "report.pdf: its ending says no form"),
+        (("job", "1", "-o", "/nowhere/report.html"), 2, "there is no folder /nowhere"),
+        (("dashboard", "mysql"), 2, "no dashboard for 'mysql'"),
+    ],
+)
+def test_that_what_cannot_be_is_one_line_with_the_next_step(
+    url: str, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    store = () if arguments[0] == "dashboard" else ("--store", url)
+    done = pollux("report", *arguments, *store)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
+    assert words in done.stderr
+
+
+def test_that_a_store_of_another_schema_names_the_command(url: str) -> None:
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE pollux_schema_version SET version_num = '0001'")
+    connection.close()
+    done = pollux("report", "cluster", "--store", url)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "pollux db upgrade" in done.stderr
+
+
+def test_that_a_store_that_is_not_there_names_the_command(tmp_path: Path) -> None:
+    done = pollux("report", "job", "1", "--store", f"sqlite:///{tmp_path}/none.db")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "pollux db init" in done.stderr
+
+
+def test_that_help_has_an_example_of_each_form() -> None:
+    text = " ".join(pollux("report", "--help").stdout.split())
+    for form in (
+        "pollux report job 1234 ·",
+        "--html",
+        "--csv --table jobs",
+        "--json",
+        "report dashboard sqlite",
+    ):
+        assert form in text
+    assert "pollux report account vision --since 30d" in text
+
+
+def test_that_the_dashboard_is_printed() -> None:
+    found = json.loads(pollux("report", "dashboard", "sqlite").stdout)
+    assert (found["title"], found["uid"]) == ("Pollux for Slurm", "pollux-slurm")

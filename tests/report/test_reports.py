@@ -1,0 +1,254 @@
+"""Reports say what the store's views say, of whatever is in the store."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import shutil
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.errors import StoreError, UnknownJobError
+from pollux_slurm.report.bars import StackedBars
+from pollux_slurm.report.charts import LineChart
+from pollux_slurm.report.document import Document, Plot
+from pollux_slurm.report.exports import document_json
+from pollux_slurm.report.group import account_document, cluster_document
+from pollux_slurm.report.html import document_html
+from pollux_slurm.report.job import job_document
+from pollux_slurm.report.moves import MoveChart
+from pollux_slurm.report.reading import read_group, read_job
+from pollux_slurm.report.times import Range
+from pollux_slurm.store import open_store
+from pollux_slurm.store.reporting import Reports, open_reports
+from tests.report.parsed import parse
+from tests.report.stories import AFTER, BEFORE, HOSTILE, tell
+from tests.report.test_page import assert_self_contained
+from tests.store.builders import at
+
+NOW = at(7200)
+DAY = Range(since=at(-3600), until=NOW)
+
+
+@pytest.fixture(scope="module")
+def reports(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reports]:
+    """Open the reports of a store with the story in it; nothing here writes to it."""
+    file = tmp_path_factory.mktemp("told") / "pollux.db"
+    shutil.copyfile(store_template, file)
+    store = open_store(f"sqlite:///{file}")
+    tell(store)
+    store.close()
+    with open_reports(f"sqlite:///{file}") as opened:
+        yield opened
+
+
+@pytest.fixture
+def empty(store_url: str) -> Iterator[Reports]:
+    with open_reports(store_url) as opened:
+        yield opened
+
+
+def plots(document: Document) -> dict[str, Plot]:
+    return {plot.chart.title: plot for part in document.parts for plot in part.plots}
+
+
+def job(reports: Reports, number: str, range_: Range | None = None) -> Document:
+    return job_document(read_job(reports, number, range_), made_at=NOW, range_=range_)
+
+
+def cluster(reports: Reports) -> Document:
+    return cluster_document(read_group(reports, DAY), DAY, made_at=NOW, command="pollux report cluster")
+
+
+def series(document: Document, title: str, label: str) -> list[tuple[float, float]]:
+    chart = plots(document)[title].chart
+    assert isinstance(chart, LineChart)
+    (found,) = [one for panel in chart.panels for one in panel.series if one.label.startswith(label)]
+    return [(x - at(0).timestamp(), y) for x, y in found.points if not math.isnan(y)]
+
+
+def test_that_goodput_is_plotted_as_it_was_reported(reports: Reports) -> None:
+    found = series(job(reports, "1"), "Goodput and GPUs over time", "goodput")
+    early = [(8.0 + 2 * i, pytest.approx(a * b)) for i, (a, b) in enumerate(BEFORE)]
+    late = [(40.0 + 2 * i, pytest.approx(a * b)) for i, (a, b) in enumerate(AFTER)]
+    assert (found[:4], found[-4:]) == (early, late)
+
+
+def test_that_gpus_are_plotted_as_they_were_held(reports: Reports) -> None:
+    assert series(job(reports, "1"), "Goodput and GPUs over time", "GPUs") == [
+        (4, 2),
+        (29, 2),
+        (29, 4),
+        (89, 4),
+    ]
+
+
+def test_that_batch_size_and_efficiency_are_plotted(reports: Reports) -> None:
+    title = "Batch size and statistical efficiency over time"
+    document = job(reports, "1")
+    assert series(document, title, "global batch")[0] == (8.0, 256)
+    assert series(document, title, "global batch")[-1] == (46.0, 512)
+    assert [y for _, y in series(document, title, "statistical")][-4:] == [b for _, b in AFTER]
+
+
+def test_that_a_move_shows_what_it_cost_and_brought(reports: Reports) -> None:
+    """Half a second blocked, 12.5 s in all, the first step 6 s after the start: 6 s in Slurm's hands."""
+    document = job(reports, "1")
+    chart = plots(document)["What each reallocation cost and brought"].chart
+    assert isinstance(chart, MoveChart)
+    (row,) = chart.rows
+    assert row.cost_s == pytest.approx((0.5, 6.0, 6.0), abs=0.01)
+    found = document.table("reallocations")
+    told = dict(zip([column.key for column in found.columns], found.rows[0], strict=True))
+    assert (told["source_gpus"], told["target_gpus"], told["step"]) == (2, 4, "confirmed")
+    before, after = told["goodput_before"], told["goodput_after"]
+    assert isinstance(before, float)
+    assert isinstance(after, float)
+    assert (row.before, row.after) == (before, after)
+    assert told["paid_back_s"] == pytest.approx(12.5 * before / (after - before), abs=0.01)
+    assert row.link == found.anchors[0]
+
+
+def test_that_a_range_cuts_the_plots_and_nothing_else(reports: Reports) -> None:
+    document = job(reports, "1", Range(since=at(35), until=at(43)))
+    assert [x for x, _ in series(document, "Goodput and GPUs over time", "goodput")] == [35, 40, 42]
+    assert document.table("reallocations").rows == ()
+    assert {fact.key: fact.value for fact in document.facts}["restarts"] == 1
+    assert series(document, "Goodput and GPUs over time", "GPUs")[-1][1] == 4
+
+
+def test_that_the_cluster_adds_up(reports: Reports) -> None:
+    document = cluster(reports)
+    chart = plots(document)["GPU hours by account and day"].chart
+    assert isinstance(chart, StackedBars)
+    assert chart.labels[1] == "vision"
+    (vision,) = [stack.parts[1] for stack in chart.stacks if stack.parts[1]]
+    assert vision == pytest.approx((25 * 2 + 60 * 4) / 3600)
+    given = series(document, "GPUs given, and what they were to bring", "given")
+    assert given == [(6, 8), (60, 8)]
+    facts = {fact.key: fact.value for fact in document.facts}
+    assert (facts["num_jobs"], facts["num_finished"], facts["num_users"], facts["num_moves"]) == (3, 1, 3, 1)
+    assert facts["lost_s"] == pytest.approx(12.5, abs=0.01)
+    accounts = {row[0]: row for row in document.table("accounts").rows}
+    assert accounts["vision"][1] == pytest.approx(vision)
+    assert accounts["vision"][6] == pytest.approx(accounts["vision"][5] / accounts["vision"][1])  # type: ignore[operator]
+
+
+def test_that_an_account_is_told_apart(reports: Reports) -> None:
+    history = read_group(reports, DAY, account="vision")
+    document = account_document(history, DAY, account="vision", made_at=NOW, command="c")
+    assert [row[0] for row in document.table("jobs").rows] == ["1"]
+    assert [row[0] for row in document.table("users").rows] == ["ada"]
+    everyone = account_document(read_group(reports, DAY), DAY, account=None, made_at=NOW, command="c")
+    assert {row[0] for row in everyone.table("jobs").rows} == {"1", "2", "3"}
+
+
+def test_that_unknown_jobs_and_accounts_are_one_clear_line(reports: Reports) -> None:
+    with pytest.raises(UnknownJobError, match="job 77 is not known"):
+        read_job(reports, "77")
+    with pytest.raises(StoreError, match=r"account 'x' has no adaptive job .* usage in it: physics, vision"):
+        read_group(reports, DAY, account="x")
+
+
+@pytest.mark.parametrize("number", ["1", "2", "3"])
+def test_that_every_job_makes_a_page_that_runs_nothing(reports: Reports, number: str) -> None:
+    text = document_html(job(reports, number))
+    assert_self_contained(text)
+    page = parse(text.replace("<!DOCTYPE html>", ""))
+    (policy,) = [one for one in page.all("meta") if "http-equiv" in one.attributes]
+    assert policy.attributes["content"] == "default-src 'none'; style-src 'unsafe-inline'"
+    ids = re.findall(r' id="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    links = {link.attributes["href"].removeprefix("#") for link in page.all("a")}
+    assert links <= set(ids)
+    (heading,) = page.all("h1")
+    names = {"1": "train-1", "3": "waits"}
+    cleaned = HOSTILE.replace("\x1b", "\N{REPLACEMENT CHARACTER}").replace(
+        "\u202e", "\N{REPLACEMENT CHARACTER}"
+    )
+    assert heading.all("bdi")[0].text == names.get(number, cleaned)
+
+
+def test_that_a_job_that_waits_or_only_runs_says_so(reports: Reports) -> None:
+    waits, runs = job(reports, "3"), job(reports, "2")
+    assert "has been waiting since 2026-03-01 12:00:00" in waits.lead
+    assert plots(waits) == {}
+    assert "nothing to plot" in waits.parts[0].text
+    assert "It is running: all values are up to" in runs.lead
+    assert list(plots(runs)) == ["Goodput and GPUs over time"]
+    assert "none of its runs has reported" in runs.parts[0].text
+
+
+def test_that_an_empty_store_makes_pages_that_say_so(empty: Reports) -> None:
+    document = cluster(empty)
+    assert plots(document) == {}
+    text = document_html(document)
+    for words in ("No adaptive job held GPUs", "No round was decided", "no adaptive job in this time"):
+        assert words in text
+    assert set(json.loads(document_json(document))["tables"]) >= {"jobs", "rounds", "nodes", "fairness"}
+
+
+def test_that_every_table_is_there_whatever_the_story(reports: Reports, empty: Reports) -> None:
+    told, untold = cluster(reports).tables(), cluster(empty).tables()
+    assert set(untold) <= set(told)
+
+
+def test_that_one_sample_and_ten_thousand_make_a_page(reports: Reports) -> None:
+    history = read_job(reports, "1")
+    one = dataclasses.replace(history, samples=history.samples[:1])
+    chart = plots(job_document(one, made_at=NOW))["Goodput and GPUs over time"].chart
+    assert "<circle" in chart.svg("c")
+    first = history.samples[0]
+    many = [
+        dataclasses.replace(first, at=at(0.005 * index), goodput=float(index % 7)) for index in range(10_000)
+    ]
+    document = job_document(dataclasses.replace(history, samples=many), made_at=NOW)
+    text = document_html(document)
+    assert len(text) < 400_000
+    assert "200 of 10,000 rows, evenly apart; all: pollux report job 1 --csv --table samples" in text
+    assert len(document.table("samples").rows) == 10_000
+
+
+def test_that_what_is_missing_leaves_a_gap(reports: Reports) -> None:
+    history = read_job(reports, "1")
+    blind = [dataclasses.replace(one, efficiency=None, goodput=None) for one in history.samples]
+    document = job_document(dataclasses.replace(history, samples=blind), made_at=NOW)
+    assert series(document, "Goodput and GPUs over time", "goodput") == []
+    assert len(series(document, "Goodput and GPUs over time", "throughput")) == len(blind)
+    text = document_html(document)
+    assert "No goodput is known" in text
+    assert "No efficiency is known yet" in text
+
+
+def test_that_clocks_that_disagree_make_a_page(reports: Reports) -> None:
+    """A job whose reports come from before its submission, or whose end lies before its begin."""
+    history = read_job(reports, "1")
+    early = datetime(2020, 1, 1, tzinfo=timezone.utc)
+    odd = [dataclasses.replace(history.samples[0], at=early)]
+    turned = dataclasses.replace(history.job, finished_at=history.job.submitted_at - timedelta(hours=1))
+    document = job_document(dataclasses.replace(history, samples=odd, job=turned), made_at=NOW)
+    assert "0 s after it was submitted" in document.lead
+    assert_self_contained(document_html(document))
+
+
+def test_that_more_accounts_than_colours_are_added_up(reports: Reports) -> None:
+    history = read_group(reports, DAY)
+    (usage,) = [row for row in history.usage if row.account == "vision"]
+    many = [dataclasses.replace(usage, account=f"a{i}", gpu_hours=20.0 - i) for i in range(20)]
+    document = cluster_document(
+        dataclasses.replace(history, usage=many), DAY, made_at=NOW, command="pollux report cluster"
+    )
+    chart = plots(document)["GPU hours by account and day"].chart
+    assert isinstance(chart, StackedBars)
+    assert chart.labels == ("a0", "a1", "a2", "a3", "a4", "a5", "a6", "13 others")
+    assert chart.stacks[0].parts[-1] == sum(20.0 - i for i in range(7, 20))
+    assert len(document.table("accounts").rows) == 20
+
+
+def test_that_jobs_without_an_account_are_named_so(reports: Reports) -> None:
+    assert "account (none)" in job(reports, "3").lead
