@@ -442,10 +442,11 @@ class JobDecision:
 class Decision:
     """The answer to a `Problem`. `excluded` tells, per job left out, why; those jobs keep what they have.
 
-    No answer has a fitness above `upper_bound`, and `gap` is (upper_bound − fitness)/upper_bound; both are
-    None where no bound was computed. `gpu_prices` is what one more GPU of each type would add to the
-    objective's sum. `times_s` tells where the time went, by phase; two equal decisions may differ in it.
-    `timed_out` is True when the watchdog cut the search short.
+    No answer that serves as many jobs has a fitness above `upper_bound`, and `gap` is
+    (upper_bound − fitness)/upper_bound; both are None where no bound was computed. `gpu_prices` is what one
+    more GPU of each type would add to the objective's sum, in the partition where it is dearest. `times_s`
+    tells where the time went, by phase; two equal decisions may differ in it. `timed_out` is True when the
+    watchdog cut the search short.
     """
 
     jobs: tuple[JobDecision, ...]

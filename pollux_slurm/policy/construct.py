@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.policy.bound import Market
 from pollux_slurm.policy.local_search import above
+from pollux_slurm.policy.market import Market
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Placed, State
 

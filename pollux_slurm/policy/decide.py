@@ -6,10 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+import numpy as np
+
 from pollux_slurm.errors import UsageError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, Decision, Problem, ProblemJob
 from pollux_slurm.policy.admission import check_problem, find_exclusions, frozen
+from pollux_slurm.policy.certificate import bound_serving
 from pollux_slurm.policy.explain import explain_all, keep, not_overtaking
 from pollux_slurm.policy.genetic import solve_genetically
 from pollux_slurm.policy.greedy import solve_greedily
@@ -91,11 +94,9 @@ def decide(
     fitness = scores.fitness([option.penalty * option.speedup for option in chosen])
     upper_bound = None
     if menu.num_jobs:
-        waiting = sum(
-            float(menu.waiting_cost[row]) for row, option in enumerate(chosen) if option.num_gpus == 0
-        )
+        waiting = np.array([option.num_gpus == 0 for option in chosen], dtype=bool)
         # An answer may be better by serving more; of those that serve as many, none is worth more than this.
-        total = min(solution.bound + waiting, menu.most_worth)
+        total = bound_serving(menu, cluster, solution, waiting)
         upper_bound = max(scores.fitness_of_sum(total), fitness)
     decisions = {one.job_id: one for one in explain_all(solution, menu)}
     originals: Mapping[str, ProblemJob] = {job.job_id: job for job in problem.jobs}
@@ -111,7 +112,7 @@ def decide(
         excluded=tuple((job.job_id, reasons[job.job_id]) for job in problem.jobs if job.job_id in reasons),
         upper_bound=upper_bound,
         gap=None if not upper_bound else (upper_bound - fitness) / upper_bound,
-        gpu_prices=tuple(zip(kinds, solution.dual.prices[: len(kinds)].tolist(), strict=True)),
+        gpu_prices=tuple(zip(kinds, solution.dual.kind_prices(len(kinds)).tolist(), strict=True)),
         times_s=(
             ("tables", table_time - began),
             ("solve", solve_time - table_time),

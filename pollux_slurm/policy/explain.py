@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from pollux_slurm.model import Allocation, Configuration, JobDecision, ProblemJob
 from pollux_slurm.policy.menu import Menu
+from pollux_slurm.policy.options import Option
 from pollux_slurm.policy.placement import Placed
 from pollux_slurm.policy.search import Solution
 
@@ -39,7 +40,7 @@ def _explain(solution: Solution, menu: Menu, facts: Facts, index: int) -> JobDec
         option = menu.option(index, column)
         configuration = option.configuration if column >= 0 else job.current.configuration
         faster = option.speedup
-        price = facts.prices[option.kind] * option.num_gpus if column >= 0 else facts.price_of(job.current)
+        price = facts.price_of(job.current) if column < 0 else facts.price(index, option)
         other_type = tables.kinds[option.kind] or None if column >= 0 else facts.type_of(job.current)
         other_cost = price - cost
     return JobDecision(
@@ -69,7 +70,8 @@ class Facts:
         tables, count = menu.tables, menu.num_jobs
         self._state = solution.state
         self._tables, self._scores = tables, menu.scores
-        self.prices: list[float] = solution.dual.prices[: len(tables.kinds)].tolist()
+        self._node_prices: list[float] = solution.dual.node_prices().tolist()
+        self._job_prices: list[list[float]] = solution.dual.job_prices(len(tables.kinds)).tolist()
         placed = [placed_of(solution, index) for index in range(count)]
         nodes = np.array([len(one.gpus) for one in placed], dtype=np.int64)[:, None]
         gpus = np.array([one.option.num_gpus for one in placed], dtype=np.int64)[:, None]
@@ -102,9 +104,13 @@ class Facts:
         self._room: dict[tuple[int, int], int] = {}
 
     def price_of(self, allocation: Allocation) -> float:
-        """Return what others pay for an allocation, at the prices of its types of GPU."""
-        kinds = self._tables.kind_of_node
-        return sum(self.prices[kinds[node]] * gpus for node, gpus in allocation.gpus_by_node)
+        """Return what others pay for an allocation, at the prices of its nodes' GPUs."""
+        index = self._state.cluster.index
+        return sum(self._node_prices[index[node]] * gpus for node, gpus in allocation.gpus_by_node)
+
+    def price(self, job: int, option: Option) -> float:
+        """Return what others would pay for a new option of a job, where it is cheapest for them."""
+        return self._job_prices[job][option.kind] * option.num_gpus
 
     def type_of(self, allocation: Allocation) -> str | None:
         """Return the one type of GPU that an allocation is of; None for several, and for a nameless one."""

@@ -17,8 +17,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.policy.bound import Market, solve_dual
+from pollux_slurm.policy.bound import solve_dual
 from pollux_slurm.policy.greedy import solve_greedily
+from pollux_slurm.policy.market import Market
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Cluster, Placed, State, members_of
 from pollux_slurm.policy.search import Solution, total_value

@@ -87,6 +87,7 @@ class Menu:
         self.value -= np.where(nothing, self.waiting_cost[:, None], 0.0)
         self.stay_value = np.where(waits, idle - self.waiting_cost, stay)
         self.stay_worth = np.where(waits, idle, stay)
+        self.idle_worth = idle
 
     def _resources(self, problem: Problem) -> None:
         tables = self.tables

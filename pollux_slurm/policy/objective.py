@@ -33,11 +33,11 @@ def mean(exponent: float, x: npt.ArrayLike, weight: Sequence[float] | FloatArray
         return 0.0
     # Divided by the largest (or smallest) first, so that a large exponent neither over- nor underflows.
     unit = x.max() if exponent > 0 else x.min()
-    average = float(
-        np.average(
-            _powered(np.log(x / unit), exponent), weights=None if weight is None else np.asarray(weight)
-        )
-    )
+    log_x, weights = np.log(x / unit), None if weight is None else np.asarray(weight)
+    if abs(exponent) >= 0.5:
+        # Positive terms only: where one of little weight is by far the smallest, nothing cancels.
+        return float(unit * np.average(np.exp(exponent * log_x), weights=weights) ** (1.0 / exponent))
+    average = float(np.average(_powered(log_x, exponent), weights=weights))
     scaled = np.log1p(average * exponent) / exponent if abs(exponent) >= 1e-12 else average
     return float(unit * np.exp(scaled))
 

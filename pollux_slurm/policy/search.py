@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pollux_slurm.policy.bound import Dual, Market, solve_dual
+from pollux_slurm.policy.bound import solve_dual
 from pollux_slurm.policy.branch import Branch
 from pollux_slurm.policy.local_search import LocalSearch, above, value
+from pollux_slurm.policy.market import Dual, Market
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.neighbourhood import improve_parts
 from pollux_slurm.policy.offers import Offers

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.policy.bound import Dual, Market, solve_dual
+from pollux_slurm.policy.bound import solve_dual
 from pollux_slurm.policy.construct import Constructor
 from pollux_slurm.policy.exchange import Exchange
 from pollux_slurm.policy.local_search import value
+from pollux_slurm.policy.market import Dual, Market
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Cluster, State
 

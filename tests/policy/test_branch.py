@@ -10,9 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from pollux_slurm.model import ProblemJob
-from pollux_slurm.policy.bound import Market, solve_dual
+from pollux_slurm.policy.bound import solve_dual
 from pollux_slurm.policy.branch import Branch
 from pollux_slurm.policy.decide import build_menu
+from pollux_slurm.policy.market import Market
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.offers import Offers
 from pollux_slurm.policy.placement import Cluster, State

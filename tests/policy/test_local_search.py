@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pollux_slurm.model import NodeCapacity, ProblemJob
-from pollux_slurm.policy.bound import Market, solve_dual
+from pollux_slurm.policy.bound import solve_dual
 from pollux_slurm.policy.decide import build_menu
 from pollux_slurm.policy.local_search import LocalSearch
+from pollux_slurm.policy.market import Market
 from pollux_slurm.policy.offers import Offers
 from pollux_slurm.policy.placement import Cluster, State
 from tests.policy.builders import job, linear_model, nodes, problem
