@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from pollux_slurm.model import ClusterSnapshot, ReallocationStep
+from pollux_slurm.model import Allocation, ClusterSnapshot, ReallocationStep, SlurmJob
 from pollux_slurm.store.contract import Reallocation
 
 _NOT_BEGUN = (ReallocationStep.PLANNED,)
@@ -26,6 +26,7 @@ class GpuBook:
 
     def __init__(self, snapshot: ClusterSnapshot, open_reallocations: Sequence[Reallocation]) -> None:
         self._open = {reallocation.id: reallocation for reallocation in open_reallocations}
+        self._nodes = snapshot.nodes
         self._available = {node.name: node.available for node in snapshot.nodes}
         self._free = {node.name: node.num_gpus - node.used_gpus for node in snapshot.nodes}
         in_flight = {reallocation.slurm_job_id for reallocation in open_reallocations}
@@ -59,6 +60,36 @@ class GpuBook:
                 return True
         return False
 
+    def has_room_for(self, allocation: Allocation, *, but_for: int) -> bool:
+        """Whether a job that holds nothing would get exactly this now; `but_for` is its own reallocation."""
+        free = self._unreserved(but_for)
+        return all(
+            self._available.get(node, False) and free[node] >= gpus for node, gpus in allocation.gpus_by_node
+        )
+
+    def most_on_one_node(
+        self, job: SlurmJob, *, most: int, cpus_per_gpu: int, memory_per_gpu_mb: int, but_for: int
+    ) -> int:
+        """Return how many GPUs, `most` at the most, a job that holds nothing would get now on any one node.
+
+        Nodes of its partition count, with GPUs of the type that it asked for, and what CPUs and memory allow.
+        """
+        free = self._unreserved(but_for)
+        best = 0
+        for node in self._nodes:
+            fits = node.available and (not node.partitions or job.partition in node.partitions)
+            if not fits or job.requested_gpu_type not in (None, node.gpu_type):
+                continue
+            room = min(free[node.name], (node.num_cpus - node.used_cpus) // max(cpus_per_gpu, 1), most)
+            if memory_per_gpu_mb > 0:
+                room = min(room, (node.memory_mb - node.used_memory_mb) // memory_per_gpu_mb)
+            best = max(best, room)
+        return best
+
+    def type_of(self, node: str) -> str | None:
+        """Return the type of a node's GPUs, None for a nameless one or an unknown node."""
+        return next((entry.gpu_type for entry in self._nodes if entry.name == node), None)
+
     def may_break_cycle(self, reallocation: Reallocation) -> bool:
         """Whether to start although GPUs are missing, since otherwise all would wait for each other.
 
@@ -81,9 +112,12 @@ class GpuBook:
         return Counter(reallocation.target.as_dict()) - held
 
     def _missing(self, reallocation: Reallocation) -> Counter[str]:
+        return self._needed(reallocation) - self._unreserved(reallocation.id)
+
+    def _unreserved(self, but_for: int) -> Counter[str]:
+        """Return the free GPUs by node that no reallocation but this one has spoken for."""
         reserved: Counter[str] = Counter()
         for other_id, gpus in self._reserved.items():
-            if other_id != reallocation.id:
+            if other_id != but_for:
                 reserved += gpus
-        free = Counter({node: gpus for node, gpus in self._free.items() if gpus > 0})
-        return self._needed(reallocation) - (free - reserved)
+        return Counter({node: gpus for node, gpus in self._free.items() if gpus > 0}) - reserved

@@ -117,6 +117,13 @@ class Desk:
         number = case.reallocation.from_restart_count
         self._unless_late(case, lambda: self.slurm.requeue_hold(case.id, restart_count=number), requeued=True)
 
+    def bring_back(self, case: Case) -> None:
+        """Put the job that failed back into the queue, held by us."""
+        number = case.reallocation.from_restart_count
+        self._unless_late(
+            case, lambda: self.slurm.requeue_failed(case.id, restart_count=number), requeued=True
+        )
+
     def hold(self, case: Case) -> None:
         """Hold a job that waits in the queue."""
         self._unless_late(case, lambda: self.slurm.hold(case.id), requeued=False)

@@ -87,6 +87,7 @@ class LateCommands:
                 from_restart_count=job.restart_count - late.requeued,
                 round_id=None,
                 at=self._clock(),
+                reason=_REASON,
             )
         except StoreError as error:  # another was planned this instant
             _log.info("job %s: %s", late.job_id, error)
@@ -96,5 +97,4 @@ class LateCommands:
             ReallocationStep.RESHAPED,
             expected=ReallocationStep.PLANNED,
             at=self._clock(),
-            reason=_REASON,
         )

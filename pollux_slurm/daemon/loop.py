@@ -6,13 +6,13 @@ import logging
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
-from pollux_slurm.daemon import observe
+from pollux_slurm.daemon import observe, returning
 from pollux_slurm.daemon.enact import Enactor
 from pollux_slurm.daemon.lease import Lease
 from pollux_slurm.daemon.observe import Picture
@@ -26,10 +26,10 @@ from pollux_slurm.errors import (
     StoppedError,
     StoreError,
 )
-from pollux_slurm.model import Decision, Problem
+from pollux_slurm.model import ClusterSnapshot, Decision, Problem, SlurmJob
 from pollux_slurm.policy import decide
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.store.contract import Store
+from pollux_slurm.store.contract import JobRecord, Store
 
 _log = logging.getLogger(__name__)
 
@@ -110,11 +110,19 @@ class Daemon:
         refused = self._store.register_jobs(observe.registrations(snapshot, self._config.partitions), at=now)
         for job_id in refused:
             _log.warning("job %s: not registered: its Comment carries the token of another job", job_id)
+        records = self._store.active_jobs()
+        if not self._config.shadow:
+            self._bring_back(snapshot, records)
         seen, self._vanished = observe.observations(
-            snapshot, self._store.active_jobs(), vanished_before=self._vanished
+            snapshot, records, vanished_before=self._vanished, unsettled=self._is_unsettled
         )
         self._store.observe_jobs(seen, at=now)
-        picture = observe.picture(snapshot, self._store.active_jobs(), self._config.partitions)
+        picture = observe.picture(
+            snapshot,
+            self._store.active_jobs(),
+            self._config.partitions,
+            left_alone_because=returning.left_alone_because,
+        )
         problem = observe.problem(
             picture,
             now=now,
@@ -164,6 +172,26 @@ class Daemon:
             len(moves),
         )
         return RoundResult(round_id=round_id, num_jobs=len(problem.jobs), num_moves=len(moves))
+
+    def _is_unsettled(self, record: JobRecord, job: SlurmJob) -> bool:
+        return not self._config.shadow and returning.is_unsettled(record, job)
+
+    def _bring_back(self, snapshot: ClusterSnapshot, records: Sequence[JobRecord]) -> None:
+        """Journal the way back of each job that failed where a reallocation had brought it."""
+        for record, job in returning.fallen(snapshot, records):
+            fall = record.last_reallocation
+            assert fall is not None
+            self._lease.check()
+            self._store.plan_reallocation(
+                job.job_id,
+                source=fall.target,
+                target=fall.source,
+                moves_running=True,
+                from_restart_count=job.restart_count,
+                round_id=None,
+                at=self._clock(),
+                reason=returning.reason_of_return(fall),
+            )
 
     def _decide_aside(self, problem: Problem) -> Decision:
         """Search for a decision in a thread of its own, while moves go on and the lease is renewed.

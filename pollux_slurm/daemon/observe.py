@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -31,10 +31,14 @@ from pollux_slurm.store.contract import JobObservation, JobRecord, JobRegistrati
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedJob:
-    """One adaptive job, as Slurm sees it now and as the store knows it."""
+    """One adaptive job, as Slurm sees it now and as the store knows it.
+
+    `left_alone_because` is why the daemon no longer moves it, None as long as it does.
+    """
 
     slurm: SlurmJob
     record: JobRecord
+    left_alone_because: str | None = None
 
     @property
     def in_flight(self) -> bool:
@@ -101,12 +105,17 @@ def is_recorded_job(job: SlurmJob, record: JobRecord) -> bool:
 
 
 def observations(
-    snapshot: ClusterSnapshot, records: Iterable[JobRecord], *, vanished_before: frozenset[str]
+    snapshot: ClusterSnapshot,
+    records: Iterable[JobRecord],
+    *,
+    vanished_before: frozenset[str],
+    unsettled: Callable[[JobRecord, SlurmJob], bool] = lambda _record, _job: False,
 ) -> tuple[tuple[JobObservation, ...], frozenset[str]]:
     """Return what `snapshot` says of the registered jobs, and the ids that slurmctld no longer knows as such.
 
-    A job that is missing for the second read in a row (`vanished_before`) is over: slurmctld forgets a job
-    MinJobAge after its end. What its last run reported tells how it ended.
+    Of an `unsettled` job nothing is said yet: one that failed may still be brought back. A job that is
+    missing for the second read in a row (`vanished_before`) is over: slurmctld forgets a job MinJobAge after
+    its end. What its last run reported tells how it ended.
     """
     by_id = {job.job_id: job for job in snapshot.jobs}
     type_of_node = {node.name: node.gpu_type for node in snapshot.nodes}
@@ -114,6 +123,8 @@ def observations(
     for record in records:
         job = by_id.get(record.slurm_job_id)
         if job is not None and is_recorded_job(job, record):
+            if unsettled(record, job):
+                continue
             seen.append(
                 JobObservation(
                     slurm_job_id=job.job_id,
@@ -148,7 +159,11 @@ def _one_type(job: SlurmJob, type_of_node: Mapping[str, str | None]) -> str | No
 
 
 def picture(
-    snapshot: ClusterSnapshot, records: Iterable[JobRecord], partitions: Iterable[str] = ()
+    snapshot: ClusterSnapshot,
+    records: Iterable[JobRecord],
+    partitions: Iterable[str] = (),
+    *,
+    left_alone_because: Callable[[JobRecord], str | None] = lambda _record: None,
 ) -> Picture:
     """Join the snapshot with the store's records of active jobs.
 
@@ -159,10 +174,14 @@ def picture(
     managed = []
     for record in records:
         job = by_id.get(record.slurm_job_id)
-        if job is None or job.state.is_over or not is_recorded_job(job, record):
+        if job is None or not is_recorded_job(job, record):
+            continue
+        if job.state.is_over and record.open_reallocation is None:
             continue
         if not wanted or job.partition in wanted or record.open_reallocation is not None:
-            managed.append(ManagedJob(slurm=job, record=record))
+            managed.append(
+                ManagedJob(slurm=job, record=record, left_alone_because=left_alone_because(record))
+            )
     return Picture(snapshot=snapshot, managed=tuple(managed), nodes=node_capacities(snapshot, managed))
 
 
@@ -348,6 +367,8 @@ def _placement(job: ManagedJob, now: datetime, pause_ttl_s: float) -> tuple[Allo
     if reallocation is not None:
         return reallocation.target, "it is being moved"
     if job.slurm.state is JobState.PENDING:
+        if job.left_alone_because is not None:
+            return None
         if job.slurm.held or job.slurm.unschedulable_reason is not None:
             return None
         if _begins_later(job, now, pause_ttl_s):
@@ -355,7 +376,9 @@ def _placement(job: ManagedJob, now: datetime, pause_ttl_s: float) -> tuple[Allo
         return Allocation(), None
     if not job.slurm.allocation:
         return None
-    because = None
+    because = job.left_alone_because
+    if because is not None:
+        return job.slurm.allocation, because
     if job.slurm.unschedulable_reason is not None:
         because = job.slurm.unschedulable_reason
     elif job.slurm.state is not JobState.RUNNING:

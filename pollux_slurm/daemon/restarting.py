@@ -1,7 +1,7 @@
 """The steps after a job was stopped: requeued → reshaped → released → running → confirmed.
 
 From `requeued` on, the job is brought to run again at whatever price: in its target, else in its old shape,
-else with its minimum on any one node.
+else with the most GPUs that one node has free, else with its minimum on any node.
 
 A pause ends here before that: its job keeps its shape and is *parked*, that is released with a begin time
 some minutes ahead, which rounds prolong (`daemon.pause_ttl_s`). Not held: Slurm does not show who else wants
@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from pollux_slurm.daemon import returning
 from pollux_slurm.daemon.capacity import GpuBook
 from pollux_slurm.daemon.case import SETTLING_S, Case, Desk, Step
 from pollux_slurm.errors import JobStateError, SlurmCommandError
@@ -34,6 +35,8 @@ class Restarting:
     def requeued(self, case: Case, book: GpuBook) -> None:
         """Wait for Slurm to have killed the job; repeat the command that may not have been given."""
         reallocation, job = case.reallocation, case.job
+        if job is not None and self._brings_back(case, job):
+            return
         if self._desk.fails_as_over(case):
             return
         assert job is not None
@@ -49,6 +52,17 @@ class Restarting:
             else:
                 self._desk.requeue(case)
         # COMPLETING: Slurm is killing it. There is nothing to do but wait for Slurm's own time-outs.
+
+    def _brings_back(self, case: Case, job: SlurmJob) -> bool:
+        """Requeue a job that has failed and is to go back to its old shape; False for any other."""
+        reallocation = case.reallocation
+        is_back = job.state is JobState.FAILED and returning.is_return(reallocation)
+        if not is_back or job.restart_count != reallocation.from_restart_count or not case.is_ours:
+            return False
+        if case.age_s > self._desk.config.requeue_timeout_s:
+            return False  # and so it is over
+        self._desk.bring_back(case)
+        return True
 
     def reshaped(self, case: Case, book: GpuBook) -> None:
         """Give the held job its new shape, or, for a pause, none and a begin time."""
@@ -66,7 +80,7 @@ class Restarting:
                 # To hold it first makes the rest free of races: Slurm refuses to hold a job that has started.
                 # A requeued job found like this was released by hand within the second.
                 self._desk.hold(case)
-            self._reshape_or_way_back(case)
+            self._reshape_or_way_back(case, book)
 
     def _park(self, case: Case) -> None:
         reason = None
@@ -79,10 +93,10 @@ class Restarting:
         if self._desk.move(case.reallocation, Step.RELEASED, reason):
             self._desk.release(case)
 
-    def _reshape_or_way_back(self, case: Case) -> None:
-        """Reshape the held job to its target, else to what it had, else to its minimum anywhere; release."""
+    def _reshape_or_way_back(self, case: Case, book: GpuBook) -> None:
+        """Reshape the held job to the best that Slurm takes, and release it."""
         refused: list[str] = []
-        for shape in self._shapes(case):
+        for shape in self._shapes(case, book):
             try:
                 self._desk.slurm.reshape(case.id, shape)
                 break
@@ -95,25 +109,42 @@ class Restarting:
         if self._desk.move(case.reallocation, Step.RELEASED, reason):
             self._desk.release(case)
 
-    def _shapes(self, case: Case) -> Iterable[JobShape]:
+    def _shapes(self, case: Case, book: GpuBook) -> Iterable[JobShape]:
+        """Return the shapes to try: the target, what it had, the most that fits anywhere, its minimum.
+
+        The target is tried first even when it is taken by jobs that will leave it; not when it is lost.
+        """
+        target, source = case.reallocation.target, case.reallocation.source
         cpus_per_gpu = case.record.cpus_per_gpu if case.record else 1
-        yield JobShape.of(case.reallocation.target, cpus_per_gpu=cpus_per_gpu)
-        if case.reallocation.source:
-            yield JobShape.of(case.reallocation.source, cpus_per_gpu=cpus_per_gpu)
-        yield self._smallest_shape(case)
+        if not book.lost_to_neighbours(case.reallocation):
+            yield JobShape.of(target, cpus_per_gpu=cpus_per_gpu)
+        if source and book.has_room_for(source, but_for=case.reallocation.id):
+            yield JobShape.of(source, cpus_per_gpu=cpus_per_gpu)
+        yield from self._any_shapes(case, book)
 
     @staticmethod
-    def _smallest_shape(case: Case) -> JobShape:
-        record = case.record
-        return JobShape(
-            num_gpus=record.terms.min_gpus if record else 1,
-            cpus_per_gpu=record.cpus_per_gpu if record else 1,
-        )
+    def _any_shapes(case: Case, book: GpuBook) -> Iterable[JobShape]:
+        """Return the most GPUs that one node has free now, up to what was planned, and the job's minimum."""
+        record, reallocation = case.record, case.reallocation
+        least = record.terms.min_gpus if record else 1
+        cpus_per_gpu = record.cpus_per_gpu if record else 1
+        most = max(reallocation.target.num_gpus, reallocation.source.num_gpus, least)
+        if case.job is not None:
+            found = book.most_on_one_node(
+                case.job,
+                most=most,
+                cpus_per_gpu=cpus_per_gpu,
+                memory_per_gpu_mb=record.memory_per_gpu_mb if record else 0,
+                but_for=reallocation.id,
+            )
+            if found > least:
+                yield JobShape(num_gpus=found, cpus_per_gpu=cpus_per_gpu)
+        yield JobShape(num_gpus=least, cpus_per_gpu=cpus_per_gpu)
 
     def released(self, case: Case, book: GpuBook) -> None:
         """Wait for Slurm to start the job in its place, and give the place up when it is gone."""
         reallocation, job = case.reallocation, case.job
-        if self._desk.fails_as_over(case):
+        if self._fails_as_fallen(case) or self._desk.fails_as_over(case):
             return
         assert job is not None
         if job.state is JobState.PENDING and job.held:
@@ -130,7 +161,7 @@ class Restarting:
             or job.reason in _HOPELESS_REASONS
             or (case.age_s > SETTLING_S and book.lost_to_neighbours(reallocation))
         ):
-            self._give_up_place(case, job)
+            self._give_up_place(case, job, book)
 
     def _paused(self, case: Case, job: SlurmJob) -> None:
         """The end of a pause: the job waits, unheld, for the round that gives it GPUs again."""
@@ -142,15 +173,28 @@ class Restarting:
         elif job.state is JobState.RUNNING:
             self._desk.move(reallocation, Step.FAILED, "the job was started again by another hand")
 
-    def _give_up_place(self, case: Case, job: SlurmJob) -> None:
-        """Let the job start with its minimum on any node: the place it was promised is gone."""
+    def _fails_as_fallen(self, case: Case) -> bool:
+        """End the reallocation of a job that failed before a step in its new shape: it may still go back."""
+        reallocation, job = case.reallocation, case.job
+        began = job is not None and job.restart_count == reallocation.from_restart_count + 1
+        if job is None or job.state is not JobState.FAILED or not (began and reallocation.moves_running):
+            return False
+        if returning.is_return(reallocation) or not case.is_ours or _has_stepped(case):
+            return False
+        self._desk.move(reallocation, Step.FAILED, returning.reason_of_fall(job, reallocation))
+        return True
+
+    def _give_up_place(self, case: Case, job: SlurmJob, book: GpuBook) -> None:
+        """Let the job start with what fits now, or its minimum, on any node: its place is gone."""
         self._desk.take_back(case)
-        try:
-            self._desk.slurm.reshape(case.id, self._smallest_shape(case))
-        except JobStateError:
-            raise
-        except SlurmCommandError as error:
-            _log.warning("job %s: keeps its shape: %s", case.id, error)
+        for shape in self._any_shapes(case, book):
+            try:
+                self._desk.slurm.reshape(case.id, shape)
+                break
+            except JobStateError:
+                raise
+            except SlurmCommandError as error:
+                _log.warning("job %s: cannot get the shape %s: %s", case.id, shape, error)
         self._desk.release(case)
         reason = case.reallocation.reason or f"did not start in its new shape ({job.reason})"
         self._desk.move(case.reallocation, Step.FAILED, reason)
@@ -162,9 +206,11 @@ class Restarting:
         if job is not None and is_running and job.allocation != reallocation.target:
             reason = reallocation.reason or f"got {job.allocation} instead of {reallocation.target}"
             self._desk.move(reallocation, Step.FAILED, reason)
+        elif job is not None and is_running and (odd := _odd_gpus(case, job, book)) is not None:
+            self._desk.move(reallocation, Step.FAILED, odd)
         elif _has_stepped(case):
             self._desk.move(reallocation, Step.CONFIRMED)
-        elif self._desk.fails_as_over(case):
+        elif self._fails_as_fallen(case) or self._desk.fails_as_over(case):
             return
         elif not is_running:
             state = job.state.value if job else "gone"
@@ -179,3 +225,18 @@ class Restarting:
 def _has_stepped(case: Case) -> bool:
     run = case.record.run if case.record else None
     return run is not None and run.restart_count > case.reallocation.from_restart_count and run.num_steps > 0
+
+
+def _odd_gpus(case: Case, job: SlurmJob, book: GpuBook) -> str | None:
+    """Return what is wrong with the GPUs that the job runs on, by Slurm's types and by its own count."""
+    wanted = job.requested_gpu_type
+    for node, gpus in job.allocation.gpus_by_node:
+        if wanted is not None and book.type_of(node) != wanted:
+            return f"got {gpus} GPUs of type {book.type_of(node)} on {node}, not {wanted}"
+    run = case.record.run if case.record else None
+    if run is None or not run.gpus_per_node or not _has_stepped(case):
+        return None
+    counted, planned = sorted(run.gpus_per_node), sorted(gpus for _, gpus in job.allocation.gpus_by_node)
+    if counted != planned:
+        return f"its run counts {counted} GPUs on its nodes, where Slurm gave it {planned}"
+    return None

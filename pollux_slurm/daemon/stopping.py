@@ -6,6 +6,7 @@ more, and training goes on.
 
 from __future__ import annotations
 
+from pollux_slurm.daemon import returning
 from pollux_slurm.daemon.capacity import GpuBook
 from pollux_slurm.daemon.case import NOT_OURS, Case, Desk, Step
 from pollux_slurm.daemon.restarting import Restarting
@@ -23,6 +24,11 @@ class Stopping:
     def planned(self, case: Case, book: GpuBook) -> None:
         """Begin when the GPUs of the target are free, or nobody else will free them."""
         reallocation, config = case.reallocation, self._desk.config
+        if returning.is_return(reallocation):
+            # The job has stopped by itself: there is no checkpoint to wait for.
+            if self._desk.move(reallocation, Step.REQUEUED):
+                self._restarting.requeued(case.at(Step.REQUEUED), book)
+            return
         if not reallocation.moves_running:
             self._reshape_pending(case, book)
             return

@@ -404,8 +404,12 @@ class Store(AgentStore, Protocol):
         from_restart_count: int,
         round_id: int | None,
         at: datetime,
+        reason: str | None = None,
     ) -> Reallocation:
-        """Journal a new reallocation in PLANNED. A job has at most one open: a second raises `StoreError`."""
+        """Journal a new reallocation in PLANNED. A job has at most one open: a second raises `StoreError`.
+
+        `reason` is why it is planned, where no round decided so.
+        """
 
     def advance_reallocation(
         self,

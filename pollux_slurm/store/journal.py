@@ -39,6 +39,7 @@ def plan_reallocation(
     from_restart_count: int,
     round_id: int | None,
     at: datetime,
+    reason: str | None = None,
 ) -> Reallocation:
     """Journal a new reallocation in PLANNED: see `Store.plan_reallocation`."""
     at = utc(at)
@@ -55,6 +56,7 @@ def plan_reallocation(
                 step=ReallocationStep.PLANNED,
                 moves_running=moves_running,
                 from_restart_count=from_restart_count,
+                reason=clean_text(reason) if reason is not None else None,
             )
         )
     except IntegrityError as error:
@@ -80,6 +82,7 @@ def plan_reallocation(
         moves_running=moves_running,
         from_restart_count=from_restart_count,
         times=((ReallocationStep.PLANNED, at),),
+        reason=reason,
     )
 
 

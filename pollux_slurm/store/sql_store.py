@@ -107,6 +107,7 @@ class SqlStore:
         from_restart_count: int,
         round_id: int | None,
         at: datetime,
+        reason: str | None = None,
     ) -> Reallocation:
         with self._database.write() as connection:
             return journal.plan_reallocation(
@@ -118,6 +119,7 @@ class SqlStore:
                 from_restart_count=from_restart_count,
                 round_id=round_id,
                 at=at,
+                reason=reason,
             )
 
     def advance_reallocation(

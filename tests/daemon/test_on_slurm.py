@@ -120,3 +120,20 @@ def test_that_a_job_is_paused_and_comes_back_in_another_shape(world: RealWorld) 
     world.until(daemon, lambda: not world.open_moves(), "the journal to close")
     assert [move.step for move in world.store.reallocations(job_id)] == [Step.CONFIRMED] * 2
     assert world.store.job(job_id).paused_at is None
+
+
+def test_that_a_job_that_fails_in_its_new_shape_comes_back_in_its_old_one(world: RealWorld) -> None:
+    daemon = world.daemon()
+    job_id = started(world, daemon, "--gpus=2", "--nodelist=n0")
+    world.targets = {job_id: {"n1": 3}}
+    world.until(daemon, lambda: world.is_at(Step.REQUEUED), "the requeue")
+    world.agents[job_id].reports = False
+    world.until(daemon, lambda: world.is_at(Step.RUNNING), "the job to run on n1")
+    assert world.runner.run("scancel", "--signal=USR1", "--batch", job_id).exit_code == 0
+    world.until(daemon, lambda: world.store.reallocations(job_id)[0].step is Step.FAILED, "the fall")
+    world.agents[job_id].reports = True
+    world.until(daemon, holds(world, job_id, {"n0": 2}), "the job to run on n0 again")
+    world.until(daemon, lambda: not world.open_moves(), "the journal to close")
+    fall, back = world.store.reallocations(job_id)
+    assert fall.reason == "failed before its first step: exit code 7 in n1:3"
+    assert (back.step, world.job(job_id).restart_count) == (Step.CONFIRMED, 2)

@@ -44,6 +44,7 @@ class Agent:
         self.world, self.job_id, self.token = world, job_id, token
         self.answers = True
         self.reports = True
+        self.counts: tuple[int, ...] | None = None
         self._sequence = 0
         self._confirmed: int | None = None
 
@@ -63,7 +64,7 @@ class Agent:
                     restart_count=run,
                     sequence=self._sequence,
                     phase=RunPhase.WAITING if request and self.answers else RunPhase.TRAINING,
-                    gpus_per_node=tuple(gpus for _, gpus in job.allocation.gpus_by_node),
+                    gpus_per_node=self.counts or tuple(gpus for _, gpus in job.allocation.gpus_by_node),
                     model=MODEL,
                     throughput=100.0,
                     efficiency=0.9,

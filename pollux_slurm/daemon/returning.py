@@ -1,0 +1,77 @@
+"""Jobs that failed in a new shape: back to the one they last ran in, once, and then left alone. Pure.
+
+A job that ends with an error after a reallocation and before its first step there is not over yet: Slurm can
+still put it back into the queue. Its old shape is a reallocation like any other, which begins where the job
+is stopped. What marks it is its reason, which says what happened, and stays when it is confirmed.
+
+    ... → running → failed (FELL: exit code 1 in n0:4)      the job is FAILED in Slurm
+    requeued → reshaped → released → running → confirmed    (BACK: exit code 1 in n0:4)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pollux_slurm.daemon.observe import is_recorded_job
+from pollux_slurm.model import ClusterSnapshot, JobState, ReallocationStep, SlurmJob
+from pollux_slurm.store.contract import JobRecord, Reallocation
+
+_FELL = "failed before its first step: "
+_BACK = "back to the shape it last ran in, after it failed: "
+
+
+def reason_of_fall(job: SlurmJob, reallocation: Reallocation) -> str:
+    """Return what the journal says of a job that failed where `reallocation` had brought it."""
+    return f"{_FELL}exit code {job.exit_code} in {reallocation.target}"
+
+
+def reason_of_return(reallocation: Reallocation) -> str:
+    """Return what the journal says of the way back from a fall."""
+    return _BACK + (reallocation.reason or "").removeprefix(_FELL)
+
+
+def is_return(reallocation: Reallocation | None) -> bool:
+    """Whether a reallocation brings (or brought) a job back from a fall."""
+    return reallocation is not None and (reallocation.reason or "").startswith(_BACK)
+
+
+def has_fallen(record: JobRecord, job: SlurmJob | None) -> bool:
+    """Whether the job failed in the run that a reallocation began, and has not been brought back yet."""
+    last = record.last_reallocation
+    return (
+        last is not None
+        and job is not None
+        and job.state is JobState.FAILED
+        and last.step is ReallocationStep.FAILED
+        and (last.reason or "").startswith(_FELL)
+        and bool(last.source)
+        and job.restart_count == last.from_restart_count + 1
+        and job.unschedulable_reason is None
+        and is_recorded_job(job, record)
+    )
+
+
+def is_unsettled(record: JobRecord, job: SlurmJob) -> bool:
+    """Whether a job that Slurm shows as FAILED is not over for us: it fell, or is on its way back."""
+    if job.state is not JobState.FAILED:
+        return False
+    under_way = record.open_reallocation
+    if under_way is None:
+        return has_fallen(record, job)
+    started = (ReallocationStep.RELEASED, ReallocationStep.RUNNING)
+    return is_return(under_way) or (under_way.moves_running and under_way.step in started)
+
+
+def left_alone_because(record: JobRecord) -> str | None:
+    """Return why the daemon no longer moves a job: its last move was the way back from a fall."""
+    last = record.last_reallocation
+    if last is None or not last.step.is_end or not is_return(last):
+        return None
+    return last.reason
+
+
+def fallen(snapshot: ClusterSnapshot, records: Iterable[JobRecord]) -> list[tuple[JobRecord, SlurmJob]]:
+    """Return the jobs that are to be brought back."""
+    by_id = {job.job_id: job for job in snapshot.jobs}
+    pairs = ((record, by_id.get(record.slurm_job_id)) for record in records)
+    return [(record, job) for record, job in pairs if job is not None and has_fallen(record, job)]

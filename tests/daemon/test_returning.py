@@ -1,0 +1,177 @@
+"""Bad moves: a job that fails in its new shape goes back to its old one, once, and is then left alone."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.store import open_store
+from tests.daemon.crashing import Killed, KilledAt
+from tests.daemon.world import World
+from tests.fakes.slurm import fake_node
+
+OLD, NEW = {"n0": 1}, {"n1": 4}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.store.close()
+
+
+def started(world: World) -> str:
+    job_id = world.submit()
+    world.settle(world.daemon(), until=lambda: world.has_stepped(job_id), seconds=8)
+    assert world.job(job_id).allocation == Allocation.of(OLD)
+    return job_id
+
+
+def moved(world: World, job_id: str) -> None:
+    """Bring the job to its new shape, where it has not made a step yet."""
+    world.targets = {job_id: NEW}
+    daemon = world.daemon()
+    world.settle(daemon, until=lambda: world.is_at(Step.REQUEUED), seconds=20)
+    world.agents[job_id].reports = False
+    world.settle(daemon, until=lambda: world.is_at(Step.RUNNING), seconds=20)
+    assert world.job(job_id).allocation == Allocation.of(NEW)
+
+
+def steps(world: World, job_id: str) -> list[Step]:
+    return [move.step for move in world.store.reallocations(job_id)]
+
+
+def is_back(world: World, job_id: str) -> bool:
+    return world.job(job_id).allocation == Allocation.of(OLD) and not world.open_moves()
+
+
+def test_that_a_job_that_fails_in_its_new_shape_goes_back_and_is_left_alone(world: World) -> None:
+    job_id = started(world)
+    moved(world, job_id)
+    world.slurm.finish(job_id, exit_code=7)
+    world.agents[job_id].reports = True
+    world.settle(world.daemon(), until=lambda: is_back(world, job_id), seconds=30)
+    assert is_back(world, job_id)
+    assert steps(world, job_id) == [Step.FAILED, Step.CONFIRMED]
+    fall, back = world.store.reallocations(job_id)
+    assert fall.reason == "failed before its first step: exit code 7 in n1:4"
+    assert back.reason == "back to the shape it last ran in, after it failed: exit code 7 in n1:4"
+    assert (back.source, back.target) == (Allocation.of(NEW), Allocation.of(OLD))
+    world.settle(world.daemon(), seconds=12)  # rounds go on wishing for the new shape
+    assert len(world.store.reallocations(job_id)) == 2
+    problem, _ = world.store.round_problem()
+    assert (problem.jobs[0].pinned, problem.jobs[0].pinned_because) == (True, back.reason)
+
+
+def test_that_a_job_that_fails_in_its_old_shape_as_well_is_over(world: World) -> None:
+    job_id = started(world)
+    moved(world, job_id)
+    world.slurm.finish(job_id, exit_code=7)
+    daemon = world.daemon()
+    world.settle(daemon, until=lambda: world.job(job_id).state is JobState.RUNNING, seconds=30)
+    world.slurm.finish(job_id, exit_code=7)
+    world.settle(daemon, seconds=12)
+    assert world.store.job(job_id).state is JobState.FAILED
+    assert (world.job(job_id).state, steps(world, job_id)) == (JobState.FAILED, [Step.FAILED, Step.FAILED])
+
+
+@pytest.mark.parametrize("how", ["stepped", "cancelled", "unmoved"])
+def test_that_other_ends_are_ends(world: World, how: str) -> None:
+    job_id = started(world)
+    if how != "unmoved":
+        moved(world, job_id)
+    if how == "stepped":
+        world.agents[job_id].reports = True
+        world.agents[job_id].act()
+    if how == "cancelled":
+        world.slurm.cancel(job_id)
+    else:
+        world.slurm.finish(job_id, exit_code=7)
+    world.targets = {}
+    world.settle(world.daemon(), seconds=12)
+    assert world.store.job(job_id).state.is_over
+    assert world.job(job_id).state.is_over
+    assert not world.open_moves()
+
+
+def test_that_a_taken_old_place_still_lets_the_job_run(world: World) -> None:
+    job_id = started(world)
+    moved(world, job_id)
+    world.neighbour(gpus=4)
+    world.slurm.finish(job_id, exit_code=7)
+    world.agents[job_id].reports = True
+    world.targets = {}
+    world.settle(world.daemon(), seconds=20)
+    assert world.job(job_id).allocation.num_gpus >= 1
+    assert not world.open_moves()
+
+
+def test_that_a_daemon_killed_at_any_call_of_the_way_back_leaves_a_job_that_runs(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.db"
+    open_store(f"sqlite:///{empty}", create=True).close()
+    for at in itertools.count():
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        shutil.copy(empty, folder / "pollux.db")
+        world = World(folder)
+        job_id = started(world)
+        moved(world, job_id)
+        world.slurm.finish(job_id, exit_code=7)
+        world.agents[job_id].reports = True
+        world.targets = {}
+        counter = itertools.count()
+        mortal = world.daemon(
+            slurm=KilledAt(world.slurm, counter, at),  # type: ignore[arg-type]
+            store=KilledAt(world.store, counter, at),  # type: ignore[arg-type]
+        )
+        died = False
+        try:
+            world.settle(mortal, until=lambda world=world, id=job_id: is_back(world, id), seconds=20)  # type: ignore[misc]
+        except Killed:
+            died = True
+            world.settle(world.daemon(), until=lambda world=world, id=job_id: is_back(world, id), seconds=20)  # type: ignore[misc]
+        assert is_back(world, job_id), f"call {at}"
+        assert world.job(job_id).restart_count == 2, f"call {at}"
+        world.store.close()
+        if not died:
+            assert at > 9, "too few calls were tried"
+            break
+
+
+def test_that_gpus_that_vanish_leave_the_most_that_still_fits(tmp_path: Path) -> None:
+    """Planned for 4 on n1: when that and the old place are gone, 3 on n2 are better than its minimum."""
+    world = World(tmp_path)
+    world.slurm.nodes["n2"] = fake_node("n2")
+    job_id = started(world)
+    world.targets = {job_id: NEW}
+    daemon = world.daemon()
+    world.settle(daemon, until=lambda: world.is_at(Step.REQUEUED), seconds=20)
+    world.slurm.set_node("n1", available=False, state="drained")
+    world.slurm.set_node("n0", available=False, state="drained")
+    world.slurm.set_node("n2", num_gpus=3)
+    world.targets = {}
+    world.settle(daemon, seconds=12)
+    assert world.job(job_id).allocation == Allocation.of({"n2": 3})
+    assert steps(world, job_id) == [Step.FAILED]
+    assert world.store.reallocations(job_id)[0].reason == "got n2:3 instead of n1:4"
+    world.store.close()
+
+
+def test_that_a_run_that_counts_other_gpus_is_not_confirmed(world: World) -> None:
+    job_id = started(world)
+    moved(world, job_id)
+    agent = world.agents[job_id]
+    agent.reports, agent.counts = True, (3,)
+    world.targets = {}
+    world.settle(world.daemon(), seconds=8)
+    (move,) = world.store.reallocations(job_id)
+    assert (move.step, move.reason) == (
+        Step.FAILED,
+        "its run counts [3] GPUs on its nodes, where Slurm gave it [4]",
+    )
