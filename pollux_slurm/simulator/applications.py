@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,8 @@ import numpy.typing as npt
 from pollux_slurm.errors import TraceError
 from pollux_slurm.goodput import gain
 from pollux_slurm.model import BatchLimits, GradientStatistics
-from pollux_slurm.simulator.interpolation import linear_interpolator
+from pollux_slurm.simulator.interpolation import LinearInterpolator, linear_interpolator
 from pollux_slurm.simulator.tables import number, read_rows, whole
-
-if TYPE_CHECKING:
-    from scipy.interpolate import LinearNDInterpolator
 
 FloatArray = npt.NDArray[np.float64]
 # GPUs on each node of an allocation, in the order in which the nodes were given.
@@ -128,7 +125,7 @@ class TracedApplication:
         *,
         runs: dict[int, _Epochs],
         measured: dict[Placement, tuple[FloatArray, FloatArray]],
-        interpolated: Callable[[], LinearNDInterpolator],
+        interpolated: Callable[[], LinearInterpolator],
         atomic_bounds: tuple[int, int],
         num_epochs: int,
     ) -> None:
@@ -181,7 +178,7 @@ class TracedApplication:
                 return StepTime(step_s=step_s, sync_s=sync_s)
         else:
             at = (min(len(placement), _MOST_NODES), sum(placement), atomic_batch_size)
-            step_s, sync_s = (float(value) for value in self._interpolated()(at).reshape(2))
+            step_s, sync_s = self._interpolated()(at)
             if np.isfinite(step_s):
                 return StepTime(step_s=step_s, sync_s=sync_s)
         raise TraceError(
@@ -307,7 +304,7 @@ def _by_placement(
 
 def _interpolator(
     folder: Path, measured: dict[Placement, tuple[FloatArray, FloatArray]]
-) -> LinearNDInterpolator:
+) -> LinearInterpolator:
     """Return (nodes, replicas, local batch size) → (step, sync) seconds.
 
     The points are the means of the measured placements, in ascending order, then `scalability.csv`: the

@@ -3,20 +3,23 @@
 For its barycentric coordinates, scipy solves a small system in LAPACK for each of thousands of simplices.
 OpenBLAS wakes a thread per core for that, and beside other work 0.05 s become 1 to 10 s (scipy 1.17). Here
 all are solved at once, by cofactors, and handed to the triangulation, which then has nothing left to solve.
-Which simplex counts where several touch is still scipy's to say: the published results depend on it.
+Which simplex counts where several touch is still scipy's to say: the published results depend on it. Only its
+triangulation is used: to import its interpolators takes longer than all interpolations of a simulation.
 
 Legend: S simplices of four points each.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from scipy.interpolate import LinearNDInterpolator
+    from scipy.spatial import Delaunay
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -24,23 +27,48 @@ FloatArray = npt.NDArray[np.float64]
 _FLAT = 1e-12
 
 
-def linear_interpolator(points: FloatArray, values: FloatArray) -> LinearNDInterpolator:
+class LinearInterpolator:
+    """v values at any point of three numbers; NaN outside of those that were given."""
+
+    def __init__(self, triangulation: Delaunay, transforms: FloatArray, values: FloatArray) -> None:
+        self._triangulation, self._transforms, self._values = triangulation, transforms, values
+
+    def __call__(self, point: Sequence[float]) -> list[float]:
+        at = [float(value) for value in point]
+        simplex = int(self._triangulation.find_simplex(np.array(at)))
+        if simplex < 0:
+            return [math.nan] * self._values.shape[1]
+        # In scipy's order of additions, so that rounding is the same as well.
+        *rows, corner = self._transforms[simplex].tolist()
+        weights, rest = [], 1.0
+        for row in rows:
+            weight = 0.0
+            for by, value, origin in zip(row, at, corner, strict=True):
+                weight += by * (value - origin)
+            weights.append(weight)
+            rest -= weight
+        found = [0.0] * self._values.shape[1]
+        for weight, place in zip((*weights, rest), self._triangulation.simplices[simplex], strict=True):
+            for column, value in enumerate(self._values[place].tolist()):
+                found[column] += weight * value
+        return found
+
+
+def linear_interpolator(points: FloatArray, values: FloatArray) -> LinearInterpolator:
     """Return the interpolator of values of shape `(P, v)` at `points` of shape `(P, 3)`.
 
     Raises `ValueError` for points that lie in a plane.
     """
-    from scipy.interpolate import LinearNDInterpolator
     from scipy.spatial import Delaunay, QhullError
 
     try:
         triangulation = Delaunay(points)
     except QhullError:
         raise ValueError(f"{len(points)} points do not fill a space of three dimensions") from None
+    transforms = barycentric_transforms(points[triangulation.simplices])
     # Where a later scipy has no such attribute it computes its own, and this is never read.
-    triangulation._transform = barycentric_transforms(  # type: ignore[attr-defined]
-        points[triangulation.simplices]
-    )
-    return LinearNDInterpolator(triangulation, values)
+    triangulation._transform = transforms  # type: ignore[attr-defined]
+    return LinearInterpolator(triangulation, transforms, values)
 
 
 def barycentric_transforms(corners: FloatArray) -> FloatArray:

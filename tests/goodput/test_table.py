@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pollux_slurm.goodput import (
+    Choices,
     GoodputTable,
     TableCache,
     best_batch,
@@ -56,6 +59,10 @@ def test_that_a_geometric_table_is_the_best_of_the_geometric_batches(
         tried = [evaluate(model, configuration, batch) for batch in batches]
         most = max(one.goodput for one in tried if one is not None)
         assert single.goodput == pytest.approx(most, rel=1e-9)
+    if model.throughput is not None:
+        kept = Choices(model.throughput, model.limits, configuration, batches)
+        assert kept.best(model.statistics) == single
+        assert kept.best(None) == best_of(dataclasses.replace(model, statistics=None), configuration, batches)
 
 
 def test_that_masked_entries_are_left_out() -> None:

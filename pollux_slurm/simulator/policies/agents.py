@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from pollux_slurm.goodput import GoodputEstimate, best_of, fit_throughput, geometric_batches
+from pollux_slurm.goodput import Choices, GoodputEstimate, fit_throughput, geometric_batches
 from pollux_slurm.model import (
     BatchChoice,
     BatchLimits,
@@ -53,8 +53,8 @@ class Agents:
     def __init__(self, *, by_throughput: bool = False) -> None:
         self._by_throughput = by_throughput
         self._fits: dict[tuple[str, str, _Seen], ThroughputParameters | None] = {}
-        self._batches: dict[tuple[GoodputModel, bool, int], GoodputEstimate | None] = {}
-        self._choices: dict[tuple[BatchLimits, int], tuple[BatchChoice, ...]] = {}
+        self._choices: dict[tuple[ThroughputParameters, BatchLimits, bool, int], Choices] = {}
+        self._geometric: dict[tuple[BatchLimits, int], tuple[BatchChoice, ...]] = {}
         self._known: dict[tuple[str, str], _Known] = {}
 
     def choose_batch(self, job: SimulatedJob) -> BatchChoice:
@@ -132,15 +132,26 @@ class Agents:
         return self._fits[key]
 
     def _best(self, known: _Known, num_nodes: int, num_gpus: int) -> GoodputEstimate | None:
-        # One node fewer or more decides only if it is the only one, and what was seen besides nothing.
+        # One node fewer or more decides only if it is the only one.
         shape = (num_nodes > 1, num_gpus)
         if shape not in known.best:
-            key = (replace(known.model, max_gpus_seen=0, max_nodes_seen=0), *shape)
-            if key not in self._batches:
-                limits = known.model.limits
-                if (limits, num_gpus) not in self._choices:
-                    self._choices[limits, num_gpus] = geometric_batches(limits, num_gpus)
-                configuration = Configuration(num_nodes=num_nodes, num_gpus=num_gpus)
-                self._batches[key] = best_of(known.model, configuration, self._choices[limits, num_gpus])
-            known.best[shape] = self._batches[key]
+            theta, limits = known.model.throughput, known.model.limits
+            choices = None if theta is None else self._choices_of(theta, limits, num_nodes, num_gpus)
+            known.best[shape] = None if choices is None else choices.best(known.model.statistics)
         return known.best[shape]
+
+    def _choices_of(
+        self, theta: ThroughputParameters, limits: BatchLimits, num_nodes: int, num_gpus: int
+    ) -> Choices:
+        key = (theta, limits, num_nodes > 1, num_gpus)
+        found = self._choices.get(key)
+        if found is None:
+            configuration = Configuration(num_nodes=num_nodes, num_gpus=num_gpus)
+            found = Choices(theta, limits, configuration, self._batches(limits, num_gpus))
+            self._choices[key] = found
+        return found
+
+    def _batches(self, limits: BatchLimits, num_gpus: int) -> tuple[BatchChoice, ...]:
+        if (limits, num_gpus) not in self._geometric:
+            self._geometric[limits, num_gpus] = geometric_batches(limits, num_gpus)
+        return self._geometric[limits, num_gpus]
