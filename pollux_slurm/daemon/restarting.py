@@ -112,11 +112,12 @@ class Restarting:
     def _shapes(self, case: Case, book: GpuBook) -> Iterable[JobShape]:
         """Return the shapes to try: the target, what it had, the most that fits anywhere, its minimum.
 
-        The target is tried first even when it is taken by jobs that will leave it; not when it is lost.
+        The target is tried first even when it is taken by jobs that will leave it; not when it is lost, but
+        for a job that has waited in the queue anyway.
         """
         target, source = case.reallocation.target, case.reallocation.source
         cpus_per_gpu = case.record.cpus_per_gpu if case.record else 1
-        if not book.lost_to_neighbours(case.reallocation):
+        if not (case.reallocation.moves_running and book.lost_to_neighbours(case.reallocation)):
             yield JobShape.of(target, cpus_per_gpu=cpus_per_gpu)
         if source and book.has_room_for(source, but_for=case.reallocation.id):
             yield JobShape.of(source, cpus_per_gpu=cpus_per_gpu)
