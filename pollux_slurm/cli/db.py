@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from typing import Annotated
 
 import typer
@@ -24,6 +25,7 @@ def init(config_file: ConfigOption = None, store_url: StoreOption = None) -> Non
     outcome = init_store(settings(config_file, store_url).require_store_url())
     made = "made the tables of" if outcome.changed else "the tables are there already in"
     typer.echo(f"{made} {outcome.url} (schema {outcome.version})")
+    _tell(outcome.notes)
 
 
 @app.command()
@@ -37,6 +39,7 @@ def upgrade(config_file: ConfigOption = None, store_url: StoreOption = None) -> 
     outcome = upgrade_store(settings(config_file, store_url).require_store_url())
     done = f"upgraded from {outcome.before} to" if outcome.changed else "is already at"
     typer.echo(f"{outcome.url} {done} schema {outcome.version}")
+    _tell(outcome.notes)
 
 
 @app.command()
@@ -82,6 +85,49 @@ def prune(
     done = "would prune" if outcome.dry_run else "pruned"
     counted = ", ".join(f"{rows} {name}" for name, rows in outcome.rows if rows) or "nothing"
     typer.echo(f"{outcome.url}: {done} what is older than {outcome.before:%Y-%m-%d %H:%M} UTC: {counted}")
+
+
+class Role(str, enum.Enum):
+    """What a login of a PostgreSQL store may do."""
+
+    AGENT = "agent"
+    READER = "reader"
+    ANALYST = "analyst"
+    DAEMON = "daemon"
+
+
+@app.command()
+def login(
+    name: Annotated[
+        str, typer.Argument(help="The login; for a person's own, the name of the person's user.")
+    ],
+    roles: Annotated[
+        list[Role] | None,
+        typer.Option("--role", help="What it may do; may be given twice (default: agent and reader)."),
+    ] = None,
+    shared: Annotated[bool, typer.Option(help="Hardened, for jobs of many users; may only report.")] = False,
+    connections: Annotated[int, typer.Option(min=1, max=10_000, help="Most connections at a time.")] = 10,
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> None:
+    """Make or change a login of a store in PostgreSQL. Needs a superuser's URL; how it proves itself is
+    pg_hba.conf's.
+
+    Example: pollux db login alice --store postgresql:///pollux
+    """
+    from pollux_slurm.store.administration import add_login
+
+    chosen = roles or ([Role.AGENT] if shared else [Role.AGENT, Role.READER])
+    wanted = tuple(f"pollux_{role.value}" for role in chosen)
+    url = settings(config_file, store_url).require_store_url()
+    notes = add_login(url, name, shared=shared, connections=connections, roles=wanted)
+    typer.echo(f"{name} may log in as {', '.join(wanted)}, {connections} connections at a time")
+    _tell(notes)
+
+
+def _tell(notes: tuple[str, ...]) -> None:
+    for note in notes:
+        typer.echo(f"pollux: {note}", err=True)
 
 
 @app.command()

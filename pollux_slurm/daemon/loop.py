@@ -105,6 +105,7 @@ class Daemon:
 
     def _round(self) -> RoundResult:
         self._lease.renew()
+        self._store.tend()
         snapshot = self._slurm.snapshot()
         now = self._clock()
         refused = self._store.register_jobs(observe.registrations(snapshot, self._config.partitions), at=now)

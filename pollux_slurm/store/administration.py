@@ -10,7 +10,7 @@ from pollux_slurm.store import migration
 from pollux_slurm.store.database import Database
 from pollux_slurm.store.opening import check_version, reach_database, read_version
 from pollux_slurm.store.schema import REVISIONS
-from pollux_slurm.store.security import make_login
+from pollux_slurm.store.security import make_login, missing_roles
 from pollux_slurm.store.security_check import security_problems
 from pollux_slurm.store.url import parse_store_url
 from pollux_slurm.store.views import VIEWS
@@ -18,12 +18,16 @@ from pollux_slurm.store.views import VIEWS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatus:
-    """What was found, or done. `url` has no password; `before` is the version found first."""
+    """What was found, or done. `url` has no password; `before` is the version found first.
+
+    `notes` are for the admin: what was left undone, and what to do about it.
+    """
 
     url: str
     version: str
     before: str | None
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def changed(self) -> bool:
@@ -35,7 +39,10 @@ def init_store(url: str) -> StoreStatus:
     with _reached(url, create=True) as database:
         made = migration.initialize(database)
         return StoreStatus(
-            url=str(database.url), version=REVISIONS[-1], before=None if made else REVISIONS[-1]
+            url=str(database.url),
+            version=REVISIONS[-1],
+            before=None if made else REVISIONS[-1],
+            notes=_notes(database),
         )
 
 
@@ -43,7 +50,7 @@ def upgrade_store(url: str) -> StoreStatus:
     """Bring a store to this release's schema, keeping its data."""
     with _reached(url) as database:
         before, after = migration.upgrade(database)
-        return StoreStatus(url=str(database.url), version=after, before=before)
+        return StoreStatus(url=str(database.url), version=after, before=before, notes=_notes(database))
 
 
 def check_store(url: str) -> StoreStatus:
@@ -79,6 +86,17 @@ def add_login(
     with _reached(url) as database, database.write() as connection:
         check_version(database.url, read_version(connection))
         return make_login(connection, name, shared=shared, connections=connections, roles=roles)
+
+
+def _notes(database: Database) -> tuple[str, ...]:
+    with database.read() as connection:
+        missing = missing_roles(connection)
+    if not missing:
+        return ()
+    return (
+        f"the roles {', '.join(missing)} are missing, and this login may not make them: nobody else can use "
+        f"the store until a superuser of PostgreSQL runs: {database.url.command('upgrade')}",
+    )
 
 
 @contextmanager

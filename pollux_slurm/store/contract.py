@@ -377,6 +377,13 @@ class Store(AgentStore, Protocol):
     def job(self, slurm_job_id: str) -> JobRecord:
         """Return one job; raises `UnknownJobError`."""
 
+    # housekeeping
+    def tend(self) -> None:
+        """Do what keeps the store well, once a round.
+
+        On PostgreSQL: end connections of logins that only jobs use and that last longer than any report.
+        """
+
     # rounds
     def record_round(self, problem: Problem, decision: Decision, *, shadow: bool, at: datetime) -> int:
         """Store a decision with the problem it was made from (invariant 9); return the round's number."""
@@ -420,7 +427,8 @@ class Store(AgentStore, Protocol):
         at: datetime,
         reason: str | None = None,
     ) -> bool:
-        """Move from `expected` to `step`; False, without effect, when it is no longer at `expected`.
+        """Move from `expected` to `step`; False, without effect, when it is no longer at `expected`, or when
+        the job is just confirming its checkpoint (then another look tells).
 
         True as well when it already is at `step` (the call was repeated). Steps only go on, and nothing
         follows an end: any other move raises `StoreError`.

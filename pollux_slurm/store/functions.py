@@ -30,6 +30,9 @@ from pollux_slurm.store.clean import utc
 from pollux_slurm.store.contract import Poll, Report
 from pollux_slurm.store.database import Database
 
+MAX_CONNECTION_S = 60.0
+"""How long a connection of a login that only jobs use may last. A call takes milliseconds."""
+
 _UNKNOWN = (
     "no job is registered with this token yet; the daemon registers it from its Slurm Comment in one of its "
     "next rounds"

@@ -105,6 +105,15 @@ def advance_reallocation(
     values: dict[str, Any] = {"step": step}
     if reason is not None:
         values["reason"] = clean_text(reason)
+    # On PostgreSQL the transaction in which a job confirms may hold the row, for as long as a stranger likes:
+    # nobody waits for it, and the caller looks again. In SQLite, whose writers are alone, it is never locked.
+    free = (
+        select(ReallocationRow.id)
+        .where(ReallocationRow.id == reallocation_id)
+        .with_for_update(key_share=True, skip_locked=True)
+    )
+    if connection.execute(free).first() is None:
+        return False
     moved = connection.execute(
         update(ReallocationRow)
         .where(ReallocationRow.id == reallocation_id, ReallocationRow.step == expected)

@@ -117,6 +117,8 @@ def _write_types(connection: Connection, typed: dict[tuple[int, int], str]) -> N
         select(RunRow.id, RunRow.job_id, RunRow.restart_count)
         .join(JobRow, JobRow.id == RunRow.job_id)
         .where(RunRow.gpu_type.is_(None), JobRow.finished_at.is_(None))
+        # A stranger's transaction may hold the row, for as long as it likes: another round will do.
+        .with_for_update(of=RunRow, key_share=True, skip_locked=True)
     )
     found = [
         {"b_id": run.id, "gpu_type": clean_text(typed[run.job_id, run.restart_count])}

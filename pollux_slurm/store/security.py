@@ -22,6 +22,7 @@ from pollux_slurm.store.contract import MAX_DECLARATIONS
 from pollux_slurm.store.models import MODEL_COLUMNS
 from pollux_slurm.store.schema import VERSION_TABLE, Base
 from pollux_slurm.store.security_check import shared_logins_elsewhere
+from pollux_slurm.store.view_guard import AGGREGATES
 from pollux_slurm.store.views import VIEWS
 
 ROLES = ("pollux_agent", "pollux_reader", "pollux_analyst", "pollux_daemon")
@@ -32,7 +33,6 @@ BURST_REPORTS = 120
 REPORTS_PER_S = 1
 ORDINARY_BYTES = 2048
 MAX_REPORT_BYTES = 65536
-MAX_CONNECTION_S = 60
 
 _OUR_FUNCTIONS = r"""
 SELECT p.oid::regprocedure::text FROM pg_proc AS p
@@ -76,7 +76,6 @@ def apply_security(connection: Connection) -> None:
         max_declarations=MAX_DECLARATIONS,
         model_columns=MODEL_COLUMNS,
         grace_s=DAEMON_GRACE_S,
-        max_connection_s=MAX_CONNECTION_S,
     )
     functions = _functions(connection)
     if rights.is_superuser:
@@ -94,6 +93,7 @@ def apply_security(connection: Connection) -> None:
         views=[*VIEWS],
         sequences=inspect(connection).get_sequence_names(),
         functions=functions,
+        aggregates=[(view, reveals.replace("'", "''")) for view, reveals in AGGREGATES.items()],
         version_table=VERSION_TABLE,
         granted=rights.is_granted,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from pollux_slurm.model import Allocation, Decision, GoodputModel, Problem, ReallocationStep
 from pollux_slurm.store import explanations, journal, lease, observation, records, registration, rounds, sums
@@ -23,7 +23,7 @@ from pollux_slurm.store.contract import (
     Sample,
 )
 from pollux_slurm.store.database import Database
-from pollux_slurm.store.functions import RecordingAgentStore
+from pollux_slurm.store.functions import MAX_CONNECTION_S, RecordingAgentStore
 from pollux_slurm.store.history import read_allocations, read_models, read_samples
 from pollux_slurm.store.schema import JobRow, ReallocationRow, RunRow
 
@@ -79,6 +79,12 @@ class SqlStore:
     def job(self, slurm_job_id: str) -> JobRecord:
         with self._database.read() as connection:
             return records.read_job(connection, slurm_job_id)
+
+    # housekeeping
+    def tend(self) -> None:
+        if self._database.engine.dialect.name == "postgresql":
+            with self._database.write() as connection:
+                connection.execute(select(func.pollux_end_long_connections(MAX_CONNECTION_S)))
 
     # rounds
     def record_round(self, problem: Problem, decision: Decision, *, shadow: bool, at: datetime) -> int:

@@ -28,6 +28,9 @@ GRANT USAGE ON SEQUENCE {{ sequence }} TO pollux_daemon;
 GRANT EXECUTE ON FUNCTION
     pollux_record(text, text, timestamp with time zone, boolean),
     pollux_answer(text, integer, timestamp with time zone),
-    pollux_end_long_connections()
+    pollux_end_long_connections(double precision)
 TO pollux_daemon;
 {% endif %}
+{% for view, reveals in aggregates %}
+COMMENT ON VIEW {{ view }} IS '{{ reveals }}';
+{% endfor %}

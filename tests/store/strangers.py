@@ -1,0 +1,30 @@
+"""What a stranger can do with a login for jobs: a connection, and reports as JSON that nobody has checked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg
+
+from pollux_slurm.store.checks import checked_report
+from pollux_slurm.store.functions import report_json
+from tests.store.builders import report, token_of
+from tests.store.postgres import PostgresServer
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+def connect(server: PostgresServer, login: str = "jobs", database: str = "store") -> Connection:
+    """Connect as `login`; the default is the one that jobs of many users share."""
+    return psycopg.connect(server.url(database, login=login), autocommit=True)
+
+
+def raw_report(sequence: int = 1, **changes: Any) -> str:
+    """Return a good report as JSON text, with `changes` in it that nobody has checked."""
+    return json.dumps({**json.loads(report_json(checked_report(report(sequence)))), **changes})
+
+
+def send(connection: Connection, text: str, *, token: str | None = None) -> None:
+    """Call pollux_report, by default with job 1's token."""
+    connection.execute("SELECT pollux_report(%s, %s)", (token_of(1) if token is None else token, text))
