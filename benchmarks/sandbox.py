@@ -229,7 +229,8 @@ def show(found: Comparison, delays: Path, console: Console) -> None:
     console.print(
         f"calibrated on {told.num_moves} moves and {told.num_starts} starts: notice {told.notice_s:.2f} s, "
         f"checkpoint {told.checkpoint_s:.2f} s, requeue to running {told.requeue_s:.2f} s, start "
-        f"{told.start_s:.2f} s, launch {told.launch_s:.2f} s + {told.launch_per_gpu_s:.2f} s a GPU"
+        f"{told.start_s:.2f} s, launch {told.launch_s:.2f} s + {told.launch_per_gpu_s:.2f} s a GPU",
+        soft_wrap=True,
     )
     rows = [(name, real_s, found.simulated_s[name]) for name, real_s in found.real_s.items()]
     rows.append(("average", fmean(found.real_s.values()), fmean(found.simulated_s.values())))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux_slurm.simulator.backfill import Running, Waiting, pack, pack_pool, startable
+from pollux_slurm.simulator.backfill import Running, Waiting, pack, pack_pool, startable, starts
 
 
 def waiting(**jobs: tuple[int, float]) -> Mapping[str, Waiting]:
@@ -39,6 +39,16 @@ def test_that_a_job_beyond_its_limit_is_expected_to_end() -> None:
     late = (Running(pool="t4", num_gpus=4, until_s=900.0),)
     queue = waiting(a=(8, 50), b=(2, 5))
     assert startable(1000.0, {"t4": 4}, late, queue) == {}
+
+
+def test_that_what_is_kept_for_no_job_is_spare() -> None:
+    """Of 8, 4 are free until a has 6 of them from 1100 to 1150: 2 are free for ever."""
+    found = starts(1000.0, {"t4": 4}, RUNNING, waiting(a=(6, 50)))
+    assert (found.pools, found.spare) == ({}, {"t4": 2})
+    assert starts(1000.0, {"t4": 4}, RUNNING, waiting(a=(3, 50))).spare == {"t4": 1}
+    assert starts(1000.0, {"t4": 4}, RUNNING, waiting(a=(8, 50))).spare == {"t4": 0}
+    assert starts(1000.0, {"t4": 4, "a100": 2}, (), waiting(a=(4, 5))).spare == {"t4": 0, "a100": 2}
+    assert starts(1000.0, {"t4": 0}, RUNNING, waiting(a=(1, 5))).spare == {"t4": 0}
 
 
 def test_that_a_job_takes_the_pool_in_which_it_starts_first() -> None:

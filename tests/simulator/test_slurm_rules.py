@@ -17,6 +17,7 @@ from pollux_slurm.simulator import Cluster, Delays, Failures, OtherJob, Rules, s
 from pollux_slurm.simulator.job import Pieces, SimulatedJob
 from pollux_slurm.simulator.outages import Outages, draw_adaptive, draw_other_jobs
 from pollux_slurm.simulator.policies import SlurmPolicy, TiresiasPolicy
+from pollux_slurm.simulator.settings import RunSettings, SlurmSettings
 from tests.simulator.made import made_job
 from tests.simulator.scripted import Scripted, run
 
@@ -189,6 +190,36 @@ def test_that_adaptive_jobs_make_room_for_rigid_ones_if_the_site_wants_so(
         assert a.finished_s < b.first_started_s
         assert policy.seen[60.0] == (4,)
         assert policy.seen[120.0] == (2,), "what a holds; the rest is kept for b"
+
+
+def test_that_a_large_rigid_job_is_not_passed_for_ever_beside_adaptive_ones(tmp_path: Path) -> None:
+    """a holds two of four GPUs. b wants all four; c, after it, would take one of them beyond a's limit."""
+    jobs = [
+        made_job("a"),
+        made_job("b", at_s=100, num_replicas=4),
+        made_job("c", at_s=110, num_replicas=1),
+    ]
+    seed = next(seed for seed in range(100) if draw_adaptive(3, 0.3, seed=seed) == {0})
+    rules = dataclasses.replace(SLURM, adaptive_share=0.3, seed=seed)
+    policy = Scripted(lambda now_s, jobs: {"a": ((0, 2),)})
+    result = run(tmp_path, policy, *jobs, cluster=Cluster(num_nodes=1), rules=rules)
+    a, b, c = (job.first_started_s for job in result.jobs)
+    finished_s = result.jobs[0].finished_s
+    assert a is not None
+    assert b is not None
+    assert c is not None
+    assert finished_s is not None
+    assert finished_s < b < c
+    assert {policy.seen[at_s] for at_s in (120.0, 180.0)} == {(2,)}, "what is free is kept for b"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_that_nobody_adapts_under_policy_slurm_however_many_could(share: float) -> None:
+    others = SlurmSettings(adaptive_share=share, unmanaged_share=0.3, unmanaged_hours=1.0)
+    settings = RunSettings(policy="slurm", rules="slurm", num_nodes=1, slurm=others)
+    assert settings.make_rules().adaptive_share == 0.0
+    adapting = RunSettings(policy="pollux", rules="slurm", num_nodes=1, slurm=others)
+    assert adapting.make_rules().adaptive_share == share
 
 
 def test_that_unmanaged_jobs_hold_gpus_for_their_time(tmp_path: Path) -> None:
