@@ -410,11 +410,13 @@ class JobDecision:
     """What one job gets and why.
 
     `goodput` in examples/s is None before a model exists. `penalty` is f_j, 1 when nothing changes.
-    `runner_up` is the next best configuration for this job alone. `bound_by` names what kept it from more:
-    "capacity", "max_gpus", "exploration", "penalty", "placement", "limit", "moves" (the round's budget of
-    reallocations), "waiting" (GPUs are kept for a job that has waited for too long), "pinned", or "nothing"
-    (more GPUs would not help). `runner_up_cost` is what other jobs would have paid for it, at the shadow
-    prices of GPUs and in the objective's sum, on top of `cost`, what they pay for the allocation itself.
+    `runner_up` is the next best configuration that it could have on the nodes that it may use, others aside.
+    `bound_by` names what kept it from more: "capacity", "max_gpus", "exploration", "penalty", "placement",
+    "cpus", "memory", "partition" (the nodes that it may use now have no more), "limit", "moves" (the round's
+    budget of reallocations), "waiting" (GPUs are kept for a job that has waited for too long), "young" (too
+    young, or too near its end, to be moved), "rigid", "pinned", or "nothing" (more GPUs would not help).
+    `runner_up_cost` is what other jobs would have paid for it, at the shadow prices of GPUs and in the
+    objective's sum, on top of `cost`, what they pay for the allocation itself.
     `gpu_type` and `runner_up_gpu_type` are the types of GPU of the two (None: of several types, or none).
     `declared_gain` is the factor by which what the job declares of its length has changed its weight, None
     where it counts for nothing; `declaration_doubt` says why so. `pinned_because` is the problem's.

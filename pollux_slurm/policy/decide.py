@@ -20,6 +20,7 @@ from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Cluster
 from pollux_slurm.policy.scores import OBJECTIVES
 from pollux_slurm.policy.search import Solution, solve
+from pollux_slurm.policy.shortage import misfits
 from pollux_slurm.policy.starvation import held_back
 from pollux_slurm.policy.tables import build_tables
 
@@ -67,6 +68,8 @@ def decide(
         for row, job in enumerate(jobs)
         if not menu.settled[row] and not job.current and not menu.offered[row].any()
     }
+    unfit = misfits(problem, menu)
+    nowhere |= set(unfit)
     # Nothing is kept free for a job that could not use it.
     narrowed = {job.job_id: job for job in held_back(problem, [j for j in jobs if j.job_id not in nowhere])}
     if any(narrowed.get(job.job_id, job) is not job for job in jobs):
@@ -75,7 +78,7 @@ def decide(
     known = {node.name for node in problem.nodes}
     if nowhere:
         reason = "no configuration of what adaptive jobs may use now allows it a batch and its GPUs"
-        reasons |= dict.fromkeys(nowhere, reason)
+        reasons |= {job_id: unfit.get(job_id, reason) for job_id in nowhere}
     left_out = [frozen(job, known) for job in problem.jobs if job.job_id in reasons]
     if left_out:
         menu = menu.without(problem, nowhere, left_out)

@@ -12,6 +12,7 @@ from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.options import Option
 from pollux_slurm.policy.placement import Placed
 from pollux_slurm.policy.search import Solution
+from pollux_slurm.policy.shortage import Shortage
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -85,7 +86,13 @@ class Facts:
         self.within_max: BoolArray = np.any(faster, axis=1)
         faster &= tables.num_gpus <= menu.tables.caps[:, None]
         self.within_cap: BoolArray = np.any(faster, axis=1)
-        self.wanted = (menu.value > value) & more
+        # On the nodes that the job may use; those of other partitions, or drained, say nothing.
+        resources = solution.dual.resources
+        reach: BoolArray = np.any(resources.may, axis=2)[resources.class_of] | (tables.num_gpus == 0)
+        least = np.array([job.min_gpus for job in menu.jobs], dtype=np.int64)
+        self.within_reach = faster & reach & (tables.num_gpus >= least[:, None])
+        self.is_within_reach: BoolArray = np.any(self.within_reach, axis=1)
+        self.wanted = (menu.value > value) & more & reach
         self.is_wanted: BoolArray = np.any(self.wanted, axis=1)
         # The fewest GPUs of each type that a job would rather have; 0: none of that type.
         fewest = np.array(
@@ -98,10 +105,21 @@ class Facts:
         )
         self.least_wanted = np.where(fewest < 2**31, fewest, 0)
         same = (tables.num_nodes == nodes) & (tables.num_gpus == gpus)
-        other = np.where(same, -np.inf, menu.value)
+        other = np.where(same | ~reach | ~self._allowed(menu), -np.inf, menu.value)
         self.runner_up = other.argmax(axis=1) if other.shape[1] else np.full(count, -1)
         self.runner_up_value = other.max(axis=1, initial=-np.inf)
         self._room: dict[tuple[int, int], int] = {}
+        self.shortage = Shortage(solution.state, menu)
+
+    def _allowed(self, menu: Menu) -> BoolArray:
+        """Return what limits and the budget of moves leave each job, were all others of it away, (J, C)."""
+        gpus = menu.tables.num_gpus
+        found = np.ones((menu.num_jobs, len(gpus)), dtype=bool)
+        for members, most in zip(menu.members[: menu.num_jobs].T, menu.group_budget.tolist(), strict=True):
+            found[members] &= gpus <= most
+        if menu.max_moves == 0:
+            found[menu.moves] = False
+        return found
 
     def price_of(self, allocation: Allocation) -> float:
         """Return what others pay for an allocation, at the prices of its nodes' GPUs."""
@@ -145,14 +163,23 @@ def _bound_by(solution: Solution, menu: Menu, facts: Facts, index: int, placed: 
     """Return what kept the job from more speedup; see `JobDecision.bound_by`."""
     state, tables = solution.state, menu.tables
     job, chosen = menu.jobs[index], placed.option
-    if job.pinned or job.rigid:
+    if job.pinned:
         return "pinned"
+    if menu.settled[index]:
+        return "young"
+    if job.rigid and placed.gpus:
+        return "rigid"
     if not facts.faster[index]:
         return "exploration" if _could_explore(menu, index, solution, chosen.num_gpus) else "nothing"
     if not facts.within_max[index]:
         return "max_gpus"
     if not facts.within_cap[index]:
         return "exploration"
+    if not facts.is_within_reach[index]:
+        return "partition"
+    short = facts.shortage.in_general(index, facts.within_reach[index])
+    if short is not None:
+        return short
     if not facts.is_wanted[index]:
         return "penalty"
     if chosen.stays and job.current and menu.max_moves is not None and state.moves_left <= 0:
@@ -168,7 +195,7 @@ def _bound_by(solution: Solution, menu: Menu, facts: Facts, index: int, placed: 
         eligible = state.eligible(index)
         own = sum(g for node, g in placed.gpus if eligible >> node & 1 and state.cluster.kind[node] == kind)
         if 0 < facts.least_wanted[kind, index] <= room + own:
-            return "placement"
+            return facts.shortage.now(index, wanted) or "placement"
     return "capacity"
 
 
@@ -221,6 +248,11 @@ _BOUNDS = {
     "exploration": "it may at most double what it was measured on",
     "penalty": "a restart would cost more than it gains",
     "placement": "what is free does not lie together",
+    "cpus": "there are not CPUs enough where GPUs are free",
+    "memory": "there is not memory enough where GPUs are free",
+    "partition": "the nodes that it may use have no more",
+    "rigid": "it has one size only",
+    "young": "it is too young, or too near its end, to be moved",
     "limit": "its account's or user's limit of GPUs",
     "moves": "this round's budget of reallocations",
     "waiting": "GPUs are kept for a job that has waited for too long",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from pollux_slurm.model import Configuration, JobDecision
+import dataclasses
+
+import pytest
+
+from pollux_slurm.model import Configuration, GpuLimit, JobDecision, MovingRules
 from pollux_slurm.policy import decide, explanation
 from tests.policy.builders import job, linear_model, node, nodes, problem
 
@@ -40,6 +44,91 @@ def test_that_free_gpus_in_the_wrong_places_are_the_bound() -> None:
     found = about_a(job("a", model=linear_model(network_s=1e3)), *pinned)
     assert found.allocation.num_gpus == 2
     assert found.bound_by == "placement"
+
+
+def test_that_cpus_or_memory_are_the_bound_where_gpus_are_free() -> None:
+    # Two GPUs are free; "p" has all CPUs, or all memory, of the node.
+    hungry = job("p", {"n0": 2}, pinned=True, cpus_per_gpu=32)
+    assert about_a(job("a"), hungry, cluster=nodes(1)).bound_by == "cpus"
+    large = job("p", {"n0": 2}, pinned=True, memory_per_gpu_mb=500_000)
+    assert about_a(job("a", memory_per_gpu_mb=1), large, cluster=nodes(1)).bound_by == "memory"
+    assert about_a(job("a"), large, cluster=nodes(1)).bound_by == "capacity"
+
+
+def test_that_cpus_or_memory_are_the_bound_where_a_whole_node_has_too_few() -> None:
+    found = about_a(job("a", cpus_per_gpu=30, model=linear_model(network_s=1e3)))
+    assert (found.allocation.num_gpus, found.bound_by) == (2, "cpus")
+    found = about_a(job("a", memory_per_gpu_mb=300_000, model=linear_model(network_s=1e3)))
+    assert (found.allocation.num_gpus, found.bound_by) == (3, "memory")
+
+
+@pytest.mark.parametrize(
+    ("needs", "because"),
+    [
+        ({"cpus_per_gpu": 65}, "no nodes that it may use have 65 CPUs for each of its GPUs"),
+        (
+            {"memory_per_gpu_mb": 2 * 10**6},
+            "no nodes that it may use have 2000000 MB of memory for each of its GPUs",
+        ),
+        (
+            {"min_gpus": 5, "partition_nodes": frozenset({"n0"})},
+            "the nodes that it may use could not hold its GPUs if all were free",
+        ),
+        ({"min_gpus": 4, "rigid": True, "cpus_per_gpu": 33}, "no nodes that it may use have 33 CPUs"),
+    ],
+)
+def test_that_a_job_for_which_no_node_is_large_enough_is_told_so(
+    needs: dict[str, object], because: str
+) -> None:
+    found = decide(problem(nodes(2), job("a", **needs), job("b")))
+    assert dict(found.excluded)["a"].startswith(because)
+    assert found.allocation("b").num_gpus == 8
+    # What runs on such nodes goes on.
+    held = {"n0": 1}
+    running = decide(problem(nodes(2), job("a", held, **needs), job("b")))
+    assert not running.excluded
+    assert running.allocation("a").as_dict() == held
+
+
+def test_that_what_lies_outside_its_partition_is_nothing_to_a_job() -> None:
+    found = about_a(job("a", partition_nodes=frozenset({"n0"})), job("b"))
+    assert (found.allocation.as_dict(), found.bound_by) == ({"n0": 4}, "partition")
+    assert found.runner_up == Configuration(num_nodes=1, num_gpus=3)
+    drained = (node("n0"), node("n1", accepts_new=False))
+    assert about_a(job("a"), cluster=drained).bound_by == "partition"
+
+
+def test_that_a_runner_up_is_within_the_jobs_limit() -> None:
+    limits = (GpuLimit(kind="account", name="x", max_gpus=3),)
+    one = dataclasses.replace(problem(nodes(1), job("a", account="x")), limits=limits)
+    found = decide(one).jobs[0]
+    assert (found.allocation.num_gpus, found.bound_by) == (3, "limit")
+    assert found.runner_up == Configuration(num_nodes=1, num_gpus=2)
+
+
+def test_that_prices_are_those_of_the_jobs_own_nodes() -> None:
+    # Three share n0, one has n1 for itself: a GPU more is worth something to others on n0 only.
+    crowd = [job(name, partition_nodes=frozenset({"n0"})) for name in "abc"]
+    found = decide(problem(nodes(2), *crowd, job("d", partition_nodes=frozenset({"n1"}), max_gpus=2)))
+    explained = {one.job_id: one for one in found.jobs}
+    assert explained["a"].cost == pytest.approx(
+        explained["a"].allocation.num_gpus * dict(found.gpu_prices)[""]
+    )
+    assert explained["a"].cost > 0
+    assert explained["d"].cost == 0
+    assert explained["d"].runner_up_cost == 0
+
+
+def test_that_a_rigid_job_waits_for_what_is_missing_and_has_one_size() -> None:
+    waiting = about_a(job("a", rigid=True), job("p", {"n0": 4}, pinned=True), cluster=nodes(1))
+    assert waiting.bound_by == "capacity"
+    assert about_a(job("a", {"n0": 1}, rigid=True)).bound_by == "rigid"
+
+
+def test_that_a_job_too_young_to_be_moved_is_told_so() -> None:
+    one = problem(nodes(2), job("a", {"n0": 1}, age_s=10.0))
+    one = dataclasses.replace(one, moving=MovingRules(min_age_s=60.0))
+    assert decide(one).jobs[0].bound_by == "young"
 
 
 def test_that_a_pinned_job_is_bound_by_that() -> None:
