@@ -1,7 +1,8 @@
 """The whole road on one machine: a private Slurm, a store, the daemon, and three real training jobs.
 
 Run by `make demo`. Everything goes through the commands that a user and an admin would type; only the live
-table and the summary read the store directly. Exits with 0 only if every check of the summary holds.
+table and the summary read the store directly. Ends with the reports of the run as HTML pages; exits with 0
+only if every check of the summary holds.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ def main() -> int:
     stop_leftovers(directory)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
+    begun_at = datetime.now(timezone.utc)
 
     with private_slurm(directory / "slurm", console) as slurm_env:
         url = f"sqlite:///{directory}/pollux.db"
@@ -115,10 +117,16 @@ def main() -> int:
         }
         is_right = print_summary(console, store, expectations, num_expected=len(JOBS))
         store.close()
+        pages = write_reports(directory, env, begun_at, job_ids)
     left = processes_under(directory)
     console.print(f"processes left running: {len(left)}" + (f" {left}" if left else ""))
     console.print(f"logs, checkpoints and the database are in {directory}")
-    return 0 if is_right and not left else 1
+    for title, page in pages.items():
+        console.print(f"report of {title}: {page}", soft_wrap=True, highlight=False)
+    missing = [name for name in job_ids if name not in pages["the run"].read_text(encoding="utf-8")]
+    if missing:
+        console.print(f"the report of the run does not show {', '.join(missing)}")
+    return 0 if is_right and not left and not missing else 1
 
 
 # A demo of minutes needs a shorter rhythm than a cluster of days, and assumes what a move costs here.
@@ -156,6 +164,18 @@ def submit_and_watch(
                 break
             time.sleep(0.5)
     return job_ids
+
+
+def write_reports(
+    directory: Path, env: Mapping[str, str], begun_at: datetime, job_ids: Mapping[str, str]
+) -> dict[str, Path]:
+    """Write a page for each job and, last, for the whole run, as anybody would; return them by title."""
+    pages = {name: directory / f"report-{name}.html" for name in job_ids}
+    for name, page in pages.items():
+        command("report", "job", job_ids[name], "--output", str(page), env=env)
+    whole = directory / "report.html"
+    command("report", "cluster", "--since", begun_at.isoformat(), "--output", str(whole), env=env)
+    return {**pages, "the run": whole}
 
 
 def is_due(job: DemoJob, store: Store, waited_s: float) -> bool:

@@ -9,6 +9,7 @@ from pollux_slurm.report.charts import NUM_STYLES, WIDTH, Box, legend_rows, pane
 from pollux_slurm.report.scales import Axis
 from pollux_slurm.report.texts import safe, shortened
 
+_WIDEST = 90.0
 # Narrower bars have no edge between them: it would be all that is seen.
 _EDGED = 4.0
 _LEFT, _RIGHT, _BOTTOM = 64.0, 16.0, 46.0
@@ -58,6 +59,8 @@ class StackedBars:
 
     def _stack(self, stack: Stack, styles: tuple[int, ...], box: Box) -> str:
         left, right = box.x(self.x.at(stack.low)), box.x(self.x.at(stack.high))
+        spare = max(right - left - _WIDEST, 0.0) / 2
+        left, right = left + spare, right - spare
         # Neighbours are told apart by a gap, unless there are too many to see one.
         gap = min(2.0, 0.15 * (right - left))
         wide = max(right - left - gap, 0.8)

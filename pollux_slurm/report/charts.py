@@ -164,7 +164,9 @@ def panel_frame(x: Axis, y: Axis | None, box: Box, *, x_text: bool = True) -> st
             f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{box.top:.1f}" y2="{box.bottom:.1f}"/>'
         )
         if x_text:
-            parts.append(text_at(at, box.bottom + 17, text, anchor="middle"))
+            # The last text stays within the drawing, or a narrow window would cut it off.
+            middle = min(at, WIDTH - _CHARACTER * len(text) / 2)
+            parts.append(text_at(middle, box.bottom + 17, text, anchor="middle"))
     if x_text:
         parts.append(
             text_at(box.left + box.width / 2, box.bottom + 38, x.label, kind="label", anchor="middle")

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from pollux_slurm.report.document import Document, Fact, Kind
 from pollux_slurm.report.fairness import fairness_part
+from pollux_slurm.report.held import held_part
 from pollux_slurm.report.moves_by_day import moves_by_day_part
 from pollux_slurm.report.parts import accuracy_part, jobs_part
 from pollux_slurm.report.rounds import nodes_part, rounds_part
@@ -17,6 +18,7 @@ from pollux_slurm.report.usage import usage_part
 from pollux_slurm.store.reporting import (
     AccountUsage,
     Fairness,
+    JobEvent,
     JobGoodput,
     ModelAccuracy,
     NodeUsage,
@@ -31,7 +33,8 @@ class GroupHistory:
     """What the store tells of some accounts, or all, over a stretch of time: rows of the views by columns.
 
     `usage` is of account_usage, `users` of user_usage, `jobs` of job_goodput, `moves` of
-    reallocation_history, `accuracy` and `fairness` of the views of these names; `rounds` of round_history and
+    reallocation_history, `accuracy` and `fairness` of the views of these names; `events` are job_timeline's,
+    none where the jobs are too many to be seen one by one; `rounds` of round_history and
     `nodes` of node_usage are the whole cluster's.
     """
 
@@ -41,6 +44,7 @@ class GroupHistory:
     moves: Sequence[ReallocationEntry]
     accuracy: Sequence[ModelAccuracy]
     fairness: Sequence[Fairness]
+    events: Sequence[JobEvent] = ()
     rounds: Sequence[RoundEntry] = ()
     nodes: Sequence[NodeUsage] = ()
 
@@ -55,6 +59,7 @@ def cluster_document(history: GroupHistory, range_: Range, *, made_at: datetime,
         facts=(*_facts(history), *_round_facts(history.rounds)),
         parts=(
             usage_part(history.usage, range_, by="account", title="Usage"),
+            *held_part(history.jobs, history.events, range_, by="account"),
             rounds_part(history.rounds, range_),
             fairness_part(history.fairness, by="account"),
             moves_by_day_part(history.moves, range_),
@@ -83,6 +88,7 @@ def account_document(
             usage_part(history.users, range_, by="user_name", title="Usage by user")
             if one
             else usage_part(history.usage, range_, by="account", title="Usage"),
+            *held_part(history.jobs, history.events, range_, by="user_name" if one else "account"),
             fairness_part(history.fairness, by="user_name" if one else "account"),
             moves_by_day_part(history.moves, range_),
             accuracy_part(history.accuracy, by="account"),

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from pollux_slurm.errors import StoreError
 from pollux_slurm.report.group import GroupHistory
+from pollux_slurm.report.held import MOST_JOBS
 from pollux_slurm.report.job import JobHistory
 from pollux_slurm.report.job_plots import JobSample
 from pollux_slurm.report.times import Range
@@ -85,6 +86,7 @@ def read_group(reports: Reports, range_: Range, *, account: str | None = None) -
         moves=_rows(reports, ReallocationEntry, range_, account),
         accuracy=_rows(reports, ModelAccuracy, range_, account),
         fairness=_rows(reports, Fairness, range_, account),
+        events=_rows(reports, JobEvent, range_, account) if len(jobs) <= MOST_JOBS else (),
         rounds=() if account is not None else _rows(reports, RoundEntry, range_, None),
         nodes=() if account is not None else _rows(reports, NodeUsage, range_, None),
     )

@@ -144,9 +144,21 @@ def day_ends(day: date) -> tuple[float, float]:
     return begin, begin + 86400.0
 
 
-def days_axis(days: Iterable[date], range_: Range) -> Axis:
-    """Return an axis over whole days: those of the range, and every one that has a value."""
+def days_axis(days: Iterable[date], range_: Range, *, most_ticks: int = 10) -> Axis:
+    """Return an axis over whole days, those of the range and all that have a value; ticks are at noon."""
     found = [midnight(day) for day in days]
     first = min([*found, midnight(range_.since.date())])
     last = max([*found, midnight(range_.until.date())])
-    return time_axis([first, last + timedelta(days=1)])
+    count = (last - first).days + 1
+    step = next((step for step in (1, 2, 7, 14, 28) if count / step <= most_ticks), -(-count // most_ticks))
+    ticks = []
+    for number in range(0, count, step):
+        day = first + timedelta(days=number)
+        ticks.append(((day + timedelta(hours=12)).timestamp(), day_text(day)))
+    years = "" if first.year == last.year else f" to {last.year}"
+    return Axis(
+        label=f"day (UTC), {first.year}{years}",
+        low=first.timestamp(),
+        high=(last + timedelta(days=1)).timestamp(),
+        ticks=tuple(ticks),
+    )

@@ -104,3 +104,12 @@ def test_that_an_axis_of_days_holds_all_of_each() -> None:
     range_ = Range(since=utc(2026, 11, 2, 12), until=utc(2026, 11, 4, 12))
     axis = days_axis([date(2026, 11, 1)], range_)
     assert (axis.low, axis.high) == (utc(2026, 11, 1).timestamp(), utc(2026, 11, 5).timestamp())
+    assert [text for _, text in axis.ticks] == ["1 Nov", "2 Nov", "3 Nov", "4 Nov"]
+    assert axis.at(axis.ticks[0][0]) == pytest.approx(1 / 8), "the middle of the first of four days"
+    assert axis.label == "day (UTC), 2026"
+
+
+def test_that_years_of_days_have_few_ticks() -> None:
+    axis = days_axis([], Range(since=utc(2024, 1, 1), until=utc(2026, 12, 31)))
+    assert len(axis.ticks) <= 10
+    assert axis.label == "day (UTC), 2024 to 2026"
