@@ -38,7 +38,7 @@ bench-autoscaling: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.autoscaling
 
 # The same jobs on a private Slurm and in a simulation: their average completion times must agree within 10 %.
-# About fifteen minutes.
+# Five to ten minutes.
 check-simulator: $(STAMP) packages
 	$(VENV)/bin/python -m benchmarks.sandbox
 

@@ -166,7 +166,9 @@ class _Run:
         held = _held(adaptive, self.cluster.num_nodes)
         up = self._scale(adaptive, held)
         free = _less(_less(up, self._fixed.held()), held)
-        started, room = self._fixed.start(self.now_s, up, adaptive, first=self.rules.rigid_first)
+        started, room = self._fixed.start(
+            self.now_s, up, adaptive, first=self.rules.rigid_first, resizes=self._policy.resizes
+        )
         self._unused = _less(room, _held(adaptive, self.cluster.num_nodes, leaving=True))
         if not active:
             return

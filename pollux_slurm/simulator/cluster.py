@@ -123,7 +123,10 @@ class Cluster:
 
 
 class SchedulingPolicy(Protocol):
-    """What decides in a simulation."""
+    """What decides in a simulation. One that `resizes` starts a job with less than its user asked for."""
+
+    @property
+    def resizes(self) -> bool: ...
 
     def choose_batch(self, job: SimulatedJob) -> BatchChoice:
         """Return the batch that the job uses on the GPUs it holds."""

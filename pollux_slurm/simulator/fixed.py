@@ -1,8 +1,8 @@
 """The jobs of a simulation that nobody resizes: rigid ones, and unmanaged ones of other people.
 
 They start as Slurm starts them, first come, first served with conservative backfill, and keep their place.
-Adaptive jobs stand in the same queue: what one holds is expected back at its user's limit, and none gets
-GPUs that a job before it is waiting for.
+Adaptive jobs stand in the same queue, with the fewest GPUs that they may start with: what one holds is
+expected back at its user's limit, and none starts or grows on GPUs that a job before it is waiting for.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pollux_slurm.errors import TraceError
 from pollux_slurm.simulator.backfill import Running, Waiting, pack_pool, pool_sizes, starts
 from pollux_slurm.simulator.job import Pieces, SimulatedJob
 from pollux_slurm.simulator.rules import OtherJob
+
+# Longer than anything that waits.
+_UNKNOWN_S = 1e9
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -94,13 +98,19 @@ class FixedJobs:
         return found
 
     def start(
-        self, now_s: float, capacity: Sequence[int], adaptive: Sequence[SimulatedJob], *, first: bool
+        self,
+        now_s: float,
+        capacity: Sequence[int],
+        adaptive: Sequence[SimulatedJob],
+        *,
+        first: bool,
+        resizes: bool,
     ) -> tuple[list[FixedJob], list[int]]:
         """Start what can start on the `capacity` GPUs of each node.
 
-        Return it, and what is then left of each node for `adaptive` jobs: what these hold, and of what is
-        free that which is kept for no job in the queue. With `first` adaptive jobs make room where they must,
-        and nothing is kept.
+        Return it, and what is then left of each node for `adaptive` jobs: what these hold, what those whose
+        turn it is start with (less than they ask for, with `resizes`), and of what is free that which is kept
+        for no job in the queue. With `first` adaptive jobs make room where they must, and nothing is kept.
         """
         room = [gpus - used for gpus, used in zip(capacity, self.held(), strict=True)]
         queue = {one.name: one for one in self._left if not one.pieces and one.submitted_s <= now_s}
@@ -123,10 +133,20 @@ class FixedJobs:
         ]
         if not first:
             running += self._adaptive(now_s, adaptive)
-        waiting = {name: Waiting(num_gpus=one.num_gpus, limit_s=one.limit_s) for name, one in queue.items()}
+        order = [(one.submitted_s, name, one.num_gpus, one.limit_s) for name, one in queue.items()]
+        if not first:
+            order += self._newcomers(adaptive, resizes=resizes)
+        waiting = {
+            name: Waiting(num_gpus=num_gpus, limit_s=limit_s)
+            for _, name, num_gpus, limit_s in sorted(order, key=lambda one: one[0])
+        }
         found = starts(now_s, pools, running, waiting)
+        spare = dict(found.spare)
         started = []
         for name, kind in found.pools.items():
+            if name not in queue:
+                spare[kind] += waiting[name].num_gpus
+                continue
             one = queue[name]
             unused = one.num_gpus <= pool_sizes(free, self._types, self._order)[kind]
             one.pieces = pack_pool(one.num_gpus, free if unused else room, self._types, kind)
@@ -136,8 +156,30 @@ class FixedJobs:
                 free[node] -= gpus
             started.append(one)
         if not first:
-            self._keep(room, free, found.spare)
+            self._keep(room, free, spare)
         return started, [max(gpus, 0) for gpus in room]
+
+    def _newcomers(
+        self, adaptive: Sequence[SimulatedJob], *, resizes: bool
+    ) -> list[tuple[float, str, int, float]]:
+        """Return submission, name, GPUs and limit of adaptive jobs that hold nothing."""
+        return [
+            (
+                job.job.submitted_s,
+                job.job.name,
+                job.application.least_gpus if resizes else job.job.num_replicas,
+                self._limit_s(job),
+            )
+            for job in adaptive
+            if not job.pieces
+        ]
+
+    def _limit_s(self, job: SimulatedJob) -> float:
+        """Return how long an adaptive job's user says that it takes; long where no trace tells it."""
+        try:
+            return self._estimate_s(job) * self._estimate_factor
+        except TraceError:
+            return _UNKNOWN_S
 
     def _adaptive(self, now_s: float, adaptive: Sequence[SimulatedJob]) -> list[Running]:
         """Return when the GPUs of adaptive jobs are expected back."""
@@ -145,8 +187,7 @@ class FixedJobs:
             Running(
                 pool=self._types[node],
                 num_gpus=gpus,
-                until_s=(now_s if job.first_started_s is None else job.first_started_s)
-                + self._estimate_s(job) * self._estimate_factor,
+                until_s=(now_s if job.first_started_s is None else job.first_started_s) + self._limit_s(job),
             )
             for job in adaptive
             for node, gpus in job.pieces

@@ -19,6 +19,8 @@ Rule = Callable[[float, Sequence[SimulatedJob]], Mapping[str, Pieces]]
 class Scripted:
     """A rule, with the user's batch size. `seen` are the GPUs that it was offered, by time."""
 
+    resizes = True
+
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
         self.seen: dict[float, tuple[int, ...]] = {}

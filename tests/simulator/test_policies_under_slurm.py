@@ -94,7 +94,7 @@ class Watched:
 
     def __init__(self, policy: SchedulingPolicy) -> None:
         self._policy = policy
-        self.choose_batch = policy.choose_batch
+        self.choose_batch, self.resizes = policy.choose_batch, policy.resizes
         self.num_in_flight = 0
 
     def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:

@@ -213,6 +213,31 @@ def test_that_a_large_rigid_job_is_not_passed_for_ever_beside_adaptive_ones(tmp_
     assert policy.seen[120.0] == (2,), "what is free is kept for b"
 
 
+def test_that_an_adaptive_newcomer_passes_a_large_job_only_where_it_delays_it_not(tmp_path: Path) -> None:
+    """b waits for all four GPUs, three of which a holds for up to 300 s; a new one asks for one."""
+
+    def one_each(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+        free = policy.seen[now_s][0] - sum(job.num_gpus for job in jobs)
+        new = [job.job.name for job in jobs if not job.pieces][: max(free, 0)]
+        return {job.job.name: job.pieces for job in jobs if job.pieces} | dict.fromkeys(new, ((0, 1),))
+
+    rigid = [made_job("a", num_replicas=3), made_job("b", at_s=70, num_replicas=4)]
+    jobs = [*rigid, made_job("new", at_s=80)]
+    seed = next(seed for seed in range(200) if draw_adaptive(3, 0.3, seed=seed) == {2})
+    rules = dataclasses.replace(SLURM, adaptive_share=0.3, seed=seed)
+    policy = Scripted(one_each)
+    _, b, new = run(tmp_path / "1", policy, *jobs, cluster=Cluster(num_nodes=1), rules=rules).jobs
+    assert b.first_started_s is not None
+    assert new.first_started_s is not None
+    assert new.first_started_s > b.first_started_s
+    policy = Scripted(one_each)
+    earlier = [rigid[0], made_job("new", at_s=65), rigid[1]]
+    seed = next(seed for seed in range(200) if draw_adaptive(3, 0.3, seed=seed) == {1})
+    rules = dataclasses.replace(SLURM, adaptive_share=0.3, seed=seed)
+    _, new, b = run(tmp_path / "2", policy, *earlier, cluster=Cluster(num_nodes=1), rules=rules).jobs
+    assert new.first_started_s == 125, "it is its turn"
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_that_nobody_adapts_under_policy_slurm_however_many_could(share: float) -> None:
     others = SlurmSettings(adaptive_share=share, unmanaged_share=0.3, unmanaged_hours=1.0)

@@ -17,6 +17,8 @@ class OptimusPolicy:
     The oracle knows the true number of steps left and the true step times.
     """
 
+    resizes = True
+
     def choose_batch(self, job: SimulatedJob) -> BatchChoice:
         return split_batch(job.application, job.job.batch_size, job.num_gpus)
 

@@ -32,6 +32,8 @@ class PolluxPolicy:
     `pauses` lets running jobs be left without GPUs for a while; None leaves it to the objective.
     """
 
+    resizes = True
+
     def __init__(
         self,
         objective: Objective,

@@ -49,6 +49,8 @@ class SiaConfiguration:
 class SiaPolicy:
     """The integer program and the placement of its answer."""
 
+    resizes = True
+
     def __init__(self, *, power: float = POWER, no_allocation: float = NO_ALLOCATION) -> None:
         if not power < 0 or not no_allocation > 1:
             raise SimulationError("sia minimises: its power must be below 0, λ above 1")

@@ -18,6 +18,8 @@ class SlurmPolicy:
     Nothing that runs is moved; a job that lost its node waits where its submission puts it.
     """
 
+    resizes = False
+
     def __init__(self, *, estimate_factor: float = 2.0) -> None:
         self._factor = estimate_factor
         self._limits_s: dict[str, float] = {}

@@ -19,6 +19,8 @@ class TiresiasPolicy:
     Replicas and batch size are the user's. A job that keeps running keeps its place.
     """
 
+    resizes = False
+
     def __init__(self) -> None:
         self._queues: tuple[list[str], list[str]] = ([], [])
         self._running: set[str] = set()
