@@ -87,6 +87,34 @@ def prune(
     typer.echo(f"{outcome.url}: {done} what is older than {outcome.before:%Y-%m-%d %H:%M} UTC: {counted}")
 
 
+@app.command()
+def claim(config_file: ConfigOption = None, store_url: StoreOption = None) -> None:
+    """Make this host the one that may open an SQLite store, after the file was moved or the host renamed.
+
+    Example: pollux db claim --store sqlite:////var/lib/pollux/pollux.db
+    """
+    from pollux_slurm.store.administration import claim_store
+
+    url = claim_store(settings(config_file, store_url).require_store_url())
+    typer.echo(f"{url} belongs to this host now")
+
+
+@app.command()
+def share(
+    group: Annotated[str, typer.Argument(help="Group of this host whose members may open the store.")],
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> None:
+    """Let the members of a group open an SQLite store: whoever can write it can write every job's rows.
+
+    Example: pollux db share vision --store sqlite:////srv/vision/pollux.db
+    """
+    from pollux_slurm.store.administration import share_store
+
+    url = share_store(settings(config_file, store_url).require_store_url(), group)
+    typer.echo(f"{url} may be opened by group {group}")
+
+
 class Role(str, enum.Enum):
     """What a login of a PostgreSQL store may do."""
 

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from pollux_slurm.errors import StoreError
 from pollux_slurm.store import migration
 from pollux_slurm.store.database import Database
+from pollux_slurm.store.migration import mark_host
 from pollux_slurm.store.opening import check_version, reach_database, read_version
 from pollux_slurm.store.schema import REVISIONS
 from pollux_slurm.store.security import make_login, missing_roles
 from pollux_slurm.store.security_check import security_problems
+from pollux_slurm.store.trust import share_with_group
 from pollux_slurm.store.url import parse_store_url
 from pollux_slurm.store.views import VIEWS
 
@@ -99,9 +102,31 @@ def _notes(database: Database) -> tuple[str, ...]:
     )
 
 
+def claim_store(url: str) -> str:
+    """Make this host the one that may open an SQLite store; return the store's URL. Raises `StoreError`."""
+    with _reached(url, any_host=True) as database:
+        if database.url.path is None:
+            raise StoreError("a store in PostgreSQL belongs to no host")
+        with database.write() as connection:
+            mark_host(connection)
+        return str(database.url)
+
+
+def share_store(url: str, group: str) -> str:
+    """Let a group of this host open an SQLite store; return the store's URL.
+
+    Raises `UsageError` for no such group, `StoreError` where it is not possible, with what to do.
+    """
+    with _reached(url) as database:
+        if database.url.path is None:
+            raise StoreError("in PostgreSQL people have logins of their own: pollux db login NAME")
+        share_with_group(database.url, database.url.path, group)
+        return str(database.url)
+
+
 @contextmanager
-def _reached(url: str, *, create: bool = False) -> Iterator[Database]:
-    database = reach_database(parse_store_url(url), create=create)
+def _reached(url: str, *, create: bool = False, any_host: bool = False) -> Iterator[Database]:
+    database = reach_database(parse_store_url(url), create=create, any_host=any_host)
     try:
         yield database
     finally:

@@ -19,6 +19,7 @@ from pollux_slurm.store.opening import check_version, read_version
 from pollux_slurm.store.schema import REVISIONS, Base
 from pollux_slurm.store.security import apply_security, drop_security
 from pollux_slurm.store.triggers import create_triggers, drop_triggers
+from pollux_slurm.store.trust import host_mark
 from pollux_slurm.store.views import create_views, drop_views
 
 _SCHEMA_LOCK = 0x706F6C6C7578  # any number that no other program is likely to use
@@ -44,6 +45,7 @@ def initialize(database: Database) -> bool:
                 "name another database"
             )
         migrate(connection, REVISIONS[-1])
+        mark_host(connection)
     return True
 
 
@@ -56,7 +58,14 @@ def upgrade(database: Database) -> tuple[str, str]:
             check_version(database.url, version)
             raise SchemaVersionError(f"the store {database.url} has an unknown schema {version}")
         migrate(connection, REVISIONS[-1])
+        mark_host(connection)
     return version, REVISIONS[-1]
+
+
+def mark_host(connection: Connection) -> None:
+    """Note in an SQLite file that it is this host's: see `pollux_slurm.store.trust`."""
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(f"PRAGMA user_version = {host_mark()}")
 
 
 def _wait_for_turn(connection: Connection) -> None:

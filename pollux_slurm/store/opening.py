@@ -10,7 +10,8 @@ from sqlalchemy import Connection, inspect, text
 from pollux_slurm.errors import SchemaVersionError, StoreError
 from pollux_slurm.store.database import Database
 from pollux_slurm.store.engine import make_calling_engine, make_engine
-from pollux_slurm.store.schema import REVISIONS, VERSION_TABLE
+from pollux_slurm.store.schema import REVISIONS, VERSION_TABLE, JobRow
+from pollux_slurm.store.trust import check_trust
 from pollux_slurm.store.url import StoreUrl, parse_store_url
 
 
@@ -33,10 +34,10 @@ def open_database(url: str, *, create: bool) -> Database:
     return database
 
 
-def reach_database(url: StoreUrl, *, create: bool) -> Database:
-    """Return the database behind `url`, whatever its schema."""
+def reach_database(url: StoreUrl, *, create: bool, any_host: bool = False) -> Database:
+    """Return the database behind `url`, whatever its schema; with `any_host`, an SQLite file of another's."""
     if url.path is not None:
-        _find_file(url, url.path, create=create)
+        _find_file(url, url.path, create=create, any_host=any_host)
     return Database(make_engine(url), url)
 
 
@@ -46,16 +47,27 @@ def reach_for_calls(url: StoreUrl) -> Database:
 
 
 def read_version(connection: Connection) -> str | None:
-    """Return the schema's version, None when there is no schema."""
+    """Return the schema's version, None when there is no schema, "" when the table that says so is empty."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
-    return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+    return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar() or _lost(connection)
+
+
+def _lost(connection: Connection) -> str | None:
+    """Without tables, going down to none has left the table of versions; with tables, a version is lost."""
+    return "" if inspect(connection).has_table(JobRow.__tablename__) else None
 
 
 def check_version(url: StoreUrl, version: str | None) -> None:
     """Raise `SchemaVersionError`, with the command to type, unless `version` is this release's."""
     if version is None:
         raise SchemaVersionError(f"the store {url} has no tables yet; make them: {url.command('init')}")
+    if version == "":
+        raise SchemaVersionError(
+            f"the store {url} has tables, but its table {VERSION_TABLE} is empty, so that nobody knows their "
+            f"version; restore it from a backup, or, if this release ({REVISIONS[-1]}) made them: "
+            f"INSERT INTO {VERSION_TABLE} VALUES ('{REVISIONS[-1]}'), then {url.command('check')}"
+        )
     if version not in REVISIONS:
         raise SchemaVersionError(
             f"the store {url} was made by a newer release (its schema is {version}, this release's is "
@@ -68,17 +80,14 @@ def check_version(url: StoreUrl, version: str | None) -> None:
         )
 
 
-def _find_file(url: StoreUrl, path: Path, *, create: bool) -> None:
+def _find_file(url: StoreUrl, path: Path, *, create: bool, any_host: bool) -> None:
     """Make sure that the file of an SQLite store is there; a new one may be read by its owner only."""
     folder = path.parent
     try:
         if path.is_dir():
             raise StoreError(f"{path} is a folder; name a file in it: sqlite:///{path}/pollux.db")
         if path.exists():
-            if not os.access(path, os.R_OK | os.W_OK):
-                raise StoreError(
-                    f"this user may not read and write {path}; ask its owner, or name another store"
-                )
+            check_trust(url, path, any_host=any_host)
             return
         if not create:
             raise SchemaVersionError(f"there is no store at {path}; make it: {url.command('init')}")

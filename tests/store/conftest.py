@@ -59,6 +59,7 @@ def postgres_url(postgres: PostgresServer, postgres_store: Store) -> str:
 def shared_sqlite_url(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("shared") / "pollux.db"
     shutil.copyfile(store_template, path)
+    path.chmod(0o600)
     return f"sqlite:///{path}"
 
 

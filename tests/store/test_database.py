@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import shutil
 import sqlite3
-import subprocess
-import sys
-import tempfile
 import threading
 from pathlib import Path
 
@@ -98,31 +93,6 @@ def test_that_a_lost_table_is_said_to_be_lasting(store_url: str) -> None:
         store.jobs()
     assert not isinstance(refused.value, StoreUnavailable)
     store.close()
-
-
-AS_NOBODY = """
-import os, pwd, sqlite3, sys
-from pollux_slurm.store import engine, open_store, opening, sql_store
-nobody = pwd.getpwnam("nobody")
-os.setgroups([]), os.setgid(nobody.pw_gid), os.setuid(nobody.pw_uid)
-open_store(sys.argv[1])
-"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
-def test_that_another_user_is_told_whose_file_it_is(store_template: Path) -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        Path(folder).chmod(0o755)
-        path = Path(folder) / "pollux.db"
-        shutil.copyfile(store_template, path)
-        path.chmod(0o600)
-        done = subprocess.run(
-            [sys.executable, "-c", AS_NOBODY, f"sqlite:///{path}"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-    assert "this user may not read and write" in done.stderr.splitlines()[-1]
 
 
 def test_that_a_postgresql_that_stops_and_starts_is_used_again(

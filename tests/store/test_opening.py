@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 from pollux_slurm.errors import ConfigError, PolluxError, SchemaVersionError, StoreError, StoreUnavailable
 from pollux_slurm.store import open_agent_store, open_store
+from pollux_slurm.store.administration import check_store, init_store, upgrade_store
 from pollux_slurm.store.opening import reach_database
 from pollux_slurm.store.schema import REVISIONS, VERSION_TABLE
 from pollux_slurm.store.url import parse_store_url
@@ -92,7 +93,7 @@ def test_that_a_missing_store_names_the_command_that_makes_it(tmp_path: Path) ->
 
 def test_that_an_empty_database_names_the_command_that_makes_the_tables(any_empty_url: str) -> None:
     if any_empty_url.startswith("sqlite"):
-        Path(any_empty_url.removeprefix("sqlite:///")).touch()
+        Path(any_empty_url.removeprefix("sqlite:///")).touch(mode=0o600)
     error = refusal(any_empty_url)
     assert isinstance(error, SchemaVersionError)
     assert "no tables yet" in str(error)
@@ -138,6 +139,24 @@ def set_version(url: str, version: str) -> None:
     database.close()
 
 
+def test_that_a_lost_version_does_not_send_one_in_a_circle(any_empty_url: str) -> None:
+    """The line that the message ends in mends it; neither init nor upgrade does harm meanwhile."""
+    open_store(any_empty_url, create=True).close()
+    database = reach_database(parse_store_url(any_empty_url), create=False)
+    with database.write() as connection:
+        connection.execute(text(f"DELETE FROM {VERSION_TABLE}"))
+    words = {str(refusal(any_empty_url)), str(refusal(any_empty_url, create=True))}
+    for command in (init_store, upgrade_store, check_store):
+        with pytest.raises(SchemaVersionError) as refused:
+            command(any_empty_url)
+        words.add(str(refused.value))
+    (told,) = words
+    with database.write() as connection:
+        connection.execute(text(told.split("made them: ")[1].split(", then")[0]))
+    database.close()
+    assert check_store(any_empty_url).problems == ()
+
+
 def test_that_what_is_not_a_database_is_said_to_be_none(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("these are my notes, not a database, and there are enough of them to tell\n" * 20)
@@ -177,6 +196,7 @@ def test_that_foreign_tables_are_not_built_upon(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE jobs (something TEXT)")
     connection.close()
+    path.chmod(0o600)
     error = refusal(f"sqlite:///{path}", create=True)
     assert "holds a table 'jobs' that pollux did not make" in str(error)
 
