@@ -55,6 +55,8 @@ class DaemonConfig:
     max_in_flight: int = 8
     lease_ttl_s: float = 30.0
     pause_ttl_s: float = 900.0
+    watch_s: float = 5.0
+    metrics_listen: str = "127.0.0.1:9748"
     partitions: tuple[str, ...] = ()
     shadow: bool = False
     problems_dir: str | None = None
@@ -85,6 +87,8 @@ def _table(least: float, most: float) -> Any:
 class PolicyConfig:
     """What the daemon maximises, within which rules, and how it solves that: docs/policy.md.
 
+    `yields_to_pending` makes room for waiting jobs that are not adaptive, when it is their turn;
+    `kept_shares` is the part of each partition's GPUs that adaptive jobs leave to others.
     `pauses` lets running jobs be left without GPUs for a while; None: where the objective is made for it.
     The tables are (name, number) pairs, in the order of the file; in `account_limits` and `user_limits`,
     the name `*` stands for every account or user that is not named.
@@ -105,12 +109,14 @@ class PolicyConfig:
     min_age_s: float = _from(0.0, 0.0, 1e12)
     min_remaining_s: float = _from(0.0, 0.0, 1e12)
     pauses: bool | None = None
+    yields_to_pending: bool = True
     account_limits: tuple[tuple[str, int], ...] = _table(0, 10**6)
     user_limits: tuple[tuple[str, int], ...] = _table(0, 10**6)
     account_weights: tuple[tuple[str, float], ...] = _table(0.01, 100.0)
     user_weights: tuple[tuple[str, float], ...] = _table(0.01, 100.0)
     job_weights: tuple[tuple[str, float], ...] = _table(0.01, 100.0)
     gpu_speeds: tuple[tuple[str, float], ...] = _table(1e-6, 1e6)
+    kept_shares: tuple[tuple[str, float], ...] = _table(0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

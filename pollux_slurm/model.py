@@ -190,7 +190,7 @@ class SlurmJob:
     completing). `cpus_by_node` and `memory_mb_by_node` are what it holds of each node.
     `unschedulable_reason` says why the daemon may not move it (array master, heterogeneous, not a batch
     job, requeue forbidden), None when it may. `begins_at` is when a PENDING job may start at the earliest,
-    None for any other and for one that Slurm set no such time.
+    None for any other and for one that Slurm set no such time. `priority` is Slurm's, larger first.
     """
 
     job_id: str
@@ -219,6 +219,7 @@ class SlurmJob:
     unschedulable_reason: str | None = None
     requested_gpu_type: str | None = None
     begins_at: datetime | None = None
+    priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

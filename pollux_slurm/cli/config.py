@@ -45,6 +45,17 @@ def example() -> None:
     typer.echo((resource_dir("templates") / "pollux.toml").read_text(encoding="utf-8"), nl=False)
 
 
+@app.command()
+def unit() -> None:
+    """Print a systemd unit for the daemon.
+
+    Example: pollux config unit > /etc/systemd/system/pollux-daemon.service
+    """
+    from pollux_slurm.resources import resource_dir
+
+    typer.echo((resource_dir("templates") / "pollux-daemon.service").read_text(encoding="utf-8"), nl=False)
+
+
 def effective(config: Config, *, url: str | None, url_from_flag: bool) -> list[tuple[str, Any, str]]:
     """Return (table.key, value, what set it) of all settings; the store's URL without its password."""
     found = []

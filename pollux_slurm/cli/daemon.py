@@ -12,13 +12,18 @@ import socket
 import threading
 import time
 from datetime import datetime, timezone
+from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pollux_slurm.cli.common import ConfigOption, StoreOption, opened_store, settings
-from pollux_slurm.errors import PolluxError
+from pollux_slurm.config import Config
+from pollux_slurm.errors import ConfigError, PolluxError
+
+if TYPE_CHECKING:
+    from pollux_slurm.daemon.loop import Settings
 
 
 def daemon(
@@ -33,50 +38,54 @@ def daemon(
 ) -> None:
     """Give adaptive jobs the GPUs with which the whole cluster trains fastest, and fairly.
 
+    SIGTERM stops it, SIGHUP makes it read its settings again; what is wrong in them leaves the old in force.
+
     Example: pollux daemon --shadow --interval 60
     """
-    stop = threading.Event()
+    stop, reload_asked = threading.Event(), threading.Event()
+    _on(signal.SIGTERM, stop)  # before anything that takes time
+    _on(signal.SIGINT, stop)
+    _on(signal.SIGHUP, reload_asked)
 
-    def ask_to_stop(_signum: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    for signum in (signal.SIGTERM, signal.SIGINT):  # before anything that takes time
-        signal.signal(signum, ask_to_stop)
-
-    from pollux_slurm.daemon import rules
+    from pollux_slurm.daemon.endpoint import OFF, serving
     from pollux_slurm.daemon.loop import Daemon
-    from pollux_slurm.goodput import TableCache
-    from pollux_slurm.policy import decide
+    from pollux_slurm.daemon.notify import Notifier
+    from pollux_slurm.daemon.telemetry import Telemetry
     from pollux_slurm.slurm import connect
 
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
     config = settings(config_file, store_url)
-    daemon_config = dataclasses.replace(
-        config.daemon,
-        interval_s=interval or config.daemon.interval_s,
-        shadow=shadow or config.daemon.shadow,
-    )
-    rules.check(config.policy)
-    with opened_store(config) as store:
+    held = daemon_settings(config, interval_s=interval, shadow=shadow)
+    telemetry = Telemetry(monotonic=time.monotonic)
+
+    def count_command(command: str) -> None:
+        telemetry.commands[command] += 1
+
+    with (
+        opened_store(config) as store,
+        serving(
+            telemetry,
+            listen=OFF if once else held.config.metrics_listen,
+            interval_s=held.config.interval_s,
+        ),
+    ):
         runner = Daemon(
-            slurm=connect(config.slurm, os.environ),
+            slurm=connect(config.slurm, os.environ, on_run=count_command),
             store=store,
-            config=daemon_config,
+            config=held.config,
             # Unlike every other daemon's, also that of a container with the same host name and pid.
             owner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
             wall_clock=lambda: datetime.now(timezone.utc),
             monotonic=time.monotonic,
             stop=stop,
-            # Goodput tables are kept from round to round: only what was reported anew is computed.
-            decide=functools.partial(
-                decide,
-                tables=TableCache(),
-                solver=config.policy.solver,
-                time_limit_s=config.policy.time_limit_s,
-            ),
-            policy=config.policy,
+            decide=held.decide,
+            policy=held.policy,
+            telemetry=telemetry,
+            notifier=Notifier(os.environ, monotonic=time.monotonic),
+            reload=lambda: _reloaded(config, config_file, store_url, interval_s=interval, shadow=shadow),
+            reload_asked=reload_asked,
         )
         if not once:
             runner.run()
@@ -84,3 +93,53 @@ def daemon(
         result = runner.run_once()
     if result.skipped is not None:
         raise PolluxError(f"the round was skipped: {result.skipped}")
+
+
+def daemon_settings(config: Config, *, interval_s: float | None, shadow: bool) -> Settings:
+    """Return what the daemon runs by; raises `ConfigError` for what no round could be held with."""
+    from pollux_slurm.daemon import rules
+    from pollux_slurm.daemon.endpoint import address
+    from pollux_slurm.daemon.loop import Settings
+    from pollux_slurm.goodput import TableCache
+    from pollux_slurm.policy import decide
+
+    rules.check(config.policy)
+    address(config.daemon.metrics_listen)
+    return Settings(
+        config=dataclasses.replace(
+            config.daemon,
+            interval_s=interval_s or config.daemon.interval_s,
+            shadow=shadow or config.daemon.shadow,
+        ),
+        policy=config.policy,
+        # Goodput tables are kept from round to round: only what was reported anew is computed.
+        decide=functools.partial(
+            decide,
+            tables=TableCache(),
+            solver=config.policy.solver,
+            time_limit_s=config.policy.time_limit_s,
+        ),
+    )
+
+
+def _reloaded(
+    began_with: Config,
+    config_file: Path | None,
+    store_url: str | None,
+    *,
+    interval_s: float | None,
+    shadow: bool,
+) -> Settings:
+    config = settings(config_file, store_url)
+    if (config.store, config.slurm) != (began_with.store, began_with.slurm):
+        raise ConfigError("[store] and [slurm] are read at the start only: restart the daemon to change them")
+    if config.daemon.metrics_listen != began_with.daemon.metrics_listen:
+        raise ConfigError("daemon.metrics_listen is read at the start only: restart the daemon to change it")
+    return daemon_settings(config, interval_s=interval_s, shadow=shadow)
+
+
+def _on(signum: signal.Signals, event: threading.Event) -> None:
+    def note(_signum: int, _frame: FrameType | None) -> None:
+        event.set()
+
+    signal.signal(signum, note)

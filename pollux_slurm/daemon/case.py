@@ -15,6 +15,7 @@ from datetime import datetime
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon.late import LateCommand, LateCommands
 from pollux_slurm.daemon.observe import is_recorded_job
+from pollux_slurm.daemon.telemetry import Telemetry
 from pollux_slurm.errors import JobStateError, LeaseLostError, SlurmError, StoreError
 from pollux_slurm.model import ClusterSnapshot, ReallocationStep, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
@@ -65,7 +66,9 @@ class Desk:
         config: DaemonConfig,
         clock: Callable[[], datetime],
         guard: Callable[[], None],
+        telemetry: Telemetry | None = None,
     ) -> None:
+        self._telemetry = telemetry
         self.slurm = slurm.guarded(guard)
         self.store = store
         self.config = config
@@ -97,6 +100,8 @@ class Desk:
             reallocation.id, step, expected=reallocation.step, at=self.clock(), reason=reason
         )
         if moved:
+            if step.is_end and self._telemetry is not None:
+                self._telemetry.end_move(reallocation, step, self.clock())
             level = logging.WARNING if step in (Step.FAILED, Step.ROLLED_BACK) else logging.INFO
             _log.log(
                 level,

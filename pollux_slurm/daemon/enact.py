@@ -27,6 +27,7 @@ from pollux_slurm.daemon.capacity import GpuBook
 from pollux_slurm.daemon.case import Case, Desk, Step
 from pollux_slurm.daemon.restarting import Restarting
 from pollux_slurm.daemon.stopping import Stopping
+from pollux_slurm.daemon.telemetry import Telemetry
 from pollux_slurm.errors import (
     JobStateError,
     LeaseLostError,
@@ -51,10 +52,13 @@ class Enactor:
         config: DaemonConfig,
         clock: Callable[[], datetime],
         guard: Callable[[], None],
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._slurm = slurm
         self._store = store
-        self._desk = Desk(slurm=slurm, store=store, config=config, clock=clock, guard=guard)
+        self._desk = Desk(
+            slurm=slurm, store=store, config=config, clock=clock, guard=guard, telemetry=telemetry
+        )
         restarting = Restarting(self._desk)
         stopping = Stopping(self._desk, restarting)
         self._steps: Mapping[Step, Callable[[Case, GpuBook], None]] = {
@@ -92,6 +96,10 @@ class Enactor:
                 # One job's trouble must not keep the others held.
                 _log.exception("job %s: reallocation %d failed", case.id, case.reallocation.id)
         return len(self._store.open_reallocations())
+
+    def configure(self, config: DaemonConfig) -> None:
+        """Take over other time-outs."""
+        self._desk.config = config
 
     def journal_late_commands(self) -> None:
         """Tell the daemon that may act of jobs that a command of ours held too late."""

@@ -27,11 +27,15 @@ class Lease:
     ) -> None:
         self._store = store
         self._owner = owner
-        # Renewed at every tick, so it can be short: a second daemon takes over within two intervals.
-        self.ttl_s = min(config.lease_ttl_s, max(1.5 * config.interval_s, 4 * config.tick_s))
+        self.configure(config)
         self._clock = clock
         self._monotonic = monotonic
         self._until = float("-inf")
+
+    def configure(self, config: DaemonConfig) -> None:
+        """Take over the settings' patience, from the next renewal on."""
+        # Renewed at every tick, so it can be short: a second daemon takes over within two intervals.
+        self.ttl_s = min(config.lease_ttl_s, max(1.5 * config.interval_s, 4 * config.tick_s))
 
     @property
     def patience_s(self) -> float:

@@ -12,12 +12,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
-from pollux_slurm.daemon import observe, returning
+from pollux_slurm.daemon import neighbours, observe, returning
 from pollux_slurm.daemon.enact import Enactor
 from pollux_slurm.daemon.lease import Lease
+from pollux_slurm.daemon.notify import Notifier
 from pollux_slurm.daemon.observe import Picture
 from pollux_slurm.daemon.plan import planned_moves
 from pollux_slurm.daemon.problems import save_problem
+from pollux_slurm.daemon.telemetry import Telemetry
 from pollux_slurm.errors import (
     LeaseLostError,
     PolluxError,
@@ -44,10 +46,20 @@ class RoundResult:
     skipped: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a reload may change of a running daemon."""
+
+    config: DaemonConfig
+    policy: PolicyConfig
+    decide: Callable[[Problem], Decision]
+
+
 class Daemon:
     """One scheduling daemon. `wall_clock` gives aware UTC times for the store, `monotonic` seconds for waits.
 
-    `stop` ends `run` at the next tick; what has begun is finished first, what has not is rolled back.
+    `stop` ends `run` at the next tick; what has begun is finished first, what has not is rolled back. When
+    `reload_asked` is set, `reload` is called for new settings; what it refuses leaves the old ones in force.
     """
 
     def __init__(
@@ -62,7 +74,16 @@ class Daemon:
         stop: threading.Event,
         decide: Callable[[Problem], Decision] = decide,
         policy: PolicyConfig | None = None,
+        telemetry: Telemetry | None = None,
+        notifier: Notifier | None = None,
+        reload: Callable[[], Settings] | None = None,
+        reload_asked: threading.Event | None = None,
     ) -> None:
+        self.telemetry = telemetry or Telemetry(monotonic=monotonic)
+        self._notifier = notifier or Notifier({}, monotonic=monotonic)
+        self._reload = reload
+        self._reload_asked = reload_asked or threading.Event()
+        self._known: frozenset[str] = frozenset()
         self._slurm = slurm
         self._store = store
         self._config = config
@@ -74,10 +95,19 @@ class Daemon:
         self._vanished: frozenset[str] = frozenset()
         self._left_out: dict[str, str] = {}
         self._lease = Lease(store=store, owner=owner, config=config, clock=wall_clock, monotonic=monotonic)
-        self.skipped_rounds: Counter[str] = Counter()
         self._enactor = Enactor(
-            slurm=slurm, store=store, config=config, clock=wall_clock, guard=self._lease.check
+            slurm=slurm,
+            store=store,
+            config=config,
+            clock=wall_clock,
+            guard=self._lease.check,
+            telemetry=self.telemetry,
         )
+
+    @property
+    def skipped_rounds(self) -> Counter[str]:
+        """How many rounds were given up, by reason."""
+        return self.telemetry.skipped
 
     # -------------------------------------------------------------------------------------------- one round
 
@@ -87,11 +117,15 @@ class Daemon:
         Invariant 4: whatever cannot be read in full, or fails on the way, is counted and logged, and
         nothing is done.
         """
+        self.telemetry.begin_round()
         try:
-            return self._round()
+            with self.telemetry.phase("total"):
+                return self._round()
         except SlurmError as error:
+            self.telemetry.errors["slurm"] += 1
             return self._skip("slurm", error)
         except StoreError as error:
+            self.telemetry.errors["store"] += 1
             return self._skip("store", error)
         except LeaseLostError as error:
             return self._skip("lease", error)
@@ -106,7 +140,9 @@ class Daemon:
     def _round(self) -> RoundResult:
         self._lease.renew()
         self._store.tend()
-        snapshot = self._slurm.snapshot()
+        with self.telemetry.phase("read_slurm"):
+            snapshot = self._slurm.snapshot()
+        self._known = frozenset(job.job_id for job in snapshot.jobs)
         now = self._clock()
         refused = self._store.register_jobs(observe.registrations(snapshot, self._config.partitions), at=now)
         for job_id in refused:
@@ -130,8 +166,11 @@ class Daemon:
             default_restart_delay_s=self._config.restart_delay_s,
             policy=self._policy,
             pause_ttl_s=self._config.pause_ttl_s,
+            neighbours=neighbours.jobs_in_turn(picture, observe.UsableNodes(snapshot), self._policy),
+            nodes=neighbours.keep_shares(picture.nodes, picture, self._policy.kept_shares),
         )
-        decision = self._decide_aside(problem)
+        with self.telemetry.phase("decide"):
+            decision = self._decide_aside(problem)
         for job_id, reason in decision.excluded:
             if self._left_out.get(job_id) != reason:  # not again in every round
                 _log.warning("job %s: left as it is: %s", job_id, reason)
@@ -146,7 +185,8 @@ class Daemon:
             pauses=problem.moving.pauses,
         )
         self._lease.check()
-        round_id = self._store.record_round(problem, decision, shadow=self._config.shadow, at=now)
+        with self.telemetry.phase("record"):
+            round_id = self._store.record_round(problem, decision, shadow=self._config.shadow, at=now)
         self._save_problem(round_id, problem)
         verb = "would move" if self._config.shadow else "moves"
         for move in moves:
@@ -172,6 +212,8 @@ class Daemon:
             decision.fitness,
             len(moves),
         )
+        self.telemetry.end_round(round_id, decision, tuple(job.record for job in picture.managed))
+        self._notifier.status(f"round {round_id}: {len(problem.jobs)} jobs, {len(moves)} to move")
         return RoundResult(round_id=round_id, num_jobs=len(problem.jobs), num_moves=len(moves))
 
     def _is_unsettled(self, record: JobRecord, job: SlurmJob) -> bool:
@@ -246,7 +288,7 @@ class Daemon:
             _log.warning("round %d: its problem was not saved: %s", round_id, error)
 
     def _skip(self, reason: str, error: Exception) -> RoundResult:
-        self.skipped_rounds[reason] += 1
+        self.telemetry.skipped[reason] += 1
         _log.warning("round skipped (%s, %d so far): %s", reason, self.skipped_rounds[reason], error)
         return RoundResult(skipped=f"{reason}: {error}")
 
@@ -254,20 +296,56 @@ class Daemon:
 
     def run(self) -> None:
         """Hold rounds at the interval and drive reallocations between them until `stop` is set."""
+        self._notifier.ready()
         try:
             while not self._stop.is_set():
                 if not self._wait_for_lease():
                     break
+                self._reload_if_asked()
                 next_round = self._monotonic() + self._config.interval_s
+                next_look = self._monotonic() + self._config.watch_s
                 self.round()
                 while not self._stop.is_set() and (left := next_round - self._monotonic()) > 0:
                     self.tick()
-                    if self._lease.was_lost():
+                    if self._lease.was_lost() or self._reload_asked.is_set():
                         break
+                    if self._monotonic() >= next_look:
+                        next_look = self._monotonic() + self._config.watch_s
+                        if self._somebody_came():
+                            break
                     self._stop.wait(min(self._config.tick_s, left))
+            self._notifier.stopping()
             self._settle_before_stop()
         finally:
             self._lease.give_back()
+
+    def _reload_if_asked(self) -> None:
+        if not self._reload_asked.is_set() or self._reload is None:
+            return
+        self._reload_asked.clear()
+        self._notifier.reloading()
+        try:
+            settings = self._reload()
+        except PolluxError as error:
+            _log.error("the settings are not reloaded, the old ones hold: %s", error)
+        else:
+            self._config, self._policy, self._decide = settings.config, settings.policy, settings.decide
+            self._enactor.configure(settings.config)
+            self._lease.configure(settings.config)
+            _log.info("the settings were reloaded")
+        self._notifier.ready()
+
+    def _somebody_came(self) -> bool:
+        """Whether an adaptive job waits that no round has seen: it need not wait for the next one."""
+        try:
+            snapshot = self._slurm.snapshot()
+        except SlurmError as error:
+            _log.info("cannot look for new jobs for now: %s", error)
+            return False
+        return any(
+            registration.slurm_job_id not in self._known
+            for registration in observe.registrations(snapshot, self._config.partitions)
+        )
 
     def run_once(self) -> RoundResult:
         """Hold one round, and drive what is open to its end: every step of it has a time-out."""
@@ -298,16 +376,21 @@ class Daemon:
 
     def tick(self) -> int:
         """Advance what is in flight; return how many reallocations are open. A failure waits for the next."""
+        self._notifier.alive()
         try:
             self._lease.renew()
+            self.telemetry.is_leader = True
             if self._config.shadow:
                 return 0
             self._enactor.journal_late_commands()
-            return self._enactor.tick()
+            self.telemetry.open_moves = self._enactor.tick()
+            return self.telemetry.open_moves
         except LeaseLostError as error:
+            self.telemetry.is_leader = False
             _log.warning("cannot go on with reallocations for now: %s", error)
             self._tell_of_late_commands()
         except (SlurmError, StoreError) as error:
+            self.telemetry.errors["slurm" if isinstance(error, SlurmError) else "store"] += 1
             _log.warning("cannot go on with reallocations for now: %s", error)
         except Exception:
             _log.exception("tick failed")
@@ -345,10 +428,13 @@ class Daemon:
         """Wait until this daemon holds the lease; False when it was stopped first."""
         told = False
         while not self._stop.is_set():
+            self._notifier.alive()
             try:
                 self._lease.renew()
+                self.telemetry.is_leader = True
                 return True
             except LeaseLostError:
+                self.telemetry.is_leader = False
                 self._tell_of_late_commands()
                 if not told:
                     _log.info("another daemon holds the lease; waiting")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -227,6 +227,8 @@ def problem(
     default_restart_delay_s: float,
     policy: PolicyConfig | None = None,
     pause_ttl_s: float = 900.0,
+    neighbours: Sequence[ProblemJob] = (),
+    nodes: Sequence[NodeCapacity] | None = None,
 ) -> Problem:
     """Build the scheduling problem of a round: who takes part, who is pinned, and with what history.
 
@@ -234,10 +236,10 @@ def problem(
     pinned until its current run has reported a step: before that it has no checkpoint to lose and no model
     to decide by. A job that its owner or an admin holds, or lets begin later, takes no part: the hand wins.
     `policy` is what the admin wants; without it the defaults hold. `pause_ttl_s` is how far ahead a pause
-    sets a job's begin time.
+    sets a job's begin time. `neighbours` take part as they are; `nodes` stands for the picture's.
     """
     policy = PolicyConfig() if policy is None else policy
-    usable = _UsableNodes(picture.snapshot)
+    usable = UsableNodes(picture.snapshot)
     jobs = []
     for job in picture.managed:
         placed = _placement(job, now, pause_ttl_s)
@@ -276,8 +278,9 @@ def problem(
                 waiting_s=0.0 if current else max((now - idle_since).total_seconds(), 0.0),
             )
         )
+    jobs.extend(neighbours)
     return Problem(
-        nodes=_with_room_for_pinned(picture.nodes, jobs),
+        nodes=_with_room_for_pinned(picture.nodes if nodes is None else nodes, jobs),
         jobs=tuple(jobs),
         objective=rules.objective(policy),
         seed=policy.seed,
@@ -308,7 +311,7 @@ def _models(record: JobRecord) -> tuple[GoodputModel | None, tuple[tuple[str, Go
     )
 
 
-class _UsableNodes:
+class UsableNodes:
     """The nodes that jobs may use, found once for each partition and type of GPU."""
 
     def __init__(self, snapshot: ClusterSnapshot) -> None:
@@ -390,7 +393,7 @@ def _placement(job: ManagedJob, now: datetime, pause_ttl_s: float) -> tuple[Allo
 
 
 def _with_room_for_pinned(
-    nodes: tuple[NodeCapacity, ...], jobs: Iterable[ProblemJob]
+    nodes: Iterable[NodeCapacity], jobs: Iterable[ProblemJob]
 ) -> tuple[NodeCapacity, ...]:
     """Raise a node's capacity to what is pinned there.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pollux_slurm.config import SlurmConfig
@@ -19,8 +19,10 @@ _USUAL_CONFS = (
 )
 
 
-def connect(config: SlurmConfig, environ: Mapping[str, str]) -> SlurmClient:
-    """Return a client for the Slurm of `config`, as seen with `environ`.
+def connect(
+    config: SlurmConfig, environ: Mapping[str, str], *, on_run: Callable[[str], None] = lambda _command: None
+) -> SlurmClient:
+    """Return a client for the Slurm of `config`, as seen with `environ`; `on_run` hears of each command.
 
     Raises `SlurmUnavailable` when its commands or its slurm.conf are missing here. Whether slurmctld answers
     is not asked: that may change at any time, and each call tells.
@@ -29,6 +31,7 @@ def connect(config: SlurmConfig, environ: Mapping[str, str]) -> SlurmClient:
         environ=environ,
         bin_dir=Path(config.bin_dir) if config.bin_dir is not None else None,
         timeout_s=config.command_timeout_s,
+        on_run=on_run,
     )
     for command in COMMANDS:
         runner.find(command)

@@ -111,6 +111,7 @@ def parse_job(content: Mapping[str, Any]) -> JobEntry:
         exit_code=_exit_code(fields) if state.is_over else None,
         unschedulable_reason=_unschedulable_reason(fields, request, array_id=array_id, task_id=task_id),
         requested_gpu_type=request.gpu_type,
+        priority=fields.number("priority"),
         begins_at=fields.time("eligible_time") if state is JobState.PENDING else None,
     )
     return JobEntry(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,11 +33,15 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRunner:
-    """Runs Slurm's commands from `bin_dir` (or PATH of `environ`), each for at most `timeout_s`."""
+    """Runs Slurm's commands from `bin_dir` (or PATH of `environ`), each for at most `timeout_s`.
+
+    `on_run` is told the name of each, before it is run.
+    """
 
     environ: Mapping[str, str]
     bin_dir: Path | None = None
     timeout_s: float = 30.0
+    on_run: Callable[[str], None] = lambda _command: None
 
     def find(self, command: str) -> str:
         """Return the path of a command; `SlurmUnavailable` when this machine lacks it."""
@@ -67,6 +71,7 @@ class CommandRunner:
         """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         argv = (self.find(command), *arguments)
+        self.on_run(command)
         try:
             done = subprocess.run(
                 argv,

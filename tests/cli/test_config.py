@@ -58,3 +58,9 @@ def test_that_the_example_is_a_settings_file(tmp_path: Path) -> None:
     path = tmp_path / "example.toml"
     path.write_text(pollux("config", "example").stdout)
     assert load_config({}, path=path).policy.exponent == -1.0
+
+
+def test_that_the_unit_is_printed() -> None:
+    shown = pollux("config", "unit").stdout
+    assert "Type=notify\n" in shown
+    assert "ExecReload=/bin/kill -HUP $MAINPID\n" in shown

@@ -275,6 +275,7 @@ class FakeSlurm:
             restart_count=0,
             submitted_at=now,
             begins_at=now,
+            priority=1_000_000 - int(job_id),
             started_at=None,
             ended_at=None,
             time_limit_s=None,

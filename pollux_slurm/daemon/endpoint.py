@@ -1,0 +1,99 @@
+"""A small HTTP server for `/metrics` and `/health`, on the loopback interface unless told otherwise."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from pollux_slurm.daemon import metrics
+from pollux_slurm.daemon.telemetry import Telemetry
+from pollux_slurm.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+OFF = "off"
+# A leader that has not finished a round for so many intervals is not well.
+_SILENT_INTERVALS = 3
+
+
+def address(text: str) -> tuple[str, int] | None:
+    """Return (host, port) of `host:port`, None for "off"; raises `ConfigError` for anything else."""
+    if text == OFF:
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"daemon.metrics_listen: expected host:port or {OFF}, not {text!r}")
+    return host.strip("[]"), int(port)
+
+
+def health(telemetry: Telemetry, *, interval_s: float) -> tuple[bool, dict[str, object]]:
+    """Return whether the daemon is well, and what it says of itself. One that waits for the lease is."""
+    age_s = None if telemetry.last_round_s is None else telemetry.monotonic() - telemetry.last_round_s
+    late = telemetry.is_leader and age_s is not None and age_s > _SILENT_INTERVALS * interval_s + 60.0
+    return not late, {
+        "status": "no round for too long" if late else "ok",
+        "leader": telemetry.is_leader,
+        "round": telemetry.round_id,
+        "last_round_age_s": None if age_s is None else round(age_s, 1),
+        "skipped_rounds": dict(telemetry.skipped),
+        "reallocations_open": telemetry.open_moves,
+    }
+
+
+@contextmanager
+def serving(telemetry: Telemetry, *, listen: str, interval_s: float) -> Iterator[int | None]:
+    """Serve until the block ends; yields the port, None where nothing is served.
+
+    An address that is taken costs the endpoint, not the daemon.
+    """
+    where = address(listen)
+    server = _server(where, telemetry, interval_s) if where is not None else None
+    if server is None:
+        yield None
+        return
+    thread = threading.Thread(target=server.serve_forever, name="endpoint", daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _server(where: tuple[str, int], telemetry: Telemetry, interval_s: float) -> ThreadingHTTPServer | None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/metrics":
+                try:
+                    self._answer(200, metrics.render(telemetry), metrics.CONTENT_TYPE)
+                except ConfigError as error:
+                    self._answer(501, f"{error}\n".encode(), "text/plain")
+            elif self.path == "/health":
+                well, facts = health(telemetry, interval_s=interval_s)
+                self._answer(200 if well else 503, json.dumps(facts).encode() + b"\n", "application/json")
+            else:
+                self._answer(404, b"there are /metrics and /health\n", "text/plain")
+
+        def _answer(self, code: int, body: bytes, kind: str) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            _log.debug("endpoint: " + format, *args)
+
+    Handler.timeout = 10  # a peer that says nothing may not keep a thread
+    try:
+        server = ThreadingHTTPServer(where, Handler)
+    except OSError as error:
+        _log.warning("no metrics: %s:%d: %s", *where, error.strerror or error)
+        return None
+    server.daemon_threads = True
+    return server

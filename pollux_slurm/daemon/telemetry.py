@@ -1,0 +1,70 @@
+"""What the daemon counts of itself, for metrics and the health endpoint. No library, no I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pollux_slurm.model import Decision, JobState, ReallocationStep
+from pollux_slurm.store.contract import JobRecord, Reallocation
+
+
+@dataclass(slots=True, kw_only=True)
+class Telemetry:
+    """Counts since the start of this process, and what was last seen. `phases` holds (times, seconds in all).
+
+    `lost_s` is the time that jobs stood still for confirmed moves, from checkpoint to the first step after.
+    """
+
+    monotonic: Callable[[], float]
+    rounds: int = 0
+    round_id: int | None = None
+    last_round_s: float | None = None
+    skipped: Counter[str] = field(default_factory=Counter)
+    phases: dict[str, tuple[int, float]] = field(default_factory=dict)
+    jobs: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    open_moves: int = 0
+    lost_s: float = 0.0
+    gap: float | None = None
+    fitness: float | None = None
+    errors: Counter[str] = field(default_factory=Counter)
+    commands: Counter[str] = field(default_factory=Counter)
+    commands_of_round: int = 0
+    is_leader: bool = False
+    _commands_before: int = 0
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Measure one part of a round."""
+        began = self.monotonic()
+        try:
+            yield
+        finally:
+            times, seconds = self.phases.get(name, (0, 0.0))
+            self.phases[name] = times + 1, seconds + self.monotonic() - began
+
+    def begin_round(self) -> None:
+        self._commands_before = self.commands.total()
+
+    def end_round(self, round_id: int, decision: Decision, records: tuple[JobRecord, ...]) -> None:
+        """Take over what a whole round has found."""
+        self.rounds += 1
+        self.round_id = round_id
+        self.last_round_s = self.monotonic()
+        self.gap, self.fitness = decision.gap, decision.fitness
+        self.commands_of_round = self.commands.total() - self._commands_before
+        self.jobs = Counter({state.value: 0 for state in JobState if not state.is_over} | {"paused": 0})
+        for record in records:
+            self.jobs["paused" if record.paused_at is not None else record.state.value] += 1
+
+    def end_move(self, reallocation: Reallocation, step: ReallocationStep, at: datetime) -> None:
+        """Count a reallocation that has come to an end."""
+        kind = "pause" if reallocation.is_pause else "move" if reallocation.moves_running else "start"
+        self.outcomes[f"{kind}/{step.value}"] += 1
+        stopped_at = reallocation.entered_at(ReallocationStep.CHECKPOINTED)
+        if kind == "move" and step is ReallocationStep.CONFIRMED and stopped_at is not None:
+            self.lost_s += max((at - stopped_at).total_seconds(), 0.0)

@@ -1,0 +1,140 @@
+"""What /metrics and /health say."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.daemon import endpoint
+from pollux_slurm.daemon.endpoint import address, health, serving
+from pollux_slurm.daemon.telemetry import Telemetry
+from pollux_slurm.errors import ConfigError
+from pollux_slurm.model import Decision
+from pollux_slurm.model import ReallocationStep as Step
+from tests.daemon.builders import NOON, reallocation, record
+from tests.daemon.world import World
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def asked(port: int | None, path: str) -> tuple[int, str]:
+    assert port is not None
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_that_metrics_tell_of_rounds_moves_and_commands() -> None:
+    pytest.importorskip("prometheus_client")
+    clock = Clock()
+    telemetry = Telemetry(monotonic=clock)
+    telemetry.begin_round()
+    with telemetry.phase("decide"):
+        clock.now_s += 2.5
+    telemetry.commands["squeue"] += 3
+    telemetry.skipped["slurm"] += 1
+    telemetry.end_round(7, Decision(jobs=(), fitness=0.5, solver="test", gap=0.01), (record("1"),))
+    move = reallocation(1, "1", Step.CHECKPOINTED, source={"n0": 1}, target={"n0": 2})
+    telemetry.end_move(move, Step.CONFIRMED, NOON + timedelta(seconds=9))
+    with serving(telemetry, listen="127.0.0.1:0", interval_s=60) as port:
+        code, text = asked(port, "/metrics")
+    assert code == 200
+    lines = text.splitlines()
+    for line in (
+        "pollux_rounds_total 1.0",
+        'pollux_rounds_skipped_total{reason="slurm"} 1.0',
+        'pollux_round_seconds_sum{phase="decide"} 2.5',
+        'pollux_jobs{state="running"} 1.0',
+        'pollux_jobs{state="paused"} 0.0',
+        'pollux_reallocations_total{kind="move",outcome="confirmed"} 1.0',
+        "pollux_reallocation_lost_seconds_total 9.0",
+        'pollux_slurm_commands_total{command="squeue"} 3.0',
+        "pollux_slurm_commands_last_round 3.0",
+        "pollux_decision_gap 0.01",
+    ):
+        assert line in lines
+    assert all(line.startswith(("pollux_", "# HELP pollux_", "# TYPE pollux_")) for line in lines)
+
+
+def test_that_without_the_library_health_is_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with serving(Telemetry(monotonic=Clock()), listen="127.0.0.1:0", interval_s=60) as port:
+        assert asked(port, "/metrics") == (
+            501,
+            "metrics need prometheus_client: pip install 'pollux-slurm[metrics]'\n",
+        )
+        code, text = asked(port, "/health")
+        assert (code, json.loads(text)["status"]) == (200, "ok")
+        assert asked(port, "/etc/passwd")[0] == 404
+
+
+def test_that_a_leader_without_rounds_is_not_well() -> None:
+    clock = Clock()
+    telemetry = Telemetry(monotonic=clock)
+    telemetry.is_leader = True
+    telemetry.end_round(1, Decision(jobs=(), fitness=0.5, solver="test"), ())
+    clock.now_s += 239
+    assert health(telemetry, interval_s=60)[0]
+    clock.now_s += 2
+    assert not health(telemetry, interval_s=60)[0]
+    with serving(telemetry, listen="127.0.0.1:0", interval_s=60) as port:
+        assert asked(port, "/health")[0] == 503
+    telemetry.is_leader = False
+    assert health(telemetry, interval_s=60)[0]
+
+
+def test_that_a_taken_address_costs_only_the_endpoint(caplog: pytest.LogCaptureFixture) -> None:
+    telemetry = Telemetry(monotonic=Clock())
+    with (
+        serving(telemetry, listen="127.0.0.1:0", interval_s=60) as port,
+        serving(telemetry, listen=f"127.0.0.1:{port}", interval_s=60) as second,
+    ):
+        assert second is None
+    assert "no metrics: 127.0.0.1:" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["9748", "localhost", ":9748", "localhost:http", "localhost:70000", ""])
+def test_that_an_address_without_sense_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="metrics_listen"):
+        address(text)
+
+
+def test_that_addresses_are_read() -> None:
+    assert address("off") is None
+    assert address("127.0.0.1:9748") == ("127.0.0.1", 9748)
+    assert address("[::1]:1") == ("::1", 1)
+    assert endpoint.OFF == "off"
+
+
+def test_that_a_real_round_and_its_moves_are_counted(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    job_id = world.submit()
+    daemon = world.daemon()
+    world.settle(daemon, until=lambda: world.has_stepped(job_id), seconds=8)
+    world.targets = {job_id: {"n1": 2}}
+    world.settle(daemon, until=lambda: daemon.telemetry.outcomes["move/confirmed"] == 1, seconds=30)
+    telemetry = daemon.telemetry
+    assert telemetry.outcomes["move/confirmed"] == 1
+    assert telemetry.rounds >= 2
+    assert telemetry.is_leader
+    assert set(telemetry.phases) == {"total", "read_slurm", "decide", "record"}
+    assert telemetry.lost_s > 0
+    world.slurm.down = True
+    daemon.round()
+    assert (telemetry.skipped["slurm"], telemetry.errors["slurm"]) == (1, 1)
+    world.store.close()
