@@ -9,6 +9,7 @@
 | `listed(a)` | an aggregate: texts with a + between them |
 | `ratio(a, b)` | a / b, null where b is not above 0 |
 | `no` | false |
+| `looked_up(name, source)` | what is looked up beside a row: `.of(a)` is a column, `.join` goes below FROM |
 """
 
 from __future__ import annotations
@@ -55,6 +56,35 @@ _POSTGRESQL: dict[str, Mark] = {
 _MARKS = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL}
 
 
+class LookedUp:
+    """Columns that are looked up in `source` (FROM ... WHERE ...) for each row of a view.
+
+    PostgreSQL joins them all at once, and then looks once a row; SQLite, which cannot join so, asks for each
+    by itself, and only for those that are wanted.
+    """
+
+    def __init__(self, dialect: str, name: str, source: str) -> None:
+        self._name, self._source = name, source
+        self._laterally = dialect == "postgresql"
+        self._columns: list[str] = []
+
+    def of(self, expression: str) -> str:
+        """Return the text for one column."""
+        if not self._laterally:
+            return f"(SELECT {expression} {self._source})"
+        if expression not in self._columns:
+            self._columns.append(expression)
+        return f"{self._name}.c{self._columns.index(expression)}"
+
+    @property
+    def join(self) -> str:
+        """Return what goes below FROM, after all columns were asked for."""
+        if not self._laterally:
+            return ""
+        columns = ", ".join(f"{expression} AS c{number}" for number, expression in enumerate(self._columns))
+        return f"LEFT JOIN LATERAL (SELECT {columns}\n        {self._source}) AS {self._name} ON true\n"
+
+
 def rendered_sql(path: str, dialect: str, **values: Any) -> str:
     """Return the text of a file in `sql/` for `sqlite` or `postgresql`, without a semicolon at its end."""
     environment = Environment(
@@ -65,4 +95,5 @@ def rendered_sql(path: str, dialect: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.globals.update(_MARKS[dialect])
+    environment.globals["looked_up"] = lambda name, source: LookedUp(dialect, name, source)
     return environment.get_template(path).render(**values).strip().rstrip(";")

@@ -25,7 +25,7 @@ CONNECT_TIMEOUT_S = 10
 def make_engine(url: StoreUrl) -> Engine:
     """Return an engine for a store that exists. Nothing is connected yet."""
     if url.path is None:
-        settings = f"-c lock_timeout={int(BUSY_TIMEOUT_S * 1000)} -c timezone=utc"
+        settings = f"-c lock_timeout={int(BUSY_TIMEOUT_S * 1000)} -c timezone=utc -c jit=off"
         engine = _postgresql_engine(url, {"options": settings}, pool_pre_ping=True, pool_size=2)
     else:
         engine = _sqlite_engine(url.path)

@@ -1,10 +1,10 @@
 -- How much goodput did each account get for its GPU hours?
 SELECT account,
-       COUNT(*) AS jobs,
        SUM(gpu_hours) AS gpu_hours,
-       SUM(gpu_hours * goodput) / SUM(CASE WHEN goodput IS NOT NULL THEN gpu_hours END) AS mean_goodput,
-       SUM(restarts) AS restarts,
-       SUM(lost_s) / 3600.0 AS lost_hours
-FROM job_goodput
+       SUM(trained_gpu_hours) AS trained_gpu_hours,
+       SUM(useful_gpu_hours) AS useful_gpu_hours,
+       SUM(useful_examples) AS useful_examples
+FROM account_usage
+WHERE day >= '2026-03-01' AND day < '2026-04-01'
 GROUP BY account
-ORDER BY gpu_hours DESC
+ORDER BY gpu_hours DESC, account

@@ -11,6 +11,6 @@ SELECT slurm_job_id,
 FROM reallocation_history
 WHERE step = 'confirmed'
   AND moves_running
-  AND planned_at >= '2026-01-01'
+  AND planned_at >= '2026-03-01'
 ORDER BY total_s DESC
 LIMIT 20

@@ -6,4 +6,4 @@ JOIN jobs AS j ON j.id = d.job_id
 JOIN users AS u ON u.user_id = j.user_id
 WHERE d.declared_gain IS NOT NULL OR d.declaration_doubt IS NOT NULL
 GROUP BY j.account, u.user_name, j.slurm_job_id
-ORDER BY mean_gain DESC;
+ORDER BY AVG(d.declared_gain) IS NULL, AVG(d.declared_gain) DESC, j.slurm_job_id

@@ -739,11 +739,11 @@ SELECT x.reallocation_id,
        x.running_at,
        x.first_step_at,
        x.confirmed_at,
-       (SELECT MAX(s.at) FROM reallocation_steps AS s WHERE s.reallocation_id = x.reallocation_id) AS last_step_at,
-       (SELECT COALESCE(SUM(n.num_gpus), 0) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id AND n.side = 'source') AS source_gpus,
-       (SELECT COUNT(*) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id AND n.side = 'source') AS source_nodes,
-       (SELECT COALESCE(SUM(n.num_gpus), 0) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id AND n.side = 'target') AS target_gpus,
-       (SELECT COUNT(*) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id AND n.side = 'target') AS target_nodes,
+       steps.c0 AS last_step_at,
+       ends.c0 AS source_gpus,
+       ends.c1 AS source_nodes,
+       ends.c2 AS target_gpus,
+       ends.c3 AS target_nodes,
        x.checkpoint_s,
        CASE WHEN (extract(epoch FROM (x.released_at) - (x.checkpointed_at))::double precision) < 0.0 THEN 0.0 ELSE (extract(epoch FROM (x.released_at) - (x.checkpointed_at))::double precision) END AS hold_s,
        CASE WHEN (extract(epoch FROM (x.running_at) - (x.requeued_at))::double precision) < 0.0 THEN 0.0 ELSE (extract(epoch FROM (x.running_at) - (x.requeued_at))::double precision) END AS slurm_s,
@@ -752,8 +752,8 @@ SELECT x.reallocation_id,
             WHEN x.checkpoint_s IS NULL THEN CASE WHEN (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at))::double precision) < 0.0 THEN 0.0 ELSE (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at))::double precision) END
             ELSE CASE WHEN (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at))::double precision) + x.checkpoint_s < 0.0 THEN 0.0 ELSE (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at))::double precision) + x.checkpoint_s END
        END AS total_s,
-       (SELECT SUM(d.useful_examples) / SUM(d.measured_s) FROM run_days AS d WHERE d.run_id = x.run_before AND d.measured_s > 0.0) AS goodput_before,
-       (SELECT SUM(d.useful_examples) / SUM(d.measured_s) FROM run_days AS d WHERE d.run_id = x.run_after AND d.measured_s > 0.0) AS goodput_after
+       goodput_then.c0 AS goodput_before,
+       goodput_now.c0 AS goodput_after
 FROM (
     SELECT r.id AS reallocation_id,
            r.job_id,
@@ -772,22 +772,9 @@ FROM (
            running.at AS running_at,
            confirmed.at AS confirmed_at,
            c.blocked_s AS checkpoint_s,
-           (SELECT n.first_step_at
-            FROM runs AS n
-            WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL
-            ORDER BY n.run_number
-            LIMIT 1) AS first_step_at,
-           (SELECT n.id
-            FROM runs AS n
-            WHERE n.job_id = r.job_id AND n.restart_count <= r.from_restart_count AND r.moves_running
-            ORDER BY n.run_number DESC
-            LIMIT 1) AS run_before,
-           (SELECT n.id
-            FROM runs AS n
-            WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL
-              AND r.step = 'confirmed'
-            ORDER BY n.run_number
-            LIMIT 1) AS run_after
+           stepped.c0 AS first_step_at,
+           earlier.c0 AS run_before,
+           later.c0 AS run_after
     FROM reallocations AS r
     JOIN jobs AS j ON j.id = r.job_id
     JOIN users AS u ON u.user_id = j.user_id
@@ -799,7 +786,22 @@ FROM (
     LEFT JOIN reallocation_steps AS running ON running.reallocation_id = r.id AND running.step = 'running'
     LEFT JOIN reallocation_steps AS confirmed ON confirmed.reallocation_id = r.id AND confirmed.step = 'confirmed'
     LEFT JOIN checkpoints AS c ON c.reallocation_id = r.id
+    LEFT JOIN LATERAL (SELECT n.first_step_at AS c0
+        FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL ORDER BY n.run_number LIMIT 1) AS stepped ON true
+ LEFT JOIN LATERAL (SELECT n.id AS c0
+        FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count <= r.from_restart_count AND r.moves_running ORDER BY n.run_number DESC LIMIT 1) AS earlier ON true
+ LEFT JOIN LATERAL (SELECT n.id AS c0
+        FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND r.step = 'confirmed' ORDER BY n.run_number LIMIT 1) AS later ON true
+
 ) AS x
+LEFT JOIN LATERAL (SELECT COALESCE(SUM(CASE WHEN n.side = 'source' THEN n.num_gpus END), 0) AS c0, COUNT(CASE WHEN n.side = 'source' THEN 1 END) AS c1, COALESCE(SUM(CASE WHEN n.side = 'target' THEN n.num_gpus END), 0) AS c2, COUNT(CASE WHEN n.side = 'target' THEN 1 END) AS c3
+        FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id) AS ends ON true
+ LEFT JOIN LATERAL (SELECT MAX(s.at) AS c0
+        FROM reallocation_steps AS s WHERE s.reallocation_id = x.reallocation_id) AS steps ON true
+ LEFT JOIN LATERAL (SELECT SUM(d.useful_examples) / SUM(d.measured_s) AS c0
+        FROM run_days AS d WHERE d.run_id = x.run_before AND d.measured_s > 0.0) AS goodput_then ON true
+ LEFT JOIN LATERAL (SELECT SUM(d.useful_examples) / SUM(d.measured_s) AS c0
+        FROM run_days AS d WHERE d.run_id = x.run_after AND d.measured_s > 0.0) AS goodput_now ON true
 ) AS v
 WHERE v.user_name = session_user OR (
     SELECT bool_or(pg_has_role(session_user, r.oid, 'MEMBER'))
@@ -861,26 +863,33 @@ FROM (
            j.finished_at,
            GREATEST(0.0, (extract(epoch FROM (COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)) - (j.submitted_at))::double precision)) AS waited_s,
            (extract(epoch FROM (j.finished_at) - (j.submitted_at))::double precision) AS submit_to_finish_s,
-           COALESCE((SELECT SUM(GREATEST(0.0, (extract(epoch FROM (COALESCE(a.ended_at, CURRENT_TIMESTAMP)) - (a.started_at))::double precision)) * n.num_gpus) / 3600.0 FROM allocations AS a
-        JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number
-        WHERE a.job_id = j.id), 0.0) AS gpu_hours,
-           COALESCE((SELECT SUM(d.trained_gpu_s) / 3600.0 FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS trained_gpu_hours,
-           COALESCE((SELECT CAST(SUM(d.num_samples) AS BIGINT) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0) AS num_samples,
-           (SELECT (CASE WHEN SUM(d.trained_s) > 0.0 THEN SUM(d.examples) / SUM(d.trained_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS throughput,
-           (SELECT (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.efficiency_s) / SUM(d.measured_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS efficiency,
-           (SELECT (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.useful_examples) / SUM(d.measured_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS goodput,
-           COALESCE((SELECT SUM(d.examples) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS examples,
-           COALESCE((SELECT SUM(d.useful_examples) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS useful_examples,
-           COALESCE((SELECT MAX(d.progress) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS progress,
-           (SELECT SUM(d.single_goodput_sum) / SUM(d.num_single) FROM job_days AS d WHERE d.job_id = j.id AND d.num_single > 0) AS single_goodput,
-           (SELECT SUM(d.fair_goodput_sum) / SUM(d.num_compared) FROM job_days AS d WHERE d.job_id = j.id AND d.num_compared > 0) AS fair_goodput,
-           (SELECT COUNT(*) FROM runs AS r WHERE r.job_id = j.id) AS runs,
-           (SELECT COUNT(*) FROM reallocations AS r
-            WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running) AS restarts,
-           COALESCE((SELECT SUM(h.total_s) FROM reallocation_history AS h
-                     WHERE h.job_id = j.id AND h.step = 'confirmed' AND h.moves_running), 0.0) AS lost_s
+           COALESCE(held.c0, 0.0) AS gpu_hours,
+           COALESCE(measured.c0, 0.0) AS trained_gpu_hours,
+           COALESCE(measured.c1, 0) AS num_samples,
+           measured.c2 AS throughput,
+           measured.c3 AS efficiency,
+           measured.c4 AS goodput,
+           COALESCE(measured.c5, 0.0) AS examples,
+           COALESCE(measured.c6, 0.0) AS useful_examples,
+           COALESCE(measured.c7, 0.0) AS progress,
+           decided.c0 AS single_goodput,
+           decided.c1 AS fair_goodput,
+           begun.c0 AS runs,
+           moved.c0 AS restarts,
+           COALESCE(moved.c1, 0.0) AS lost_s
     FROM jobs AS j
     JOIN users AS u ON u.user_id = j.user_id
+    LEFT JOIN LATERAL (SELECT SUM(GREATEST(0.0, (extract(epoch FROM (COALESCE(a.ended_at, CURRENT_TIMESTAMP)) - (a.started_at))::double precision)) * n.num_gpus) / 3600.0 AS c0
+        FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = j.id) AS held ON true
+ LEFT JOIN LATERAL (SELECT SUM(d.trained_gpu_s) / 3600.0 AS c0, CAST(SUM(d.num_samples) AS BIGINT) AS c1, (CASE WHEN SUM(d.trained_s) > 0.0 THEN SUM(d.examples) / SUM(d.trained_s) END) AS c2, (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.efficiency_s) / SUM(d.measured_s) END) AS c3, (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.useful_examples) / SUM(d.measured_s) END) AS c4, SUM(d.examples) AS c5, SUM(d.useful_examples) AS c6, MAX(d.progress) AS c7
+        FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS measured ON true
+ LEFT JOIN LATERAL (SELECT (CASE WHEN SUM(d.num_single) > 0.0 THEN SUM(d.single_goodput_sum) / SUM(d.num_single) END) AS c0, (CASE WHEN SUM(d.num_compared) > 0.0 THEN SUM(d.fair_goodput_sum) / SUM(d.num_compared) END) AS c1
+        FROM job_days AS d WHERE d.job_id = j.id) AS decided ON true
+ LEFT JOIN LATERAL (SELECT COUNT(*) AS c0
+        FROM runs AS r WHERE r.job_id = j.id) AS begun ON true
+ LEFT JOIN LATERAL (SELECT COUNT(*) AS c0, SUM(h.total_s) AS c1
+        FROM reallocation_history AS h WHERE h.job_id = j.id AND h.step = 'confirmed' AND h.moves_running) AS moved ON true
+
 ) AS x
 ) AS v
 WHERE v.user_name = session_user OR (
@@ -895,7 +904,8 @@ WHERE v.user_name = session_user OR (
 --   allocated (from at to until it held num_gpus on num_nodes; detail: GPUs by node; until is null while it does);
 --   run (a start reported; until: its last report; detail: run and phase), first_step (of that run);
 --   checkpoint (detail: its size; duration_s: how long training stood still);
---   reallocation (one per step of its journal; detail: the step, and at an end the reason).
+--   reallocation (one per step of its journal; num_gpus and num_nodes: of its target, with the step planned;
+--   detail: the step, and at an end the reason).
 -- rank orders events of one moment. What an event has not is null.
 -- Shows a person's own rows, by session_user, unless granted more.
 CREATE VIEW job_timeline WITH (security_barrier) AS
@@ -923,17 +933,17 @@ FROM (
            a.ended_at AS until,
            3 AS rank,
            'allocated' AS event,
-           (SELECT COALESCE(SUM(n.num_gpus), 0) FROM allocation_nodes AS n
-            WHERE n.job_id = a.job_id AND n.number = a.number) AS num_gpus,
-           (SELECT COUNT(*) FROM allocation_nodes AS n WHERE n.job_id = a.job_id AND n.number = a.number) AS num_nodes,
+           held.c0 AS num_gpus,
+           held.c1 AS num_nodes,
            CAST(NULL AS DOUBLE PRECISION) AS duration_s,
            CAST(NULL AS INTEGER) AS run_number,
            CAST(NULL AS BIGINT) AS reallocation_id,
            CAST(NULL AS BIGINT) AS round_id,
-           (SELECT string_agg(p.place, '+') FROM (
-            SELECT n.node_name || ':' || CAST(n.num_gpus AS TEXT) AS place FROM allocation_nodes AS n
-            WHERE n.job_id = a.job_id AND n.number = a.number ORDER BY n.node_name) AS p) AS detail
+           held.c2 AS detail
     FROM allocations AS a
+    LEFT JOIN LATERAL (SELECT COALESCE(SUM(n.num_gpus), 0) AS c0, COUNT(*) AS c1, string_agg(n.place, '+') AS c2
+        FROM (SELECT n.num_gpus, n.node_name || ':' || CAST(n.num_gpus AS TEXT) AS place FROM allocation_nodes AS n WHERE n.job_id = a.job_id AND n.number = a.number ORDER BY n.node_name) AS n) AS held ON true
+
     UNION ALL
     SELECT s.id, s.submitted_at, NULL, 0, 'submitted', NULL, NULL, NULL, NULL, NULL, NULL, NULL
     FROM jobs AS s
@@ -947,10 +957,12 @@ FROM (
     WHERE s.finished_at IS NOT NULL
     UNION ALL
     SELECT r.job_id, r.first_report_at, r.last_report_at, 4, 'run',
-           (SELECT COALESCE(SUM(n.num_gpus), 0) FROM run_nodes AS n WHERE n.run_id = r.id),
-           (SELECT COUNT(*) FROM run_nodes AS n WHERE n.run_id = r.id),
+           ran.c0, ran.c1,
            NULL, r.run_number, NULL, NULL, r.phase
     FROM runs AS r
+    LEFT JOIN LATERAL (SELECT COALESCE(SUM(n.num_gpus), 0) AS c0, COUNT(*) AS c1
+        FROM run_nodes AS n WHERE n.run_id = r.id) AS ran ON true
+
     UNION ALL
     SELECT r.job_id, r.first_step_at, NULL, 5, 'first_step', NULL, NULL, r.first_step_s, r.run_number, NULL, NULL, NULL
     FROM runs AS r
@@ -962,15 +974,16 @@ FROM (
     JOIN runs AS r ON r.id = c.run_id
     UNION ALL
     SELECT m.job_id, s.at, NULL, 7, 'reallocation',
-           (SELECT COALESCE(SUM(n.num_gpus), 0) FROM reallocation_nodes AS n
-            WHERE n.reallocation_id = m.id AND n.side = 'target'),
-           (SELECT COUNT(*) FROM reallocation_nodes AS n WHERE n.reallocation_id = m.id AND n.side = 'target'),
+           gained.c0, CASE WHEN s.step = 'planned' THEN gained.c1 END,
            NULL, NULL, m.id, m.round_id,
            CASE WHEN s.step IN ('rolled_back', 'failed') AND m.reason IS NOT NULL THEN s.step || ': ' || m.reason
                 ELSE s.step
            END
     FROM reallocation_steps AS s
     JOIN reallocations AS m ON m.id = s.reallocation_id
+    LEFT JOIN LATERAL (SELECT SUM(n.num_gpus) AS c0, COUNT(*) AS c1
+        FROM reallocation_nodes AS n WHERE n.reallocation_id = m.id AND n.side = 'target' AND s.step = 'planned') AS gained ON true
+
 ) AS e
 JOIN jobs AS j ON j.id = e.job_id
 JOIN users AS u ON u.user_id = j.user_id
@@ -1002,11 +1015,12 @@ SELECT r.id AS round_id,
        r.gap,
        COALESCE(r.timed_out, false) AS timed_out,
        r.solve_s,
-       (SELECT COUNT(*) FROM reallocations AS m WHERE m.round_id = r.id) AS num_moves,
-       (SELECT COUNT(*) FROM reallocations AS m WHERE m.round_id = r.id AND m.step = 'confirmed') AS num_confirmed,
-       (SELECT COUNT(*) FROM reallocations AS m
-        WHERE m.round_id = r.id AND m.step IN ('rolled_back', 'failed')) AS num_failed
-FROM rounds AS r;
+       moved.c0 AS num_moves,
+       moved.c1 AS num_confirmed,
+       moved.c2 AS num_failed
+FROM rounds AS r
+LEFT JOIN LATERAL (SELECT COUNT(*) AS c0, COUNT(CASE WHEN m.step = 'confirmed' THEN 1 END) AS c1, COUNT(CASE WHEN m.step IN ('rolled_back', 'failed') THEN 1 END) AS c2
+        FROM reallocations AS m WHERE m.round_id = r.id) AS moved ON true;
 
 -- One row per account and day (UTC) on which it held GPUs or measured anything.
 -- trained_gpu_hours is the part of gpu_hours during which reports told of progress, progress_share that part of
@@ -1203,8 +1217,8 @@ SELECT r.job_id,
        r.run_number,
        d.day,
        COALESCE(r.gpu_type, '') AS gpu_type,
-       (SELECT COALESCE(SUM(n.num_gpus), 0) FROM run_nodes AS n WHERE n.run_id = r.id) AS num_gpus,
-       (SELECT COUNT(*) FROM run_nodes AS n WHERE n.run_id = r.id) AS num_nodes,
+       size.c0 AS num_gpus,
+       size.c1 AS num_nodes,
        d.num_compared AS num_samples,
        (CASE WHEN d.compared_s > 0.0 THEN d.compared_examples / d.compared_s END) AS throughput,
        (CASE WHEN d.compared_s > 0.0 THEN d.predicted_examples / d.compared_s END) AS predicted_throughput,
@@ -1214,6 +1228,9 @@ FROM run_days AS d
 JOIN runs AS r ON r.id = d.run_id
 JOIN jobs AS j ON j.id = r.job_id
 JOIN users AS u ON u.user_id = j.user_id
+LEFT JOIN LATERAL (SELECT COALESCE(SUM(n.num_gpus), 0) AS c0, COUNT(*) AS c1
+        FROM run_nodes AS n WHERE n.run_id = r.id) AS size ON true
+
 WHERE d.num_compared > 0
 ) AS v
 WHERE v.user_name = session_user OR (
@@ -1264,15 +1281,20 @@ FROM (
            j.finished_at,
            GREATEST(0.0, (extract(epoch FROM (COALESCE(j.finished_at, CURRENT_TIMESTAMP)) - (j.submitted_at))::double precision)) AS elapsed_s,
            GREATEST(0.0, (extract(epoch FROM (COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)) - (j.submitted_at))::double precision)) AS waited_s,
-           COALESCE((SELECT CAST(SUM(d.num_rounds) AS BIGINT) FROM job_days AS d WHERE d.job_id = j.id AND d.num_rounds > 0), 0) AS num_rounds,
-           (SELECT SUM(d.fair_gpus_sum) / SUM(d.num_rounds) FROM job_days AS d WHERE d.job_id = j.id AND d.fair_gpus_sum > 0) AS fair_share_gpus,
-           (SELECT SUM(d.gpus_sum) / SUM(d.num_rounds) FROM job_days AS d WHERE d.job_id = j.id AND d.num_rounds > 0) AS mean_gpus,
-           (SELECT SUM(d.speedup_sum) / SUM(d.num_rounds) FROM job_days AS d WHERE d.job_id = j.id AND d.num_rounds > 0) AS mean_speedup,
-           (SELECT SUM(d.fair_goodput_sum) / SUM(d.num_compared) FROM job_days AS d WHERE d.job_id = j.id AND d.num_compared > 0) AS fair_goodput,
-           (SELECT (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.useful_examples) / SUM(d.measured_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS goodput,
-           (SELECT SUM(d.trained_s) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS trained_s
+           COALESCE(decided.c0, 0) AS num_rounds,
+           decided.c1 AS fair_share_gpus,
+           decided.c2 AS mean_gpus,
+           decided.c3 AS mean_speedup,
+           decided.c4 AS fair_goodput,
+           measured.c0 AS goodput,
+           measured.c1 AS trained_s
     FROM jobs AS j
     JOIN users AS u ON u.user_id = j.user_id
+    LEFT JOIN LATERAL (SELECT (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.useful_examples) / SUM(d.measured_s) END) AS c0, SUM(d.trained_s) AS c1
+        FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS measured ON true
+ LEFT JOIN LATERAL (SELECT CAST(SUM(d.num_rounds) AS BIGINT) AS c0, (CASE WHEN SUM(CASE WHEN d.fair_gpus_sum > 0.0 THEN d.num_rounds END) > 0.0 THEN SUM(d.fair_gpus_sum) / SUM(CASE WHEN d.fair_gpus_sum > 0.0 THEN d.num_rounds END) END) AS c1, (CASE WHEN SUM(d.num_rounds) > 0.0 THEN SUM(d.gpus_sum) / SUM(d.num_rounds) END) AS c2, (CASE WHEN SUM(d.num_rounds) > 0.0 THEN SUM(d.speedup_sum) / SUM(d.num_rounds) END) AS c3, (CASE WHEN SUM(d.num_compared) > 0.0 THEN SUM(d.fair_goodput_sum) / SUM(d.num_compared) END) AS c4
+        FROM job_days AS d WHERE d.job_id = j.id) AS decided ON true
+
 ) AS x
 ) AS v
 WHERE v.user_name = session_user OR (

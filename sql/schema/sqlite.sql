@@ -735,10 +735,10 @@ SELECT x.reallocation_id,
        x.first_step_at,
        x.confirmed_at,
        (SELECT MAX(s.at) FROM reallocation_steps AS s WHERE s.reallocation_id = x.reallocation_id) AS last_step_at,
-       (SELECT COALESCE(SUM(n.num_gpus), 0) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id AND n.side = 'source') AS source_gpus,
-       (SELECT COUNT(*) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id AND n.side = 'source') AS source_nodes,
-       (SELECT COALESCE(SUM(n.num_gpus), 0) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id AND n.side = 'target') AS target_gpus,
-       (SELECT COUNT(*) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id AND n.side = 'target') AS target_nodes,
+       (SELECT COALESCE(SUM(CASE WHEN n.side = 'source' THEN n.num_gpus END), 0) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id) AS source_gpus,
+       (SELECT COUNT(CASE WHEN n.side = 'source' THEN 1 END) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id) AS source_nodes,
+       (SELECT COALESCE(SUM(CASE WHEN n.side = 'target' THEN n.num_gpus END), 0) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id) AS target_gpus,
+       (SELECT COUNT(CASE WHEN n.side = 'target' THEN 1 END) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id) AS target_nodes,
        x.checkpoint_s,
        CASE WHEN ((julianday(x.released_at) - julianday(x.checkpointed_at)) * 86400.0) < 0.0 THEN 0.0 ELSE ((julianday(x.released_at) - julianday(x.checkpointed_at)) * 86400.0) END AS hold_s,
        CASE WHEN ((julianday(x.running_at) - julianday(x.requeued_at)) * 86400.0) < 0.0 THEN 0.0 ELSE ((julianday(x.running_at) - julianday(x.requeued_at)) * 86400.0) END AS slurm_s,
@@ -767,22 +767,9 @@ FROM (
            running.at AS running_at,
            confirmed.at AS confirmed_at,
            c.blocked_s AS checkpoint_s,
-           (SELECT n.first_step_at
-            FROM runs AS n
-            WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL
-            ORDER BY n.run_number
-            LIMIT 1) AS first_step_at,
-           (SELECT n.id
-            FROM runs AS n
-            WHERE n.job_id = r.job_id AND n.restart_count <= r.from_restart_count AND r.moves_running
-            ORDER BY n.run_number DESC
-            LIMIT 1) AS run_before,
-           (SELECT n.id
-            FROM runs AS n
-            WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL
-              AND r.step = 'confirmed'
-            ORDER BY n.run_number
-            LIMIT 1) AS run_after
+           (SELECT n.first_step_at FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL ORDER BY n.run_number LIMIT 1) AS first_step_at,
+           (SELECT n.id FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count <= r.from_restart_count AND r.moves_running ORDER BY n.run_number DESC LIMIT 1) AS run_before,
+           (SELECT n.id FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND r.step = 'confirmed' ORDER BY n.run_number LIMIT 1) AS run_after
     FROM reallocations AS r
     JOIN jobs AS j ON j.id = r.job_id
     JOIN users AS u ON u.user_id = j.user_id
@@ -794,6 +781,7 @@ FROM (
     LEFT JOIN reallocation_steps AS running ON running.reallocation_id = r.id AND running.step = 'running'
     LEFT JOIN reallocation_steps AS confirmed ON confirmed.reallocation_id = r.id AND confirmed.step = 'confirmed'
     LEFT JOIN checkpoints AS c ON c.reallocation_id = r.id
+      
 ) AS x;
 
 -- One row per job: whose it is, what it held, what it got out of it, and what moving it cost.
@@ -846,9 +834,7 @@ FROM (
            j.finished_at,
            MAX(0.0, ((julianday(COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)) - julianday(j.submitted_at)) * 86400.0)) AS waited_s,
            ((julianday(j.finished_at) - julianday(j.submitted_at)) * 86400.0) AS submit_to_finish_s,
-           COALESCE((SELECT SUM(MAX(0.0, ((julianday(COALESCE(a.ended_at, CURRENT_TIMESTAMP)) - julianday(a.started_at)) * 86400.0)) * n.num_gpus) / 3600.0 FROM allocations AS a
-        JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number
-        WHERE a.job_id = j.id), 0.0) AS gpu_hours,
+           COALESCE((SELECT SUM(MAX(0.0, ((julianday(COALESCE(a.ended_at, CURRENT_TIMESTAMP)) - julianday(a.started_at)) * 86400.0)) * n.num_gpus) / 3600.0 FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = j.id), 0.0) AS gpu_hours,
            COALESCE((SELECT SUM(d.trained_gpu_s) / 3600.0 FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS trained_gpu_hours,
            COALESCE((SELECT CAST(SUM(d.num_samples) AS BIGINT) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0) AS num_samples,
            (SELECT (CASE WHEN SUM(d.trained_s) > 0.0 THEN SUM(d.examples) / SUM(d.trained_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS throughput,
@@ -857,15 +843,14 @@ FROM (
            COALESCE((SELECT SUM(d.examples) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS examples,
            COALESCE((SELECT SUM(d.useful_examples) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS useful_examples,
            COALESCE((SELECT MAX(d.progress) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS progress,
-           (SELECT SUM(d.single_goodput_sum) / SUM(d.num_single) FROM job_days AS d WHERE d.job_id = j.id AND d.num_single > 0) AS single_goodput,
-           (SELECT SUM(d.fair_goodput_sum) / SUM(d.num_compared) FROM job_days AS d WHERE d.job_id = j.id AND d.num_compared > 0) AS fair_goodput,
+           (SELECT (CASE WHEN SUM(d.num_single) > 0.0 THEN SUM(d.single_goodput_sum) / SUM(d.num_single) END) FROM job_days AS d WHERE d.job_id = j.id) AS single_goodput,
+           (SELECT (CASE WHEN SUM(d.num_compared) > 0.0 THEN SUM(d.fair_goodput_sum) / SUM(d.num_compared) END) FROM job_days AS d WHERE d.job_id = j.id) AS fair_goodput,
            (SELECT COUNT(*) FROM runs AS r WHERE r.job_id = j.id) AS runs,
-           (SELECT COUNT(*) FROM reallocations AS r
-            WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running) AS restarts,
-           COALESCE((SELECT SUM(h.total_s) FROM reallocation_history AS h
-                     WHERE h.job_id = j.id AND h.step = 'confirmed' AND h.moves_running), 0.0) AS lost_s
+           (SELECT COUNT(*) FROM reallocation_history AS h WHERE h.job_id = j.id AND h.step = 'confirmed' AND h.moves_running) AS restarts,
+           COALESCE((SELECT SUM(h.total_s) FROM reallocation_history AS h WHERE h.job_id = j.id AND h.step = 'confirmed' AND h.moves_running), 0.0) AS lost_s
     FROM jobs AS j
     JOIN users AS u ON u.user_id = j.user_id
+        
 ) AS x;
 
 -- What happened to a job, an event a row; order by job_id, at, rank. event is one of
@@ -873,7 +858,8 @@ FROM (
 --   allocated (from at to until it held num_gpus on num_nodes; detail: GPUs by node; until is null while it does);
 --   run (a start reported; until: its last report; detail: run and phase), first_step (of that run);
 --   checkpoint (detail: its size; duration_s: how long training stood still);
---   reallocation (one per step of its journal; detail: the step, and at an end the reason).
+--   reallocation (one per step of its journal; num_gpus and num_nodes: of its target, with the step planned;
+--   detail: the step, and at an end the reason).
 -- rank orders events of one moment. What an event has not is null.
 CREATE VIEW job_timeline AS
 SELECT e.job_id,
@@ -898,17 +884,15 @@ FROM (
            a.ended_at AS until,
            3 AS rank,
            'allocated' AS event,
-           (SELECT COALESCE(SUM(n.num_gpus), 0) FROM allocation_nodes AS n
-            WHERE n.job_id = a.job_id AND n.number = a.number) AS num_gpus,
-           (SELECT COUNT(*) FROM allocation_nodes AS n WHERE n.job_id = a.job_id AND n.number = a.number) AS num_nodes,
+           (SELECT COALESCE(SUM(n.num_gpus), 0) FROM (SELECT n.num_gpus, n.node_name || ':' || CAST(n.num_gpus AS TEXT) AS place FROM allocation_nodes AS n WHERE n.job_id = a.job_id AND n.number = a.number ORDER BY n.node_name) AS n) AS num_gpus,
+           (SELECT COUNT(*) FROM (SELECT n.num_gpus, n.node_name || ':' || CAST(n.num_gpus AS TEXT) AS place FROM allocation_nodes AS n WHERE n.job_id = a.job_id AND n.number = a.number ORDER BY n.node_name) AS n) AS num_nodes,
            CAST(NULL AS DOUBLE PRECISION) AS duration_s,
            CAST(NULL AS INTEGER) AS run_number,
            CAST(NULL AS BIGINT) AS reallocation_id,
            CAST(NULL AS BIGINT) AS round_id,
-           (SELECT group_concat(p.place, '+') FROM (
-            SELECT n.node_name || ':' || CAST(n.num_gpus AS TEXT) AS place FROM allocation_nodes AS n
-            WHERE n.job_id = a.job_id AND n.number = a.number ORDER BY n.node_name) AS p) AS detail
+           (SELECT group_concat(n.place, '+') FROM (SELECT n.num_gpus, n.node_name || ':' || CAST(n.num_gpus AS TEXT) AS place FROM allocation_nodes AS n WHERE n.job_id = a.job_id AND n.number = a.number ORDER BY n.node_name) AS n) AS detail
     FROM allocations AS a
+    
     UNION ALL
     SELECT s.id, s.submitted_at, NULL, 0, 'submitted', NULL, NULL, NULL, NULL, NULL, NULL, NULL
     FROM jobs AS s
@@ -922,10 +906,10 @@ FROM (
     WHERE s.finished_at IS NOT NULL
     UNION ALL
     SELECT r.job_id, r.first_report_at, r.last_report_at, 4, 'run',
-           (SELECT COALESCE(SUM(n.num_gpus), 0) FROM run_nodes AS n WHERE n.run_id = r.id),
-           (SELECT COUNT(*) FROM run_nodes AS n WHERE n.run_id = r.id),
+           (SELECT COALESCE(SUM(n.num_gpus), 0) FROM run_nodes AS n WHERE n.run_id = r.id), (SELECT COUNT(*) FROM run_nodes AS n WHERE n.run_id = r.id),
            NULL, r.run_number, NULL, NULL, r.phase
     FROM runs AS r
+    
     UNION ALL
     SELECT r.job_id, r.first_step_at, NULL, 5, 'first_step', NULL, NULL, r.first_step_s, r.run_number, NULL, NULL, NULL
     FROM runs AS r
@@ -937,15 +921,14 @@ FROM (
     JOIN runs AS r ON r.id = c.run_id
     UNION ALL
     SELECT m.job_id, s.at, NULL, 7, 'reallocation',
-           (SELECT COALESCE(SUM(n.num_gpus), 0) FROM reallocation_nodes AS n
-            WHERE n.reallocation_id = m.id AND n.side = 'target'),
-           (SELECT COUNT(*) FROM reallocation_nodes AS n WHERE n.reallocation_id = m.id AND n.side = 'target'),
+           (SELECT SUM(n.num_gpus) FROM reallocation_nodes AS n WHERE n.reallocation_id = m.id AND n.side = 'target' AND s.step = 'planned'), CASE WHEN s.step = 'planned' THEN (SELECT COUNT(*) FROM reallocation_nodes AS n WHERE n.reallocation_id = m.id AND n.side = 'target' AND s.step = 'planned') END,
            NULL, NULL, m.id, m.round_id,
            CASE WHEN s.step IN ('rolled_back', 'failed') AND m.reason IS NOT NULL THEN s.step || ': ' || m.reason
                 ELSE s.step
            END
     FROM reallocation_steps AS s
     JOIN reallocations AS m ON m.id = s.reallocation_id
+    
 ) AS e
 JOIN jobs AS j ON j.id = e.job_id
 JOIN users AS u ON u.user_id = j.user_id;
@@ -971,9 +954,8 @@ SELECT r.id AS round_id,
        COALESCE(r.timed_out, 0) AS timed_out,
        r.solve_s,
        (SELECT COUNT(*) FROM reallocations AS m WHERE m.round_id = r.id) AS num_moves,
-       (SELECT COUNT(*) FROM reallocations AS m WHERE m.round_id = r.id AND m.step = 'confirmed') AS num_confirmed,
-       (SELECT COUNT(*) FROM reallocations AS m
-        WHERE m.round_id = r.id AND m.step IN ('rolled_back', 'failed')) AS num_failed
+       (SELECT COUNT(CASE WHEN m.step = 'confirmed' THEN 1 END) FROM reallocations AS m WHERE m.round_id = r.id) AS num_confirmed,
+       (SELECT COUNT(CASE WHEN m.step IN ('rolled_back', 'failed') THEN 1 END) FROM reallocations AS m WHERE m.round_id = r.id) AS num_failed
 FROM rounds AS r;
 
 -- One row per account and day (UTC) on which it held GPUs or measured anything.
@@ -1169,6 +1151,7 @@ FROM run_days AS d
 JOIN runs AS r ON r.id = d.run_id
 JOIN jobs AS j ON j.id = r.job_id
 JOIN users AS u ON u.user_id = j.user_id
+
 WHERE d.num_compared > 0;
 
 -- One row per job: what sharing the cluster cost it (finish-time fairness, Themis, NSDI 2020).
@@ -1209,13 +1192,14 @@ FROM (
            j.finished_at,
            MAX(0.0, ((julianday(COALESCE(j.finished_at, CURRENT_TIMESTAMP)) - julianday(j.submitted_at)) * 86400.0)) AS elapsed_s,
            MAX(0.0, ((julianday(COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)) - julianday(j.submitted_at)) * 86400.0)) AS waited_s,
-           COALESCE((SELECT CAST(SUM(d.num_rounds) AS BIGINT) FROM job_days AS d WHERE d.job_id = j.id AND d.num_rounds > 0), 0) AS num_rounds,
-           (SELECT SUM(d.fair_gpus_sum) / SUM(d.num_rounds) FROM job_days AS d WHERE d.job_id = j.id AND d.fair_gpus_sum > 0) AS fair_share_gpus,
-           (SELECT SUM(d.gpus_sum) / SUM(d.num_rounds) FROM job_days AS d WHERE d.job_id = j.id AND d.num_rounds > 0) AS mean_gpus,
-           (SELECT SUM(d.speedup_sum) / SUM(d.num_rounds) FROM job_days AS d WHERE d.job_id = j.id AND d.num_rounds > 0) AS mean_speedup,
-           (SELECT SUM(d.fair_goodput_sum) / SUM(d.num_compared) FROM job_days AS d WHERE d.job_id = j.id AND d.num_compared > 0) AS fair_goodput,
+           COALESCE((SELECT CAST(SUM(d.num_rounds) AS BIGINT) FROM job_days AS d WHERE d.job_id = j.id), 0) AS num_rounds,
+           (SELECT (CASE WHEN SUM(CASE WHEN d.fair_gpus_sum > 0.0 THEN d.num_rounds END) > 0.0 THEN SUM(d.fair_gpus_sum) / SUM(CASE WHEN d.fair_gpus_sum > 0.0 THEN d.num_rounds END) END) FROM job_days AS d WHERE d.job_id = j.id) AS fair_share_gpus,
+           (SELECT (CASE WHEN SUM(d.num_rounds) > 0.0 THEN SUM(d.gpus_sum) / SUM(d.num_rounds) END) FROM job_days AS d WHERE d.job_id = j.id) AS mean_gpus,
+           (SELECT (CASE WHEN SUM(d.num_rounds) > 0.0 THEN SUM(d.speedup_sum) / SUM(d.num_rounds) END) FROM job_days AS d WHERE d.job_id = j.id) AS mean_speedup,
+           (SELECT (CASE WHEN SUM(d.num_compared) > 0.0 THEN SUM(d.fair_goodput_sum) / SUM(d.num_compared) END) FROM job_days AS d WHERE d.job_id = j.id) AS fair_goodput,
            (SELECT (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.useful_examples) / SUM(d.measured_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS goodput,
            (SELECT SUM(d.trained_s) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS trained_s
     FROM jobs AS j
     JOIN users AS u ON u.user_id = j.user_id
+     
 ) AS x;

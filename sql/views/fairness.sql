@@ -1,9 +1,5 @@
-{% macro measured(what) -%}
-(SELECT {{ what }} FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id)
-{%- endmacro %}
-{% macro decided(what, more) -%}
-(SELECT {{ what }} FROM job_days AS d WHERE d.job_id = j.id AND d.{{ more }} > 0)
-{%- endmacro %}
+{% set measured = looked_up('measured', 'FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id') %}
+{% set decided = looked_up('decided', 'FROM job_days AS d WHERE d.job_id = j.id') %}
 -- One row per job: what sharing the cluster cost it (finish-time fairness, Themis, NSDI 2020).
 -- rho is elapsed_s / alone_s: its time from submission to its end (so far), over the time that the same work
 -- would have taken on its fair share of the cluster from the start, at the goodput that rounds predicted there.
@@ -42,13 +38,14 @@ FROM (
            j.finished_at,
            {{ greatest('0.0', seconds('j.submitted_at', 'COALESCE(j.finished_at, CURRENT_TIMESTAMP)')) }} AS elapsed_s,
            {{ greatest('0.0', seconds('j.submitted_at', 'COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)')) }} AS waited_s,
-           COALESCE({{ decided('CAST(SUM(d.num_rounds) AS BIGINT)', 'num_rounds') }}, 0) AS num_rounds,
-           {{ decided('SUM(d.fair_gpus_sum) / SUM(d.num_rounds)', 'fair_gpus_sum') }} AS fair_share_gpus,
-           {{ decided('SUM(d.gpus_sum) / SUM(d.num_rounds)', 'num_rounds') }} AS mean_gpus,
-           {{ decided('SUM(d.speedup_sum) / SUM(d.num_rounds)', 'num_rounds') }} AS mean_speedup,
-           {{ decided('SUM(d.fair_goodput_sum) / SUM(d.num_compared)', 'num_compared') }} AS fair_goodput,
-           {{ measured(ratio('SUM(d.useful_examples)', 'SUM(d.measured_s)')) }} AS goodput,
-           {{ measured('SUM(d.trained_s)') }} AS trained_s
+           COALESCE({{ decided.of('CAST(SUM(d.num_rounds) AS BIGINT)') }}, 0) AS num_rounds,
+           {{ decided.of(ratio('SUM(d.fair_gpus_sum)', "SUM(CASE WHEN d.fair_gpus_sum > 0.0 THEN d.num_rounds END)")) }} AS fair_share_gpus,
+           {{ decided.of(ratio('SUM(d.gpus_sum)', 'SUM(d.num_rounds)')) }} AS mean_gpus,
+           {{ decided.of(ratio('SUM(d.speedup_sum)', 'SUM(d.num_rounds)')) }} AS mean_speedup,
+           {{ decided.of(ratio('SUM(d.fair_goodput_sum)', 'SUM(d.num_compared)')) }} AS fair_goodput,
+           {{ measured.of(ratio('SUM(d.useful_examples)', 'SUM(d.measured_s)')) }} AS goodput,
+           {{ measured.of('SUM(d.trained_s)') }} AS trained_s
     FROM jobs AS j
     JOIN users AS u ON u.user_id = j.user_id
+    {{ measured.join }} {{ decided.join }}
 ) AS x

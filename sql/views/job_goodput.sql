@@ -1,14 +1,8 @@
-{% macro held(what) -%}
-(SELECT {{ what }} FROM allocations AS a
-        JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number
-        WHERE a.job_id = j.id)
-{%- endmacro %}
-{% macro measured(what) -%}
-(SELECT {{ what }} FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id)
-{%- endmacro %}
-{% macro decided(what, more) -%}
-(SELECT {{ what }} FROM job_days AS d WHERE d.job_id = j.id AND d.{{ more }} > 0)
-{%- endmacro %}
+{% set held = looked_up('held', 'FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = j.id') %}
+{% set measured = looked_up('measured', 'FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id') %}
+{% set decided = looked_up('decided', 'FROM job_days AS d WHERE d.job_id = j.id') %}
+{% set started = looked_up('begun', 'FROM runs AS r WHERE r.job_id = j.id') %}
+{% set moved = looked_up('moved', "FROM reallocation_history AS h WHERE h.job_id = j.id AND h.step = 'confirmed' AND h.moves_running") %}
 -- One row per job: whose it is, what it held, what it got out of it, and what moving it cost.
 -- gpu_hours counts a stretch that still lasts up to now. Means of throughput, efficiency and goodput are over
 -- the time that its reports cover; they, and the speedups made of them, are null where nothing was measured.
@@ -59,23 +53,22 @@ FROM (
            j.finished_at,
            {{ greatest('0.0', seconds('j.submitted_at', 'COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)')) }} AS waited_s,
            {{ seconds('j.submitted_at', 'j.finished_at') }} AS submit_to_finish_s,
-           COALESCE({{ held('SUM(' ~ greatest('0.0', seconds('a.started_at', 'COALESCE(a.ended_at, CURRENT_TIMESTAMP)'))
+           COALESCE({{ held.of('SUM(' ~ greatest('0.0', seconds('a.started_at', 'COALESCE(a.ended_at, CURRENT_TIMESTAMP)'))
                             ~ ' * n.num_gpus) / 3600.0') }}, 0.0) AS gpu_hours,
-           COALESCE({{ measured('SUM(d.trained_gpu_s) / 3600.0') }}, 0.0) AS trained_gpu_hours,
-           COALESCE({{ measured('CAST(SUM(d.num_samples) AS BIGINT)') }}, 0) AS num_samples,
-           {{ measured(ratio('SUM(d.examples)', 'SUM(d.trained_s)')) }} AS throughput,
-           {{ measured(ratio('SUM(d.efficiency_s)', 'SUM(d.measured_s)')) }} AS efficiency,
-           {{ measured(ratio('SUM(d.useful_examples)', 'SUM(d.measured_s)')) }} AS goodput,
-           COALESCE({{ measured('SUM(d.examples)') }}, 0.0) AS examples,
-           COALESCE({{ measured('SUM(d.useful_examples)') }}, 0.0) AS useful_examples,
-           COALESCE({{ measured('MAX(d.progress)') }}, 0.0) AS progress,
-           {{ decided('SUM(d.single_goodput_sum) / SUM(d.num_single)', 'num_single') }} AS single_goodput,
-           {{ decided('SUM(d.fair_goodput_sum) / SUM(d.num_compared)', 'num_compared') }} AS fair_goodput,
-           (SELECT COUNT(*) FROM runs AS r WHERE r.job_id = j.id) AS runs,
-           (SELECT COUNT(*) FROM reallocations AS r
-            WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running) AS restarts,
-           COALESCE((SELECT SUM(h.total_s) FROM reallocation_history AS h
-                     WHERE h.job_id = j.id AND h.step = 'confirmed' AND h.moves_running), 0.0) AS lost_s
+           COALESCE({{ measured.of('SUM(d.trained_gpu_s) / 3600.0') }}, 0.0) AS trained_gpu_hours,
+           COALESCE({{ measured.of('CAST(SUM(d.num_samples) AS BIGINT)') }}, 0) AS num_samples,
+           {{ measured.of(ratio('SUM(d.examples)', 'SUM(d.trained_s)')) }} AS throughput,
+           {{ measured.of(ratio('SUM(d.efficiency_s)', 'SUM(d.measured_s)')) }} AS efficiency,
+           {{ measured.of(ratio('SUM(d.useful_examples)', 'SUM(d.measured_s)')) }} AS goodput,
+           COALESCE({{ measured.of('SUM(d.examples)') }}, 0.0) AS examples,
+           COALESCE({{ measured.of('SUM(d.useful_examples)') }}, 0.0) AS useful_examples,
+           COALESCE({{ measured.of('MAX(d.progress)') }}, 0.0) AS progress,
+           {{ decided.of(ratio('SUM(d.single_goodput_sum)', 'SUM(d.num_single)')) }} AS single_goodput,
+           {{ decided.of(ratio('SUM(d.fair_goodput_sum)', 'SUM(d.num_compared)')) }} AS fair_goodput,
+           {{ started.of('COUNT(*)') }} AS runs,
+           {{ moved.of('COUNT(*)') }} AS restarts,
+           COALESCE({{ moved.of('SUM(h.total_s)') }}, 0.0) AS lost_s
     FROM jobs AS j
     JOIN users AS u ON u.user_id = j.user_id
+    {{ held.join }} {{ measured.join }} {{ decided.join }} {{ started.join }} {{ moved.join }}
 ) AS x

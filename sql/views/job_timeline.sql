@@ -1,14 +1,14 @@
-{% macro places(table, own) -%}
-(SELECT {{ listed('p.place') }} FROM (
-            SELECT n.node_name || ':' || CAST(n.num_gpus AS TEXT) AS place FROM {{ table }} AS n
-            WHERE {{ own }} ORDER BY n.node_name) AS p)
-{%- endmacro %}
+{% set place = "n.node_name || ':' || CAST(n.num_gpus AS TEXT)" %}
+{% set held = looked_up('held', 'FROM (SELECT n.num_gpus, ' ~ place ~ ' AS place FROM allocation_nodes AS n WHERE n.job_id = a.job_id AND n.number = a.number ORDER BY n.node_name) AS n') %}
+{% set ran = looked_up('ran', 'FROM run_nodes AS n WHERE n.run_id = r.id') %}
+{% set gained = looked_up('gained', "FROM reallocation_nodes AS n WHERE n.reallocation_id = m.id AND n.side = 'target' AND s.step = 'planned'") %}
 -- What happened to a job, an event a row; order by job_id, at, rank. event is one of
 --   submitted, started, finished (detail: the state it ended in);
 --   allocated (from at to until it held num_gpus on num_nodes; detail: GPUs by node; until is null while it does);
 --   run (a start reported; until: its last report; detail: run and phase), first_step (of that run);
 --   checkpoint (detail: its size; duration_s: how long training stood still);
---   reallocation (one per step of its journal; detail: the step, and at an end the reason).
+--   reallocation (one per step of its journal; num_gpus and num_nodes: of its target, with the step planned;
+--   detail: the step, and at an end the reason).
 -- rank orders events of one moment. What an event has not is null.
 CREATE VIEW job_timeline AS
 SELECT e.job_id,
@@ -33,15 +33,15 @@ FROM (
            a.ended_at AS until,
            3 AS rank,
            'allocated' AS event,
-           (SELECT COALESCE(SUM(n.num_gpus), 0) FROM allocation_nodes AS n
-            WHERE n.job_id = a.job_id AND n.number = a.number) AS num_gpus,
-           (SELECT COUNT(*) FROM allocation_nodes AS n WHERE n.job_id = a.job_id AND n.number = a.number) AS num_nodes,
+           {{ held.of('COALESCE(SUM(n.num_gpus), 0)') }} AS num_gpus,
+           {{ held.of('COUNT(*)') }} AS num_nodes,
            CAST(NULL AS DOUBLE PRECISION) AS duration_s,
            CAST(NULL AS INTEGER) AS run_number,
            CAST(NULL AS BIGINT) AS reallocation_id,
            CAST(NULL AS BIGINT) AS round_id,
-           {{ places('allocation_nodes', 'n.job_id = a.job_id AND n.number = a.number') }} AS detail
+           {{ held.of(listed('n.place')) }} AS detail
     FROM allocations AS a
+    {{ held.join }}
     UNION ALL
     SELECT s.id, s.submitted_at, NULL, 0, 'submitted', NULL, NULL, NULL, NULL, NULL, NULL, NULL
     FROM jobs AS s
@@ -55,10 +55,10 @@ FROM (
     WHERE s.finished_at IS NOT NULL
     UNION ALL
     SELECT r.job_id, r.first_report_at, r.last_report_at, 4, 'run',
-           (SELECT COALESCE(SUM(n.num_gpus), 0) FROM run_nodes AS n WHERE n.run_id = r.id),
-           (SELECT COUNT(*) FROM run_nodes AS n WHERE n.run_id = r.id),
+           {{ ran.of('COALESCE(SUM(n.num_gpus), 0)') }}, {{ ran.of('COUNT(*)') }},
            NULL, r.run_number, NULL, NULL, r.phase
     FROM runs AS r
+    {{ ran.join }}
     UNION ALL
     SELECT r.job_id, r.first_step_at, NULL, 5, 'first_step', NULL, NULL, r.first_step_s, r.run_number, NULL, NULL, NULL
     FROM runs AS r
@@ -70,15 +70,14 @@ FROM (
     JOIN runs AS r ON r.id = c.run_id
     UNION ALL
     SELECT m.job_id, s.at, NULL, 7, 'reallocation',
-           (SELECT COALESCE(SUM(n.num_gpus), 0) FROM reallocation_nodes AS n
-            WHERE n.reallocation_id = m.id AND n.side = 'target'),
-           (SELECT COUNT(*) FROM reallocation_nodes AS n WHERE n.reallocation_id = m.id AND n.side = 'target'),
+           {{ gained.of('SUM(n.num_gpus)') }}, CASE WHEN s.step = 'planned' THEN {{ gained.of('COUNT(*)') }} END,
            NULL, NULL, m.id, m.round_id,
            CASE WHEN s.step IN ('rolled_back', 'failed') AND m.reason IS NOT NULL THEN s.step || ': ' || m.reason
                 ELSE s.step
            END
     FROM reallocation_steps AS s
     JOIN reallocations AS m ON m.id = s.reallocation_id
+    {{ gained.join }}
 ) AS e
 JOIN jobs AS j ON j.id = e.job_id
 JOIN users AS u ON u.user_id = j.user_id

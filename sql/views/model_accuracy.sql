@@ -1,3 +1,4 @@
+{% set size = looked_up('size', 'FROM run_nodes AS n WHERE n.run_id = r.id') %}
 -- One row per run and day (UTC): the throughput that its model predicted against what was measured, over the
 -- samples that have both. mean_error is the mean of predicted/measured - 1, positive where the model promised
 -- too much; mean_abs_error the same without signs. gpu_type is empty where nobody told.
@@ -9,8 +10,8 @@ SELECT r.job_id,
        r.run_number,
        d.day,
        COALESCE(r.gpu_type, '') AS gpu_type,
-       (SELECT COALESCE(SUM(n.num_gpus), 0) FROM run_nodes AS n WHERE n.run_id = r.id) AS num_gpus,
-       (SELECT COUNT(*) FROM run_nodes AS n WHERE n.run_id = r.id) AS num_nodes,
+       {{ size.of('COALESCE(SUM(n.num_gpus), 0)') }} AS num_gpus,
+       {{ size.of('COUNT(*)') }} AS num_nodes,
        d.num_compared AS num_samples,
        {{ ratio('d.compared_examples', 'd.compared_s') }} AS throughput,
        {{ ratio('d.predicted_examples', 'd.compared_s') }} AS predicted_throughput,
@@ -20,4 +21,5 @@ FROM run_days AS d
 JOIN runs AS r ON r.id = d.run_id
 JOIN jobs AS j ON j.id = r.job_id
 JOIN users AS u ON u.user_id = j.user_id
+{{ size.join }}
 WHERE d.num_compared > 0

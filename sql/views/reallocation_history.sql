@@ -1,19 +1,28 @@
-{% macro nodes_of(side, what) -%}
-(SELECT {{ what }} FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id AND n.side = '{{ side }}')
-{%- endmacro %}
 {% macro not_negative(value) -%}
 CASE WHEN {{ value }} < 0.0 THEN 0.0 ELSE {{ value }} END
-{%- endmacro %}
-{% macro goodput_of(run) -%}
-(SELECT SUM(d.useful_examples) / SUM(d.measured_s) FROM run_days AS d WHERE d.run_id = {{ run }} AND d.measured_s > 0.0)
 {%- endmacro %}
 {% macro entered(name, step) -%}
 LEFT JOIN reallocation_steps AS {{ name }} ON {{ name }}.reallocation_id = r.id AND {{ name }}.step = '{{ step }}'
 {%- endmacro %}
+{% set goodput = 'SUM(d.useful_examples) / SUM(d.measured_s)' %}
+{% set of_job = 'FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count' %}
+{% set before = looked_up('earlier', of_job ~ ' <= r.from_restart_count AND r.moves_running ORDER BY n.run_number DESC LIMIT 1') %}
+{% set after = looked_up('later', of_job ~ " > r.from_restart_count AND r.step = 'confirmed' ORDER BY n.run_number LIMIT 1") %}
+{% set stepped = looked_up('stepped', of_job ~ ' > r.from_restart_count AND n.first_step_at IS NOT NULL ORDER BY n.run_number LIMIT 1') %}
+{% set ends = looked_up('ends', 'FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id') %}
+{% set steps = looked_up('steps', 'FROM reallocation_steps AS s WHERE s.reallocation_id = x.reallocation_id') %}
+{% set old = looked_up('goodput_then', 'FROM run_days AS d WHERE d.run_id = x.run_before AND d.measured_s > 0.0') %}
+{% set new = looked_up('goodput_now', 'FROM run_days AS d WHERE d.run_id = x.run_after AND d.measured_s > 0.0') %}
 {# The first step of the next run, or the end of the reallocation where none was told or it came later. #}
 {% set stepped_at %}
 CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END
 {%- endset %}
+{% macro gpus(side) -%}
+{{ ends.of("COALESCE(SUM(CASE WHEN n.side = '" ~ side ~ "' THEN n.num_gpus END), 0)") }}
+{%- endmacro %}
+{% macro nodes(side) -%}
+{{ ends.of("COUNT(CASE WHEN n.side = '" ~ side ~ "' THEN 1 END)") }}
+{%- endmacro %}
 -- One row per reallocation: from what to what, how it ended, when it took each step, where its time went, in
 -- seconds, and what it brought.
 -- checkpoint_s is the standstill for the checkpoint, hold_s from there to the release, slurm_s from requeue to
@@ -37,11 +46,11 @@ SELECT x.reallocation_id,
        x.running_at,
        x.first_step_at,
        x.confirmed_at,
-       (SELECT MAX(s.at) FROM reallocation_steps AS s WHERE s.reallocation_id = x.reallocation_id) AS last_step_at,
-       {{ nodes_of('source', 'COALESCE(SUM(n.num_gpus), 0)') }} AS source_gpus,
-       {{ nodes_of('source', 'COUNT(*)') }} AS source_nodes,
-       {{ nodes_of('target', 'COALESCE(SUM(n.num_gpus), 0)') }} AS target_gpus,
-       {{ nodes_of('target', 'COUNT(*)') }} AS target_nodes,
+       {{ steps.of('MAX(s.at)') }} AS last_step_at,
+       {{ gpus('source') }} AS source_gpus,
+       {{ nodes('source') }} AS source_nodes,
+       {{ gpus('target') }} AS target_gpus,
+       {{ nodes('target') }} AS target_nodes,
        x.checkpoint_s,
        {{ not_negative(seconds('x.checkpointed_at', 'x.released_at')) }} AS hold_s,
        {{ not_negative(seconds('x.requeued_at', 'x.running_at')) }} AS slurm_s,
@@ -50,8 +59,8 @@ SELECT x.reallocation_id,
             WHEN x.checkpoint_s IS NULL THEN {{ not_negative(seconds('x.requeued_at', stepped_at)) }}
             ELSE {{ not_negative(seconds('x.checkpointed_at', stepped_at) ~ ' + x.checkpoint_s') }}
        END AS total_s,
-       {{ goodput_of('x.run_before') }} AS goodput_before,
-       {{ goodput_of('x.run_after') }} AS goodput_after
+       {{ old.of(goodput) }} AS goodput_before,
+       {{ new.of(goodput) }} AS goodput_after
 FROM (
     SELECT r.id AS reallocation_id,
            r.job_id,
@@ -70,22 +79,9 @@ FROM (
            running.at AS running_at,
            confirmed.at AS confirmed_at,
            c.blocked_s AS checkpoint_s,
-           (SELECT n.first_step_at
-            FROM runs AS n
-            WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL
-            ORDER BY n.run_number
-            LIMIT 1) AS first_step_at,
-           (SELECT n.id
-            FROM runs AS n
-            WHERE n.job_id = r.job_id AND n.restart_count <= r.from_restart_count AND r.moves_running
-            ORDER BY n.run_number DESC
-            LIMIT 1) AS run_before,
-           (SELECT n.id
-            FROM runs AS n
-            WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL
-              AND r.step = 'confirmed'
-            ORDER BY n.run_number
-            LIMIT 1) AS run_after
+           {{ stepped.of('n.first_step_at') }} AS first_step_at,
+           {{ before.of('n.id') }} AS run_before,
+           {{ after.of('n.id') }} AS run_after
     FROM reallocations AS r
     JOIN jobs AS j ON j.id = r.job_id
     JOIN users AS u ON u.user_id = j.user_id
@@ -97,4 +93,6 @@ FROM (
     {{ entered('running', 'running') }}
     {{ entered('confirmed', 'confirmed') }}
     LEFT JOIN checkpoints AS c ON c.reallocation_id = r.id
+    {{ stepped.join }} {{ before.join }} {{ after.join }}
 ) AS x
+{{ ends.join }} {{ steps.join }} {{ old.join }} {{ new.join }}

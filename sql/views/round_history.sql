@@ -1,3 +1,4 @@
+{% set moved = looked_up('moved', 'FROM reallocations AS m WHERE m.round_id = r.id') %}
 -- One row per round: what it had to give, what it gave, how good that was, and how many moves came of it.
 -- total_gpus, fair_share_gpus and solve_s are null for rounds from before schema 0005.
 CREATE VIEW round_history AS
@@ -18,8 +19,8 @@ SELECT r.id AS round_id,
        r.gap,
        COALESCE(r.timed_out, {{ no }}) AS timed_out,
        r.solve_s,
-       (SELECT COUNT(*) FROM reallocations AS m WHERE m.round_id = r.id) AS num_moves,
-       (SELECT COUNT(*) FROM reallocations AS m WHERE m.round_id = r.id AND m.step = 'confirmed') AS num_confirmed,
-       (SELECT COUNT(*) FROM reallocations AS m
-        WHERE m.round_id = r.id AND m.step IN ('rolled_back', 'failed')) AS num_failed
+       {{ moved.of('COUNT(*)') }} AS num_moves,
+       {{ moved.of("COUNT(CASE WHEN m.step = 'confirmed' THEN 1 END)") }} AS num_confirmed,
+       {{ moved.of("COUNT(CASE WHEN m.step IN ('rolled_back', 'failed') THEN 1 END)") }} AS num_failed
 FROM rounds AS r
+{{ moved.join }}

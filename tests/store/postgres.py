@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pwd
 import shutil
@@ -28,6 +29,11 @@ class PostgresServer:
     folder: Path
     bin_dir: Path
     user: str | None
+    settings: tuple[tuple[str, str], ...] = (
+        ("fsync", "off"),
+        ("max_connections", "60"),
+        ("shared_buffers", "32MB"),
+    )
 
     def url(self, database: str, *, login: str = _SUPERUSER) -> str:
         return f"postgresql://{login}@/{database}?host={self.folder}"
@@ -52,9 +58,7 @@ class PostgresServer:
         settings = {
             "unix_socket_directories": str(self.folder),
             "listen_addresses": "",
-            "fsync": "off",
-            "max_connections": "60",
-            "shared_buffers": "32MB",
+            **dict(self.settings),
         }
         options = " ".join(f"-c {key}={value!r}" for key, value in settings.items())
         self._run(
@@ -99,8 +103,11 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def running_postgres() -> Iterator[PostgresServer]:
-    """Run a server in a short path (its socket must fit); raises `PostgresMissingError`."""
+def running_postgres(**settings: str) -> Iterator[PostgresServer]:
+    """Run a server in a short path (its socket must fit); raises `PostgresMissingError`.
+
+    `settings` replace the ones of tests, which are quick and survive no power cut.
+    """
     try:
         import psycopg  # noqa: F401
     except ImportError:
@@ -111,6 +118,8 @@ def running_postgres() -> Iterator[PostgresServer]:
         if user is not None:
             shutil.chown(folder, user)
         server = PostgresServer(folder=folder, bin_dir=_find_bin_dir(), user=user)
+        if settings:
+            server = dataclasses.replace(server, settings=tuple(settings.items()))
         server.initialize()
         server.start()
         try:

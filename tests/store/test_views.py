@@ -27,8 +27,6 @@ from tests.store.builders import (
     token_of,
 )
 
-EXAMPLES = sorted((resource_dir("sql") / "examples").glob("*.sql"), key=lambda path: path.name)
-
 
 def rows_of(store: Store, query: str) -> list[dict[str, Any]]:
     with store._database.read() as connection:  # type: ignore[attr-defined]
@@ -102,16 +100,7 @@ def test_that_an_unconfirmed_checkpoint_costs_from_the_requeue(any_store: Store)
     assert row["total_s"] == pytest.approx(12.0, abs=0.01)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_that_every_example_query_runs_as_it_stands(story: Store, example: Any) -> None:
-    query = example.read_text(encoding="utf-8")
-    assert query.startswith("-- "), "it says which question it answers"
-    assert query.splitlines()[0].endswith("?")
-    assert rows_of(story, query) != []
-
-
-def test_that_there_are_examples_and_every_view_has_a_file() -> None:
-    assert len(EXAMPLES) >= 2
+def test_that_every_view_has_a_file() -> None:
     assert {path.stem for path in (resource_dir("sql") / "views").glob("*.sql")} == set(VIEWS)
 
 
@@ -128,11 +117,3 @@ def test_that_the_sqlite_shell_can_read_the_views(store_url: str, store: Store) 
         for view in VIEWS:
             connection.execute(f"SELECT * FROM {view}").fetchall()
     connection.close()
-
-
-def test_that_who_gained_by_declaring_is_listed(story: Store) -> None:
-    query = next(path for path in EXAMPLES if path.stem == "who_gained_by_declaring").read_text()
-    first, second = sorted(rows_of(story, query), key=lambda row: row["slurm_job_id"])
-    assert (first["user_name"], first["mean_gain"], first["most"], first["doubt"]) == ("ada", 1.5, 1.5, None)
-    assert (second["user_name"], second["mean_gain"]) == ("grace", None)
-    assert second["doubt"] == "it has passed what it declared"

@@ -1,0 +1,16 @@
+-- Did moves pay: what did they cost, and what was the goodput after them over that before?
+SELECT CASE WHEN target_gpus > source_gpus THEN 'grown'
+            WHEN target_gpus < source_gpus THEN 'shrunk'
+            ELSE 'moved'
+       END AS kind,
+       COUNT(*) AS moves,
+       SUM(total_s * source_gpus) / 3600.0 AS lost_gpu_hours,
+       AVG(goodput_after / goodput_before) AS goodput_ratio
+FROM reallocation_history
+WHERE step = 'confirmed' AND moves_running
+  AND planned_at >= '2026-03-01' AND planned_at < '2026-04-01'
+GROUP BY CASE WHEN target_gpus > source_gpus THEN 'grown'
+              WHEN target_gpus < source_gpus THEN 'shrunk'
+              ELSE 'moved'
+         END
+ORDER BY kind

@@ -1,0 +1,15 @@
+-- How near to the best possible were the rounds of each kind, how much did they give, and how long did they take?
+SELECT objective,
+       solver,
+       shadow,
+       COUNT(*) AS rounds,
+       AVG(gap) AS mean_gap,
+       AVG(solve_s) AS mean_solve_s,
+       MAX(solve_s) AS longest_solve_s,
+       SUM(num_gpus) AS gpus_given,
+       SUM(total_gpus) AS gpus_there,
+       SUM(num_moves) AS moves
+FROM round_history
+WHERE at >= '2026-03-01' AND at < '2026-04-01'
+GROUP BY objective, solver, shadow
+ORDER BY objective, solver, shadow
