@@ -190,6 +190,15 @@ _PANELS = (
         f"WHERE @within(submitted_at) AND {_ACCOUNT} ORDER BY submitted_at DESC LIMIT 200",
     ),
     _Panel(
+        title="Goodput and throughput of job $job",
+        kind="timeseries",
+        width=24,
+        over_time=True,
+        text="In examples per second.",
+        query="SELECT @time(at), goodput, throughput FROM job_samples WHERE slurm_job_id = ${job:sqlstring} "
+        "AND @within(at) ORDER BY 1 LIMIT 20000",
+    ),
+    _Panel(
         title="What happened to job $job",
         kind="table",
         width=24,

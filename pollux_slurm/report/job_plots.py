@@ -27,12 +27,12 @@ _LATE = 4
 class JobSample:
     """What a run measured, or the mean of several such: rates in examples/s, batch size in examples.
 
-    `num_gpus` are those that the run used; None is what was not told.
+    `num_gpus` are those that the run used; None is what was not measured.
     """
 
     at: datetime
     run_number: int
-    num_gpus: int | None
+    num_gpus: int
     global_batch_size: int | None
     throughput: float | None
     predicted_throughput: float | None

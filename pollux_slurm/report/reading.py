@@ -42,11 +42,7 @@ def read_job(
     moves = reports.rows(ReallocationEntry, slurm_job_id=slurm_job_id, limit=MOST_ROWS).rows
     accuracy = reports.rows(ModelAccuracy, slurm_job_id=slurm_job_id, limit=MOST_ROWS).rows
     fairness = reports.rows(Fairness, slurm_job_id=slurm_job_id).rows
-    used = {event.run_number: event.num_gpus for event in events if event.event == "run"}
-    samples = [
-        _sample(point, used.get(point.run_number))
-        for point in reports.samples(slurm_job_id, max_points=MOST_SAMPLES)
-    ]
+    samples = [_sample(point) for point in reports.samples(slurm_job_id, max_points=MOST_SAMPLES)]
     if range_ is not None:
         # A stretch of allocation that began before counts, as far as it reaches into the range.
         samples = [one for one in samples if range_.since <= one.at < range_.until]
@@ -97,11 +93,11 @@ def _rows(reports: Reports, kind: type[_Row], range_: Range, account: str | None
     return found.rows
 
 
-def _sample(point: SamplePoint, num_gpus: int | None) -> JobSample:
+def _sample(point: SamplePoint) -> JobSample:
     return JobSample(
         at=point.at,
         run_number=point.run_number,
-        num_gpus=num_gpus,
+        num_gpus=point.num_gpus,
         global_batch_size=None if point.batch is None else point.batch.global_batch_size,
         throughput=point.throughput,
         predicted_throughput=point.predicted_throughput,

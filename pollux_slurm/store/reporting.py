@@ -26,8 +26,8 @@ from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.store.clean import clean_text
 from pollux_slurm.store.database import Database
-from pollux_slurm.store.records import batch_of_row, newest_scope
-from pollux_slurm.store.schema import RunRow, SampleRow, UtcDateTime
+from pollux_slurm.store.records import batch_of_row
+from pollux_slurm.store.schema import UtcDateTime
 
 MOST_ROWS = 100_000
 """No question returns more rows than that, whatever its limit says."""
@@ -280,6 +280,7 @@ class SamplePoint:
 
     at: datetime
     run_number: int
+    num_gpus: int
     num_samples: int
     throughput: float | None
     predicted_throughput: float | None
@@ -354,21 +355,11 @@ class Reports:
         None when they were pruned, or the job has reported none.
         """
         with self._database.read() as connection:
-            job_id = _known_job(connection, slurm_job_id)
-            of_job = RunRow.job_id == job_id
-            number = func.row_number().over(order_by=(RunRow.run_number, SampleRow.sequence))
-            numbered = (
-                select(SampleRow, RunRow.run_number, number.label("number"))
-                .join(RunRow, RunRow.id == SampleRow.run_id)
-                .where(of_job)
-                .subquery()
-            )
-            total = connection.execute(
-                select(func.count())
-                .select_from(SampleRow)
-                .join(RunRow, RunRow.id == SampleRow.run_id)
-                .where(of_job)
-            ).scalar_one()
+            view = table("job_samples", *(column(name, of) for name, of in _SAMPLE_COLUMNS.items()))
+            of_job = view.c.job_id == _known_job(connection, slurm_job_id)
+            number = func.row_number().over(order_by=(view.c.run_number, view.c.sequence))
+            numbered = select(view, number.label("number")).where(of_job).subquery()
+            total = connection.execute(select(func.count()).select_from(view).where(of_job)).scalar_one()
             size = max(-(-total // max(max_points, 1)), 1)
             bucket = (numbered.c.number - 1) // size
             grouped = (
@@ -379,7 +370,7 @@ class Reports:
                     func.avg(numbered.c.throughput).label("throughput"),
                     func.avg(numbered.c.predicted_throughput).label("predicted_throughput"),
                     func.avg(numbered.c.efficiency).label("efficiency"),
-                    func.avg(numbered.c.throughput * numbered.c.efficiency).label("goodput"),
+                    func.avg(numbered.c.goodput).label("goodput"),
                 )
                 .group_by(numbered.c.run_number, bucket)
                 .subquery()
@@ -388,6 +379,7 @@ class Reports:
                 select(
                     grouped,
                     numbered.c.at,
+                    numbered.c.num_gpus,
                     numbered.c.progress,
                     numbered.c.epoch,
                     numbered.c.global_batch_size,
@@ -475,6 +467,15 @@ def column_types(kind: type[Any]) -> dict[str, tuple[TypeEngine[Any], type]]:
 _READ_AS: dict[type, type[TypeEngine[Any]]] = {datetime: UtcDateTime, date: Date, bool: Boolean}
 
 
+_SAMPLE_COLUMNS: dict[str, TypeEngine[Any]] = {
+    **dict.fromkeys(("job_id", "run_number", "sequence", "num_gpus", "progress", "epoch"), NullType()),
+    **dict.fromkeys(("throughput", "predicted_throughput", "efficiency", "goodput"), NullType()),
+    **dict.fromkeys(("global_batch_size", "atomic_batch_size", "accumulation_steps"), NullType()),
+    "at": UtcDateTime(),
+}
+"""Columns of job_samples that a point is made of, and how a database's value of each is read."""
+
+
 def _column_of(source: Any, view: str, name: str) -> Any:
     if name not in source.c:
         raise UsageError(f"{view} has no column {name}; see docs/sql.md")
@@ -482,7 +483,10 @@ def _column_of(source: Any, view: str, name: str) -> Any:
 
 
 def _known_job(connection: Connection, slurm_job_id: str) -> int:
-    job_id: int | None = connection.execute(newest_scope(slurm_job_id)).scalar()
+    """Return the newest job with this number, as far as this login may see: a reader may not read tables."""
+    jobs = table("job_goodput", column("job_id"), column("slurm_job_id"))
+    newest = select(func.max(jobs.c.job_id)).where(jobs.c.slurm_job_id == clean_text(slurm_job_id))
+    job_id: int | None = connection.execute(newest).scalar()
     if job_id is None:
         raise UnknownJobError(f"job {slurm_job_id} is not known as an adaptive job; see: pollux status --all")
     return job_id
@@ -498,6 +502,7 @@ def _point(row: Any) -> SamplePoint:
     return SamplePoint(
         at=row.at,
         run_number=row.run_number,
+        num_gpus=row.num_gpus,
         num_samples=row.num_samples,
         throughput=row.throughput,
         predicted_throughput=row.predicted_throughput,

@@ -21,6 +21,7 @@ VIEWS = (
     "node_usage",
     "model_accuracy",
     "fairness",
+    "job_samples",
 )
 
 

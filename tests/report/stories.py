@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 from pollux_slurm.model import BatchChoice, JobState
+from pollux_slurm.store import open_store
 from pollux_slurm.store.contract import Store
 from tests.store.builders import (
     at,
@@ -19,6 +23,17 @@ from tests.store.builders import (
 BEFORE = [(100.0, 0.5), (110.0, 0.5), (120.0, 0.6), (110.0, 0.6)]
 AFTER = [(200.0, 0.75), (220.0, 0.8), (240.0, 0.8), (230.0, 0.8)]
 HOSTILE = "=</title><script>document.title='taken'</script>\x1b[31m\u202etxt שלום"
+
+
+def told_store(template: Path, folder: Path) -> str:
+    """Return the URL of a store with the story in it, a copy of an empty one."""
+    file = folder / "pollux.db"
+    shutil.copyfile(template, file)
+    file.chmod(0o600)
+    store = open_store(f"sqlite:///{file}")
+    tell(store)
+    store.close()
+    return f"sqlite:///{file}"
 
 
 def tell(store: Store) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -16,10 +15,9 @@ from pollux_slurm.report.html import document_html
 from pollux_slurm.report.job import job_document
 from pollux_slurm.report.reading import read_group, read_job
 from pollux_slurm.report.times import Range
-from pollux_slurm.store import open_store
 from pollux_slurm.store.reporting import open_reports
 from tests.report.browser import contrast, only_first_figure, probe, require_browser, rgb, screenshot
-from tests.report.stories import AFTER, BEFORE, HOSTILE, tell
+from tests.report.stories import AFTER, BEFORE, HOSTILE, told_store
 from tests.store.builders import at
 
 NOW = at(7200)
@@ -31,13 +29,9 @@ MOVES = "What each reallocation cost and brought"
 def pages(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """Return pages of a store with the story in it, as HTML text."""
     require_browser()
-    file = tmp_path_factory.mktemp("told") / "pollux.db"
-    shutil.copyfile(store_template, file)
-    store = open_store(f"sqlite:///{file}")
-    tell(store)
-    store.close()
+    url = told_store(store_template, tmp_path_factory.mktemp("told"))
     day = Range(since=at(0), until=at(120))
-    with open_reports(f"sqlite:///{file}") as reports:
+    with open_reports(url) as reports:
         jobs = {number: job_document(read_job(reports, number), made_at=NOW) for number in ("1", "2")}
         cluster = cluster_document(read_group(reports, day), day, made_at=NOW, command="c")
     return {

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import re
-import shutil
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -24,10 +23,9 @@ from pollux_slurm.report.job import job_document
 from pollux_slurm.report.moves import MoveChart
 from pollux_slurm.report.reading import read_group, read_job
 from pollux_slurm.report.times import Range
-from pollux_slurm.store import open_store
 from pollux_slurm.store.reporting import Reports, open_reports
 from tests.report.parsed import parse
-from tests.report.stories import AFTER, BEFORE, HOSTILE, tell
+from tests.report.stories import AFTER, BEFORE, HOSTILE, told_store
 from tests.report.test_page import assert_self_contained
 from tests.store.builders import at
 
@@ -38,12 +36,7 @@ DAY = Range(since=at(-3600), until=NOW)
 @pytest.fixture(scope="module")
 def reports(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reports]:
     """Open the reports of a store with the story in it; nothing here writes to it."""
-    file = tmp_path_factory.mktemp("told") / "pollux.db"
-    shutil.copyfile(store_template, file)
-    store = open_store(f"sqlite:///{file}")
-    tell(store)
-    store.close()
-    with open_reports(f"sqlite:///{file}") as opened:
+    with open_reports(told_store(store_template, tmp_path_factory.mktemp("told"))) as opened:
         yield opened
 
 

@@ -12,7 +12,7 @@ from pollux_slurm.report.grafana import dashboard, dashboard_json, panel_queries
 from pollux_slurm.resources import resource_dir
 from pollux_slurm.store.contract import Store
 from pollux_slurm.store.views import VIEWS
-from tests.report.stories import tell
+from tests.report.stories import AFTER, tell
 from tests.store.builders import at
 
 FROM, TO = at(-3600), at(3600)
@@ -54,6 +54,8 @@ def test_that_every_query_runs_and_says_what_the_views_say(any_store: Store) -> 
     assert found["Moves of running jobs"] == [{"moves": 1}]
     assert found["Standstill of each move"][0]["total_s"] == pytest.approx(12.5, abs=0.01)
     assert [row["given"] for row in found["GPUs given, and there"]] == [8, 8]
+    goodputs = [row["goodput"] for row in found["Goodput and throughput of job $job"]]
+    assert goodputs[-4:] == pytest.approx([throughput * efficiency for throughput, efficiency in AFTER])
     assert {row["slurm_job_id"] for row in found["Jobs"]} == {"1", "2", "3"}
     assert {row["account"] for row in found["variable account"]} == {"vision", "physics"}
     (vision,) = [row for row in found["What accounts got for their GPU hours"] if row["account"] == "vision"]

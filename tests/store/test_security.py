@@ -8,10 +8,13 @@ from datetime import datetime, timezone
 import pytest
 from psycopg import errors
 
-from pollux_slurm.errors import StoreError, UsageError
+from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
+from pollux_slurm.report.reading import read_group, read_job
+from pollux_slurm.report.times import Range
 from pollux_slurm.store import open_agent_store, open_store
 from pollux_slurm.store.administration import add_login, check_store, init_store, upgrade_store
 from pollux_slurm.store.contract import Store
+from pollux_slurm.store.reporting import open_reports
 from pollux_slurm.store.view_guard import AGGREGATES, guarded_view
 from pollux_slurm.store.views import VIEWS
 from tests.store.builders import (
@@ -260,3 +263,17 @@ class TestCheck:
             assert "pg_hba.conf" in note
         finally:
             postgres.drop_database("elsewhere")
+
+
+def test_that_a_reader_gets_the_reports_of_their_own_jobs(
+    postgres: PostgresServer, two_people: Store
+) -> None:
+    """Views are all that a report reads: a person needs no right on a table, and sees nobody else's job."""
+    with open_reports(postgres.url("store", login="ada")) as reports:
+        own = read_job(reports, "1")
+        assert [sample.goodput for sample in own.samples] != []
+        assert (own.job.user_name, len(own.moves)) == ("ada", 1)
+        with pytest.raises(UnknownJobError, match="job 2 is not known"):
+            read_job(reports, "2")
+        around = Range(since=at(-60), until=at(3600))
+        assert {job.user_name for job in read_group(reports, around).jobs} == {"ada"}
