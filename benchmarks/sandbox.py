@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -91,10 +92,18 @@ COMPARED = (
 )
 
 
-def run_jobs(jobs: Sequence[SandboxJob], directory: Path, *, timeout_s: float, console: Console) -> str:
+def run_jobs(
+    jobs: Sequence[SandboxJob],
+    directory: Path,
+    *,
+    timeout_s: float,
+    console: Console,
+    skipped_numbers: int = 0,
+) -> str:
     """Run `jobs` under the daemon on a sandbox in `directory`; return the URL of the store.
 
-    Exits with a message if a job has not completed in time.
+    The jobs' numbers begin after `skipped_numbers`: they choose their ports by their numbers, and those of
+    two clusters on one machine had better differ. Exits with a message if a job has not completed in time.
     """
     stop_leftovers(directory)
     shutil.rmtree(directory, ignore_errors=True)
@@ -103,6 +112,9 @@ def run_jobs(jobs: Sequence[SandboxJob], directory: Path, *, timeout_s: float, c
     with private_slurm(directory / "slurm", console) as slurm_env:
         env = {**os.environ, **slurm_env, "POLLUX_STORE_URL": url, **RHYTHM}
         command("db", "init", env=env)
+        for _ in range(skipped_numbers):
+            number = slurm("sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap=true", env=env)
+            slurm("scancel", number, env=env)
         with daemon(directory / "daemon.log", env, INTERVAL_S):
             _submit_and_wait(jobs, url, directory, env, timeout_s, console)
     left = processes_under(directory)
@@ -138,6 +150,12 @@ def _submit_and_wait(
     finally:
         store.close()
     raise SystemExit(f"not all jobs completed within {timeout_s:.0f} s: see {directory}")
+
+
+def slurm(*words: str, env: Mapping[str, str]) -> str:
+    """Run one of Slurm's commands and return what it printed."""
+    done = subprocess.run(words, env=env, stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    return done.stdout.strip()
 
 
 def _submit(job: SandboxJob, directory: Path, env: Mapping[str, str]) -> str:
@@ -252,8 +270,15 @@ def main() -> int:
     directory = options.dir.resolve()
     with ThreadPoolExecutor(max_workers=2) as pool:
         calibration, compared = (
-            pool.submit(run_jobs, jobs, directory / name, timeout_s=options.timeout, console=console)
-            for name, jobs in (("calibration", CALIBRATION), ("compared", COMPARED))
+            pool.submit(
+                run_jobs,
+                jobs,
+                directory / name,
+                timeout_s=options.timeout,
+                console=console,
+                skipped_numbers=skipped,
+            )
+            for name, jobs, skipped in (("calibration", CALIBRATION, 0), ("compared", COMPARED, 20))
         )
     delays = export(calibration.result(), directory / "calibration.json")
     found = compare(compared.result(), directory, delays)
