@@ -7,6 +7,7 @@ The file is `/etc/pollux/pollux.toml` unless `POLLUX_CONFIG` names another. The 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import sys
 import types
@@ -190,9 +191,30 @@ def load_config(environ: Mapping[str, str], *, path: Path | None = None) -> Conf
         if not isinstance(table, dict):
             raise ConfigError(f"{file}: [{section.name}] must be a table")
         sections[section.name] = _read_section(kind, section.name, table, environ, file, origins)
+    _refuse_mistyped(environ, {name.upper() for name in sections}, [name for name, _ in origins])
     if tables:
         raise ConfigError(f"{file}: unknown table [{sorted(tables)[0]}]; known: {', '.join(sections)}")
     return Config(path=file if file.is_file() else None, origins=tuple(origins), **sections)
+
+
+# How alike a variable must be to a setting's to be taken for a slip of the finger.
+_ALIKE = 0.9
+
+
+def _refuse_mistyped(environ: Mapping[str, str], sections: set[str], keys: list[str]) -> None:
+    """Raise `ConfigError` for a variable that looks like a setting's but is none: it would do nothing."""
+    known = ["POLLUX_" + key.replace(".", "_").upper() for key in keys]
+    for name in sorted(environ):
+        if not name.startswith("POLLUX_") or name in known or name == "POLLUX_CONFIG":
+            continue
+        alike = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
+        section = name.split("_")[1]
+        if not alike and section not in sections:
+            continue
+        nearest = alike or difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+        raise ConfigError(
+            f"${name}: there is no such setting; do you mean ${nearest[0]}? (pollux config check)"
+        )
 
 
 def _read_section(

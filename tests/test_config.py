@@ -159,3 +159,33 @@ def test_that_a_missing_store_says_how_to_set_one() -> None:
 def test_that_a_number_beyond_all_floats_is_refused_like_any_other(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="max_in_flight"):
         load_config({}, path=written(tmp_path, f"[daemon]\nmax_in_flight = {'9' * 400}\n"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("POLLUX_DAEMON_INTERVALS", "POLLUX_DAEMON_INTERVAL_S"),
+        ("POLLUX_DEAMON_INTERVAL_S", "POLLUX_DAEMON_INTERVAL_S"),
+        ("POLLUX_STORE_URI", "POLLUX_STORE_URL"),
+        ("POLLUX_STOREURL", "POLLUX_STORE_URL"),
+        ("POLLUX_POLICY_OBJEKTIVE", "POLLUX_POLICY_OBJECTIVE"),
+    ],
+)
+def test_that_a_mistyped_variable_is_named_with_what_was_meant(variable: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"\${variable}: there is no such setting; do you mean \${meant}"):
+        load_config({variable: "1"})
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "POLLUX_CHECKPOINT_DIR",
+        "POLLUX_TOKEN_FILE",
+        "POLLUX_JOB_ID",
+        "POLLUX_STEP",
+        "POLLUX_EXAMPLE_DIR",
+        "MY_STORE",
+    ],
+)
+def test_that_other_variables_are_nobodys_business(variable: str) -> None:
+    assert load_config({variable: "1"}) == load_config({})

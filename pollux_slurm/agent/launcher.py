@@ -39,6 +39,10 @@ def launch(
     """
     if not command:
         raise UsageError("no command to run; example: pollux run -- python train.py")
+    if not command[0].strip():
+        raise UsageError(
+            "the command's name is empty (an unset shell variable?); example: pollux run -- python train.py"
+        )
     if options.max_gpus is not None and (options.min_gpus or 1) > options.max_gpus:
         raise UsageError(f"--min-gpus {options.min_gpus} is above --max-gpus {options.max_gpus}")
     environ = without_foreign(environ)

@@ -33,9 +33,9 @@ def _folder(given: Path | None) -> Path:
 @app.command()
 def up(
     directory: DirOption = None,
-    nodes: Annotated[int, typer.Option(help="How many nodes.")] = 4,
-    gpus_per_node: Annotated[int, typer.Option(help="GPUs of each node.")] = 4,
-    gpu_type: Annotated[str, typer.Option(help="Type of the GPUs.")] = "t4",
+    nodes: Annotated[int | None, typer.Option(help="How many nodes (default: 4).")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of each node (default: 4).")] = None,
+    gpu_type: Annotated[str | None, typer.Option(help="Type of the GPUs (default: t4).")] = None,
     node_group: Annotated[
         list[str] | None,
         typer.Option(help="NODES:TYPE:GPUS such as 2:a100:8, instead of the three above; repeatable."),
@@ -54,18 +54,21 @@ def up(
     from pollux_slurm.slurm.sandbox import Sandbox
     from pollux_slurm.slurm.sandbox_files import NodeGroup, parse_group
 
-    groups = [
+    given = (nodes, gpus_per_node, gpu_type, cpus_per_node, memory_mb_per_node)
+    groups: list[NodeGroup] | None = [
         parse_group(text, cpus_per_node=cpus_per_node, memory_mb_per_node=memory_mb_per_node)
         for text in node_group or ()
     ] or [
         NodeGroup(
-            num_nodes=nodes,
-            gpu_type=gpu_type,
-            gpus_per_node=gpus_per_node,
+            num_nodes=4 if nodes is None else nodes,
+            gpu_type="t4" if gpu_type is None else gpu_type,
+            gpus_per_node=4 if gpus_per_node is None else gpus_per_node,
             cpus_per_node=cpus_per_node,
             memory_mb_per_node=memory_mb_per_node,
         )
     ]
+    if not node_group and all(value is None for value in given):
+        groups = None  # whatever runs there will do
     sandbox = Sandbox.up(_folder(directory), groups, kill_wait_s=kill_wait, timeout_s=timeout)
     typer.echo(f"{_summary(sandbox)} {'is up' if sandbox.started_now else 'was up already; nothing changed'}")
     typer.echo(

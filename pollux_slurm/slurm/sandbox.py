@@ -61,7 +61,7 @@ class Sandbox:
     def up(
         cls,
         folder: Path | str,
-        groups: Sequence[NodeGroup] = (NodeGroup(),),
+        groups: Sequence[NodeGroup] | None = None,
         *,
         environ: Mapping[str, str] | None = None,
         kill_wait_s: int = 10,
@@ -72,7 +72,8 @@ class Sandbox:
     ) -> Sandbox:
         """Start a cluster below `folder` and return when all its nodes are idle.
 
-        A sandbox that already runs there is returned as it is. On failure, and when interrupted, everything
+        Without `groups`, it has the four nodes of one. A sandbox that runs there is returned as it is, and
+        refused if `groups` says that it should be another. On failure, and when interrupted, everything
         that was started is stopped again. Raises `SandboxError`.
         """
         surroundings = dict(os.environ if environ is None else environ)
@@ -87,7 +88,10 @@ class Sandbox:
                 _refuse_foreign(layout)
                 running = _running_sandbox(layout, surroundings)
                 if running is not None:
+                    if groups is not None:
+                        _require_shape(running, groups)
                     return running
+                groups = (NodeGroup(),) if groups is None else groups
                 release = slurm_release(programs[CONTROLLER])
                 for _ in range(_TRIES):
                     ports = free_ports(1 + sum(group.num_nodes for group in groups), picker)
@@ -350,6 +354,24 @@ def _refuse_foreign(layout: Layout) -> None:
     if others and not layout.record.exists():
         raise SandboxError(
             f"{layout.dir} holds other files ({others[0]}, ...): name an empty or new folder with --dir"
+        )
+
+
+def _require_shape(running: Sandbox, groups: Sequence[NodeGroup]) -> None:
+    """Raise `SandboxError` when a running cluster is not the one that was asked for."""
+
+    def shape(nodes: Sequence[SandboxNode]) -> list[str]:
+        return [
+            f"{node.name}: {node.num_gpus} {node.gpu_type}, {node.num_cpus} CPUs, {node.memory_mb} MB"
+            for node in nodes
+        ]
+
+    there = shape(running.nodes)
+    asked = shape(plan_nodes(groups, [0] * sum(group.num_nodes for group in groups)))
+    if there != asked:
+        raise SandboxError(
+            f"the sandbox in {running.layout.dir} runs already, with another shape ({'; '.join(there)}): end "
+            f"it first (pollux sandbox down --dir {running.layout.dir}), or name another folder with --dir"
         )
 
 

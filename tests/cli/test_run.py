@@ -28,6 +28,7 @@ def pollux(*words: str, environ: dict[str, str] | None = None) -> subprocess.Com
     [
         ([], 2, "no command to run; example: pollux run -- python train.py"),
         (["--"], 2, "no command to run"),
+        (["--", ""], 2, "the command's name is empty (an unset shell variable?)"),
         (["--", "no-such-program", "-x"], 127, "no-such-program: command not found"),
         (["--", "/etc/passwd"], 126, "/etc/passwd: Permission denied"),
         (["--nproc-per-node=0", "--", "true"], 2, "nproc-per-node"),

@@ -58,7 +58,7 @@ def test_that_up_again_changes_nothing_and_down_again_does_nothing(folder: Path)
     first = Sandbox.up(folder / "box", ONE_NODE)
     assert first.started_now
     assert first.node_states() == {"n0": "idle"}
-    again = Sandbox.up(folder / "box", (NodeGroup(num_nodes=2),))
+    again = Sandbox.up(folder / "box", ONE_NODE)
     assert (again.started_now, again.processes, again.nodes) == (False, first.processes, first.nodes)
     report = again.down()
     assert sorted(report.stopped) == ["munged", "n0", "slurmctld"]
@@ -91,6 +91,15 @@ def test_that_two_ups_in_one_folder_start_one_sandbox(folder: Path) -> None:
         both = list(pool.map(lambda _: Sandbox.up(folder / "box", ONE_NODE), range(2)))
     assert sorted(sandbox.started_now for sandbox in both) == [False, True]
     assert both[0].processes == both[1].processes
+
+
+def test_that_a_running_sandbox_is_not_taken_for_another(folder: Path) -> None:
+    sandbox = Sandbox.up(folder / "box", ONE_NODE)
+    with pytest.raises(SandboxError, match=r"with another shape \(n0: .*pollux sandbox down --dir"):
+        Sandbox.up(folder / "box", (NodeGroup(num_nodes=2),))
+    assert Sandbox.up(folder / "box", ONE_NODE).processes == sandbox.processes
+    assert Sandbox.up(folder / "box").processes == sandbox.processes
+    assert sandbox.is_running
 
 
 class StolenPort(random.Random):
