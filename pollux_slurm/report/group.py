@@ -34,7 +34,8 @@ class GroupHistory:
 
     `usage` is of account_usage, `users` of user_usage, `jobs` of job_goodput, `moves` of
     reallocation_history, `accuracy` and `fairness` of the views of these names; `events` are job_timeline's,
-    none where the jobs are too many to be seen one by one; `rounds` of round_history and
+    none where the jobs are too many to be seen one by one; `truncated` are views that had more rows than were
+    read, the newest of which are here; `rounds` of round_history and
     `nodes` of node_usage are the whole cluster's.
     """
 
@@ -47,6 +48,7 @@ class GroupHistory:
     events: Sequence[JobEvent] = ()
     rounds: Sequence[RoundEntry] = ()
     nodes: Sequence[NodeUsage] = ()
+    truncated: tuple[str, ...] = ()
 
 
 def cluster_document(history: GroupHistory, range_: Range, *, made_at: datetime, command: str) -> Document:
@@ -55,7 +57,7 @@ def cluster_document(history: GroupHistory, range_: Range, *, made_at: datetime,
         kind="cluster",
         title="Cluster report",
         subject="",
-        lead=_lead("Adaptive jobs of all accounts", range_),
+        lead=_lead("Adaptive jobs of all accounts", range_, history.truncated),
         facts=(*_facts(history), *_round_facts(history.rounds)),
         parts=(
             usage_part(history.usage, range_, by="account", title="Usage"),
@@ -82,7 +84,7 @@ def account_document(
         kind="account",
         title="Account" if one else "Accounts",
         subject=account or "",
-        lead=_lead("Adaptive jobs", range_),
+        lead=_lead("Adaptive jobs", range_, history.truncated),
         facts=_facts(history),
         parts=(
             usage_part(history.users, range_, by="user_name", title="Usage by user")
@@ -100,8 +102,14 @@ def account_document(
     )
 
 
-def _lead(what: str, range_: Range) -> str:
-    return f"{what}, {range_.text()}."
+def _lead(what: str, range_: Range, truncated: Sequence[str]) -> str:
+    lead = f"{what}, {range_.text()}."
+    if not truncated:
+        return lead
+    return (
+        f"{lead} There is more than a report holds: of {', '.join(truncated)} it has the newest rows only; "
+        "ask for a shorter time."
+    )
 
 
 def _facts(history: GroupHistory) -> tuple[Fact, ...]:

@@ -61,15 +61,27 @@ def read_job(
     )
 
 
-def read_group(reports: Reports, range_: Range, *, account: str | None = None) -> GroupHistory:
+def read_group(
+    reports: Reports, range_: Range, *, account: str | None = None, most_rows: int = MOST_ROWS
+) -> GroupHistory:
     """Return the history of one account; without a name that of all, with rounds and nodes.
+
+    Of each view the newest `most_rows` rows, at most; the history says where there were more.
 
     Raises `StoreError` for an account without a job in the range, with what to ask instead.
     """
-    usage = _rows(reports, AccountUsage, range_, account)
-    jobs = _rows(reports, JobGoodput, range_, account)
+    truncated: list[str] = []
+
+    def ask(kind: type[_Row]) -> tuple[_Row, ...]:
+        found = reports.rows(kind, since=range_.since, until=range_.until, account=account, limit=most_rows)
+        if found.truncated:
+            truncated.append(kind.VIEW)  # type: ignore[attr-defined]
+        return found.rows
+
+    usage, jobs = ask(AccountUsage), ask(JobGoodput)
     if account is not None and not usage and not jobs:
-        names = sorted({row.account for row in _rows(reports, AccountUsage, range_, None) if row.account})
+        everyone = reports.rows(AccountUsage, since=range_.since, until=range_.until).rows
+        names = sorted({row.account for row in everyone if row.account})
         known = f"accounts with usage in it: {', '.join(names[:10])}" if names else "no account has any"
         raise StoreError(
             f"account {account!r} has no adaptive job from {range_.text()}; {known} "
@@ -77,20 +89,16 @@ def read_group(reports: Reports, range_: Range, *, account: str | None = None) -
         )
     return GroupHistory(
         usage=usage,
-        users=_rows(reports, UserUsage, range_, account),
+        users=ask(UserUsage),
         jobs=jobs,
-        moves=_rows(reports, ReallocationEntry, range_, account),
-        accuracy=_rows(reports, ModelAccuracy, range_, account),
-        fairness=_rows(reports, Fairness, range_, account),
-        events=_rows(reports, JobEvent, range_, account) if len(jobs) <= MOST_JOBS else (),
-        rounds=() if account is not None else _rows(reports, RoundEntry, range_, None),
-        nodes=() if account is not None else _rows(reports, NodeUsage, range_, None),
+        moves=ask(ReallocationEntry),
+        accuracy=ask(ModelAccuracy),
+        fairness=ask(Fairness),
+        events=ask(JobEvent) if len(jobs) <= MOST_JOBS else (),
+        rounds=() if account is not None else ask(RoundEntry),
+        nodes=() if account is not None else ask(NodeUsage),
+        truncated=tuple(truncated),
     )
-
-
-def _rows(reports: Reports, kind: type[_Row], range_: Range, account: str | None) -> tuple[_Row, ...]:
-    found = reports.rows(kind, since=range_.since, until=range_.until, account=account, limit=MOST_ROWS)
-    return found.rows
 
 
 def _sample(point: SamplePoint) -> JobSample:

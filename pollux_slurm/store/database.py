@@ -22,6 +22,7 @@ _LASTING = {
     "no such column": "its tables are not the ones that this release made; restore it from a backup",
     "file is not a database": "this file is not an SQLite database; name another file, or move it away",
     "disk image is malformed": "the file is damaged; restore it from a backup",
+    "permission denied for": "this login lacks a right; its admin grants roles with: pollux db login NAME",
 }
 
 

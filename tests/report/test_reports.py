@@ -18,10 +18,12 @@ from pollux_slurm.report.charts import LineChart
 from pollux_slurm.report.document import Document, Plot
 from pollux_slurm.report.exports import document_json
 from pollux_slurm.report.group import account_document, cluster_document
+from pollux_slurm.report.held import held_part
 from pollux_slurm.report.html import document_html
 from pollux_slurm.report.job import job_document
 from pollux_slurm.report.moves import MoveChart
 from pollux_slurm.report.reading import read_group, read_job
+from pollux_slurm.report.timeline import Timeline
 from pollux_slurm.report.times import Range
 from pollux_slurm.store.reporting import Reports, open_reports
 from tests.report.parsed import parse
@@ -227,6 +229,44 @@ def test_that_clocks_that_disagree_make_a_page(reports: Reports) -> None:
     document = job_document(dataclasses.replace(history, samples=odd, job=turned), made_at=NOW)
     assert "0 s after it was submitted" in document.lead
     assert_self_contained(document_html(document))
+
+
+def test_that_a_report_says_where_it_has_not_everything(reports: Reports) -> None:
+    history = read_group(reports, DAY, most_rows=1)
+    document = cluster_document(history, DAY, made_at=NOW, command="c")
+    assert "more than a report holds: of account_usage, job_goodput" in document.lead
+    assert "a shorter time" in document.lead
+    assert "more than" not in cluster(reports).lead
+
+
+def test_that_few_jobs_have_a_row_each_under_their_names(reports: Reports) -> None:
+    chart = plots(cluster(reports))["Who held what when"].chart
+    assert isinstance(chart, Timeline)
+    first, second = sorted(chart.bars, key=lambda bar: bar.name)
+    begin = at(0).timestamp()
+    assert (first.group, first.begin - begin, first.end - begin) == ("1 train-1", 0, 89)
+    assert [(since - begin, gpus) for since, gpus in first.held] == [(4, 2), (29, 4), (89, 0)]
+    assert [(since - begin, gpus) for since, gpus in second.held] == [(5, 1)]
+    assert second.end == NOW.timestamp(), "it runs on"
+
+
+def test_that_many_jobs_stand_in_groups_and_too_many_are_left_out(reports: Reports) -> None:
+    history = read_group(reports, DAY)
+    one = next(job for job in history.jobs if job.account == "vision")
+    event = next(event for event in history.events if event.event == "allocated")
+
+    def bars(count: int) -> int | None:
+        jobs = [dataclasses.replace(one, job_id=i, account=f"a{i % 3}") for i in range(count)]
+        events = [dataclasses.replace(event, job_id=i) for i in range(count)]
+        parts = held_part(jobs, events, DAY, by="account")
+        if not parts:
+            return None
+        chart = parts[0].plots[0].chart
+        assert isinstance(chart, Timeline)
+        assert {bar.group for bar in chart.bars} == {"a0", "a1", "a2"}
+        return len(chart.bars)
+
+    assert (bars(13), bars(200), bars(201)) == (13, 200, None)
 
 
 def test_that_more_accounts_than_colours_are_added_up(reports: Reports) -> None:

@@ -188,7 +188,7 @@ class TestLogins:
     def test_that_the_daemon_may_not_change_the_schema(
         self, postgres: PostgresServer, postgres_url: str
     ) -> None:
-        with pytest.raises(StoreError, match="refused a statement"):
+        with pytest.raises(StoreError, match="permission denied"):
             upgrade_store(postgres.url("store", login="the_daemon"))
 
 
@@ -263,6 +263,17 @@ class TestCheck:
             assert "pg_hba.conf" in note
         finally:
             postgres.drop_database("elsewhere")
+
+
+def test_that_a_login_without_rights_is_told_what_to_ask_for(
+    postgres: PostgresServer, two_people: Store
+) -> None:
+    add_login(postgres.url("store"), "job", shared=False, connections=5, roles=("pollux_agent",))
+    with (
+        pytest.raises(StoreError, match=r"lacks a right; its admin grants roles with: pollux db login"),
+        open_reports(postgres.url("store", login="job")),
+    ):
+        pass
 
 
 def test_that_a_reader_gets_the_reports_of_their_own_jobs(
