@@ -1,4 +1,4 @@
-"""One ImageNet job on a cluster that grows with it (Pollux, OSDI 2021, section 5.3.3), restated.
+"""One ImageNet job on a cluster that grows with it (Pollux, OSDI 2021, section 5.4), restated.
 
 The job trains to its end under rules `slurm` on nodes of four GPUs: on 1, 4, 8 and 16 all the time; on up to
 16 that an autoscaler by goodput asks for; and on up to 16 by throughput, as if large batches cost no
