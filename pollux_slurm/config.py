@@ -79,9 +79,9 @@ def _perhaps(least: float, most: float, default: float | None = None) -> Any:
     return field(default=default, metadata={"least": least, "most": most, "below": False})
 
 
-def _table(least: float, most: float) -> Any:
-    """Return the field of a table of names with a number each."""
-    return field(default=(), metadata={"least": least, "most": most, "below": False})
+def _table(least: float, most: float, *, everyone: bool = False) -> Any:
+    """Return the field of a table of names with a number each; in some, `*` stands for `everyone` else."""
+    return field(default=(), metadata={"least": least, "most": most, "below": False, "everyone": everyone})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +111,8 @@ class PolicyConfig:
     min_remaining_s: float = _from(0.0, 0.0, 1e12)
     pauses: bool | None = None
     yields_to_pending: bool = True
-    account_limits: tuple[tuple[str, int], ...] = _table(0, 10**6)
-    user_limits: tuple[tuple[str, int], ...] = _table(0, 10**6)
+    account_limits: tuple[tuple[str, int], ...] = _table(0, 10**6, everyone=True)
+    user_limits: tuple[tuple[str, int], ...] = _table(0, 10**6, everyone=True)
     account_weights: tuple[tuple[str, float], ...] = _table(0.01, 100.0)
     user_weights: tuple[tuple[str, float], ...] = _table(0.01, 100.0)
     job_weights: tuple[tuple[str, float], ...] = _table(0.01, 100.0)
@@ -313,6 +313,10 @@ def _convert_table(
     names = [name for name, _ in entries]
     if len(set(names)) < len(names) or not all(names):
         raise ConfigError(f"{where}: a name is empty or stands there twice: {', '.join(names)}")
+    if "*" in names and not rules["everyone"]:
+        raise ConfigError(
+            f"{where}: * stands for all others in account_limits and user_limits only; give each name here"
+        )
     return tuple(
         (name, _convert_number(number, hint, f"{where}.{name}", rules, is_text=is_text))
         for name, number in entries

@@ -88,6 +88,8 @@ def test_that_lists_in_the_environment_are_separated_by_commas() -> None:
             "policy.account_weights.x: expected a number from 0.01 to 100, not -2",
         ),
         ('[policy.job_weights]\n7 = "2"\n', "policy.job_weights.7: expected a number from 0.01 to 100"),
+        ("[policy.job_weights]\n'*' = 2\n", "* stands for all others in account_limits and user_limits only"),
+        ("[policy.gpu_speeds]\n'*' = 2\n", "* stands for all others in account_limits and user_limits only"),
         ("[policy.gpu_speeds]\nt4 = 0\n", "policy.gpu_speeds.t4: expected a number from 1e-06 to 1e+06"),
         ("[policy]\nseed = -1\n", "policy.seed: expected a whole number from 0"),
         ("store = 1\n", "[store] must be a table"),

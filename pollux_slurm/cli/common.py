@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +26,7 @@ StoreOption = Annotated[
     str | None,
     typer.Option("--store", help="SQLAlchemy URL of the store, such as sqlite:////path/to/pollux.db."),
 ]
+_SURROGATES = re.compile("[\ud800-\udfff]")
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -49,4 +52,21 @@ def opened_store(config: Config) -> Iterator[Store]:
 
 def print_json(value: Any) -> None:
     """Print a value of plain containers as indented JSON; dates become ISO 8601 text."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    is_unicode = _encoding().lower().startswith("utf")
+    text = json.dumps(value, indent=2, ensure_ascii=not is_unicode, default=str)
+    # Half a character is valid in JSON as an escape only.
+    _echo(_SURROGATES.sub(lambda half: f"\\u{ord(half.group()):04x}", text))
+
+
+def print_text(text: str) -> None:
+    """Print lines of which parts come from strangers: what would move the cursor is shown, not done."""
+    _echo("".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text))
+
+
+def _echo(text: str) -> None:
+    # A terminal that cannot show a character gets its number.
+    typer.echo(text.encode(_encoding(), "backslashreplace").decode(_encoding()))
+
+
+def _encoding() -> str:
+    return sys.stdout.encoding or "utf-8"

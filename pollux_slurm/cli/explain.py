@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pollux_slurm.cli.common import ConfigOption, JsonOption, StoreOption, opened_store, print_json, settings
+from pollux_slurm.cli.common import (
+    ConfigOption,
+    JsonOption,
+    StoreOption,
+    opened_store,
+    print_json,
+    print_text,
+    settings,
+)
 from pollux_slurm.cli.problems import read_problem
 from pollux_slurm.errors import StoreError, UsageError
 
@@ -45,7 +53,7 @@ def explain(
     if as_json:
         print_json(facts)
     else:
-        typer.echo("\n".join(lines(facts)))
+        print_text("\n".join(line.replace("\n", "\\n") for line in lines(facts)))
 
 
 def _recorded(found: DecisionRecord | None, job: str, round_id: int | None) -> DecisionRecord:

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pollux_slurm.cli.common import ConfigOption, JsonOption, StoreOption, opened_store, print_json, settings
+from pollux_slurm.cli.common import (
+    ConfigOption,
+    JsonOption,
+    StoreOption,
+    opened_store,
+    print_json,
+    print_text,
+    settings,
+)
 from pollux_slurm.cli.problems import read_problem, write_problem
 from pollux_slurm.errors import UsageError
 
@@ -64,7 +72,7 @@ def replay(
         print_json(found if compare else found[0])
     elif compare:
         for decision in decisions:
-            typer.echo(summary(decision))
+            print_text(summary(decision))
     else:
         _print(decisions[0])
 
@@ -106,5 +114,6 @@ def _print(decision: Decision) -> None:
 
     excluded = dict(decision.excluded)
     for job in decision.jobs:
-        typer.echo(explanation(job, excluded.get(job.job_id)))
-    typer.echo(summary(decision))
+        # A name with a line break in it stays on its line.
+        print_text(explanation(job, excluded.get(job.job_id)).replace("\n", "\\n"))
+    print_text(summary(decision))

@@ -136,7 +136,7 @@ def search_geometric(pairs: Pairs, num_batches: int = 50) -> Best:
     largest = np.where(each.max_atomic > 0, each.max_atomic, each.largest).astype(np.float64)
     first = np.maximum(each.initial, each.min_atomic * each.num_gpus).astype(np.float64)
     local = first * (each.largest / first) ** np.linspace(0.0, 1.0, num_batches) / each.num_gpus
-    passes = np.where(each.accumulation, np.ceil(local / largest - 1e-8), 1.0)
+    passes = np.where(each.accumulation, np.maximum(np.ceil(local / largest - 1e-8), 1.0), 1.0)
     alone = (each.num_gpus == 1) & (local > each.initial + 1e-8)
     if alone.any():
         passes = np.where(alone & each.accumulation, np.maximum(passes, 2.0), passes)

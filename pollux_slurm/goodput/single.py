@@ -150,7 +150,7 @@ def geometric_batches(limits: BatchLimits, num_gpus: int, num_batches: int = 50)
     found: dict[tuple[int, int], None] = {}
     for part in np.linspace(0.0, 1.0, num_batches).tolist():
         local: float = first * (limits.max_batch_size / first) ** part / num_gpus
-        passes = math.ceil(local / largest - 1e-8) if limits.accumulation else 1
+        passes = max(math.ceil(local / largest - 1e-8), 1) if limits.accumulation else 1
         if num_gpus == 1 and local > limits.initial_batch_size + 1e-8:
             if limits.accumulation:
                 passes = max(passes, 2)

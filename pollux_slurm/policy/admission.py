@@ -5,13 +5,12 @@ A problem that contradicts itself raises; bad numbers in one job cost that job o
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Container, Iterable
 
 from pollux_slurm.errors import InvalidModelError, InvalidProblemError
 from pollux_slurm.goodput import check_model
-from pollux_slurm.goodput.checks import shown
+from pollux_slurm.goodput.checks import has_plain_types, shown
 from pollux_slurm.model import Allocation, GoodputModel, NodeCapacity, Objective, Problem, ProblemJob
 from pollux_slurm.policy.scores import OBJECTIVES
 
@@ -20,15 +19,26 @@ MAX_MEMORY_MB = 10**12
 MAX_TIME_S = 1e12
 MAX_EXPONENT = 20.0
 MAX_FAIR_SHARE = 1024
+MAX_SEED = 2**63 - 1
 PENALTIES = ("paper", "amortised")
 
 
 def check_problem(problem: Problem) -> None:
     """Raise `InvalidProblemError` for doubled names, nodes of negative size or an objective without sense."""
+    try:
+        _check_problem(problem)
+    except InvalidProblemError as error:
+        raise InvalidProblemError(_brief(str(error))) from None
+
+
+def _check_problem(problem: Problem) -> None:
     for kind, names in (
         ("node", [node.name for node in problem.nodes]),
         ("job", [job.job_id for job in problem.jobs]),
     ):
+        other = [name for name in names if not isinstance(name, str)]
+        if other:
+            raise InvalidProblemError(f"a {kind} has the name {shown(other[0])}, which is not a text")
         doubled = _doubled(names)
         if doubled:
             raise InvalidProblemError(f"{kind} {doubled[0]} is listed more than once")
@@ -48,7 +58,7 @@ def find_exclusions(problem: Problem, known: Container[GoodputModel] = ()) -> di
     for job in problem.jobs:
         reason = _fault(job, nodes, known)
         if reason is not None:
-            reasons[job.job_id] = reason
+            reasons[job.job_id] = _brief(reason)
     return reasons
 
 
@@ -68,6 +78,14 @@ def frozen(job: ProblemJob, nodes: set[str]) -> ProblemJob:
 
 
 def _fault(job: ProblemJob, nodes: set[str], known: Container[GoodputModel]) -> str | None:
+    for name in ("account", "user"):
+        if not isinstance(getattr(job, name), str):
+            return f"{name} must be a text, not {shown(getattr(job, name))}"
+    for name in ("pinned", "rigid"):
+        if not isinstance(getattr(job, name), bool):
+            return f"{name} must be true or false, not {shown(getattr(job, name))}"
+    if not _is_set(job.partition_nodes):
+        return f"partition_nodes must be a set of names, not {shown(job.partition_nodes)}"
     unknown = [node for node in job.current.nodes if node not in nodes]
     if unknown:
         return f"it holds GPUs on node {unknown[0]}, which is not in the problem"
@@ -97,7 +115,7 @@ def _fault(job: ProblemJob, nodes: set[str], known: Container[GoodputModel]) -> 
     if doubled:
         return f"it has two models for GPU type {doubled[0]}"
     for kind, model in (("", job.model), *job.models):
-        if model is None or model in known:
+        if model is None or (model in known and has_plain_types(model)):
             continue
         try:
             check_model(model)
@@ -110,30 +128,52 @@ def _check_rules(problem: Problem) -> None:
     for limit in problem.limits:
         if limit.kind not in ("account", "user"):
             raise InvalidProblemError(f"a limit is by account or user, not by {limit.kind!r}")
+        if not isinstance(limit.name, str):
+            raise InvalidProblemError(f"a limit is of a name, not of {shown(limit.name)}")
         if not _is_count(limit.max_gpus):
             raise InvalidProblemError(
                 f"the limit of {limit.kind} {limit.name} must be a whole number of GPUs"
             )
+    if not _is_count(problem.seed, MAX_SEED):
+        raise InvalidProblemError(
+            f"the seed must be a whole number from 0 to {MAX_SEED}, not {shown(problem.seed)}"
+        )
+    if problem.uneven is not None and not isinstance(problem.uneven, bool):
+        raise InvalidProblemError(f"uneven must be true, false or nothing, not {shown(problem.uneven)}")
     moving = problem.moving
+    if not isinstance(moving.pauses, bool):
+        raise InvalidProblemError(f"pauses must be true or false, not {shown(moving.pauses)}")
     if not _is_number(moving.hysteresis) or not 0.0 <= moving.hysteresis < 1.0:
-        raise InvalidProblemError(f"hysteresis must be at least 0 and below 1, not {moving.hysteresis!r}")
+        raise InvalidProblemError(
+            f"hysteresis must be at least 0 and below 1, not {shown(moving.hysteresis)}"
+        )
     if moving.max_reallocations is not None and not _is_count(moving.max_reallocations):
         raise InvalidProblemError("max_reallocations must be a whole number of at least 0")
     if not _is_time(moving.min_age_s) or not _is_time(moving.min_remaining_s):
         raise InvalidProblemError("min_age_s and min_remaining_s must be finite and at least 0")
     if problem.max_wait_s is not None and not _is_time(problem.max_wait_s):
-        raise InvalidProblemError(f"max_wait_s must be finite and at least 0, not {problem.max_wait_s!r}")
-    doubled = _doubled(kind for kind, _ in problem.gpu_speeds)
-    if doubled:
-        raise InvalidProblemError(f"gpu_speeds names GPU type {doubled[0]} twice")
+        raise InvalidProblemError(
+            f"max_wait_s must be finite and at least 0, not {shown(problem.max_wait_s)}"
+        )
     for kind, speed in problem.gpu_speeds:
+        if not isinstance(kind, str):
+            raise InvalidProblemError(f"gpu_speeds names the GPU type {shown(kind)}, which is not a text")
         if not _is_number(speed) or not 1e-6 <= speed <= 1e6:
             raise InvalidProblemError(
                 f"the speed of GPU type {kind} must be from 1e-6 to 1e6, not {shown(speed)}"
             )
+    doubled = _doubled(kind for kind, _ in problem.gpu_speeds)
+    if doubled:
+        raise InvalidProblemError(f"gpu_speeds names GPU type {doubled[0]} twice")
 
 
 def _check_node(node: NodeCapacity) -> None:
+    if node.gpu_type is not None and not isinstance(node.gpu_type, str):
+        raise InvalidProblemError(f"node {node.name}: gpu_type must be a text, not {shown(node.gpu_type)}")
+    if not isinstance(node.accepts_new, bool):
+        raise InvalidProblemError(
+            f"node {node.name}: accepts_new must be true or false, not {shown(node.accepts_new)}"
+        )
     sizes = (("num_gpus", MAX_COUNT), ("num_cpus", MAX_COUNT), ("memory_mb", MAX_MEMORY_MB))
     for name, largest in sizes:
         value = getattr(node, name)
@@ -146,25 +186,30 @@ def _check_node(node: NodeCapacity) -> None:
 
 def _check_objective(objective: Objective) -> None:
     exponent, floor = objective.exponent, objective.floor
-    if objective.name not in OBJECTIVES:
+    if not isinstance(objective.name, str) or objective.name not in OBJECTIVES:
         known = ", ".join(sorted(OBJECTIVES))
-        raise InvalidProblemError(f"there is no objective {objective.name!r}; there are {known}")
-    if objective.penalty not in PENALTIES:
+        raise InvalidProblemError(f"there is no objective {shown(objective.name)}; there are {known}")
+    if not isinstance(objective.penalty, str) or objective.penalty not in PENALTIES:
         known = ", ".join(PENALTIES)
-        raise InvalidProblemError(f"there is no penalty {objective.penalty!r}; there are {known}")
+        raise InvalidProblemError(f"there is no penalty {shown(objective.penalty)}; there are {known}")
     if not _is_time(objective.horizon_s) or not objective.horizon_s > 0:
-        raise InvalidProblemError(f"the horizon must be above 0 s, not {objective.horizon_s!r}")
+        raise InvalidProblemError(f"the horizon must be above 0 s, not {shown(objective.horizon_s)}")
     share = objective.fair_share_gpus
     if share is not None and not (_is_count(share, MAX_FAIR_SHARE) and share >= 1):
         raise InvalidProblemError(
             f"fair_share_gpus must be a whole number from 1 to {MAX_FAIR_SHARE}, not {shown(share)}"
         )
-    if not math.isfinite(exponent) or abs(exponent) > MAX_EXPONENT:
+    if not _is_number(exponent) or not -MAX_EXPONENT <= exponent <= MAX_EXPONENT:
         raise InvalidProblemError(
-            f"the objective's exponent must be within ±{MAX_EXPONENT:g}, not {exponent!r}"
+            f"the objective's exponent must be within ±{MAX_EXPONENT:g}, not {shown(exponent)}"
         )
-    if not math.isfinite(floor) or not 1e-9 <= floor <= 1.0:
-        raise InvalidProblemError(f"the objective's floor must be between 1e-9 and 1, not {floor!r}")
+    if not _is_number(floor) or not 1e-9 <= floor <= 1.0:
+        raise InvalidProblemError(f"the objective's floor must be between 1e-9 and 1, not {shown(floor)}")
+
+
+def _brief(text: str) -> str:
+    # A name may be of any length.
+    return text if len(text) <= 300 else text[:297] + "..."
 
 
 def _doubled(names: Iterable[str]) -> list[str]:
@@ -173,6 +218,10 @@ def _doubled(names: Iterable[str]) -> list[str]:
 
 def _is_count(value: object, largest: int = MAX_COUNT) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= largest
+
+
+def _is_set(value: object) -> bool:
+    return value is None or (isinstance(value, frozenset) and all(isinstance(item, str) for item in value))
 
 
 def _is_number(value: object) -> bool:

@@ -5,24 +5,35 @@
 
 The fields are those of `pollux_slurm.model`, by name; an `Allocation` is an object of GPUs by node. Numbers
 are written so that reading them back gives the same number; NaN and infinities, which JSON does not have, are
-refused. Reading is strict: an unknown field, a wrong type or a missing one raises `InvalidProblemError` that
-names the place. A field with a default may be absent, so that files written before it existed stay readable.
+the texts "NaN", "Infinity" and "-Infinity" in jobs, and refused elsewhere. Reading is strict: an unknown
+field, a wrong type or a missing one raises `InvalidProblemError` that names the place. A field with a default
+may be absent, so that files written before it existed stay readable.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import numbers
 import types
 import typing
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 from pollux_slurm.errors import InvalidProblemError
 from pollux_slurm.model import Allocation, Decision, Problem
 
 VERSION = 1
+
+# A number of one job that is not finite costs that job its part in the round, and nothing else: a round must
+# be kept, and replayed, with it. JSON has no such numbers, so that they are written as texts.
+_JOBS = "problem.jobs["
+_NOT_FINITE: Mapping[str, float] = MappingProxyType(
+    {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+)
 
 T = TypeVar("T")
 
@@ -72,7 +83,9 @@ def _encode(value: Any, place: str) -> Any:
         return int(value)
     if isinstance(value, numbers.Real):
         if not math.isfinite(value):
-            _refuse(place, f"{value} is not finite")
+            if not place.startswith(_JOBS):
+                _refuse(place, f"{value} is not finite")
+            return next(text for text, number in _NOT_FINITE.items() if repr(number) == repr(float(value)))
         return float(value)
     if isinstance(value, Allocation):
         return {node: _encode(gpus, f"{place}.{node}") for node, gpus in value.gpus_by_node}
@@ -99,9 +112,11 @@ def _from_text(kind: str, target: type[T], text: str | bytes) -> T:
     if not isinstance(document, dict) or document.get("format") != f"pollux-{kind}":
         _refuse(kind, f'expected an object with "format": "pollux-{kind}"')
     if document.get("version") != VERSION:
-        _refuse(kind, f"version {document.get('version')!r} is not one that this release reads ({VERSION})")
+        _refuse(
+            kind, f"version {_shown(document.get('version'))} is not one that this release reads ({VERSION})"
+        )
     if set(document) != {"format", "version", kind}:
-        _refuse(kind, f"expected format, version and {kind}, found {', '.join(sorted(document))}")
+        _refuse(kind, f"expected format, version and {kind}, found {_shown(', '.join(sorted(document)))}")
     return typing.cast(T, _decode(document[kind], target, kind))
 
 
@@ -139,6 +154,8 @@ def _decode(value: Any, kind: Any, place: str) -> Any:
 
 def _decode_scalar(value: Any, kind: Any, place: str) -> Any:
     if kind is float:
+        if isinstance(value, str) and value in _NOT_FINITE and place.startswith(_JOBS):
+            return _NOT_FINITE[value]
         if isinstance(value, bool) or not isinstance(value, int | float):
             _refuse(place, f"expected a number, found {_shown(value)}")
         try:
@@ -181,15 +198,20 @@ def _decode_allocation(value: Any, place: str) -> Allocation:
 def _decode_object(value: Any, kind: type, place: str) -> Any:
     if not isinstance(value, dict):
         _refuse(place, f"expected an object, found {_shown(value)}")
-    hints = typing.get_type_hints(kind)
-    fields = {field.name: field for field in dataclasses.fields(kind)}
+    hints, fields = _fields(kind)
     unknown = sorted(set(value) - set(fields))
     if unknown:
-        _refuse(place, f"unknown field {unknown[0]!r}")
+        _refuse(place, f"unknown field {_shown(unknown[0])}")
     for name, field in fields.items():
         if name not in value and field.default is dataclasses.MISSING:
             _refuse(place, f"field {name!r} is missing")
     return kind(**{name: _decode(item, hints[name], f"{place}.{name}") for name, item in value.items()})
+
+
+@functools.cache
+def _fields(kind: type) -> tuple[Mapping[str, Any], Mapping[str, dataclasses.Field[Any]]]:
+    """Return the types and the fields of a dataclass by name: evaluated once, not for each of its objects."""
+    return typing.get_type_hints(kind), {field.name: field for field in dataclasses.fields(kind)}
 
 
 def _shown(value: Any) -> str:

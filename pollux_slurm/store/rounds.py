@@ -59,13 +59,12 @@ def record_round(
     )
     round_id = inserted_id(result)
     sum_nodes(connection, problem, round_id=round_id, at=at)
-    if decision.gpu_prices:
+    # Two odd names may become one; a round is not lost for that.
+    prices = {clean_text(kind): float(price) for kind, price in decision.gpu_prices}
+    if prices:
         connection.execute(
             insert(GpuPriceRow),
-            [
-                {"round_id": round_id, "gpu_type": clean_text(kind), "price": float(price)}
-                for kind, price in decision.gpu_prices
-            ],
+            [{"round_id": round_id, "gpu_type": kind, "price": price} for kind, price in prices.items()],
         )
     numbers = [job.job_id for job in decision.jobs]
     if not numbers:

@@ -20,7 +20,13 @@ from pollux_slurm.goodput import (
     goodput_table,
 )
 from pollux_slurm.goodput.search import MAX_PASSES_TRIED
-from pollux_slurm.model import BatchLimits, GoodputModel
+from pollux_slurm.model import (
+    BatchLimits,
+    Configuration,
+    GoodputModel,
+    GradientStatistics,
+    ThroughputParameters,
+)
 from tests.goodput.test_single import adaptive, fixed, models, on
 
 
@@ -134,3 +140,18 @@ def test_that_a_cache_does_not_grow_without_bound() -> None:
         assert found.tolist() == of_keys(jobs, KEYS, geometric=False).goodput.tolist()
         most = max(most, int(rows.max()))
     assert most < 2 * 3 + 256 + 3
+
+
+def test_that_a_batch_of_a_billionth_of_a_pass_is_one_pass() -> None:
+    # As the artifact rounds, not even one pass would be needed for one example of a billion that fit.
+    model = GoodputModel(
+        limits=BatchLimits(initial_batch_size=1, max_batch_size=10**9, accumulation=True),
+        statistics=GradientStatistics(sqr=1.0, var=1.0),
+        throughput=ThroughputParameters(
+            alpha_g=1.0, beta_g=1.0, alpha_n=0.0, beta_n=0.0, alpha_l=0.0, beta_l=0.0, gamma=1.0
+        ),
+    )
+    entry = goodput_table([model], [Configuration(num_nodes=1, num_gpus=1)], geometric=True).estimate(0, 0)
+    assert entry is not None
+    assert entry.goodput > 0
+    assert entry.batch in geometric_batches(model.limits, 1)

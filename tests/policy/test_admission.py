@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pollux_slurm.errors import InvalidProblemError
-from pollux_slurm.model import Allocation, Objective
+from pollux_slurm.goodput import TableCache
+from pollux_slurm.model import Allocation, GpuLimit, Objective
 from pollux_slurm.policy import decide
 from tests.policy.builders import job, linear_model, node, nodes, problem, sizes
 
@@ -103,3 +104,60 @@ def test_that_a_node_of_impossible_size_is_a_contradiction(num_gpus: Any) -> Non
 def test_that_an_objective_without_sense_is_refused(objective: Objective) -> None:
     with pytest.raises(InvalidProblemError, match="the objective's"):
         decide(dataclasses.replace(problem(nodes(1), job("a")), objective=objective))
+
+
+@pytest.mark.parametrize(
+    ("part", "fields", "words"),
+    [
+        ("objective", {"exponent": "x"}, "exponent must be within"),
+        ("objective", {"exponent": 10**400}, "exponent must be within"),
+        ("objective", {"floor": None}, "floor must be between"),
+        ("objective", {"name": ["osdi21"]}, "there is no objective"),
+        ("objective", {"penalty": ["paper"]}, "there is no penalty"),
+        ("moving", {"pauses": "no"}, "pauses must be true or false"),
+        ("moving", {"hysteresis": "x"}, "hysteresis must be"),
+        (None, {"seed": -1}, "the seed must be"),
+        (None, {"seed": "x"}, "the seed must be"),
+        (None, {"uneven": "x"}, "uneven must be"),
+        (None, {"gpu_speeds": ((["t4"], 1.0),)}, "gpu_speeds"),
+        (None, {"limits": (GpuLimit(kind="account", name=["x"], max_gpus=1),)}, "a limit is of a name"),
+        (None, {"nodes": (node("n0", gpu_type=3),)}, "gpu_type must be a text"),
+        (None, {"nodes": (node("n0", accepts_new="no"),)}, "accepts_new must be"),
+        (None, {"nodes": (node(["n0"]),)}, "which is not a text"),
+        (None, {"jobs": (job(7),)}, "which is not a text"),
+    ],
+)
+def test_that_odd_types_from_python_are_refused_as_such(
+    part: str | None, fields: dict[str, Any], words: str
+) -> None:
+    good = problem(nodes(1), job("a"))
+    if part is not None:
+        fields = {part: dataclasses.replace(getattr(good, part), **fields)}
+    with pytest.raises(InvalidProblemError, match=words):
+        decide(dataclasses.replace(good, **fields))
+
+
+@pytest.mark.parametrize(
+    "fields", [{"account": ["x"]}, {"user": None}, {"pinned": 1}, {"rigid": "yes"}, {"partition_nodes": "n0"}]
+)
+def test_that_odd_types_of_one_job_leave_it_out(fields: dict[str, Any]) -> None:
+    found = decide(problem(nodes(1), job("bad", **fields), job("good")))
+    assert set(dict(found.excluded)) == {"bad"}
+    assert sizes(found) == {"bad": 0, "good": 4}
+
+
+def test_that_a_model_which_only_equals_a_good_one_is_refused_beside_it() -> None:
+    good = linear_model()
+    limits = good.limits
+    equal = {
+        "float": dataclasses.replace(good, limits=dataclasses.replace(limits, initial_batch_size=5040.0)),
+        "truth": dataclasses.replace(good, max_nodes_seen=True),
+        "no truth": dataclasses.replace(good, limits=dataclasses.replace(limits, accumulation=0)),
+        "time": dataclasses.replace(good, throughput=dataclasses.replace(THETA, alpha_g=False)),
+    }
+    cache = TableCache()
+    decide(problem(nodes(1), job("good", model=good)), tables=cache)
+    for name, model in equal.items():
+        assert model == good
+        found = decide(problem(nodes(1), job("good", model=good), job(name, model=model)), tables=cache)
+        assert set(dict(found.excluded)) == {name}

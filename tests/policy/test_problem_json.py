@@ -108,9 +108,13 @@ def test_that_numbers_of_numpy_are_written_as_numbers() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_that_what_is_not_finite_cannot_be_written(bad: float) -> None:
-    with pytest.raises(InvalidProblemError, match=r"problem\.jobs\[0\]\.age_s"):
-        problem_to_json(dataclasses.replace(PROBLEM, jobs=(dataclasses.replace(PROBLEM.jobs[0], age_s=bad),)))
+def test_that_a_jobs_bad_number_is_kept_and_others_cannot_be_written(bad: float) -> None:
+    # The job is left out of the round, which must be recorded and replayed all the same.
+    job = dataclasses.replace(PROBLEM.jobs[0], age_s=bad)
+    again = problem_from_json(problem_to_json(dataclasses.replace(PROBLEM, jobs=(job,))))
+    assert repr(again.jobs[0].age_s) == repr(bad)
+    with pytest.raises(InvalidProblemError, match=r"problem\.max_wait_s"):
+        problem_to_json(dataclasses.replace(PROBLEM, max_wait_s=bad))
     with pytest.raises(InvalidProblemError, match="fitness"):
         decision_to_json(dataclasses.replace(DECISION, fitness=bad))
 
@@ -149,6 +153,8 @@ def changed(path: list[Any], value: Any) -> str:
         (["problem", "jobs", 0, "age_s"], "old", "expected a number"),
         (["problem", "jobs", 0, "age_s"], 10**400, "beyond"),
         (["problem", "jobs", 0, "age_s"], False, "expected a number"),
+        (["problem", "jobs", 0, "num_restarts"], "NaN", "expected a whole number"),
+        (["problem", "max_wait_s"], "NaN", "expected a number"),
         (["problem", "jobs", 0, "current"], ["n0"], "GPUs by node"),
         (["problem", "jobs", 0, "current"], {"n0": 0}, r"current\.n0: expected at least one GPU"),
         (["problem", "jobs", 0, "current"], {"n0": 1.0}, "expected at least one GPU"),
