@@ -32,13 +32,17 @@ FAST = {
 
 @dataclass(slots=True)
 class Road:
-    """Commands as a user types them, and short questions about what came of them."""
+    """Commands as a user types them, and short questions about what came of them.
+
+    `jobs_url` is the store as jobs reach it, where that is another login than the daemon's.
+    """
 
     directory: Path
     slurm: SlurmClient
     slurm_env: Mapping[str, str]
     store: Store
     store_url: str
+    jobs_url: str | None = None
     process: subprocess.Popen[bytes] | None = None
     submitted: list[str] = field(default_factory=list)
 
@@ -70,7 +74,7 @@ class Road:
         """Submit with `pollux sbatch`; return the job's number."""
         done = subprocess.run(
             [*POLLUX, "sbatch", "--parsable", f"--output={self.directory}/%j.log", *arguments],
-            env=self.env,
+            env={**self.env, "POLLUX_STORE_URL": self.jobs_url or self.store_url},
             cwd=self.directory,
             capture_output=True,
             text=True,

@@ -1,0 +1,83 @@
+"""The same road over a real PostgreSQL: jobs come with a login that may call two functions only."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.config import SlurmConfig
+from pollux_slurm.model import JobState
+from pollux_slurm.slurm import connect
+from pollux_slurm.store import open_store
+from pollux_slurm.store.administration import add_login, init_store
+from tests.e2e.road import Road
+from tests.store.postgres import PostgresMissingError, PostgresServer, running_postgres
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.torch]
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    try:
+        with running_postgres() as running:
+            admin = running.create_database("pollux")
+            init_store(admin)
+            add_login(admin, "the_daemon", shared=False, connections=10, roles=("pollux_daemon",))
+            add_login(admin, "jobs", shared=True, connections=10, roles=("pollux_agent",))
+            yield running
+    except PostgresMissingError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def road(server: PostgresServer, two_node_sandbox: dict[str, str], tmp_path: Path) -> Iterator[Road]:
+    url = server.url("pollux", login="the_daemon")
+    made = Road(
+        directory=tmp_path,
+        slurm=connect(SlurmConfig(), {**os.environ, **two_node_sandbox}),
+        slurm_env=two_node_sandbox,
+        store=open_store(url),
+        store_url=url,
+        jobs_url=server.url("pollux", login="jobs"),
+    )
+    yield made
+    made.close()
+
+
+def test_that_a_job_is_moved_and_finishes_though_the_database_stops_meanwhile(
+    road: Road, server: PostgresServer
+) -> None:
+    """Nothing that was acknowledged is lost, no step waits, and job and daemon go on when it is back."""
+    road.start_daemon()
+    job_id = road.digits("moved", "--gpus=2", epochs=20)
+    wait_until(lambda: len(road.store.sample_history(job_id)) > 1, timeout_s=60, what="a sample" + road.log())
+    before = road.store.sample_history(job_id)
+    moves_before = len(road.store.reallocations(job_id))
+    server.stop()
+    try:
+        log = road.directory / "daemon.log"
+        wait_until(
+            lambda: log.read_text().count("store") > 1, timeout_s=60, what="the daemon to miss its store"
+        )
+        assert road.process is not None
+        assert road.process.poll() is None, road.log()
+        job = road.slurm.read_job(job_id)
+        assert job is not None
+        assert not job.state.is_over
+    finally:
+        server.start()
+    growth = road.wait_confirmed(job_id, shrink=False)
+    assert growth.moves_running
+    assert road.store.sample_history(job_id)[: len(before)] == before
+    assert len(road.store.reallocations(job_id)) >= moves_before
+    record = road.wait_over(job_id, timeout_s=240)
+    assert record.state is JobState.COMPLETED, road.log()
+    result = json.loads((road.directory / "moved.json").read_text())
+    assert [(epoch["min"], epoch["max"]) for epoch in result["audit"]] == [(1, 1)] * result["epochs"]
