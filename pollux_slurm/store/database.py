@@ -25,6 +25,9 @@ _LASTING = {
     "permission denied for": "this login lacks a right; its admin grants roles with: pollux db login NAME",
 }
 
+# SQLite's words for it, and PostgreSQL's.
+_FULL = ("database or disk is full", "No space left on device")
+
 
 class Database:
     """A store's engine with its two kinds of transaction. Threads may share it, and so may a fork."""
@@ -79,6 +82,11 @@ def _translated(error: SQLAlchemyError, url: StoreUrl) -> StoreError:
             return StoreError(f"the store {url} cannot be used: {meaning} ({words})")
     passing = isinstance(error, OperationalError | InterfaceError | PoolTimeoutError)
     if passing or (isinstance(error, DBAPIError) and error.connection_invalidated):
+        if any(sign in words for sign in _FULL):
+            return StoreUnavailable(
+                f"the disk of the store {url} is full: make room on it; nothing acknowledged is lost "
+                f"({words})"
+            )
         if "locked" in words:
             return StoreUnavailable(f"the store {url} stays locked by another process; try again later")
         return StoreUnavailable(f"the store {url} cannot be reached: {words}")

@@ -1,0 +1,248 @@
+"""Disks that are full and processes that are killed: what was acknowledged stays, and nobody crashes."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event
+
+from pollux_slurm.agent.reporter import Reporter
+from pollux_slurm.errors import StoreError, StoreUnavailable
+from pollux_slurm.store import open_agent_store, open_store
+from pollux_slurm.store.contract import CheckpointConfirmation, Report, Store
+from tests.store.builders import (
+    Step,
+    advance,
+    at,
+    confirmation,
+    decision_of,
+    observation,
+    plan,
+    problem_of,
+    registration,
+    report,
+    token_of,
+)
+from tests.store.postgres import PostgresServer, running_postgres
+from tests.waiting import wait_until
+
+can_mount = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
+    """Mount a disk of so many megabytes at `folder`; skip where even root may not."""
+    folder.mkdir(exist_ok=True)
+    size = f"size={megabytes}m"
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", folder], check=False, timeout=30)
+    if done.returncode:
+        pytest.skip("this machine lets nobody mount")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True, timeout=30)
+
+
+def fill_up(store: Store) -> tuple[int, int]:
+    """Report and decide until the disk is full; return what was acknowledged: (reports, rounds).
+
+    The error must be one that is worth trying again, at each of several tries.
+    """
+    reports = rounds = 0
+    numbers = list(range(1, 31))
+    for turn in itertools.count(1):
+        try:
+            store.report(token_of(1), report(reports + 1), at=at(turn))
+            reports += 1
+            store.record_round(problem_of(numbers), decision_of(numbers), shadow=False, at=at(turn))
+            rounds += 1
+        except StoreUnavailable as error:
+            told = str(error)
+            break
+    assert "is full: make room" in told
+    for _ in range(3):
+        with contextlib.suppress(StoreUnavailable):
+            store.record_round(problem_of(numbers), decision_of(numbers), shadow=False, at=at(turn))
+            rounds += 1
+    return reports, rounds
+
+
+def check_all(store: Store, reports: int, rounds: int) -> None:
+    """Check that what was acknowledged is there, and that the store takes more."""
+    assert len(store.sample_history("1")) == reports
+    problem, decision = store.round_problem()
+    assert (problem, decision) == (problem_of(list(range(1, 31))), decision_of(list(range(1, 31))))
+    store.report(token_of(1), report(reports + 1), at=at(10_000))
+    last = store.record_round(problem_of([]), decision_of([]), shadow=True, at=at(10_001))
+    assert last > rounds
+    assert len(store.sample_history("1")) == reports + 1
+
+
+def test_that_a_full_sqlite_file_loses_nothing_acknowledged(store_url: str) -> None:
+    store = open_store(store_url)
+    engine = store._database.engine  # type: ignore[attr-defined]
+    limits = {"pages": 0}
+
+    def bound(connection, _record) -> None:  # type: ignore[no-untyped-def]
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        limits["pages"] = limits["pages"] or pages + 120
+        connection.execute(f"PRAGMA max_page_count = {limits['pages']}")
+
+    event.listen(engine, "connect", bound)
+    engine.dispose()
+    store.register_jobs([registration(n) for n in range(1, 31)], at=at(0))
+    reports, rounds = fill_up(store)
+    assert reports > 1
+    assert store.active_jobs() != (), "reading goes on"
+    event.remove(engine, "connect", bound)
+    engine.dispose()  # somebody made room
+    check_all(store, reports, rounds)
+    store.close()
+
+
+@can_mount
+def test_that_a_full_disk_under_sqlite_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 3) as disk:
+        store = open_store(f"sqlite:///{disk / 'pollux.db'}", create=True)
+        store.register_jobs([registration(n) for n in range(1, 31)], at=at(0))
+        ballast = disk / "ballast"
+        ballast.write_bytes(b"\0" * 2**20)
+        reports, rounds = fill_up(store)
+        ballast.unlink()
+        check_all(store, reports, rounds)
+        store.close()
+
+
+@can_mount
+def test_that_a_full_disk_under_postgresql_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    """The tables are on a small disk, the server's log is not: without room for that the server stops."""
+    with running_postgres() as server, small_disk(server.folder / "disk", 24) as disk:
+        os.chown(disk, *owner_of(server.folder))
+        server.sql(f"CREATE TABLESPACE small LOCATION '{disk}'")
+        server.sql("CREATE DATABASE small TABLESPACE small")
+        store = open_store(server.url("small"), create=True)
+        store.register_jobs([registration(n) for n in range(1, 31)], at=at(0))
+        ballast = disk / "ballast"
+        ballast.write_bytes(b"\0" * (free_bytes(disk) - 2**20))
+        reports, rounds = fill_up(store)
+        ballast.unlink()
+        check_all(store, reports, rounds)
+        store.close()
+        server.sql("DROP DATABASE small WITH (FORCE)")
+        server.sql("DROP TABLESPACE small")
+
+
+def owner_of(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_uid, status.st_gid
+
+
+def free_bytes(path: Path) -> int:
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+DAEMON = """
+import sys
+from tests.store.builders import *
+from pollux_slurm.store import open_store
+store = open_store(sys.argv[1])
+step = int(sys.argv[2])
+turn = 0
+while True:
+    turn += 1
+    gpus = [{"n0": turn % 4 + 1}, {"n1": 1}]
+    store.observe_jobs([observation(n, gpus=g) for n, g in zip((1, 2), gpus)], at=at(turn))
+    number = store.record_round(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(turn))
+    moved = plan(store, 1, seconds=turn, round_id=number)
+    for where in (Step.REQUEUED, Step.RUNNING, Step.CONFIRMED):
+        advance(store, moved, (where, turn))
+    print(number, moved.id, flush=True)
+"""
+
+
+@pytest.mark.parametrize("after", [1, 4])
+def test_that_a_daemon_killed_between_two_statements_leaves_whole_rounds(
+    any_store_url: str, any_store: Store, after: int
+) -> None:
+    any_store.register_jobs([registration(1), registration(2)], at=at(0))
+    process = subprocess.Popen(
+        [sys.executable, "-c", DAEMON, any_store_url, str(after)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    for _ in range(after):
+        acknowledged = process.stdout.readline().split()
+    process.send_signal(signal.SIGKILL)
+    acknowledged = (process.stdout.read().splitlines() or [" ".join(acknowledged)])[
+        -1
+    ].split() or acknowledged
+    process.wait(timeout=30)
+    process.stdout.close()
+    last_round, last_move = int(acknowledged[0]), int(acknowledged[-1])
+    moves = any_store.reallocations("1")
+    assert {move.id for move in moves} >= set(range(1, last_move + 1))
+    assert all(move.step is Step.CONFIRMED for move in moves if move.id <= last_move)
+    for move in moves:
+        steps = [step for step, _ in move.times]
+        assert steps == [Step.PLANNED, Step.REQUEUED, Step.RUNNING, Step.CONFIRMED][: len(steps)]
+        assert move.target.num_gpus == 4, "a plan comes with its nodes, or not at all"
+    assert any_store.round_problem() == (problem_of([1, 2]), decision_of([1, 2]))
+    assert any_store.round_problem(last_round)[0] == problem_of([1, 2])
+    for move in any_store.open_reallocations():
+        assert any_store.advance_reallocation(move.id, Step.ROLLED_BACK, expected=move.step, at=at(999))
+    assert any_store.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(999)) > last_round
+
+
+def test_that_agent_and_rounds_go_on_over_a_server_that_stops_and_starts(
+    postgres: PostgresServer, postgres_store: Store, postgres_url: str
+) -> None:
+    """A real reporter of a running job, with the jobs' login; a confirmation in the midst of the outage."""
+    store = postgres_store
+    store.register_jobs([registration(1)], at=at(0))
+    store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(1))
+
+    def compose(*, sequence: int, checkpoint: CheckpointConfirmation | None) -> Report:
+        if checkpoint is not None:
+            return confirmation(checkpoint.request_id, sequence=sequence)
+        return report(sequence)
+
+    reporter = Reporter(
+        open_store=lambda: open_agent_store(postgres.url("store", login="jobs")),
+        token=token_of(1),
+        run_number=0,
+        compose=compose,
+        report_interval_s=0.05,
+        poll_interval_s=0.05,
+    )
+    reporter.start()
+    try:
+        wait_until(lambda: len(store.sample_history("1")) > 2, timeout_s=60, what="reports")
+        planned = plan(store, 1)
+        advance(store, planned, (Step.CHECKPOINT_REQUESTED, 21))
+        wait_until(lambda: reporter.checkpoint_request == planned.id, timeout_s=60, what="the request")
+        before = store.sample_history("1")
+        postgres.stop()
+        try:
+            reporter.confirm(CheckpointConfirmation(request_id=planned.id, blocked_s=0.5, size_bytes=4096))
+            with pytest.raises(StoreError):
+                store.active_jobs()
+            assert not reporter.was_delivered(planned.id)
+        finally:
+            postgres.start()
+        wait_until(lambda: reporter.was_delivered(planned.id), timeout_s=90, what="the confirmation")
+        (moved,) = store.open_reallocations()
+        assert moved.step is Step.CHECKPOINTED
+        assert store.sample_history("1")[: len(before)] == before
+        assert len(store.active_jobs()) == 1
+        assert any(thread.name == "pollux-reporter" for thread in threading.enumerate())
+    finally:
+        reporter.close(timeout_s=30)
