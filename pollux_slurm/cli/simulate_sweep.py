@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -11,6 +12,7 @@ import typer
 from pollux_slurm.cli.common import print_json
 from pollux_slurm.cli.simulate_options import (
     DeclaredOption,
+    DelaysOption,
     GpusOption,
     GroupOption,
     InterferenceOption,
@@ -24,6 +26,7 @@ from pollux_slurm.cli.simulate_options import (
     RulesOption,
     SeedOption,
     UnmanagedOption,
+    find_delays,
     make_settings,
 )
 from pollux_slurm.cli.simulate_output import Column, Progress, number_or_dash, print_table
@@ -37,7 +40,12 @@ _Value = TypeVar("_Value")
 
 def sweep(
     traces: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder with the traces of each application in a folder.")
+        Path,
+        typer.Option(
+            metavar="PATH",
+            help="Folder with the traces of each application in a folder, or what pollux simulate export "
+            "wrote.",
+        ),
     ],
     output: Annotated[
         Path,
@@ -76,6 +84,7 @@ def sweep(
     plain_requeue: PlainRequeueOption = False,
     unmanaged: UnmanagedOption = 0.0,
     mtbf_hours: MtbfOption = None,
+    delays: DelaysOption = None,
     interference: InterferenceOption = 0.0,
     rules_seed: SeedOption = 0,
     num_processes: JobsOption = 1,
@@ -86,12 +95,14 @@ def sweep(
 
     Example: pollux simulate sweep --traces traces --loads 0.5,1,2 --policy tiresias --output sweep
     """
-    from pollux_slurm.simulator import read_truth
+    from pollux_slurm.simulator import read_queue, read_truth
+    from pollux_slurm.simulator.measured import workload_of
     from pollux_slurm.simulator.output import check_writable, csv_text, write_text
     from pollux_slurm.simulator.sweep import Grid, expand, run_rows, run_sweep, table_rows
     from pollux_slurm.simulator.sweep_report import write_sweep_report
     from pollux_slurm.simulator.workload import read_workloads
 
+    measured = find_delays(rules, traces, delays)
     policies = make_settings(
         policies=policy,
         objectives=objective,
@@ -104,15 +115,19 @@ def sweep(
         unmanaged_share=unmanaged,
         mtbf_hours=mtbf_hours,
         interference=interference,
+        delays=measured,
         seed=rules_seed,
     )
     applications = read_truth(traces)
+    files = read_workloads(workload or (), applications)
+    if not files and traces.is_file():
+        files = {traces.stem: workload_of(read_queue(traces))}
     grid = Grid(
         policies=policies,
         loads=_list("--loads", loads, float),
         seeds=_list("--seeds", seeds, int),
         hours=hours,
-        files=read_workloads(workload or (), applications),
+        files=files,
         intervals_s=_list("--intervals", intervals, float),
         restart_delays_s=_list("--restart-delays", restart_delays, float),
         exponents=(None,) if exponents is None else _list("--p", exponents, float),
@@ -126,6 +141,7 @@ def sweep(
     if rules == "slurm":
         told = {"plain_requeue": plain_requeue, "unmanaged": unmanaged, "mtbf_hours": mtbf_hours}
         shared |= told | {"seed": rules_seed}
+        shared |= {} if measured is None else {"delays": dataclasses.asdict(measured)}
     if interference:
         shared["interference"] = interference
     with Progress(len(runs), "simulations") as progress:

@@ -13,10 +13,16 @@ def split_batch(
     """Split `batch_size` examples as evenly as whole examples allow, in as few passes as fit.
 
     One replica takes two passes at least where the batch is above the initial one, with `twice_alone` at any
-    batch. The largest batch size of the application is never exceeded.
+    batch. The largest batch size of the application is never exceeded; a fixed one is split unevenly.
     """
     local = -(-batch_size // num_gpus)
     passes = -(-local // application.max_atomic)
+    if application.limits.max_batch_size is None:
+        return BatchChoice(
+            global_batch_size=batch_size,
+            atomic_batch_size=-(-local // passes),
+            accumulation_steps=passes - 1,
+        )
     if num_gpus == 1 and (twice_alone or batch_size > application.initial_batch_size):
         passes = max(passes, 2)
     atomic = min(-(-local // passes), application.max_batch_size // (num_gpus * passes))

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from pollux_slurm.model import GoodputModel, GradientStatistics, ReallocationStep
-from pollux_slurm.simulator.measured import MeasuredDelays, MeasuredJob, MeasuredQueue
+from pollux_slurm.simulator.measured import MeasuredDelays, MeasuredJob, MeasuredQueue, fault_of
 from pollux_slurm.simulator.rules import Delays
 from pollux_slurm.store.contract import JobRecord, Reallocation, RunRecord, Sample
 from pollux_slurm.store.costs import reallocation_costs
@@ -45,21 +45,28 @@ class Export:
 
 def export_queue(store: History, *, since: datetime | None = None, until: datetime | None = None) -> Export:
     """Return the jobs submitted from `since` until before `until`, and the delays that they met with."""
+    every = store.jobs()
+    # Histories are told by number, of the newest job that has it.
+    newest = {record.slurm_job_id: record for record in every}
     records = [
         record
-        for record in store.jobs()
+        for record in every
         if (since is None or record.submitted_at >= since) and (until is None or record.submitted_at < until)
     ]
     first = min((record.submitted_at for record in records), default=None)
     jobs, left_out = [], []
     for record in records:
         assert first is not None
-        found = _measured(store, record, submitted_s=(record.submitted_at - first).total_seconds())
+        found: MeasuredJob | str = "a later job has its number"
+        if newest[record.slurm_job_id] is record:
+            found = _measured(store, record, submitted_s=(record.submitted_at - first).total_seconds())
+        if isinstance(found, MeasuredJob):
+            found = fault_of(found) or found
         if isinstance(found, str):
             left_out.append((record.slurm_job_id, found))
         else:
             jobs.append(found)
-    delays = measure_delays(store, records)
+    delays = measure_delays(store, [one for one in records if newest[one.slurm_job_id] is one])
     return Export(queue=MeasuredQueue(jobs=tuple(jobs), delays=delays), left_out=tuple(left_out))
 
 

@@ -278,7 +278,7 @@ class SimulatedJob:
         placement, atomic = self.placement, self.batch.atomic_batch_size
         passes = self.batch.accumulation_steps + 1
         num_gpus = self.num_gpus
-        batch_size = num_gpus * atomic * passes
+        batch_size = self.batch.global_batch_size
         time = self.application.step_time(placement, atomic)
         pass_s = time.pass_s / self.speed
         step_s = time.step_s if self.speed == 1.0 else pass_s + time.sync_s

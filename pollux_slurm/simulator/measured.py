@@ -174,7 +174,7 @@ def read_queue(file: Path) -> MeasuredQueue:
         if job.name in names:
             raise TraceError(f"{file}: two jobs are called {job.name!r}")
         names.add(job.name)
-        wrong = _fault(job)
+        wrong = fault_of(job)
         if wrong is not None:
             raise TraceError(f"{file}: job {job.name!r}: {wrong}")
     if queue.delays is not None:
@@ -185,8 +185,8 @@ def read_queue(file: Path) -> MeasuredQueue:
     return queue
 
 
-def _fault(job: MeasuredJob) -> str | None:
-    """Return what no job can have measured, None where there is nothing."""
+def fault_of(job: MeasuredJob) -> str | None:
+    """Return what of a job none can have measured, None where there is nothing."""
     try:
         for _, statistics in job.statistics:
             check_model(GoodputModel(limits=job.limits, statistics=statistics, throughput=job.throughput))

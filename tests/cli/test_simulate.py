@@ -331,6 +331,12 @@ def test_that_a_stores_jobs_are_simulated_with_their_delays(
     )
     twice = json.loads(here(*replay, "--rules", "slurm", "--workload", str(workload)).stdout)
     assert list(twice["jobs"]) == ["a", "b"]
+    swept = ("simulate", "sweep", "--traces", str(file), "--rules", "slurm", "--nodes", "1")
+    (row,) = json.loads(
+        here(*swept, "--intervals", "10", "--output", str(tmp_path / "sweep"), "--json").stdout
+    )
+    assert row["avg_jct_s"] == pytest.approx(found["avg_jct_s"])
+    refused([*swept, "--delays", str(other), "--output", str(tmp_path / "sweep")], "another")
 
 
 def test_that_an_empty_store_has_nothing_to_simulate(refused: Refused, store: Store, store_url: str) -> None:

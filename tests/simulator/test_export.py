@@ -11,6 +11,7 @@ from pollux_slurm.model import BatchChoice, GradientStatistics, JobState
 from pollux_slurm.simulator.export import examples_per_epoch, export_queue, line_through, measure_delays
 from pollux_slurm.simulator.rules import Delays
 from pollux_slurm.store.contract import RunPhase, Sample, Store
+from pollux_slurm.store.tokens import hash_token
 from tests.store.builders import (
     MODEL,
     T0,
@@ -147,6 +148,31 @@ def test_that_jobs_that_cannot_be_simulated_are_named(store: Store) -> None:
         "2": "it has not said how many epochs it trains",
         "3": "it has not ended an epoch",
     }
+
+
+def test_that_a_job_that_tells_nonsense_takes_no_other_with_it(store: Store) -> None:
+    """A larger batch of no use whatever: the examples of an epoch are then beyond all bounds."""
+    store.register_jobs([registration(number) for number in (1, 2)], at=at(0))
+    store.report(token_of(1), report(1), at=at(6))
+    store.report(token_of(2), report(1, efficiency=1e-9, progress=1e14), at=at(6))
+    found = export_queue(store)
+    assert [job.name for job in found.queue.jobs] == ["1 train-1"]
+    ((job_id, reason),) = found.left_out
+    assert job_id == "2"
+    assert reason.startswith("it trains 5 epochs of")
+
+
+def test_that_of_two_jobs_with_one_number_the_newest_is_told(store: Store) -> None:
+    store.register_jobs([registration(1)], at=at(0))
+    store.report(token_of(1), report(1), at=at(6))
+    store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(60))], at=at(61))
+    store.register_jobs(
+        [registration(1, terms={"token_sha256": hash_token("another")}, name="new")], at=at(90)
+    )
+    store.report("another", report(1), at=at(100))
+    found = export_queue(store)
+    assert [job.name for job in found.queue.jobs] == ["1 new"]
+    assert found.left_out == (("1", "a later job has its number"),)
 
 
 def test_that_a_window_takes_the_jobs_submitted_in_it(store: Store) -> None:

@@ -131,6 +131,22 @@ def test_that_larger_batches_are_done_sooner_and_count_for_less() -> None:
     assert made == pytest.approx(job.useful, rel=0.02)
 
 
+def test_that_a_fixed_batch_is_split_unevenly_and_stays_whole() -> None:
+    """10 examples on 4 GPUs: 3 on the fullest, 1.3 s for a pass and 1 s to synchronise; ten steps."""
+    quartet = dataclasses.replace(FIXED, min_gpus=4, max_gpus=4, start_gpus=4, num_epochs=1)
+    (job,) = run(quartet, interval_s=5.0).jobs
+    assert job.finished_s == pytest.approx(2 + 4 + 4 * 1.5 + 10 * 2.3)
+    assert job.useful == job.progress == 10.0
+    (alone,) = simulate(
+        workload_of(MeasuredQueue(jobs=(quartet,))),
+        applications_of(MeasuredQueue(jobs=(quartet,))),
+        SlurmPolicy(),
+        Cluster(num_nodes=1, interval_s=5.0),
+        rules=slurm_rules(delays=Delays(start_s=0, launch_s=0, backfill_s=0), slurm_starts=False),
+    ).jobs
+    assert alone.finished_s == pytest.approx(5 + 10 * 2.3), "and so is a rigid user's"
+
+
 def test_that_a_policy_that_places_every_job_itself_is_not_overtaken_by_slurm() -> None:
     queue = MeasuredQueue(jobs=(FIXED,))
     (job,) = simulate(
