@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pollux_slurm.store.contract import MAX_DECLARATIONS, Declaration, JobRecord
+from pollux_slurm.store.contract import MAX_DECLARATIONS, Declaration, JobRecord, Sample
 
 # How far progress may grow beyond what a claim once amounted to. An epoch's progress is its examples over M0
 # times the efficiency, at most 1: an honest job comes there only if its first epochs ran below a quarter.
 TOLERANCE = 4.0
 
 
+# The most of an epoch under way that is counted as done.
+_MOST_OF_ONE = 0.99
 # More useful examples than any training has; a job that tells of more counts as having had so many.
 MOST_PROGRESS = 1e12
 
@@ -55,8 +57,28 @@ def checked(record: JobRecord) -> Claim:
     if reason is not None:
         return Claim(progress=examples, doubt=reason)
     return Claim(
-        progress=examples, epochs_done=float(sample.epoch), epochs_declared=float(sample.total_epochs)
+        progress=examples,
+        epochs_done=_epochs_done(record, sample),
+        epochs_declared=float(sample.total_epochs),
     )
+
+
+def _epochs_done(record: JobRecord, sample: Sample) -> float:
+    """Return the epochs done, and by its progress what is done of the one under way.
+
+    Jobs tell whole epochs. Were a part of one not counted, what is left would seem to grow until it ends: of
+    two epochs, the second would seem as long at its end as both. What an epoch amounts to is the least that
+    any has on average; of the first, nobody knows.
+    """
+    known = [
+        claim.least_total_progress / claim.total_epochs
+        for claim in record.declarations
+        if claim.least_total_progress is not None and claim.total_epochs > 0
+    ]
+    each = min(known, default=0.0)
+    if sample.epoch < 1 or not each > 0:
+        return float(sample.epoch)
+    return min(max(sample.progress / each, float(sample.epoch)), sample.epoch + _MOST_OF_ONE)
 
 
 def doubt(claims: Sequence[Declaration], *, declared: int, epoch: int, progress: float) -> str | None:

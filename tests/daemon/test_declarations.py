@@ -33,9 +33,24 @@ def job(epoch: int, total: int | None, progress: float, *claims: tuple[int, floa
     return record("1", sample=sample(epoch, total, progress), declarations=declared(*claims))
 
 
-def test_that_progress_is_counted_in_examples_and_epochs_as_they_are() -> None:
+def test_that_progress_is_counted_in_examples_and_an_epoch_under_way_by_it() -> None:
     claim = checked(job(3, 10, 50.0, (10, 160.0)))
-    assert claim == Claim(progress=50.0 * 64, epochs_done=3.0, epochs_declared=10.0)
+    assert claim == Claim(progress=50.0 * 64, epochs_done=50.0 / 16.0, epochs_declared=10.0)
+
+
+@pytest.mark.parametrize(
+    ("seen", "done"),
+    [
+        (job(1, 2, 10.0, (2, 20.0)), 1.0),
+        (job(1, 2, 15.0, (2, 20.0)), 1.5),
+        (job(1, 2, 30.0, (2, 20.0)), 1.99),  # epochs that become longer end when they say so
+        (job(3, 4, 2.0, (4, 40.0)), 3.0),
+        (job(0, 2, 5.0, (2, None)), 0.0),  # how long the first is, nobody knows
+        (job(2, 3, 25.0, (6, 60.0), (3, 30.0)), 2.5),
+    ],
+)
+def test_that_the_part_of_an_epoch_that_is_done_counts(seen: JobRecord, done: float) -> None:
+    assert checked(seen).epochs_done == done
 
 
 @pytest.mark.parametrize("change", [{"sample": None}, {"sample": sample(3, None, 1.0), "model": None}])
