@@ -14,6 +14,7 @@ from pollux_slurm.cli.config import app as config
 from pollux_slurm.cli.daemon import daemon
 from pollux_slurm.cli.db import app as db
 from pollux_slurm.cli.explain import explain
+from pollux_slurm.cli.orders import drain, pause, resume
 from pollux_slurm.cli.replay import replay
 from pollux_slurm.cli.report import app as report
 from pollux_slurm.cli.run import run
@@ -52,6 +53,9 @@ app.command()(daemon)
 app.command()(status)
 app.command()(explain)
 app.command()(replay)
+app.command()(pause)
+app.command()(resume)
+app.command()(drain)
 app.command(context_settings={"allow_interspersed_args": False})(run)
 app.command(
     "sbatch",

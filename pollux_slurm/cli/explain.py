@@ -48,8 +48,11 @@ def explain(
     else:
         with opened_store(settings(config_file, store_url)) as store:
             facts = facts_of_record(_recorded(store.decision(job, round_id), job, round_id))
-            paused_at = store.job(job).paused_at if round_id is None else None
+            record = store.job(job)
+            paused_at = record.paused_at if round_id is None else None
             facts["paused_at"] = paused_at.isoformat() if paused_at is not None else None
+            last = record.last_reallocation
+            facts["paused_because"] = last.reason if paused_at is not None and last is not None else None
     if as_json:
         print_json(facts)
     else:
@@ -154,10 +157,13 @@ def lines(facts: dict[str, Any]) -> list[str]:
         shadow = ", in shadow mode: not enacted" if facts["shadow"] else ""
         found.append(f"  round      {facts['round']} at {facts['at']}{shadow}")
     if facts.get("paused_at") is not None:
-        found.append(
-            f"  paused     since {facts['paused_at']}: its checkpoint is written, its GPUs are worth more to "
-            "others for now; a later round gives it GPUs again"
+        why = facts.get("paused_because")
+        rest = (
+            f"{why}; it waits until: pollux resume {facts['job_id']}"
+            if why
+            else "its GPUs are worth more to others for now; a later round gives it GPUs again"
         )
+        found.append(f"  paused     since {facts['paused_at']}: its checkpoint is written; {rest}")
     if facts["excluded"] is not None:
         return found
     if facts["global_batch_size"] is not None:

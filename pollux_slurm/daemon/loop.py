@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
-from pollux_slurm.daemon import neighbours, observe, returning
+from pollux_slurm.daemon import neighbours, observe, orders, returning
 from pollux_slurm.daemon.enact import Enactor
 from pollux_slurm.daemon.lease import Lease
 from pollux_slurm.daemon.notify import Notifier
@@ -158,7 +158,9 @@ class Daemon:
             snapshot,
             self._store.active_jobs(),
             self._config.partitions,
-            left_alone_because=returning.left_alone_because,
+            left_alone_because=lambda record: (
+                orders.kept_by_hand(record) or returning.left_alone_because(record)
+            ),
         )
         problem = observe.problem(
             picture,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from pollux_slurm.daemon import returning
+from pollux_slurm.daemon import orders, returning
 from pollux_slurm.daemon.capacity import GpuBook
 from pollux_slurm.daemon.case import SETTLING_S, Case, Desk, Step
 from pollux_slurm.errors import JobStateError, SlurmCommandError
@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 
 # Reasons of a pending job that no waiting cures, as Slurm 22.05 words them.
 _HOPELESS_REASONS = frozenset({"BadConstraints", "PartitionNodeLimit", "JobArrayTaskLimit"})
+
+_REFUSED = "Slurm refused to let it wait: "
 
 
 class Restarting:
@@ -83,13 +85,19 @@ class Restarting:
             self._reshape_or_way_back(case, book)
 
     def _park(self, case: Case) -> None:
+        if orders.is_drain(case.reallocation):
+            # Held since the requeue, it stays so: whoever ordered it lets it go again.
+            if case.job is not None and not case.job.held:
+                self._desk.hold(case)
+            self._desk.move(case.reallocation, Step.CONFIRMED)
+            return
         reason = None
         try:
             self._desk.slurm.park(case.id, for_s=self._desk.config.pause_ttl_s)
         except JobStateError:
             raise
         except SlurmCommandError as error:
-            reason = f"Slurm refused to let it wait: {error}"
+            reason = f"{_REFUSED}{error}"
         if self._desk.move(case.reallocation, Step.RELEASED, reason):
             self._desk.release(case)
 
@@ -167,7 +175,7 @@ class Restarting:
     def _paused(self, case: Case, job: SlurmJob) -> None:
         """The end of a pause: the job waits, unheld, for the round that gives it GPUs again."""
         reallocation = case.reallocation
-        if reallocation.reason is not None:
+        if (reallocation.reason or "").startswith(_REFUSED):
             self._desk.move(reallocation, Step.FAILED, reallocation.reason)
         elif job.state is JobState.PENDING:
             self._desk.move(reallocation, Step.CONFIRMED)

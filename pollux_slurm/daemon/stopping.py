@@ -6,12 +6,15 @@ more, and training goes on.
 
 from __future__ import annotations
 
-from pollux_slurm.daemon import returning
+from pollux_slurm.daemon import orders, returning
 from pollux_slurm.daemon.capacity import GpuBook
 from pollux_slurm.daemon.case import NOT_OURS, Case, Desk, Step
 from pollux_slurm.daemon.restarting import Restarting
 from pollux_slurm.model import JobState
 from pollux_slurm.store.contract import RunPhase
+
+# Ends the reason of a move that goes on without a confirmed checkpoint.
+_ALLOWED = "the owner allows to go on"
 
 
 class Stopping:
@@ -49,7 +52,7 @@ class Stopping:
             self._roll_back(case, "the job did not wait in the queue any more")
         elif not case.is_ours:
             self._roll_back(case, NOT_OURS)
-        elif job.held:
+        elif job.held and not orders.is_resume(case.reallocation):
             self._roll_back(case, "the job is held by somebody else")
         elif self._desk.move(case.reallocation, Step.RESHAPED):
             self._restarting.reshaped(case.at(Step.RESHAPED), book)
@@ -63,7 +66,8 @@ class Stopping:
             return
         waited = f"no checkpoint was confirmed in {timeout_s:g} s"
         if case.record is not None and case.record.terms.allow_unconfirmed:
-            self._desk.move(case.reallocation, Step.CHECKPOINTED, f"{waited}; the owner allows to go on")
+            said = f"{case.reallocation.reason}; " if case.reallocation.reason else ""
+            self._desk.move(case.reallocation, Step.CHECKPOINTED, f"{said}{waited}; {_ALLOWED}")
         else:
             self._roll_back(case, waited)
 
@@ -106,5 +110,5 @@ def _trains_again(case: Case) -> bool:
         and confirmed_at is not None
         and run.phase is RunPhase.TRAINING
         and run.last_report_at > confirmed_at
-        and case.reallocation.reason is None
+        and not (case.reallocation.reason or "").endswith(_ALLOWED)
     )

@@ -301,8 +301,10 @@ class JobRecord:
     def paused_at(self) -> datetime | None:
         """When the daemon took a running job's GPUs for the time being; None while it runs or just waits."""
         last = self.last_reallocation
-        if self.state is not JobState.PENDING or last is None or not last.is_pause:
+        if self.state.is_over or last is None or not last.is_pause:
             return None
+        if self.allocation not in (Allocation(), last.source):
+            return None  # it runs elsewhere; where it ran is what was seen before the pause, until a round
         if self.run is not None and self.run.restart_count > last.from_restart_count:
             return None  # it ran since, and was put back by another hand
         return last.entered_at(ReallocationStep.CONFIRMED)
