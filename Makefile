@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench-agent bench-predictions bench-policy bench-pathologies bench-liars bench-autoscaling check-simulator clean packages
+.PHONY: demo test lint bench-agent bench-predictions bench-policy bench-pathologies bench-liars bench-autoscaling bench-store check-simulator clean packages
 
 demo: $(STAMP) packages
 	$(VENV)/bin/python examples/demo/run.py
@@ -41,6 +41,16 @@ bench-autoscaling: $(STAMP)
 # Five to ten minutes.
 check-simulator: $(STAMP) packages
 	$(VENV)/bin/python -m benchmarks.sandbox
+
+# What the store holds: agents, a round of 2,000 jobs, each view on a year's history. Some twenty minutes, 3 GB in
+# the temporary folder; the parts by themselves: python -m benchmarks.store --help.
+bench-store: $(STAMP)
+	$(VENV)/bin/python -m benchmarks.store agents sqlite --agents 200
+	$(VENV)/bin/python -m benchmarks.store agents postgresql --agents 2000
+	$(VENV)/bin/python -m benchmarks.store round sqlite
+	$(VENV)/bin/python -m benchmarks.store round postgresql
+	$(VENV)/bin/python -m benchmarks.store views sqlite --plans
+	$(VENV)/bin/python -m benchmarks.store views postgresql --plans
 
 # What false declarations gain under price-rank; POLLUX_TRACES and POLLUX_WORKLOAD name the published data.
 bench-liars: $(STAMP)

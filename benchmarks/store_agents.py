@@ -1,0 +1,191 @@
+"""Many agents at once: through this package on SQLite, through pgbench on PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+from benchmarks.store_rounds import decided
+from pollux_slurm.errors import StoreError
+from pollux_slurm.store import open_agent_store
+from pollux_slurm.store.administration import add_login
+from pollux_slurm.store.contract import Store
+from pollux_slurm.store.functions import report_json
+from tests.store.builders import report, token_of
+from tests.store.postgres import PostgresServer
+
+CLIENTS = 16
+THREADS = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class Calls:
+    """What came of the agents' calls: seconds from when each was due until it was answered, by kind."""
+
+    latencies: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    failures: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def count(self) -> int:
+        return sum(len(found) for found in self.latencies.values())
+
+
+def words(latencies: list[float]) -> str:
+    """Return the quantiles of latencies in a line, in milliseconds."""
+    ordered = sorted(latencies)
+    if not ordered:
+        return "none"
+    parts = [
+        f"{name} {1000 * ordered[min(int(part * len(ordered)), len(ordered) - 1)]:.1f} ms"
+        for name, part in (("median", 0.5), ("p90", 0.9), ("p99", 0.99), ("longest", 1.0))
+    ]
+    return f"{len(ordered)} calls: " + ", ".join(parts)
+
+
+class RoundsInBetween:
+    """A daemon's reads and writes, in a thread, at an interval, while a block runs."""
+
+    def __init__(self, store: Store, jobs: int, *, every_s: float) -> None:
+        self._store, self._jobs, self._every_s = store, jobs, every_s
+        self._stop = threading.Event()
+        self._times: list[float] = []
+        self.failures = 0
+        self._thread = threading.Thread(target=self._run)
+
+    @property
+    def rounds(self) -> int:
+        return len(self._times)
+
+    @property
+    def mean_s(self) -> float:
+        return sum(self._times) / max(len(self._times), 1)
+
+    def __enter__(self) -> RoundsInBetween:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        problem, decision = decided(self._jobs)
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                self._store.active_jobs()
+                self._store.observe_jobs([], at=_now())
+                self._store.active_jobs()
+                self._store.record_round(problem, decision, shadow=False, at=_now())
+            except StoreError:
+                self.failures += 1
+            self._times.append(time.monotonic() - began)
+            self._stop.wait(max(self._every_s - self._times[-1], 0.0))
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def through_python(url: str, agents: int, *, report_s: float, poll_s: float, for_s: float) -> Calls:
+    """Let agents call through `open_agent_store`, at even moments, from a few threads."""
+    calls = Calls()
+    lock = threading.Lock()
+    due = [("report", i * report_s / agents) for i in range(int(for_s / report_s * agents))]
+    due += [("poll", i * poll_s / agents) for i in range(int(for_s / poll_s * agents))]
+    due.sort(key=lambda call: call[1])
+    turns: Counter[str] = Counter()
+    stores = threading.local()
+    opened = []
+    begin = time.monotonic() + 1.0
+
+    def call(kind: str, number: int, sequence: int, at_s: float) -> None:
+        if not hasattr(stores, "store"):
+            stores.store = open_agent_store(url)
+            opened.append(stores.store)
+        token = token_of(number)
+        try:
+            if kind == "report":
+                stores.store.report(token, report(sequence, num_steps=10 * sequence), at=_now())
+            else:
+                stores.store.poll(token, 0, at=_now())
+        except StoreError as error:
+            with lock:
+                calls.failures[f"{type(error).__name__}: {error}"[:80]] += 1
+        with lock:
+            calls.latencies[kind].append(time.monotonic() - begin - at_s)
+
+    pause = threading.Event()
+    with ThreadPoolExecutor(THREADS) as pool:
+        for kind, at_s in due:
+            pause.wait(max(begin + at_s - time.monotonic(), 0.0))
+            turn = turns[kind]
+            turns[kind] += 1
+            pool.submit(call, kind, 1 + turn % agents, 1 + turn // agents, at_s)
+    for store in opened:
+        store.close()
+    return calls
+
+
+def through_pgbench(
+    server: PostgresServer, agents: int, *, report_s: float, poll_s: float, for_s: float
+) -> Calls:
+    """Let pgbench call the two functions with a login that jobs share, a connection for each call.
+
+    It begins calls at the wanted rate whether or not those before have ended, each job's as often as the
+    others'. Its log tells when a call was due and when it had ended.
+    """
+    url = server.url("pollux")
+    add_login(url, "jobs", shared=True, connections=CLIENTS + 4, roles=("pollux_agent",))
+    text = report_json(report(1)).replace("'", "''")
+    sequence = '"sequence":1,'
+    assert json.loads(text)["sequence"] == 1
+    assert sequence in text
+    job = f"\\set n :n + 1\n\\set job 1 + mod(:client_id + :n * {CLIENTS}, {agents})\n"
+    asked = "'token of job ' || :job"
+    # A report's number need only grow within its job: the milliseconds do.
+    numbered = "'\"sequence\":' || floor(extract(epoch FROM clock_timestamp()) * 100)::bigint || ','"
+    rate = agents / report_s + agents / poll_s
+    with tempfile.TemporaryDirectory(prefix="pollux-bench-") as folder:
+        scripts = {
+            "report": f"{job}SELECT pollux_report({asked}, replace('{text}', '{sequence}', {numbered}));\n",
+            "poll": f"{job}SELECT pollux_poll({asked}, 0);\n",
+        }
+        weights = {"report": 1000, "poll": round(1000 * report_s / poll_s)}
+        files = []
+        for name, script in scripts.items():
+            (Path(folder) / f"{name}.sql").write_text(script)
+            files += ["-f", f"{folder}/{name}.sql@{weights[name]}"]
+        done = subprocess.run(
+            [
+                server.bin_dir / "pgbench", "--no-vacuum", "--connect", "-D", "n=0", "-c", str(CLIENTS),
+                "-j", "2", "-R", f"{rate:.3f}", "-T", str(int(for_s)), "--log", "--log-prefix",
+                f"{folder}/log", *files, "-h", str(server.folder), "-U", "jobs", "pollux",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=for_s + 300,
+        )  # fmt: skip
+        calls = Calls()
+        names = list(scripts)
+        for log in Path(folder).glob("log*"):
+            for line in log.read_text().splitlines():
+                parts = line.split()
+                if parts[2].isdigit():
+                    calls.latencies[names[int(parts[3])]].append(int(parts[2]) / 1e6)
+                else:
+                    calls.failures[parts[2]] += 1
+        for line in done.stderr.splitlines():
+            if "ERROR" in line:
+                calls.failures[line[:160]] += 1
+    if done.returncode or not calls.count:
+        raise SystemExit(f"pgbench failed: {done.stderr[-800:]}")
+    return calls
