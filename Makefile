@@ -47,6 +47,7 @@ check-simulator: $(STAMP) packages
 bench-store: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.store agents sqlite --agents 200
 	$(VENV)/bin/python -m benchmarks.store agents postgresql --agents 2000
+	$(VENV)/bin/python -m benchmarks.store agents postgresql --agents 2000 --pooled --poll-s 2
 	$(VENV)/bin/python -m benchmarks.store round sqlite
 	$(VENV)/bin/python -m benchmarks.store round postgresql
 	$(VENV)/bin/python -m benchmarks.store views sqlite --plans

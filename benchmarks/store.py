@@ -78,15 +78,21 @@ def bench_agents(options: argparse.Namespace) -> None:
                 )
             else:
                 calls = store_agents.through_pgbench(
-                    server, jobs, report_s=options.report_s, poll_s=options.poll_s, for_s=options.seconds
+                    server,
+                    jobs,
+                    report_s=options.report_s,
+                    poll_s=options.poll_s,
+                    for_s=options.seconds,
+                    pooled=options.pooled,
                 )
         used = cpu_s(server) - before
         store.close()
     whose = "this process (agents and daemon)" if server is None else "PostgreSQL"
+    held = f"{daemon.rounds} rounds in between of {daemon.mean_s:.2f} s, {daemon.failures} failed"
     print(
-        f"{options.backend}: {jobs} agents, a report every {options.report_s:g} s, a poll every"
-        f" {options.poll_s:g} s, for {options.seconds:g} s; {daemon.rounds} rounds in between of"
-        f" {daemon.mean_s:.2f} s, {daemon.failures} failed; load {os.getloadavg()[0]:.1f}"
+        f"{options.backend}{', pooled' if options.pooled else ''}: {jobs} agents, a report every"
+        f" {options.report_s:g} s, a poll every {options.poll_s:g} s, for {options.seconds:g} s; {held};"
+        f" load {os.getloadavg()[0]:.1f}"
     )
     for name, latencies in calls.latencies.items():
         print(f"  {name:6} {store_agents.words(latencies)}")
@@ -140,6 +146,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--report-s", type=float, default=30.0)
     parser.add_argument("--poll-s", type=float, default=30.0)
     parser.add_argument("--round-s", type=float, default=30.0)
+    parser.add_argument("--pooled", action="store_true", help="agents: as behind a pooler, such as PgBouncer")
     parser.add_argument("--seconds", type=float, default=90.0)
     parser.add_argument("--jobs", type=int, default=None, help="round: 2000; views: 100000")
     parser.add_argument("--plans", action="store_true", help="views: show each plan")

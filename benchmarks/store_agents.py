@@ -136,9 +136,11 @@ def through_python(url: str, agents: int, *, report_s: float, poll_s: float, for
 
 
 def through_pgbench(
-    server: PostgresServer, agents: int, *, report_s: float, poll_s: float, for_s: float
+    server: PostgresServer, agents: int, *, report_s: float, poll_s: float, for_s: float, pooled: bool
 ) -> Calls:
     """Let pgbench call the two functions with a login that jobs share, a connection for each call.
+
+    With `pooled`, its few connections last, as those of a pooler do in front of the server.
 
     It begins calls at the wanted rate whether or not those before have ended, each job's as often as the
     others'. Its log tells when a call was due and when it had ended.
@@ -154,6 +156,7 @@ def through_pgbench(
     # A report's number need only grow within its job: the milliseconds do.
     numbered = "'\"sequence\":' || floor(extract(epoch FROM clock_timestamp()) * 100)::bigint || ','"
     rate = agents / report_s + agents / poll_s
+    how = ["--no-vacuum", "-D", "n=0", "-c", str(CLIENTS), "-j", "2", *([] if pooled else ["--connect"])]
     with tempfile.TemporaryDirectory(prefix="pollux-bench-") as folder:
         scripts = {
             "report": f"{job}SELECT pollux_report({asked}, replace('{text}', '{sequence}', {numbered}));\n",
@@ -166,9 +169,8 @@ def through_pgbench(
             files += ["-f", f"{folder}/{name}.sql@{weights[name]}"]
         done = subprocess.run(
             [
-                server.bin_dir / "pgbench", "--no-vacuum", "--connect", "-D", "n=0", "-c", str(CLIENTS),
-                "-j", "2", "-R", f"{rate:.3f}", "-T", str(int(for_s)), "--log", "--log-prefix",
-                f"{folder}/log", *files, "-h", str(server.folder), "-U", "jobs", "pollux",
+                server.bin_dir / "pgbench", *how, "-R", f"{rate:.3f}", "-T", str(int(for_s)), "--log",
+                "--log-prefix", f"{folder}/log", *files, "-h", str(server.folder), "-U", "jobs", "pollux",
             ],
             capture_output=True,
             text=True,
