@@ -13,6 +13,7 @@ from pollux_slurm import __version__
 from pollux_slurm.cli.config import app as config
 from pollux_slurm.cli.daemon import daemon
 from pollux_slurm.cli.db import app as db
+from pollux_slurm.cli.doctor import doctor
 from pollux_slurm.cli.explain import explain
 from pollux_slurm.cli.orders import drain, pause, resume
 from pollux_slurm.cli.replay import replay
@@ -50,6 +51,7 @@ def _root(
 
 
 app.command()(daemon)
+app.command()(doctor)
 app.command()(status)
 app.command()(explain)
 app.command()(replay)

@@ -33,6 +33,9 @@ class SlurmClient(Protocol):
     def cluster_name(self) -> str:
         """Return ClusterName of slurm.conf."""
 
+    def settings(self) -> Mapping[str, str]:
+        """Return slurmctld's settings by name, and under `as of` its clock in UTC, to the second."""
+
     def snapshot(self) -> ClusterSnapshot:
         """Read all jobs and all nodes, completely or not at all."""
 

@@ -105,11 +105,19 @@ class CommandsClient:
 
     def cluster_name(self) -> str:
         """Return ClusterName of slurm.conf."""
-        answer = self._checked("scontrol", "show", "config")
-        match = re.search(r"^ClusterName\s*=\s*(\S+)\s*$", answer.stdout, re.MULTILINE)
-        if match is None:
+        name = self.settings().get("ClusterName")
+        if not name:
             raise SlurmReadError("scontrol show config printed no ClusterName")
-        return match[1]
+        return name
+
+    def settings(self) -> Mapping[str, str]:
+        """Return slurmctld's settings by name, and under `as of` its clock in UTC, to the second."""
+        text = self._checked("scontrol", "show", "config").stdout
+        found = {
+            match[1]: match[2].strip() for match in re.finditer(r"^(\w+)\s*=[ \t]*(.*)$", text, re.MULTILINE)
+        }
+        as_of = re.search(r"^Configuration data as of (\S+)", text, re.MULTILINE)
+        return found | ({"as of": as_of[1]} if as_of is not None else {})
 
     def snapshot(self) -> ClusterSnapshot:
         """Read all jobs and all nodes, completely or not at all."""

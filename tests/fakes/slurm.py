@@ -130,6 +130,10 @@ class FakeSlurm:
         self._enter("cluster_name")
         return "fake"
 
+    def settings(self) -> Mapping[str, str]:
+        self._enter("settings")
+        return {"ClusterName": "fake", "as of": self.clock().strftime("%Y-%m-%dT%H:%M:%S")}
+
     def snapshot(self) -> ClusterSnapshot:
         self._enter("snapshot")
         return ClusterSnapshot(

@@ -111,6 +111,11 @@ class SlurmClientContract:
         assert (over.allocation, over.cpus_by_node) == (Allocation(), ())
         assert world.client.snapshot().job(job_id) == over
 
+    def test_that_settings_come_with_slurmctlds_clock(self, world: World) -> None:
+        settings = world.client.settings()
+        assert settings["ClusterName"] == world.client.cluster_name()
+        assert len(settings["as of"]) == len("2026-01-01T00:00:00")
+
     def test_that_an_unknown_job_is_none(self, world: World) -> None:
         assert world.client.read_job("4000000") is None
 

@@ -1,0 +1,123 @@
+"""What `pollux doctor` finds: in settings written by hand, and on a real sandbox."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pollux_slurm.config import Config, DaemonConfig
+from pollux_slurm.daemon.doctor import Verdict, examine_jobs, examine_slurm
+from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.slurm.sandbox import Sandbox
+from pollux_slurm.store import open_store
+from tests.daemon.builders import job, node, reallocation, record, snapshot
+
+SITE = {
+    "KillWait": "30 sec",
+    "JobRequeue": "1",
+    "MinJobAge": "300 sec",
+    "GresTypes": "gpu",
+    "SelectType": "select/cons_tres",
+    "SchedulerParameters": "(null)",
+}
+
+
+def verdicts(
+    *, version: str = "22.05.8", skew_s: float = 0.0, config: Config | None = None, **site: str
+) -> dict[str, str]:
+    found = examine_slurm(
+        config or Config(),
+        version=version,
+        site={**SITE, **site},
+        snapshot=snapshot([node("n0")], []),
+        clock_skew_s=skew_s,
+    )
+    findings = list(found)
+    assert all(bool(finding.cure) == (finding.verdict is not Verdict.OK) for finding in findings)
+    return {finding.name: finding.verdict.value for finding in findings if finding.verdict is not Verdict.OK}
+
+
+def test_that_a_good_site_has_nothing_to_change() -> None:
+    assert verdicts() == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "verdict"),
+    [
+        ({"KillWait": "90 sec"}, "KillWait", "FAIL"),
+        ({"JobRequeue": "0"}, "JobRequeue", "warn"),
+        ({"MinJobAge": "60 sec"}, "MinJobAge", "warn"),
+        ({"GresTypes": "(null)"}, "GresTypes", "FAIL"),
+        ({"SelectType": "select/linear"}, "SelectType", "FAIL"),
+        ({"SchedulerParameters": "defer,bf_interval=5"}, "SchedulerParameters", "warn"),
+        ({"SchedulerParameters": "sched_interval=300"}, "SchedulerParameters", "warn"),
+        ({"version": "20.11.9"}, "release", "FAIL"),
+        ({"version": "27.05.0"}, "release", "warn"),
+        ({"version": "odd"}, "release", "FAIL"),
+        ({"skew_s": -3.0}, "clocks", "warn"),
+    ],
+)
+def test_that_each_fault_is_found_alone(changes: dict[str, Any], name: str, verdict: str) -> None:
+    assert verdicts(**changes) == {name: verdict}
+
+
+def test_that_partitions_that_do_not_exist_are_named() -> None:
+    config = Config(daemon=DaemonConfig(partitions=("main", "gpus")))
+    assert verdicts(config=config) == {"partitions": "FAIL"}
+
+
+def test_that_jobs_left_held_are_found_and_paused_ones_are_not() -> None:
+    held = {"held": True, "restart_count": 1}
+    jobs = [
+        job("1", JobState.PENDING, **held),
+        job("2", JobState.PENDING, **held),
+        job("3", JobState.PENDING, **held),
+        job("4", JobState.PENDING, held=True),
+        job("5", on={"n0": 1}, unschedulable_reason="it is part of a heterogeneous job"),
+    ]
+    open_move = reallocation(1, "2", Step.REQUEUED, source={"n0": 1}, target={"n0": 2})
+    drained = dataclasses.replace(
+        reallocation(2, "3", Step.CONFIRMED, source={"n0": 1}, target={}), target=Allocation()
+    )
+    records = [
+        record("1", state=JobState.PENDING),
+        record("2", state=JobState.PENDING, open_reallocation=open_move, last_reallocation=open_move),
+        record("3", state=JobState.PENDING, last_reallocation=drained),
+        record("4", state=JobState.PENDING),
+        record("5"),
+    ]
+    stuck, fixed = examine_jobs(snapshot([node("n0")], jobs), records)
+    assert (stuck.verdict, stuck.cure) == (
+        Verdict.WARN,
+        "if nobody wants them held: scontrol release 1",
+    )
+    assert fixed.text == "adaptive jobs that cannot be moved: 5 (it is part of a heterogeneous job)"
+
+
+def test_that_a_real_sandbox_is_a_good_site(sandbox: Sandbox, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/pollux.db"
+    open_store(url, create=True).close()
+    done = subprocess.run(
+        [sys.executable, "-m", "pollux_slurm", "doctor", "--json", "--store", url],
+        env={**os.environ, **sandbox.env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    findings = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert done.returncode == 0, done.stdout
+    assert {name for name, finding in findings.items() if finding["verdict"] != "ok"} <= {
+        "store",
+        "MinJobAge",
+    }
+    assert findings["GPUs"]["text"] == "20 GPUs on 4 nodes: a100, t4"
+    assert "differ by" in findings["clocks"]["text"]
