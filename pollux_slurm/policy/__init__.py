@@ -2,6 +2,6 @@
 
 from pollux_slurm.policy.decide import SOLVERS, decide, score
 from pollux_slurm.policy.explain import explanation
-from pollux_slurm.policy.scores import OBJECTIVES
+from pollux_slurm.policy.objectives import OBJECTIVES
 
 __all__ = ["OBJECTIVES", "SOLVERS", "decide", "explanation", "score"]

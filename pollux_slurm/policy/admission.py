@@ -12,7 +12,7 @@ from pollux_slurm.errors import InvalidModelError, InvalidProblemError
 from pollux_slurm.goodput import check_model
 from pollux_slurm.goodput.checks import has_plain_types, shown
 from pollux_slurm.model import Allocation, GoodputModel, NodeCapacity, Objective, Problem, ProblemJob
-from pollux_slurm.policy.scores import OBJECTIVES
+from pollux_slurm.policy.objectives import OBJECTIVES
 
 MAX_COUNT = 10**6
 MAX_MEMORY_MB = 10**12

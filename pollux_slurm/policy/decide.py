@@ -17,8 +17,8 @@ from pollux_slurm.policy.explain import explain_all, keep, not_overtaking
 from pollux_slurm.policy.genetic import solve_genetically
 from pollux_slurm.policy.greedy import solve_greedily
 from pollux_slurm.policy.menu import Menu
+from pollux_slurm.policy.objectives import OBJECTIVES
 from pollux_slurm.policy.placement import Cluster
-from pollux_slurm.policy.scores import OBJECTIVES
 from pollux_slurm.policy.search import Solution, solve
 from pollux_slurm.policy.shortage import misfits
 from pollux_slurm.policy.starvation import held_back

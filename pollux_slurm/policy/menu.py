@@ -62,6 +62,8 @@ class Menu:
         most = np.where([job.rigid for job in jobs], np.minimum(most, low), most)
         gpus = tables.num_gpus[None, :]
         offered = (gpus >= low[:, None]) & (gpus <= most[:, None]) & (tables.speedup > 0)
+        if scores.usable is not None:
+            offered &= scores.usable
         waits = np.array([not job.current for job in jobs], dtype=bool)
         # No GPU at all is what a waiting job has already.
         nothing = (tables.num_gpus == 0)[None, :] & ~waits[:, None]
@@ -130,6 +132,7 @@ class Menu:
             **{name: getattr(scores, name)[rows] for name in ("weight", "speedup", "held", "penalty")},
             units=None if scores.units is None else scores.units[rows],
             declared_gain=None if scores.declared_gain is None else scores.declared_gain[rows],
+            usable=None if scores.usable is None else scores.usable[rows],
         )
         return Menu(problem, [self.jobs[row] for row in rows.tolist()], tables, scores, left_out)
 

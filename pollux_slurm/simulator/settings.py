@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pollux_slurm.errors import SimulationError, UsageError
 from pollux_slurm.model import Objective
-from pollux_slurm.policy.scores import OBJECTIVES
+from pollux_slurm.policy.objectives import OBJECTIVES
 from pollux_slurm.simulator.autoscale import Autoscaler, NodeSupply, ScalingLimits, UtilityAutoscaler
 from pollux_slurm.simulator.cluster import Cluster, NodeGroup, SchedulingPolicy
 from pollux_slurm.simulator.measured import MeasuredDelays

@@ -1,0 +1,186 @@
+"""The objective `price-rank`: shortest average completion time, by what jobs declare of their length.
+
+Were no job to come, and speedups s_i and remaining one-GPU times T_i known, then the allocations with the
+least total completion time maximise Σ w_i·s_i at any time, for constant weights w_i (the co-states of the
+fluid problem; Pontryagin's principle). When a job ends, one job less waits, so what is maximised is less by
+one: with S_i the i jobs that end last, and W(S) the most of Σ_{j ∈ S} w_j·s_j that G GPUs allow,
+
+    W(S_i) = i.
+
+That tells the weights one by one, the job that ends last first: with the duality of W, for prices μ of a GPU,
+
+    F_i(μ) = μ·G + Σ_{j ≤ i} max_K (w_j·s_j(K) − μ·K),   W(S_i) = min_μ F_i(μ),
+    w_i = max_μ min_K (i − F_{i−1}(μ) + μ·K) / s_i(K).
+
+For s_i(K) = K^p these are the weights of heSRPT (Berg, Vesilind, Harchol-Balter, 2020).
+Legend: J jobs, C columns of the tables, M prices, G GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.model import Problem, ProblemJob
+from pollux_slurm.policy.scores import (
+    Scores,
+    attained_s,
+    delays,
+    held_speedups,
+    horizon_s,
+    hysteresis,
+    job_weights,
+    one_gpu,
+    remaining_s,
+)
+from pollux_slurm.policy.tables import Tables
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+# Constants chosen on generated workloads (docs/evaluation.md). The exponent; the time over which a move must
+# pay; GPUs are scarcer by a factor than the jobs at hand tell, for others will come; remaining times are
+# guesses, and the shorter one is the surer; the most that a weight can be, over the median of all.
+_EXPONENT = 0.9
+_HORIZON_S = 300.0
+_TO_COME = 1.5
+_LENGTH_EXPONENT = -0.1
+MAX_DECLARED_WEIGHT = 4.0
+# Prices of a GPU that are looked at, on a scale of sizes.
+_PRICES = 96
+
+
+def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> Scores:
+    """Rate by co-state weights × T^−0.1, p = 0.9.
+
+    T = progress/g(1)·(1 − φ)/φ is the remaining one-GPU time, φ the part of the epochs done; without a
+    declaration, as long as it has run already (φ = ½). f = 1 − δ/min(H, T/s + δ) on change, with H = 300 s
+    for δ ≤ 30 s, and in proportion to √δ beyond. Only shares that pack well are used: parts of a node of
+    which several make a whole one, then whole nodes, and the bounds that jobs name themselves.
+    No weight is more than `MAX_DECLARED_WEIGHT` times the median of all, so that little is won by a lie.
+    """
+    claims = [remaining_s(job, alone) for job, alone in zip(jobs, tables.alone.tolist(), strict=True)]
+    unclaimed = np.array(
+        [max(attained_s(job, tables, row), 1.0) for row, job in enumerate(jobs)], dtype=np.float64
+    )
+    claimed = np.array([claim is not None for claim in claims], dtype=bool)
+    remaining = np.where(claimed, [max(claim or 1.0, 1.0) for claim in claims], unclaimed)
+    unit = one_gpu(tables)
+    usable = packing_well(problem, jobs, tables)
+    over_one = tables.speedup / unit[:, None]
+    total = sum(node.num_gpus for node in problem.nodes)
+
+    costate = CoStates(remaining, np.where(usable, over_one, 0.0), tables.num_gpus, max(total, 1) / _TO_COME)
+    weight = remaining**_LENGTH_EXPONENT * costate.weight
+    high = MAX_DECLARED_WEIGHT * float(np.median(weight)) if len(jobs) else 1.0
+    gain = np.full(len(jobs), np.nan)
+    for row in np.flatnonzero(claimed).tolist():
+        silent = unclaimed[row] ** _LENGTH_EXPONENT * costate.instead(row, float(unclaimed[row]))
+        gain[row] = min(weight[row], high) / min(silent, high)
+    delay = delays(jobs)[:, None]
+    after = remaining[:, None] / np.maximum(over_one, 1e-12)
+    horizon = np.minimum(horizon_s(delay, _HORIZON_S), after + delay)
+    keep = hysteresis(problem, jobs)[:, None]
+    return Scores(
+        exponent=_EXPONENT,
+        floor=problem.objective.floor,
+        scale=1.0,
+        weight=np.minimum(weight, high) * job_weights(jobs),
+        speedup=over_one,
+        held=held_speedups(jobs, tables) / unit,
+        penalty=keep * np.maximum(1.0 - delay / np.maximum(horizon, 1e-9), 0.0),
+        serves_all=True,
+        units=1.0 / unit,
+        declared_gain=gain,
+        usable=usable,
+    )
+
+
+class CoStates:
+    """The weights `weight` (J,) of jobs with `remaining` times (J,) and speedups over one GPU (J, C)."""
+
+    def __init__(
+        self, remaining: FloatArray, speedup: FloatArray, num_gpus: IntArray, total_gpus: float
+    ) -> None:
+        count = len(remaining)
+        self._speedup, self._num_gpus = speedup, num_gpus.astype(np.float64)
+        self._order = np.lexsort((np.arange(count), -remaining))
+        self._descending = -remaining[self._order]
+        self._prices = np.geomspace(0.01 / total_gpus, max(count, 1) / total_gpus, _PRICES)
+        self._before = np.empty((count + 1, _PRICES))  # F_0, F_1, ...
+        self._before[0] = self._prices * total_gpus
+        self._surplus = np.zeros((count, _PRICES))  # what each job adds to F
+        self.weight: FloatArray = np.ones(count)
+        for place, job in enumerate(self._order.tolist()):
+            self.weight[job] = weight = self._weight(job, place + 1 - self._before[place])
+            usable = speedup[job] > 0
+            best = weight * speedup[job, usable] - self._prices[:, None] * self._num_gpus[usable]
+            self._surplus[job] = best.max(axis=1, initial=0.0)
+            self._before[place + 1] = self._before[place] + self._surplus[job]
+        self._share_among_equals(remaining)
+
+    def instead(self, job: int, remaining: float) -> float:
+        """Return the weight of a job, were its remaining time another and all others' as they are."""
+        longer = int(np.searchsorted(self._descending, -remaining))
+        place = int(np.flatnonzero(self._order == job)[0])
+        others = self._before[longer]
+        if place < longer:  # it is one of those that now end later
+            others = others - self._surplus[job]
+        return self._weight(job, 1.0 + others.min() - others)
+
+    def _weight(self, job: int, missing: FloatArray) -> float:
+        """Return the weight with which a job makes up for what is missing, (M,), at the best price."""
+        usable = self._speedup[job] > 0
+        if not usable.any():
+            return 1.0
+        cost = missing[:, None] + self._prices[:, None] * self._num_gpus[usable]
+        return max(float((cost / self._speedup[job, usable]).min(axis=1).max()), 1e-9)
+
+    def _share_among_equals(self, remaining: FloatArray) -> None:
+        """Give jobs that are equal in everything the mean of their weights."""
+        equals: dict[tuple[float, bytes], list[int]] = {}
+        for job, left in enumerate(remaining.tolist()):
+            equals.setdefault((left, self._speedup[job].tobytes()), []).append(job)
+        for group in equals.values():
+            if len(group) > 1:
+                self.weight[group] = self.weight[group].mean()
+
+
+def packing_well(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> BoolArray:
+    """Return the columns, (J, C), whose shares leave nothing of little use on a node.
+
+    A job's own bounds count as such, and where it has no other column, all do.
+    """
+    sizes: list[set[int]] = [set() for _ in tables.kinds]
+    for node in problem.nodes:
+        if node.num_gpus > 0:
+            sizes[tables.kind_of_node[node.name]].add(node.num_gpus)
+    packs = np.array(
+        [
+            (
+                share in sizes[kind]
+                if nodes > 1
+                else gpus == 0 or any(size % gpus == 0 for size in sizes[kind])
+            )
+            for kind, nodes, share, gpus in zip(
+                tables.kind.tolist(),
+                tables.num_nodes.tolist(),
+                tables.per_node.tolist(),
+                tables.num_gpus.tolist(),
+                strict=True,
+            )
+        ],
+        dtype=bool,
+    )
+    low = np.array([job.min_gpus for job in jobs], dtype=np.int64)[:, None]
+    most = np.array([10**9 if job.max_gpus is None else job.max_gpus for job in jobs], dtype=np.int64)[
+        :, None
+    ]
+    gpus = tables.num_gpus[None, :]
+    usable = packs | (gpus == low) | (gpus == most)
+    within = (gpus >= low) & (gpus <= np.minimum(most, tables.caps[:, None])) & (tables.speedup > 0)
+    found: BoolArray = usable | ~np.any(usable & within, axis=1, keepdims=True)
+    return found
