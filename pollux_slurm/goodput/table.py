@@ -155,6 +155,7 @@ class _CachePart:
         self._sizes = np.zeros((0, 2), dtype=np.int64)
         self._table = goodput_table([], [])
         self._done = np.zeros((0, 0), dtype=bool)
+        self._estimates: dict[tuple[int, Key], GoodputEstimate | None] = {}
 
     def lookup(self, models: Sequence[GoodputModel], keys: Sequence[Key]) -> tuple[FloatArray, IntArray]:
         rows = np.array([self._row(model) for model in models], dtype=np.int64)
@@ -169,11 +170,14 @@ class _CachePart:
         return self._table.goodput[wanted], rows
 
     def estimate(self, row: int, key: Key) -> GoodputEstimate | None:
-        column = self._column(key)
-        self._make_room()
-        if not self._done[row, column]:
-            self._compute(np.array([row]), np.zeros(1, dtype=np.intp), np.array([column]))
-        return self._table.estimate(row, column)
+        at = (row, key)
+        if at not in self._estimates:
+            column = self._column(key)
+            self._make_room()
+            if not self._done[row, column]:
+                self._compute(np.array([row]), np.zeros(1, dtype=np.intp), np.array([column]))
+            self._estimates[at] = self._table.estimate(row, column)
+        return self._estimates[at]
 
     def _row(self, model: GoodputModel) -> int:
         row = self._rows.setdefault(model, len(self._models))

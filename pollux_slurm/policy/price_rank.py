@@ -46,7 +46,7 @@ BoolArray = npt.NDArray[np.bool_]
 # guesses, and the shorter one is the surer; the most that a weight can be, over the median of all.
 _EXPONENT = 0.9
 _HORIZON_S = 300.0
-_TO_COME = 1.5
+_TO_COME = 2.0
 _LENGTH_EXPONENT = -0.1
 MAX_DECLARED_WEIGHT = 4.0
 # Prices of a GPU that are looked at, on a scale of sizes.
@@ -58,8 +58,9 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
 
     T = progress/g(1)·(1 − φ)/φ is the remaining one-GPU time, φ the part of the epochs done; without a
     declaration, as long as it has run already (φ = ½). f = 1 − δ/min(H, T/s + δ) on change, with H = 300 s
-    for δ ≤ 30 s, and in proportion to √δ beyond. Only shares that pack well are used: parts of a node of
-    which several make a whole one, then whole nodes, and the bounds that jobs name themselves.
+    for δ ≤ 30 s, and in proportion to √δ beyond, for a job that resumes after a pause, too. Only shares that
+    pack well are used: parts of a node of which several make a whole one, then whole nodes, and the bounds
+    that jobs name themselves.
     No weight is more than `MAX_DECLARED_WEIGHT` times the median of all, so that little is won by a lie.
     """
     claims = [remaining_s(job, alone) for job, alone in zip(jobs, tables.alone.tolist(), strict=True)]
@@ -80,7 +81,7 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     for row in np.flatnonzero(claimed).tolist():
         silent = unclaimed[row] ** _LENGTH_EXPONENT * costate.instead(row, float(unclaimed[row]))
         gain[row] = min(weight[row], high) / min(silent, high)
-    delay = delays(jobs)[:, None]
+    delay = delays(jobs, resuming=True)[:, None]
     after = remaining[:, None] / np.maximum(over_one, 1e-12)
     horizon = np.minimum(horizon_s(delay, _HORIZON_S), after + delay)
     keep = hysteresis(problem, jobs)[:, None]

@@ -69,9 +69,15 @@ def one_gpu(tables: Tables) -> FloatArray:
     return np.divide(tables.alone, tables.base, out=np.ones(len(tables.alone)), where=known)
 
 
-def delays(jobs: Sequence[ProblemJob]) -> FloatArray:
-    """Return what a change costs each job, in seconds: nothing where it has no GPUs."""
-    return np.array([job.restart_delay_s if job.current else 0.0 for job in jobs], dtype=np.float64)
+def delays(jobs: Sequence[ProblemJob], *, resuming: bool = False) -> FloatArray:
+    """Return what a change costs each job, in seconds: nothing where it has no GPUs.
+
+    With `resuming`, a job that ran before, and waits, has its restart to pay for as well.
+    """
+    found = [
+        job.restart_delay_s if job.current or (resuming and job.num_restarts > 0) else 0.0 for job in jobs
+    ]
+    return np.array(found, dtype=np.float64)
 
 
 def horizon_s(delay: FloatArray, usual_s: float) -> FloatArray:

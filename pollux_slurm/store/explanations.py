@@ -16,7 +16,7 @@ from pollux_slurm.store.schema import DecisionNodeRow, DecisionRow, GpuPriceRow,
 
 def explanation_columns(job: JobDecision, excluded: str | None) -> dict[str, Any]:
     """Return the columns that explain a decision, its one line included."""
-    from pollux_slurm.policy.explain import explanation
+    from pollux_slurm.policy.wording import explanation
 
     batch = job.batch
     return {
@@ -117,7 +117,7 @@ def _decision_of_row(row: Any, slurm_job_id: str, gpus_by_node: dict[str, int]) 
 
 
 def _line(job: JobDecision) -> str:
-    from pollux_slurm.policy.explain import explanation
+    from pollux_slurm.policy.wording import explanation
 
     return explanation(job)
 

@@ -1,0 +1,56 @@
+"""A decision about a job in words: one line that says what it gets and why."""
+
+from __future__ import annotations
+
+from pollux_slurm.model import Configuration, JobDecision
+
+_BOUNDS = {
+    "capacity": "more GPUs are worth more to others",
+    "max_gpus": "its owner's maximum",
+    "exploration": "it may at most double what it was measured on",
+    "penalty": "a restart would cost more than it gains",
+    "placement": "what is free does not lie together",
+    "cpus": "there are not CPUs enough where GPUs are free",
+    "memory": "there is not memory enough where GPUs are free",
+    "partition": "the nodes that it may use have no more",
+    "rigid": "it has one size only",
+    "young": "it is too young, or too near its end, to be moved",
+    "limit": "its account's or user's limit of GPUs",
+    "moves": "this round's budget of reallocations",
+    "waiting": "GPUs are kept for a job that has waited for too long",
+    "pinned": "it keeps its place",
+    "nothing": "more GPUs would not help",
+}
+
+
+def explanation(job: JobDecision, excluded: str | None = None) -> str:
+    """Return one line that says what a job gets and why; `excluded` is why it was left out, if it was."""
+    if excluded is not None:
+        return f"job {job.job_id} is left as it is: {excluded}"
+    of_type = f" ({job.gpu_type})" if job.gpu_type else ""
+    parts = [f"job {job.job_id}: {job.allocation}{of_type}"]
+    if job.allocation:
+        parts.append(f"speedup {job.speedup:.3g}")
+    if job.goodput is not None:
+        parts.append(f"goodput {job.goodput:.4g}/s")
+    if job.penalty != 1.0:
+        parts.append(f"restart factor {job.penalty:.2f}")
+    bound = job.pinned_because or _BOUNDS.get(job.bound_by, "see the docs")
+    parts.append(f"bound by {job.bound_by} ({bound})")
+    if job.runner_up is not None and job.runner_up_speedup is not None:
+        cost = "" if job.runner_up_cost is None else f", at a price of {job.runner_up_cost:+.3g} to others"
+        parts.append(f"next best {shape(job.runner_up, job)}, speedup {job.runner_up_speedup:.3g}{cost}")
+    if job.declared_gain is not None:
+        parts.append(f"what it declares changes its weight by a factor of {job.declared_gain:.2f}")
+    if job.declaration_doubt is not None:
+        parts.append(f"what it declares does not count: {job.declaration_doubt}")
+    return "; ".join(parts)
+
+
+def shape(of: Configuration, job: JobDecision) -> str:
+    """Return the runner-up's size in words."""
+    if not of.num_gpus:
+        return "nothing"
+    kind = f" {job.runner_up_gpu_type}" if job.runner_up_gpu_type else ""
+    gpus = f"{of.num_gpus}{kind} GPU{'s' if of.num_gpus != 1 else ''}"
+    return f"{gpus} on {of.num_nodes} node{'s' if of.num_nodes != 1 else ''}"
