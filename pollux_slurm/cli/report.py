@@ -29,6 +29,8 @@ app = typer.Typer(
 
 _FORMS = {".html": "html", ".htm": "html", ".csv": "csv", ".json": "json", ".txt": "text"}
 
+_ALWAYS = "1970-01-01"
+
 SinceOption = Annotated[
     str, typer.Option("--since", metavar="TIME", help="From: 30d, 12h or 2w ago, or 2026-10-01 (UTC).")
 ]
@@ -79,7 +81,7 @@ def job(
 
     form = _form(as_html, as_csv, as_json, table, output)
     now = datetime.now(timezone.utc)
-    range_ = None if since is None and until is None else _range(since or "100000d", until, now)
+    range_ = None if since is None and until is None else _range(since or _ALWAYS, until, now)
     config = settings(config_file, store_url)
     with open_reports(config.require_store_url()) as reports:
         history = read_job(reports, job_id, range_, explanation=_explanation(config, job_id))

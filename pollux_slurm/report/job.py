@@ -56,13 +56,18 @@ def job_document(history: JobHistory, *, made_at: datetime, range_: Range | None
 
 
 def _shown(history: JobHistory, made_at: datetime, range_: Range | None) -> Range:
-    """Return what the plots show: from submission to end or now, and every sample whatever its clock said."""
-    if range_ is not None:
-        return range_
+    """Return what the plots show: from submission to end or now, and every sample whatever its clock said.
+
+    Of a range, the part in which the job lived; all of it where it did not.
+    """
     job = history.job
     moments = [*(sample.at for sample in history.samples), *(event.at for event in history.events)]
     begin = min([job.submitted_at, *moments])
-    return Range(since=begin, until=max([job.finished_at or made_at, begin, *moments]))
+    life = Range(since=begin, until=max([job.finished_at or made_at, begin, *moments]))
+    if range_ is None:
+        return life
+    since, until = max(range_.since, life.since), min(range_.until, life.until)
+    return Range(since=since, until=until) if since < until else range_
 
 
 def _lead(history: JobHistory, made_at: datetime) -> str:

@@ -66,6 +66,11 @@ def test_that_any_table_is_asked_for(url: str) -> None:
     assert float(row["total_s"]) == pytest.approx(12.5, abs=0.01)
 
 
+def test_that_a_job_may_be_cut_at_its_end_only(url: str) -> None:
+    done = pollux("report", "job", "1", "--until", "2026-03-01T12:00:13", "--csv", "--store", url)
+    assert len(done.stdout.splitlines()) == 1 + 3, "three samples came before"
+
+
 def test_that_the_last_decision_is_told(url: str) -> None:
     found = json.loads(pollux("report", "job", "1", "--json", "--store", url).stdout)
     assert found["facts"]["explanation"].startswith("job 1: ")

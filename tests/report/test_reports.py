@@ -117,6 +117,17 @@ def test_that_a_range_cuts_the_plots_and_nothing_else(reports: Reports) -> None:
     assert series(document, "Goodput and GPUs over time", "GPUs")[-1][1] == 4
 
 
+def test_that_a_long_range_shows_the_jobs_life_and_one_without_it_nothing(reports: Reports) -> None:
+    whole = plots(job(reports, "1"))["Goodput and GPUs over time"].chart
+    wide = plots(job(reports, "1", Range(since=at(-1e7), until=NOW)))["Goodput and GPUs over time"].chart
+    assert isinstance(whole, LineChart)
+    assert isinstance(wide, LineChart)
+    assert wide.x == whole.x
+    before = job(reports, "1", Range(since=at(-200), until=at(-100)))
+    assert plots(before) == {}
+    assert "not held GPUs and not reported in this time" in before.parts[0].text
+
+
 def test_that_the_cluster_adds_up(reports: Reports) -> None:
     document = cluster(reports)
     chart = plots(document)["GPU hours by account and day"].chart
