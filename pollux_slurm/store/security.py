@@ -160,6 +160,7 @@ def make_login(
         shared=shared,
         connections=connections,
         memberships=roles,
+        others=[role for role in ROLES if role not in roles],
         other_databases=["postgres", "template1"],
     )
     if not shared:

@@ -9,6 +9,10 @@ BEGIN
 END
 $login$;
 ALTER ROLE {{ name }} NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION CONNECTION LIMIT {{ connections }};
+ALTER ROLE {{ name }} RESET ALL;
+{% for role in others %}
+REVOKE {{ role }} FROM {{ name }};
+{% endfor %}
 {% for role in memberships %}
 GRANT {{ role }} TO {{ name }};
 {% endfor %}

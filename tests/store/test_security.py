@@ -112,6 +112,14 @@ class TestViews:
                 with pytest.raises(errors.InsufficientPrivilege):
                     ada.execute(statement)  # type: ignore[call-overload]
 
+    def test_that_a_reader_who_asks_for_more_is_told_of_roles(
+        self, postgres: PostgresServer, two_people: Store
+    ) -> None:
+        store = open_store(postgres.url("store", login="ada"))
+        with pytest.raises(StoreError, match="pollux db login NAME"):
+            store.jobs()
+        store.close()
+
     def test_that_a_view_with_neither_user_nor_mention_is_not_made(self, two_people: Store) -> None:
         text = guarded_view("CREATE VIEW new_view AS SELECT id FROM rounds")
         admin = two_people._clock  # type: ignore[attr-defined]
@@ -161,11 +169,20 @@ class TestLogins:
             add_login(
                 postgres_url, 'odd "name"', shared=False, connections=connections, roles=("pollux_reader",)
             )
+        add_login(
+            postgres_url, 'odd "name"', shared=False, connections=7, roles=("pollux_agent", "pollux_analyst")
+        )
         with connect(postgres, "the_daemon") as connection:
             limit = connection.execute(
                 "SELECT rolconnlimit FROM pg_roles WHERE rolname = %s", ('odd "name"',)
             ).fetchone()
+            roles = connection.execute(
+                "SELECT m.roleid::regrole::text FROM pg_auth_members AS m "
+                "JOIN pg_roles AS r ON r.oid = m.member WHERE r.rolname = %s ORDER BY 1",
+                ('odd "name"',),
+            ).fetchall()
         assert limit == (7,)
+        assert roles == [("pollux_agent",), ("pollux_analyst",)], "what it may do no longer is taken from it"
 
     @pytest.mark.parametrize("name", ["", "pg_read_all_data", "pollux_owner", "a\nb", "x" * 64])
     def test_that_a_name_that_cannot_be_a_logins_is_refused(self, postgres_url: str, name: str) -> None:
