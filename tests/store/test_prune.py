@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -204,6 +202,5 @@ def test_that_a_span_of_nothing_is_refused(filled: str, span: timedelta) -> None
         prune(filled, older_than=span)
 
 
-def test_that_an_empty_store_has_nothing_to_prune(store_template: Path, tmp_path: Path) -> None:
-    shutil.copyfile(store_template, tmp_path / "empty.db")
-    assert {rows for _, rows in prune(f"sqlite:///{tmp_path}/empty.db").rows} == {0}
+def test_that_an_empty_store_has_nothing_to_prune(store_url: str) -> None:
+    assert {rows for _, rows in prune(store_url).rows} == {0}
