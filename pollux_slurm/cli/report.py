@@ -203,12 +203,24 @@ def _form(as_html: bool, as_csv: bool, as_json: bool, table: str | None, output:
 def _put(document: Document, form: str, table: str | None, output: Path | None) -> None:
     text = _text(document, form, table, to_file=output is not None)
     if output is None:
-        typer.echo(text, nl=False)
+        _print(text, for_people=form == "text")
         return
     from pollux_slurm.simulator.output import write_text
 
     write_text(output, text)
     typer.echo(f"wrote {output}")
+
+
+def _print(text: str, *, for_people: bool) -> None:
+    """Print whatever the terminal's encoding: programs get UTF-8, people what their terminal can show."""
+    binary = getattr(sys.stdout, "buffer", None)
+    if binary is not None and not for_people:
+        sys.stdout.flush()
+        binary.write(text.encode("utf-8"))
+        binary.flush()
+        return
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    typer.echo(text.encode(encoding, "replace").decode(encoding), nl=False)
 
 
 def _text(document: Document, form: str, table: str | None, *, to_file: bool) -> str:

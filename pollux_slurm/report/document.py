@@ -29,7 +29,6 @@ class Kind(enum.Enum):
     NUMBER = "number"
     COUNT = "count"
     SECONDS = "seconds"
-    HOURS = "hours"
     SHARE = "share"
     MOMENT = "moment"
     DAY = "day"
@@ -165,8 +164,6 @@ def text_of(value: Value, kind: Kind, *, most: int = 120) -> str:
         return duration_text(value)
     if kind is Kind.SHARE:
         return f"{100 * value:.1f} %"
-    if kind is Kind.HOURS:
-        return f"{value:,.2f}"
     return number_text(value)
 
 

@@ -33,7 +33,7 @@ def accuracy_part(rows: Sequence[ModelAccuracy], *, by: str) -> Part:
             sum(row.num_samples for row in found),
             *(_mean(found, column.key) for column in columns[4:]),
         )
-        for key, found in sorted(groups.items(), key=lambda item: tuple(map(str, item[0][:2])) + item[0][2:])
+        for key, found in sorted(groups.items(), key=lambda item: item[0])
     )
     data = Data(
         key="model_accuracy",

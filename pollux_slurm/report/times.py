@@ -24,10 +24,6 @@ class Range:
     since: datetime
     until: datetime
 
-    @property
-    def length_s(self) -> float:
-        return (self.until - self.since).total_seconds()
-
     def text(self) -> str:
         """Return both ends for people, to the minute."""
         return f"{moment_text(self.since)} to {moment_text(self.until)} UTC"
@@ -148,7 +144,7 @@ def days_axis(days: Iterable[date], range_: Range, *, most_ticks: int = 10) -> A
     """Return an axis over whole days, those of the range and all that have a value; ticks are at noon."""
     found = [midnight(day) for day in days]
     first = min([*found, midnight(range_.since.date())])
-    last = max([*found, midnight(range_.until.date())])
+    last = max([*found, midnight((range_.until - timedelta(microseconds=1)).date())])
     count = (last - first).days + 1
     step = next((step for step in (1, 2, 7, 14, 28) if count / step <= most_ticks), -(-count // most_ticks))
     ticks = []

@@ -75,7 +75,7 @@ def usage_part(rows: Sequence[UsageRow], range_: Range, *, by: str, title: str) 
         plots=(
             Plot(
                 chart=chart,
-                caption=f"GPU hours that adaptive jobs held, by day in UTC. Most of them: {shares}.",
+                caption=f"GPU hours that adaptive jobs held, by whole days in UTC. Most of them: {shares}.",
                 data=daily,
             ),
         ),

@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,6 +129,19 @@ def test_that_help_has_an_example_of_each_form() -> None:
     ):
         assert form in text
     assert "pollux report account vision --since 30d" in text
+
+
+@pytest.mark.parametrize("form", [(), ("--json",), ("--html",)])
+def test_that_a_terminal_of_another_alphabet_is_no_traceback(url: str, form: tuple[str, ...]) -> None:
+    """Job 2's name has Hebrew letters; blocks and dashes are no Latin letters either."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pollux_slurm", "report", "job", "2", *form, "--store", url],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"},
+        capture_output=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert ("שלום".encode() in done.stdout) is bool(form)
 
 
 def test_that_the_dashboard_is_printed() -> None:

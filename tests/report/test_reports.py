@@ -145,6 +145,41 @@ def test_that_the_cluster_adds_up(reports: Reports) -> None:
     assert accounts["vision"][6] == pytest.approx(accounts["vision"][5] / accounts["vision"][1])  # type: ignore[operator]
 
 
+def test_that_standstill_is_added_up_by_day_and_part(reports: Reports) -> None:
+    chart = plots(cluster(reports))["Standstill for reallocations by day"].chart
+    assert isinstance(chart, StackedBars)
+    (day,) = chart.stacks
+    assert [60 * minutes for minutes in day.parts] == pytest.approx([0.5, 6.0, 6.0], abs=0.01)
+    assert day.name == "1 Mar 2026"
+
+
+def test_that_nodes_are_added_up_over_days(reports: Reports) -> None:
+    history = read_group(reports, DAY)
+    node = next(row for row in history.nodes if row.node_name == "n3")
+    days = [
+        dataclasses.replace(node, gpu_type="t4", gpu_hours=hours, offered_gpu_hours=96.0)
+        for hours in (24.0, 48.0)
+    ]
+    document = cluster_document(
+        dataclasses.replace(history, nodes=days), DAY, made_at=NOW, command="pollux report cluster"
+    )
+    assert document.table("nodes").rows == (("n3", "t4", 72.0, 192.0, 0.375),)
+
+
+def test_that_predictions_are_weighed_by_samples_and_stand_in_order(reports: Reports) -> None:
+    history = read_job(reports, "1")
+    one = dataclasses.replace(history.accuracy[0], gpu_type="t4", num_gpus=2)
+    rows = [
+        dataclasses.replace(one, run_number=10, num_samples=1, mean_error=0.5, throughput=None),
+        dataclasses.replace(one, run_number=2, num_samples=3, mean_error=0.1, throughput=100.0),
+        dataclasses.replace(one, run_number=2, num_samples=1, mean_error=-0.3, throughput=200.0),
+    ]
+    document = job_document(dataclasses.replace(history, accuracy=rows), made_at=NOW)
+    second, tenth = document.table("model_accuracy").rows
+    assert (second[:4], tenth[:4]) == ((2, "t4", 2, 4), (10, "t4", 2, 1))
+    assert (second[5], second[6], tenth[5]) == (125.0, pytest.approx(0.0), None)
+
+
 def test_that_an_account_is_told_apart(reports: Reports) -> None:
     history = read_group(reports, DAY, account="vision")
     document = account_document(history, DAY, account="vision", made_at=NOW, command="c")
