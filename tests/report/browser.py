@@ -89,6 +89,11 @@ def probe(page: str, folder: Path, *, dark: bool = False, width: int = WIDTH) ->
     return result
 
 
+def dom(page: str, folder: Path) -> str:
+    """Return the page as Chromium holds it, once it has loaded it as it is."""
+    return _run(page, folder, "--dump-dom", dark=False, width=WIDTH).stdout
+
+
 def only_first_figure(page: str) -> str:
     """Return the page with nothing but its first figure to be seen, for a small picture."""
     hidden = "header, h2, section > p, section:not(:first-child), figure:not(:first-of-type), footer"

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
-
-import pytest
 
 from pollux_slurm.report import (
     Figure,
@@ -20,6 +16,7 @@ from pollux_slurm.report import (
     linear_axis,
     render_page,
 )
+from tests.report.browser import dom
 from tests.report.parsed import parse
 
 HOSTILE = "</svg><script>document.title='taken'</script>"
@@ -85,22 +82,7 @@ def test_that_ids_are_unique() -> None:
 
 
 def test_that_a_browser_shows_the_page(tmp_path: Path) -> None:
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium to run this test")
-    file = tmp_path / "page.html"
-    file.write_text(render_page(page()), encoding="utf-8")
-    shown = subprocess.run(
-        [
-            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
-            *("--disable-sync", "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"),
-            file.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert shown.returncode == 0, shown.stderr
-    assert "<title>Page &lt;/svg&gt;" in shown.stdout, "no script has run"
-    assert shown.stdout.count("<svg") == 2
-    assert shown.stdout.count('class="line s0"') == 4, "two lines and their legends"
+    shown = dom(render_page(page()), tmp_path)
+    assert "<title>Page &lt;/svg&gt;" in shown, "no script has run"
+    assert shown.count("<svg") == 2
+    assert shown.count('class="line s0"') == 4, "two lines and their legends"
