@@ -52,6 +52,9 @@ class Facts:
         resources = solution.dual.resources
         reach: BoolArray = np.any(resources.may, axis=2)[resources.class_of] | (tables.num_gpus == 0)
         least = np.array([job.min_gpus for job in menu.jobs], dtype=np.int64)
+        possible, self.shortage = reach, Shortage(state, menu)
+        if state.cluster.is_tight and menu.num_jobs:
+            possible = np.stack([self.shortage.possible(index) for index in range(menu.num_jobs)])
         self.columns_in_reach = faster & reach & (tables.num_gpus >= least[:, None])
         self.is_in_reach = _any(self.columns_in_reach)
         self.wanted = (menu.value > value) & more & reach
@@ -66,7 +69,7 @@ class Facts:
         )
         self.least_wanted: list[list[int]] = np.where(fewest < _NONE, fewest, 0).tolist()
         same = (tables.num_nodes == nodes) & (tables.num_gpus == gpus)
-        other = np.where(same | ~reach | ~self._allowed(menu), -np.inf, menu.value)
+        other = np.where(same | ~possible | ~self._allowed(menu), -np.inf, menu.value)
         best = other.argmax(axis=1) if other.shape[1] else np.full(count, -1)
         found = other.max(axis=1, initial=-np.inf)
         # The column of the best other configuration for the job alone: −1 what it holds, −2 none.
@@ -78,7 +81,6 @@ class Facts:
         at_column = menu.scores.speedup[np.arange(count), best] if other.shape[1] else 0.0
         self.runner_up_speedup: list[float] = np.where(left, menu.scores.held, at_column).tolist()
         self._room: dict[tuple[int, int], int] = {}
-        self.shortage = Shortage(state, menu)
 
     def _allowed(self, menu: Menu) -> BoolArray:
         """Return what limits and the budget of moves leave each job, were all others of it away, (J, C)."""

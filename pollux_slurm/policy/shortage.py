@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pollux_slurm.model import Problem, ProblemJob
 from pollux_slurm.policy.menu import Menu
-from pollux_slurm.policy.placement import State, members_of, need
+from pollux_slurm.policy.placement import NodeSet, State, members_of, need
 from pollux_slurm.policy.tables import Tables
 
 IntArray = npt.NDArray[np.int64]
@@ -87,7 +87,17 @@ class Shortage:
     def __init__(self, state: State, menu: Menu) -> None:
         self._state, self._menu = state, menu
         self._left: IntArray | None = None
+        self._possible: dict[tuple[NodeSet, Need], BoolArray] = {}
         self._num_wide = np.zeros(len(state.cluster.names), dtype=np.int64)
+
+    def possible(self, job: int) -> BoolArray:
+        """Return which columns a job could have were the nodes that it may use empty, (C,)."""
+        of_job, capacity = need(self._menu.jobs[job]), self._state.cluster.capacity
+        key = (self._state.eligible(job), of_job)
+        if key not in self._possible:
+            usable, kind_of = self._usable(job), self._state.cluster.kind
+            self._possible[key] = fitting(self._menu.tables, capacity, kind_of, usable, of_job, _ALL)
+        return self._possible[key]
 
     def in_general(self, job: int, columns: BoolArray) -> str | None:
         """Return "cpus" or "memory" where it keeps a job from all columns marked (C,), were nodes empty."""
