@@ -72,6 +72,8 @@ class Market:
         tables, count = menu.tables, menu.num_jobs
         self.resources = resources = shared_resources(menu, cluster)
         self._value = menu.value if usable is None else np.where(usable, menu.value, -np.inf)
+        if resources.possible is not None:
+            self._value = np.where(resources.possible, self._value, -np.inf)
         self._stay_value = menu.stay_value
         self._gpus = tables.num_gpus.astype(np.float64)
         self._use, self._may = resources.use, resources.may

@@ -14,17 +14,20 @@ Legend: J jobs, C columns, n nodes, T GPU types, E classes, X cells; S = A·X sh
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.menu import Menu
-from pollux_slurm.policy.placement import Cluster, NodeSet, members_of
+from pollux_slurm.policy.placement import Cluster, NodeSet, members_of, need
+from pollux_slurm.policy.tables import Tables
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+Need = tuple[int, int, int]
 
 # However many partitions there are: beyond so many classes a job counts as one that may use every node, and
 # beyond so many cells nodes are told apart no further. The bound holds all the same.
@@ -36,14 +39,17 @@ class Resources:
     """`use` (A, C, X) is what a column takes if all of it stands in one cell, `stay_use` (J', S) what each of
     everyone's holdings take, `total` (S,) what there is; S counts amounts first, then cells.
 
-    `may` (E, C, X) says in which cells a column may stand for a class, `class_of` (J,) is each job's class,
-    `cell_of` (n,) each node's cell, −1 for none, and `kind_of` (X,) each cell's GPU type.
+    `may` (E, C, X) says in which cells a column may stand for a class, `possible` (J, C) which columns could
+    stand anywhere for a job with its CPUs and memory beside those that stay (None: nothing is in the way),
+    `class_of` (J,) is each job's class, `cell_of` (n,) each node's cell, −1 for none, and `kind_of` (X,) each
+    cell's GPU type.
     """
 
     use: FloatArray
     stay_use: FloatArray
     total: FloatArray
     may: BoolArray
+    possible: BoolArray | None
     class_of: IntArray
     cell_of: IntArray
     kind_of: IntArray
@@ -59,7 +65,8 @@ def shared_resources(menu: Menu, cluster: Cluster) -> Resources:
         cell_of[list(members_of(nodes))] = cell
     rows, where, gpus = _holdings(menu, cluster)
     fixed = np.concatenate([menu.settled, np.ones(len(menu.everyone) - menu.num_jobs, dtype=bool)])
-    size = _sizes(menu, cluster, fixed, rows, where, gpus)
+    left = _left(menu, cluster, fixed, rows, where, gpus)
+    size = _sizes(menu, cluster, fixed, left)
     measures = (1,) if cluster.widest <= 4 else (1, 2, 3)
     inside = [cell_of == cell for cell in range(len(cells))]
     parts = np.array(
@@ -96,6 +103,7 @@ def shared_resources(menu: Menu, cluster: Cluster) -> Resources:
         stay_use=held.reshape(len(held), total.size),
         total=total.reshape(-1),
         may=_allowed(menu, cluster, masks, cells, kind_of),
+        possible=_possible(menu, cluster, masks, class_of, left) if cluster.is_tight or fixed.any() else None,
         class_of=class_of,
         cell_of=cell_of,
         kind_of=kind_of,
@@ -150,24 +158,69 @@ def _holdings(menu: Menu, cluster: Cluster) -> tuple[IntArray, IntArray, IntArra
     return rows, nodes, gpus
 
 
-def _sizes(
+def _left(
     menu: Menu, cluster: Cluster, fixed: BoolArray, rows: IntArray, nodes: IntArray, gpus: IntArray
 ) -> IntArray:
-    """Return how many GPUs of each node (n,) those who can change may use: all but what others hold."""
+    """Return what those who can change may use of each node, (n, 3): all but what others hold."""
+    left: IntArray = cluster.capacity.copy()
     stays = fixed[rows]
-    size = cluster.capacity[:, 0] - np.bincount(
-        nodes[stays], weights=gpus[stays], minlength=len(cluster.names)
-    ).astype(np.int64)
-    if cluster.is_tight:
+    if stays.any():
+        needs = np.array([need(menu.everyone[row]) for row in rows[stays].tolist()], dtype=np.int64)
+        np.subtract.at(left, nodes[stays], gpus[stays, None] * needs)
+        np.maximum(left, 0, out=left)
+    return left
+
+
+def _sizes(menu: Menu, cluster: Cluster, fixed: BoolArray, left: IntArray) -> IntArray:
+    """Return how many GPUs of each node (n,) those who can change may use at most."""
+    size: IntArray = left[:, 0]
+    if cluster.is_tight and not fixed.all():
         # No GPU takes less of CPUs and memory than one of the least demanding job does.
-        needs = np.array([(job.cpus_per_gpu, job.memory_per_gpu_mb) for job in menu.everyone], dtype=np.int64)
-        for column, need in enumerate(needs.T, start=1):
-            least = int(need[~fixed].min(initial=0 if fixed.all() else need.max()))
-            if least > 0:
-                left = cluster.capacity[:, column].copy()
-                np.subtract.at(left, nodes[stays], (gpus * need[rows])[stays])
-                size = np.minimum(size, left // least)
-    return np.maximum(size, 0)
+        least = np.array([need(job) for job in menu.everyone], dtype=np.int64)[~fixed].min(axis=0)
+        size = np.min([left[:, part] // each for part, each in enumerate(least.tolist()) if each], axis=0)
+    return size
+
+
+def _possible(
+    menu: Menu, cluster: Cluster, masks: list[NodeSet], class_of: IntArray, left: IntArray
+) -> BoolArray:
+    """Return which columns (J, C) those nodes could hold for each job that can change, were they all away."""
+    found = np.ones((menu.num_jobs, len(menu.tables.num_gpus)), dtype=bool)
+    known: dict[tuple[int, Need], BoolArray] = {}
+    for row, number in enumerate(class_of.tolist()):
+        if menu.settled[row]:
+            continue
+        key = (number, need(menu.jobs[row]) if cluster.is_tight else (1, 0, 0))
+        if key not in known:
+            usable = np.zeros(len(left), dtype=bool)
+            usable[list(members_of(masks[number]))] = True
+            known[key] = fitting(menu.tables, left, cluster.kind, usable, key[1])
+        found[row] = known[key]
+    return found
+
+
+def fitting(
+    tables: Tables,
+    left: IntArray,
+    kind_of: IntArray,
+    usable: BoolArray,
+    job: Need,
+    counted: Sequence[int] = (0, 1, 2),
+) -> BoolArray:
+    """Return which columns have enough `usable` nodes (n,) with enough `left` (n, 3) on each, (C,).
+
+    Only what is `counted` of a job's needs of GPUs, CPUs and memory has to suffice.
+    """
+    most = np.min([left[:, part] // job[part] for part in counted if job[part] > 0], axis=0)
+    share = np.maximum(tables.per_node, 1)
+    several = np.where(tables.per_node > 0, tables.num_nodes, 2)
+    top = int(share.max(initial=1))
+    found = tables.num_gpus == 0
+    for kind in range(len(tables.kinds)):
+        here = np.clip(most[usable & (kind_of == kind)], 0, top)
+        at_least = np.bincount(here, minlength=top + 1)[::-1].cumsum()[::-1]
+        found |= (tables.kind == kind) & (at_least[share] >= several)
+    return np.asarray(found, dtype=bool)
 
 
 def _allowed(

@@ -5,40 +5,18 @@ Legend: C columns, n nodes, T GPU types; needs and what is left are (GPUs, CPUs,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.model import Problem, ProblemJob
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import NodeSet, State, members_of, need
-from pollux_slurm.policy.tables import Tables
+from pollux_slurm.policy.resources import Need, fitting
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
-Need = tuple[int, int, int]
 
 _GPUS, _GPUS_AND_CPUS, _ALL = (0,), (0, 1), (0, 1, 2)
-
-
-def fitting(
-    tables: Tables, left: IntArray, kind_of: IntArray, usable: BoolArray, job: Need, counted: Sequence[int]
-) -> BoolArray:
-    """Return which columns have enough `usable` nodes (n,) with enough `left` (n, 3) on each, (C,).
-
-    Only what is `counted` of the three needs to suffice.
-    """
-    most = np.min([left[:, part] // job[part] for part in counted if job[part] > 0], axis=0)
-    share = np.maximum(tables.per_node, 1)
-    several = np.where(tables.per_node > 0, tables.num_nodes, 2)
-    top = int(share.max(initial=1))
-    found = tables.num_gpus == 0
-    for kind in range(len(tables.kinds)):
-        here = np.clip(most[usable & (kind_of == kind)], 0, top)
-        at_least = np.bincount(here, minlength=top + 1)[::-1].cumsum()[::-1]
-        found |= (tables.kind == kind) & (at_least[share] >= several)
-    return np.asarray(found, dtype=bool)
 
 
 def misfits(problem: Problem, menu: Menu) -> dict[str, str]:

@@ -116,3 +116,15 @@ def test_that_a_proof_does_not_drown_in_what_waiting_costs() -> None:
     assert found.upper_bound is not None
     assert found.upper_bound >= best * (1 - 1e-12)
     assert found.fitness <= best * (1 + 1e-12)
+
+
+def test_that_what_pinned_jobs_leave_of_cpus_is_known() -> None:
+    # Three GPUs of each node are free, and CPUs for one of them; one job could use all, without CPUs.
+    cluster = tuple(node(f"n{i}", 4, num_cpus=64) for i in range(8))
+    pinned = [job(f"p{i}", {f"n{i}": 1}, pinned=True, cpus_per_gpu=62) for i in range(8)]
+    model = linear_model(network_s=1e3)
+    hungry = [job(f"h{i}", model=model, cpus_per_gpu=2) for i in range(6)]
+    found = decide(problem(cluster, *pinned, *hungry, job("free", model=model, cpus_per_gpu=0)), effort=0.02)
+    assert {one.allocation.num_gpus for one in found.jobs if one.job_id.startswith("h")} == {1}
+    assert found.allocation("free").num_gpus == 3
+    assert found.gap == pytest.approx(0.0, abs=1e-4)
