@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pollux_slurm.report.charts import LineChart, Mark, Panel, Series
 from pollux_slurm.report.document import Column, Data, Kind, Part, Plot, number_text
-from pollux_slurm.report.groups import MOST_GROUPS, NAMELESS
+from pollux_slurm.report.groups import MOST_GROUPS, NAMELESS, styles_of
 from pollux_slurm.report.scales import Axis, linear_axis, log_axis
 from pollux_slurm.report.texts import plural
 from pollux_slurm.report.thinning import thinned
@@ -28,8 +28,11 @@ _FAIRNESS = (
 )
 
 
-def fairness_part(rows: Sequence[Fairness], *, by: str) -> Part:
-    """Return what sharing cost the jobs, rows of fairness, as distributions by `by`: account or user_name."""
+def fairness_part(rows: Sequence[Fairness], *, by: str, drawn_before: Sequence[str] = ()) -> Part:
+    """Return what sharing cost the jobs, rows of fairness, as distributions by `by`: account or user_name.
+
+    `drawn_before` are the groups of a plot before it, which look the same here.
+    """
     ordered = sorted(rows, key=lambda row: (row.rho is None, -(row.rho or 0.0)))
     data = Data(
         key="fairness",
@@ -51,7 +54,10 @@ def fairness_part(rows: Sequence[Fairness], *, by: str) -> Part:
     groups: defaultdict[str, list[float]] = defaultdict(list)
     for name, rho in known:
         groups[name].append(rho)
-    largest = sorted(groups, key=lambda name: (-len(groups[name]), name))[:MOST_GROUPS]
+    first = {name or NAMELESS: place for place, name in enumerate(drawn_before[:MOST_GROUPS])}
+    ordered_names = sorted(groups, key=lambda name: (first.get(name, MOST_GROUPS), -len(groups[name]), name))
+    largest = ordered_names[:MOST_GROUPS]
+    styles = styles_of(largest, list(first))
     own = {name: sorted(groups[name]) for name in largest}
     others = sorted(rho for name, found in groups.items() if name not in own for rho in found)
     if others:
@@ -71,8 +77,10 @@ def fairness_part(rows: Sequence[Fairness], *, by: str) -> Part:
             Panel(
                 y=linear_axis("share of jobs (%)", [0.0, 1.0], percent=True),
                 series=tuple(
-                    _distribution(f"{name} ({plural(len(found), 'job')})", found, axis, style)
-                    for style, (name, found) in enumerate(own.items())
+                    _distribution(
+                        f"{name} ({plural(len(found), 'job')})", found, axis, styles.get(name, MOST_GROUPS)
+                    )
+                    for name, found in own.items()
                 ),
                 height=240.0,
             ),

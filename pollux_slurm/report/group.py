@@ -14,7 +14,7 @@ from pollux_slurm.report.parts import accuracy_part, jobs_part
 from pollux_slurm.report.rounds import nodes_part, rounds_part
 from pollux_slurm.report.texts import plural
 from pollux_slurm.report.times import Range
-from pollux_slurm.report.usage import usage_part
+from pollux_slurm.report.usage import UsageRow, by_gpu_hours, usage_part
 from pollux_slurm.store.reporting import (
     AccountUsage,
     Fairness,
@@ -63,7 +63,9 @@ def cluster_document(history: GroupHistory, range_: Range, *, made_at: datetime,
             usage_part(history.usage, range_, by="account", title="Usage"),
             *held_part(history.jobs, history.events, range_, by="account"),
             rounds_part(history.rounds, range_),
-            fairness_part(history.fairness, by="account"),
+            fairness_part(
+                history.fairness, by="account", drawn_before=by_gpu_hours(history.usage, "account")
+            ),
             moves_by_day_part(history.moves, range_),
             nodes_part(history.nodes),
             accuracy_part(history.accuracy, by="account"),
@@ -80,6 +82,8 @@ def account_document(
 ) -> Document:
     """Return the report of one account, or without a name of all of them beside each other."""
     one = account is not None
+    by = "user_name" if one else "account"
+    usage: Sequence[UsageRow] = history.users if one else history.usage
     return Document(
         kind="account",
         title="Account" if one else "Accounts",
@@ -87,11 +91,9 @@ def account_document(
         lead=_lead("Adaptive jobs", range_, history.truncated),
         facts=_facts(history),
         parts=(
-            usage_part(history.users, range_, by="user_name", title="Usage by user")
-            if one
-            else usage_part(history.usage, range_, by="account", title="Usage"),
-            *held_part(history.jobs, history.events, range_, by="user_name" if one else "account"),
-            fairness_part(history.fairness, by="user_name" if one else "account"),
+            usage_part(usage, range_, by=by, title="Usage by user" if one else "Usage"),
+            *held_part(history.jobs, history.events, range_, by=by),
+            fairness_part(history.fairness, by=by, drawn_before=by_gpu_hours(usage, by)),
             moves_by_day_part(history.moves, range_),
             accuracy_part(history.accuracy, by="account"),
             jobs_part(history.jobs),

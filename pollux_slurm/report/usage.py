@@ -83,6 +83,11 @@ def usage_part(rows: Sequence[UsageRow], range_: Range, *, by: str, title: str) 
     )
 
 
+def by_gpu_hours(rows: Sequence[UsageRow], by: str) -> list[str]:
+    """Return the groups in the order in which their usage is drawn: the most GPU hours first."""
+    return [name for name, _, _, _ in _totals(rows, by)]
+
+
 def _usage_columns(keys: Iterable[str]) -> tuple[Column, ...]:
     return tuple(
         Column(key=key, title=_USAGE_TITLES[key], kind=_USAGE_KINDS.get(key, Kind.NUMBER)) for key in keys
