@@ -69,7 +69,7 @@ def bench_agents(options: argparse.Namespace) -> None:
         jobs = options.agents
         store = open_store(url)
         store_rounds.start_jobs(store, jobs)
-        daemon = store_agents.RoundsInBetween(store, jobs, every_s=options.round_s)
+        daemon = store_agents.RoundsInBetween(url, jobs, every_s=options.round_s)
         before = cpu_s(server)
         with daemon:
             if server is None:
@@ -87,7 +87,7 @@ def bench_agents(options: argparse.Namespace) -> None:
                 )
         used = cpu_s(server) - before
         store.close()
-    whose = "this process (agents and daemon)" if server is None else "PostgreSQL"
+    whose = "this process (the agents)" if server is None else "PostgreSQL"
     held = f"{daemon.rounds} rounds in between of {daemon.mean_s:.2f} s, {daemon.failures} failed"
     print(
         f"{options.backend}{', pooled' if options.pooled else ''}: {jobs} agents, a report every"

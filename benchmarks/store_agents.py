@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import subprocess
 import tempfile
 import threading
@@ -12,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
-from benchmarks.store_rounds import decided
+from benchmarks.store_rounds import decided, observe_all
 from pollux_slurm.errors import StoreError
-from pollux_slurm.store import open_agent_store
+from pollux_slurm.store import open_agent_store, open_store
 from pollux_slurm.store.administration import add_login
-from pollux_slurm.store.contract import Store
 from pollux_slurm.store.functions import report_json
 from tests.store.builders import report, token_of
 from tests.store.postgres import PostgresServer
@@ -51,14 +52,15 @@ def words(latencies: list[float]) -> str:
 
 
 class RoundsInBetween:
-    """A daemon's reads and writes, in a thread, at an interval, while a block runs."""
+    """A daemon's reads and writes, in a process of its own, at an interval, while a block runs."""
 
-    def __init__(self, store: Store, jobs: int, *, every_s: float) -> None:
-        self._store, self._jobs, self._every_s = store, jobs, every_s
-        self._stop = threading.Event()
-        self._times: list[float] = []
-        self.failures = 0
-        self._thread = threading.Thread(target=self._run)
+    def __init__(self, url: str, jobs: int, *, every_s: float) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._ready, self._stop, self._told = context.Event(), context.Event(), context.SimpleQueue()
+        self._process = context.Process(
+            target=_hold_rounds, args=(url, jobs, every_s, self._ready, self._stop, self._told)
+        )
+        self.failures, self._times = 0, [0.0]
 
     @property
     def rounds(self) -> int:
@@ -69,26 +71,36 @@ class RoundsInBetween:
         return sum(self._times) / max(len(self._times), 1)
 
     def __enter__(self) -> RoundsInBetween:
-        self._thread.start()
+        self._process.start()
+        self._ready.wait(timeout=120)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join()
+        self._process.join(timeout=120)
+        if self._process.exitcode == 0:
+            self._times, self.failures = self._told.get()
 
-    def _run(self) -> None:
-        problem, decision = decided(self._jobs)
-        while not self._stop.is_set():
-            began = time.monotonic()
-            try:
-                self._store.active_jobs()
-                self._store.observe_jobs([], at=_now())
-                self._store.active_jobs()
-                self._store.record_round(problem, decision, shadow=False, at=_now())
-            except StoreError:
-                self.failures += 1
-            self._times.append(time.monotonic() - began)
-            self._stop.wait(max(self._every_s - self._times[-1], 0.0))
+
+def _hold_rounds(url: str, jobs: int, every_s: float, ready: Any, stop: Any, told: Any) -> None:
+    problem, decision = decided(jobs)
+    store = open_store(url)
+    times: list[float] = []
+    failures = 0
+    ready.set()
+    while not stop.is_set():
+        began = time.monotonic()
+        try:
+            store.active_jobs()
+            observe_all(store, jobs)
+            store.active_jobs()
+            store.record_round(problem, decision, shadow=False, at=_now())
+        except StoreError:
+            failures += 1
+        times.append(time.monotonic() - began)
+        stop.wait(max(every_s - times[-1], 0.0))
+    store.close()
+    told.put((times, failures))
 
 
 def _now() -> datetime:

@@ -35,6 +35,11 @@ def _observations(jobs: int, moved: int = 0) -> list[JobObservation]:
 def start_jobs(store: Store, jobs: int) -> None:
     """Register `jobs` jobs and let them run."""
     store.register_jobs(_registrations(jobs), at=_now())
+    observe_all(store, jobs)
+
+
+def observe_all(store: Store, jobs: int) -> None:
+    """Let the store see that all jobs run where they did."""
     store.observe_jobs(_observations(jobs), at=_now())
 
 
