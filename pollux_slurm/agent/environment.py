@@ -7,14 +7,14 @@ and is one process on one node. Nothing here is read at import, and only through
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pollux_slurm.agent.token import read_token
 from pollux_slurm.config import Config, load_config
-from pollux_slurm.errors import ConfigError
+from pollux_slurm.errors import ConfigError, LaunchError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,17 +86,9 @@ def _token(environ: Mapping[str, str]) -> str | None:
     if not name:
         return None
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-        with os.fdopen(fd, encoding="ascii") as file:
-            mode = stat.S_IMODE(os.fstat(fd).st_mode)
-            text = file.read(4096).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"POLLUX_TOKEN_FILE={name}: cannot be read: {error}") from None
-    if mode & 0o077:
-        raise ConfigError(f"POLLUX_TOKEN_FILE={name}: others may read it; run: chmod 600 {name}")
-    if not text:
-        raise ConfigError(f"POLLUX_TOKEN_FILE={name}: is empty")
-    return text
+        return read_token(Path(name))
+    except LaunchError as error:
+        raise ConfigError(f"POLLUX_TOKEN_FILE: {error}") from None
 
 
 def process_age_s() -> float:

@@ -14,7 +14,12 @@ Contract, held by each implementation and tested by one suite over all of them:
   the agent tries again later.
 - **Runs.** A report carries the run's number. A higher number than the current run's opens a new run; a
   lower one raises `StaleRunError`: a leftover process may neither report nor confirm a checkpoint.
-- **Time** is the caller's: every method that stamps a row takes an aware UTC datetime.
+- **Time** is the caller's: every method that stamps a row takes an aware UTC datetime. Only what a job
+  reports to PostgreSQL bears the server's time: a stranger does not choose it.
+- **Bounded.** Each method sends a number of statements that does not grow with the number of jobs, nodes or
+  rows: a round reads and writes in fewer than sixty (`tests/store/test_statements.py` holds each number).
+  On PostgreSQL a job may report so often at once and so often a second, and is then told
+  `ReportsLimitedError`; nobody waits for a lock that a job holds.
 - **History is kept.** Models, samples, allocations, reallocations, rounds are appended; only `prune` deletes.
 
 Two doors: `AgentStore` is all that a job may do; `Store` is the daemon's and the readers'.
@@ -114,7 +119,8 @@ class AgentStore(Protocol):
     def report(self, token: str, report: Report, *, at: datetime) -> None:
         """Record a report.
 
-        Raises `UnknownJobError`, `StaleRunError`, `ReportRefusedError`, `StoreUnavailable`.
+        Raises `UnknownJobError`, `StaleRunError`, `ReportRefusedError`, `StoreUnavailable`; on PostgreSQL its
+        kind `ReportsLimitedError`, too.
         A confirmation for a reallocation in CHECKPOINT_REQUESTED moves it to CHECKPOINTED in the same
         transaction; one that asks for nothing any more is recorded with the run only.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -56,7 +57,7 @@ def at(seconds: float) -> datetime:
 
 
 def token_of(number: int | str) -> str:
-    return f"token of job {number}"
+    return hashlib.sha256(f"token of job {number}".encode()).hexdigest()
 
 
 def registration(number: int | str, **changes: Any) -> JobRegistration:

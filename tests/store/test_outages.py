@@ -32,7 +32,7 @@ from tests.store.builders import (
     report,
     token_of,
 )
-from tests.store.postgres import PostgresServer, running_postgres
+from tests.store.postgres import PostgresServer
 from tests.waiting import wait_until
 
 can_mount = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
@@ -123,22 +123,24 @@ def test_that_a_full_disk_under_sqlite_loses_nothing_acknowledged(tmp_path: Path
 
 
 @can_mount
-def test_that_a_full_disk_under_postgresql_loses_nothing_acknowledged(tmp_path: Path) -> None:
+def test_that_a_full_disk_under_postgresql_loses_nothing_acknowledged(postgres: PostgresServer) -> None:
     """The tables are on a small disk, the server's log is not: without room for that the server stops."""
-    with running_postgres() as server, small_disk(server.folder / "disk", 24) as disk:
-        os.chown(disk, *owner_of(server.folder))
-        server.sql(f"CREATE TABLESPACE small LOCATION '{disk}'")
-        server.sql("CREATE DATABASE small TABLESPACE small")
-        store = open_store(server.url("small"), create=True)
-        store.register_jobs([registration(n) for n in range(1, 31)], at=at(0))
-        ballast = disk / "ballast"
-        ballast.write_bytes(b"\0" * (free_bytes(disk) - 2**20))
-        reports, rounds = fill_up(store)
-        ballast.unlink()
-        check_all(store, reports, rounds)
-        store.close()
-        server.sql("DROP DATABASE small WITH (FORCE)")
-        server.sql("DROP TABLESPACE small")
+    with small_disk(postgres.folder / "disk", 24) as disk:
+        os.chown(disk, *owner_of(postgres.folder))
+        postgres.sql(f"CREATE TABLESPACE small LOCATION '{disk}'")
+        postgres.sql("CREATE DATABASE small TABLESPACE small")
+        try:
+            store = open_store(postgres.url("small"), create=True)
+            store.register_jobs([registration(n) for n in range(1, 31)], at=at(0))
+            ballast = disk / "ballast"
+            ballast.write_bytes(b"\0" * (free_bytes(disk) - 2**20))
+            reports, rounds = fill_up(store)
+            ballast.unlink()
+            check_all(store, reports, rounds)
+            store.close()
+        finally:
+            postgres.drop_database("small")
+            postgres.sql("DROP TABLESPACE small")
 
 
 def owner_of(path: Path) -> tuple[int, int]:

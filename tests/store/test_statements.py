@@ -1,4 +1,4 @@
-"""A round takes as many statements for 300 jobs as for 3, and each finds its rows by an index."""
+"""A round takes as many statements for 100 jobs as for 3, and each finds its rows by an index."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def fill(store: Store, jobs: int) -> None:
     assert len(store.active_jobs()) == jobs
 
 
-# What a round's parts send, for 3 jobs as for 300, the BEGIN of a transaction not counted.
+# What a round's parts send, for 3 jobs as for 100, the BEGIN of a transaction not counted.
 COUNTS = {
     "active_jobs": 16,
     "open_reallocations": 3,
@@ -119,7 +119,7 @@ ROUND: dict[str, Callable[[Store, list[int]], object]] = {
 def test_that_the_number_of_statements_does_not_grow_with_the_jobs(any_store: Store) -> None:
     counts: dict[int, dict[str, int]] = {}
     store = any_store
-    for jobs in (3, 300):
+    for jobs in (3, 100):
         counts[jobs] = {}
         fill(store, jobs)
         for name, call in ROUND.items():
@@ -127,10 +127,10 @@ def test_that_the_number_of_statements_does_not_grow_with_the_jobs(any_store: St
                 call(store, list(range(1, jobs + 1)))
             counts[jobs][name] = len(sent)
         wipe(store)
-    assert counts[300] == counts[3]
+    assert counts[100] == counts[3]
     is_postgres = store._database.engine.dialect.name == "postgresql"  # type: ignore[attr-defined]
     more = MORE_IN_POSTGRESQL if is_postgres else {}
-    assert counts[300] == {name: count + more.get(name, 0) for name, count in COUNTS.items()}
+    assert counts[100] == {name: count + more.get(name, 0) for name, count in COUNTS.items()}
 
 
 @pytest.mark.parametrize("call", ["report", "poll"])
