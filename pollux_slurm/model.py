@@ -237,7 +237,8 @@ class ClusterSnapshot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobShape:
     """What `SlurmClient.reshape` gives a pending job: `num_gpus` on exactly the named nodes, or, with no
-    `nodes`, on any one node. CPUs and memory follow the GPUs (invariant 11).
+    `nodes`, on any one node. CPUs and memory follow the GPUs (invariant 11). `time_limit_s` is the job's new
+    time limit, None to leave it.
     """
 
     num_gpus: int
@@ -245,6 +246,7 @@ class JobShape:
     gpus_per_node: int | None = None
     gpu_type: str | None = None
     cpus_per_gpu: int = 1
+    time_limit_s: float | None = None
 
     @classmethod
     def of(cls, allocation: Allocation, *, cpus_per_gpu: int = 1, gpu_type: str | None = None) -> JobShape:

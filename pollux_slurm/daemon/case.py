@@ -52,6 +52,18 @@ class Case:
         return dataclasses.replace(self, reallocation=dataclasses.replace(self.reallocation, step=step))
 
 
+# A job that is moved is never left less than this, or it could not even write a checkpoint.
+_LEAST_LEFT_S = 60.0
+
+
+def time_left_s(job: SlurmJob, now: datetime) -> float | None:
+    """Return what a job that runs, or has ended, has left of its time limit; None for one without."""
+    if job.time_limit_s is None or job.started_at is None:
+        return None
+    used_s = max(((job.ended_at or now) - job.started_at).total_seconds(), 0.0)
+    return max(job.time_limit_s - used_s, min(_LEAST_LEFT_S, job.time_limit_s))
+
+
 class Desk:
     """Where the steps act from: the journal and Slurm, with this daemon's right to touch them checked.
 
@@ -93,11 +105,23 @@ class Desk:
             for reallocation in self.store.open_reallocations()
         ]
 
-    def move(self, reallocation: Reallocation, step: Step, reason: str | None = None) -> bool:
+    def move(
+        self,
+        reallocation: Reallocation,
+        step: Step,
+        reason: str | None = None,
+        *,
+        time_left_s: float | None = None,
+    ) -> bool:
         """Journal a step; False when somebody else has moved this reallocation meanwhile."""
         self.guard()
         moved = self.store.advance_reallocation(
-            reallocation.id, step, expected=reallocation.step, at=self.clock(), reason=reason
+            reallocation.id,
+            step,
+            expected=reallocation.step,
+            at=self.clock(),
+            reason=reason,
+            time_left_s=time_left_s,
         )
         if moved:
             if step.is_end and self._telemetry is not None:
@@ -116,6 +140,19 @@ class Desk:
         return moved
 
     # -------------------------------------------------------------------------------------- who holds a job
+
+    def stop(self, case: Case) -> Case | None:
+        """Journal the requeue with what the job has left of its time limit; None if somebody else did.
+
+        Slurm counts anew from each start: what earlier runs used of the limit is taken off it by us.
+        """
+        left_s = time_left_s(case.job, self.clock()) if case.job is not None else None
+        if not self.move(case.reallocation, Step.REQUEUED, time_left_s=left_s):
+            return None
+        stopped = case.at(Step.REQUEUED)
+        return dataclasses.replace(
+            stopped, reallocation=dataclasses.replace(stopped.reallocation, time_left_s=left_s)
+        )
 
     def requeue(self, case: Case) -> None:
         """Put the running job back into the queue, held by us."""

@@ -11,6 +11,7 @@ the job starts by itself.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterable
 
@@ -93,7 +94,8 @@ class Restarting:
             return
         reason = None
         try:
-            self._desk.slurm.park(case.id, for_s=self._desk.config.pause_ttl_s)
+            left_s = case.reallocation.time_left_s
+            self._desk.slurm.park(case.id, for_s=self._desk.config.pause_ttl_s, time_limit_s=left_s)
         except JobStateError:
             raise
         except SlurmCommandError as error:
@@ -106,7 +108,7 @@ class Restarting:
         refused: list[str] = []
         for shape in self._shapes(case, book):
             try:
-                self._desk.slurm.reshape(case.id, shape)
+                self._reshape(case, shape)
                 break
             except JobStateError:
                 raise
@@ -116,6 +118,10 @@ class Restarting:
         reason = f"Slurm refused the shape: {refused[0]}" if refused else None
         if self._desk.move(case.reallocation, Step.RELEASED, reason):
             self._desk.release(case)
+
+    def _reshape(self, case: Case, shape: JobShape) -> None:
+        left_s = case.reallocation.time_left_s
+        self._desk.slurm.reshape(case.id, dataclasses.replace(shape, time_limit_s=left_s))
 
     def _shapes(self, case: Case, book: GpuBook) -> Iterable[JobShape]:
         """Return the shapes to try: the target, what it had, the most that fits anywhere, its minimum.
@@ -198,7 +204,7 @@ class Restarting:
         self._desk.take_back(case)
         for shape in self._any_shapes(case, book):
             try:
-                self._desk.slurm.reshape(case.id, shape)
+                self._reshape(case, shape)
                 break
             except JobStateError:
                 raise

@@ -29,8 +29,8 @@ class Stopping:
         reallocation, config = case.reallocation, self._desk.config
         if returning.is_return(reallocation):
             # The job has stopped by itself: there is no checkpoint to wait for.
-            if self._desk.move(reallocation, Step.REQUEUED):
-                self._restarting.requeued(case.at(Step.REQUEUED), book)
+            if (stopped := self._desk.stop(case)) is not None:
+                self._restarting.requeued(stopped, book)
             return
         if not reallocation.moves_running:
             self._reshape_pending(case, book)
@@ -80,8 +80,8 @@ class Stopping:
             self._roll_back(case, "the GPUs were taken while the job saved itself")
         elif _trains_again(case):
             self._roll_back(case, "the job went on training after its checkpoint")
-        elif self._desk.move(reallocation, Step.REQUEUED):
-            self._desk.requeue(case)
+        elif (stopped := self._desk.stop(case)) is not None:
+            self._desk.requeue(stopped)
 
     def _roll_back_if_moved_on(self, case: Case) -> bool:
         """Roll back when the job is no longer the running job that was planned for."""

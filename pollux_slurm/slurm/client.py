@@ -58,8 +58,11 @@ class SlurmClient(Protocol):
     def requeue_failed(self, job_id: str, *, restart_count: int) -> None:
         """Put a job that FAILED in the run numbered `restart_count` back into the queue, held."""
 
-    def park(self, job_id: str, *, for_s: float) -> None:
-        """Let a PENDING job start no sooner than `for_s` seconds from now, in its shape, held or not."""
+    def park(self, job_id: str, *, for_s: float, time_limit_s: float | None = None) -> None:
+        """Let a PENDING job start no sooner than `for_s` seconds from now, in its shape, held or not.
+
+        With `time_limit_s`, that is its time limit from now on, rounded up to minutes.
+        """
 
     def hold(self, job_id: str) -> None:
         """Keep a PENDING job from starting. Refused, without effect, if it started meanwhile."""

@@ -14,6 +14,7 @@ condition of its own:
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -190,14 +191,15 @@ class CommandsClient:
         self._expect_run(job_id, restart_count)
         self._change(job_id, "scontrol", "requeuehold", peek.address)
 
-    def park(self, job_id: str, *, for_s: float) -> None:
+    def park(self, job_id: str, *, for_s: float, time_limit_s: float | None = None) -> None:
         """Let a PENDING job start no sooner than `for_s` seconds from now."""
         if not 0 < for_s < 1e9:
             raise UsageError(f"job {job_id}: cannot be parked for {for_s:g} s")
         peek = self._expect(job_id, JobState.PENDING, to="park it")
         # Slurm refuses a start time as a whole on a job that runs.
         start = self._wall_clock().timestamp() + for_s
-        self._update_pending(job_id, peek.address, {"StartTime": _slurm_time(start)})
+        fields = {"StartTime": _slurm_time(start), **_time_limit(time_limit_s)}
+        self._update_pending(job_id, peek.address, fields)
 
     def hold(self, job_id: str) -> None:
         """Keep a PENDING job from starting. Refused, without effect, if it started meanwhile."""
@@ -235,7 +237,7 @@ class CommandsClient:
                 f"it asked for {entry.gpu_type or 'any type'}, and Slurm keeps that"
             )
         start = self._start_time(entry)
-        size = shape_update(shape, entry)
+        size = {**shape_update(shape, entry), **_time_limit(shape.time_limit_s)}
         if not shape.nodes:
             self._update_pending(job_id, entry.address, {**size, "StartTime": _slurm_time(start)})
             return
@@ -404,6 +406,11 @@ def shape_update(shape: JobShape, entry: JobEntry) -> dict[str, str]:
     if entry.memory_per_node_mb is not None and memory_per_gpu_mb is not None:
         fields["MinMemoryCPU"] = str(max(memory_per_gpu_mb // cpus, 1))
     return fields
+
+
+def _time_limit(time_limit_s: float | None) -> dict[str, str]:
+    """Return the field of a time limit, in whole minutes, Slurm's unit; none for None."""
+    return {} if time_limit_s is None else {"TimeLimit": str(max(math.ceil(time_limit_s / 60), 1))}
 
 
 def _number(job_id: str) -> str:

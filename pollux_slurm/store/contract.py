@@ -236,7 +236,8 @@ class Reallocation:
     that was reshaped while it waited in the queue. `reason` says why it ended as it did.
 
     `checkpoint_blocked_s` comes from the checkpoint that answered it; `first_step_at` is when the run that
-    followed first told of a step. `pollux_slurm.store.costs` makes the cost of a reallocation from these.
+    followed first told of a step. `time_left_s` is what the job had left of its time limit when it was
+    requeued, None for no limit. `pollux_slurm.store.costs` makes the cost of a reallocation from these.
     """
 
     id: int
@@ -250,6 +251,7 @@ class Reallocation:
     reason: str | None = None
     checkpoint_blocked_s: float | None = None
     first_step_at: datetime | None = None
+    time_left_s: float | None = None
 
     @property
     def is_pause(self) -> bool:
@@ -434,6 +436,7 @@ class Store(AgentStore, Protocol):
         expected: ReallocationStep,
         at: datetime,
         reason: str | None = None,
+        time_left_s: float | None = None,
     ) -> bool:
         """Move from `expected` to `step`; False, without effect, when it is no longer at `expected`, or when
         the job is just confirming its checkpoint (then another look tells).

@@ -94,6 +94,7 @@ def advance_reallocation(
     expected: ReallocationStep,
     at: datetime,
     reason: str | None = None,
+    time_left_s: float | None = None,
 ) -> bool:
     """Move from `expected` to `step`: see `Store.advance_reallocation`."""
     at = utc(at)
@@ -105,6 +106,8 @@ def advance_reallocation(
     values: dict[str, Any] = {"step": step}
     if reason is not None:
         values["reason"] = clean_text(reason)
+    if time_left_s is not None:
+        values["time_left_s"] = float(time_left_s)
     # On PostgreSQL the transaction in which a job confirms may hold the row, for as long as a stranger likes:
     # nobody waits for it, and the caller looks again. In SQLite, whose writers are alone, it is never locked.
     free = (
@@ -158,6 +161,7 @@ def read_reallocations(connection: Connection, wanted: Select[Any]) -> tuple[Rea
             ReallocationRow.moves_running,
             ReallocationRow.from_restart_count,
             ReallocationRow.reason,
+            ReallocationRow.time_left_s,
             CheckpointRow.blocked_s,
             first_step_of_next_run().label("first_step_at"),
         )
@@ -203,4 +207,5 @@ def _reallocation(
         reason=row.reason,
         checkpoint_blocked_s=row.blocked_s,
         first_step_at=row.first_step_at,
+        time_left_s=row.time_left_s,
     )

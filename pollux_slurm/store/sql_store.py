@@ -136,10 +136,17 @@ class SqlStore:
         expected: ReallocationStep,
         at: datetime,
         reason: str | None = None,
+        time_left_s: float | None = None,
     ) -> bool:
         with self._database.write() as connection:
             return journal.advance_reallocation(
-                connection, reallocation_id, step, expected=expected, at=at, reason=reason
+                connection,
+                reallocation_id,
+                step,
+                expected=expected,
+                at=at,
+                reason=reason,
+                time_left_s=time_left_s,
             )
 
     def open_reallocations(self) -> tuple[Reallocation, ...]:

@@ -1,4 +1,4 @@
--- Schema 0005 of a pollux store on postgresql. Generated: pollux db schema postgresql
+-- Schema 0006 of a pollux store on postgresql. Generated: pollux db schema postgresql
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 CREATE TABLE accounts (
@@ -410,6 +410,7 @@ CREATE TABLE reallocations (
     moves_running BOOLEAN NOT NULL,
     from_restart_count INTEGER NOT NULL,
     reason TEXT,
+    time_left_s DOUBLE PRECISION,
     CONSTRAINT pk_reallocations PRIMARY KEY (id),
     CONSTRAINT ck_reallocations_from_restart_count CHECK (from_restart_count >= 0),
     CONSTRAINT fk_reallocations_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE,
@@ -431,6 +432,7 @@ COMMENT ON COLUMN reallocations.step IS 'Where it stands; the last of its steps.
 COMMENT ON COLUMN reallocations.moves_running IS 'Is a running job requeued, rather than a waiting one reshaped?';
 COMMENT ON COLUMN reallocations.from_restart_count IS 'Slurm''s restart count of the job when it was planned.';
 COMMENT ON COLUMN reallocations.reason IS 'Why it ended as it did.';
+COMMENT ON COLUMN reallocations.time_left_s IS 'What the job had left of its time limit at the requeue, seconds; null for no limit.';
 
 CREATE TABLE runs (
     id BIGSERIAL NOT NULL,

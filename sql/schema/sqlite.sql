@@ -1,4 +1,4 @@
--- Schema 0005 of a pollux store on sqlite. Generated: pollux db schema sqlite
+-- Schema 0006 of a pollux store on sqlite. Generated: pollux db schema sqlite
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 -- accounts: Slurm accounts that jobs are charged to.
@@ -413,6 +413,7 @@ CREATE INDEX ix_model_versions_job_id_run_number_id ON model_versions (job_id, r
 --   moves_running: Is a running job requeued, rather than a waiting one reshaped?
 --   from_restart_count: Slurm's restart count of the job when it was planned.
 --   reason: Why it ended as it did.
+--   time_left_s: What the job had left of its time limit at the requeue, seconds; null for no limit.
 
 CREATE TABLE reallocations (
     id INTEGER NOT NULL,
@@ -422,6 +423,7 @@ CREATE TABLE reallocations (
     moves_running BOOLEAN NOT NULL,
     from_restart_count INTEGER NOT NULL,
     reason TEXT,
+    time_left_s DOUBLE,
     CONSTRAINT pk_reallocations PRIMARY KEY (id),
     CONSTRAINT ck_reallocations_from_restart_count CHECK (from_restart_count >= 0),
     CONSTRAINT fk_reallocations_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE,

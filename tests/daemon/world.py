@@ -138,12 +138,21 @@ class World:
             solver="test",
         )
 
-    def submit(self, *, gpus: int = 1, token: str | None = None, allow_unconfirmed: bool = False) -> str:
+    def submit(
+        self,
+        *,
+        gpus: int = 1,
+        token: str | None = None,
+        allow_unconfirmed: bool = False,
+        minutes: int | None = None,
+    ) -> str:
         token = token or f"token-{len(self.agents)}"
         terms = JobTerms(
             token_sha256=hash_token(token), min_gpus=1, max_gpus=8, allow_unconfirmed=allow_unconfirmed
         )
         options = [f"--gpus={gpus}", "--cpus-per-gpu=1", "--mem-per-gpu=100"]
+        if minutes is not None:
+            options.append(f"--time={minutes}")
         options.append(f"--comment={encode_comment('', terms)}")
         job_id = self.slurm.submit("#!/bin/sh\n", options, [], {})
         self.agents[job_id] = Agent(self, job_id, token)

@@ -14,6 +14,7 @@ and `slurm.before["reshape"] = function` runs just before that method acts, as a
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -171,7 +172,7 @@ class FakeSlurm:
         job.shown = dataclasses.replace(job.shown, ended_at=None, exit_code=None)
         self._kill(job, JobState.PENDING)
 
-    def park(self, job_id: str, *, for_s: float) -> None:
+    def park(self, job_id: str, *, for_s: float, time_limit_s: float | None = None) -> None:
         self._enter("park", job_id)
         if not for_s > 0:
             raise UsageError(f"job {job_id}: cannot be parked for {for_s:g} s")
@@ -180,6 +181,12 @@ class FakeSlurm:
         job = self._expect(job_id, JobState.PENDING)  # as Slurm itself refuses
         job.eligible_at = self.clock() + timedelta(seconds=for_s)
         job.shown = dataclasses.replace(job.shown, begins_at=job.eligible_at)
+        self._limit(job, time_limit_s)
+
+    @staticmethod
+    def _limit(job: _Job, time_limit_s: float | None) -> None:
+        if time_limit_s is not None:  # Slurm counts in minutes
+            job.shown = dataclasses.replace(job.shown, time_limit_s=60.0 * math.ceil(time_limit_s / 60))
 
     def hold(self, job_id: str) -> None:
         self._enter("hold", job_id)
@@ -211,6 +218,7 @@ class FakeSlurm:
             cpus_per_gpu=shape.cpus_per_gpu,
             num_cpus=shape.num_gpus * shape.cpus_per_gpu,
         )
+        self._limit(job, shape.time_limit_s)
 
     def release(self, job_id: str) -> None:
         self._enter("release", job_id)
@@ -282,7 +290,7 @@ class FakeSlurm:
             priority=1_000_000 - int(job_id),
             started_at=None,
             ended_at=None,
-            time_limit_s=None,
+            time_limit_s=60.0 * int(given["time"]) if "time" in given else None,
             exit_code=None,
             unschedulable_reason="it may not be requeued" if "no-requeue" in given else None,
         )

@@ -240,6 +240,15 @@ class SlurmClientContract:
         world.client.release(requeued.job_id)
         assert self.wait_running(world, requeued.job_id).begins_at is None
 
+    def test_that_a_job_is_given_what_is_left_of_its_time(self, world: World) -> None:
+        requeued = self.requeued(world, self.running(world, *SIZE, "--time=50"))
+        world.client.reshape(requeued.job_id, JobShape(num_gpus=1, nodes=("n1",), time_limit_s=1810.0))
+        assert self.job(world, requeued.job_id).time_limit_s == 1860.0
+        world.client.park(requeued.job_id, for_s=900, time_limit_s=60.0)
+        assert self.job(world, requeued.job_id).time_limit_s == 60.0
+        world.client.park(requeued.job_id, for_s=1)
+        assert self.job(world, requeued.job_id).time_limit_s == 60.0
+
     def test_that_a_running_job_cannot_be_parked(self, world: World) -> None:
         job_id = self.running(world)
         with pytest.raises(JobStateError, match=job_id):

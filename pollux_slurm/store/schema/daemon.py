@@ -248,6 +248,9 @@ class ReallocationRow(Base):
         Integer, comment="Slurm's restart count of the job when it was planned."
     )
     reason: Mapped[str | None] = mapped_column(Text, comment="Why it ended as it did.")
+    time_left_s: Mapped[float | None] = mapped_column(
+        Double, comment="What the job had left of its time limit at the requeue, seconds; null for no limit."
+    )
 
 
 class ReallocationNodeRow(Base):

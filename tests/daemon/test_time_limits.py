@@ -1,0 +1,130 @@
+"""All runs of a job together keep to its time limit, however often it is moved."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.config import PolicyConfig
+from pollux_slurm.daemon.case import time_left_s
+from pollux_slurm.model import JobState
+from pollux_slurm.store import open_store
+from tests.daemon.builders import NOON, job
+from tests.daemon.crashing import Killed, KilledAt
+from tests.daemon.world import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.store.close()
+
+
+def started(world: World, minutes: int | None = 60) -> str:
+    job_id = world.submit(minutes=minutes)
+    world.settle(world.daemon(), until=lambda: world.has_stepped(job_id), seconds=8)
+    return job_id
+
+
+def moved(world: World, job_id: str, target: dict[str, int]) -> None:
+    world.targets = {job_id: target}
+    policy = PolicyConfig(pauses=True)
+    daemon = world.daemon(policy=policy)
+    daemon.round()
+    assert world.open_moves() == 1
+    world.settle(daemon, until=lambda: not world.open_moves(), seconds=30)
+
+
+def test_that_what_a_run_used_is_taken_off_the_limit_at_each_move(world: World) -> None:
+    job_id = started(world)
+    world.clock.advance(20 * 60)
+    moved(world, job_id, {"n1": 2})
+    after_one = world.job(job_id).time_limit_s
+    assert after_one is not None
+    assert 39 * 60 <= after_one <= 40 * 60
+    world.clock.advance(30 * 60)
+    moved(world, job_id, {"n1": 4})
+    after_two = world.job(job_id).time_limit_s
+    assert after_two is not None
+    assert 8 * 60 <= after_two <= 10 * 60
+
+
+def test_that_a_pause_uses_nothing_of_the_limit(world: World) -> None:
+    job_id = started(world)
+    world.clock.advance(20 * 60)
+    moved(world, job_id, {})
+    world.clock.advance(600)
+    moved(world, job_id, {"n1": 2})
+    left_s = world.job(job_id).time_limit_s
+    assert left_s is not None
+    assert 39 * 60 <= left_s <= 40 * 60
+
+
+def test_that_a_job_without_a_limit_gets_none(world: World) -> None:
+    job_id = started(world, minutes=None)
+    moved(world, job_id, {"n1": 2})
+    assert world.job(job_id).time_limit_s is None
+
+
+def test_that_a_limit_changed_by_hand_counts_as_it_was_said(world: World) -> None:
+    job_id = started(world)
+    world.clock.advance(20 * 60)
+    world.slurm.set_job(job_id, time_limit_s=120 * 60.0)
+    moved(world, job_id, {"n1": 2})
+    left_s = world.job(job_id).time_limit_s
+    assert left_s is not None
+    assert 99 * 60 <= left_s <= 100 * 60
+
+
+def test_that_a_job_is_never_left_too_little_to_save_itself_nor_more_than_it_had() -> None:
+    def left(limit_s: float | None, ran_s: float) -> float | None:
+        one = job("1", on={"n0": 1}, time_limit_s=limit_s, started_at=NOON)
+        return time_left_s(one, NOON + timedelta(seconds=ran_s))
+
+    assert [left(3600, ran_s) for ran_s in (0, 600, 3599, 9000)] == [3600, 3000, 60, 60]
+    assert (left(None, 600), left(30, 600)) == (None, 30)
+    over = job(
+        "1", JobState.FAILED, time_limit_s=3600, started_at=NOON, ended_at=NOON + timedelta(seconds=100)
+    )
+    assert time_left_s(over, NOON + timedelta(days=1)) == 3500
+
+
+def test_that_a_daemon_killed_at_any_call_takes_it_off_once(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.db"
+    open_store(f"sqlite:///{empty}", create=True).close()
+    for at in itertools.count():
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        shutil.copy(empty, folder / "pollux.db")
+        world = World(folder)
+        job_id = started(world)
+        world.clock.advance(20 * 60)
+        world.targets = {job_id: {"n1": 2}}
+
+        def is_done(world: World = world, job_id: str = job_id) -> bool:
+            return world.job(job_id).allocation.num_gpus == 2
+
+        counter = itertools.count()
+        mortal = world.daemon(
+            slurm=KilledAt(world.slurm, counter, at),  # type: ignore[arg-type]
+            store=KilledAt(world.store, counter, at),  # type: ignore[arg-type]
+        )
+        died = False
+        try:
+            world.settle(mortal, until=is_done, seconds=20)
+        except Killed:
+            died = True
+            world.settle(world.daemon(), until=is_done, seconds=20)
+        left_s = world.job(job_id).time_limit_s
+        assert left_s is not None
+        assert 39 * 60 <= left_s <= 40 * 60, f"call {at}"
+        world.store.close()
+        if not died:
+            assert at > 9, "too few calls were tried"
+            break
