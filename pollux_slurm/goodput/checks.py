@@ -26,27 +26,6 @@ def check_model(model: GoodputModel) -> None:
     _whole("max_nodes_seen", model.max_nodes_seen, 0, gpus)
 
 
-def has_plain_types(model: GoodputModel) -> bool:
-    """Tell whether all fields have exactly the types they are declared with.
-
-    Only then does a model that equals a good one do as well: 5040.0 equals 5040, and True equals 1.
-    """
-    limits, statistics, theta = model.limits, model.statistics, model.throughput
-    whole = [limits.initial_batch_size, limits.min_atomic, model.max_gpus_seen, model.max_nodes_seen]
-    whole += [value for value in (limits.max_batch_size, limits.max_atomic) if value is not None]
-    real: list[float | None] = []
-    if statistics is not None:
-        real += [statistics.sqr, statistics.var, statistics.noise_low, statistics.noise_high]
-    if theta is not None:
-        real += [theta.alpha_g, theta.beta_g, theta.alpha_n, theta.beta_n, theta.alpha_l, theta.beta_l]
-        real.append(theta.gamma)
-    return (
-        type(limits.accumulation) is bool
-        and all(type(value) is int for value in whole)
-        and all(value is None or type(value) is float for value in real)
-    )
-
-
 def check_limits(limits: BatchLimits) -> None:
     """Raise `InvalidModelError` unless the batch limits are whole, positive and leave something to choose."""
     initial = _whole("limits.initial_batch_size", limits.initial_batch_size, 1, MAX_BATCH_SIZE)

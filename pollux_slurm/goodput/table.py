@@ -101,11 +101,8 @@ class TableCache:
         self._parts = {False: _CachePart(geometric=False), True: _CachePart(geometric=True)}
 
     def __contains__(self, model: object) -> bool:
-        """Tell whether a model was looked up, and is remembered."""
-        try:
-            return any(model in part for part in self._parts.values())
-        except TypeError:
-            return False  # of what cannot be hashed, nothing is kept
+        """Tell whether this very object, not only one that equals it, was looked up, and is remembered."""
+        return any(model in part for part in self._parts.values())
 
     def trim(self, num_models: int) -> None:
         """Forget everything if more than twice `num_models`, and some, are kept. Rows are void after it."""
@@ -142,15 +139,21 @@ class _CachePart:
         self._forget()
 
     def __contains__(self, model: object) -> bool:
-        return model in self._rows
+        return id(model) in self._row_of_object
 
     def trim(self, num_models: int) -> None:
         if len(self._models) > 2 * num_models + _SPARE_MODELS:
             self._forget()
+        elif len(self._objects) > 2 * num_models + _SPARE_MODELS:
+            self._row_of_object.clear()
+            self._objects.clear()
 
     def _forget(self) -> None:
         self._models: list[GoodputModel] = []
         self._rows: dict[GoodputModel, int] = {}
+        # Rows by identity, which need no hash; who is kept alive keeps its id.
+        self._row_of_object: dict[int, int] = {}
+        self._objects: list[GoodputModel] = []
         self._keys: dict[Key, int] = {}
         self._sizes = np.zeros((0, 2), dtype=np.int64)
         self._table = goodput_table([], [])
@@ -180,9 +183,14 @@ class _CachePart:
         return self._estimates[at]
 
     def _row(self, model: GoodputModel) -> int:
+        known = self._row_of_object.get(id(model))
+        if known is not None:
+            return known
         row = self._rows.setdefault(model, len(self._models))
         if row == len(self._models):
             self._models.append(model)
+        self._row_of_object[id(model)] = row
+        self._objects.append(model)
         return row
 
     def _column(self, key: Key) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable
 
 from pollux_slurm.errors import InvalidModelError, InvalidProblemError
 from pollux_slurm.goodput import check_model
-from pollux_slurm.goodput.checks import has_plain_types, shown
+from pollux_slurm.goodput.checks import shown
 from pollux_slurm.model import Allocation, GoodputModel, NodeCapacity, Objective, Problem, ProblemJob
 from pollux_slurm.policy.objectives import OBJECTIVES
 
@@ -51,7 +51,7 @@ def _check_problem(problem: Problem) -> None:
 def find_exclusions(problem: Problem, known: Container[GoodputModel] = ()) -> dict[str, str]:
     """Return, by job id, why a job cannot be scheduled: these keep what they have.
 
-    Models that are `known` were found right before.
+    Models that are `known` were found right before, these very objects.
     """
     nodes = {node.name for node in problem.nodes}
     reasons = {}
@@ -115,7 +115,7 @@ def _fault(job: ProblemJob, nodes: set[str], known: Container[GoodputModel]) -> 
     if doubled:
         return f"it has two models for GPU type {doubled[0]}"
     for kind, model in (("", job.model), *job.models):
-        if model is None or (model in known and has_plain_types(model)):
+        if model is None or model in known:
             continue
         try:
             check_model(model)

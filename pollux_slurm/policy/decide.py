@@ -13,7 +13,7 @@ from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, Decision, Problem, ProblemJob
 from pollux_slurm.policy.admission import check_problem, find_exclusions, frozen
 from pollux_slurm.policy.certificate import bound_serving
-from pollux_slurm.policy.explain import explain_all, keep, not_overtaking
+from pollux_slurm.policy.explain import explain_all, keep, not_overtaking, tell_all
 from pollux_slurm.policy.genetic import solve_genetically
 from pollux_slurm.policy.greedy import solve_greedily
 from pollux_slurm.policy.menu import Menu
@@ -37,6 +37,7 @@ def decide(
     solver: str = "exact",
     tables: TableCache | None = None,
     effort: float = 1.0,
+    explained: bool = True,
     time_limit_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Decision:
@@ -51,7 +52,8 @@ def decide(
     The same problem and effort give the same answer: work is bounded by counting, and the bounds grow with
     `effort`: 1 is for a daemon that has seconds, a few hundredths for a simulation of a thousand rounds.
     `time_limit_s` is a watchdog: when it strikes, the best answer so far is returned, with `timed_out` set.
-    `tables` keeps goodput tables from one call to the next.
+    `tables` keeps goodput tables from one call to the next. Not `explained`, the answer says what each job
+    gets and how good it is, but not why.
 
     Raises `InvalidProblemError` if the problem contradicts itself, `UsageError` for an unknown solver.
     """
@@ -101,7 +103,7 @@ def decide(
         # An answer may be better by serving more; of those that serve as many, none is worth more than this.
         total = bound_serving(menu, cluster, solution, waiting)
         upper_bound = max(scores.fitness_of_sum(total), fitness)
-    decisions = {one.job_id: one for one in explain_all(solution, menu)}
+    decisions = {one.job_id: one for one in (explain_all if explained else tell_all)(solution, menu)}
     originals: Mapping[str, ProblemJob] = {job.job_id: job for job in problem.jobs}
     for job in jobs:
         if job is not originals[job.job_id] and not job.current and job.job_id in decisions:

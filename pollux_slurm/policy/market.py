@@ -22,6 +22,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 # Sums of large terms that cancel are only so exact; a bound is to hold all the same.
 ROUNDING = 1e-14
+# e to this is nothing beside 1.
+_OUT_OF_QUESTION = -80.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -253,9 +255,11 @@ class Market:
             reduced -= (prices[-1] * self._running)[:, None]
         most = np.maximum(reduced.max(axis=1, initial=-np.inf), stay)
         reduced -= most[:, None]
-        with np.errstate(over="ignore"):  # what is out of the question divides to −inf, and counts nothing
+        with np.errstate(over="ignore"):  # what is out of the question divides to −inf
             reduced /= temperature
             stays = np.exp((stay - most) / temperature)
+        # It counts nothing either way, and far below this exponentials take four times as long.
+        np.maximum(reduced, _OUT_OF_QUESTION, out=reduced)
         part = np.exp(reduced, out=reduced)
         whole = part.sum(axis=1) + stays
         part /= whole[:, None]
@@ -268,10 +272,13 @@ class Market:
         new = self._times(part, uses)
         mean[:, :shared] = new + held
         moment = np.zeros((len(prices), len(prices)))
-        bought, num_cells = self._bought(part, cells), self.num_cells
-        for cell in range(num_cells):
-            use = self._use[:, :, cell]
-            moment[cell:shared:num_cells, cell:shared:num_cells] = (use * bought[:, cell]) @ use.T
+        if self._fixed is not None and self.num_classes == 1:
+            moment[:shared, :shared] = (self._fixed[0].T * part.sum(axis=0)) @ self._fixed[0]
+        else:
+            bought, num_cells = self._bought(part, cells), self.num_cells
+            for cell in range(num_cells):
+                use = self._use[:, :, cell]
+                moment[cell:shared:num_cells, cell:shared:num_cells] = (use * bought[:, cell]) @ use.T
         moment[:shared, :shared] += held.T @ self._stay_use
         if groups:
             here = slice(shared, shared + groups)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from pollux_slurm.model import Problem, ProblemJob
 from pollux_slurm.policy.objective import paper_penalty, restart_penalty
+from pollux_slurm.policy.packing import packing_well
 from pollux_slurm.policy.price_rank import price_rank
 from pollux_slurm.policy.scores import (
     Scores,
@@ -75,7 +76,8 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) 
     """Rate by total speedup over one GPU, bent by p = 0.7, with less weight for jobs that had much work done.
 
     Nothing needs to be declared: with work W = progress/g(1) in one-GPU seconds, w = max(W, 60 s)^−0.25.
-    f = 1 − δ/H on change, with H = 250 s for δ ≤ 30 s, and in proportion to √δ beyond.
+    f = 1 − δ/H on change, with H = 250 s for δ ≤ 30 s, and in proportion to √δ beyond. Only shares that pack
+    well are used.
     """
     work = np.array([attained_s(job, tables, row) for row, job in enumerate(jobs)], dtype=np.float64)
     weight = job_weights(jobs) * np.maximum(work, 60.0) ** -0.25
@@ -90,6 +92,7 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) 
         penalty=keep * (1.0 - delay / np.maximum(horizon_s(delay, _HORIZON_S), delay)),
         serves_all=True,
         units=1.0 / unit,
+        usable=packing_well(problem, jobs, tables),
     )
 
 

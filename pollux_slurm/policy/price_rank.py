@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.model import Problem, ProblemJob
+from pollux_slurm.policy.packing import packing_well
 from pollux_slurm.policy.scores import (
     Scores,
     attained_s,
@@ -39,7 +40,6 @@ from pollux_slurm.policy.tables import Tables
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 # Constants chosen on generated workloads (docs/evaluation.md). The exponent; the time over which a move must
 # pay; GPUs are scarcer by a factor than the jobs at hand tell, for others will come; remaining times are
@@ -148,40 +148,3 @@ class CoStates:
         for group in equals.values():
             if len(group) > 1:
                 self.weight[group] = self.weight[group].mean()
-
-
-def packing_well(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> BoolArray:
-    """Return the columns, (J, C), whose shares leave nothing of little use on a node.
-
-    A job's own bounds count as such, and where it has no other column, all do.
-    """
-    sizes: list[set[int]] = [set() for _ in tables.kinds]
-    for node in problem.nodes:
-        if node.num_gpus > 0:
-            sizes[tables.kind_of_node[node.name]].add(node.num_gpus)
-    packs = np.array(
-        [
-            (
-                share in sizes[kind]
-                if nodes > 1
-                else gpus == 0 or any(size % gpus == 0 for size in sizes[kind])
-            )
-            for kind, nodes, share, gpus in zip(
-                tables.kind.tolist(),
-                tables.num_nodes.tolist(),
-                tables.per_node.tolist(),
-                tables.num_gpus.tolist(),
-                strict=True,
-            )
-        ],
-        dtype=bool,
-    )
-    low = np.array([job.min_gpus for job in jobs], dtype=np.int64)[:, None]
-    most = np.array([10**9 if job.max_gpus is None else job.max_gpus for job in jobs], dtype=np.int64)[
-        :, None
-    ]
-    gpus = tables.num_gpus[None, :]
-    usable = packs | (gpus == low) | (gpus == most)
-    within = (gpus >= low) & (gpus <= np.minimum(most, tables.caps[:, None])) & (tables.speedup > 0)
-    found: BoolArray = usable | ~np.any(usable & within, axis=1, keepdims=True)
-    return found

@@ -76,7 +76,9 @@ class PolluxPolicy:
             moving=self._moving,
             gpu_speeds=tuple({group.gpu_type: group.speed for group in cluster.groups}.items()),
         )
-        decision = decide(problem, solver=self._solver, tables=self._tables, effort=self._effort)
+        decision = decide(
+            problem, solver=self._solver, tables=self._tables, effort=self._effort, explained=False
+        )
         # In a round in which others have most of the cluster, a job may fit nowhere, and waits.
         if decision.excluded and cluster.available is None:
             job_id, reason = decision.excluded[0]
