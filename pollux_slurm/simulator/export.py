@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pollux_slurm.model import GoodputModel, GradientStatistics, ReallocationStep
+from pollux_slurm.model import GoodputModel, GradientStatistics, ReallocationStep, ThroughputParameters
 from pollux_slurm.simulator.measured import MeasuredDelays, MeasuredJob, MeasuredQueue, fault_of
 from pollux_slurm.simulator.rules import Delays
 from pollux_slurm.store.contract import JobRecord, Reallocation, RunRecord, Sample
@@ -93,7 +93,7 @@ def _measured(store: History, record: JobRecord, *, submitted_s: float) -> Measu
         num_epochs=total,
         examples_per_epoch=examples,
         limits=model.limits,
-        throughput=model.throughput,
+        throughput=slowed(model.throughput, pace(samples)),
         statistics=_statistics(samples, store.model_history(job_id)),
         min_gpus=record.terms.min_gpus,
         max_gpus=record.terms.max_gpus,
@@ -124,6 +124,35 @@ def examples_per_epoch(samples: Sequence[Sample], initial_batch_size: int) -> fl
         return at_epochs / epochs
     # The epoch under way is seen somewhere in its middle.
     return at_epochs / (epochs + 0.5)
+
+
+def pace(samples: Sequence[Sample]) -> float:
+    """Return how long steps took over how long the models in force had predicted, within a factor of two.
+
+    Models are fitted to medians; what now and then takes long is in the means of the samples.
+    """
+    compared = [
+        (1 / sample.throughput, 1 / sample.predicted_throughput)
+        for sample in samples
+        if sample.throughput and sample.predicted_throughput
+    ]
+    if not compared:
+        return 1.0
+    ratio = sum(measured_s for measured_s, _ in compared) / sum(predicted_s for _, predicted_s in compared)
+    return min(max(ratio, 0.5), 2.0)
+
+
+def slowed(theta: ThroughputParameters, factor: float) -> ThroughputParameters:
+    """Return θ with all times `factor` times as long."""
+    return ThroughputParameters(
+        alpha_g=theta.alpha_g * factor,
+        beta_g=theta.beta_g * factor,
+        alpha_n=theta.alpha_n * factor,
+        beta_n=theta.beta_n * factor,
+        alpha_l=theta.alpha_l * factor,
+        beta_l=theta.beta_l * factor,
+        gamma=theta.gamma,
+    )
 
 
 def _statistics(

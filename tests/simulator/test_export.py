@@ -7,8 +7,16 @@ from datetime import timedelta
 
 import pytest
 
+from pollux_slurm.goodput import iteration_time_s
 from pollux_slurm.model import BatchChoice, GradientStatistics, JobState
-from pollux_slurm.simulator.export import examples_per_epoch, export_queue, line_through, measure_delays
+from pollux_slurm.simulator.export import (
+    examples_per_epoch,
+    export_queue,
+    line_through,
+    measure_delays,
+    pace,
+    slowed,
+)
 from pollux_slurm.simulator.rules import Delays
 from pollux_slurm.store.contract import RunPhase, Sample, Store
 from pollux_slurm.store.tokens import hash_token
@@ -67,6 +75,22 @@ def test_that_an_unfinished_job_is_somewhere_in_its_epoch() -> None:
     assert examples_per_epoch([], 10) is None
 
 
+def test_that_models_keep_the_pace_of_the_samples() -> None:
+    seen = [
+        dataclasses.replace(sample(1, 5.0), throughput=100.0, predicted_throughput=120.0),
+        dataclasses.replace(sample(2, 9.0), throughput=50.0, predicted_throughput=50.0),
+        dataclasses.replace(sample(2, 9.0), throughput=None, predicted_throughput=9.0),
+    ]
+    assert pace(seen) == pytest.approx((1 / 100 + 1 / 50) / (1 / 120 + 1 / 50))
+    assert pace([]) == 1.0
+    assert pace([dataclasses.replace(seen[0], predicted_throughput=1e9)]) == 2.0
+    assert MODEL.throughput is not None
+    slower = slowed(MODEL.throughput, 1.5)
+    assert iteration_time_s(slower, 2, 6, 64, 1) == pytest.approx(
+        1.5 * iteration_time_s(MODEL.throughput, 2, 6, 64, 1)
+    )
+
+
 @pytest.mark.parametrize(
     ("points", "line"),
     [
@@ -106,7 +130,9 @@ def test_that_a_job_is_exported_as_it_measured_itself(store: Store) -> None:
     (job,) = export_queue(store).queue.jobs
     assert (job.name, job.account, job.submitted_s) == ("1 train-1", "vision", 0.0)
     assert (job.start_gpus, job.min_gpus, job.max_gpus, job.num_epochs) == (2, 1, 4, 5)
-    assert (job.limits, job.throughput) == (MODEL.limits, MODEL.throughput)
+    assert MODEL.throughput is not None
+    assert job.limits == MODEL.limits
+    assert job.throughput.alpha_g == pytest.approx(0.95 * MODEL.throughput.alpha_g), "190 predicted, 200 seen"
     assert job.statistics == (
         (0, MODEL.statistics),
         (1, MODEL.statistics),
