@@ -81,6 +81,17 @@ def test_that_a_silence_counts_for_an_hour_at_most(any_store: Store) -> None:
     assert row["trained_s"] == pytest.approx(3600.0, abs=0.001)
 
 
+def test_that_a_run_cannot_tell_of_more_gpus_than_it_holds(any_store: Store) -> None:
+    any_store.register_jobs([registration(1)], at=at(0))
+    any_store.observe_jobs([observation(1, gpus={"n0": 2, "n1": 1}, started_at=at(0))], at=at(0))
+    told = {"gpus_per_node": (1024, 1024)}
+    any_store.report(token_of(1), report(0, **told, phase=RunPhase.STARTING, throughput=None), at=at(0))
+    any_store.report(token_of(1), report(1, **told), at=at(100))
+    (row,) = rows_of(any_store, "SELECT trained_gpu_s, useful_gpu_s FROM run_days")
+    assert row["trained_gpu_s"] == pytest.approx(300.0, abs=0.01)
+    assert row["useful_gpu_s"] == pytest.approx(240.0, abs=0.01)
+
+
 def test_that_numbers_at_the_ends_of_what_is_allowed_do_no_harm(any_store: Store) -> None:
     start(any_store)
     extremes = ((5e-324, 5e-324, 1e12), (1e12, 1.0, 5e-324), (5e-324, 1.0, 5e-324), (1e12, 1.0, 1e12))
