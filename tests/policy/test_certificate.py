@@ -49,6 +49,19 @@ def test_that_no_answer_that_serves_as_many_is_worth_more(
         assert found.gap == pytest.approx(1 - found.fitness / found.upper_bound)
 
 
+@settings(max_examples=15, deadline=None, phases=QUICKLY)
+@for_all(rngs, st.integers(3, 12))
+def test_that_no_solver_exceeds_the_bound_of_another(rng: random.Random, num_jobs: int) -> None:
+    large = in_partitions(rng, random_problem(rng, num_nodes=6, num_gpus=4, num_jobs=num_jobs))
+    answers = [decide(large, solver=solver, effort=0.05) for solver in ("exact", "greedy")]
+    answers.append(decide(large, effort=1.0))
+    for one in answers:
+        for other in answers:
+            waiting = [sum(not job.allocation for job in answer.jobs) for answer in (one, other)]
+            if one.upper_bound is not None and waiting[0] == waiting[1]:
+                assert other.fitness <= one.upper_bound * (1 + 1e-12)
+
+
 @pytest.mark.parametrize("typed", [True, False])
 @pytest.mark.parametrize(("left", "right", "many"), [(4, 20, 30), (16, 16, 120)])
 def test_that_a_partitions_plenty_does_not_hide_anothers_shortage(
