@@ -494,7 +494,8 @@ END
 $$;
 
 -- End connections of logins that only jobs use and that last longer than any report: a person who shares such
--- a login could otherwise keep all of its connections. Other logins are left alone.
+-- a login could otherwise keep all of its connections. A call that is just being answered is not cut off, since
+-- a pooler keeps its connections for longer; other logins are left alone.
 CREATE FUNCTION pollux_end_long_connections(p_longest_s double precision) RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -502,6 +503,7 @@ AS $$
     FROM pg_stat_activity AS a
     JOIN pg_roles AS r ON r.oid = a.usesysid
     WHERE a.backend_start < clock_timestamp() - make_interval(secs => p_longest_s)
+      AND (a.state LIKE 'idle%' OR a.xact_start < clock_timestamp() - make_interval(secs => p_longest_s))
       AND NOT r.rolsuper
       AND r.oid IN (SELECT m.member FROM pg_auth_members AS m JOIN pg_roles AS g ON g.oid = m.roleid
                     WHERE g.rolname = 'pollux_agent')
