@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench-agent bench-predictions bench-policy bench-pathologies bench-liars bench-autoscaling bench-store check-simulator clean packages
+.PHONY: demo test lint bench-agent bench-predictions bench-policy bench-pathologies bench-liars bench-round bench-autoscaling bench-store check-simulator clean packages
 
 demo: $(STAMP) packages
 	$(VENV)/bin/python examples/demo/run.py
@@ -56,6 +56,10 @@ bench-store: $(STAMP)
 # What false declarations gain under price-rank; POLLUX_TRACES and POLLUX_WORKLOAD name the published data.
 bench-liars: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.policy_liars $(POLLUX_WORKLOAD)
+
+# How long a whole round takes the daemon itself, for 1,000 nodes and 2,000 jobs behind a synthetic Slurm.
+bench-round: $(STAMP)
+	$(VENV)/bin/python -m benchmarks.daemon_round
 
 packages:
 	@.ci/packages

@@ -144,8 +144,8 @@ class Daemon:
             snapshot = self._slurm.snapshot()
         self._known = frozenset(job.job_id for job in snapshot.jobs)
         now = self._clock()
-        refused = self._store.register_jobs(observe.registrations(snapshot, self._config.partitions), at=now)
-        for job_id in refused:
+        copies = self._store.register_jobs(observe.registrations(snapshot, self._config.partitions), at=now)
+        for job_id in copies:
             _log.warning("job %s: not registered: its Comment carries the token of another job", job_id)
         records = self._store.active_jobs()
         if not self._config.shadow:
@@ -173,10 +173,13 @@ class Daemon:
         )
         with self.telemetry.phase("decide"):
             decision = self._decide_aside(problem)
-        for job_id, reason in decision.excluded:
+        refused = {job.slurm.job_id: job.slurm.unschedulable_reason for job in picture.managed}
+        left_out = {job_id: reason for job_id, reason in refused.items() if reason is not None}
+        left_out |= dict(decision.excluded)
+        for job_id, reason in left_out.items():
             if self._left_out.get(job_id) != reason:  # not again in every round
                 _log.warning("job %s: left as it is: %s", job_id, reason)
-        self._left_out = dict(decision.excluded)
+        self._left_out = left_out
         if decision.timed_out:
             limit = self._policy.time_limit_s
             _log.warning("the search was cut short by policy.time_limit_s = %g; see: pollux replay", limit)

@@ -322,7 +322,8 @@ class UsableNodes:
         """Return the nodes of a job's partition, of those with GPUs of the type that it asked for, if it did.
 
         Slurm keeps that type whatever shape the job is given later (docs/slurm-facts.md). None: any node, for
-        a partition that no node names.
+        a partition that has all of them (two thousand jobs need not each name a thousand nodes) and for one
+        that no node names.
         """
         key = (job.partition, job.requested_gpu_type)
         if key not in self._found:
@@ -331,7 +332,8 @@ class UsableNodes:
                 for node in self._nodes
                 if job.partition in node.partitions and job.requested_gpu_type in (None, node.gpu_type)
             )
-        if not self._found[key] and job.requested_gpu_type is None:
+        everywhere = len(self._found[key]) == len(self._nodes)
+        if everywhere or (not self._found[key] and job.requested_gpu_type is None):
             return None
         return self._found[key]
 
