@@ -98,8 +98,8 @@ class _Search:
                 self._solve_parts(_FEW_PARTS)
             return self._solution(self._dual.bound)
         if self._effort < _ALL_STARTS:
-            self._take_up(self._starts.held())
             bought = self._starts.bought()
+            self._take_up(self._starts.held(filled=bought is None))
             if bought is not None and total_value(bought, self._menu) > above(self._value):
                 self._take_up(bought)
             self._climb(_FIRST_STEPS, widely=False)
@@ -148,7 +148,9 @@ class _Search:
             yield bought
         yield from starts.narrow()
         if not self._few:
-            yield starts.held()
+            # At prices at which waiting and being served are as good, nobody regrets to wait: what is idle is
+            # sold first.
+            yield starts.held(filled=bought is None)
         smallest = starts.smallest()
         if smallest is not None:
             yield smallest

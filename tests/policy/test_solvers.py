@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from pollux_slurm.errors import UsageError
-from pollux_slurm.model import Objective
+from pollux_slurm.model import MovingRules, Objective
 from pollux_slurm.policy import SOLVERS, decide, score
 from tests.policy import rules
-from tests.policy.builders import job, nodes, problem
+from tests.policy.builders import job, linear_model, node, nodes, problem
 from tests.policy.problems import random_problem
 
 
@@ -73,3 +73,12 @@ def test_that_what_was_decided_has_the_fitness_that_was_told(solver: str, name: 
     assert told == pytest.approx(found.fitness)
     assert found.fitness <= found.upper_bound
     assert found.gap == pytest.approx(1 - found.fitness / found.upper_bound)
+
+
+def test_that_an_idle_gpu_goes_to_one_that_waits_where_no_running_job_may_move() -> None:
+    # One GPU is idle, many wait for it, and at its price none of them minds waiting.
+    running = job("r", {"n1": 1, "n2": 1}, min_gpus=2, max_gpus=2, model=linear_model(seen=2))
+    waiting = [job(str(i), max_gpus=1, model=linear_model(sync_s=0.1 * i)) for i in range(12)]
+    one = problem((node("n1", 2), node("n2", 1)), running, *waiting, exponent=-4.0)
+    found = decide(dataclasses.replace(one, moving=MovingRules(max_reallocations=0)))
+    assert sum(bool(decision.allocation) for decision in found.jobs) == 2
