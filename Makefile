@@ -9,7 +9,8 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP) packages
 	$(VENV)/bin/python examples/demo/run.py
 
-test: $(STAMP) packages
+test: $(STAMP)
+	@.ci/packages tests
 	.ci/check
 
 lint: $(STAMP)
