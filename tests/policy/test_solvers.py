@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from pollux_slurm.errors import UsageError
-from pollux_slurm.model import MovingRules, Objective
+from pollux_slurm.model import Objective
 from pollux_slurm.policy import SOLVERS, decide, score
 from tests.policy import rules
-from tests.policy.builders import job, linear_model, node, nodes, problem
-from tests.policy.problems import random_problem
+from tests.policy.builders import job, nodes, problem
+from tests.policy.problems import random_problem, with_everything
 
 
 @settings(max_examples=15, deadline=None)
@@ -76,9 +76,16 @@ def test_that_what_was_decided_has_the_fitness_that_was_told(solver: str, name: 
 
 
 def test_that_an_idle_gpu_goes_to_one_that_waits_where_no_running_job_may_move() -> None:
-    # One GPU is idle, many wait for it, and at its price none of them minds waiting.
-    running = job("r", {"n1": 1, "n2": 1}, min_gpus=2, max_gpus=2, model=linear_model(seen=2))
-    waiting = [job(str(i), max_gpus=1, model=linear_model(sync_s=0.1 * i)) for i in range(12)]
-    one = problem((node("n1", 2), node("n2", 1)), running, *waiting, exponent=-4.0)
-    found = decide(dataclasses.replace(one, moving=MovingRules(max_reallocations=0)))
-    assert sum(bool(decision.allocation) for decision in found.jobs) == 2
+    # At the prices of this problem waiting is as good as being served, and nobody regrets to wait.
+    rng = random.Random(3)
+    one = with_everything(rng, random_problem(rng, num_nodes=4, num_gpus=2, num_jobs=14))
+    one = dataclasses.replace(
+        one,
+        objective=dataclasses.replace(one.objective, exponent=-4.0),
+        moving=dataclasses.replace(one.moving, max_reallocations=0, min_age_s=0.0),
+    )
+    waiting = [
+        sum(not job.allocation for job in decide(one, solver=solver, effort=0.02).jobs)
+        for solver in ("exact", "greedy")
+    ]
+    assert waiting[0] <= waiting[1] == 10
