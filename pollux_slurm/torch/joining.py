@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import socket
 from pathlib import Path
@@ -17,10 +18,13 @@ from pollux_slurm.agent.memory import MemoryBound, read_bounds
 from pollux_slurm.agent.pacing import CheckpointPace
 from pollux_slurm.agent.reporter import Reporter, utc_now
 from pollux_slurm.agent.telemetry import Telemetry
-from pollux_slurm.errors import CheckpointError, UsageError
+from pollux_slurm.errors import CheckpointError, LaunchError, UsageError
 from pollux_slurm.store.contract import AgentStore
 from pollux_slurm.torch.control import Control
 from pollux_slurm.torch.memory import MemoryBounds, device_bytes
+
+# Where rank 0 says whose it is.
+_RUN_KEY = "pollux/run"
 
 
 def join_group(environment: JobEnvironment, backend: str | None) -> bool:
@@ -40,8 +44,33 @@ def join_group(environment: JobEnvironment, backend: str | None) -> bool:
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
     else:
-        dist.init_process_group(backend, rank=environment.rank, world_size=environment.world_size)
+        rank, world_size = environment.rank, environment.world_size
+        store, _, _ = next(iter(dist.rendezvous("env://", rank=rank, world_size=world_size)))  # type: ignore[attr-defined]
+        make_sure_of(store, environment)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
     return True
+
+
+def make_sure_of(store: Any, environment: JobEnvironment) -> None:
+    """Raise `LaunchError` where rank 0 at this address is another run's: its gradients are not ours.
+
+    The port was free when the launcher looked; on a host of two clusters another job may have taken it since.
+    """
+    parts = (
+        environment.token,
+        environment.checkpoint_dir,
+        environment.restart_count,
+        environment.gpus_per_node,
+    )
+    # The token stays secret: whoever connects can read what is in the store.
+    run = hashlib.sha256(repr(parts).encode()).digest()
+    if environment.rank == 0:
+        store.set(_RUN_KEY, run)
+    elif store.get(_RUN_KEY) != run:
+        raise LaunchError(
+            f"rank {environment.rank} met the processes of another job at the address of its own rank 0; "
+            "start the job again (scontrol requeue)"
+        )
 
 
 def claim(
