@@ -83,10 +83,14 @@ class _Search:
         self._movable = np.flatnonzero(~menu.settled).tolist()
         self._few = len(self._movable) <= _BRANCH_JOBS
         self._many = len(self._movable) > _MANY_JOBS
+        # What the bound's jobs are worth, without what it costs that some of them wait: beside that, a gap in
+        # proportion would hide all that can be gained by those who are served.
+        waits = (self._dual.choice < 0) & menu.waits
+        self._worth = abs(self._dual.bound + float(menu.waiting_cost[waits].sum()))
         accepted = min(_SMALL_GAP / max(effort, 1e-9), _ACCEPTED_GAP) if effort < 1 else _SMALL_GAP
         # Of few jobs the best answer is wanted, and proved.
         self._enough = self._below_bound(0.0 if self._few and effort >= 1 else accepted)
-        self._starts = Starts(cluster, menu, self._market, self._dual, small_gap=accepted)
+        self._starts = Starts(cluster, menu, self._market, self._dual, enough=self._below_bound(accepted))
         self._timed_out = False
 
     def run(self) -> Solution:
@@ -205,7 +209,7 @@ class _Search:
         return round(self._effort * steps)
 
     def _below_bound(self, gap: float) -> float:
-        return self._dual.bound - gap * abs(self._dual.bound)
+        return self._dual.bound - gap * self._worth
 
     def _solution(self, bound: float) -> Solution:
         return Solution(

@@ -23,11 +23,11 @@ _TURNS, _LOOKS_PER_JOB = 6, 1
 
 
 class Starts:
-    """Makes starts for one problem. With a gap of `small_gap` to the bound, a start is filled no further."""
+    """Makes starts for one problem. One that is worth `enough` is filled no further."""
 
-    def __init__(self, cluster: Cluster, menu: Menu, market: Market, dual: Dual, *, small_gap: float) -> None:
+    def __init__(self, cluster: Cluster, menu: Menu, market: Market, dual: Dual, *, enough: float) -> None:
         self._cluster, self._menu, self._market, self._dual = cluster, menu, market, dual
-        self._enough = dual.bound - small_gap * abs(dual.bound)
+        self._enough = enough
 
     def held(self, *, filled: bool = False) -> State:
         """Return what the jobs hold, `filled` with what is idle if asked."""

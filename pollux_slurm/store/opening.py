@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -93,6 +94,8 @@ def _find_file(url: StoreUrl, path: Path, *, create: bool, any_host: bool) -> No
             raise SchemaVersionError(f"there is no store at {path}; make it: {url.command('init')}")
         if not folder.is_dir():
             raise StoreError(f"there is no folder {folder} for the store; make it: mkdir -p {folder}")
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        # Never opened where it exists already: see `trust` on what closing it would do.
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except OSError as error:
         raise StoreError(f"the store's file {path} cannot be opened: {error.strerror}") from None

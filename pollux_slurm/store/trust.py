@@ -2,26 +2,26 @@
 
 SQLite knows no users: whoever can write the file can write any row. Its locks and its shared memory hold on
 one host only: two hosts with the file on a network file system damage it. So the host that made the store is
-noted in the file's header, where a look needs no lock, and another is refused before it touches the file.
+noted in the file's header (`user_version`), where a look needs no lock, and another is refused at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import hashlib
 import os
 import pwd
 import shlex
 import socket
+import sqlite3
 import stat
 from pathlib import Path
+from urllib.parse import quote
 
 from pollux_slurm.errors import StoreError, UsageError
 from pollux_slurm.store.url import StoreUrl
 
-_HEADER_BYTES = 100
-_USER_VERSION = slice(60, 64)  # https://www.sqlite.org/fileformat.html: big-endian, for the application
-_MAGIC = b"SQLite format 3\0"
 _MACHINE_ID = Path("/etc/machine-id")
 
 
@@ -39,7 +39,7 @@ def check_trust(url: StoreUrl, path: Path, *, any_host: bool = False) -> None:
     """Raise `StoreError`, with what to do, unless this process may use the store's file, which exists."""
     status = path.stat()
     mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o007 and _is_ours_or_empty(path):
+    if mode & 0o007 and _look(path) is not None:
         raise StoreError(
             f"{path} may be opened by everybody on this host, and whoever can write it can write every job's "
             f"rows; run: chmod o-rwx {shlex.quote(str(path))}"
@@ -65,16 +65,24 @@ def check_trust(url: StoreUrl, path: Path, *, any_host: bool = False) -> None:
 
 def read_mark(path: Path) -> int:
     """Return the mark of the host that a store's file belongs to, 0 if it bears none (yet)."""
-    with path.open("rb") as file:
-        header = file.read(_HEADER_BYTES)
-    if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
-        return 0
-    return int.from_bytes(header[_USER_VERSION], "big")
+    return _look(path) or 0
 
 
-def _is_ours_or_empty(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(_MAGIC)) in (b"", _MAGIC)
+def _look(path: Path) -> int | None:
+    """Return the mark in a file's header, 0 if it is empty, None if it is none of SQLite's.
+
+    SQLite itself opens it, without a lock. Were it opened here, closing it would take away all locks that
+    other connections of this process hold on it (POSIX), and the next process to leave would delete the
+    write-ahead log under them.
+    """
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
+        ) as connection:
+            (mark,) = connection.execute("PRAGMA user_version").fetchone()
+    except sqlite3.DatabaseError:
+        return None
+    return int(mark)
 
 
 def share_with_group(url: StoreUrl, path: Path, group: str) -> None:

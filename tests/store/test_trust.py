@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import pwd
@@ -34,9 +35,35 @@ def mark(url: str, number: int) -> None:
         file.write(number.to_bytes(4, "big"))
 
 
+OTHER = """
+import sys
+from pollux_slurm.store import open_store
+from tests.store.builders import at, registration
+store = open_store(sys.argv[1])
+store.register_jobs([registration(int((sys.argv[2:] or ["2"])[0]))], at=at(1))
+store.close()
+"""
+
+
 class TestHosts:
     def test_that_a_store_bears_the_mark_of_the_host_that_made_it(self, store_url: str) -> None:
         assert read_mark(path_of(store_url)) == host_mark()
+
+    def test_that_a_look_at_the_mark_leaves_the_locks_of_this_process_where_they_are(
+        self, store_url: str
+    ) -> None:
+        # Else the other process would be the last to leave, and delete the log that this one goes on writing.
+        with contextlib.closing(open_store(store_url)) as mine:
+            mine.register_jobs([registration(1)], at=at(0))
+            with contextlib.closing(open_store(store_url)):
+                pass
+            read_mark(path_of(store_url))
+            code = [sys.executable, "-c", OTHER, store_url]
+            subprocess.run(code, check=True, timeout=60)
+            assert [job.slurm_job_id for job in mine.active_jobs()] == ["1", "2"]
+            mine.register_jobs([registration(3)], at=at(2))
+            subprocess.run([*code, "4"], check=True, timeout=60)
+            assert len(mine.active_jobs()) == 4
 
     def test_that_marks_tell_hosts_apart(self, tmp_path: Path) -> None:
         one, other = tmp_path / "one", tmp_path / "other"
