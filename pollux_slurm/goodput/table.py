@@ -102,7 +102,7 @@ class TableCache:
 
     def __contains__(self, model: object) -> bool:
         """Tell whether this very object, not only one that equals it, was looked up, and is remembered."""
-        return any(model in part for part in self._parts.values())
+        return model in self._parts[False] or model in self._parts[True]
 
     def trim(self, num_models: int) -> None:
         """Forget everything if more than twice `num_models`, and some, are kept. Rows are void after it."""

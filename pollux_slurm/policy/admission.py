@@ -86,13 +86,10 @@ def _fault(job: ProblemJob, nodes: set[str], known: Container[GoodputModel]) -> 
             return f"{name} must be true or false, not {shown(getattr(job, name))}"
     if not _is_set(job.partition_nodes):
         return f"partition_nodes must be a set of names, not {shown(job.partition_nodes)}"
-    unknown = [node for node in job.current.nodes if node not in nodes]
-    if unknown:
-        return f"it holds GPUs on node {unknown[0]}, which is not in the problem"
-    if any(not _is_count(gpus) or gpus < 1 for _, gpus in job.current.gpus_by_node):
-        return f"its current allocation {job.current} has a node without GPUs"
-    if len(set(job.current.nodes)) < job.current.num_nodes:
-        return f"its current allocation {job.current} names a node twice"
+    if job.current:
+        reason = _fault_of_holdings(job.current, nodes)
+        if reason is not None:
+            return reason
     if not _is_count(job.min_gpus) or job.min_gpus < 1:
         return f"min_gpus must be a whole number of at least 1, not {shown(job.min_gpus)}"
     if job.max_gpus is not None and not _is_count(job.max_gpus):
@@ -111,7 +108,7 @@ def _fault(job: ProblemJob, nodes: set[str], known: Container[GoodputModel]) -> 
         value = getattr(job, name)
         if value is not None and not _is_time(value):
             return f"{name} must be finite and at least 0, not {shown(value)}"
-    doubled = _doubled(kind for kind, _ in job.models)
+    doubled = _doubled(kind for kind, _ in job.models) if len(job.models) > 1 else []
     if doubled:
         return f"it has two models for GPU type {doubled[0]}"
     for kind, model in (("", job.model), *job.models):
@@ -121,6 +118,18 @@ def _fault(job: ProblemJob, nodes: set[str], known: Container[GoodputModel]) -> 
             check_model(model)
         except InvalidModelError as error:
             return f"its model{' for ' + kind if kind else ''} is refused: {error}"
+    return None
+
+
+def _fault_of_holdings(held: Allocation, nodes: set[str]) -> str | None:
+    names = held.nodes
+    for name, gpus in held.gpus_by_node:
+        if name not in nodes:
+            return f"it holds GPUs on node {name}, which is not in the problem"
+        if not _is_count(gpus) or gpus < 1:
+            return f"its current allocation {held} has a node without GPUs"
+    if len(set(names)) < len(names):
+        return f"its current allocation {held} names a node twice"
     return None
 
 
@@ -213,7 +222,10 @@ def _brief(text: str) -> str:
 
 
 def _doubled(names: Iterable[str]) -> list[str]:
-    return sorted(name for name, count in Counter(names).items() if count > 1)
+    listed = list(names)
+    if len(set(listed)) == len(listed):
+        return []
+    return sorted(name for name, count in Counter(listed).items() if count > 1)
 
 
 def _is_count(value: object, largest: int = MAX_COUNT) -> bool:

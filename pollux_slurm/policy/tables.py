@@ -234,10 +234,14 @@ def _held(
     """Return the goodput of what a job holds, or its GPUs where one of their types has no model."""
     if not current:
         return 0.0
-    if not all(has[row, kind] for kind in kinds):
-        return float(current.num_gpus)
-    at = keys[current.num_nodes > 1, current.num_gpus]
-    return float(min(by_key[kind][row, at] for kind in kinds))
+    num_gpus = current.num_gpus
+    at = keys[len(kinds) > 1, num_gpus]
+    slowest = np.inf
+    for kind in set(kinds):
+        if not has[row, kind]:
+            return float(num_gpus)
+        slowest = min(slowest, float(by_key[kind][row, at]))
+    return slowest
 
 
 def _base(
