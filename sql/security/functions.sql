@@ -319,7 +319,6 @@ BEGIN
     INTO v_nodes
     FROM jsonb_array_elements(v_report -> 'gpus_per_node') WITH ORDINALITY AS e (value, rank);
     -- Computed in floating point it may overshoot 1 by rounding.
-    v_efficiency := pollux_positive(v_report, 'efficiency', 1.000001);
     IF v_efficiency > 1 THEN
         v_efficiency := 1;
     END IF;
