@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, exists, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, insert, select, update
 
 from pollux_slurm.errors import ReportRefusedError, StaleRunError, UnknownJobError
 from pollux_slurm.model import ReallocationStep
@@ -88,18 +88,15 @@ class SqlAgentStore:
             run = _current_run(connection, job.id)
             if run is not None and run_number < run.run_number:
                 raise _stale(job, run, run_number)
-            asked: ColumnElement[bool] = ReallocationRow.step.in_(
-                [ReallocationStep.CHECKPOINT_REQUESTED, ReallocationStep.CHECKPOINTED]
-            )
+            open_steps = [ReallocationStep.CHECKPOINT_REQUESTED, ReallocationStep.CHECKPOINTED]
+            asked: ColumnElement[bool] = ReallocationRow.step.in_(open_steps)
             if run is not None and run_number == run.run_number:
-                # A process left over from before a restart that has not reported yet is not asked. Once the
-                # requeue is under way, the run that confirmed still waits for its end; the next one does not.
-                asked = or_(
-                    and_(asked, ReallocationRow.from_restart_count <= run.restart_count),
-                    and_(
-                        ReallocationRow.step == ReallocationStep.REQUEUED,
-                        ReallocationRow.from_restart_count == run.restart_count,
-                    ),
+                # A request is for the start of the job that it was planned for: neither for a process left
+                # from before it, where the newer has not reported yet, nor for the run after, begun by
+                # another hand. Once the requeue is under way, the run that confirmed still waits for its end.
+                asked = and_(
+                    ReallocationRow.step.in_([*open_steps, ReallocationStep.REQUEUED]),
+                    ReallocationRow.from_restart_count == run.restart_count,
                 )
             wanted = select(ReallocationRow.id).where(ReallocationRow.job_id == job.id, asked)
             # Nobody waits for a daemon that has died: its lease tells. The next finds that the job went on.
@@ -291,14 +288,14 @@ def _write_checkpoint(connection: Connection, job_id: int, run: _Run, report: Re
         return
     answers = False
     if confirmed.request_id is not None:
-        # The job's own, still waiting, and planned for this start of the job or an earlier one.
+        # The job's own, still waiting, and planned for this start of the job.
         moved = connection.execute(
             update(ReallocationRow)
             .where(
                 ReallocationRow.id == confirmed.request_id,
                 ReallocationRow.job_id == job_id,
                 ReallocationRow.step == ReallocationStep.CHECKPOINT_REQUESTED,
-                ReallocationRow.from_restart_count <= run.restart_count,
+                ReallocationRow.from_restart_count == run.restart_count,
             )
             .values(step=ReallocationStep.CHECKPOINTED)
         )

@@ -438,10 +438,10 @@ BEGIN
     END IF;
 
     IF v_checkpoint IS NOT NULL THEN
-        -- The job's own request, still waiting, and planned for this start of the job or an earlier one.
+        -- The job's own request, still waiting, and planned for this start of the job.
         UPDATE reallocations AS a SET step = 'checkpointed'
         WHERE a.id = v_request_id AND a.job_id = v_job_id AND a.step = 'checkpoint_requested'
-          AND a.from_restart_count <= v_run.restart_count;
+          AND a.from_restart_count = v_run.restart_count;
         IF FOUND THEN
             INSERT INTO reallocation_steps (reallocation_id, step, at) VALUES (v_request_id, 'checkpointed', v_at);
         ELSE
@@ -480,11 +480,12 @@ BEGIN
     FROM reallocations AS a
     WHERE a.job_id = v_job_id
       AND CASE
-          -- A process left over from before a restart that has not reported yet is not asked. Once the
-          -- requeue is under way, the run that confirmed still waits for its end; the next one is not asked.
+          -- A request is for the start of the job that it was planned for: neither for a process left over from
+          -- before that has not reported yet, nor for the run after, which another hand has started. Once the
+          -- requeue is under way, the run that confirmed still waits for its end.
           WHEN p_run_number = v_run.run_number THEN
-              a.step IN ('checkpoint_requested', 'checkpointed') AND a.from_restart_count <= v_run.restart_count
-              OR a.step = 'requeued' AND a.from_restart_count = v_run.restart_count
+              a.step IN ('checkpoint_requested', 'checkpointed', 'requeued')
+              AND a.from_restart_count = v_run.restart_count
           ELSE a.step IN ('checkpoint_requested', 'checkpointed')
           END
       -- Nobody waits for a daemon that has died: its lease tells. The next finds that the job went on.

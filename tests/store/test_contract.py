@@ -535,6 +535,21 @@ class TestCheckpoints:
         running.report(token_of(1), now, at=at(26))
         assert [r.step for r in running.open_reallocations()] == [Step.CHECKPOINTED]
 
+    @pytest.mark.parametrize("step", [Step.CHECKPOINT_REQUESTED, Step.CHECKPOINTED, Step.REQUEUED])
+    def test_that_a_run_is_neither_asked_nor_heard_for_one_before_it(
+        self, running: Store, step: Step
+    ) -> None:
+        planned = plan(running)
+        advance(running, planned, (Step.CHECKPOINT_REQUESTED, 21))
+        if step is not Step.CHECKPOINT_REQUESTED:
+            advance(running, planned, (step, 22))
+        # Another hand has requeued the job, and it trains again.
+        running.report(token_of(1), report(run_number=1, restart_count=1), at=at(24))
+        assert running.poll(token_of(1), 1, at=at(25)).checkpoint_request is None
+        forged = confirmation(planned.id, sequence=2, run_number=1, restart_count=1)
+        running.report(token_of(1), forged, at=at(26))
+        assert [r.step for r in running.open_reallocations()] == [step]
+
 
 class TestReallocations:
     def test_that_what_was_planned_is_read_back(self, running: Store) -> None:

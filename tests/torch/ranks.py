@@ -5,6 +5,8 @@ The processes are forked from a server that has imported torch once, so that a r
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -37,14 +39,17 @@ class Run:
     logs: list[Path]
 
     def wait(self, *, timeout_s: float = TIMEOUT_S) -> list[int]:
-        """Return the exit codes; kill what has not ended in time, and fail."""
+        """Return the exit codes; kill what has not ended in time, and fail with its stacks."""
         for process in self.processes:
             process.join(timeout_s)
         late = [process for process in self.processes if process.is_alive()]
         for process in late:
             assert process.pid is not None
-            os.killpg(process.pid, signal.SIGKILL)
+            # Its threads' stacks go to its log, then it dies.
+            os.kill(process.pid, signal.SIGABRT)
             process.join(timeout_s)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
         assert not late, f"{len(late)} of {len(self.processes)} ranks hung\n{self.output()}"
         return [process.exitcode if process.exitcode is not None else -1 for process in self.processes]
 
@@ -125,6 +130,7 @@ def _main(
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(fd, 1)
     os.dup2(fd, 2)
+    faulthandler.enable(fd)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     torch.set_num_threads(1)

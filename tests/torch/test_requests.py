@@ -68,6 +68,15 @@ class Job:
 
         wait_until(reached, timeout_s=40, what=f"run {run_number} to be {phase}")
 
+    def await_report(self, run_number: int) -> None:
+        """Wait until a run that has reported reports again."""
+
+        def reported_at() -> Any:
+            return next(r.last_report_at for r in self.store.run_history("1") if r.run_number == run_number)
+
+        before = reported_at()
+        wait_until(lambda: reported_at() > before, timeout_s=40, what=f"a report of run {run_number}")
+
 
 @pytest.fixture
 def job(tmp_path: Path, store: Store, store_url: str) -> Job:
@@ -204,8 +213,11 @@ def test_that_a_request_during_a_long_validation_is_answered_meanwhile(
         run.terminate()
         assert run.wait() == [143, 143], run.output()
     (job.directory / "go-0").touch()
-    (job.directory / "go-1").touch()
     resumed = start(job.directory, 2, train_and_validate, *arguments, env=job.env, restart_count=1)
+    # Reported twice, it has polled between: the request was for the start before, and nothing is asked of it.
+    job.await_phase(RunPhase.TRAINING, run_number=1)
+    job.await_report(run_number=1)
+    (job.directory / "go-1").touch()
     assert resumed.succeed() == [["1: -3.0", "1: -4.0"]] * 2
 
 
