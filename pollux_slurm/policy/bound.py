@@ -33,10 +33,10 @@ _CROSSINGS = 80
 _FURTHER = 8.0
 # Temperatures of the smoothed dual, as parts of the highest price, and Newton steps at each. The dearest of
 # several GPU types may cost ten times the cheapest, which a temperature must resolve as well.
-_HEATS, _HEATS_OF_ONE_TYPE = (0.03, 0.005), (0.1, 0.03)
+_HEATS, _HEATS_OF_ONE_TYPE = (0.02, 0.005), (0.1, 0.03)
 _NEWTON_STEPS, _NEWTON_STEPS_OF_ONE_TYPE = 14, 6
 # At each, a step that wins no more than this part of temperature × jobs is the last.
-_SETTLED = (1e-2, 1e-3)
+_SETTLED = (3e-2, 3e-3)
 # How much the curvature is damped at first, after a step that won, and after one that did not.
 _DAMPING, _AFTER_WIN, _AFTER_LOSS = 0.03, 0.3, 10.0
 # How near to the least along one line is near enough where all prices are moved together afterwards.
