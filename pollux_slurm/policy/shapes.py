@@ -12,12 +12,23 @@ MANY_NODES = 64
 _EVERY_COUNT = 64
 
 
-def even_shapes(sizes: Sequence[int], most: int, wanted: Iterable[int]) -> list[tuple[int, int]]:
-    """Return (N, k): every count up to a node, then equal counts over several, up to `most` GPUs."""
+def even_shapes(
+    sizes: Sequence[int],
+    most: int,
+    wanted: Iterable[int],
+    *,
+    minimums: Iterable[int] = (),
+    shares: Iterable[int] = (),
+) -> list[tuple[int, int]]:
+    """Return (N, k): every count up to a node, then equal counts over several, up to `most` GPUs.
+
+    `sizes` are the nodes' GPUs, the largest first. Counts that are `wanted` are there on as few nodes as can
+    be, `minimums` on every number of nodes, and `shares` count as whole nodes.
+    """
     if not sizes:
         return []
     found = {(1, k): None for k in range(1, sizes[0] + 1) if k <= most}
-    whole = sorted(set(sizes))
+    whole = sorted({*sizes, *shares})
     split = MAX_NODES_SPLIT if len(sizes) <= MANY_NODES else 1
     num_nodes = 2
     while num_nodes <= min(len(sizes), most):
@@ -32,10 +43,17 @@ def even_shapes(sizes: Sequence[int], most: int, wanted: Iterable[int]) -> list[
             if gpus <= most and gpus % count == 0 and gpus // count <= sizes[count - 1]:
                 found[count, gpus // count] = None
                 break
+    for gpus in sorted(minimums):
+        # Whoever can have less of a node than there is, by others on it, CPUs or memory, is to be served all
+        # the same.
+        for share in range(1, sizes[0] + 1):
+            count = gpus // share
+            if gpus <= most and gpus % share == 0 and count <= len(sizes) and share <= sizes[count - 1]:
+                found[count, share] = None
     return list(found)
 
 
-def spread_shapes(sizes: Sequence[int], most: int, wanted: Iterable[int]) -> list[tuple[int, int]]:
+def spread_shapes(sizes: Sequence[int], most: int) -> list[tuple[int, int]]:
     """Return (1, k) on one node and (N, K) on several, N the fewest nodes that hold K."""
     if not sizes:
         return []

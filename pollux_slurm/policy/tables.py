@@ -8,6 +8,7 @@ Throughput tells one node from several, but not several from more, so a table is
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,9 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
+# So many kinds of jobs and of nodes are looked at for what CPUs and memory leave of a node's GPUs, and so
+# many of the parts of a node that this makes are offered on several nodes, as whole ones are.
+_KINDS_OF_NEED, _PARTS_OF_NODES = 16, 2
 # A job on one GPU, as (spread, K).
 _ONE_GPU: Key = (False, 1)
 
@@ -127,11 +131,14 @@ def build_tables(
         for kind in kinds
     ]
     caps = np.array([exploration_cap(job) for job in jobs], dtype=np.int64)
-    wanted = {job.min_gpus for job in jobs} | {job.max_gpus for job in jobs if job.max_gpus is not None}
     columns = [
         (kind, *shape)
         for kind, of_kind in enumerate(sizes)
-        for shape in (spread_shapes if uneven else even_shapes)(of_kind, int(caps.max(initial=1)), wanted)
+        for shape in (
+            spread_shapes(of_kind, int(caps.max(initial=1)))
+            if uneven
+            else _even(jobs, nodes, kinds[kind], of_kind, int(caps.max(initial=1)))
+        )
     ]
     if pauses:
         columns.append((0, 0, 0))
@@ -220,6 +227,30 @@ def build_tables(
         rows=rows,
         ratio=ratio,
         kind_of_node=kind_of_node,
+    )
+
+
+def _even(
+    jobs: Sequence[ProblemJob], nodes: Sequence[NodeCapacity], kind: str, sizes: Sequence[int], most: int
+) -> list[tuple[int, int]]:
+    """Return the even shapes on nodes of one type, with bounds of jobs and what CPUs and memory leave."""
+    minimums = {job.min_gpus for job in jobs}
+    needs = Counter((job.cpus_per_gpu, job.memory_per_gpu_mb) for job in jobs).most_common(_KINDS_OF_NEED)
+    like = Counter(
+        (one.num_gpus, one.num_cpus, one.memory_mb) for one in nodes if (one.gpu_type or "") == kind
+    ).most_common(_KINDS_OF_NEED)
+    shares: Counter[int] = Counter()
+    for (cpus, memory_mb), num_jobs in needs:
+        for (gpus, of_cpus, of_mb), _ in like:
+            share = min(gpus, of_cpus // cpus if cpus else gpus, of_mb // memory_mb if memory_mb else gpus)
+            if 0 < share < gpus:
+                shares[share] += num_jobs
+    return even_shapes(
+        sizes,
+        most,
+        minimums | {job.max_gpus for job in jobs if job.max_gpus is not None},
+        minimums=minimums,
+        shares=sorted(share for share, _ in shares.most_common(_PARTS_OF_NODES)),
     )
 
 

@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.model import MovingRules, NodeCapacity, Objective, Problem, ProblemJob
+from pollux_slurm.model import (
+    BatchLimits,
+    GoodputModel,
+    GpuLimit,
+    GradientStatistics,
+    MovingRules,
+    NodeCapacity,
+    Objective,
+    Problem,
+    ProblemJob,
+    ThroughputParameters,
+)
 from pollux_slurm.policy import OBJECTIVES, SOLVERS, decide
 from pollux_slurm.policy.problem_json import problem_from_json
 
@@ -23,9 +34,27 @@ def test_that_the_example_is_solved() -> None:
     assert [job.allocation.num_gpus for job in decision.jobs] == [3, 1]
 
 
-@pytest.mark.parametrize("kind", [Problem, NodeCapacity, ProblemJob, Objective, MovingRules])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Problem,
+        NodeCapacity,
+        ProblemJob,
+        Objective,
+        MovingRules,
+        GoodputModel,
+        BatchLimits,
+        GradientStatistics,
+    ],
+)
 def test_that_every_field_is_described(kind: type) -> None:
     missing = [field.name for field in dataclasses.fields(kind) if f"`{field.name}`" not in PAGE]
+    assert missing == []
+
+
+@pytest.mark.parametrize("kind", [ThroughputParameters, GpuLimit])
+def test_that_every_number_is_in_the_example(kind: type) -> None:
+    missing = [field.name for field in dataclasses.fields(kind) if f'"{field.name}"' not in PAGE]
     assert missing == []
 
 
