@@ -23,7 +23,7 @@ from pollux_slurm.config import Config
 from pollux_slurm.errors import ConfigError, PolluxError
 
 if TYPE_CHECKING:
-    from pollux_slurm.daemon.loop import Settings
+    from pollux_slurm.daemon.round import Settings
 
 
 def daemon(
@@ -99,7 +99,7 @@ def daemon_settings(config: Config, *, interval_s: float | None, shadow: bool) -
     """Return what the daemon runs by; raises `ConfigError` for what no round could be held with."""
     from pollux_slurm.daemon import rules
     from pollux_slurm.daemon.endpoint import address
-    from pollux_slurm.daemon.loop import Settings
+    from pollux_slurm.daemon.round import Settings
     from pollux_slurm.goodput import TableCache
     from pollux_slurm.policy import decide
 

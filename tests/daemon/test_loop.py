@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
-from pollux_slurm.daemon.loop import Daemon, Settings
+from pollux_slurm.daemon.loop import Daemon
+from pollux_slurm.daemon.round import Settings
 from pollux_slurm.errors import ConfigError
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.policy import decide

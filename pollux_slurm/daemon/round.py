@@ -1,0 +1,271 @@
+"""One round: read Slurm and the store, decide, journal the moves; and the one place where it may fail."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from pollux_slurm.config import DaemonConfig, PolicyConfig
+from pollux_slurm.daemon import neighbours, observe, orders, returning
+from pollux_slurm.daemon.lease import Lease
+from pollux_slurm.daemon.notify import Notifier
+from pollux_slurm.daemon.observe import Picture
+from pollux_slurm.daemon.plan import planned_moves
+from pollux_slurm.daemon.problems import save_problem
+from pollux_slurm.daemon.telemetry import Telemetry
+from pollux_slurm.errors import (
+    LeaseLostError,
+    PolluxError,
+    SlurmCommandError,
+    SlurmError,
+    StoppedError,
+    StoreError,
+)
+from pollux_slurm.model import ClusterSnapshot, Decision, Problem, SlurmJob
+from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.store.contract import JobRecord, Store
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """What one round did. `skipped` names the reason when it acted on nothing."""
+
+    round_id: int | None = None
+    num_jobs: int = 0
+    num_moves: int = 0
+    skipped: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a reload may change of a running daemon."""
+
+    config: DaemonConfig
+    policy: PolicyConfig
+    decide: Callable[[Problem], Decision]
+
+
+class Rounds:
+    """The rounds of one daemon. `known` are the jobs that the last one saw.
+
+    `meanwhile` is called again and again while a decision is searched for, until `stop` is set.
+    """
+
+    def __init__(
+        self,
+        *,
+        slurm: SlurmClient,
+        store: Store,
+        settings: Settings,
+        clock: Callable[[], datetime],
+        lease: Lease,
+        telemetry: Telemetry,
+        notifier: Notifier,
+        stop: threading.Event,
+        meanwhile: Callable[[], object],
+    ) -> None:
+        self.known: frozenset[str] = frozenset()
+        self.telemetry = telemetry
+        self._slurm, self._store, self._clock, self._lease = slurm, store, clock, lease
+        self._notifier, self._stop, self._meanwhile = notifier, stop, meanwhile
+        self._vanished: frozenset[str] = frozenset()
+        self._left_out: dict[str, str] = {}
+        self.configure(settings)
+
+    def configure(self, settings: Settings) -> None:
+        """Go by other settings from now on."""
+        self._config, self._policy, self._decide = settings.config, settings.policy, settings.decide
+
+    def hold(self) -> RoundResult:
+        """Observe, decide and journal the moves; a picture that is not complete skips the round.
+
+        Invariant 4: whatever cannot be read in full, or fails on the way, is counted and logged, and
+        nothing is done.
+        """
+        self.telemetry.begin_round()
+        try:
+            with self.telemetry.phase("total"):
+                return self._hold()
+        except SlurmError as error:
+            self.telemetry.errors["slurm"] += 1
+            return self.skip("slurm", error)
+        except StoreError as error:
+            self.telemetry.errors["store"] += 1
+            return self.skip("store", error)
+        except LeaseLostError as error:
+            return self.skip("lease", error)
+        except StoppedError as error:
+            return self.skip("stopped", error)
+        except PolluxError as error:
+            return self.skip("policy", error)
+        except Exception as error:
+            _log.exception("round failed")
+            return self.skip("bug", error)
+
+    def _hold(self) -> RoundResult:
+        self._lease.renew()
+        self._store.tend()
+        with self.telemetry.phase("read_slurm"):
+            snapshot = self._slurm.snapshot()
+        self.known = frozenset(job.job_id for job in snapshot.jobs)
+        now = self._clock()
+        copies = self._store.register_jobs(observe.registrations(snapshot, self._config.partitions), at=now)
+        for job_id in copies:
+            _log.warning("job %s: not registered: its Comment carries the token of another job", job_id)
+        records = self._store.active_jobs()
+        if not self._config.shadow:
+            self._bring_back(snapshot, records)
+        seen, self._vanished = observe.observations(
+            snapshot, records, vanished_before=self._vanished, unsettled=self._is_unsettled
+        )
+        self._store.observe_jobs(seen, at=now)
+        picture = observe.picture(
+            snapshot,
+            self._store.active_jobs(),
+            self._config.partitions,
+            left_alone_because=lambda record: (
+                orders.kept_by_hand(record) or returning.left_alone_because(record)
+            ),
+        )
+        problem = observe.problem(
+            picture,
+            now=now,
+            default_restart_delay_s=self._config.restart_delay_s,
+            policy=self._policy,
+            pause_ttl_s=self._config.pause_ttl_s,
+            neighbours=neighbours.jobs_in_turn(picture, observe.UsableNodes(snapshot), self._policy),
+            nodes=neighbours.keep_shares(picture.nodes, picture, self._policy.kept_shares),
+        )
+        with self.telemetry.phase("decide"):
+            decision = self._decide_aside(problem)
+        refused = {job.slurm.job_id: job.slurm.unschedulable_reason for job in picture.managed}
+        left_out = {job_id: reason for job_id, reason in refused.items() if reason is not None}
+        left_out |= dict(decision.excluded)
+        for job_id, reason in left_out.items():
+            if self._left_out.get(job_id) != reason:  # not again in every round
+                _log.warning("job %s: left as it is: %s", job_id, reason)
+        self._left_out = left_out
+        if decision.timed_out:
+            limit = self._policy.time_limit_s
+            _log.warning("the search was cut short by policy.time_limit_s = %g; see: pollux replay", limit)
+        moves = planned_moves(
+            picture,
+            decision,
+            max_in_flight=self._config.max_in_flight,
+            pauses=problem.moving.pauses,
+        )
+        self._lease.check()
+        with self.telemetry.phase("record"):
+            round_id = self._store.record_round(problem, decision, shadow=self._config.shadow, at=now)
+        self._save_problem(round_id, problem)
+        verb = "would move" if self._config.shadow else "moves"
+        for move in moves:
+            _log.info(
+                "round %d: %s job %s %s → %s", round_id, verb, move.job.slurm.job_id, move.source, move.target
+            )
+            if not self._config.shadow:
+                self._store.plan_reallocation(
+                    move.job.slurm.job_id,
+                    source=move.source,
+                    target=move.target,
+                    moves_running=move.moves_running,
+                    from_restart_count=move.job.slurm.restart_count,
+                    round_id=round_id,
+                    at=self._clock(),
+                )
+        if not self._config.shadow:
+            self._prolong_pauses(picture, {move.job.slurm.job_id for move in moves}, now)
+        _log.info(
+            "round %d: %d jobs, fitness %.4g, %d to move",
+            round_id,
+            len(problem.jobs),
+            decision.fitness,
+            len(moves),
+        )
+        self.telemetry.end_round(round_id, decision, tuple(job.record for job in picture.managed))
+        self._notifier.status(f"round {round_id}: {len(problem.jobs)} jobs, {len(moves)} to move")
+        return RoundResult(round_id=round_id, num_jobs=len(problem.jobs), num_moves=len(moves))
+
+    def _is_unsettled(self, record: JobRecord, job: SlurmJob) -> bool:
+        return not self._config.shadow and returning.is_unsettled(record, job)
+
+    def _bring_back(self, snapshot: ClusterSnapshot, records: Sequence[JobRecord]) -> None:
+        """Journal the way back of each job that failed where a reallocation had brought it."""
+        for record, job in returning.fallen(snapshot, records):
+            fall = record.last_reallocation
+            assert fall is not None
+            self._lease.check()
+            self._store.plan_reallocation(
+                job.job_id,
+                source=fall.target,
+                target=fall.source,
+                moves_running=True,
+                from_restart_count=job.restart_count,
+                round_id=None,
+                at=self._clock(),
+                reason=returning.reason_of_return(fall),
+            )
+
+    def _decide_aside(self, problem: Problem) -> Decision:
+        """Search for a decision in a thread of its own, while moves go on and the lease is renewed.
+
+        The thread touches neither store nor Slurm. Stopped meanwhile, the daemon does not wait for it.
+        """
+        outcome: queue.SimpleQueue[Decision | BaseException] = queue.SimpleQueue()
+
+        def search() -> None:
+            try:
+                outcome.put(self._decide(problem))
+            except BaseException as error:
+                outcome.put(error)
+
+        threading.Thread(target=search, name="decide", daemon=True).start()
+        while True:
+            try:
+                found = outcome.get(timeout=self._config.tick_s)
+            except queue.Empty:
+                if self._stop.is_set():
+                    raise StoppedError("the daemon was stopped while it decided") from None
+                self._meanwhile()
+                continue
+            if isinstance(found, BaseException):
+                raise found
+            return found
+
+    def _prolong_pauses(self, picture: Picture, leaving: Container[str], now: datetime) -> None:
+        """Let paused jobs wait on whose begin time comes near: without this they start by themselves."""
+        slurm = self._slurm.guarded(self._lease.check)
+        soon = now + timedelta(seconds=self._config.pause_ttl_s / 2)
+        for job in picture.managed:
+            begins_at = job.slurm.begins_at
+            if begins_at is None or begins_at > soon or not observe.is_parked(job, now):
+                continue
+            if job.slurm.job_id in leaving:
+                continue
+            try:
+                slurm.park(job.slurm.job_id, for_s=self._config.pause_ttl_s)
+            except SlurmCommandError as error:
+                _log.info("job %s: its pause is not prolonged: %s", job.slurm.job_id, error)
+
+    def _save_problem(self, round_id: int, problem: Problem) -> None:
+        """Keep the problem as a file, if the admin wants that. A full disk costs the file, not the round."""
+        if self._config.problems_dir is None:
+            return
+        try:
+            folder = Path(self._config.problems_dir)
+            save_problem(folder, round_id, problem, keep=self._config.problems_kept)
+        except OSError as error:
+            _log.warning("round %d: its problem was not saved: %s", round_id, error)
+
+    def skip(self, reason: str, error: Exception) -> RoundResult:
+        """Count and tell a round that acts on nothing."""
+        self.telemetry.skipped[reason] += 1
+        _log.warning("round skipped (%s, %d so far): %s", reason, self.telemetry.skipped[reason], error)
+        return RoundResult(skipped=f"{reason}: {error}")
