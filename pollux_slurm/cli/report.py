@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="report",
-    help="Report on a job, an account or the cluster: on the terminal, as CSV, JSON or one HTML page.",
+    help="Report on a job, an account, the cluster or a shadow daemon: on the terminal, as CSV, JSON or one "
+    "HTML page.",
     no_args_is_help=True,
     epilog="Examples: pollux report job 1234 · pollux report account vision --since 30d · "
     "pollux report cluster --since 7d --html > week.html · "
     "pollux report cluster --since 2026-10-01 --until 2026-11-01 --csv --table jobs · "
-    "pollux report job 1234 --json · pollux report dashboard sqlite > grafana.json",
+    "pollux report job 1234 --json · pollux report shadow --since 7d · "
+    "pollux report dashboard sqlite > grafana.json",
 )
 
 _FORMS = {".html": "html", ".htm": "html", ".csv": "csv", ".json": "json", ".txt": "text"}
@@ -153,6 +155,37 @@ def cluster(
     with open_reports(settings(config_file, store_url).require_store_url()) as reports:
         history = read_group(reports, range_)
     document = cluster_document(history, range_, made_at=now, command=_command("cluster", "", since, until))
+    _put(document, form, table, output)
+
+
+@app.command()
+def shadow(
+    since: SinceOption = "7d",
+    until: UntilOption = None,
+    as_html: HtmlOption = False,
+    as_csv: CsvOption = False,
+    as_json: JsonOption = False,
+    table: TableOption = None,
+    output: OutputOption = None,
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> None:
+    """Report on a daemon in shadow mode: what it would have done, its predicted gain, how well it predicted.
+
+    Examples: pollux report shadow --since 7d
+    · pollux report shadow --since 12h -o shadow.html
+    · pollux report shadow --since 7d --csv --table shadow_moves
+    · pollux report shadow --since 7d --json
+    """
+    from pollux_slurm.report.shadow import read_shadow, shadow_document
+    from pollux_slurm.store.reporting import open_reports
+
+    form = _form(as_html, as_csv, as_json, table, output)
+    now = datetime.now(timezone.utc)
+    range_ = _range(since, until, now)
+    with open_reports(settings(config_file, store_url).require_store_url()) as reports:
+        findings = read_shadow(reports, range_)
+    document = shadow_document(findings, range_, made_at=now, command=_command("shadow", "", since, until))
     _put(document, form, table, output)
 
 

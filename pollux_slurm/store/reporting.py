@@ -28,6 +28,7 @@ from pollux_slurm.store.clean import clean_text
 from pollux_slurm.store.database import Database
 from pollux_slurm.store.records import batch_of_row
 from pollux_slurm.store.schema import UtcDateTime
+from pollux_slurm.store.shadow import ShadowReader
 
 MOST_ROWS = 100_000
 """No question returns more rows than that, whatever its limit says."""
@@ -390,6 +391,10 @@ class Reports:
                 .order_by(grouped.c.last)
             ).all()
         return tuple(_point(row) for row in rows)
+
+    def shadow(self) -> ShadowReader:
+        """Return the reader of what was decided in shadow mode; it needs more rights than the views."""
+        return ShadowReader(self._database)
 
     def close(self) -> None:
         """Give back the connections."""

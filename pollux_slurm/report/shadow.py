@@ -1,0 +1,151 @@
+"""The report of a daemon in shadow mode: what it would have done, gained, and how well it predicted."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pollux_slurm.errors import InvalidProblemError, StoreError
+from pollux_slurm.goodput import TableCache
+from pollux_slurm.report.document import Document, Fact, Kind, Part
+from pollux_slurm.report.parts import accuracy_part
+from pollux_slurm.report.shadow_gain import (
+    Prediction,
+    WeighedRound,
+    gain_part,
+    median_gain,
+    predictions_of,
+    predictions_part,
+    rounds_to_weigh,
+    weigh,
+    windows_of,
+)
+from pollux_slurm.report.shadow_moves import JobWishes, MoveKind, moves_part, stretches_by_job, wishes_of
+from pollux_slurm.report.times import Range
+from pollux_slurm.store.reporting import MOST_ROWS, ModelAccuracy, Reports
+from pollux_slurm.store.shadow import ShadowHistory, Stretch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowFindings:
+    """What shadow rounds of a stretch of time come to. `accuracy` are rows of the view model_accuracy."""
+
+    history: ShadowHistory
+    wishes: Sequence[JobWishes]
+    weighed: Sequence[WeighedRound]
+    predictions: Sequence[Prediction]
+    accuracy: Sequence[ModelAccuracy]
+
+
+def read_shadow(reports: Reports, range_: Range) -> ShadowFindings:
+    """Read and weigh the shadow rounds of a stretch of time.
+
+    Raises `StoreError` where this login may not read the tables of rounds.
+    """
+    reader = reports.shadow()
+    history = reader.history(range_.since, range_.until)
+    tables = TableCache()
+    weighed = []
+    for one in rounds_to_weigh(history):
+        # One that was pruned meanwhile, or that another release wrote, is not worth the whole report.
+        with contextlib.suppress(StoreError, InvalidProblemError):
+            weighed.append(weigh(one, *reader.round(one.round_id), tables))
+    windows = windows_of(weighed, history)
+    accuracy = reports.rows(ModelAccuracy, since=range_.since, until=range_.until, limit=MOST_ROWS).rows
+    return ShadowFindings(
+        history=history,
+        wishes=wishes_of(history),
+        weighed=weighed,
+        predictions=predictions_of(weighed, windows, reader.measured(windows), _by_number(history)),
+        accuracy=accuracy,
+    )
+
+
+def _by_number(history: ShadowHistory) -> dict[str, list[Stretch]]:
+    """Return what jobs held by Slurm's number; those of a number that came again stand together."""
+    numbers = {one.job_id: one.slurm_job_id for one in history.jobs}
+    found: defaultdict[str, list[Stretch]] = defaultdict(list)
+    for job_id, stretches in stretches_by_job(history).items():
+        if job_id in numbers:
+            found[numbers[job_id]] += stretches
+    return found
+
+
+def shadow_document(findings: ShadowFindings, range_: Range, *, made_at: datetime, command: str) -> Document:
+    """Return the report of a daemon in shadow mode."""
+    parts: tuple[Part, ...] = (
+        moves_part(findings.wishes, every=findings.history.every),
+        gain_part(findings.weighed, range_),
+        predictions_part(findings.predictions),
+        accuracy_part(findings.accuracy, by="account"),
+    )
+    return Document(
+        kind="shadow",
+        title="Shadow report",
+        subject="",
+        lead=_lead(findings.history, range_),
+        facts=_facts(findings),
+        parts=parts,
+        made_at=made_at,
+        range=range_,
+        command=command,
+    )
+
+
+def _lead(history: ShadowHistory, range_: Range) -> str:
+    lead = f"What the daemon decided in shadow mode and did not enact, {range_.text()}."
+    if history.rounds:
+        return lead
+    return f"{lead} There is no such round: pollux daemon --shadow makes them (a longer time: --since 90d)."
+
+
+def _facts(findings: ShadowFindings) -> tuple[Fact, ...]:
+    rounds = findings.history.rounds
+    kinds = Counter(one.kind for wish in findings.wishes for one in wish.proposals)
+    gains = [one.fitness_gain for one in findings.weighed if one.fitness_gain is not None]
+    errors = [abs(one.error) for one in findings.predictions]
+    compared = sum(row.num_samples for row in findings.accuracy)
+    off = sum(row.mean_abs_error * row.num_samples for row in findings.accuracy)
+    return (
+        Fact(key="num_rounds", title="Rounds in shadow mode", value=len(rounds), kind=Kind.COUNT),
+        Fact(key="first_at", title="First (UTC)", value=rounds[0].at if rounds else None, kind=Kind.MOMENT),
+        Fact(key="last_at", title="Last (UTC)", value=rounds[-1].at if rounds else None, kind=Kind.MOMENT),
+        Fact(key="num_jobs", title="Jobs decided about", value=len(findings.wishes), kind=Kind.COUNT),
+        Fact(
+            key="num_moves",
+            title="Moves asked for",
+            value=sum(kinds.values()),
+            kind=Kind.COUNT,
+            text=f"{sum(kinds.values()):,}"
+            + "".join(f", {kinds[kind]:,} {kind.value}" for kind in MoveKind if kinds[kind]),
+        ),
+        Fact(
+            key="median_gain",
+            title="Gain in mean speedup, median",
+            value=median_gain(findings.weighed),
+            kind=Kind.SHARE,
+        ),
+        Fact(
+            key="median_fitness_gain",
+            title="Gain in fitness, median",
+            value=statistics.median(gains) if gains else None,
+            kind=Kind.SHARE,
+        ),
+        Fact(key="num_weighed", title="Rounds weighed", value=len(findings.weighed), kind=Kind.COUNT),
+        Fact(
+            key="median_goodput_error",
+            title="Goodput predicted off by, median",
+            value=statistics.median(errors) if errors else None,
+            kind=Kind.SHARE,
+        ),
+        Fact(
+            key="mean_throughput_error",
+            title="Throughput predicted off by, mean",
+            value=off / compared if compared else None,
+            kind=Kind.SHARE,
+        ),
+    )
