@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench-agent bench-predictions bench-policy bench-pathologies bench-liars bench-round bench-autoscaling bench-store check-simulator clean packages
+.PHONY: demo test lint bench-agent bench-predictions bench-policy bench-pathologies bench-liars bench-round bench-autoscaling bench-store bench-slurm check-simulator test-slurm-versions clean packages
 
 demo: $(STAMP) packages
 	$(VENV)/bin/python examples/demo/run.py
@@ -61,6 +61,21 @@ bench-liars: $(STAMP)
 # How long a whole round takes the daemon itself, for 1,000 nodes and 2,000 jobs behind a synthetic Slurm.
 bench-round: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.daemon_round
+
+# A daemon's rounds on a real slurmctld with 200 nodes and 100 sleeping jobs: wall time, and RPCs by sdiag.
+# Two to five minutes; each node is a slurmd of its own, some 2 GB in all.
+bench-slurm: $(STAMP) packages
+	$(VENV)/bin/python -m benchmarks.slurm_scale $(BENCH_OPTIONS)
+
+# The contract with Slurm, its hazards and the daemon's moves on other releases: Debian's packages of 24.11 and
+# 26.05, unpacked below SLURM_ROOTS (made once, 400 MB each; as root). docs/slurm-versions.md says what was seen.
+SLURM_ROOTS ?= $(HOME)/.cache/pollux-slurm-roots
+test-slurm-versions: export POLLUX_TEST_SLURM_ROOTS = $(SLURM_ROOTS)
+test-slurm-versions: $(STAMP) packages
+	$(VENV)/bin/python -m tests.slurm.roots
+	$(VENV)/bin/pytest -q tests/slurm/test_versions.py
+	for release in 24.11 26.05; do PATH="$(SLURM_ROOTS)/$$release/bin:$$PATH" $(VENV)/bin/pytest -q \
+	  tests/slurm/test_hazards.py tests/daemon/test_on_slurm.py || exit 1; done
 
 packages:
 	@.ci/packages

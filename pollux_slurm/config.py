@@ -27,6 +27,11 @@ else:
 DEFAULT_PATH = Path("/etc/pollux/pollux.toml")
 
 
+def _one_of(*choices: str) -> Any:
+    """Return a text's field that may be one of `choices`, the first if it is not set."""
+    return field(default=choices[0], metadata={"choices": choices})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """Where jobs and daemon meet. `url` is an SQLAlchemy URL; None means that no store is configured."""
@@ -36,8 +41,12 @@ class StoreConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmConfig:
-    """How Slurm is reached. `bin_dir` holds the commands; None means that PATH does."""
+    """How Slurm is reached. `bin_dir` holds the commands; None means that PATH does.
 
+    With `backend` "pyslurm" the looks and commands around each move go through PySlurm.
+    """
+
+    backend: str = _one_of("commands", "pyslurm")
     bin_dir: str | None = None
     command_timeout_s: float = 30.0
 
@@ -67,11 +76,6 @@ class DaemonConfig:
 def _from(default: float, least: float, most: float, *, below: bool = False) -> Any:
     """Return a number's field that may be from `least` to `most`, `below` it if so said."""
     return field(default=default, metadata={"least": least, "most": most, "below": below})
-
-
-def _one_of(*choices: str) -> Any:
-    """Return a text's field that may be one of `choices`, the first if it is not set."""
-    return field(default=choices[0], metadata={"choices": choices})
 
 
 def _perhaps(least: float, most: float, default: float | None = None) -> Any:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,8 @@ settings.register_profile(
 )
 settings.load_profile("unhurried")
 
+# The cluster that `tests/slurm/contract.py` is written for.
+CONTRACT_GROUPS = (NodeGroup(num_nodes=3), NodeGroup(num_nodes=1, gpu_type="a100", gpus_per_node=8))
 SANDBOX_FIXTURES = {"sandbox", "two_node_sandbox", "slurm_programs"}
 
 
@@ -54,12 +56,15 @@ def slurm_programs() -> None:
 
 
 @contextlib.contextmanager
-def running_sandbox(*groups: NodeGroup, kill_wait_s: int = 5) -> Iterator[Sandbox]:
+def running_sandbox(
+    *groups: NodeGroup, kill_wait_s: int = 5, environ: Mapping[str, str] | None = None
+) -> Iterator[Sandbox]:
     """Run a cluster in a short path (sockets must fit) that other users can enter."""
     folder = Path(tempfile.mkdtemp(prefix="pollux-test-", dir="/tmp"))
     folder.chmod(0o755)
     try:
-        sandbox = Sandbox.up(folder, groups, environ=os.environ, kill_wait_s=kill_wait_s)
+        surroundings = os.environ if environ is None else environ
+        sandbox = Sandbox.up(folder, groups, environ=surroundings, kill_wait_s=kill_wait_s)
         try:
             yield sandbox
         finally:
@@ -71,8 +76,7 @@ def running_sandbox(*groups: NodeGroup, kill_wait_s: int = 5) -> Iterator[Sandbo
 @pytest.fixture(scope="session")
 def sandbox(slurm_programs: None) -> Iterator[Sandbox]:
     """Three nodes n0 to n2 of four t4, and n3 with eight a100."""
-    t4, a100 = NodeGroup(num_nodes=3), NodeGroup(num_nodes=1, gpu_type="a100", gpus_per_node=8)
-    with running_sandbox(t4, a100) as running:
+    with running_sandbox(*CONTRACT_GROUPS) as running:
         yield running
 
 

@@ -1,8 +1,8 @@
 """The Slurm client that uses Slurm's own commands. See `pollux_slurm.slurm.client` for what it promises.
 
-Reads are JSON. Before a command that changes a job, `squeue -o` fetches that job's state in columns that no
-user can write into. Where a check and its command could be separated by another hand, the command carries a
-condition of its own:
+Bulk reads are JSON. Before a command that changes a job, a `JobHand` fetches that job's state, and gives the
+simplest of the commands; with that of `pyslurm_hand` this is the PySlurm client. Where a check and a command
+could be separated by another hand, the command carries a condition of its own:
 
 - `scontrol hold` of a running job succeeds, and would hold the job at its next requeue (22.05). `hold`
   therefore sets priority 0 together with a field that Slurm refuses to change on a running job; measured on
@@ -19,19 +19,17 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from pollux_slurm.errors import (
     JobStateError,
     SlurmCommandError,
-    SlurmError,
     SlurmReadError,
-    SlurmUnavailable,
     UsageError,
 )
 from pollux_slurm.model import ClusterSnapshot, JobShape, JobState, SlurmJob
-from pollux_slurm.slurm.job_json import JobEntry, parse_job, state_of
+from pollux_slurm.slurm.hand import CommandHand, JobHand, Peek, change, failure, job_number
+from pollux_slurm.slurm.job_json import JobEntry, parse_job
 from pollux_slurm.slurm.json_fields import load_json, objects_of, release
 from pollux_slurm.slurm.node_json import parse_node
 from pollux_slurm.slurm.runner import CommandResult, CommandRunner
@@ -42,31 +40,6 @@ START_DELAY_S = 2
 _STALE_S = 2.0
 # Between the two updates of `reshape` the job must not start. If we die there, it may start after this time.
 _PARKED_S = 60
-
-_SILENT_CONTROLLER = re.compile(
-    r"unable to contact slurm controller|socket timed out|connection (refused|failure|timed out)"
-    r"|communication.*(failure|error)|backup controller|zero bytes were transmitted|munge"
-    r"|protocol authentication error|invalid authentication credential|slurmctld.*not responding",
-    re.IGNORECASE,
-)
-_NO_SUCH_JOB = re.compile(r"invalid job id", re.IGNORECASE)
-_WRONG_STATE = re.compile(
-    r"no longer pending|is pending execution|already (finished|completing)|already completing or completed"
-    r"|job is not running|invalid job id",
-    re.IGNORECASE,
-)
-_PEEK_FORMAT = "%A|%F|%K|%T|%Q|%c|%U"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Peek:
-    """What `squeue -o` shows of one job; nothing in it was written by a user."""
-
-    address: str
-    state: JobState
-    held: bool
-    min_cpus_per_node: str
-    user_id: int
 
 
 class CommandsClient:
@@ -82,8 +55,10 @@ class CommandsClient:
         wall_clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         monotonic: Callable[[], float] = time.monotonic,
         guard: Callable[[], None] = lambda: None,
+        hand: JobHand | None = None,
     ) -> None:
         self._runner = runner
+        self._hand = CommandHand(runner) if hand is None else hand
         self._wall_clock = wall_clock
         self._monotonic = monotonic
         self._guard = guard
@@ -91,7 +66,11 @@ class CommandsClient:
     def guarded(self, guard: Callable[[], None]) -> CommandsClient:
         """Return a client that calls `guard` right before each command that changes a job."""
         return CommandsClient(
-            self._runner, wall_clock=self._wall_clock, monotonic=self._monotonic, guard=guard
+            self._runner,
+            wall_clock=self._wall_clock,
+            monotonic=self._monotonic,
+            guard=guard,
+            hand=self._hand,
         )
 
     # ------------------------------------------------------------------------------------------- reading
@@ -139,42 +118,15 @@ class CommandsClient:
         return entry.job if entry is not None else None
 
     def _entry(self, job_id: str) -> JobEntry | None:
-        if self._peek(job_id) is None:
+        if self._hand.peek(job_id) is None:
             return None
         # 22.05 prints all jobs whatever --jobs says; later releases only the one.
-        entries, _ = self._entries("--states=all", f"--jobs={_number(job_id)}")
+        entries, _ = self._entries("--states=all", f"--jobs={job_number(job_id)}")
         return next((entry for entry in entries if entry.job.job_id == job_id), None)
 
     def _entries(self, *options: str) -> tuple[list[JobEntry], tuple[int, int]]:
         content = load_json(self._read("squeue", "--json", "--all", *options).stdout, "squeue")
         return [parse_job(job) for job in objects_of(content, "jobs", "squeue")], release(content)
-
-    def _peek(self, job_id: str) -> _Peek | None:
-        number = _number(job_id)
-        answer = self._runner.run(
-            "squeue", "--noheader", "--all", "--states=all", f"--jobs={number}", f"--format={_PEEK_FORMAT}"
-        )
-        if answer.exit_code != 0:
-            if _NO_SUCH_JOB.search(answer.complaint):
-                return None
-            raise _failure(answer, SlurmReadError)
-        for line in answer.stdout.splitlines():
-            columns = line.strip().split("|")
-            if len(columns) != 7:
-                raise SlurmReadError(f"squeue: cannot make sense of job {job_id}: {line[:120]!r}")
-            own, array, task, state, priority, min_cpus, user_id = columns
-            if own != number:  # another task of the array whose number is `number`, too
-                continue
-            if not (priority.isdecimal() and user_id.isdecimal()):
-                raise SlurmReadError(f"squeue: cannot make sense of job {job_id}: {line[:120]!r}")
-            return _Peek(
-                address=f"{array}_{task}" if task.isdecimal() else own,
-                state=state_of((state,), f"job {job_id}"),
-                held=priority == "0",
-                min_cpus_per_node=min_cpus,
-                user_id=int(user_id),
-            )
-        return None
 
     # ------------------------------------------------------------------------------------------ changing
 
@@ -183,13 +135,13 @@ class CommandsClient:
         peek = self._expect(job_id, JobState.RUNNING, to="requeue it")
         if restart_count is not None:
             self._expect_run(job_id, restart_count)
-        self._change(job_id, "scontrol", "requeuehold", peek.address)
+        self._act(job_id, lambda: self._hand.requeue_hold(job_id, peek.address))
 
     def requeue_failed(self, job_id: str, *, restart_count: int) -> None:
         """Put a job that FAILED in the run numbered `restart_count` back into the queue, held."""
         peek = self._expect(job_id, JobState.FAILED, to="put it back into the queue")
         self._expect_run(job_id, restart_count)
-        self._change(job_id, "scontrol", "requeuehold", peek.address)
+        self._act(job_id, lambda: self._hand.requeue_hold(job_id, peek.address))
 
     def park(self, job_id: str, *, for_s: float, time_limit_s: float | None = None) -> None:
         """Let a PENDING job start no sooner than `for_s` seconds from now."""
@@ -253,27 +205,27 @@ class CommandsClient:
 
     def release(self, job_id: str) -> None:
         """Let a held job start. A pending job that is not held, and a running one, stay as they are."""
-        peek = self._peek(job_id)
+        peek = self._hand.peek(job_id)
         if peek is not None and peek.state in (JobState.RUNNING, JobState.SUSPENDED):
             return
         peek = self._expect(job_id, JobState.PENDING, to="release it")
         if peek.held:
-            self._change(job_id, "scontrol", "release", peek.address)
+            self._act(job_id, lambda: self._hand.release(job_id, peek.address))
 
     def set_comment(self, job_id: str, comment: str) -> None:
         """Replace the job's Comment. Owner or operator only."""
-        peek = self._peek(job_id)
+        peek = self._hand.peek(job_id)
         if peek is None or peek.state.is_over:
             raise JobStateError(f"job {job_id} is over or unknown to Slurm: its Comment cannot be set")
         self._update(job_id, peek.address, {"Comment": comment})
 
     def cancel(self, job_id: str) -> None:
         """End the job. Nothing happens when it is over already, or unknown."""
-        peek = self._peek(job_id)
+        peek = self._hand.peek(job_id)
         if peek is None or peek.state.is_over:
             return
         try:
-            self._change(job_id, "scancel", peek.address)
+            self._act(job_id, lambda: self._hand.cancel(job_id, peek.address))
         except JobStateError:  # it ended meanwhile
             return
 
@@ -291,7 +243,7 @@ class CommandsClient:
         source = ("/dev/stdin", *arguments) if arguments else ()
         answer = self._runner.run("sbatch", "--parsable", *options, *source, stdin=script, environ=env)
         if answer.exit_code != 0:
-            raise _failure(answer, SlurmCommandError)
+            raise failure(answer, SlurmCommandError)
         number = answer.stdout.strip().partition(";")[0]
         if not number.isdecimal():
             raise SlurmCommandError(f"sbatch printed no job number: {answer.stdout[:120]!r}")
@@ -309,8 +261,8 @@ class CommandsClient:
         start = max(self._wall_clock().timestamp(), entry.submitted_s) + START_DELAY_S
         return max(start, entry.eligible_s) if entry.job.restart_count == 0 else start
 
-    def _expect(self, job_id: str, state: JobState, *, to: str) -> _Peek:
-        peek = self._peek(job_id)
+    def _expect(self, job_id: str, state: JobState, *, to: str) -> Peek:
+        peek = self._hand.peek(job_id)
         if peek is None:
             raise JobStateError(f"job {job_id} is unknown to Slurm: cannot {to}")
         if peek.state is not state:
@@ -321,15 +273,10 @@ class CommandsClient:
 
     def _expect_run(self, job_id: str, restart_count: int) -> None:
         """Refuse unless the job is in its run of that number: read after its state, before a command."""
-        number = _number(job_id)
-        fields = "--Format=JobID:20,RestartCnt:20"
-        answer = self._read("squeue", "--noheader", "--all", "--states=all", f"--jobs={number}", fields)
-        runs = [columns[1] for columns in map(str.split, answer.stdout.splitlines()) if columns[0] == number]
-        if len(runs) != 1 or not runs[0].isdecimal():
-            raise SlurmReadError(f"squeue: cannot make sense of job {job_id}: {answer.stdout[:120]!r}")
-        if int(runs[0]) != restart_count:
+        there = self._hand.restart_count(job_id)
+        if there != restart_count:
             raise JobStateError(
-                f"job {job_id} has been requeued {runs[0]} times, not {restart_count}: nothing was changed"
+                f"job {job_id} has been requeued {there} times, not {restart_count}: nothing was changed"
             )
 
     def _update_pending(self, job_id: str, address: str, fields: Mapping[str, str]) -> None:
@@ -345,28 +292,26 @@ class CommandsClient:
         self._change(job_id, "scontrol", "update", f"JobId={address}", *pairs)
 
     def _change(self, job_id: str, command: str, *arguments: str) -> None:
-        if any("\0" in argument for argument in arguments):
-            raise UsageError(f"job {job_id}: a NUL character cannot be passed to Slurm")
+        self._act(job_id, lambda: change(self._runner, job_id, command, *arguments))
+
+    def _act(self, job_id: str, command: Callable[[], None]) -> None:
+        """Give a command if the guard lets it pass, and the state just read is still fresh then."""
         asked = self._monotonic()
         self._guard()
         if self._monotonic() - asked > _STALE_S:
             raise JobStateError(f"job {job_id}: its state was read too long ago; nothing was changed")
-        answer = self._runner.run(command, *arguments)
-        if answer.exit_code == 0 and not _NO_SUCH_JOB.search(answer.stderr):
-            return
-        kind = JobStateError if _WRONG_STATE.search(answer.complaint) else SlurmCommandError
-        raise _failure(answer, kind, about=f"job {job_id}")
+        command()
 
     def _read(self, command: str, *arguments: str) -> CommandResult:
         answer = self._runner.run(command, *arguments)
         if answer.exit_code != 0 or not answer.stdout.strip():
-            raise _failure(answer, SlurmReadError)
+            raise failure(answer, SlurmReadError)
         return answer
 
     def _checked(self, command: str, *arguments: str) -> CommandResult:
         answer = self._runner.run(command, *arguments)
         if answer.exit_code != 0:
-            raise _failure(answer, SlurmReadError)
+            raise failure(answer, SlurmReadError)
         return answer
 
 
@@ -413,22 +358,7 @@ def _time_limit(time_limit_s: float | None) -> dict[str, str]:
     return {} if time_limit_s is None else {"TimeLimit": str(max(math.ceil(time_limit_s / 60), 1))}
 
 
-def _number(job_id: str) -> str:
-    if not re.fullmatch(r"[0-9]{1,10}", job_id, re.ASCII):
-        raise UsageError(f"{job_id[:60]!r} is no job number")
-    return job_id
-
-
 def _slurm_time(seconds: float) -> str:
     """Return a time as scontrol reads it in the runner's time zone, UTC, in whole seconds."""
     moment = datetime.fromtimestamp(int(seconds), timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%S")
-
-
-def _failure(answer: CommandResult, kind: type[SlurmError], *, about: str = "") -> SlurmError:
-    """Return the error for a failed command; a silent slurmctld is `SlurmUnavailable` whatever was run."""
-    words = answer.complaint[:500]
-    prefix = f"{about}: " if about else ""
-    if _SILENT_CONTROLLER.search(words):
-        return SlurmUnavailable(f"{prefix}{answer.arguments[0]}: {words}")
-    return kind(f"{prefix}{answer.arguments[0]}: {words}")

@@ -9,6 +9,9 @@ from pollux_slurm.config import SlurmConfig
 from pollux_slurm.errors import SlurmUnavailable
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.commands import CommandsClient
+from pollux_slurm.slurm.hand import CommandHand
+from pollux_slurm.slurm.pyslurm_hand import PySlurmHand
+from pollux_slurm.slurm.pyslurm_process import PySlurmWorker
 from pollux_slurm.slurm.runner import CommandRunner
 
 COMMANDS = ("squeue", "sinfo", "scontrol", "scancel", "sbatch")
@@ -24,7 +27,8 @@ def connect(
 ) -> SlurmClient:
     """Return a client for the Slurm of `config`, as seen with `environ`; `on_run` hears of each command.
 
-    Raises `SlurmUnavailable` when its commands or its slurm.conf are missing here. Whether slurmctld answers
+    Raises `SlurmUnavailable` when its commands or its slurm.conf are missing here, or PySlurm is asked for
+    and cannot be used. Whether slurmctld answers
     is not asked: that may change at any time, and each call tells.
     """
     runner = CommandRunner(
@@ -36,7 +40,11 @@ def connect(
     for command in COMMANDS:
         runner.find(command)
     _require_conf(runner, environ)
-    return CommandsClient(runner)
+    if config.backend == "commands":
+        return CommandsClient(runner)
+    worker = PySlurmWorker(environ, timeout_s=config.command_timeout_s, on_run=on_run)
+    worker.release()  # it says at once when it cannot be used here
+    return CommandsClient(runner, hand=PySlurmHand(worker, CommandHand(runner)))
 
 
 def _require_conf(runner: CommandRunner, environ: Mapping[str, str]) -> None:

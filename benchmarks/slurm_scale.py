@@ -1,0 +1,269 @@
+"""A daemon's rounds on a real slurmctld with many nodes: wall time by phase, and RPCs by sdiag.
+
+python -m benchmarks.slurm_scale --nodes 200 --jobs 100
+
+Every node is a slurmd of its own on this machine, with fake GPUs; the jobs only sleep, and their agents are
+played here. First some rounds in shadow mode, on running jobs; then moves, as many at a time as the daemon
+allows, until `--moves` are confirmed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+from benchmarks.daemon_round import _report
+from pollux_slurm.config import DaemonConfig
+from pollux_slurm.daemon.loop import Daemon
+from pollux_slurm.daemon.telemetry import Telemetry
+from pollux_slurm.model import JobState, JobTerms, ReallocationStep, SlurmJob
+from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.slurm.commands import CommandsClient
+from pollux_slurm.slurm.runner import CommandRunner
+from pollux_slurm.slurm.sandbox import Sandbox
+from pollux_slurm.slurm.sandbox_files import NodeGroup
+from pollux_slurm.slurm.terms import encode_comment
+from pollux_slurm.store import open_store
+from pollux_slurm.store.contract import CheckpointConfirmation, Report, RunPhase, Store
+from pollux_slurm.store.tokens import hash_token
+
+SLEEP = "#!/bin/sh\nexec sleep 7200\n"
+# What sdiag itself asks, and what nodes send on their own.
+_NOT_OURS = ("REQUEST_STATS_INFO", "MESSAGE_NODE_REGISTRATION_STATUS", "MESSAGE_EPILOG_COMPLETE")
+_BY_TYPE = re.compile(r"^\s*(\w+)\s*\(\s*\d+\)\s+count:(\d+)", re.MULTILINE)
+
+
+@dataclass(slots=True, kw_only=True)
+class PlayedAgent:
+    """What runs inside a job: it trains, and saves itself when it is asked."""
+
+    token: str
+    number: int
+    sequence: int = 0
+    confirmed: int | None = None
+    _seen: object = field(default=None, repr=False)
+
+    def act(self, store: Store, job: SlurmJob, at: datetime) -> None:
+        """Report if the job has something to say: a new run, or a request to save itself."""
+        run = job.restart_count
+        request = store.poll(self.token, run, at=at).checkpoint_request
+        if self._seen == (run, request):
+            return
+        self._seen = (run, request)
+        self.sequence += 1
+        model = _report(self.number).model
+        counts = tuple(gpus for _, gpus in job.allocation.gpus_by_node)
+        new = request is not None and request != self.confirmed
+        report = Report(
+            run_number=run,
+            restart_count=run,
+            sequence=self.sequence,
+            phase=RunPhase.WAITING if request else RunPhase.TRAINING,
+            gpus_per_node=counts,
+            model=model,
+            throughput=100.0,
+            efficiency=0.9,
+            num_steps=5,
+            first_step_s=3.0,
+            checkpoint=CheckpointConfirmation(request_id=request, blocked_s=0.5, size_bytes=1000)
+            if new and request is not None
+            else None,
+        )
+        store.report(self.token, report, at=at)
+        self.confirmed = request if new else self.confirmed
+
+
+def rpcs(runner: CommandRunner) -> Counter[str]:
+    """Return how many RPCs slurmctld has served, by message type, less those that are nobody's here."""
+    text = runner.run("sdiag").stdout
+    section = text.partition("by message type")[2].partition("by user")[0]
+    found = Counter({match[1]: int(match[2]) for match in _BY_TYPE.finditer(section)})
+    return Counter({name: count for name, count in found.items() if name not in _NOT_OURS})
+
+
+def waited(condition: Callable[[], bool], what: str, timeout_s: float, every_s: float = 0.5) -> float:
+    """Wait for a condition; return how long it took."""
+    began = time.monotonic()
+    pause = threading.Event()
+    while not condition():
+        if time.monotonic() - began > timeout_s:
+            raise SystemExit(f"gave up after {timeout_s:g} s waiting for {what}")
+        pause.wait(every_s)
+    return time.monotonic() - began
+
+
+def shown(counts: Counter[str]) -> str:
+    """Return the counts in words, most frequent first."""
+    parts = ", ".join(f"{name} {count}" for name, count in counts.most_common())
+    return f"{counts.total()} RPCs" + (f" ({parts})" if parts else "")
+
+
+def now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def main() -> None:
+    """Start the cluster and the jobs, hold the rounds, move jobs, and print what it took."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=200)
+    parser.add_argument("--jobs", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--moves", type=int, default=16)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="pollux-scale-", dir="/tmp"))
+    folder.chmod(0o755)
+    try:
+        began = time.monotonic()
+        sandbox = Sandbox.up(folder / "s", [NodeGroup(num_nodes=options.nodes)], timeout_s=600.0)
+        print(f"{options.nodes} nodes idle after {time.monotonic() - began:.1f} s", flush=True)
+        try:
+            measure(sandbox, folder, options)
+        finally:
+            began = time.monotonic()
+            sandbox.down()
+            print(f"down after {time.monotonic() - began:.1f} s", flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(sandbox: Sandbox, folder: Path, options: argparse.Namespace) -> None:
+    """Measure on a cluster that runs."""
+    telemetry = Telemetry(monotonic=time.monotonic)
+
+    def on_run(command: str) -> None:
+        telemetry.commands[command] += 1
+
+    plain = sandbox.runner(timeout_s=60.0)
+    print(f"Slurm {CommandsClient(plain).version()}, {os.cpu_count()} CPUs", flush=True)
+    runner = CommandRunner(environ=plain.environ, timeout_s=60.0, on_run=on_run)
+    slurm = CommandsClient(runner)
+    store = open_store(f"sqlite:///{folder}/pollux.db", create=True)
+    agents: dict[str, PlayedAgent] = {}
+    for number in range(1, options.jobs + 1):
+        terms = JobTerms(token_sha256=hash_token(f"token-{number}"), min_gpus=1, max_gpus=16)
+        job_id = CommandsClient(plain).submit(
+            SLEEP,
+            ["--output=/dev/null", "--requeue", f"--gpus={1 + number % 4}", "--cpus-per-gpu=1",
+             "--mem-per-gpu=100", f"--comment={encode_comment('', terms)}"],
+            [],
+            {**os.environ, **sandbox.env},
+        )  # fmt: skip
+        agents[job_id] = PlayedAgent(token=f"token-{number}", number=number)
+
+    def all_run() -> bool:
+        return sum(job.state is JobState.RUNNING for job in slurm.snapshot().jobs) == options.jobs
+
+    print(f"{options.jobs} jobs run after {waited(all_run, 'the jobs to run', 300):.1f} s", flush=True)
+    print(f"one bulk read: {bulk_read_s(slurm):.2f} s", flush=True)
+    hold_rounds(daemon(slurm, store, telemetry, shadow=True), plain, slurm, store, agents, options.rounds)
+    if options.moves:
+        move_jobs(daemon(slurm, store, telemetry, shadow=False), plain, slurm, store, agents, options.moves)
+    store.close()
+
+
+def daemon(slurm: SlurmClient, store: Store, telemetry: Telemetry, *, shadow: bool) -> Daemon:
+    return Daemon(
+        slurm=slurm,
+        store=store,
+        config=DaemonConfig(shadow=shadow, restart_delay_s=5.0),
+        owner="benchmark",
+        wall_clock=now,
+        monotonic=time.monotonic,
+        stop=threading.Event(),
+        telemetry=telemetry,
+    )
+
+
+def bulk_read_s(slurm: SlurmClient) -> float:
+    times = []
+    for _ in range(5):
+        began = time.monotonic()
+        slurm.snapshot()
+        times.append(time.monotonic() - began)
+    return statistics.median(times)
+
+
+def play(slurm: SlurmClient, store: Store, agents: dict[str, PlayedAgent]) -> None:
+    """Let the agents of the jobs that run act once; the read is the benchmark's own."""
+    jobs = {job.job_id: job for job in slurm.snapshot().jobs if job.state is JobState.RUNNING}
+    for job_id, agent in agents.items():
+        if job_id in jobs:
+            agent.act(store, jobs[job_id], now())
+
+
+def hold_rounds(
+    shadow: Daemon, plain: CommandRunner, slurm: SlurmClient, store: Store,
+    agents: dict[str, PlayedAgent], rounds: int,
+) -> None:  # fmt: skip
+    """Hold rounds that change nothing, and print each one's time and RPCs."""
+    shadow.round()  # registers the jobs
+    play(CommandsClient(plain), store, agents)
+    for _ in range(rounds):
+        phases = dict(shadow.telemetry.phases)
+        before, began = rpcs(plain), time.monotonic()
+        result = shadow.round()
+        wall_s, after = time.monotonic() - began, rpcs(plain)
+        parts = ", ".join(
+            f"{name} {seconds - phases.get(name, (0, 0.0))[1]:.2f}"
+            for name, (_, seconds) in sorted(shadow.telemetry.phases.items())
+        )
+        print(
+            f"round: {result.num_jobs} jobs, {result.num_moves} moves wished, {wall_s:.2f} s ({parts}); "
+            f"{shown(after - before)}; {shadow.telemetry.commands_of_round} commands; "
+            f"{result.skipped or 'whole'}",
+            flush=True,
+        )
+
+
+def move_jobs(
+    acting: Daemon, plain: CommandRunner, slurm: SlurmClient, store: Store,
+    agents: dict[str, PlayedAgent], wanted: int,
+) -> None:  # fmt: skip
+    """Enact rounds until enough moves are confirmed; print the time of each and the RPCs that they cost."""
+    before, began = rpcs(plain), time.monotonic()
+    reads = ticks = 0
+    confirmed: list[float] = []
+    deadline = began + 300
+    pause = threading.Event()
+    while len(confirmed) < wanted and time.monotonic() < deadline:
+        acting.round()
+        while acting.tick() and time.monotonic() < deadline:
+            ticks += 1
+            play(CommandsClient(plain), store, agents)
+            reads += 1
+            pause.wait(0.5)
+        confirmed = [
+            (running - requeued).total_seconds()
+            for job_id in agents
+            for move in store.reallocations(job_id)
+            if move.step is ReallocationStep.CONFIRMED
+            and (requeued := move.entered_at(ReallocationStep.CHECKPOINTED)) is not None
+            and (running := move.entered_at(ReallocationStep.RUNNING)) is not None
+        ]
+        pause.wait(1.0)
+    wall_s, after = time.monotonic() - began, rpcs(plain)
+    if not confirmed:
+        raise SystemExit("no move was confirmed")
+    # The agents are played from the same bulk reads that a tick makes; theirs are not the daemon's.
+    print(
+        f"{len(confirmed)} moves confirmed in {wall_s:.0f} s, {acting.telemetry.outcomes}; "
+        f"checkpoint to RUNNING median {statistics.median(confirmed):.1f} s, longest {max(confirmed):.1f} s\n"
+        f"{ticks} ticks; {shown(after - before)}, of which {2 * reads} for playing the agents; "
+        f"commands of the daemon so far: {dict(acting.telemetry.commands)}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

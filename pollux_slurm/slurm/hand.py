@@ -1,0 +1,165 @@
+"""What a client does with one job right at a command: look at its state, and give the simplest commands.
+
+This is the seam between the two backends. `CommandHand` runs squeue, scontrol and scancel, each a process of
+its own; `pyslurm_hand.PySlurmHand` asks libslurm.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+from pollux_slurm.errors import (
+    JobStateError,
+    SlurmCommandError,
+    SlurmError,
+    SlurmReadError,
+    SlurmUnavailable,
+    UsageError,
+)
+from pollux_slurm.model import JobState
+from pollux_slurm.slurm.job_json import state_of
+from pollux_slurm.slurm.runner import CommandResult, CommandRunner
+
+_SILENT_CONTROLLER = re.compile(
+    r"unable to contact slurm controller|socket timed out|connection (refused|failure|timed out)"
+    r"|communication.*(failure|error)|backup controller|zero bytes were transmitted|munge"
+    r"|protocol authentication error|invalid authentication credential|slurmctld.*not responding",
+    re.IGNORECASE,
+)
+_NO_SUCH_JOB = re.compile(r"invalid job id", re.IGNORECASE)
+_WRONG_STATE = re.compile(
+    r"no longer pending|is pending execution|already (finished|completing)|already completing or completed"
+    r"|job is not running|invalid job id",
+    re.IGNORECASE,
+)
+_PEEK_FORMAT = "%A|%F|%K|%T|%Q|%c|%U"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peek:
+    """The little of a job that a command hangs on; nothing in it was written by a user.
+
+    `address` is how the job must be named in a command: the number of an array task may also mean the array.
+    """
+
+    address: str
+    state: JobState
+    held: bool
+    min_cpus_per_node: str
+    user_id: int
+
+
+class JobHand(Protocol):
+    """Reads and commands for one job. Errors are those of `SlurmClient`."""
+
+    def peek(self, job_id: str) -> Peek | None:
+        """Return the job's state; None when slurmctld no longer (or never) knew it."""
+
+    def restart_count(self, job_id: str) -> int:
+        """Return how often the job has been requeued."""
+
+    def requeue_hold(self, job_id: str, address: str) -> None:
+        """Put a running, failed or completed job back into the queue, held."""
+
+    def release(self, job_id: str, address: str) -> None:
+        """Let a held job start."""
+
+    def cancel(self, job_id: str, address: str) -> None:
+        """End the job."""
+
+
+class CommandHand:
+    """A `JobHand` over Slurm's commands."""
+
+    def __init__(self, runner: CommandRunner) -> None:
+        self._runner = runner
+
+    def peek(self, job_id: str) -> Peek | None:
+        """Return the job's state; None when slurmctld no longer (or never) knew it."""
+        number = job_number(job_id)
+        answer = self._runner.run(
+            "squeue", "--noheader", "--all", "--states=all", f"--jobs={number}", f"--format={_PEEK_FORMAT}"
+        )
+        if answer.exit_code != 0:
+            if _NO_SUCH_JOB.search(answer.complaint):
+                return None
+            raise failure(answer, SlurmReadError)
+        for line in answer.stdout.splitlines():
+            columns = line.strip().split("|")
+            if len(columns) != 7:
+                raise SlurmReadError(f"squeue: cannot make sense of job {job_id}: {line[:120]!r}")
+            own, array, task, state, priority, min_cpus, user_id = columns
+            if own != number:  # another task of the array whose number is `number`, too
+                continue
+            if not (priority.isdecimal() and user_id.isdecimal()):
+                raise SlurmReadError(f"squeue: cannot make sense of job {job_id}: {line[:120]!r}")
+            return Peek(
+                address=f"{array}_{task}" if task.isdecimal() else own,
+                state=state_of((state,), f"job {job_id}"),
+                held=priority == "0",
+                min_cpus_per_node=min_cpus,
+                user_id=int(user_id),
+            )
+        return None
+
+    def restart_count(self, job_id: str) -> int:
+        """Return how often the job has been requeued."""
+        number = job_number(job_id)
+        fields = "--Format=JobID:20,RestartCnt:20"
+        answer = self._runner.run("squeue", "--noheader", "--all", "--states=all", f"--jobs={number}", fields)
+        if answer.exit_code != 0 or not answer.stdout.strip():
+            raise failure(answer, SlurmReadError)
+        runs = [columns[1] for columns in map(str.split, answer.stdout.splitlines()) if columns[0] == number]
+        if len(runs) != 1 or not runs[0].isdecimal():
+            raise SlurmReadError(f"squeue: cannot make sense of job {job_id}: {answer.stdout[:120]!r}")
+        return int(runs[0])
+
+    def requeue_hold(self, job_id: str, address: str) -> None:
+        """Put a running, failed or completed job back into the queue, held."""
+        change(self._runner, job_id, "scontrol", "requeuehold", address)
+
+    def release(self, job_id: str, address: str) -> None:
+        """Let a held job start."""
+        change(self._runner, job_id, "scontrol", "release", address)
+
+    def cancel(self, job_id: str, address: str) -> None:
+        """End the job."""
+        change(self._runner, job_id, "scancel", address)
+
+
+def change(runner: CommandRunner, job_id: str, command: str, *arguments: str) -> None:
+    """Run a command that changes a job, and turn what it complains about into the right error."""
+    if any("\0" in argument for argument in arguments):
+        raise UsageError(f"job {job_id}: a NUL character cannot be passed to Slurm")
+    answer = runner.run(command, *arguments)
+    if answer.exit_code == 0 and not _NO_SUCH_JOB.search(answer.stderr):
+        return
+    raise failure(answer, SlurmCommandError, about=f"job {job_id}")
+
+
+def job_number(job_id: str) -> str:
+    """Return `job_id` if it is a number that Slurm could have given. Raises `UsageError`."""
+    if not re.fullmatch(r"[0-9]{1,10}", job_id, re.ASCII):
+        raise UsageError(f"{job_id[:60]!r} is no job number")
+    return job_id
+
+
+def failure(answer: CommandResult, kind: type[SlurmError], *, about: str = "") -> SlurmError:
+    """Return the error for a failed command; see `refusal`."""
+    return refusal(f"{answer.arguments[0]}: {answer.complaint[:500]}", kind, about=about)
+
+
+def refusal(words: str, kind: type[SlurmError], *, about: str = "") -> SlurmError:
+    """Return the error that Slurm's words mean.
+
+    A silent slurmctld is `SlurmUnavailable` whatever was asked; a command refused for the job's state is
+    `JobStateError`.
+    """
+    text = f"{about}: {words}" if about else words
+    if _SILENT_CONTROLLER.search(words):
+        return SlurmUnavailable(text)
+    return (JobStateError if kind is SlurmCommandError and about and _WRONG_STATE.search(words) else kind)(
+        text
+    )
