@@ -44,11 +44,11 @@ check-simulator: $(STAMP) packages
 	$(VENV)/bin/python -m benchmarks.sandbox
 
 # What the store holds: agents, a round of 2,000 jobs, each view on a year's history. Some twenty minutes, 3 GB in
-# the temporary folder; the parts by themselves: python -m benchmarks.store --help.
+# the temporary folder; 2,000 agents need PgBouncer (apt install pgbouncer). The parts by themselves: python -m benchmarks.store --help.
 bench-store: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.store agents sqlite --agents 200
-	$(VENV)/bin/python -m benchmarks.store agents postgresql --agents 2000
-	$(VENV)/bin/python -m benchmarks.store agents postgresql --agents 2000 --pooled --poll-s 2
+	$(VENV)/bin/python -m benchmarks.store agents postgresql --agents 100 --poll-s 2
+	$(VENV)/bin/python -m benchmarks.store agents postgresql --agents 2000 --poll-s 2 --pgbouncer
 	$(VENV)/bin/python -m benchmarks.store round sqlite
 	$(VENV)/bin/python -m benchmarks.store round postgresql
 	$(VENV)/bin/python -m benchmarks.store views sqlite --plans

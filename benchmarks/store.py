@@ -1,7 +1,8 @@
 """What the store holds: agents that report and poll, a round's reads and writes, and the reporting views.
 
     python -m benchmarks.store agents sqlite --agents 200
-    python -m benchmarks.store agents postgresql --agents 2000
+    python -m benchmarks.store agents postgresql --agents 100 --poll-s 2
+    python -m benchmarks.store agents postgresql --agents 2000 --poll-s 2 --pgbouncer
     python -m benchmarks.store round postgresql --jobs 2000
     python -m benchmarks.store views sqlite --jobs 100000 --plans
 
@@ -24,8 +25,9 @@ from pathlib import Path
 
 from benchmarks import store_agents, store_history, store_rounds, store_views
 from pollux_slurm.store import open_store
-from pollux_slurm.store.administration import init_store
+from pollux_slurm.store.administration import add_login, init_store
 from pollux_slurm.store.opening import open_database
+from tests.store.pgbouncer import PgBouncerMissingError
 from tests.store.postgres import PostgresServer, running_postgres
 
 
@@ -63,12 +65,31 @@ def _cpu_of(pid: int, *, children: bool) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def through_server(server: PostgresServer, options: argparse.Namespace) -> store_agents.Calls:
+    """Let agents call PostgreSQL, over a connection for each call or through PgBouncer."""
+    times = {"report_s": options.report_s, "poll_s": options.poll_s, "for_s": options.seconds}
+    if not options.pgbouncer:
+        return store_agents.through_pgbench(server, options.agents, **times)
+    with store_agents.pooled(server) as (where, environment):
+        return store_agents.through_pgbench(
+            server, options.agents, **times, where=where, environment=environment
+        )
+
+
 def bench_agents(options: argparse.Namespace) -> None:
     """Print how long reports and polls of many agents take while rounds are held."""
     with empty_store(options.backend) as (url, server):
         jobs = options.agents
         store = open_store(url)
         store_rounds.start_jobs(store, jobs)
+        if server is not None:
+            add_login(
+                url,
+                store_agents.LOGIN,
+                shared=True,
+                connections=store_agents.CLIENTS + 4,
+                roles=("pollux_agent",),
+            )
         daemon = store_agents.RoundsInBetween(url, jobs, every_s=options.round_s)
         before = cpu_s(server)
         with daemon:
@@ -77,22 +98,15 @@ def bench_agents(options: argparse.Namespace) -> None:
                     url, jobs, report_s=options.report_s, poll_s=options.poll_s, for_s=options.seconds
                 )
             else:
-                calls = store_agents.through_pgbench(
-                    server,
-                    jobs,
-                    report_s=options.report_s,
-                    poll_s=options.poll_s,
-                    for_s=options.seconds,
-                    pooled=options.pooled,
-                )
+                calls = through_server(server, options)
         used = cpu_s(server) - before
         store.close()
     whose = "this process (the agents)" if server is None else "PostgreSQL"
     held = f"{daemon.rounds} rounds in between of {daemon.mean_s:.2f} s, {daemon.failures} failed"
     print(
-        f"{options.backend}{', pooled' if options.pooled else ''}: {jobs} agents, a report every"
-        f" {options.report_s:g} s, a poll every {options.poll_s:g} s, for {options.seconds:g} s; {held};"
-        f" load {os.getloadavg()[0]:.1f}"
+        f"{options.backend}{', through PgBouncer' if options.pgbouncer else ''}: {jobs} agents,"
+        f" a report every {options.report_s:g} s, a poll every {options.poll_s:g} s,"
+        f" for {options.seconds:g} s; {held}; load {os.getloadavg()[0]:.1f}"
     )
     for name, latencies in calls.latencies.items():
         print(f"  {name:6} {store_agents.words(latencies)}")
@@ -146,14 +160,17 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--report-s", type=float, default=30.0)
     parser.add_argument("--poll-s", type=float, default=30.0)
     parser.add_argument("--round-s", type=float, default=30.0)
-    parser.add_argument("--pooled", action="store_true", help="agents: as behind a pooler, such as PgBouncer")
+    parser.add_argument("--pgbouncer", action="store_true", help="agents: as docs/admin.md has it")
     parser.add_argument("--seconds", type=float, default=90.0)
     parser.add_argument("--jobs", type=int, default=None, help="round: 2000; views: 100000")
     parser.add_argument("--plans", action="store_true", help="views: show each plan")
     options = parser.parse_args(arguments)
     if options.jobs is None:
         options.jobs = 2000 if options.what == "round" else 100_000
-    {"agents": bench_agents, "round": bench_round, "views": bench_views}[options.what](options)
+    try:
+        {"agents": bench_agents, "round": bench_round, "views": bench_views}[options.what](options)
+    except PgBouncerMissingError as error:
+        print(f"skipped: {error}")
 
 
 if __name__ == "__main__":

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
+import os
 import subprocess
 import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -18,12 +21,14 @@ from typing import Any
 from benchmarks.store_rounds import decided, observe_all
 from pollux_slurm.errors import StoreError
 from pollux_slurm.store import open_agent_store, open_store
-from pollux_slurm.store.administration import add_login
 from pollux_slurm.store.functions import report_json
 from tests.store.builders import report, token_of
+from tests.store.pgbouncer import running_pgbouncer
 from tests.store.postgres import PostgresServer
 
 CLIENTS = 16
+LOGIN = "jobs"
+_PASSWORD = "of the benchmark"
 THREADS = 8
 
 
@@ -147,28 +152,47 @@ def through_python(url: str, agents: int, *, report_s: float, poll_s: float, for
     return calls
 
 
-def through_pgbench(
-    server: PostgresServer, agents: int, *, report_s: float, poll_s: float, for_s: float, pooled: bool
-) -> Calls:
-    """Let pgbench call the two functions with a login that jobs share, a connection for each call.
+@contextlib.contextmanager
+def pooled(server: PostgresServer) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """Run PgBouncer in front of `server`; give what leads pgbench to it. Raises `PgBouncerMissingError`."""
+    server.sql(f"ALTER ROLE {LOGIN} PASSWORD '{_PASSWORD}'")
+    with running_pgbouncer(server, "pollux", {LOGIN: server.secret_of(LOGIN)}) as pooler:
+        yield (
+            ["-h", "127.0.0.1", "-p", str(pooler.port)],
+            {"PGPASSWORD": _PASSWORD, "PGSSLMODE": "require"},
+        )
 
-    With `pooled`, its few connections last, as those of a pooler do in front of the server.
+
+def through_pgbench(
+    server: PostgresServer,
+    agents: int,
+    *,
+    report_s: float,
+    poll_s: float,
+    for_s: float,
+    where: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Calls:
+    """Let pgbench call the two functions with the login that jobs share.
+
+    Without `where` and `environment`, which lead to a pooler, each call is a connection to the server; with
+    them, each agent keeps one to the pooler.
 
     It begins calls at the wanted rate whether or not those before have ended, each job's as often as the
     others'. Its log tells when a call was due and when it had ended.
     """
-    url = server.url("pollux")
-    add_login(url, "jobs", shared=True, connections=CLIENTS + 4, roles=("pollux_agent",))
     text = report_json(report(1)).replace("'", "''")
     sequence = '"sequence":1,'
     assert json.loads(text)["sequence"] == 1
     assert sequence in text
-    job = f"\\set n :n + 1\n\\set job 1 + mod(:client_id + :n * {CLIENTS}, {agents})\n"
+    clients = agents if where else CLIENTS
+    job = f"\\set n :n + 1\n\\set job 1 + mod(:client_id + :n * {clients}, {agents})\n"
     asked = "encode(sha256(convert_to('token of job ' || :job, 'UTF8')), 'hex')"  # as `token_of` has it
     # A report's number need only grow within its job: the milliseconds do.
     numbered = "'\"sequence\":' || floor(extract(epoch FROM clock_timestamp()) * 100)::bigint || ','"
     rate = agents / report_s + agents / poll_s
-    how = ["--no-vacuum", "-D", "n=0", "-c", str(CLIENTS), "-j", "2", *([] if pooled else ["--connect"])]
+    how = ["--no-vacuum", "-D", "n=0", "-c", str(clients), "-j", "2"]
+    where = [*where] if where else ["--connect", "-h", str(server.folder)]
     with tempfile.TemporaryDirectory(prefix="pollux-bench-") as folder:
         scripts = {
             "report": f"{job}SELECT pollux_report({asked}, replace('{text}', '{sequence}', {numbered}));\n",
@@ -182,11 +206,12 @@ def through_pgbench(
         done = subprocess.run(
             [
                 server.bin_dir / "pgbench", *how, "-R", f"{rate:.3f}", "-T", str(int(for_s)), "--log",
-                "--log-prefix", f"{folder}/log", *files, "-h", str(server.folder), "-U", "jobs", "pollux",
+                "--log-prefix", f"{folder}/log", *files, *where, "-U", LOGIN, "pollux",
             ],
             capture_output=True,
             text=True,
             timeout=for_s + 300,
+            env={**os.environ, **(environment or {})},
         )  # fmt: skip
         calls = Calls()
         names = list(scripts)

@@ -126,10 +126,14 @@ class PolicyConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """The in-job agent's rhythm, and the throughput equation that it fits (a registered one's name)."""
+    """The in-job agent's rhythm, and the throughput equation that it fits (a registered one's name).
+
+    `keep_connection` is for a store behind a pooler: a job then stays connected between its calls.
+    """
 
     report_interval_s: float = 30.0
     poll_interval_s: float = 2.0
+    keep_connection: bool = False
     throughput_equation: str = "pollux"
 
 

@@ -111,7 +111,8 @@ class Rounds:
 
     def _hold(self) -> RoundResult:
         self._lease.renew()
-        self._store.tend()
+        for note in self._store.tend():
+            _log.warning("%s", note)
         with self.telemetry.phase("read_slurm"):
             snapshot = self._slurm.snapshot()
         self.known = frozenset(job.job_id for job in snapshot.jobs)

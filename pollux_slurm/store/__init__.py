@@ -27,10 +27,12 @@ def open_store(url: str, *, create: bool = False) -> Store:
     return SqlStore(open_database(url, create=create))
 
 
-def open_agent_store(url: str) -> AgentStore:
+def open_agent_store(url: str, *, keep_connection: bool = False) -> AgentStore:
     """Open the job's door of the store at `url`; raises what `open_store` does.
 
     On PostgreSQL nothing is connected before the first call: the job's login may only call two functions.
+    Each call is a connection of its own but with `keep_connection`, which is for a pooler in front: that has
+    room for as many as there are jobs, the server itself does not.
     """
     from pollux_slurm.store.opening import open_database, reach_for_calls
     from pollux_slurm.store.url import parse_store_url
@@ -39,7 +41,7 @@ def open_agent_store(url: str) -> AgentStore:
     if parsed.path is None:
         from pollux_slurm.store.functions import FunctionAgentStore
 
-        return FunctionAgentStore(reach_for_calls(parsed))
+        return FunctionAgentStore(reach_for_calls(parsed, keep=keep_connection))
     from pollux_slurm.store.agent import SqlAgentStore
 
     return SqlAgentStore(open_database(url, create=False))

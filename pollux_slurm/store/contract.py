@@ -388,10 +388,11 @@ class Store(AgentStore, Protocol):
         """Return one job; raises `UnknownJobError`."""
 
     # housekeeping
-    def tend(self) -> None:
-        """Do what keeps the store well, once a round.
+    def tend(self) -> tuple[str, ...]:
+        """Do what keeps the store well, once a round; return what its admin should know of, a line each.
 
-        On PostgreSQL: end connections of logins that only jobs use and that last longer than any report.
+        On PostgreSQL: end connections of logins that only jobs use and that last longer than any report, and
+        undo what whoever has a login that jobs share has changed about it.
         """
 
     # rounds

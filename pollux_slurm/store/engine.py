@@ -29,17 +29,24 @@ def make_engine(url: StoreUrl) -> Engine:
         engine = _postgresql_engine(url, {"options": settings}, pool_pre_ping=True, pool_size=2)
     else:
         engine = _sqlite_engine(url.path)
-    event.listen(engine, "connect", _remember_process)
-    event.listen(engine, "checkout", _refuse_after_fork)
-    return engine
+    return _surviving_forks(engine)
 
 
-def make_calling_engine(url: StoreUrl) -> Engine:
-    """Return an engine for a job's calls of functions in PostgreSQL: a connection each, kept by nobody.
+def make_calling_engine(url: StoreUrl, *, keep: bool) -> Engine:
+    """Return an engine for a job's calls of functions in PostgreSQL: a connection each, or one that is kept.
 
     Nothing that a pooler in front of the server (PgBouncer, in transaction mode) would refuse is asked for.
     """
-    return _postgresql_engine(url, {"prepare_threshold": None}, poolclass=NullPool)
+    arguments = {"prepare_threshold": None}
+    if not keep:
+        return _postgresql_engine(url, arguments, poolclass=NullPool)
+    return _surviving_forks(_postgresql_engine(url, arguments, pool_size=1, max_overflow=1))
+
+
+def _surviving_forks(engine: Engine) -> Engine:
+    event.listen(engine, "connect", _remember_process)
+    event.listen(engine, "checkout", _refuse_after_fork)
+    return engine
 
 
 def _postgresql_engine(url: StoreUrl, arguments: dict[str, Any], **options: Any) -> Engine:

@@ -42,9 +42,9 @@ def reach_database(url: StoreUrl, *, create: bool, any_host: bool = False) -> Da
     return Database(make_engine(url), url)
 
 
-def reach_for_calls(url: StoreUrl) -> Database:
-    """Return a PostgreSQL database whose connections last for one call each. Nothing is connected yet."""
-    return Database(make_calling_engine(url), url)
+def reach_for_calls(url: StoreUrl, *, keep: bool = False) -> Database:
+    """Return a PostgreSQL database for a job's calls: see `make_calling_engine`. Nothing is connected yet."""
+    return Database(make_calling_engine(url, keep=keep), url)
 
 
 def read_version(connection: Connection) -> str | None:

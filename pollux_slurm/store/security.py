@@ -22,6 +22,7 @@ from pollux_slurm.store.contract import MAX_DECLARATIONS
 from pollux_slurm.store.models import MODEL_COLUMNS
 from pollux_slurm.store.schema import VERSION_TABLE, Base
 from pollux_slurm.store.security_check import shared_logins_elsewhere
+from pollux_slurm.store.shared_logins import ADMIN_SETTINGS, USER_SETTINGS
 from pollux_slurm.store.view_guard import AGGREGATES
 from pollux_slurm.store.views import VIEWS
 
@@ -162,6 +163,8 @@ def make_login(
         memberships=roles,
         others=[role for role in ROLES if role not in roles],
         other_databases=["postgres", "template1"],
+        settings=USER_SETTINGS + ADMIN_SETTINGS,
+        set_in=[_quoted(connection, database) for database in _databases_with_settings(connection, name)],
     )
     if not shared:
         return ()
@@ -171,6 +174,17 @@ def make_login(
         for login, database in shared_logins_elsewhere(connection)
         if login == name
     )
+
+
+def _databases_with_settings(connection: Connection, login: str) -> list[str]:
+    found = connection.execute(
+        text(
+            "SELECT d.datname FROM pg_db_role_setting AS s JOIN pg_roles AS r ON r.oid = s.setrole "
+            "JOIN pg_database AS d ON d.oid = s.setdatabase WHERE r.rolname = :login"
+        ),
+        {"login": login},
+    )
+    return [*found.scalars()]
 
 
 def _rights(connection: Connection) -> _Rights:

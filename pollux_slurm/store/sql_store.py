@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import func, select
 
+from pollux_slurm.errors import StoreError
 from pollux_slurm.model import Allocation, Decision, GoodputModel, Problem, ReallocationStep
 from pollux_slurm.store import explanations, journal, lease, observation, records, registration, rounds, sums
 from pollux_slurm.store.agent import SqlAgentStore
@@ -26,6 +27,7 @@ from pollux_slurm.store.database import Database
 from pollux_slurm.store.functions import MAX_CONNECTION_S, RecordingAgentStore
 from pollux_slurm.store.history import read_allocations, read_models, read_samples
 from pollux_slurm.store.schema import JobRow, ReallocationRow, RunRow
+from pollux_slurm.store.shared_logins import changed_logins, mend_login
 
 
 class SqlStore:
@@ -81,10 +83,24 @@ class SqlStore:
             return records.read_job(connection, slurm_job_id)
 
     # housekeeping
-    def tend(self) -> None:
-        if self._database.engine.dialect.name == "postgresql":
-            with self._database.write() as connection:
-                connection.execute(select(func.pollux_end_long_connections(MAX_CONNECTION_S)))
+    def tend(self) -> tuple[str, ...]:
+        if self._database.engine.dialect.name != "postgresql":
+            return ()
+        with self._database.write() as connection:
+            changed = changed_logins(connection)
+            connection.execute(select(func.pollux_end_long_connections(MAX_CONNECTION_S)))
+        notes = []
+        for login, databases in changed.items():
+            note = (
+                f"the login {login}, which jobs share, had its own settings changed: somebody tampers with it"
+            )
+            try:
+                with self._database.write() as connection:
+                    mend_login(connection, login, databases)
+            except StoreError as error:  # the next round tries again; nobody who tampers stops a round
+                note = f"{note}, and they could not be put right: {error}"
+            notes.append(note)
+        return tuple(notes)
 
     # rounds
     def record_round(self, problem: Problem, decision: Decision, *, shadow: bool, at: datetime) -> int:

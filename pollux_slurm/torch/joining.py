@@ -102,7 +102,7 @@ def claim(
 
 def make_reporter(environment: JobEnvironment, telemetry: Telemetry, run_number: int) -> Reporter:
     """Return the reporter of rank 0, to the store that the environment names."""
-    url = environment.config.store.url
+    url, agent = environment.config.store.url, environment.config.agent
     open_store = None
     if url is not None and environment.token is not None:
 
@@ -110,15 +110,15 @@ def make_reporter(environment: JobEnvironment, telemetry: Telemetry, run_number:
             # Imported in the reporter's thread: no step waits for SQLAlchemy.
             from pollux_slurm.store import open_agent_store
 
-            return open_agent_store(url)
+            return open_agent_store(url, keep_connection=agent.keep_connection)
 
     return Reporter(
         open_store=open_store,
         token=environment.token or "",
         run_number=run_number,
         compose=telemetry.compose,
-        report_interval_s=environment.config.agent.report_interval_s,
-        poll_interval_s=environment.config.agent.poll_interval_s,
+        report_interval_s=agent.report_interval_s,
+        poll_interval_s=agent.poll_interval_s,
     )
 
 

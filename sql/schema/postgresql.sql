@@ -889,8 +889,27 @@ FROM (
         FROM job_days AS d WHERE d.job_id = j.id) AS decided ON true
  LEFT JOIN LATERAL (SELECT COUNT(*) AS c0
         FROM runs AS r WHERE r.job_id = j.id) AS begun ON true
- LEFT JOIN LATERAL (SELECT COUNT(*) AS c0, SUM(h.total_s) AS c1
-        FROM reallocation_history AS h WHERE h.job_id = j.id AND h.step = 'confirmed' AND h.moves_running) AS moved ON true
+ LEFT JOIN LATERAL (SELECT COUNT(*) AS c0, SUM(CASE WHEN x.requeued_at IS NULL THEN NULL
+            WHEN x.checkpoint_s IS NULL THEN CASE WHEN (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at))::double precision) < 0.0 THEN 0.0 ELSE (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at))::double precision) END
+            ELSE CASE WHEN (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at))::double precision) + x.checkpoint_s < 0.0 THEN 0.0 ELSE (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at))::double precision) + x.checkpoint_s END
+       END) AS c1
+        FROM (
+    SELECT c.blocked_s AS checkpoint_s,
+           checkpointed.at AS checkpointed_at,
+           requeued.at AS requeued_at,
+           confirmed.at AS confirmed_at,
+           (SELECT n.first_step_at
+            FROM runs AS n
+            WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL
+            ORDER BY n.run_number
+            LIMIT 1) AS first_step_at
+    FROM reallocations AS r
+    LEFT JOIN reallocation_steps AS checkpointed ON checkpointed.reallocation_id = r.id AND checkpointed.step = 'checkpointed'
+    LEFT JOIN reallocation_steps AS requeued ON requeued.reallocation_id = r.id AND requeued.step = 'requeued'
+    LEFT JOIN reallocation_steps AS confirmed ON confirmed.reallocation_id = r.id AND confirmed.step = 'confirmed'
+    LEFT JOIN checkpoints AS c ON c.reallocation_id = r.id
+    WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running
+) AS x) AS moved ON true
 
 ) AS x
 ) AS v

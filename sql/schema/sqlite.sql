@@ -848,8 +848,43 @@ FROM (
            (SELECT (CASE WHEN SUM(d.num_single) > 0.0 THEN SUM(d.single_goodput_sum) / SUM(d.num_single) END) FROM job_days AS d WHERE d.job_id = j.id) AS single_goodput,
            (SELECT (CASE WHEN SUM(d.num_compared) > 0.0 THEN SUM(d.fair_goodput_sum) / SUM(d.num_compared) END) FROM job_days AS d WHERE d.job_id = j.id) AS fair_goodput,
            (SELECT COUNT(*) FROM runs AS r WHERE r.job_id = j.id) AS runs,
-           (SELECT COUNT(*) FROM reallocation_history AS h WHERE h.job_id = j.id AND h.step = 'confirmed' AND h.moves_running) AS restarts,
-           COALESCE((SELECT SUM(h.total_s) FROM reallocation_history AS h WHERE h.job_id = j.id AND h.step = 'confirmed' AND h.moves_running), 0.0) AS lost_s
+           (SELECT COUNT(*) FROM (
+    SELECT c.blocked_s AS checkpoint_s,
+           checkpointed.at AS checkpointed_at,
+           requeued.at AS requeued_at,
+           confirmed.at AS confirmed_at,
+           (SELECT n.first_step_at
+            FROM runs AS n
+            WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL
+            ORDER BY n.run_number
+            LIMIT 1) AS first_step_at
+    FROM reallocations AS r
+    LEFT JOIN reallocation_steps AS checkpointed ON checkpointed.reallocation_id = r.id AND checkpointed.step = 'checkpointed'
+    LEFT JOIN reallocation_steps AS requeued ON requeued.reallocation_id = r.id AND requeued.step = 'requeued'
+    LEFT JOIN reallocation_steps AS confirmed ON confirmed.reallocation_id = r.id AND confirmed.step = 'confirmed'
+    LEFT JOIN checkpoints AS c ON c.reallocation_id = r.id
+    WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running
+) AS x) AS restarts,
+           COALESCE((SELECT SUM(CASE WHEN x.requeued_at IS NULL THEN NULL
+            WHEN x.checkpoint_s IS NULL THEN CASE WHEN ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.requeued_at)) * 86400.0) < 0.0 THEN 0.0 ELSE ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.requeued_at)) * 86400.0) END
+            ELSE CASE WHEN ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.checkpointed_at)) * 86400.0) + x.checkpoint_s < 0.0 THEN 0.0 ELSE ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.checkpointed_at)) * 86400.0) + x.checkpoint_s END
+       END) FROM (
+    SELECT c.blocked_s AS checkpoint_s,
+           checkpointed.at AS checkpointed_at,
+           requeued.at AS requeued_at,
+           confirmed.at AS confirmed_at,
+           (SELECT n.first_step_at
+            FROM runs AS n
+            WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL
+            ORDER BY n.run_number
+            LIMIT 1) AS first_step_at
+    FROM reallocations AS r
+    LEFT JOIN reallocation_steps AS checkpointed ON checkpointed.reallocation_id = r.id AND checkpointed.step = 'checkpointed'
+    LEFT JOIN reallocation_steps AS requeued ON requeued.reallocation_id = r.id AND requeued.step = 'requeued'
+    LEFT JOIN reallocation_steps AS confirmed ON confirmed.reallocation_id = r.id AND confirmed.step = 'confirmed'
+    LEFT JOIN checkpoints AS c ON c.reallocation_id = r.id
+    WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running
+) AS x), 0.0) AS lost_s
     FROM jobs AS j
     JOIN users AS u ON u.user_id = j.user_id
         

@@ -5,7 +5,21 @@ GRANT USAGE ON LANGUAGE plpgsql TO pollux_owner, pollux_daemon;
 DO $hardening$
 DECLARE
     v_function record;
+    v_login name;
 BEGIN
+    -- So that the daemon can put right what whoever has a shared login changes about it.
+    FOR v_login IN
+        SELECT r.rolname
+        FROM pg_roles AS r
+        JOIN pg_db_role_setting AS s ON s.setrole = r.oid AND s.setdatabase = 0
+        WHERE r.rolcanlogin AND NOT r.rolsuper
+          AND r.oid IN (SELECT m.member FROM pg_auth_members AS m JOIN pg_roles AS g ON g.oid = m.roleid
+                        WHERE g.rolname = 'pollux_agent')
+          AND 'temp_file_limit' IN (SELECT split_part(c, '=', 1) FROM unnest(s.setconfig) AS c)
+          AND NOT pg_has_role('pollux_daemon', r.oid, 'MEMBER')
+    LOOP
+        EXECUTE format('GRANT %I TO pollux_daemon', v_login);
+    END LOOP;
     -- So that `pollux db check` in another database of this server knows that this one is hardened.
     IF shobj_description((SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()), 'pg_database')
         IS NULL
@@ -21,7 +35,7 @@ BEGIN
           AND (p.proname IN ('pg_terminate_backend', 'pg_cancel_backend', 'pg_stat_get_activity',
                              'pg_stat_get_progress_info', 'pg_lock_status', 'pg_blocking_pids',
                              'pg_safe_snapshot_blocking_pids', 'pg_isolation_test_session_is_blocked',
-                             'pg_prepared_xact', 'pg_export_snapshot', 'pg_notify', 'pg_sleep', 'pg_sleep_for',
+                             'pg_prepared_xact', 'pg_logical_emit_message', 'pg_export_snapshot', 'pg_notify', 'pg_sleep', 'pg_sleep_for',
                              'pg_sleep_until', 'lowrite', 'loread')
                OR p.proname LIKE 'pg\_stat\_get\_backend\_%'
                OR p.proname LIKE 'pg\_advisory\_%' OR p.proname LIKE 'pg\_try\_advisory\_%'

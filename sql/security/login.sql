@@ -10,6 +10,10 @@ END
 $login$;
 ALTER ROLE {{ name }} NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION CONNECTION LIMIT {{ connections }};
 ALTER ROLE {{ name }} RESET ALL;
+{% for database in set_in %}
+ALTER ROLE {{ name }} IN DATABASE {{ database }} RESET ALL;
+{% endfor %}
+REVOKE {{ name }} FROM pollux_daemon;
 {% for role in others %}
 REVOKE {{ role }} FROM {{ name }};
 {% endfor %}
@@ -22,11 +26,11 @@ ALTER ROLE {{ name }} SET log_parameter_max_length = 0;
 ALTER ROLE {{ name }} SET log_parameter_max_length_on_error = 0;
 {% endif %}
 {% if shared %}
-ALTER ROLE {{ name }} SET idle_in_transaction_session_timeout = '10s';
-ALTER ROLE {{ name }} SET statement_timeout = '10s';
-ALTER ROLE {{ name }} SET lock_timeout = '5s';
-ALTER ROLE {{ name }} SET idle_session_timeout = '30s';
-ALTER ROLE {{ name }} SET temp_file_limit = '16MB';
+{% for setting, value in settings %}
+ALTER ROLE {{ name }} SET {{ setting }} = '{{ value }}';
+{% endfor %}
+-- It may change most of these for all who come after: the daemon, which may become it, puts that right.
+GRANT {{ name }} TO pollux_daemon;
 -- From a database in which everybody may end connections of the same login, it could end its siblings'.
 {% for database in other_databases %}
 REVOKE CONNECT ON DATABASE {{ database }} FROM PUBLIC;

@@ -2,7 +2,28 @@
 {% set measured = looked_up('measured', 'FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id') %}
 {% set decided = looked_up('decided', 'FROM job_days AS d WHERE d.job_id = j.id') %}
 {% set started = looked_up('begun', 'FROM runs AS r WHERE r.job_id = j.id') %}
-{% set moved = looked_up('moved', "FROM reallocation_history AS h WHERE h.job_id = j.id AND h.step = 'confirmed' AND h.moves_running") %}
+{% from 'views/parts/standstill.sql' import entered, stepped_at, total_s %}
+{# Not from reallocation_history, which looks up more about each move than is wanted here. #}
+{% set moves %}
+FROM (
+    SELECT c.blocked_s AS checkpoint_s,
+           checkpointed.at AS checkpointed_at,
+           requeued.at AS requeued_at,
+           confirmed.at AS confirmed_at,
+           (SELECT n.first_step_at
+            FROM runs AS n
+            WHERE n.job_id = r.job_id AND n.restart_count > r.from_restart_count AND n.first_step_at IS NOT NULL
+            ORDER BY n.run_number
+            LIMIT 1) AS first_step_at
+    FROM reallocations AS r
+    {{ entered('checkpointed', 'checkpointed') }}
+    {{ entered('requeued', 'requeued') }}
+    {{ entered('confirmed', 'confirmed') }}
+    LEFT JOIN checkpoints AS c ON c.reallocation_id = r.id
+    WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running
+) AS x
+{%- endset %}
+{% set moved = looked_up('moved', moves) %}
 -- One row per job: whose it is, what it held, what it got out of it, and what moving it cost.
 -- gpu_hours counts a stretch that still lasts up to now. Means of throughput, efficiency and goodput are over
 -- the time that its reports cover; they, and the speedups made of them, are null where nothing was measured.
@@ -67,7 +88,7 @@ FROM (
            {{ decided.of(ratio('SUM(d.fair_goodput_sum)', 'SUM(d.num_compared)')) }} AS fair_goodput,
            {{ started.of('COUNT(*)') }} AS runs,
            {{ moved.of('COUNT(*)') }} AS restarts,
-           COALESCE({{ moved.of('SUM(h.total_s)') }}, 0.0) AS lost_s
+           COALESCE({{ moved.of('SUM(' ~ total_s(seconds('x.requeued_at', stepped_at), seconds('x.checkpointed_at', stepped_at)) ~ ')') }}, 0.0) AS lost_s
     FROM jobs AS j
     JOIN users AS u ON u.user_id = j.user_id
     {{ held.join }} {{ measured.join }} {{ decided.join }} {{ started.join }} {{ moved.join }}

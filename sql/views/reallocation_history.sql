@@ -1,9 +1,4 @@
-{% macro not_negative(value) -%}
-CASE WHEN {{ value }} < 0.0 THEN 0.0 ELSE {{ value }} END
-{%- endmacro %}
-{% macro entered(name, step) -%}
-LEFT JOIN reallocation_steps AS {{ name }} ON {{ name }}.reallocation_id = r.id AND {{ name }}.step = '{{ step }}'
-{%- endmacro %}
+{% from 'views/parts/standstill.sql' import not_negative, entered, stepped_at, total_s %}
 {% set goodput = 'SUM(d.useful_examples) / SUM(d.measured_s)' %}
 {% set of_job = 'FROM runs AS n WHERE n.job_id = r.job_id AND n.restart_count' %}
 {% set before = looked_up('earlier', of_job ~ ' <= r.from_restart_count AND r.moves_running ORDER BY n.run_number DESC LIMIT 1') %}
@@ -13,10 +8,6 @@ LEFT JOIN reallocation_steps AS {{ name }} ON {{ name }}.reallocation_id = r.id 
 {% set steps = looked_up('steps', 'FROM reallocation_steps AS s WHERE s.reallocation_id = x.reallocation_id') %}
 {% set old = looked_up('goodput_then', 'FROM run_days AS d WHERE d.run_id = x.run_before AND d.measured_s > 0.0') %}
 {% set new = looked_up('goodput_now', 'FROM run_days AS d WHERE d.run_id = x.run_after AND d.measured_s > 0.0') %}
-{# The first step of the next run, or the end of the reallocation where none was told or it came later. #}
-{% set stepped_at %}
-CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END
-{%- endset %}
 {% macro gpus(side) -%}
 {{ ends.of("COALESCE(SUM(CASE WHEN n.side = '" ~ side ~ "' THEN n.num_gpus END), 0)") }}
 {%- endmacro %}
@@ -55,10 +46,7 @@ SELECT x.reallocation_id,
        {{ not_negative(seconds('x.checkpointed_at', 'x.released_at')) }} AS hold_s,
        {{ not_negative(seconds('x.requeued_at', 'x.running_at')) }} AS slurm_s,
        {{ not_negative(seconds('x.running_at', stepped_at)) }} AS launch_s,
-       CASE WHEN x.requeued_at IS NULL THEN NULL
-            WHEN x.checkpoint_s IS NULL THEN {{ not_negative(seconds('x.requeued_at', stepped_at)) }}
-            ELSE {{ not_negative(seconds('x.checkpointed_at', stepped_at) ~ ' + x.checkpoint_s') }}
-       END AS total_s,
+       {{ total_s(seconds('x.requeued_at', stepped_at), seconds('x.checkpointed_at', stepped_at)) }} AS total_s,
        {{ old.of(goodput) }} AS goodput_before,
        {{ new.of(goodput) }} AS goodput_after
 FROM (

@@ -35,8 +35,14 @@ class PostgresServer:
         ("shared_buffers", "32MB"),
     )
 
+    @property
+    def port(self) -> str:
+        """The port that also names the socket."""
+        return dict(self.settings).get("port", "5432")
+
     def url(self, database: str, *, login: str = _SUPERUSER) -> str:
-        return f"postgresql://{login}@/{database}?host={self.folder}"
+        more = "" if self.port == "5432" else f"&port={self.port}"
+        return f"postgresql://{login}@/{database}?host={self.folder}{more}"
 
     def create_database(self, name: str, *, template: str = "template1") -> str:
         """Create a database and return its URL."""
@@ -49,10 +55,19 @@ class PostgresServer:
     def sql(self, statement: str, *, database: str = "postgres") -> None:
         import psycopg
 
-        with psycopg.connect(
-            host=str(self.folder), user=_SUPERUSER, dbname=database, autocommit=True
-        ) as connection:
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
             connection.execute(statement)  # type: ignore[call-overload]
+
+    def secret_of(self, login: str) -> str:
+        """Return the SCRAM secret of a login's password, as a pooler's list of users wants it."""
+        import psycopg
+
+        with psycopg.connect(self.url("postgres")) as connection:
+            row = connection.execute(
+                "SELECT rolpassword FROM pg_authid WHERE rolname = %s", (login,)
+            ).fetchone()
+        assert row is not None
+        return str(row[0])
 
     def start(self) -> None:
         settings = {

@@ -199,6 +199,7 @@ class TestRights:
             "SELECT pg_try_advisory_xact_lock(1)",
             "SELECT pg_notify('x', 'y')",
             "SELECT pg_sleep(0)",
+            "SELECT pg_logical_emit_message(false, 'x', 'y')",
             "SELECT pg_log_backend_memory_contexts({pid})",
         ],
     )
@@ -466,6 +467,47 @@ class TestFloods:
             with stranger.transaction(force_rollback=True):
                 send(stranger, raw_report(sequence))
         assert victims.sample_history("1") == ()
+
+
+class TestTampering:
+    """PostgreSQL lets every role change its own defaults, for all who come after with the same login."""
+
+    CHANGES = (
+        "ALTER ROLE jobs SET default_transaction_read_only = on",
+        "ALTER ROLE jobs IN DATABASE store SET statement_timeout = 1",
+        "ALTER ROLE jobs SET search_path = pg_catalog",
+        "ALTER ROLE jobs RESET ALL",
+    )
+
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_that_a_shared_login_is_put_right_within_a_round(
+        self, postgres: PostgresServer, stranger: Connection, victims: Store, change: str
+    ) -> None:
+        assert victims.tend() == ()
+        stranger.execute(change)  # type: ignore[call-overload]
+        (note,) = victims.tend()
+        assert "the login jobs" in note
+        assert victims.tend() == ()
+        with connect(postgres) as sibling:
+            send(sibling, raw_report(1), token=token_of(2))
+            shown = [
+                sibling.execute(f"SHOW {name}").fetchone()
+                for name in ("statement_timeout", "temp_file_limit")
+            ]
+        assert shown == [("10s",), ("16MB",)]
+
+    def test_that_tampering_without_end_stops_no_round(
+        self, postgres: PostgresServer, stranger: Connection, victims: Store
+    ) -> None:
+        """The stranger holds the very row that would have to be put right."""
+        stranger.execute("ALTER ROLE jobs SET statement_timeout = '1s'")
+        stranger.execute("BEGIN")
+        stranger.execute("ALTER ROLE jobs SET statement_timeout = '2s'")
+        (note,) = victims.tend()
+        assert "could not be put right" in note
+        stranger.execute("ROLLBACK")
+        assert len(victims.tend()) == 1
+        assert victims.tend() == ()
 
 
 class TestOpenTransactions:

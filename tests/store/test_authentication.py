@@ -12,12 +12,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from pollux_slurm.errors import StoreError, StoreUnavailable
 from pollux_slurm.store import open_agent_store, open_store
 from pollux_slurm.store.administration import add_login, init_store
 from tests.store.builders import at, registration, report, token_of
+from tests.store.pgbouncer import PgBouncerMissingError, Pooler, running_pgbouncer
 from tests.store.postgres import PostgresMissingError, PostgresServer, running_postgres
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "admin.md"
@@ -39,9 +41,6 @@ class Guarded:
     def url(self, login: str, database: str = "pollux", **query: object) -> str:
         more = "".join(f"&{key}={value}" for key, value in query.items())
         return f"postgresql://{login}@127.0.0.1:{self.port}/{database}?sslmode=require{more}"
-
-    def local(self, login: str, database: str = "pollux") -> str:
-        return f"postgresql://{login}@/{database}?host={self.server.folder}"
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +73,13 @@ def prepare(plain: PostgresServer, keys: Path) -> Guarded:
         shutil.copyfile(keys / name, data / name)
         shutil.chown(data / name, plain.user)
         (data / name).chmod(0o600)
-    lines = documented_lines()
+    lines = documented_text("# TYPE +DATABASE")
     text = "local all pollux_test trust\n" + lines.replace(NETWORK, "127.0.0.1/32")
     # This machine has no Kerberos: those lines would keep the server from starting.
     text = "\n".join(line for line in text.splitlines() if not line.startswith("hostgssenc"))
     (data / "pg_hba.conf").write_text(text + "\n")
+    speakers = documented_text("# MAPNAME").replace("postgres", plain.user or "postgres")
+    (data / "pg_ident.conf").write_text(speakers + f"pollux {plain.user} alice\n")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     plain.stop()
@@ -89,16 +90,12 @@ def prepare(plain: PostgresServer, keys: Path) -> Guarded:
         ("ssl_ca_file", "ca.crt"),
     )
     server = dataclasses.replace(plain, settings=(*plain.settings, *settings))
-    os.environ["PGPORT"] = str(port)  # also names the socket
-    try:
-        server.start()
-    finally:
-        del os.environ["PGPORT"]
+    server.start()
     return Guarded(server=server, port=port, folder=keys)
 
 
-def documented_lines() -> str:
-    found = re.search(r"```\n(# TYPE +DATABASE.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+def documented_text(beginning: str) -> str:
+    found = re.search(rf"```\n({beginning}.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
     assert found is not None
     return found[1]
 
@@ -142,7 +139,7 @@ for login in ("nobody", "alice"):
 
 
 def test_that_a_user_of_the_host_is_known_by_the_kernel(guarded: Guarded) -> None:
-    url = guarded.local("LOGIN") + f"&port={guarded.port}"
+    url = guarded.server.url("pollux", login="LOGIN")
     done = subprocess.run(
         [sys.executable, "-c", AS_NOBODY, url, "1"], capture_output=True, text=True, timeout=60
     )
@@ -184,3 +181,93 @@ def test_that_logins_of_jobs_enter_the_store_only(guarded: Guarded) -> None:
     for url in (guarded.url("jobs", database="postgres"), guarded.url("alice", database="template1")):
         with pytest.raises((StoreUnavailable, StoreError), match=r"pg_hba\.conf|permission denied"):
             open_store(url)
+
+
+@pytest.fixture(scope="module")
+def pooler(guarded: Guarded) -> Iterator[Pooler]:
+    """A PgBouncer with one connection to the server, which all who come share; it lets go of it sooner."""
+    secret = guarded.server.secret_of("jobs")
+    guarded.server.sql("ALTER ROLE jobs PASSWORD NULL")
+    try:
+        with running_pgbouncer(
+            guarded.server,
+            "pollux",
+            {"jobs": secret},
+            default_pool_size="1",
+            idle_transaction_timeout="1",
+        ) as running:
+            yield running
+    except PgBouncerMissingError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    finally:
+        guarded.server.sql("ALTER ROLE jobs PASSWORD 's3cret'")
+
+
+def test_that_jobs_report_through_a_pooler_that_knows_their_password(pooler: Pooler) -> None:
+    jobs = open_agent_store(pooler.url("jobs", "s3cret"), keep_connection=True)
+    for sequence in (11, 12):
+        jobs.report(token_of(1), report(sequence), at=at(0))
+        assert jobs.poll(token_of(1), 0, at=at(0)).checkpoint_request is None
+    jobs.close()
+    stranger = open_agent_store(pooler.url("jobs", "guessed"))
+    with pytest.raises(StoreUnavailable):
+        stranger.poll(token_of(1), 0, at=at(0))
+
+
+LEFT_BEHIND = (
+    "SET statement_timeout = 1",
+    "SET search_path = pg_temp",
+    "SET default_transaction_read_only = on",
+    "SET ROLE pollux_agent",
+    "PREPARE mine AS SELECT 1",
+    "DECLARE mine CURSOR WITH HOLD FOR SELECT 1",
+    "LISTEN mine",
+)
+
+
+def test_that_what_a_stranger_leaves_in_a_pooled_connection_meets_nobody(pooler: Pooler) -> None:
+    url = pooler.url("jobs", "s3cret")
+    jobs = open_agent_store(url, keep_connection=True)
+    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as stranger:
+        for number, statement in enumerate(LEFT_BEHIND):
+            stranger.execute(statement)
+            jobs.report(token_of(1), report(20 + number), at=at(0))
+        with psycopg.connect(url, autocommit=True, prepare_threshold=None) as sibling:
+            left = "SELECT name FROM pg_prepared_statements UNION ALL SELECT name FROM pg_cursors"
+            assert sibling.execute(left).fetchall() == []
+            assert sibling.execute("SELECT current_user, pg_listening_channels()").fetchall() == []
+    jobs.close()
+
+
+def test_that_a_transaction_left_open_in_a_pooler_is_ended(pooler: Pooler) -> None:
+    url = pooler.url("jobs", "s3cret")
+    jobs = open_agent_store(url, keep_connection=True)
+    with psycopg.connect(url, prepare_threshold=None) as stranger:
+        stranger.execute("SELECT 1")
+        jobs.report(token_of(1), report(40), at=at(0))
+        with pytest.raises(psycopg.OperationalError):
+            stranger.execute("SELECT 1")
+    jobs.close()
+
+
+def test_that_a_certificate_is_its_owners_at_a_pooler_too(guarded: Guarded, pooler: Pooler) -> None:
+    settings = {
+        "auth_type": "cert",
+        "client_tls_sslmode": "verify-full",
+        "client_tls_ca_file": str(guarded.folder / "ca.crt"),
+        "default_pool_size": "2",
+    }
+    guarded.folder.chmod(0o711)
+    for folder in guarded.folder.parents[:3]:
+        folder.chmod(folder.stat().st_mode | 0o111)
+    proof = f"&sslcert={guarded.folder}/alice.crt&sslkey={guarded.folder}/alice.key"
+    with running_pgbouncer(guarded.server, "pollux", {"alice": "", "nobody": ""}, **settings) as own:
+        place = f"127.0.0.1:{own.port}/pollux?sslmode=require{proof}"
+        jobs = open_agent_store(f"postgresql://alice@{place}", keep_connection=True)
+        jobs.report(token_of(1), report(50), at=at(0))
+        jobs.close()
+        other = open_agent_store(f"postgresql://nobody@{place}")
+        with pytest.raises(StoreUnavailable):
+            other.report(token_of(1), report(51), at=at(0))
