@@ -267,9 +267,9 @@ class JobRecord:
     """All that a round, and `pollux status`, need to know of one job.
 
     `started_at` is its first start. `allocation` is the last one that `observe_jobs` recorded.
-    `num_restarts` counts the confirmed reallocations that requeued it; `mean_restart_delay_s` is their
-    measured mean cost (`pollux_slurm.store.costs`), None before the first. `last_decision_*` come from the
-    last round that decided about the job.
+    `num_restarts` counts the confirmed reallocations that requeued it; `mean_restart_delay_s` is the
+    measured mean cost (`pollux_slurm.store.costs`) of the last ten, None before the first.
+    `last_decision_*` come from the last round that decided about the job.
 
     `models` are the newest model of each type of GPU that the job is known to have run on, newest first.
     `declarations` are the numbers of epochs that it has declared, in order. `last_held_at` is when it lost

@@ -38,6 +38,9 @@ from pollux_slurm.store.schema import (
     UserRow,
 )
 
+RESTARTS_IN_MEAN = 10
+"""The mean cost of a job's restarts is over this many, the last ones."""
+
 Scope = Select[Any]
 """A select of the wanted jobs' ids in this database."""
 
@@ -100,7 +103,8 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     held_until = _ends_of_last_stretch(connection, scope)
     records = []
     for row in rows:
-        known = [delay for delay in delays[row.id] if delay is not None]
+        num_restarts, costs = delays.get(row.id, (0, ()))
+        known = [delay for delay in costs if delay is not None]
         decided, decision = decisions.get(row.id, (None, None))
         last = reallocations.get(row.id)
         records.append(
@@ -127,7 +131,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 sample=samples.get(row.id),
                 run=runs.get(row.id),
                 open_reallocation=last if last is not None and not last.step.is_end else None,
-                num_restarts=len(delays[row.id]),
+                num_restarts=num_restarts,
                 mean_restart_delay_s=sum(known) / len(known) if known else None,
                 last_decision=decision,
                 last_decision_speedup=decided.speedup if decided else None,
@@ -325,8 +329,11 @@ def _last_reallocations(connection: Connection, scope: Scope) -> dict[int, Reall
     return {job_of[entry.id]: entry for entry in read_reallocations(connection, wanted)}
 
 
-def _restart_delays(connection: Connection, scope: Scope) -> defaultdict[int, list[float | None]]:
-    """Return, per job, the cost of each confirmed reallocation that moved it while it ran."""
+def _restart_delays(connection: Connection, scope: Scope) -> dict[int, tuple[int, list[float | None]]]:
+    """Return, per job, how many confirmed reallocations moved it while it ran, and what the last ones cost.
+
+    What a job read from its store once a round must not grow with its age.
+    """
 
     def entered(step: ReallocationStep) -> Any:
         return (
@@ -338,9 +345,31 @@ def _restart_delays(connection: Connection, scope: Scope) -> defaultdict[int, li
             .scalar_subquery()
         )
 
+    other = aliased(ReallocationRow)
+    moves = (
+        other.job_id == JobRow.id,
+        other.step == ReallocationStep.CONFIRMED,
+        other.moves_running,
+    )
+    count = select(func.count()).select_from(other).where(*moves).correlate(JobRow).scalar_subquery()
+    oldest = (
+        select(other.id)
+        .where(*moves)
+        .order_by(other.id.desc())
+        .offset(RESTARTS_IN_MEAN - 1)
+        .limit(1)
+        .correlate(JobRow)
+        .scalar_subquery()
+    )
+    jobs = (
+        select(JobRow.id.label("job_id"), count.label("count"), func.coalesce(oldest, 0).label("oldest"))
+        .where(JobRow.id.in_(scope))
+        .subquery()
+    )
     rows = connection.execute(
         select(
             ReallocationRow.job_id,
+            jobs.c.count,
             CheckpointRow.blocked_s,
             entered(ReallocationStep.CHECKPOINTED).label("checkpointed_at"),
             entered(ReallocationStep.REQUEUED).label("requeued_at"),
@@ -348,14 +377,15 @@ def _restart_delays(connection: Connection, scope: Scope) -> defaultdict[int, li
             entered(ReallocationStep.CONFIRMED).label("confirmed_at"),
             first_step_of_next_run().label("first_step_at"),
         )
-        .outerjoin(CheckpointRow, CheckpointRow.reallocation_id == ReallocationRow.id)
-        .where(
-            ReallocationRow.job_id.in_(scope),
-            ReallocationRow.step == ReallocationStep.CONFIRMED,
-            ReallocationRow.moves_running,
+        .select_from(jobs)
+        .join(
+            ReallocationRow,
+            and_(ReallocationRow.job_id == jobs.c.job_id, ReallocationRow.id >= jobs.c.oldest),
         )
+        .outerjoin(CheckpointRow, CheckpointRow.reallocation_id == ReallocationRow.id)
+        .where(ReallocationRow.step == ReallocationStep.CONFIRMED, ReallocationRow.moves_running)
     )
-    delays: defaultdict[int, list[float | None]] = defaultdict(list)
+    delays: dict[int, tuple[int, list[float | None]]] = {}
     for row in rows:
         # A job that was paused is not started again by the same move: how long that took says nothing here.
         stepped_at = (
@@ -363,14 +393,13 @@ def _restart_delays(connection: Connection, scope: Scope) -> defaultdict[int, li
             if row.running_at is not None
             else None
         )
-        delays[row.job_id].append(
-            restart_delay_s(
-                checkpointed_at=row.checkpointed_at,
-                blocked_s=row.blocked_s,
-                requeued_at=row.requeued_at,
-                stepped_at=stepped_at,
-            )
+        cost = restart_delay_s(
+            checkpointed_at=row.checkpointed_at,
+            blocked_s=row.blocked_s,
+            requeued_at=row.requeued_at,
+            stepped_at=stepped_at,
         )
+        delays.setdefault(row.job_id, (row.count, []))[1].append(cost)
     return delays
 
 

@@ -442,6 +442,37 @@ class TestFloods:
         assert len(victims.sample_history("1")) <= most
         assert len(victims.sample_history("2")) == 30
 
+    def test_that_polls_without_pause_hold_up_nobody(self, postgres: PostgresServer, victims: Store) -> None:
+        """They read a few rows by index and lock none; a sibling and the daemon go on beside thousands."""
+        stop, counts = threading.Event(), [0, 0, 0]
+
+        def flood(number: int) -> None:
+            with connect(postgres) as connection:
+                while not stop.is_set():
+                    connection.execute("SELECT pollux_poll(%s, 0)", (token_of(1),))
+                    counts[number] += 1
+
+        flooders = [threading.Thread(target=flood, args=(number,)) for number in range(len(counts))]
+        for thread in flooders:
+            thread.start()
+        others = open_agent_store(postgres.url("store", login="jobs"), keep_connection=True)
+        try:
+            for sequence in range(1, 31):
+                others.report(token_of(2), report(sequence), at=at(0))
+                others.poll(token_of(2), 0, at=at(0))
+            observed = [observation(n, gpus={"n1": 1}) for n in (1, 2)]
+            victims.observe_jobs(observed, at=at(5))
+            planned = plan(victims, 1)
+            advance(victims, planned, (Step.CHECKPOINT_REQUESTED, 22))
+            wait_until(lambda: sum(counts) > 2000, timeout_s=60, what="thousands of polls")
+        finally:
+            stop.set()
+            for thread in flooders:
+                thread.join(timeout=30)
+            others.close()
+        assert len(victims.sample_history("2")) == 30
+        assert min(counts) > 0
+
     def test_that_the_limit_is_told_as_worth_another_try(
         self, postgres: PostgresServer, victims: Store
     ) -> None:

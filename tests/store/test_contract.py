@@ -634,6 +634,15 @@ class TestReallocations:
         job = running.job("1")
         assert (job.num_restarts, job.mean_restart_delay_s) == (2, pytest.approx((12.5 + 10.0) / 2))
 
+    def test_that_the_mean_is_over_the_last_ten_restarts(self, running: Store) -> None:
+        for number in range(12):
+            start, cost = 100 * number + 20, 50.0 if number < 2 else 10.0
+            moved = plan(running, seconds=start, from_restart_count=number)
+            advance(running, moved, (Step.REQUEUED, start), (Step.RUNNING, start + 3))
+            advance(running, moved, (Step.CONFIRMED, start + cost))
+        job = running.job("1")
+        assert (job.num_restarts, job.mean_restart_delay_s) == (12, pytest.approx(10.0))
+
     def test_that_only_confirmed_moves_of_a_running_job_count(self, running: Store) -> None:
         waiting = plan(running, moves_running=False)
         advance(running, waiting, (Step.RESHAPED, 21), (Step.RUNNING, 22), (Step.CONFIRMED, 23))

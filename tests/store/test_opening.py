@@ -8,16 +8,20 @@ import stat
 import sys
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import text
 
 from pollux_slurm.errors import ConfigError, PolluxError, SchemaVersionError, StoreError, StoreUnavailable
 from pollux_slurm.store import open_agent_store, open_store
 from pollux_slurm.store.administration import check_store, init_store, upgrade_store
+from pollux_slurm.store.contract import Store
 from pollux_slurm.store.opening import reach_database
 from pollux_slurm.store.schema import REVISIONS, VERSION_TABLE
 from pollux_slurm.store.url import parse_store_url
 from tests.store.builders import at, registration, report, token_of
+from tests.store.postgres import PostgresServer
+from tests.waiting import wait_until
 
 
 def refusal(url: str, *, create: bool = False) -> PolluxError:
@@ -223,6 +227,33 @@ def test_that_the_agents_door_reports_and_polls(any_store_url: str) -> None:
     assert not hasattr(agent, "register_jobs")
     agent.close()
     store.close()
+
+
+def end_connections(server: PostgresServer) -> int:
+    """End the connections of the login `jobs`; return how many there were."""
+    asked = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'jobs'"
+    with psycopg.connect(server.url("store"), autocommit=True) as admin:
+        return len(admin.execute(asked).fetchall())
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_that_a_job_keeps_its_connection_only_where_it_is_told_to(
+    postgres: PostgresServer, postgres_store: Store, postgres_url: str, keep: bool
+) -> None:
+    postgres_store.register_jobs([registration(1)], at=at(0))
+    jobs = open_agent_store(postgres.url("store", login="jobs"), keep_connection=keep)
+    ended = 0
+    for sequence in (1, 2):
+        jobs.report(token_of(1), report(sequence), at=at(sequence))
+        if not keep:
+            wait_until(lambda: end_connections(postgres) == 0, timeout_s=10, what="the connection to end")
+        ended += end_connections(postgres)
+        if keep:
+            with pytest.raises(StoreUnavailable):
+                jobs.poll(token_of(1), 0, at=at(3))
+        assert jobs.poll(token_of(1), 0, at=at(3)).checkpoint_request is None
+    assert ended == (2 if keep else 0)
+    jobs.close()
 
 
 def test_that_a_missing_driver_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
