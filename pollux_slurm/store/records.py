@@ -362,14 +362,18 @@ def _restart_delays(connection: Connection, scope: Scope) -> dict[int, tuple[int
         .scalar_subquery()
     )
     jobs = (
-        select(JobRow.id.label("job_id"), count.label("count"), func.coalesce(oldest, 0).label("oldest"))
+        select(
+            JobRow.id.label("job_id"),
+            count.label("num_restarts"),
+            func.coalesce(oldest, 0).label("oldest"),
+        )
         .where(JobRow.id.in_(scope))
         .subquery()
     )
     rows = connection.execute(
         select(
             ReallocationRow.job_id,
-            jobs.c.count,
+            jobs.c.num_restarts,
             CheckpointRow.blocked_s,
             entered(ReallocationStep.CHECKPOINTED).label("checkpointed_at"),
             entered(ReallocationStep.REQUEUED).label("requeued_at"),
@@ -399,7 +403,7 @@ def _restart_delays(connection: Connection, scope: Scope) -> dict[int, tuple[int
             requeued_at=row.requeued_at,
             stepped_at=stepped_at,
         )
-        delays.setdefault(row.job_id, (row.count, []))[1].append(cost)
+        delays.setdefault(row.job_id, (row.num_restarts, []))[1].append(cost)
     return delays
 
 
