@@ -53,7 +53,10 @@ class SlurmConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonConfig:
-    """The daemon's rhythm and patience. Every wait of a reallocation has one of these time-outs."""
+    """The daemon's rhythm and patience. Every wait of a reallocation has one of these time-outs.
+
+    `jobs` says whose jobs it serves: everybody's ("all"), its own user's ("own"), or as its rights are.
+    """
 
     interval_s: float = 60.0
     tick_s: float = 0.5
@@ -68,6 +71,7 @@ class DaemonConfig:
     watch_s: float = 5.0
     metrics_listen: str = "127.0.0.1:9748"
     partitions: tuple[str, ...] = ()
+    jobs: str = field(default="auto", metadata={"choices": ("auto", "all", "own")})
     shadow: bool = False
     problems_dir: str | None = None
     problems_kept: int = 100
@@ -179,9 +183,11 @@ def load_config(environ: Mapping[str, str], *, path: Path | None = None) -> Conf
     named = path or (Path(environ["POLLUX_CONFIG"]) if environ.get("POLLUX_CONFIG") else None)
     file = named or DEFAULT_PATH
     tables: dict[str, Any] = {}
+    source = _Source(file=file)
     if file.is_file():
         try:
-            tables = tomllib.loads(file.read_text(encoding="utf-8"))
+            source = _Source(file=file, text=file.read_text(encoding="utf-8"))
+            tables = tomllib.loads(source.text)
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{file}: not valid TOML: {error}") from None
         except OSError as error:
@@ -197,12 +203,45 @@ def load_config(environ: Mapping[str, str], *, path: Path | None = None) -> Conf
         kind = typing.get_type_hints(Config)[section.name]
         table = tables.pop(section.name, {})
         if not isinstance(table, dict):
-            raise ConfigError(f"{file}: [{section.name}] must be a table")
-        sections[section.name] = _read_section(kind, section.name, table, environ, file, origins)
+            raise ConfigError(f"{source.at(section.name)}: [{section.name}] must be a table")
+        sections[section.name] = _read_section(kind, section.name, table, environ, source, origins)
     _refuse_mistyped(environ, {name.upper() for name in sections}, [name for name, _ in origins])
     if tables:
-        raise ConfigError(f"{file}: unknown table [{sorted(tables)[0]}]; known: {', '.join(sections)}")
+        unknown = sorted(tables)[0]
+        raise ConfigError(f"{source.at(unknown)}: unknown table [{unknown}]; known: {', '.join(sections)}")
     return Config(path=file if file.is_file() else None, origins=tuple(origins), **sections)
+
+
+# Where a line is not worth the search: each line above it is read again.
+_MOST_LINES = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """The settings file and its text, to tell where in it something stands."""
+
+    file: Path
+    text: str = ""
+
+    def at(self, *path: str) -> str:
+        """Return `file, line 3` for the line where the key (or table) at `path` begins.
+
+        The parser tells no places. But a text that is cut between two statements is whole, and within one it
+        is not: the key's statement begins where the last whole text without the key ends.
+        """
+        lines = self.text.split("\n")
+        begin = 1
+        for end in range(1, min(len(lines), _MOST_LINES) + 1):
+            try:
+                found: Any = tomllib.loads("\n".join(lines[:end]))
+            except tomllib.TOMLDecodeError:
+                continue
+            for key in path:
+                found = found.get(key) if isinstance(found, dict) else None
+            if found is not None:
+                return f"{self.file}, line {begin}"
+            begin = end + 1
+        return str(self.file)
 
 
 # How alike a variable must be to a setting's to be taken for a slip of the finger.
@@ -230,13 +269,14 @@ def _read_section(
     name: str,
     table: Mapping[str, Any],
     environ: Mapping[str, str],
-    file: Path,
+    source: _Source,
     origins: list[tuple[str, str]],
 ) -> Any:
     hints = typing.get_type_hints(kind)
     unknown = sorted(set(table) - set(hints))
     if unknown:
-        raise ConfigError(f"{file}: unknown key {name}.{unknown[0]}; known: {', '.join(hints)}")
+        place = source.at(name, unknown[0])
+        raise ConfigError(f"{place}: unknown key {name}.{unknown[0]}; known: {', '.join(hints)}")
     values: dict[str, Any] = {}
     for entry in dataclasses.fields(kind):
         key, hint = entry.name, hints[entry.name]
@@ -246,10 +286,19 @@ def _read_section(
             origin = f"${variable}"
             values[key] = _convert(environ[variable], hint, origin, entry.metadata, is_text=True)
         elif key in table:
-            origin = str(file)
-            values[key] = _convert(table[key], hint, f"{file}: {name}.{key}", entry.metadata, is_text=False)
+            origin = str(source.file)
+            try:
+                values[key] = _convert(table[key], hint, f"{name}.{key}", entry.metadata, is_text=False)
+            except ConfigError as error:
+                raise ConfigError(f"{source.at(name, key, *_entry(table[key], error))}: {error}") from None
         origins.append((f"{name}.{key}", origin))
     return kind(**values)
+
+
+def _entry(value: Any, error: ConfigError) -> tuple[str, ...]:
+    """Return the name of the entry of a table that the error is about, if it is about one."""
+    names = value if isinstance(value, dict) else ()
+    return next(((name,) for name in names if str(error).partition(": ")[0].endswith(f".{name}")), ())
 
 
 def _convert(value: Any, hint: Any, where: str, rules: Mapping[str, Any], *, is_text: bool) -> Any:

@@ -104,6 +104,34 @@ def test_that_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, message:
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('# one\n\n[policy]\nseed = 1\nexponent = "x"\n', 5),
+        ("[daemon]\npartitions = [\n  'a', # ]\n  'b',\n]\ninterval_s = true\n", 6),
+        ("[daemon]\npartitions = [\n  1,\n  'b',\n]\n", 2),
+        ("policy.seed = 1\npolicy.floor = 0\n", 2),
+        ('[store]\nurl = """\n[policy]\nfloor = 0\n"""\n\n[policy]\nfloor = 0\n', 8),
+        ("[policy.user_limits]\nada = 4\n'b o b' = -4\n", 3),
+        ("[policy]\nuser_limits = { ada = 4, bob = -4 }\n", 2),
+        ("[policy]\nseed = 1\n[daemon]\ninterval = 5\n", 4),
+        ("[policy]\nseed = 1\n\n[demon]\ninterval = 5\n", 4),
+        ("\n\nstore = 1\n", 3),
+    ],
+)
+def test_that_a_mistake_in_the_file_has_its_line(tmp_path: Path, text: str, line: int) -> None:
+    file = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config({}, path=file)
+    assert str(caught.value).startswith(f"{file}, line {line}: ")
+
+
+def test_that_a_mistake_in_a_huge_file_is_named_without_its_line(tmp_path: Path) -> None:
+    file = written(tmp_path, "# nothing\n" * 600 + "[policy]\nfloor = 0\n")
+    with pytest.raises(ConfigError, match=r"pollux\.toml: policy\.floor: expected"):
+        load_config({}, path=file)
+
+
 def test_that_a_mistake_in_the_environment_names_the_variable() -> None:
     with pytest.raises(
         ConfigError, match=r"\$POLLUX_DAEMON_INTERVAL_S: expected a positive float, not 'soon'"

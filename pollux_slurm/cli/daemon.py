@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import logging
 import os
+import pwd
 import secrets
 import signal
 import socket
@@ -20,10 +21,12 @@ import typer
 
 from pollux_slurm.cli.common import ConfigOption, StoreOption, opened_store, settings
 from pollux_slurm.config import Config
-from pollux_slurm.errors import ConfigError, PolluxError
+from pollux_slurm.errors import ConfigError, PolluxError, SlurmError
 
 if TYPE_CHECKING:
+    from pollux_slurm.daemon.rights import Scope
     from pollux_slurm.daemon.round import Settings
+    from pollux_slurm.slurm.client import SlurmClient
 
 
 def daemon(
@@ -63,6 +66,9 @@ def daemon(
     def count_command(command: str) -> None:
         telemetry.commands[command] += 1
 
+    slurm = connect(config.slurm, os.environ, on_run=count_command)
+    scope = scope_of(config, slurm)
+    _say_whose(scope)
     with (
         opened_store(config) as store,
         serving(
@@ -72,7 +78,7 @@ def daemon(
         ),
     ):
         runner = Daemon(
-            slurm=connect(config.slurm, os.environ, on_run=count_command),
+            slurm=slurm,
             store=store,
             config=held.config,
             # Unlike every other daemon's, also that of a container with the same host name and pid.
@@ -86,6 +92,7 @@ def daemon(
             notifier=Notifier(os.environ, monotonic=time.monotonic),
             reload=lambda: _reloaded(config, config_file, store_url, interval_s=interval, shadow=shadow),
             reload_asked=reload_asked,
+            scope=scope,
         )
         if not once:
             runner.run()
@@ -93,6 +100,38 @@ def daemon(
         result = runner.run_once()
     if result.skipped is not None:
         raise PolluxError(f"the round was skipped: {result.skipped}")
+
+
+def scope_of(config: Config, slurm: SlurmClient) -> Scope:
+    """Return who finds out whose jobs this user may move."""
+    from pollux_slurm.daemon.rights import Scope
+    from pollux_slurm.slurm.connection import accounting
+
+    return Scope(
+        config.daemon.jobs,
+        user_id=os.geteuid(),
+        user_name=user_name(),
+        settings=slurm.settings,
+        admin_level=lambda name: accounting(config.slurm, os.environ).admin_level(name),
+    )
+
+
+def user_name() -> str:
+    """Return the name that this process acts under; its number where it has none."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def _say_whose(scope: Scope) -> None:
+    log = logging.getLogger(__name__)
+    try:
+        own = scope() is not None
+    except SlurmError as error:
+        log.warning("whose jobs may be moved is not known yet: %s", error)
+    else:
+        log.info("moves %s", f"the jobs of {user_name()} only" if own else "the jobs of all users")
 
 
 def daemon_settings(config: Config, *, interval_s: float | None, shadow: bool) -> Settings:
@@ -133,6 +172,8 @@ def _reloaded(
     config = settings(config_file, store_url)
     if (config.store, config.slurm) != (began_with.store, began_with.slurm):
         raise ConfigError("[store] and [slurm] are read at the start only: restart the daemon to change them")
+    if config.daemon.jobs != began_with.daemon.jobs:
+        raise ConfigError("daemon.jobs is read at the start only: restart the daemon to change it")
     if config.daemon.metrics_listen != began_with.daemon.metrics_listen:
         raise ConfigError("daemon.metrics_listen is read at the start only: restart the daemon to change it")
     return daemon_settings(config, interval_s=interval_s, shadow=shadow)

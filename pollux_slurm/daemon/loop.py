@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
-from pollux_slurm.daemon import observe
+from pollux_slurm.daemon import rights
 from pollux_slurm.daemon.enact import Enactor
 from pollux_slurm.daemon.lease import Lease
 from pollux_slurm.daemon.notify import Notifier
@@ -47,6 +47,7 @@ class Daemon:
         notifier: Notifier | None = None,
         reload: Callable[[], Settings] | None = None,
         reload_asked: threading.Event | None = None,
+        scope: Callable[[], int | None] = rights.everybody,
     ) -> None:
         self.telemetry = telemetry or Telemetry(monotonic=monotonic)
         self._notifier = notifier or Notifier({}, monotonic=monotonic)
@@ -76,6 +77,7 @@ class Daemon:
             notifier=self._notifier,
             stop=stop,
             meanwhile=self.tick,
+            scope=scope,
         )
 
     @property
@@ -134,14 +136,11 @@ class Daemon:
     def _somebody_came(self) -> bool:
         """Whether an adaptive job waits that no round has seen: it need not wait for the next one."""
         try:
-            snapshot = self._slurm.snapshot()
-        except SlurmError as error:
+            newcomers = self._rounds.newcomers(self._slurm.snapshot())
+        except PolluxError as error:
             _log.info("cannot look for new jobs for now: %s", error)
             return False
-        return any(
-            registration.slurm_job_id not in self._rounds.known
-            for registration in observe.registrations(snapshot, self._config.partitions)
-        )
+        return any(registration.slurm_job_id not in self._rounds.known for registration in newcomers)
 
     def run_once(self) -> RoundResult:
         """Hold one round, and drive what is open to its end: every step of it has a time-out."""

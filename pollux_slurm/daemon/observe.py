@@ -65,12 +65,19 @@ class Picture:
     nodes: tuple[NodeCapacity, ...]
 
 
-def registrations(snapshot: ClusterSnapshot, partitions: Iterable[str] = ()) -> tuple[JobRegistration, ...]:
-    """Return the adaptive jobs of `snapshot`, in `partitions` if any are named, that are not over."""
+def registrations(
+    snapshot: ClusterSnapshot, partitions: Iterable[str] = (), *, only_user_id: int | None = None
+) -> tuple[JobRegistration, ...]:
+    """Return the adaptive jobs of `snapshot` that are not over.
+
+    Where they are given, only those in `partitions`, and those of the user `only_user_id`.
+    """
     wanted = frozenset(partitions)
     found = []
     for job in snapshot.jobs:
         if job.state.is_over or (wanted and job.partition not in wanted):
+            continue
+        if only_user_id not in (None, job.user_id):
             continue
         terms = decode_comment(job.comment)
         if terms is None or job.submitted_at is None:
@@ -102,6 +109,21 @@ def is_recorded_job(job: SlurmJob, record: JobRecord) -> bool:
     """
     terms = decode_comment(job.comment)
     return terms is not None and terms.token_sha256 == record.terms.token_sha256
+
+
+def served(
+    snapshot: ClusterSnapshot, records: Iterable[JobRecord], only_user_id: int | None
+) -> tuple[JobRecord, ...]:
+    """Return the records without those of jobs that, by Slurm, belong to another user than the one served.
+
+    What a store may hold of others, from a time with more rights, is theirs: their jobs are neighbours.
+    """
+    if only_user_id is None:
+        return tuple(records)
+    owners = {job.job_id: job.user_id for job in snapshot.jobs}
+    return tuple(
+        record for record in records if owners.get(record.slurm_job_id, only_user_id) == only_user_id
+    )
 
 
 def observations(

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
-from pollux_slurm.daemon import neighbours, observe, orders, returning
+from pollux_slurm.daemon import neighbours, observe, orders, returning, rights
 from pollux_slurm.daemon.lease import Lease
 from pollux_slurm.daemon.notify import Notifier
 from pollux_slurm.daemon.observe import Picture
@@ -28,7 +28,7 @@ from pollux_slurm.errors import (
 )
 from pollux_slurm.model import ClusterSnapshot, Decision, Problem, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.store.contract import JobRecord, Store
+from pollux_slurm.store.contract import JobRecord, JobRegistration, Store
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,8 @@ class Settings:
 class Rounds:
     """The rounds of one daemon. `known` are the jobs that the last one saw.
 
-    `meanwhile` is called again and again while a decision is searched for, until `stop` is set.
+    `meanwhile` is called again and again while a decision is searched for, until `stop` is set. `scope` tells
+    whose jobs are served: one user's, by number, or everybody's (None).
     """
 
     def __init__(
@@ -70,11 +71,13 @@ class Rounds:
         notifier: Notifier,
         stop: threading.Event,
         meanwhile: Callable[[], object],
+        scope: Callable[[], int | None] = rights.everybody,
     ) -> None:
         self.known: frozenset[str] = frozenset()
         self.telemetry = telemetry
         self._slurm, self._store, self._clock, self._lease = slurm, store, clock, lease
         self._notifier, self._stop, self._meanwhile = notifier, stop, meanwhile
+        self._scope = scope
         self._vanished: frozenset[str] = frozenset()
         self._left_out: dict[str, str] = {}
         self.configure(settings)
@@ -82,6 +85,10 @@ class Rounds:
     def configure(self, settings: Settings) -> None:
         """Go by other settings from now on."""
         self._config, self._policy, self._decide = settings.config, settings.policy, settings.decide
+
+    def newcomers(self, snapshot: ClusterSnapshot) -> tuple[JobRegistration, ...]:
+        """Return the adaptive jobs that are served, known or not."""
+        return observe.registrations(snapshot, self._config.partitions, only_user_id=self._scope())
 
     def hold(self) -> RoundResult:
         """Observe, decide and journal the moves; a picture that is not complete skips the round.
@@ -117,10 +124,10 @@ class Rounds:
             snapshot = self._slurm.snapshot()
         self.known = frozenset(job.job_id for job in snapshot.jobs)
         now = self._clock()
-        copies = self._store.register_jobs(observe.registrations(snapshot, self._config.partitions), at=now)
+        copies = self._store.register_jobs(self.newcomers(snapshot), at=now)
         for job_id in copies:
             _log.warning("job %s: not registered: its Comment carries the token of another job", job_id)
-        records = self._store.active_jobs()
+        records = observe.served(snapshot, self._store.active_jobs(), self._scope())
         if not self._config.shadow:
             self._bring_back(snapshot, records)
         seen, self._vanished = observe.observations(
@@ -129,7 +136,7 @@ class Rounds:
         self._store.observe_jobs(seen, at=now)
         picture = observe.picture(
             snapshot,
-            self._store.active_jobs(),
+            observe.served(snapshot, self._store.active_jobs(), self._scope()),
             self._config.partitions,
             left_alone_because=lambda record: (
                 orders.kept_by_hand(record) or returning.left_alone_because(record)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pollux_slurm.config import SlurmConfig
 from pollux_slurm.errors import SlurmUnavailable
+from pollux_slurm.slurm.accounting import Accounting
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.commands import CommandsClient
 from pollux_slurm.slurm.hand import CommandHand
@@ -31,12 +32,7 @@ def connect(
     and cannot be used. Whether slurmctld answers
     is not asked: that may change at any time, and each call tells.
     """
-    runner = CommandRunner(
-        environ=environ,
-        bin_dir=Path(config.bin_dir) if config.bin_dir is not None else None,
-        timeout_s=config.command_timeout_s,
-        on_run=on_run,
-    )
+    runner = _runner(config, environ, on_run)
     for command in COMMANDS:
         runner.find(command)
     _require_conf(runner, environ)
@@ -45,6 +41,22 @@ def connect(
     worker = PySlurmWorker(environ, timeout_s=config.command_timeout_s, on_run=on_run)
     worker.release()  # it says at once when it cannot be used here
     return CommandsClient(runner, hand=PySlurmHand(worker, CommandHand(runner)))
+
+
+def accounting(
+    config: SlurmConfig, environ: Mapping[str, str], *, on_run: Callable[[str], None] = lambda _command: None
+) -> Accounting:
+    """Return who asks the accounting database of the same Slurm; whether there is one, its answers tell."""
+    return Accounting(_runner(config, environ, on_run))
+
+
+def _runner(config: SlurmConfig, environ: Mapping[str, str], on_run: Callable[[str], None]) -> CommandRunner:
+    return CommandRunner(
+        environ=environ,
+        bin_dir=Path(config.bin_dir) if config.bin_dir is not None else None,
+        timeout_s=config.command_timeout_s,
+        on_run=on_run,
+    )
 
 
 def _require_conf(runner: CommandRunner, environ: Mapping[str, str]) -> None:
