@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from pollux_slurm.policy.market import ROUNDING, Dual, Market
 from pollux_slurm.policy.menu import Menu
+from pollux_slurm.policy.steady import inner, on_grid, steady
 from pollux_slurm.policy.tables import Tables
 
 FloatArray = npt.NDArray[np.float64]
@@ -45,6 +46,9 @@ _COARSE = 1e-3
 _NEAR = 1e-5
 # The first temperature only looks for the region: this many jobs tell it as well as thousands.
 _SAMPLE = 300
+# Prices that are moved together are rounded to this many bits of the highest, for matrices are multiplied and
+# equations solved a little differently on every machine.
+_PRICE_BITS = 18
 
 
 def solve_dual(menu: Menu, market: Market) -> Dual:
@@ -66,7 +70,7 @@ def _find_prices(menu: Menu, market: Market, search: _Search) -> None:
     ends += menu.stay_value.tolist()
     kinds = market.resources.kind_of
     direction = np.zeros(len(market.budget))
-    direction[: len(kinds)] = _relative_speeds(menu.tables)[kinds]
+    direction[: len(kinds)] = steady(_relative_speeds(menu.tables))[kinds]
     highest = (max(ends) - min(ends) + 1.0) / float(direction[direction > 0].min())
     usual = _usual_price(menu)
     search.along(direction, usual, highest, nearness=0.0 if len(kinds) == 1 else _COARSE)
@@ -143,13 +147,13 @@ class _Search:
         The `usual` price is where it is expected.
         """
         start, low, low_total = self.prices, 0.0, self.bound
-        low_slope = float(self._slope @ direction)
+        low_slope = float(inner(self._slope, direction))
         if low_slope >= 0:
             return
         high = min(usual, highest) if usual > 0 else highest
         while True:
             high_total, slope = self.at(start + high * direction)
-            high_slope = float(slope @ direction)
+            high_slope = float(inner(slope, direction))
             if high_slope >= 0:
                 break
             if high >= highest:
@@ -167,7 +171,7 @@ class _Search:
             if not low < middle < high:
                 return
             total, slope = self.at(start + middle * direction)
-            along = float(slope @ direction)
+            along = float(inner(slope, direction))
             if middle == crossing and total <= model + max(nearness, 1e-13) * abs(model):
                 return
             if along < 0:
@@ -214,6 +218,7 @@ def _descend(
     enough = settled * temperature * market.num_jobs
     for _ in range(_NEWTON_STEPS_OF_ONE_TYPE if market.num_cells == 1 else _NEWTON_STEPS):
         tried = np.maximum(prices + _newton_step(prices, slope, curve, unit, damping), 0.0)
+        tried = on_grid(tried, unit, _PRICE_BITS)
         found = market.smooth(tried, temperature)
         won = total - found[0]
         if not won > 0.0:

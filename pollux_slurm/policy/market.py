@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Cluster
 from pollux_slurm.policy.resources import Resources, shared_resources
+from pollux_slurm.policy.steady import inner, on_grid
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -24,6 +25,8 @@ BoolArray = npt.NDArray[np.bool_]
 ROUNDING = 1e-14
 # e to this is nothing beside 1.
 _OUT_OF_QUESTION = -80.0
+# What sums that cancel are rounded to, as a part of their terms.
+_BITS_OF_SUMS = 36
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,6 +91,7 @@ class Market:
         self._never = np.where((count_of_cells == 0) & ~self._free, np.inf, 0.0)
         self.num_cells = len(resources.kind_of)
         self._fixed = self._spread(self._may) if count_of_cells.max(initial=0) <= 1 else None
+        self._only_cell = self._may.argmax(axis=2)
         self._stay_use = resources.stay_use[:count]
         self._held = menu.stay_gpus[:count].sum(axis=1).astype(np.float64)
         self._members = menu.members[:count].astype(np.float64)
@@ -156,14 +160,21 @@ class Market:
 
     def _cell_costs(self, prices: FloatArray) -> FloatArray:
         """Return what each column costs each class in each cell, (E, C, X): infinite where it may not."""
+        return np.where(self._may, self._costs_by_cell(prices), np.inf)
+
+    def _costs_by_cell(self, prices: FloatArray) -> FloatArray:
+        """Return what each column costs in each cell, (C, X)."""
         each = prices[: self._num_shared].reshape(len(self._use), 1, -1)
-        return np.where(self._may, (self._use * each).sum(axis=0), np.inf)
+        return np.asarray((self._use * each).sum(axis=0), dtype=np.float64)
 
     def _costs(self, prices: FloatArray) -> FloatArray:
         """Return what each column costs each class, (E, C)."""
+        found: FloatArray
         if self._fixed is not None:
-            return np.asarray(self._fixed @ prices[: self._num_shared] + self._never, dtype=np.float64)
-        found: FloatArray = self._cell_costs(prices).min(axis=2)
+            of_cells = self._costs_by_cell(prices)
+            found = of_cells[np.arange(len(of_cells)), self._only_cell] + self._never
+            return found
+        found = self._cell_costs(prices).min(axis=2)
         found[:, self._free] = 0.0
         return found
 
@@ -180,13 +191,13 @@ class Market:
     def _offers(self, prices: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
         """Return value − λ·use of staying and of the best new column, and that column, each (J,)."""
         shared, groups = self._num_shared, self._members.shape[1]
-        stay = self._stay_value - self._stay_use @ prices[:shared]
+        stay = self._stay_value - inner(self._stay_use, prices[:shared])
         if not self._value.shape[1]:
             count = len(self._rows)
             return stay, np.full(count, -np.inf), np.zeros(count, dtype=np.int64)
         reduced = self._value - self._of_jobs(self._costs(prices))
         if groups:
-            own = self._members @ prices[shared : shared + groups]
+            own = inner(self._members, prices[shared : shared + groups])
             stay -= own * self._held
             if own.any():
                 reduced -= own[:, None] * self._gpus
@@ -239,7 +250,7 @@ class Market:
     def smooth(self, prices: FloatArray, temperature: float) -> tuple[float, FloatArray, FloatArray]:
         """Return the smoothed L, its slope (R,) and its curvature (R, R)."""
         shared, groups = self._num_shared, self._members.shape[1]
-        stay = self._stay_value - self._stay_use @ prices[:shared]
+        stay = self._stay_value - inner(self._stay_use, prices[:shared])
         cells: FloatArray | BoolArray = self._may
         if self._fixed is not None:
             costs, uses = self._costs(prices), self._fixed
@@ -248,7 +259,7 @@ class Market:
             uses = self._spread(cells)
         reduced = self._value - self._of_jobs(costs)
         if groups:
-            own = self._members @ prices[shared : shared + groups]
+            own = inner(self._members, prices[shared : shared + groups])
             stay = stay - own * self._held
             reduced -= own[:, None] * self._gpus
         if self._has_moves:
@@ -295,9 +306,12 @@ class Market:
             moment[:shared, -1] = moment[-1, :shared] = self._running @ new
             if groups:
                 moment[here, -1] = moment[-1, here] = (self._running * gpus) @ self._members
-        slope = self.budget - mean.sum(axis=0)
+        # What is left of sums that cancel is not the same on every machine.
+        slope = on_grid(self.budget - mean.sum(axis=0), np.maximum(self.budget, 1.0), _BITS_OF_SUMS)
+        size = np.sqrt(np.maximum(np.einsum("ii->i", moment), 1.0))
+        spread = on_grid(moment - mean.T @ mean, size[:, None] * size, _BITS_OF_SUMS)
         with np.errstate(over="ignore"):
-            return total, slope, (moment - mean.T @ mean) / temperature
+            return total, slope, spread / temperature
 
     def _times(self, part: FloatArray, uses: FloatArray) -> FloatArray:
         """Return Σ_c part·use of each job, (J, S), for `uses` (E, C, S) by class."""
@@ -324,9 +338,9 @@ class Market:
         found = np.empty((len(self._rows), len(self._gpus) + 1))
         new, stay = found[:, :-1], found[:, -1]
         np.subtract(self._value, self._of_jobs(self._costs(prices)), out=new)
-        np.subtract(self._stay_value, self._stay_use @ prices[:shared], out=stay)
+        np.subtract(self._stay_value, inner(self._stay_use, prices[:shared]), out=stay)
         if groups:
-            own = self._members @ prices[shared : shared + groups]
+            own = inner(self._members, prices[shared : shared + groups])
             new -= own[:, None] * self._gpus
             stay -= own * self._held
         if self._has_moves:

@@ -16,6 +16,7 @@ from pollux_slurm.model import Allocation, Problem, ProblemJob
 from pollux_slurm.policy.objective import worth
 from pollux_slurm.policy.options import Option
 from pollux_slurm.policy.scores import Scores, remaining_s
+from pollux_slurm.policy.steady import steady
 from pollux_slurm.policy.tables import Tables
 
 FloatArray = npt.NDArray[np.float64]
@@ -72,10 +73,10 @@ class Menu:
         weight, p = scores.weight, scores.exponent
         self.penalty = scores.penalty if scores.penalty.ndim == 2 else scores.penalty[:, None]
         x = scores.scale * scores.speedup * (self.penalty + _PREFERENCE) + scores.floor
-        value = weight[:, None] * worth(p, x)
+        value = steady(weight[:, None] * worth(p, x))
         self.value = np.where(self.offered, value, -np.inf)
-        stay = weight * worth(p, scores.scale * scores.held + scores.floor)
-        idle = weight * float(worth(p, scores.floor))
+        stay = steady(weight * worth(p, scores.scale * scores.held + scores.floor))
+        idle = steady(weight * float(worth(p, scores.floor)))
         self.waits = waits
         best = np.maximum(np.where(self.offered, value, idle[:, None]).max(axis=1, initial=-np.inf), stay)
         best = np.where(waits, np.maximum(best, idle), best)
