@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon.loop import Daemon
+from pollux_slurm.daemon.notify import Notifier
 from pollux_slurm.errors import StaleRunError, UnknownJobError
 from pollux_slurm.model import (
     Allocation,
@@ -102,17 +103,20 @@ class World:
         shadow: bool = False,
         policy: PolicyConfig | None = None,
         decide: Callable[[Problem], Decision] | None = None,
+        config: DaemonConfig = CONFIG,
+        notifier: Notifier | None = None,
     ) -> Daemon:
         return Daemon(
             slurm=slurm or self.slurm,
             store=store or self.store,
-            config=CONFIG if not shadow else DaemonConfig(interval_s=4, shadow=True),
+            config=config if not shadow else DaemonConfig(interval_s=4, shadow=True),
             owner=owner,
             wall_clock=self.clock,
             monotonic=lambda: self.clock.now.timestamp(),
             stop=self.stop,
             decide=decide or self.decide,
             policy=policy,
+            notifier=notifier,
         )
 
     def decide(self, problem: Problem) -> Decision:
