@@ -70,10 +70,15 @@ def through_server(server: PostgresServer, options: argparse.Namespace) -> store
     times = {"report_s": options.report_s, "poll_s": options.poll_s, "for_s": options.seconds}
     if not options.pgbouncer:
         return store_agents.through_pgbench(server, options.agents, **times)
-    with store_agents.pooled(server) as (where, environment):
-        return store_agents.through_pgbench(
+    with store_agents.pooled(server) as (pooler, where, environment):
+        calls = store_agents.through_pgbench(
             server, options.agents, **times, where=where, environment=environment
         )
+        pooler_s = _cpu_of(pooler.process.pid, children=False)
+        print(
+            f"PgBouncer used {pooler_s:.1f} s of CPU: {1000 * pooler_s / max(calls.count, 1):.2f} ms a call"
+        )
+        return calls
 
 
 def bench_agents(options: argparse.Namespace) -> None:
@@ -91,7 +96,7 @@ def bench_agents(options: argparse.Namespace) -> None:
                 roles=("pollux_agent",),
             )
         daemon = store_agents.RoundsInBetween(url, jobs, every_s=options.round_s)
-        before = cpu_s(server)
+        before, began = cpu_s(server), time.perf_counter()
         with daemon:
             if server is None:
                 calls = store_agents.through_python(
@@ -99,7 +104,7 @@ def bench_agents(options: argparse.Namespace) -> None:
                 )
             else:
                 calls = through_server(server, options)
-        used = cpu_s(server) - before
+        used, took_s = cpu_s(server) - before, time.perf_counter() - began
         store.close()
     whose = "this process (the agents)" if server is None else "PostgreSQL"
     held = f"{daemon.rounds} rounds in between of {daemon.mean_s:.2f} s, {daemon.failures} failed"
@@ -111,8 +116,8 @@ def bench_agents(options: argparse.Namespace) -> None:
     for name, latencies in calls.latencies.items():
         print(f"  {name:6} {store_agents.words(latencies)}")
     print(f"  refused or failed: {calls.failures}")
-    share, each_ms = used / options.seconds, 1000 * used / max(calls.count, 1)
-    print(f"  {whose} used {used:.1f} s of CPU, {share:.2f} cores: {each_ms:.2f} ms a call")
+    share, each_ms = used / took_s, 1000 * used / max(calls.count, 1)
+    print(f"  {whose} used {used:.1f} s of CPU in {took_s:.0f} s, {share:.2f} cores: {each_ms:.2f} ms a call")
 
 
 def bench_round(options: argparse.Namespace) -> None:
@@ -141,10 +146,10 @@ def bench_views(options: argparse.Namespace) -> None:
             f"{options.backend}: {options.jobs} jobs, {samples} samples over 12 months"
             f" (made in {time.perf_counter() - began:.0f} s); all of a month; load {os.getloadavg()[0]:.1f}"
         )
-        for answer in store_views.answers(database):
+        for answer in store_views.answers(database, lambda: cpu_s(server)):
             print(
                 f"  {answer.view:22} {answer.rows:8} rows {answer.first_s:7.2f} s,"
-                f" again {answer.again_s:6.2f} s",
+                f" again {answer.again_s:6.2f} s, of CPU {answer.cpu_s:5.2f} s",
                 flush=True,
             )
             if options.plans:

@@ -23,7 +23,7 @@ from pollux_slurm.errors import StoreError
 from pollux_slurm.store import open_agent_store, open_store
 from pollux_slurm.store.functions import report_json
 from tests.store.builders import report, token_of
-from tests.store.pgbouncer import running_pgbouncer
+from tests.store.pgbouncer import Pooler, running_pgbouncer
 from tests.store.postgres import PostgresServer
 
 CLIENTS = 16
@@ -153,11 +153,15 @@ def through_python(url: str, agents: int, *, report_s: float, poll_s: float, for
 
 
 @contextlib.contextmanager
-def pooled(server: PostgresServer) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """Run PgBouncer in front of `server`; give what leads pgbench to it. Raises `PgBouncerMissingError`."""
+def pooled(server: PostgresServer) -> Iterator[tuple[Pooler, list[str], dict[str, str]]]:
+    """Run PgBouncer in front of `server`; give it, and what leads pgbench to it.
+
+    Raises `PgBouncerMissingError`.
+    """
     server.sql(f"ALTER ROLE {LOGIN} PASSWORD '{_PASSWORD}'")
     with running_pgbouncer(server, "pollux", {LOGIN: server.secret_of(LOGIN)}) as pooler:
         yield (
+            pooler,
             ["-h", "127.0.0.1", "-p", str(pooler.port)],
             {"PGPASSWORD": _PASSWORD, "PGSSLMODE": "require"},
         )
@@ -191,6 +195,7 @@ def through_pgbench(
     # A report's number need only grow within its job: the milliseconds do.
     numbered = "'\"sequence\":' || floor(extract(epoch FROM clock_timestamp()) * 100)::bigint || ','"
     rate = agents / report_s + agents / poll_s
+    calls_each = round(for_s * rate / clients)  # not by time, of which many clients need some to connect
     how = ["--no-vacuum", "-D", "n=0", "-c", str(clients), "-j", "2"]
     where = [*where] if where else ["--connect", "-h", str(server.folder)]
     with tempfile.TemporaryDirectory(prefix="pollux-bench-") as folder:
@@ -205,7 +210,7 @@ def through_pgbench(
             files += ["-f", f"{folder}/{name}.sql@{weights[name]}"]
         done = subprocess.run(
             [
-                server.bin_dir / "pgbench", *how, "-R", f"{rate:.3f}", "-T", str(int(for_s)), "--log",
+                server.bin_dir / "pgbench", *how, "-R", f"{rate:.3f}", "-t", str(calls_each), "--log",
                 "--log-prefix", f"{folder}/log", *files, *where, "-U", LOGIN, "pollux",
             ],
             capture_output=True,

@@ -84,10 +84,10 @@ class PostgresServer:
     def stop(self) -> None:
         self._run("pg_ctl", "-D", f"{self.folder}/data", "-m", "immediate", "-w", "stop")
 
-    def initialize(self) -> None:
+    def initialize(self, *options: str) -> None:
         self._run(
             "initdb", "-D", f"{self.folder}/data", "-A", "trust", "-U", _SUPERUSER,
-            "-E", "UTF8", "--no-locale", "--no-sync",
+            "-E", "UTF8", "--no-locale", "--no-sync", *options,
         )  # fmt: skip
 
     def _answers(self) -> bool:
@@ -118,10 +118,10 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def running_postgres(**settings: str) -> Iterator[PostgresServer]:
+def running_postgres(*options: str, **settings: str) -> Iterator[PostgresServer]:
     """Run a server in a short path (its socket must fit); raises `PostgresMissingError`.
 
-    `settings` replace the ones of tests, which are quick and survive no power cut.
+    `options` are initdb's; `settings` replace the ones of tests, which are quick and survive no power cut.
     """
     try:
         import psycopg  # noqa: F401
@@ -135,7 +135,7 @@ def running_postgres(**settings: str) -> Iterator[PostgresServer]:
         server = PostgresServer(folder=folder, bin_dir=_find_bin_dir(), user=user)
         if settings:
             server = dataclasses.replace(server, settings=tuple(settings.items()))
-        server.initialize()
+        server.initialize(*options)
         server.start()
         try:
             yield server

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from tests.store.builders import (
     report,
     token_of,
 )
-from tests.store.postgres import PostgresServer
+from tests.store.postgres import PostgresMissingError, PostgresServer, running_postgres
 from tests.waiting import wait_until
 
 can_mount = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
@@ -52,10 +53,10 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", folder], check=True, timeout=30)
 
 
-def fill_up(store: Store) -> tuple[int, int]:
+def fill_up(store: Store, words: str = "is full: make room") -> tuple[int, int]:
     """Report and decide until the disk is full; return what was acknowledged: (reports, rounds).
 
-    The error must be one that is worth trying again, at each of several tries.
+    The error must be one that is worth trying again, at each of several tries, and have `words`.
     """
     reports = rounds = 0
     numbers = list(range(1, 31))
@@ -68,7 +69,7 @@ def fill_up(store: Store) -> tuple[int, int]:
         except StoreUnavailable as error:
             told = str(error)
             break
-    assert "is full: make room" in told
+    assert words in told
     for _ in range(3):
         with contextlib.suppress(StoreUnavailable):
             store.record_round(problem_of(numbers), decision_of(numbers), shadow=False, at=at(turn))
@@ -141,6 +142,49 @@ def test_that_a_full_disk_under_postgresql_loses_nothing_acknowledged(postgres: 
         finally:
             postgres.drop_database("small")
             postgres.sql("DROP TABLESPACE small")
+
+
+@can_mount
+def test_that_a_full_disk_under_postgresqls_log_loses_nothing_acknowledged() -> None:
+    """Without room for its log the server ends itself; it goes on when somebody has made room."""
+    try:
+        with (
+            running_postgres("--wal-segsize=1", min_wal_size="2MB", fsync="off") as server,
+            small_disk(server.folder / "log_disk", 12) as disk,
+        ):
+            store = open_store(server.create_database("store"), create=True)
+            store.register_jobs([registration(n) for n in range(1, 31)], at=at(0))
+            server.stop()
+            log = server.folder / "data" / "pg_wal"
+            shutil.copytree(log, disk / "pg_wal")
+            shutil.rmtree(log)
+            log.symlink_to(disk / "pg_wal")
+            for path in (disk, disk / "pg_wal", *(disk / "pg_wal").rglob("*")):
+                os.chown(path, *owner_of(server.folder))
+            server.start()
+            wait_until(lambda: is_there(store), timeout_s=30, what="the store")
+            (disk / "ballast").write_bytes(b"\0" * (free_bytes(disk) - 2**19))
+            reports, rounds = fill_up(store, "")
+            assert "PANIC" in (server.folder / "log").read_text()
+            (disk / "ballast").unlink()
+            with contextlib.suppress(PostgresMissingError):
+                server.stop()  # where it tried to recover, and waits
+            server.start()
+            wait_until(lambda: is_there(store), timeout_s=30, what="the store")
+            assert rounds > 0
+            check_all(store, reports, rounds)
+            store.close()
+    except PostgresMissingError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+
+
+def is_there(store: Store) -> bool:
+    try:
+        return store.active_jobs() != ()
+    except StoreUnavailable:
+        return False
 
 
 def owner_of(path: Path) -> tuple[int, int]:
