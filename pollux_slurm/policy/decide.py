@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from pollux_slurm.policy.certificate import bound_serving
 from pollux_slurm.policy.explain import explain_all, keep, not_overtaking, tell_all
 from pollux_slurm.policy.genetic import solve_genetically
 from pollux_slurm.policy.greedy import solve_greedily
+from pollux_slurm.policy.local_search import above
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.objectives import OBJECTIVES
 from pollux_slurm.policy.placement import Cluster
@@ -51,7 +53,8 @@ def decide(
 
     The same problem and effort give the same answer: work is bounded by counting, and the bounds grow with
     `effort`: 1 is for a daemon that has seconds, a few hundredths for a simulation of a thousand rounds.
-    `time_limit_s` is a watchdog: when it strikes, the best answer so far is returned, with `timed_out` set.
+    `time_limit_s` is a watchdog: when it strikes, the best answer so far, or that of `greedy` where it is
+    better, is returned, with `timed_out` set.
     `tables` keeps goodput tables from one call to the next. Not `explained`, the answer says what each job
     gets and how good it is, but not why.
 
@@ -92,6 +95,8 @@ def decide(
         return time_limit_s is not None and clock() - began > time_limit_s
 
     solution = SOLVERS[solver](cluster, menu, seed=problem.seed, effort=effort, stop=stop)
+    if solution.timed_out and solver != "greedy":
+        solution = _at_least_greedy(solution, cluster, menu)
     solve_time = clock()
 
     state, scores = solution.state, menu.scores
@@ -125,6 +130,14 @@ def decide(
         ),
         timed_out=solution.timed_out,
     )
+
+
+def _at_least_greedy(solution: Solution, cluster: Cluster, menu: Menu) -> Solution:
+    """Return what a search had when it was cut short, or the greedy answer where that is better."""
+    quick = solve_greedily(cluster, menu)
+    if quick.value <= above(solution.value):
+        return solution
+    return dataclasses.replace(quick, bound=min(quick.bound, solution.bound), timed_out=True)
 
 
 def score(problem: Problem, allocations: Mapping[str, Allocation]) -> float:

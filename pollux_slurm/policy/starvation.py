@@ -96,11 +96,15 @@ class _Room:
         self._nodes = {node.name: node for node in problem.nodes if node.accepts_new}
         self._left = {node.name: [node.num_gpus, node.num_cpus, node.memory_mb] for node in problem.nodes}
         self._free = {node.name: node.num_gpus for node in problem.nodes}
+        # A node has one job over several nodes at most: who needs several may not count on these.
+        self._spanned: set[str] = set()
         for job in jobs:
             for name, gpus in job.current.gpus_by_node:
                 self._free[name] -= gpus
                 if job.pinned:
                     self._subtract(job, name, gpus)
+            if job.pinned and job.current.num_nodes > 1:
+                self._spanned.update(job.current.nodes)
 
     def choose(self, job: ProblemJob, *, prefer: set[str]) -> tuple[str, ...]:
         """Return as few nodes as can be for a job's minimum, those that have most free; none: nowhere."""
@@ -115,7 +119,7 @@ class _Room:
             share = job.min_gpus // count
             by_type: dict[str | None, list[NodeCapacity]] = {}
             for node in usable:
-                if all(
+                if (count == 1 or node.name not in self._spanned) and all(
                     need <= left for need, left in zip(_need(job, share), self._left[node.name], strict=True)
                 ):
                     by_type.setdefault(node.gpu_type, []).append(node)
@@ -134,6 +138,8 @@ class _Room:
         for name in names:
             self._subtract(job, name, share)
             self._free[name] -= share
+        if len(names) > 1:
+            self._spanned.update(names)
 
     def _subtract(self, job: ProblemJob, name: str, gpus: int) -> None:
         self._left[name] = [

@@ -54,12 +54,15 @@ def test_that_an_unknown_solver_is_refused_with_those_there_are() -> None:
         decide(problem(nodes(1), job("a")), solver="magic")
 
 
-def test_that_the_watchdog_leaves_an_answer_and_says_so() -> None:
+@pytest.mark.parametrize("num_jobs", [1, 2, 8, 12])
+def test_that_the_watchdog_leaves_an_answer_and_says_so(num_jobs: int) -> None:
     ticks = iter(range(10**6))
-    jobs = [job(str(index)) for index in range(12)]
+    jobs = [job(str(index)) for index in range(num_jobs)]
     found = decide(problem(nodes(3), *jobs), time_limit_s=1.0, clock=lambda: float(next(ticks)))
     assert found.timed_out
     assert all(decision.allocation for decision in found.jobs)
+    assert found.upper_bound is not None
+    assert found.upper_bound >= found.fitness > 0.5
 
 
 @pytest.mark.parametrize("name", ["generalized-mean", "osdi21", "price-rank", "attained-work"])

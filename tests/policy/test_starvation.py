@@ -119,3 +119,19 @@ def test_that_nothing_is_kept_for_a_job_that_could_never_use_it() -> None:
     found = decide(bounded(starving, *(job(str(i)) for i in range(4)), cluster=nodes(4)))
     assert [job_id for job_id, _ in found.excluded] == ["hopeless"]
     assert all(found.allocation(str(i)).num_gpus == 4 for i in range(4))
+
+
+def test_that_a_wide_job_counts_on_no_node_that_a_pinned_wide_one_has() -> None:
+    pinned = job("p", {"n0": 1, "n1": 1}, pinned=True)
+    starving = job("a", min_gpus=6, waiting_s=600.0, model=linear_model(seen=8))
+    late, small = job("b"), {"n2": {"n2": 3}, "n3": {"n3": 3}}
+    held = [job(name, place, max_gpus=3) for name, place in small.items()]
+    found = nodes_of(bounded(pinned, starving, late, *held, cluster=nodes(4)))
+    assert found["b"] == {"n0", "n1"}  # the emptier two, of no use to a second job over several nodes
+
+
+def test_that_two_wide_jobs_do_not_count_on_the_same_nodes() -> None:
+    wide = {"min_gpus": 4, "model": linear_model(seen=8), "cpus_per_gpu": 2}
+    starving = [job(name, waiting_s=600.0, **wide) for name in ("a", "b")]
+    cluster = tuple(node(f"n{index}", num_cpus=5) for index in range(8))  # two of its four GPUs for each
+    assert nodes_of(bounded(*starving, job("c"), cluster=cluster))["c"] == {"n4", "n5", "n6", "n7"}
