@@ -220,6 +220,7 @@ class SlurmJob:
     requested_gpu_type: str | None = None
     begins_at: datetime | None = None
     priority: int | None = None
+    qos: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,7 +309,7 @@ class ProblemJob:
 
     `model` holds on every GPU type that `models` has no entry for; without it, such a type's is projected
     from the first entry of `models`, in proportion to single-GPU throughput (`Problem.gpu_speeds`).
-    `weight` is the job's in the objective's mean. `account` and `user` are what `GpuLimit`s count by.
+    `weight` is the job's in the objective's mean. `account`, `user` and `qos` are what `GpuLimit`s count by.
     `rigid` keeps a job in one shape: exactly `min_gpus` GPUs, moved but never resized.
 
     What is declared of its length: `progress`, the useful examples so far (goodput integrated over time),
@@ -339,6 +340,7 @@ class ProblemJob:
     epochs_declared: float | None = None
     declaration_doubt: str | None = None
     waiting_s: float = 0.0
+    qos: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,7 +364,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLimit:
-    """At most `max_gpus` GPUs for all jobs of one `kind` ("account" or "user") `name` together."""
+    """At most `max_gpus` GPUs for all jobs of one `kind` ("account", "user" or "qos") `name` together."""
 
     kind: str
     name: str

@@ -24,6 +24,7 @@ from pollux_slurm.config import Config
 from pollux_slurm.errors import ConfigError, PolluxError, SlurmError
 
 if TYPE_CHECKING:
+    from pollux_slurm.daemon.limits import LimitsReader
     from pollux_slurm.daemon.rights import Scope
     from pollux_slurm.daemon.round import Settings
     from pollux_slurm.slurm.client import SlurmClient
@@ -93,6 +94,7 @@ def daemon(
             reload=lambda: _reloaded(config, config_file, store_url, interval_s=interval, shadow=shadow),
             reload_asked=reload_asked,
             scope=scope,
+            site_limits=limits_of(config, slurm),
         )
         if not once:
             runner.run()
@@ -114,6 +116,23 @@ def scope_of(config: Config, slurm: SlurmClient) -> Scope:
         settings=slurm.settings,
         admin_level=lambda name: accounting(config.slurm, os.environ).admin_level(name),
     )
+
+
+def limits_of(config: Config, slurm: SlurmClient) -> LimitsReader:
+    """Return who reads Slurm's own limits, now and again."""
+    from pollux_slurm.daemon.limits import LimitsReader, SiteLimits, are_enforced
+    from pollux_slurm.slurm.connection import accounting
+
+    def read() -> SiteLimits:
+        site = slurm.settings()
+        if not are_enforced(site):
+            return SiteLimits()
+        asked = accounting(config.slurm, os.environ)
+        return SiteLimits(
+            associations=asked.associations(site.get("ClusterName", "")), qualities=asked.qualities()
+        )
+
+    return LimitsReader(read, monotonic=time.monotonic)
 
 
 def user_name() -> str:

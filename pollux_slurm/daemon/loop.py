@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
-from pollux_slurm.daemon import rights
+from pollux_slurm.daemon import limits, rights
 from pollux_slurm.daemon.enact import Enactor
 from pollux_slurm.daemon.lease import Lease
 from pollux_slurm.daemon.notify import Notifier
@@ -48,6 +48,7 @@ class Daemon:
         reload: Callable[[], Settings] | None = None,
         reload_asked: threading.Event | None = None,
         scope: Callable[[], int | None] = rights.everybody,
+        site_limits: Callable[[], limits.SiteLimits] = limits.no_limits,
     ) -> None:
         self.telemetry = telemetry or Telemetry(monotonic=monotonic)
         self._notifier = notifier or Notifier({}, monotonic=monotonic)
@@ -78,6 +79,7 @@ class Daemon:
             stop=stop,
             meanwhile=self.tick,
             scope=scope,
+            site_limits=site_limits,
         )
 
     @property

@@ -11,8 +11,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
-from pollux_slurm.daemon import neighbours, observe, orders, returning, rights
+from pollux_slurm.daemon import limits, neighbours, observe, orders, returning, rights
 from pollux_slurm.daemon.lease import Lease
+from pollux_slurm.daemon.limits import SiteLimits
 from pollux_slurm.daemon.notify import Notifier
 from pollux_slurm.daemon.observe import Picture
 from pollux_slurm.daemon.plan import planned_moves
@@ -56,7 +57,7 @@ class Rounds:
     """The rounds of one daemon. `known` are the jobs that the last one saw.
 
     `meanwhile` is called again and again while a decision is searched for, until `stop` is set. `scope` tells
-    whose jobs are served: one user's, by number, or everybody's (None).
+    whose jobs are served: one user's, by number, or everybody's (None). `site_limits` are Slurm's own.
     """
 
     def __init__(
@@ -72,12 +73,13 @@ class Rounds:
         stop: threading.Event,
         meanwhile: Callable[[], object],
         scope: Callable[[], int | None] = rights.everybody,
+        site_limits: Callable[[], SiteLimits] = limits.no_limits,
     ) -> None:
         self.known: frozenset[str] = frozenset()
         self.telemetry = telemetry
         self._slurm, self._store, self._clock, self._lease = slurm, store, clock, lease
         self._notifier, self._stop, self._meanwhile = notifier, stop, meanwhile
-        self._scope = scope
+        self._scope, self._site_limits = scope, site_limits
         self._vanished: frozenset[str] = frozenset()
         self._left_out: dict[str, str] = {}
         self.configure(settings)
@@ -151,6 +153,7 @@ class Rounds:
             neighbours=neighbours.jobs_in_turn(picture, observe.UsableNodes(snapshot), self._policy),
             nodes=neighbours.keep_shares(picture.nodes, picture, self._policy.kept_shares),
         )
+        problem = limits.applied(problem, picture, self._site_limits())
         with self.telemetry.phase("decide"):
             decision = self._decide_aside(problem)
         refused = {job.slurm.job_id: job.slurm.unschedulable_reason for job in picture.managed}

@@ -135,8 +135,8 @@ def _fault_of_holdings(held: Allocation, nodes: set[str]) -> str | None:
 
 def _check_rules(problem: Problem) -> None:
     for limit in problem.limits:
-        if limit.kind not in ("account", "user"):
-            raise InvalidProblemError(f"a limit is by account or user, not by {limit.kind!r}")
+        if limit.kind not in ("account", "user", "qos"):
+            raise InvalidProblemError(f"a limit is by account, user or qos, not by {limit.kind!r}")
         if not isinstance(limit.name, str):
             raise InvalidProblemError(f"a limit is of a name, not of {shown(limit.name)}")
         if not _is_count(limit.max_gpus):

@@ -71,11 +71,12 @@ def held_back(problem: Problem, jobs: Sequence[ProblemJob]) -> list[ProblemJob]:
 
 
 def _held_by_group(jobs: Sequence[ProblemJob]) -> Counter[tuple[str, str]]:
-    """Return the GPUs that the jobs of each account and user hold."""
+    """Return the GPUs that the jobs of each account, user and QOS hold."""
     held: Counter[tuple[str, str]] = Counter()
     for job in jobs:
         held["account", job.account] += job.current.num_gpus
         held["user", job.user] += job.current.num_gpus
+        held["qos", job.qos] += job.current.num_gpus
     return held
 
 
@@ -84,7 +85,7 @@ def _full_limits(problem: Problem, held: Counter[tuple[str, str]], job: ProblemJ
     return {
         (limit.kind, limit.name)
         for limit in problem.limits
-        if (limit.kind, limit.name) in (("account", job.account), ("user", job.user))
+        if (limit.kind, limit.name) in (("account", job.account), ("user", job.user), ("qos", job.qos))
         and held[limit.kind, limit.name] + job.min_gpus > limit.max_gpus >= job.min_gpus
     }
 

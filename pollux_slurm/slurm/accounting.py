@@ -1,4 +1,4 @@
-"""What Slurm's accounting database says of people: who may act for others. Nothing where there is none."""
+"""What Slurm's accounting database says: who may act for others, and how many GPUs who may hold."""
 
 from __future__ import annotations
 
@@ -6,6 +6,33 @@ from dataclasses import dataclass
 
 from pollux_slurm.errors import SlurmReadError
 from pollux_slurm.slurm.runner import CommandRunner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Association:
+    """A user in an account (in a partition, if named), or with no `user` the account itself.
+
+    `gpus` bounds what all its jobs hold together (GrpTRES), `gpus_per_job` each job (MaxTRES, which slurmdbd
+    tells with what was inherited from above); None is no bound. `parent` is the account above an account.
+    """
+
+    account: str
+    user: str = ""
+    partition: str = ""
+    parent: str = ""
+    gpus: int | None = None
+    gpus_per_job: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """A QOS with what all its jobs, each user's, each account's, and each one may hold; None is no bound."""
+
+    name: str
+    gpus: int | None = None
+    gpus_per_user: int | None = None
+    gpus_per_account: int | None = None
+    gpus_per_job: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +52,55 @@ class Accounting:
         if answer.exit_code != 0:
             raise SlurmReadError(f"sacctmgr cannot tell the rights of {user_name}: {answer.complaint}")
         return answer.stdout.strip().splitlines()[0].strip() if answer.stdout.strip() else ""
+
+    def associations(self, cluster: str) -> tuple[Association, ...]:
+        """Return the associations of a cluster, with what they allow of GPUs. Raises as `admin_level`."""
+        columns = ("account", "user", "partition", "parentname", "grptres", "maxtres")
+        rows = self._table(columns, "show", "assoc", f"cluster={cluster}")
+        return tuple(
+            Association(
+                account=account,
+                user=user,
+                partition=partition,
+                parent=parent,
+                gpus=gpus_of(group),
+                gpus_per_job=gpus_of(job),
+            )
+            for account, user, partition, parent, group, job in rows
+        )
+
+    def qualities(self) -> tuple[Quality, ...]:
+        """Return the QOS with what they allow of GPUs. Raises as `admin_level`."""
+        columns = ("name", "grptres", "maxtrespu", "maxtrespa", "maxtres")
+        return tuple(
+            Quality(
+                name=name,
+                gpus=gpus_of(group),
+                gpus_per_user=gpus_of(user),
+                gpus_per_account=gpus_of(account),
+                gpus_per_job=gpus_of(job),
+            )
+            for name, group, user, account, job in self._table(columns, "show", "qos")
+        )
+
+    def _table(self, columns: tuple[str, ...], *question: str) -> list[list[str]]:
+        answer = self.runner.run("sacctmgr", "-n", "-P", *question, f"format={','.join(columns)}")
+        if answer.exit_code != 0:
+            raise SlurmReadError(f"sacctmgr {' '.join(question)} failed: {answer.complaint}")
+        rows = [line.split("|") for line in answer.stdout.splitlines() if line.strip()]
+        odd = next((row for row in rows if len(row) != len(columns)), None)
+        if odd is not None:
+            raise SlurmReadError(f"sacctmgr {' '.join(question)} printed a row that is none: {odd}")
+        return rows
+
+
+def gpus_of(tres: str) -> int | None:
+    """Return the GPUs, of whatever type, in TRES such as `cpu=8,gres/gpu=4`; None where they have no bound.
+
+    A bound on one type alone (`gres/gpu:a100=4`) is Slurm's to keep.
+    """
+    for entry in tres.split(","):
+        name, _, value = entry.partition("=")
+        if name.strip() == "gres/gpu" and value.strip().isdecimal():
+            return int(value)
+    return None

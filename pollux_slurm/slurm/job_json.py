@@ -90,6 +90,7 @@ def parse_job(content: Mapping[str, Any]) -> JobEntry:
         user_name=fields.text("user_name", "") or str(fields.count("user_id")),
         user_id=fields.count("user_id"),
         account=fields.text("account", ""),
+        qos=fields.text("qos", ""),
         partition=fields.text("partition", ""),
         state=state,
         held=state is JobState.PENDING and _is_held(fields),

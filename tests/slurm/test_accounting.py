@@ -1,0 +1,78 @@
+"""What sacctmgr says becomes rights and limits. Answers are those of Slurm 22.05.8 with a real slurmdbd."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.errors import SlurmReadError, SlurmUnavailable
+from pollux_slurm.slurm.accounting import Accounting, Association, Quality, gpus_of
+from pollux_slurm.slurm.runner import CommandRunner
+
+ASSOCIATIONS = """\
+root|||||
+lab|||root|gres/gpu=6|
+physics|||lab||gres/gpu:t4=2
+physics|daemon|||gres/gpu=2|gres/gpu:t4=2
+vision|||lab|cpu=100,gres/gpu=4|
+vision|root||||gres/gpu=3
+"""
+QUALITIES = """\
+normal||||
+short|gres/gpu=5|gres/gpu=2||gres/gpu=1
+"""
+
+
+def accounting(folder: Path, answer: str, *, exit_code: int = 0) -> Accounting:
+    """Return one whose sacctmgr notes what it was asked, and answers so."""
+    (folder / "answer").write_text(answer)
+    command = folder / "sacctmgr"
+    command.write_text(f'#!/bin/sh\necho "$@" > {folder}/asked\ncat {folder}/answer\nexit {exit_code}\n')
+    command.chmod(0o755)
+    return Accounting(CommandRunner(environ={"PATH": "/usr/bin:/bin"}, bin_dir=folder))
+
+
+def test_that_associations_are_read_with_their_bounds(tmp_path: Path) -> None:
+    found = accounting(tmp_path, ASSOCIATIONS).associations("sandbox")
+    assert "cluster=sandbox" in (tmp_path / "asked").read_text()
+    assert found == (
+        Association(account="root"),
+        Association(account="lab", parent="root", gpus=6),
+        Association(account="physics", parent="lab"),
+        Association(account="physics", user="daemon", gpus=2),
+        Association(account="vision", parent="lab", gpus=4),
+        Association(account="vision", user="root", gpus_per_job=3),
+    )
+
+
+def test_that_qos_are_read_with_their_bounds(tmp_path: Path) -> None:
+    assert accounting(tmp_path, QUALITIES).qualities() == (
+        Quality(name="normal"),
+        Quality(name="short", gpus=5, gpus_per_user=2, gpus_per_job=1),
+    )
+
+
+def test_that_rights_are_read_and_an_unknown_user_has_none(tmp_path: Path) -> None:
+    assert accounting(tmp_path, "Operator\n").admin_level("ada") == "Operator"
+    assert "name=ada" in (tmp_path / "asked").read_text()
+    assert accounting(tmp_path, "").admin_level("ada") == ""
+
+
+def test_that_a_silent_slurmdbd_and_odd_rows_are_errors(tmp_path: Path) -> None:
+    silent = accounting(tmp_path, "", exit_code=1)
+    for ask in (lambda: silent.associations("c"), silent.qualities, lambda: silent.admin_level("ada")):
+        with pytest.raises(SlurmReadError):
+            ask()
+    with pytest.raises(SlurmReadError, match="row"):
+        accounting(tmp_path, "a|b\n").qualities()
+    with pytest.raises(SlurmUnavailable, match="no sacctmgr"):
+        Accounting(CommandRunner(environ={}, bin_dir=tmp_path / "none")).qualities()
+
+
+def test_that_only_a_bound_on_gpus_of_any_type_counts() -> None:
+    assert gpus_of("cpu=8,gres/gpu=4,mem=1G") == 4
+    assert gpus_of("gres/gpu:a100=4") is None
+    assert gpus_of("") is None
+    assert gpus_of("gres/gpu=-1") is None
+    assert gpus_of("gres/gpu=0") == 0
