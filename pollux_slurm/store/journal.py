@@ -152,7 +152,7 @@ def first_step_of_next_run() -> ScalarSelect[datetime | None]:
 
 
 def read_reallocations(connection: Connection, wanted: Select[Any]) -> tuple[Reallocation, ...]:
-    """Return the reallocations whose ids `wanted` selects, oldest first, in three statements."""
+    """Return the reallocations whose ids `wanted` selects, oldest first, in three statements at most."""
     rows = connection.execute(
         select(
             ReallocationRow.id,
@@ -170,6 +170,8 @@ def read_reallocations(connection: Connection, wanted: Select[Any]) -> tuple[Rea
         .where(ReallocationRow.id.in_(wanted))
         .order_by(ReallocationRow.id)
     ).all()
+    if not rows:  # as in most ticks of the daemon
+        return ()
     times: defaultdict[int, list[tuple[ReallocationStep, datetime]]] = defaultdict(list)
     for step in connection.execute(
         select(ReallocationStepRow.reallocation_id, ReallocationStepRow.step, ReallocationStepRow.at).where(
