@@ -2,33 +2,77 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pollux_slurm.cli.common import ConfigOption, JsonOption, StoreOption, opened_store, print_json, settings
-from pollux_slurm.errors import PolluxError
+from pollux_slurm.config import DEFAULT_PATH
+from pollux_slurm.errors import PolluxError, UnknownJobError, UsageError
 
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
     from pollux_slurm.daemon.doctor import Finding
+    from pollux_slurm.daemon.doctor_nodes import SharedFolder
+    from pollux_slurm.model import ClusterSnapshot
+    from pollux_slurm.slurm.client import SlurmClient
+
+FromNodesOption = Annotated[
+    int,
+    typer.Option(
+        "--from-nodes", metavar="N", min=0, max=1000, help="Also run a short job on N nodes that have room."
+    ),
+]
+FoldersOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--folder", metavar="DIR", help="With --from-nodes: where jobs keep checkpoints; repeatable."
+    ),
+]
+ProbeOption = Annotated[list[str] | None, typer.Option("--probe", hidden=True)]
 
 
 def doctor(
-    as_json: JsonOption = False, config_file: ConfigOption = None, store_url: StoreOption = None
+    from_nodes: FromNodesOption = 0,
+    folders: FoldersOption = None,
+    probe: ProbeOption = None,
+    as_json: JsonOption = False,
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
 ) -> None:
     """Check settings, store and Slurm for what would make trouble, and say what to change.
 
-    Exit code 1 when something must be changed before the daemon acts.
+    With --from-nodes it asks nodes, too, by a job of a second on each: whether they reach the store and share
+    the folders of checkpoints, and what time they have. Exit code 1 when something must be changed before
+    the daemon acts.
 
-    Example: pollux doctor --config /etc/pollux/pollux.toml
+    Examples: pollux doctor --config /etc/pollux/pollux.toml
+    · pollux doctor --from-nodes 4 --folder /scratch/checkpoints
     """
     from pollux_slurm.daemon.doctor import Verdict
 
-    findings = list(examined(settings(config_file, store_url), lambda: datetime.now(timezone.utc)))
+    if probe is not None:
+        typer.echo(_seen_from_here(settings(config_file, store_url), probe))
+        return
+    if folders and not from_nodes:
+        raise UsageError("--folder is looked at from nodes: say on how many with --from-nodes 4")
+    findings = list(
+        examined(
+            settings(config_file, store_url),
+            lambda: datetime.now(timezone.utc),
+            from_nodes=from_nodes,
+            folders=folders or (),
+        )
+    )
     if as_json:
         print_json(
             [{"name": f.name, "verdict": f.verdict.value, "text": f.text, "cure": f.cure} for f in findings]
@@ -42,8 +86,13 @@ def doctor(
         raise typer.Exit(1)
 
 
-def examined(config: Config, clock: Callable[[], datetime]) -> Iterator[Finding]:
-    """Read what there is to read, and yield what is found; what cannot be read is a finding, too."""
+def examined(
+    config: Config, clock: Callable[[], datetime], *, from_nodes: int = 0, folders: Sequence[Path] = ()
+) -> Iterator[Finding]:
+    """Read what there is to read, and yield what is found; what cannot be read is a finding, too.
+
+    `from_nodes` nodes are asked for what they see, of the `folders`, too.
+    """
     from pollux_slurm.daemon import rules
     from pollux_slurm.daemon.doctor import Finding, Verdict, examine_jobs, examine_slurm
     from pollux_slurm.slurm import connect
@@ -83,8 +132,105 @@ def examined(config: Config, clock: Callable[[], datetime]) -> Iterator[Finding]
     else:
         skew_s = _skew_s(site.get("as of"), before)
         yield from examine_slurm(config, version=version, site=site, snapshot=snapshot, clock_skew_s=skew_s)
+        yield _whose_jobs(config, slurm)
+        yield from _checkpoint_times(config, site, clock())
     if snapshot is not None and records is not None:
         yield from examine_jobs(snapshot, records)
+    if snapshot is not None and from_nodes:
+        try:
+            yield from _nodes_asked(config, snapshot, from_nodes, folders)
+        except PolluxError as error:
+            yield failed("nodes", error)
+
+
+def _whose_jobs(config: Config, slurm: SlurmClient) -> Finding:
+    """Say whose jobs a daemon of this user would move."""
+    from pollux_slurm.cli.daemon import scope_of, user_name
+    from pollux_slurm.daemon.doctor import Finding, Verdict
+
+    try:
+        own = scope_of(config, slurm)() is not None
+    except PolluxError as error:
+        return Finding(name="rights", verdict=Verdict.FAIL, text=str(error), cure="see above")
+    whose = f"of {user_name()} only" if own else "of all users"
+    return Finding(
+        name="rights", verdict=Verdict.OK, text=f"as {user_name()}, a daemon moves the jobs {whose}"
+    )
+
+
+def _checkpoint_times(config: Config, site: Mapping[str, str], now: datetime) -> Iterator[Finding]:
+    """Compare the checkpoints of the last thirty days with KillWait; nothing where there were none."""
+    from pollux_slurm.daemon.doctor import seconds_of
+    from pollux_slurm.daemon.doctor_nodes import examine_checkpoints
+    from pollux_slurm.store.reporting import ReallocationEntry, open_reports
+
+    with contextlib.suppress(PolluxError), open_reports(config.require_store_url()) as reports:
+        rows = reports.rows(ReallocationEntry, since=now - timedelta(days=30)).rows
+        yield from examine_checkpoints(
+            [row.checkpoint_s for row in rows if row.checkpoint_s is not None],
+            kill_wait_s=seconds_of(site.get("KillWait")),
+            checkpoint_timeout_s=config.daemon.checkpoint_timeout_s,
+        )
+
+
+def _nodes_asked(
+    config: Config, snapshot: ClusterSnapshot, most: int, folders: Sequence[Path]
+) -> Iterator[Finding]:
+    from pollux_slurm.daemon.doctor_nodes import examine_nodes
+    from pollux_slurm.slurm.connection import runner_of
+    from pollux_slurm.slurm.node_probe import ask_nodes, nodes_with_room
+
+    command = [sys.executable, "-m", "pollux_slurm", "doctor"]
+    if config.path not in (None, DEFAULT_PATH):
+        command += ["--config", str(config.path)]
+    environ = dict(os.environ)
+    # What a file says, a node reads from its own. A URL may hold a password: not onto a command line.
+    if config.store.url is not None and dict(config.origins).get("store.url") != str(config.path):
+        environ["POLLUX_STORE_URL"] = config.store.url
+    with contextlib.ExitStack() as stack:
+        marks = [stack.enter_context(_marked(folder)) for folder in folders]
+        command += [f"--probe={mark.word}:{mark.mark}" for mark in marks] or ["--probe="]
+        answers = ask_nodes(
+            runner_of(config.slurm, environ), nodes_with_room(snapshot.nodes, most), command, clock=time.time
+        )
+    yield from examine_nodes(answers, marks, num_nodes=len(snapshot.nodes))
+
+
+@contextlib.contextmanager
+def _marked(folder: Path) -> Iterator[SharedFolder]:
+    """Put a file with a random word into a folder, for as long as nodes are asked."""
+    from pollux_slurm.daemon.doctor_nodes import SharedFolder
+
+    word = secrets.token_hex(16)
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=".pollux-doctor-", dir=folder.absolute())
+    except OSError as error:
+        raise UsageError(f"--folder {folder}: nothing can be written there: {error.strerror}") from None
+    mark = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(word)
+        yield SharedFolder(folder=folder, mark=mark, word=word)
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def _seen_from_here(config: Config, marks: Sequence[str]) -> str:
+    """Return what this node sees, as `doctor_nodes.examine_nodes` reads it."""
+    from pollux_slurm.daemon.doctor_nodes import probe
+    from pollux_slurm.store import open_agent_store
+
+    def reach_store() -> None:
+        store = open_agent_store(config.require_store_url())
+        try:
+            # A token that no job has: the store says so itself, if it is reached.
+            with contextlib.suppress(UnknownJobError):
+                store.poll(secrets.token_hex(32), 0, at=datetime.now(timezone.utc))
+        finally:
+            store.close()
+
+    pairs = [mark.partition(":") for mark in marks if mark]
+    return probe([(Path(path), word) for word, _, path in pairs], reach_store, now=time.time())
 
 
 def _skew_s(shown: str | None, here: datetime) -> float | None:

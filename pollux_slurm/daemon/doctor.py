@@ -82,7 +82,7 @@ def _settings(config: Config, site: Mapping[str, str]) -> Iterator[Finding]:
     def found(name: str, bad: bool, text: str, cure: str, *, worst: Verdict = Verdict.WARN) -> Finding:
         return Finding(name=name, verdict=worst if bad else Verdict.OK, text=text, cure=cure if bad else "")
 
-    kill_wait_s = _seconds(site.get("KillWait"))
+    kill_wait_s = seconds_of(site.get("KillWait"))
     if kill_wait_s is not None:
         needed_s = kill_wait_s + _REQUEUE_MARGIN_S
         yield found(
@@ -99,7 +99,7 @@ def _settings(config: Config, site: Mapping[str, str]) -> Iterator[Finding]:
         f"JobRequeue={site.get('JobRequeue', '1')}",
         "jobs must be submitted with --requeue (`pollux sbatch` does), or set JobRequeue=1",
     )
-    min_age_s, interval_s = _seconds(site.get("MinJobAge")), config.daemon.interval_s
+    min_age_s, interval_s = seconds_of(site.get("MinJobAge")), config.daemon.interval_s
     if min_age_s is not None:
         yield found(
             "MinJobAge",
@@ -193,7 +193,7 @@ def examine_jobs(snapshot: ClusterSnapshot, records: Sequence[JobRecord]) -> Ite
         )
 
 
-def _seconds(text: str | None) -> float | None:
+def seconds_of(text: str | None) -> float | None:
     """Return the seconds of a setting such as `30 sec`, None where there is none."""
     found = re.match(r"\s*(\d+)", text or "")
     return float(found[1]) if found else None

@@ -32,7 +32,7 @@ def connect(
     and cannot be used. Whether slurmctld answers
     is not asked: that may change at any time, and each call tells.
     """
-    runner = _runner(config, environ, on_run)
+    runner = runner_of(config, environ, on_run)
     for command in COMMANDS:
         runner.find(command)
     _require_conf(runner, environ)
@@ -47,10 +47,13 @@ def accounting(
     config: SlurmConfig, environ: Mapping[str, str], *, on_run: Callable[[str], None] = lambda _command: None
 ) -> Accounting:
     """Return who asks the accounting database of the same Slurm; whether there is one, its answers tell."""
-    return Accounting(_runner(config, environ, on_run))
+    return Accounting(runner_of(config, environ, on_run))
 
 
-def _runner(config: SlurmConfig, environ: Mapping[str, str], on_run: Callable[[str], None]) -> CommandRunner:
+def runner_of(
+    config: SlurmConfig, environ: Mapping[str, str], on_run: Callable[[str], None] = lambda _command: None
+) -> CommandRunner:
+    """Return what runs Slurm's commands as `config` says."""
     return CommandRunner(
         environ=environ,
         bin_dir=Path(config.bin_dir) if config.bin_dir is not None else None,
