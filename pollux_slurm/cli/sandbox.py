@@ -78,7 +78,10 @@ def up(
 
 @app.command()
 def down(directory: DirOption = None) -> None:
-    """End the cluster's jobs and exactly the processes that `up` started."""
+    """End the cluster's jobs and exactly the processes that `up` started.
+
+    Example: pollux sandbox down --dir /tmp/box
+    """
     from pollux_slurm.slurm.sandbox import Sandbox
 
     sandbox = Sandbox.find(_folder(directory))
@@ -94,7 +97,10 @@ def down(directory: DirOption = None) -> None:
 
 @app.command()
 def status(directory: DirOption = None, as_json: JsonOption = False) -> None:
-    """Show daemons and nodes. Exit code 3 unless every daemon runs."""
+    """Show daemons and nodes. Exit code 3 unless every daemon runs.
+
+    Example: pollux sandbox status --dir /tmp/box
+    """
     from pollux_slurm.slurm.sandbox import Sandbox
 
     sandbox = Sandbox.find(_folder(directory))
@@ -139,7 +145,10 @@ def status(directory: DirOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def env(directory: DirOption = None) -> None:
-    """Print the lines that point a shell at the cluster: eval "$(pollux sandbox env)"."""
+    """Print the lines that point a shell at the cluster: eval "$(pollux sandbox env)".
+
+    Example: eval "$(pollux sandbox env --dir /tmp/box)"
+    """
     from pollux_slurm.slurm.sandbox import Sandbox
 
     sandbox = Sandbox.find(_folder(directory))

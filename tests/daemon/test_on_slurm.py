@@ -14,8 +14,9 @@ import pytest
 from pollux_slurm.config import PolicyConfig
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.errors import SlurmError
-from pollux_slurm.model import Allocation, JobState, JobTerms, SlurmJob
+from pollux_slurm.model import Allocation, Decision, JobState, JobTerms, Problem, SlurmJob
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.policy import decide
 from pollux_slurm.slurm.commands import CommandsClient
 from pollux_slurm.slurm.sandbox import Sandbox
 from pollux_slurm.slurm.terms import encode_comment
@@ -37,7 +38,13 @@ class RealWorld(World):
         self.clock = lambda: datetime.now(timezone.utc)  # type: ignore[assignment]
         self.env = {**os.environ, **sandbox.env}
 
-    def daemon(self, *, policy: PolicyConfig | None = None, **_: object) -> Daemon:  # type: ignore[override]
+    def daemon(  # type: ignore[override]
+        self,
+        *,
+        policy: PolicyConfig | None = None,
+        decide: Callable[[Problem], Decision] | None = None,
+        **_: object,
+    ) -> Daemon:
         return Daemon(
             slurm=self.slurm,
             store=self.store,
@@ -46,7 +53,7 @@ class RealWorld(World):
             wall_clock=self.clock,
             monotonic=time.monotonic,
             stop=self.stop,
-            decide=self.decide,
+            decide=decide or self.decide,
             policy=policy,
         )
 
@@ -137,3 +144,24 @@ def test_that_a_job_that_fails_in_its_new_shape_comes_back_in_its_old_one(world:
     fall, back = world.store.reallocations(job_id)
     assert fall.reason == "failed before its first step: exit code 7 in n1:3"
     assert (back.step, world.job(job_id).restart_count) == (Step.CONFIRMED, 2)
+
+
+def test_that_a_type_is_asked_for_by_name_and_cpus_bound_what_is_given(world: RealWorld) -> None:
+    """The job names a100, so n3 alone will do. A neighbour leaves 6 of its 16 CPUs: 3 GPUs' worth."""
+    hog = ("--output=/dev/null", "--ntasks=1", "--cpus-per-task=10", "--nodelist=n3", "--mem=100")
+    neighbour = world.slurm.submit(SLEEP, hog, [], world.env)
+    world.agents[neighbour] = Agent(world, neighbour, "none")
+    world.agents[neighbour].reports = False
+    wait_until(
+        lambda: world.job(neighbour).state is JobState.RUNNING, timeout_s=60, what="the neighbour to run"
+    )
+    # The young job may move: what a restart costs is little beside the horizon.
+    daemon = world.daemon(policy=PolicyConfig(penalty="amortised", horizon_s=1e6), decide=decide)
+    job_id = started(world, daemon, "--gpus=a100:1", "--cpus-per-gpu=2")
+    world.until(daemon, holds(world, job_id, {"n3": 3}), "the job to have what its CPUs allow")
+    world.until(daemon, lambda: not world.open_moves(), "the journal to close")
+    job = world.job(job_id)
+    assert (job.requested_gpu_type, job.cpus_by_node) == ("a100", (("n3", 6),))
+    assert {move.step for move in world.store.reallocations(job_id)} == {Step.CONFIRMED}
+    shown = world.runner.run("scontrol", "show", "job", job_id).stdout
+    assert "TresPerJob=gres:gpu:a100:3" in shown or "TresPerJob=gres/gpu:a100:3" in shown, shown
