@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import shutil
 import statistics
 import tempfile
@@ -24,11 +25,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from benchmarks.daemon_round import _report
-from pollux_slurm.config import DaemonConfig
+from pollux_slurm.config import DaemonConfig, SlurmConfig
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.daemon.telemetry import Telemetry
 from pollux_slurm.model import JobState, JobTerms, ReallocationStep, SlurmJob
-from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.slurm import SlurmClient, connect
 from pollux_slurm.slurm.commands import CommandsClient
 from pollux_slurm.slurm.runner import CommandRunner
 from pollux_slurm.slurm.sandbox import Sandbox
@@ -120,6 +121,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--moves", type=int, default=16)
+    parser.add_argument("--backend", choices=("commands", "pyslurm"), default="commands")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="pollux-scale-", dir="/tmp"))
     folder.chmod(0o755)
@@ -146,8 +148,8 @@ def measure(sandbox: Sandbox, folder: Path, options: argparse.Namespace) -> None
 
     plain = sandbox.runner(timeout_s=60.0)
     print(f"Slurm {CommandsClient(plain).version()}, {os.cpu_count()} CPUs", flush=True)
-    runner = CommandRunner(environ=plain.environ, timeout_s=60.0, on_run=on_run)
-    slurm = CommandsClient(runner)
+    config = SlurmConfig(backend=options.backend, command_timeout_s=60.0)
+    slurm = connect(config, plain.environ, on_run=on_run)
     store = open_store(f"sqlite:///{folder}/pollux.db", create=True)
     agents: dict[str, PlayedAgent] = {}
     for number in range(1, options.jobs + 1):
@@ -194,6 +196,12 @@ def bulk_read_s(slurm: SlurmClient) -> float:
     return statistics.median(times)
 
 
+def cpu_s() -> tuple[float, float]:
+    """Return the seconds of CPU of this process, and of the commands that it has run."""
+    own, commands = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return own.ru_utime + own.ru_stime, commands.ru_utime + commands.ru_stime
+
+
 def play(slurm: SlurmClient, store: Store, agents: dict[str, PlayedAgent]) -> None:
     """Let the agents of the jobs that run act once; the read is the benchmark's own."""
     jobs = {job.job_id: job for job in slurm.snapshot().jobs if job.state is JobState.RUNNING}
@@ -211,15 +219,20 @@ def hold_rounds(
     play(CommandsClient(plain), store, agents)
     for _ in range(rounds):
         phases = dict(shadow.telemetry.phases)
-        before, began = rpcs(plain), time.monotonic()
+        before, began, used = rpcs(plain), time.monotonic(), cpu_s()
         result = shadow.round()
-        wall_s, after = time.monotonic() - began, rpcs(plain)
+        wall_s, spent = (
+            time.monotonic() - began,
+            [now - then for now, then in zip(cpu_s(), used, strict=True)],
+        )
+        after = rpcs(plain)
         parts = ", ".join(
             f"{name} {seconds - phases.get(name, (0, 0.0))[1]:.2f}"
             for name, (_, seconds) in sorted(shadow.telemetry.phases.items())
         )
         print(
             f"round: {result.num_jobs} jobs, {result.num_moves} moves wished, {wall_s:.2f} s ({parts}); "
+            f"CPU {spent[0]:.2f} s, of its commands {spent[1]:.2f} s; "
             f"{shown(after - before)}; {shadow.telemetry.commands_of_round} commands; "
             f"{result.skipped or 'whole'}",
             flush=True,

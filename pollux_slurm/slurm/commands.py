@@ -28,7 +28,7 @@ from pollux_slurm.errors import (
     UsageError,
 )
 from pollux_slurm.model import ClusterSnapshot, JobShape, JobState, SlurmJob
-from pollux_slurm.slurm.hand import CommandHand, JobHand, Peek, change, failure, job_number
+from pollux_slurm.slurm.hand import CommandHand, JobHand, Peek, change, failure, job_number, says_no_such_job
 from pollux_slurm.slurm.job_json import JobEntry, parse_job
 from pollux_slurm.slurm.json_fields import load_json, objects_of, release
 from pollux_slurm.slurm.node_json import parse_node
@@ -40,6 +40,7 @@ START_DELAY_S = 2
 _STALE_S = 2.0
 # Between the two updates of `reshape` the job must not start. If we die there, it may start after this time.
 _PARKED_S = 60
+_SQUEUE = ("squeue", "--json", "--all", "--states=all")
 
 
 class CommandsClient:
@@ -102,11 +103,11 @@ class CommandsClient:
     def snapshot(self) -> ClusterSnapshot:
         """Read all jobs and all nodes, completely or not at all."""
         read_at = self._wall_clock()
-        entries, wrote_by = self._entries("--states=all")
+        entries, wrote_by = self._entries(self._runner.run(*_SQUEUE))
         # `sinfo --json` lists nodes in 22.05, and since 23.11 groups of nodes; scontrol has JSON since 23.02.
         newer = ("scontrol", "--all", "show", "nodes", "--json")
         command = newer if wrote_by >= (23, 2) else ("sinfo", "--all", "--json")
-        content = load_json(self._read(*command).stdout, command[0])
+        content = load_json(self._whole(self._runner.run(*command)).stdout, command[0])
         nodes = tuple(parse_node(node) for node in objects_of(content, "nodes", command[0]))
         if not nodes:
             raise SlurmReadError(f"{command[0]}: the answer holds no node")
@@ -118,14 +119,15 @@ class CommandsClient:
         return entry.job if entry is not None else None
 
     def _entry(self, job_id: str) -> JobEntry | None:
-        if self._hand.peek(job_id) is None:
+        # 22.05 prints all jobs whatever --jobs says; later releases only the one, or that there is none.
+        answer = self._runner.run(*_SQUEUE, f"--jobs={job_number(job_id)}")
+        if answer.exit_code != 0 and says_no_such_job(answer):
             return None
-        # 22.05 prints all jobs whatever --jobs says; later releases only the one.
-        entries, _ = self._entries("--states=all", f"--jobs={job_number(job_id)}")
+        entries, _ = self._entries(answer)
         return next((entry for entry in entries if entry.job.job_id == job_id), None)
 
-    def _entries(self, *options: str) -> tuple[list[JobEntry], tuple[int, int]]:
-        content = load_json(self._read("squeue", "--json", "--all", *options).stdout, "squeue")
+    def _entries(self, answer: CommandResult) -> tuple[list[JobEntry], tuple[int, int]]:
+        content = load_json(self._whole(answer).stdout, "squeue")
         return [parse_job(job) for job in objects_of(content, "jobs", "squeue")], release(content)
 
     # ------------------------------------------------------------------------------------------ changing
@@ -302,8 +304,7 @@ class CommandsClient:
             raise JobStateError(f"job {job_id}: its state was read too long ago; nothing was changed")
         command()
 
-    def _read(self, command: str, *arguments: str) -> CommandResult:
-        answer = self._runner.run(command, *arguments)
+    def _whole(self, answer: CommandResult) -> CommandResult:
         if answer.exit_code != 0 or not answer.stdout.strip():
             raise failure(answer, SlurmReadError)
         return answer

@@ -83,7 +83,7 @@ class CommandHand:
             "squeue", "--noheader", "--all", "--states=all", f"--jobs={number}", f"--format={_PEEK_FORMAT}"
         )
         if answer.exit_code != 0:
-            if _NO_SUCH_JOB.search(answer.complaint):
+            if says_no_such_job(answer):
                 return None
             raise failure(answer, SlurmReadError)
         for line in answer.stdout.splitlines():
@@ -144,6 +144,11 @@ def job_number(job_id: str) -> str:
     if not re.fullmatch(r"[0-9]{1,10}", job_id, re.ASCII):
         raise UsageError(f"{job_id[:60]!r} is no job number")
     return job_id
+
+
+def says_no_such_job(answer: CommandResult) -> bool:
+    """Tell whether a command failed because slurmctld knows no job of that number (any more)."""
+    return _NO_SUCH_JOB.search(answer.complaint) is not None
 
 
 def failure(answer: CommandResult, kind: type[SlurmError], *, about: str = "") -> SlurmError:

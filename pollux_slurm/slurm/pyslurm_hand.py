@@ -19,7 +19,8 @@ from pollux_slurm.errors import SlurmCommandError, SlurmReadError
 from pollux_slurm.slurm.hand import CommandHand, Peek, job_number, refusal
 from pollux_slurm.slurm.job_json import state_of
 from pollux_slurm.slurm.pyslurm_process import PySlurmRefusedError, PySlurmWorker
-from pollux_slurm.slurm.pyslurm_worker import NO_SUCH_JOB
+
+_NO_SUCH_JOB = 2017  # ESLURM_INVALID_JOB_ID of slurm_errno.h
 
 
 class PySlurmHand:
@@ -77,7 +78,7 @@ class PySlurmHand:
         try:
             seen = self._worker.ask("peek", job_number(job_id))
         except PySlurmRefusedError as error:
-            if error.number == NO_SUCH_JOB:
+            if error.number == _NO_SUCH_JOB:
                 return None
             raise refusal(f"PySlurm: {error}", SlurmReadError, about=f"job {job_id}") from None
         # The number of an array also finds its first task, in the order of slurmctld's list.

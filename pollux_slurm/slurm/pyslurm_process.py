@@ -14,12 +14,15 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 from pollux_slurm.errors import SlurmError, SlurmUnavailable
 from pollux_slurm.slurm.runner import pinned
 
 _LONGEST_ANSWER = 1 << 16
+# By its path: with -m, Python would also look for modules in whatever folder the daemon was started in.
+_WORKER = Path(__file__).with_name("pyslurm_worker.py")
 
 
 class PySlurmRefusedError(SlurmError):
@@ -50,7 +53,7 @@ class PySlurmWorker:
         *,
         timeout_s: float = 30.0,
         on_run: Callable[[str], None] = lambda _command: None,
-        command: Sequence[str] = (sys.executable, "-m", "pollux_slurm.slurm.pyslurm_worker"),
+        command: Sequence[str] = (sys.executable, str(_WORKER)),
     ) -> None:
         self._environ = pinned(environ)
         self._timeout_s = timeout_s

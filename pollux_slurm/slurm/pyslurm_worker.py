@@ -7,6 +7,8 @@ The only module that imports PySlurm, and it is only ever run as a process of it
 - a question keeps Python's lock until slurmctld has answered, so no other thread runs meanwhile;
 - one process knows one slurm.conf for good; `import pyslurm` changes how later libraries are loaded.
 
+It imports nothing of this package, and is run by its path.
+
 Questions and answers are JSON objects: `{"do": "peek", "job": 7}`, `{"answer": ...}` or
 `{"errno": 2017, "words": "Invalid job id specified"}`. The first answer comes by itself: PySlurm's release.
 """
@@ -20,7 +22,6 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
-NO_SUCH_JOB = 2017  # ESLURM_INVALID_JOB_ID of slurm_errno.h
 _RELEASE_PRIORITY = 0xFFFFFFFF  # INFINITE of slurm.h, as scontrol release sends it
 
 

@@ -12,6 +12,9 @@ from pollux_slurm.errors import SlurmUnavailable
 
 # What a user may have set to filter or reshape the commands' output. A bulk read must not be narrowed by it.
 _UNWANTED_PREFIXES = ("SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_")
+# Where FederationParameters say fed_display, a plain squeue shows the jobs of other clusters as well;
+# and each squeue asks slurmctld what federation it is in (22.05).
+_THIS_CLUSTER_ONLY = {"SQUEUE_LOCAL": "1", "SINFO_LOCAL": "1", "SCONTROL_LOCAL": "1"}
 _UNWANTED = ("SLURM_CLUSTERS", "SLURM_BITSTR_LEN", "SLURM_TOPO_LEN")
 
 
@@ -96,10 +99,10 @@ class CommandRunner:
 
 
 def pinned(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` without what narrows Slurm's output, in one language and time zone."""
+    """Return `environ` without what narrows Slurm's output, in one language, time zone and cluster."""
     kept = {
         key: value
         for key, value in environ.items()
         if not key.startswith(_UNWANTED_PREFIXES) and key not in _UNWANTED
     }
-    return kept | {"LC_ALL": "C", "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
+    return kept | _THIS_CLUSTER_ONLY | {"LC_ALL": "C", "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}

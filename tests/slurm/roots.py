@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 VARIABLE = "POLLUX_TEST_SLURM_ROOTS"
+# The prefix that somebody installed Slurm 25.11 into, built from source; PySlurm 25.11 is importable then.
+BUILT_VARIABLE = "POLLUX_TEST_SLURM_25_11"
 # Which suite of Debian holds which release.
 SUITES = {"24.11": "trixie", "26.05": "sid"}
 
@@ -30,14 +32,32 @@ _PROGRAMS = {
 }
 _SHARED = ("dev", "proc", "sys", "tmp")
 _MAKE_TIMEOUT_S = 1200
+_MARKER = ".slurm-root"
 # Everything that a sandbox's files name lies below /tmp, under the same name on both sides.
 _ENTER = """\
 #!/bin/sh
 # Run {program} of Slurm {release}; the mounts are this process's own and go with it.
+[ -e /{marker} ] && exec {program} "$@"  # a job's script is in there already
 exec unshare --mount --propagation private /bin/sh -c '
   for folder in {shared}; do mount --rbind "/$folder" "$0/$folder" || exit 126; done
   exec chroot "$0" "$@"' {root} {program} "$@"
 """
+
+
+def search_path(release: str, environ: Mapping[str, str]) -> str:
+    """Return the PATH under which the commands are those of `release`.
+
+    Raises `NoRootError` where it is not here and may not or cannot be had.
+    """
+    path = environ.get("PATH", os.defpath)
+    if release in SUITES:
+        return f"{commands_of(release, environ)}{os.pathsep}{path}"
+    prefix = environ.get(BUILT_VARIABLE)
+    if not prefix:
+        raise NoRootError(
+            f"no Slurm {release}: build it, PySlurm with it, and put its prefix into {BUILT_VARIABLE}"
+        )
+    return os.pathsep.join([f"{prefix}/bin", f"{prefix}/sbin", path])
 
 
 class NoRootError(Exception):
@@ -119,6 +139,7 @@ def _with_proxy() -> dict[str, str]:
 
 def _write_commands(folder: Path, root: Path, release: str) -> None:
     folder.mkdir(exist_ok=True)
+    (root / _MARKER).touch()
     for place, programs in _PROGRAMS.items():
         for name in programs:
             script = folder / name
@@ -126,6 +147,7 @@ def _write_commands(folder: Path, root: Path, release: str) -> None:
                 program=f"/usr/{place}/{name}",
                 release=release,
                 root=shlex.quote(str(root)),
+                marker=_MARKER,
                 shared=" ".join(_SHARED),
             )
             if not script.exists() or script.read_text() != text:

