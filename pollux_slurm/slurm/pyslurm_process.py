@@ -116,6 +116,8 @@ class PySlurmWorker:
                 running.process.stdin.write(question.encode() + b"\n")
             line = self._line(running)
             answer = json.loads(line)
+            if not isinstance(answer, dict):
+                raise ValueError("no object")
         except TimeoutError:
             self._drop()
             raise SlurmUnavailable(
@@ -131,7 +133,7 @@ class PySlurmWorker:
         except BaseException:  # interrupted: an answer that comes late must not be taken for the next one
             self._drop()
             raise
-        return answer if isinstance(answer, dict) else {}
+        return answer
 
     def _line(self, running: _Running) -> bytes:
         """Return the next line; `TimeoutError` when none comes in time, `OSError` when none can."""

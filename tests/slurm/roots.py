@@ -98,7 +98,15 @@ def _make(root: Path, suite: str) -> None:
         raise NoRootError("debootstrap is missing; run: apt-get install debootstrap")
     partial = root.with_name("partial")
     shutil.rmtree(partial, ignore_errors=True)
-    argv = [tool, "--variant=minbase", f"--include={_PACKAGES}", suite, str(partial), _mirror()]
+    argv = [
+        tool,
+        "--force-check-gpg",
+        "--variant=minbase",
+        f"--include={_PACKAGES}",
+        suite,
+        str(partial),
+        _mirror(),
+    ]
     log = root.with_name("debootstrap.log")
     try:
         with log.open("wb") as output:

@@ -83,7 +83,7 @@ def test_that_a_process_that_ends_says_why_and_is_replaced(tmp_path: Path) -> No
     asked.close()
 
 
-@pytest.mark.parametrize("answer", ["no JSON", "\\n", "x" * 100_000])
+@pytest.mark.parametrize("answer", ["no JSON", "\\n", "[1]", "x" * 100_000])
 def test_that_an_answer_that_is_none_ends_the_process(tmp_path: Path, answer: str) -> None:
     asked = worker(tmp_path, GREET + f"for line in sys.stdin:\n  print({answer!r}, flush=True)\n")
     with pytest.raises(SlurmUnavailable):

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from pollux_slurm.config import SlurmConfig
+from pollux_slurm.errors import SlurmUnavailable
 from pollux_slurm.slurm import connect
 from pollux_slurm.slurm.sandbox import Sandbox
 from tests.conftest import CONTRACT_GROUPS, running_sandbox
 from tests.slurm.contract import SlurmClientContract, World
 from tests.slurm.roots import SUITES, NoRootError, search_path
 from tests.slurm.test_contract import RealWorld
+from tests.waiting import wait_until
 
 PYSLURM_RELEASE = "25.11"
 
@@ -64,3 +66,21 @@ class TestPySlurmClient(SlurmClientContract):
     def world(self, pyslurm_cluster: Sandbox) -> Iterator[World]:
         with world_of(pyslurm_cluster, backend="pyslurm") as world:
             yield world
+
+    def test_that_slurmctld_may_go_away_and_come_back(self, world: World, pyslurm_cluster: Sandbox) -> None:
+        job_id = world.submit("--hold", "--gpus=1")
+        pyslurm_cluster.stop("slurmctld")
+        try:
+            with pytest.raises(SlurmUnavailable):
+                world.client.release(job_id)
+        finally:
+            pyslurm_cluster.start("slurmctld")
+
+        def released() -> bool:
+            with contextlib.suppress(SlurmUnavailable):
+                world.client.release(job_id)
+                return True
+            return False
+
+        wait_until(released, timeout_s=60, what="slurmctld to answer PySlurm again")
+        self.wait_running(world, job_id)
