@@ -45,7 +45,8 @@ class Branch:
         self._best = [state.take(job) for job in self._order]
         self._value = self._best_value = sum(placed.option.value for placed in self._best)
         self._least = above(self._best_value)
-        self._descend(0, 0.0, 0.0)
+        if self._order:
+            self._descend(0, 0.0, 0.0)
         for job, placed in zip(self._order, self._best, strict=True):
             state.put(job, placed)
         return self._steps_left > 0
@@ -56,14 +57,9 @@ class Branch:
         return self._best_value - self._value
 
     def _descend(self, depth: int, so_far: float, regret_so_far: float) -> None:
-        state, order = self._state, self._order
-        if depth == len(order):
-            if so_far > self._least:
-                self._best = [state.at(job) for job in order]
-                self._allowed -= so_far - self._best_value
-                self._best_value, self._least = so_far, above(so_far)
-            return
-        job = order[depth]
+        state = self._state
+        job = self._order[depth]
+        is_last = depth == len(self._order) - 1
         for regret, option in self._offers.near(job):
             if regret_so_far + regret >= self._allowed:
                 return
@@ -71,9 +67,19 @@ class Branch:
                 if self._steps_left <= 0:
                     return
                 self._steps_left -= 1
+                if is_last:
+                    self._look_at(placed, so_far + option.value)
+                    continue
                 state.put(job, placed)
                 self._descend(depth + 1, so_far + option.value, regret_so_far + regret)
                 state.take(job)
+
+    def _look_at(self, last: Placed, total: float) -> None:
+        """Keep the answer in which all jobs stand but the last, and that is to be here, if it is the best."""
+        if total > self._least:
+            self._best = [*(self._state.at(job) for job in self._order[:-1]), last]
+            self._allowed -= total - self._best_value
+            self._best_value, self._least = total, above(total)
 
     def _places(self, depth: int, option: Option) -> Iterator[Placed]:
         """Yield the places of an option that differ in what matters to the jobs still undecided."""

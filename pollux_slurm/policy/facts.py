@@ -32,6 +32,8 @@ class Facts:
         tables, count = menu.tables, menu.num_jobs
         self._state = state = solution.state
         self._tables, self._scores = tables, menu.scores
+        gain = menu.scores.declared_gain
+        self._declared_gain = None if gain is None else gain()
         self._node_prices: list[float] = solution.dual.node_prices().tolist()
         self.prices: list[list[float]] = solution.dual.job_prices(len(tables.kinds)).tolist()
         self.placed: list[Placed] = [one for one in state.placed[:count] if one is not None]
@@ -104,8 +106,9 @@ class Facts:
 
     def declared_gain(self, job: int) -> float | None:
         """Return the factor by which a job's declaration has changed its weight, None where it counts not."""
-        gain = self._scores.declared_gain
-        return None if gain is None or np.isnan(gain[job]) else float(gain[job])
+        if self._declared_gain is None or np.isnan(self._declared_gain[job]):
+            return None
+        return float(self._declared_gain[job])
 
     def room(self, job: int, kind: int) -> int:
         """Return the free GPUs of a type on all nodes that a job may use."""

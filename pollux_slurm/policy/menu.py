@@ -128,11 +128,12 @@ class Menu:
                 for name in ("goodput", "speedup", "base", "alone", "held", "caps", "rows", "ratio")
             },
         )
+        told = scores.declared_gain
         scores = dataclasses.replace(
             scores,
             **{name: getattr(scores, name)[rows] for name in ("weight", "speedup", "held", "penalty")},
             units=None if scores.units is None else scores.units[rows],
-            declared_gain=None if scores.declared_gain is None else scores.declared_gain[rows],
+            declared_gain=None if told is None else lambda: told()[rows],
             usable=None if scores.usable is None else scores.usable[rows],
         )
         return Menu(problem, [self.jobs[row] for row in rows.tolist()], tables, scores, left_out)

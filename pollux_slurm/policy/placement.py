@@ -114,7 +114,7 @@ class State:
         self.free: list[int] = cluster.capacity[:, 0].tolist()
         self.idle_gpus = sum(self.free)
         # The nodes with at least k free GPUs, for k from 0 to one more than any node has.
-        self._room = list(cluster.at_least)
+        self._room, self._widest = list(cluster.at_least), cluster.widest
         self._need = [need(job) for job in jobs]
         # CPUs and memory, only where they can run out before the GPUs do.
         self._free_cpus, self._free_mb = cluster.capacity[:, 1].tolist(), cluster.capacity[:, 2].tolist()
@@ -156,13 +156,20 @@ class State:
         self.placed[job] = placed
         option, room, free = placed.option, self._room, self.free
         self.idle_gpus -= option.num_gpus
+        whole, widest, members = 0, self._widest, self.members
         for node, gpus in placed.gpus:
             before = free[node]
             free[node] = after = before - gpus
-            bit = 1 << node
-            for k in range(after + 1, before + 1):
-                room[k] ^= bit
-            self.members[node].add(job)
+            if gpus == widest:  # all of the largest nodes at once, below
+                whole |= 1 << node
+            else:
+                bit = 1 << node
+                for k in range(after + 1, before + 1):
+                    room[k] ^= bit
+            members[node].add(job)
+        if whole:
+            for k in range(1, widest + 1):
+                room[k] ^= whole
         if len(placed.gpus) > 1:
             self._count_spanning(placed, 1)
         if self._has_shared:
@@ -175,13 +182,20 @@ class State:
         self.placed[job] = None
         option, room, free = placed.option, self._room, self.free
         self.idle_gpus += option.num_gpus
+        whole, widest, members = 0, self._widest, self.members
         for node, gpus in placed.gpus:
             before = free[node]
             free[node] = after = before + gpus
-            bit = 1 << node
-            for k in range(before + 1, after + 1):
-                room[k] ^= bit
-            self.members[node].discard(job)
+            if gpus == widest:
+                whole |= 1 << node
+            else:
+                bit = 1 << node
+                for k in range(before + 1, after + 1):
+                    room[k] ^= bit
+            members[node].discard(job)
+        if whole:
+            for k in range(1, widest + 1):
+                room[k] ^= whole
         if len(placed.gpus) > 1:
             self._count_spanning(placed, -1)
         if self._has_shared:
@@ -203,13 +217,14 @@ class State:
 
     def _count_spanning(self, placed: Placed, sign: int) -> None:
         which = 0 if placed.option.stays else 1
-        count = self._num_spanning[which]
+        count, some = self._num_spanning[which], self._spanning[which]
         for node, _ in placed.gpus:
             count[node] += sign
             if count[node]:
-                self._spanning[which] |= 1 << node
+                some |= 1 << node
             else:
-                self._spanning[which] &= ~(1 << node)
+                some &= ~(1 << node)
+        self._spanning[which] = some
 
     def may_have(self, job: int, option: Option) -> bool:
         """Whether limits and the budget of moves leave `option` to a job that was taken out."""

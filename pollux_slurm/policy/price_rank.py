@@ -19,6 +19,7 @@ Legend: J jobs, C columns of the tables, M prices, G GPUs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,7 @@ from pollux_slurm.policy.tables import Tables
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 # Constants chosen on generated workloads (docs/evaluation.md). The exponent; the time over which a move must
 # pay; GPUs are scarcer by a factor than the jobs at hand tell, for others will come; remaining times are
@@ -77,10 +79,6 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     costate = CoStates(remaining, np.where(usable, over_one, 0.0), tables.num_gpus, max(total, 1) / _TO_COME)
     weight = remaining**_LENGTH_EXPONENT * costate.weight
     high = MAX_DECLARED_WEIGHT * float(np.median(weight)) if len(jobs) else 1.0
-    gain = np.full(len(jobs), np.nan)
-    for row in np.flatnonzero(claimed).tolist():
-        silent = unclaimed[row] ** _LENGTH_EXPONENT * costate.instead(row, float(unclaimed[row]))
-        gain[row] = min(weight[row], high) / min(silent, high)
     delay = delays(jobs, resuming=True)[:, None]
     after = remaining[:, None] / np.maximum(over_one, 1e-12)
     horizon = np.minimum(horizon_s(delay, _HORIZON_S), after + delay)
@@ -95,9 +93,20 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
         penalty=keep * np.maximum(1.0 - delay / np.maximum(horizon, 1e-9), 0.0),
         serves_all=True,
         units=1.0 / unit,
-        declared_gain=gain,
+        declared_gain=partial(_gain, costate, weight, high, claimed, unclaimed),
         usable=usable,
     )
+
+
+def _gain(
+    costate: CoStates, weight: FloatArray, high: float, claimed: BoolArray, unclaimed: FloatArray
+) -> FloatArray:
+    """Return by what factor each job's declaration has changed its weight, (J,); NaN where it has none."""
+    gain = np.full(len(weight), np.nan)
+    for row in np.flatnonzero(claimed).tolist():
+        silent = unclaimed[row] ** _LENGTH_EXPONENT * costate.instead(row, float(unclaimed[row]))
+        gain[row] = min(weight[row], high) / min(silent, high)
+    return gain
 
 
 class CoStates:

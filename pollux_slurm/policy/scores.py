@@ -5,7 +5,7 @@ Legend: J jobs, C columns of the tables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,8 +29,8 @@ class Scores:
     A job whose allocation changes counts x = `scale`·f·SPEEDUP + `floor`, one that stays the same without f,
     one with nothing x = `floor`. `speedup` (J, C) and `held` (J,) are SPEEDUP as the objective sees
     it, `penalty` (J,) or (J, C) is f, `weight` (J,) enters the mean. `serves_all` says that jobs which wait
-    come before all else. `declared_gain` (J,) is the factor by which what a job declares has changed its
-    weight, NaN where it declares nothing that counts. `usable` (J, C) may leave columns out.
+    come before all else. `declared_gain()` (J,) is the factor by which what a job declares has changed
+    its weight, NaN where it declares nothing that counts. `usable` (J, C) may leave columns out.
     """
 
     exponent: float
@@ -42,7 +42,7 @@ class Scores:
     penalty: FloatArray
     serves_all: bool
     units: FloatArray | None = None
-    declared_gain: FloatArray | None = None
+    declared_gain: Callable[[], FloatArray] | None = None
     usable: BoolArray | None = None
 
     def unit(self, job: int) -> float:

@@ -134,7 +134,10 @@ class _Search:
         menu, state = self._menu, self._best
         fewest = np.where(menu.offered, menu.tables.num_gpus[None, :], 10**9).min(axis=1, initial=10**9)
         served = np.array([state.at(job).option.num_gpus > 0 for job in range(menu.num_jobs)], dtype=bool)
-        if self._is_over() or not (menu.waits & ~served & (fewest < 10**9)).any():
+        left = menu.waits & ~served & (fewest < 10**9)
+        if menu.scores.serves_all:
+            left &= menu.waiting_cost > 0  # where jobs may be paused, those at work are chosen, not all
+        if self._is_over() or not left.any():
             return
         held = menu.stay_gpus[: menu.num_jobs].sum(axis=1)
         if np.minimum(np.where(menu.waits, fewest, held), fewest).sum() > self._cluster.capacity[:, 0].sum():
