@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.model import Allocation, Problem, ProblemJob
-from pollux_slurm.policy.objective import worth
+from pollux_slurm.policy.fitness import worth
 from pollux_slurm.policy.options import Option
 from pollux_slurm.policy.scores import Scores, remaining_s
 from pollux_slurm.policy.steady import steady

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.model import Problem, ProblemJob
-from pollux_slurm.policy.objective import paper_penalty, restart_penalty
+from pollux_slurm.policy.fitness import paper_penalty, restart_penalty
 from pollux_slurm.policy.packing import packing_well
 from pollux_slurm.policy.price_rank import price_rank
 from pollux_slurm.policy.scores import (

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.model import Problem, ProblemJob
-from pollux_slurm.policy.objective import mean, mean_of_sum
+from pollux_slurm.policy.fitness import mean, mean_of_sum
 from pollux_slurm.policy.tables import Tables
 
 FloatArray = npt.NDArray[np.float64]

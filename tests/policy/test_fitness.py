@@ -7,7 +7,7 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from pollux_slurm.model import Objective
-from pollux_slurm.policy.objective import mean, mean_of_sum, restart_penalty, worth
+from pollux_slurm.policy.fitness import mean, mean_of_sum, restart_penalty, worth
 from tests.policy.builders import job
 
 
