@@ -15,6 +15,7 @@ from pollux_slurm.store.url import StoreUrl
 WRITES = "pollux_writes"
 """Execution option that tells a writing transaction, which locks at its begin, from a reading one."""
 
+_NO_RIGHT = "this login lacks a right; its admin grants roles with: pollux db login NAME"
 # SQLite calls all of these "operational"; trying again cannot help.
 _LASTING = {
     "attempt to write a readonly database": "it may only be read by this user",
@@ -22,7 +23,12 @@ _LASTING = {
     "no such column": "its tables are not the ones that this release made; restore it from a backup",
     "file is not a database": "this file is not an SQLite database; name another file, or move it away",
     "disk image is malformed": "the file is damaged; restore it from a backup",
-    "permission denied for": "this login lacks a right; its admin grants roles with: pollux db login NAME",
+    "permission denied for table pollux_schema_version": _NO_RIGHT,
+    "permission denied for table": (
+        "this login may not read its tables, as pollux status and explain do; a reader's sees its own jobs "
+        "in the reporting views, by: pollux report job JOB, or pollux report cluster"
+    ),
+    "permission denied for": _NO_RIGHT,
 }
 
 # SQLite's words for it, and PostgreSQL's.

@@ -293,6 +293,17 @@ def test_that_a_login_without_rights_is_told_what_to_ask_for(
         pass
 
 
+def test_that_a_reader_who_asks_for_the_status_is_told_what_to_ask_for(
+    postgres: PostgresServer, two_people: Store
+) -> None:
+    store = open_store(postgres.url("store", login="ada"))
+    with pytest.raises(
+        StoreError, match=r"pollux status and explain do; a reader's .* pollux report job JOB"
+    ):
+        store.active_jobs()
+    store.close()
+
+
 def test_that_a_reader_gets_the_reports_of_their_own_jobs(
     postgres: PostgresServer, two_people: Store
 ) -> None:
