@@ -35,6 +35,8 @@ BoolArray = npt.NDArray[np.bool_]
 # hostile report (M_max of 1e9, m ≤ 1) can cause.
 MAX_PASSES_TRIED = 256
 SHORTEST_STEP_S = 1e-12
+# How many pairs are searched at once: what bounds the memory, and stays in a processor's cache.
+_AT_ONCE = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,7 +59,7 @@ class Pairs:
     max_atomic: IntArray
     accumulation: BoolArray
 
-    def take(self, index: npt.NDArray[np.intp] | tuple[slice, None]) -> Pairs:
+    def take(self, index: npt.NDArray[np.intp] | slice | tuple[slice, None]) -> Pairs:
         """Return the pairs at `index`, in that order; with `(:, None)`, all of them as rows."""
         return Pairs(**{name: getattr(self, name)[index] for name in self.__dataclass_fields__})
 
@@ -76,6 +78,19 @@ class Best:
 
 def search(pairs: Pairs) -> Best:
     """Return the batch with the highest goodput for each pair; ties go to fewer passes, smaller batches."""
+    size = len(pairs.num_gpus)
+    if size <= _AT_ONCE:
+        return _search(pairs)
+    parts = [_search(pairs.take(slice(start, start + _AT_ONCE))) for start in range(0, size, _AT_ONCE)]
+    return Best(
+        **{
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in Best.__dataclass_fields__
+        }
+    )
+
+
+def _search(pairs: Pairs) -> Best:
     size = len(pairs.num_gpus)
     owner, passes, low, high = _choices(pairs)
     # Most pairs have a single choice.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -85,6 +86,20 @@ def test_that_hostile_limits_cost_a_table_bounded_work() -> None:
     table = goodput_table([adaptive(1, 10**9, max_atomic=1, accumulation=True)], [on(1, 1)])
     assert table.goodput[0, 0] > 0
     assert table.accumulation_steps[0, 0] < MAX_PASSES_TRIED
+
+
+def test_that_many_hostile_limits_cost_a_table_bounded_memory() -> None:
+    models = [adaptive(1 + job, 10**9, max_atomic=100, accumulation=True) for job in range(40)]
+    sizes = [on(1, gpus) for gpus in range(1, 129)]
+    tracemalloc.start()
+    table = goodput_table(models, sizes)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 150e6  # of all at once, half a gigabyte
+    for job, size in ((0, 0), (17, 3), (39, 127)):  # in three of the parts that it is searched in
+        found = best_batch(models[job], sizes[size])
+        assert found is not None
+        assert table.goodput[job, size] == pytest.approx(found.goodput, rel=1e-12)
 
 
 # -------------------------------------------------------------------------------------------- the cache
