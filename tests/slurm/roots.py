@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-VARIABLE = "POLLUX_TEST_SLURM_ROOTS"
+ROOTS_VARIABLE = "POLLUX_TEST_SLURM_ROOTS"
 # The prefix that somebody installed Slurm 25.11 into, built from source; PySlurm 25.11 is importable then.
 BUILT_VARIABLE = "POLLUX_TEST_SLURM_25_11"
 # Which suite of Debian holds which release.
@@ -69,10 +69,10 @@ def commands_of(release: str, environ: Mapping[str, str]) -> Path:
 
     Raises `NoRootError` where that may not or cannot be done.
     """
-    folder = environ.get(VARIABLE)
+    folder = environ.get(ROOTS_VARIABLE)
     if not folder:
         raise NoRootError(
-            f"{VARIABLE} names no folder for other releases of Slurm; run: make test-slurm-versions"
+            f"{ROOTS_VARIABLE} names no folder for other releases of Slurm; run: make test-slurm-versions"
         )
     if os.geteuid() != 0:
         raise NoRootError(f"Slurm {release} lies in a root of its own, and only root may enter it")

@@ -14,11 +14,17 @@ from pollux_slurm.slurm import connect
 from pollux_slurm.slurm.sandbox import Sandbox
 from tests.conftest import CONTRACT_GROUPS, running_sandbox
 from tests.slurm.contract import SlurmClientContract, World
-from tests.slurm.roots import SUITES, NoRootError, search_path
+from tests.slurm.roots import BUILT_VARIABLE, ROOTS_VARIABLE, SUITES, NoRootError, search_path
 from tests.slurm.test_contract import RealWorld
 from tests.waiting import wait_until
 
 PYSLURM_RELEASE = "25.11"
+
+if not {ROOTS_VARIABLE, BUILT_VARIABLE} & os.environ.keys():
+    pytest.skip(
+        f"neither {ROOTS_VARIABLE} nor {BUILT_VARIABLE} is set; run: make test-slurm-versions",
+        allow_module_level=True,
+    )
 
 
 @contextlib.contextmanager
