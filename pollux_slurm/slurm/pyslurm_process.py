@@ -100,6 +100,7 @@ class PySlurmWorker:
                 stderr=said,
                 env=self._environ,
                 bufsize=0,
+                start_new_session=True,  # Ctrl-C is for the daemon, which still brings what it moves to run
             )
         except OSError as error:
             said.close()

@@ -56,6 +56,12 @@ def test_that_the_question_arrives_and_a_closed_worker_comes_back(tmp_path: Path
     asked.close()
 
 
+def test_that_a_terminals_interrupt_does_not_reach_the_process(tmp_path: Path) -> None:
+    asked = worker(tmp_path, GREET + "for line in sys.stdin:\n  say({'answer': os.getpgrp()})\n")
+    assert asked.ask("peek", "7") != os.getpgrp()
+    asked.close()
+
+
 def test_that_a_process_that_hangs_is_given_up_and_replaced(tmp_path: Path) -> None:
     program = GREET + f"mark = {str(tmp_path / 'hung')!r}\n" + (
         "for line in sys.stdin:\n"
