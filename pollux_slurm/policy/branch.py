@@ -11,10 +11,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+from pollux_slurm.policy.cluster import NodeSet, members_of
 from pollux_slurm.policy.local_search import above
 from pollux_slurm.policy.offers import Offers
 from pollux_slurm.policy.options import Option
-from pollux_slurm.policy.placement import NodeSet, Placed, State, members_of
+from pollux_slurm.policy.placement import Placed, State
 
 # Ways to spread one uneven allocation that are looked at, possible or not.
 _SPLITS = 60

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.bound import solve_dual
+from pollux_slurm.policy.cluster import Cluster
 from pollux_slurm.policy.local_search import above
 from pollux_slurm.policy.market import Market
 from pollux_slurm.policy.menu import Menu
-from pollux_slurm.policy.placement import Cluster
 from pollux_slurm.policy.search import Solution
 
 FloatArray = npt.NDArray[np.float64]

@@ -14,13 +14,13 @@ from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, Decision, Problem, ProblemJob
 from pollux_slurm.policy.admission import check_problem, find_exclusions, frozen
 from pollux_slurm.policy.certificate import bound_serving
+from pollux_slurm.policy.cluster import Cluster
 from pollux_slurm.policy.explain import explain_all, keep, not_overtaking, tell_all
 from pollux_slurm.policy.genetic import solve_genetically
 from pollux_slurm.policy.greedy import solve_greedily
 from pollux_slurm.policy.local_search import above
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.objectives import OBJECTIVES
-from pollux_slurm.policy.placement import Cluster
 from pollux_slurm.policy.search import Solution, solve
 from pollux_slurm.policy.shortage import misfits
 from pollux_slurm.policy.starvation import held_back

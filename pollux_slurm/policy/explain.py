@@ -25,7 +25,7 @@ def tell_all(solution: Solution, menu: Menu) -> list[JobDecision]:
         found.append(
             JobDecision(
                 job_id=job.job_id,
-                allocation=job.current if chosen.stays else solution.state.cluster.allocation_of(placed),
+                allocation=job.current if chosen.stays else solution.state.cluster.allocation_of(placed.gpus),
                 speedup=chosen.speedup / menu.scores.unit(len(found)),
                 goodput=None,
                 penalty=chosen.penalty,
@@ -43,7 +43,7 @@ def _explain(solution: Solution, menu: Menu, facts: Facts, index: int) -> JobDec
     tables, job = menu.tables, menu.jobs[index]
     placed = facts.placed[index]
     chosen = placed.option
-    allocation = job.current if chosen.stays else solution.state.cluster.allocation_of(placed)
+    allocation = job.current if chosen.stays else solution.state.cluster.allocation_of(placed.gpus)
     estimate = tables.estimate(index, allocation) if allocation else None
     base = float(tables.base[index])
     if estimate is not None and base > 0:
@@ -138,7 +138,7 @@ def _could_explore(menu: Menu, facts: Facts, index: int, solution: Solution) -> 
         return True
     ratio, spread = float(tables.ratio[index, 0]), most > int(capacity.max())
     found = tables.cache.estimate(row, (spread, most), ratio, geometric=tables.geometric)
-    now = tables.estimate(index, cluster.allocation_of(placed))
+    now = tables.estimate(index, cluster.allocation_of(placed.gpus))
     return found is not None and (now is None or found.goodput > now.goodput * (1 + 1e-9))
 
 

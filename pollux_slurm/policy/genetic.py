@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.bound import solve_dual
+from pollux_slurm.policy.cluster import Cluster, members_of
 from pollux_slurm.policy.greedy import solve_greedily
 from pollux_slurm.policy.market import Market
 from pollux_slurm.policy.menu import Menu
-from pollux_slurm.policy.placement import Cluster, Placed, State, members_of
+from pollux_slurm.policy.placement import Placed, State
 from pollux_slurm.policy.search import Solution, total_value
 
 FloatArray = npt.NDArray[np.float64]
@@ -227,7 +228,7 @@ class _Breed:
                 return None
             pause = menu.option(job, menu.pause_column)
             return Placed(pause, ()) if state.may_have(job, pause) else None
-        given = state.cluster.allocation_of(Placed(menu.option(job, -1), gpus))
+        given = state.cluster.allocation_of(gpus)
         for column in menu.columns_of(given):
             if menu.offered[job, column]:
                 option = menu.option(job, column)

@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.bound import solve_dual
+from pollux_slurm.policy.cluster import Cluster
 from pollux_slurm.policy.construct import Constructor
 from pollux_slurm.policy.exchange import Exchange
 from pollux_slurm.policy.market import Market
 from pollux_slurm.policy.menu import Menu
-from pollux_slurm.policy.placement import Cluster, Placed, State
+from pollux_slurm.policy.placement import Placed, State
 from pollux_slurm.policy.search import Solution, total_value
 
 FloatArray = npt.NDArray[np.float64]

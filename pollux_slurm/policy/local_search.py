@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from pollux_slurm.policy.cluster import members_of
 from pollux_slurm.policy.offers import Offers
 from pollux_slurm.policy.options import Option
-from pollux_slurm.policy.placement import Placed, State, members_of
+from pollux_slurm.policy.placement import Placed, State
 
 _EPSILON = 1e-10
 # How far each displacement looks, first narrowly, then, when that leads nowhere, widely.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pollux_slurm.policy.cluster import Cluster
 from pollux_slurm.policy.menu import Menu
-from pollux_slurm.policy.placement import Cluster
 from pollux_slurm.policy.resources import Resources, shared_resources
 from pollux_slurm.policy.steady import inner, on_grid
 

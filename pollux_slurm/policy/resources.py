@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pollux_slurm.policy.cluster import Cluster, NodeSet, members_of, need
 from pollux_slurm.policy.menu import Menu
-from pollux_slurm.policy.placement import Cluster, NodeSet, members_of, need
 from pollux_slurm.policy.tables import Tables
 
 FloatArray = npt.NDArray[np.float64]

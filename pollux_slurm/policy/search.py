@@ -14,12 +14,13 @@ import numpy as np
 
 from pollux_slurm.policy.bound import solve_dual
 from pollux_slurm.policy.branch import Branch
+from pollux_slurm.policy.cluster import Cluster
 from pollux_slurm.policy.local_search import LocalSearch, above, value
 from pollux_slurm.policy.market import Dual, Market
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.neighbourhood import improve_parts
 from pollux_slurm.policy.offers import Offers
-from pollux_slurm.policy.placement import Cluster, State
+from pollux_slurm.policy.placement import State
 from pollux_slurm.policy.starts import Starts
 
 # At effort 1: displacements tried from each start, and from the best of them; nodes of the branch-and-bound

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.model import Problem, ProblemJob
+from pollux_slurm.policy.cluster import NodeSet, members_of, need
 from pollux_slurm.policy.menu import Menu
-from pollux_slurm.policy.placement import NodeSet, State, members_of, need
+from pollux_slurm.policy.placement import State
 from pollux_slurm.policy.resources import Need, fitting
 
 IntArray = npt.NDArray[np.int64]

@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.bound import solve_dual
+from pollux_slurm.policy.cluster import Cluster
 from pollux_slurm.policy.construct import Constructor
 from pollux_slurm.policy.exchange import Exchange
 from pollux_slurm.policy.local_search import value
 from pollux_slurm.policy.market import Dual, Market
 from pollux_slurm.policy.menu import Menu
-from pollux_slurm.policy.placement import Cluster, State
+from pollux_slurm.policy.placement import State
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from pollux_slurm.model import GpuLimit, MovingRules, Problem
 from pollux_slurm.policy.bound import solve_dual
+from pollux_slurm.policy.cluster import Cluster
 from pollux_slurm.policy.decide import build_menu
 from pollux_slurm.policy.market import Dual, Market
 from pollux_slurm.policy.menu import Menu
-from pollux_slurm.policy.placement import Cluster
 from tests.policy import rules
 from tests.policy.builders import job, linear_model, node, nodes, problem
 from tests.policy.problems import random_problem

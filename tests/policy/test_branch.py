@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from pollux_slurm.model import ProblemJob
 from pollux_slurm.policy.bound import solve_dual
 from pollux_slurm.policy.branch import Branch
+from pollux_slurm.policy.cluster import Cluster
 from pollux_slurm.policy.decide import build_menu
 from pollux_slurm.policy.market import Market
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.offers import Offers
-from pollux_slurm.policy.placement import Cluster, State
+from pollux_slurm.policy.placement import State
 from tests.policy import rules
 from tests.policy.builders import job, linear_model, nodes, problem
 from tests.policy.problems import random_problem
@@ -42,7 +43,7 @@ def test_that_it_finds_and_proves_the_best_answer(rng: random.Random, num_jobs: 
 
     found = [placed for placed in state.placed if placed is not None]
     answer = {
-        one.job_id: cluster.allocation_of(placed) for one, placed in zip(small.jobs, found, strict=True)
+        one.job_id: cluster.allocation_of(placed.gpus) for one, placed in zip(small.jobs, found, strict=True)
     }
     assert rules.violations(small, answer) == []
     waiting, best = rules.best(small)
@@ -68,7 +69,7 @@ def solved(*jobs: ProblemJob) -> dict[str, str]:
     state = State(cluster, menu)
     assert branch(state, menu, max_steps=10**6).run()
     return {
-        one.job_id: str(cluster.allocation_of(placed))
+        one.job_id: str(cluster.allocation_of(placed.gpus))
         for one, placed in zip(small.jobs, state.placed, strict=True)
         if placed is not None
     }

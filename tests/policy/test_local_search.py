@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pollux_slurm.model import NodeCapacity, ProblemJob
 from pollux_slurm.policy.bound import solve_dual
+from pollux_slurm.policy.cluster import Cluster
 from pollux_slurm.policy.decide import build_menu
 from pollux_slurm.policy.local_search import LocalSearch
 from pollux_slurm.policy.market import Market
 from pollux_slurm.policy.offers import Offers
-from pollux_slurm.policy.placement import Cluster, State
+from pollux_slurm.policy.placement import State
 from tests.policy.builders import job, linear_model, nodes, problem
 
 
@@ -22,7 +23,7 @@ def climbed(cluster: tuple[NodeCapacity, ...], *jobs: ProblemJob, max_steps: int
     offers = Offers(menu, market, solve_dual(menu, market))
     LocalSearch(state, offers, max_steps=max_steps).climb()
     return {
-        one.job_id: str(places.allocation_of(placed))
+        one.job_id: str(places.allocation_of(placed.gpus))
         for one, placed in zip(small.jobs, state.placed, strict=True)
         if placed is not None
     }
