@@ -67,6 +67,7 @@ def daemon(
     def count_command(command: str) -> None:
         telemetry.commands[command] += 1
 
+    config.require_store_url()
     slurm = connect(config.slurm, os.environ, on_run=count_command)
     scope = scope_of(config, slurm)
     _say_whose(scope)
