@@ -6,6 +6,10 @@ is stopped. What marks it is its reason, which says what happened, and stays whe
 
     ... → running → failed (FELL: exit code 1 in n0:4)      the job is FAILED in Slurm
     requeued → reshaped → released → running → confirmed    (BACK: exit code 1 in n0:4)
+
+A job that was given its shape while it waited, after a pause or a requeue by another hand, falls in the same
+way. That reallocation is confirmed when the job starts, so what tells is that the run has made no step; and a
+job that has never run before has no shape to go back to: it is over.
 """
 
 from __future__ import annotations
@@ -13,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pollux_slurm.daemon.observe import is_recorded_job
-from pollux_slurm.model import ClusterSnapshot, JobState, ReallocationStep, SlurmJob
-from pollux_slurm.store.contract import JobRecord, Reallocation
+from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationStep, SlurmJob
+from pollux_slurm.store.contract import AllocationRecord, JobRecord, Reallocation
 
 _FELL = "failed before its first step: "
+_SHAPED = (ReallocationStep.CONFIRMED, ReallocationStep.FAILED)
 _BACK = "back to the shape it last ran in, after it failed: "
 
 
@@ -25,9 +30,9 @@ def reason_of_fall(job: SlurmJob, reallocation: Reallocation) -> str:
     return f"{_FELL}exit code {job.exit_code} in {reallocation.target}"
 
 
-def reason_of_return(reallocation: Reallocation) -> str:
-    """Return what the journal says of the way back from a fall."""
-    return _BACK + (reallocation.reason or "").removeprefix(_FELL)
+def reason_of_return(fall: Reallocation, job: SlurmJob) -> str:
+    """Return what the journal says of the way back of a job that fell in the shape that `fall` gave it."""
+    return f"{_BACK}exit code {job.exit_code} in {fall.target}"
 
 
 def is_return(reallocation: Reallocation | None) -> bool:
@@ -38,17 +43,41 @@ def is_return(reallocation: Reallocation | None) -> bool:
 def has_fallen(record: JobRecord, job: SlurmJob | None) -> bool:
     """Whether the job failed in the run that a reallocation began, and has not been brought back yet."""
     last = record.last_reallocation
+    if last is None or job is None or job.state is not JobState.FAILED:
+        return False
+    if job.unschedulable_reason is not None or not is_recorded_job(job, record):
+        return False
+    if not last.moves_running:
+        return last.step in _SHAPED and _has_fallen_from_the_queue(record, last, job)
     return (
-        last is not None
-        and job is not None
-        and job.state is JobState.FAILED
-        and last.step is ReallocationStep.FAILED
+        last.step is ReallocationStep.FAILED
         and (last.reason or "").startswith(_FELL)
         and bool(last.source)
         and job.restart_count == last.from_restart_count + 1
-        and job.unschedulable_reason is None
-        and is_recorded_job(job, record)
     )
+
+
+def _has_fallen_from_the_queue(record: JobRecord, last: Reallocation, job: SlurmJob) -> bool:
+    """Whether it has run before, and failed before a step in the shape that `last` gave it as it waited."""
+    run = record.run
+    return (
+        job.restart_count == last.from_restart_count > 0
+        and run is not None
+        and (run.restart_count < job.restart_count or run.num_steps == 0)
+    )
+
+
+def shape_to_return_to(fall: Reallocation, history: Iterable[AllocationRecord]) -> Allocation:
+    """Return the shape that the job last ran in before `fall`; where nobody saw it, that of `fall` again."""
+    if fall.source:
+        return fall.source
+    planned_at = fall.entered_at(ReallocationStep.PLANNED)
+    before = [
+        held.allocation
+        for held in history
+        if held.allocation and (planned_at is None or held.started_at < planned_at)
+    ]
+    return before[-1] if before else fall.target
 
 
 def is_unsettled(record: JobRecord, job: SlurmJob) -> bool:
@@ -58,8 +87,10 @@ def is_unsettled(record: JobRecord, job: SlurmJob) -> bool:
     under_way = record.open_reallocation
     if under_way is None:
         return has_fallen(record, job)
-    started = (ReallocationStep.RELEASED, ReallocationStep.RUNNING)
-    return is_return(under_way) or (under_way.moves_running and under_way.step in started)
+    if is_return(under_way):
+        return True
+    started = under_way.step in (ReallocationStep.RELEASED, ReallocationStep.RUNNING)
+    return started and (under_way.moves_running or _has_fallen_from_the_queue(record, under_way, job))
 
 
 def left_alone_because(record: JobRecord) -> str | None:

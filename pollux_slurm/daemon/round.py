@@ -216,12 +216,12 @@ class Rounds:
             self._store.plan_reallocation(
                 job.job_id,
                 source=fall.target,
-                target=fall.source,
+                target=returning.shape_to_return_to(fall, self._store.allocation_history(job.job_id)),
                 moves_running=True,
                 from_restart_count=job.restart_count,
                 round_id=None,
                 at=self._clock(),
-                reason=returning.reason_of_return(fall),
+                reason=returning.reason_of_return(fall, job),
             )
 
     def _decide_aside(self, problem: Problem) -> Decision:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pollux_slurm.daemon import orders
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store import open_store
@@ -98,6 +99,64 @@ def test_that_other_ends_are_ends(world: World, how: str) -> None:
     assert world.store.job(job_id).state.is_over
     assert world.job(job_id).state.is_over
     assert not world.open_moves()
+
+
+def waits_again(world: World, job_id: str, how: str) -> None:
+    """Let the job wait in the queue after it has run, paused by a person or put back by one."""
+    if how == "paused":
+        orders.pause(world.store, job_id, by="ann", drain=False, at=world.clock())
+        world.settle(world.daemon(), until=lambda: is_paused(world, job_id), seconds=20)
+        orders.resume(world.store, job_id, by="ann", at=world.clock())
+    else:
+        world.slurm.requeue_hold(job_id)
+        world.clock.advance(1)
+        world.slurm.release(job_id)
+    world.agents[job_id].reports = False
+
+
+def is_paused(world: World, job_id: str) -> bool:
+    return world.store.job(job_id).paused_at is not None and not world.open_moves()
+
+
+@pytest.mark.parametrize("how", ["paused", "requeued"])
+def test_that_a_job_that_fails_right_after_it_waited_goes_back_as_well(world: World, how: str) -> None:
+    """Its move is confirmed when it starts: that the run made no step is what tells."""
+    job_id = started(world)
+    world.targets = {job_id: NEW}
+    daemon = world.daemon()
+    if how == "paused":  # it is resumed in the place that it had, which has gone
+        world.targets = {}
+    waits_again(world, job_id, how)
+    runs = world.job(job_id).restart_count
+    world.settle(daemon, until=lambda: world.job(job_id).state is JobState.RUNNING, seconds=30)
+    world.slurm.finish(job_id, exit_code=7)
+    world.agents[job_id].reports = True
+    world.settle(daemon, until=lambda: is_back(world, job_id), seconds=30)
+    assert is_back(world, job_id), steps(world, job_id)
+    assert world.job(job_id).restart_count == runs + 1
+    back = world.store.reallocations(job_id)[-1]
+    assert back.step is Step.CONFIRMED
+    assert (back.reason or "").startswith(
+        "back to the shape it last ran in, after it failed: exit code 7 in n"
+    )
+    assert not world.store.job(job_id).state.is_over
+    world.slurm.finish(job_id, exit_code=7)  # and then it is left alone
+    world.settle(daemon, seconds=12)
+    assert world.store.job(job_id).state is JobState.FAILED
+
+
+def test_that_a_job_that_fails_where_it_first_starts_is_over(world: World) -> None:
+    world.neighbour(gpus=4)
+    world.slurm.nodes["n1"] = fake_node("n1", num_gpus=2)
+    job_id = world.submit(gpus=4)
+    world.targets = {job_id: {"n1": 2}}
+    world.agents[job_id].reports = False
+    daemon = world.daemon()
+    world.settle(daemon, until=lambda: world.job(job_id).state is JobState.RUNNING, seconds=30)
+    world.slurm.finish(job_id, exit_code=7)
+    world.settle(daemon, seconds=12)
+    assert world.store.job(job_id).state is JobState.FAILED
+    assert steps(world, job_id) == [Step.CONFIRMED] or steps(world, job_id) == [Step.FAILED]
 
 
 def test_that_a_taken_old_place_still_lets_the_job_run(world: World) -> None:
