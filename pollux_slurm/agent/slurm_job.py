@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pollux_slurm.agent.adoption import adopt
+from pollux_slurm.agent.delivery import signal_step
 from pollux_slurm.agent.layout import JOB_VARIABLE, STEP_VARIABLE, RunLayout, RunOptions
 from pollux_slurm.agent.processes import Crew
 from pollux_slurm.agent.rendezvous import LOOPBACK, find_free_port, node_address
@@ -110,28 +110,14 @@ def run_step(command: Sequence[str], job: PreparedJob) -> int:
     argv = [job.runner.find("srun"), *srun_options(job), sys.executable, "-c", START, *command]
     environ = step_environment(job.environ) | {STEP_VARIABLE: layout.encode()}
 
-    signallers: list[subprocess.Popen[bytes]] = []
-
     def deliver(number: int) -> None:
         # srun kills the tasks at once when it gets SIGTERM itself (22.05). The step's processes must get it.
-        # Not waited for: in a requeue Slurm has told them already, and then scancel repeats for ten seconds
-        # that the job cannot be altered now (22.05), during which the job could not go on.
-        name = signal.Signals(number).name.removeprefix("SIG")
-        argv = [job.runner.find("scancel"), f"--signal={name}", str(layout.job_id)]
-        null = subprocess.DEVNULL
-        with contextlib.suppress(OSError):
-            signallers.append(
-                subprocess.Popen(argv, env=dict(job.environ), stdin=null, stdout=null, stderr=null)
-            )
+        restart_count = int(job.environ.get("SLURM_RESTART_COUNT") or 0)
+        signal_step(number, job_id=str(layout.job_id), restart_count=restart_count, runner=job.runner)
 
     # If we are killed, srun must not go on without us; its way of ending a step is SIGTERM.
     crew = Crew(argv, [environ], patience_s=0.0, deliver=deliver, death_signal=signal.SIGTERM)
-    try:
-        code = crew.run().exit_code
-    finally:
-        for signaller in signallers:
-            signaller.kill()
-            signaller.wait()
+    code = crew.run().exit_code
     if layout.exit_file is None or code == 0:
         return code
     with contextlib.suppress(OSError, ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pollux_slurm.agent.delivery import signal_step
 from pollux_slurm.agent.submission import submit
 from pollux_slurm.agent.submission_plan import plan_submission
 from pollux_slurm.agent.token import read_token, token_sha256
@@ -306,6 +308,24 @@ def test_that_sigterm_to_the_batch_scripts_launcher_lets_the_ranks_save(place: P
     job_id = place.submit("--gpus=2", "train.sbatch", "hold", body=body)
     assert place.wait(job_id, JobState.COMPLETED).exit_code == 0
     assert place.saved() == ["0.0.saved", "0.1.saved"]
+
+
+def test_that_a_leftover_of_an_earlier_run_signals_nobody(place: Place) -> None:
+    """Its node was given up and has come back: slurmd ends what is left there, the job trains elsewhere."""
+    job_id = place.submit("--max-gpus=2", "train.sbatch", "hold")
+    place.ranks(0, 1)
+    place.slurm.requeue_hold(job_id)
+    place.wait(job_id, JobState.PENDING)
+    place.slurm.reshape(job_id, JobShape(num_gpus=2, cpus_per_gpu=1))
+    place.slurm.release(job_id)
+    place.ranks(1, 2)
+    before = place.saved()
+    runner = CommandRunner(environ=place.environ)
+    assert not signal_step(signal.SIGTERM, job_id=job_id, restart_count=0, runner=runner)
+    assert place.job(job_id).state is JobState.RUNNING
+    assert place.saved() == before
+    assert signal_step(signal.SIGTERM, job_id=job_id, restart_count=1, runner=runner)
+    wait_until(lambda: {"1.0.saved", "1.1.saved"} <= set(place.saved()), timeout_s=30, what="both ranks")
 
 
 def test_that_no_rank_outlives_a_killed_launcher_of_the_batch_script(place: Place) -> None:
