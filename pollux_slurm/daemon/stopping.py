@@ -6,7 +6,7 @@ more, and training goes on.
 
 from __future__ import annotations
 
-from pollux_slurm.daemon import orders, returning
+from pollux_slurm.daemon import orders, returning, time_limits
 from pollux_slurm.daemon.capacity import GpuBook
 from pollux_slurm.daemon.case import NOT_OURS, Case, Desk, Step
 from pollux_slurm.daemon.restarting import Restarting
@@ -37,7 +37,7 @@ class Stopping:
             return
         if self._roll_back_if_moved_on(case):
             return
-        if book.lost_to_neighbours(reallocation):
+        if book.lost_to_neighbours(reallocation) and not time_limits.is_renewal(reallocation):
             self._roll_back(case, "the GPUs were taken by other jobs or the node drained")
         elif book.is_free_for(reallocation) or book.may_break_cycle(reallocation):
             if self._desk.move(reallocation, Step.CHECKPOINT_REQUESTED):
@@ -76,7 +76,7 @@ class Stopping:
         reallocation = case.reallocation
         if self._roll_back_if_moved_on(case):
             return
-        if book.lost_to_neighbours(reallocation):
+        if book.lost_to_neighbours(reallocation) and not time_limits.is_renewal(reallocation):
             self._roll_back(case, "the GPUs were taken while the job saved itself")
         elif _trains_again(case):
             self._roll_back(case, "the job went on training after its checkpoint")
@@ -86,14 +86,16 @@ class Stopping:
     def _roll_back_if_moved_on(self, case: Case) -> bool:
         """Roll back when the job is no longer the running job that was planned for."""
         job = case.job
-        if job is not None and not case.is_ours:
+        if job is None or job.state.is_over:  # one that is over has no record among the active ones, either
+            reason = f"the job is {job.state.value if job else 'gone'}"
+        elif not case.is_ours:
             reason = NOT_OURS
-        elif job is not None and job.state is JobState.RUNNING:
+        elif job.state is JobState.RUNNING:
             if job.restart_count == case.reallocation.from_restart_count:
                 return False
             reason = "the job was requeued by another hand"
         else:
-            reason = f"the job is {job.state.value if job else 'gone'}"
+            reason = f"the job is {job.state.value}"
         self._roll_back(case, reason)
         return True
 

@@ -54,6 +54,18 @@ def test_that_a_running_job_gets_its_new_place_through_every_step(world: World) 
     assert record.mean_restart_delay_s > 2
 
 
+def test_that_a_move_of_a_job_that_has_ended_says_so(world: World) -> None:
+    job_id = started(world)
+    world.targets = {job_id: {"n0": 4}}
+    daemon = world.daemon()
+    daemon.round()
+    world.slurm.finish(job_id, exit_code=0)
+    world.targets = {}
+    daemon.round()  # records its end
+    daemon.tick()
+    assert last(world, job_id) == (Step.ROLLED_BACK, "the job is completed")
+
+
 def test_that_nothing_is_requeued_without_a_confirmed_checkpoint(world: World) -> None:
     job_id = started(world)
     world.agents[job_id].answers = False
