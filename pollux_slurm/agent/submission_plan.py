@@ -27,6 +27,7 @@ POLLUX_OPTIONS = (
     SbatchOption("min-gpus"),
     SbatchOption("max-gpus"),
     SbatchOption("checkpoint-dir"),
+    SbatchOption("total-time"),
     SbatchOption("dry-run", Takes.NOTHING),
     SbatchOption("allow-unconfirmed", Takes.NOTHING),
 )
@@ -106,11 +107,14 @@ def plan_submission(
         parse_words(script.directives).options,
     )
     _refuse_what_cannot_be_adaptive(request)
+    slice_s, total_s = _slices(request, _last(options, "total-time"))
     terms = JobTerms(
         token_sha256=token_sha256(token),
         min_gpus=min_gpus or 1,
         max_gpus=max_gpus,
         allow_unconfirmed=any(option.name == "allow-unconfirmed" for option in options),
+        slice_s=slice_s,
+        total_s=total_s,
     )
     default_dir = cwd / CHECKPOINTS / f"{_as_file_name(name)}-{identifier}"
     checkpoint_dir = absolute(_last(options, "checkpoint-dir"), cwd=cwd) or default_dir
@@ -214,6 +218,23 @@ def gpu_count(text: str, what: str) -> int:
     if not re.fullmatch(r"[1-9][0-9]{0,6}", text) or int(text) > MAX_GPUS:
         raise UsageError(f"{what} takes a whole number from 1 to {MAX_GPUS}, not {text!r}")
     return int(text)
+
+
+def _slices(request: SbatchRequest, total: str | None) -> tuple[int | None, int | None]:
+    """Return the time of one run and of all together, in seconds; nothing without --total-time."""
+    if total is None:
+        return None, None
+    total_s, slice_s = time_limit_s(total), time_limit_s(request.value("time"))
+    if total_s is None:
+        raise UsageError(f"--total-time takes a time as sbatch's --time does, such as 2-00:00, not {total!r}")
+    if slice_s is None:
+        raise UsageError("--total-time needs --time, the limit of each run, such as --time=4:00:00")
+    if total_s <= slice_s:
+        raise UsageError(
+            f"--total-time {total} is not above --time {request.value('time')}: leave it out, or say how "
+            "long all runs together may take"
+        )
+    return int(slice_s), int(total_s)
 
 
 def _last(options: Sequence[GivenOption], name: str) -> str | None:

@@ -16,7 +16,7 @@ from pollux_slurm.config import load_config
 HELP = """
 Submit a batch script as an adaptive job, which the daemon may give more or fewer GPUs while it lives.
 
-It takes sbatch's options and prints what sbatch prints. Five options are pollux's own and may stand
+It takes sbatch's options and prints what sbatch prints. Six options are pollux's own and may stand
 anywhere before the script:
 
 \b
@@ -25,6 +25,8 @@ anywhere before the script:
   --max-gpus N          never more than N GPUs (default: no limit)
   --checkpoint-dir DIR  where checkpoints and the job's token go; all nodes must see it
                         (default: pollux-checkpoints/NAME-NUMBER below the working directory)
+  --total-time TIME     near the end of --time, the daemon lets the job write a checkpoint and requeues it
+                        with another --time, until all its runs together have taken TIME
   --allow-unconfirmed   the daemon may requeue the job even when it does not confirm a checkpoint in time
   --dry-run             print what would be submitted, and submit nothing
 
@@ -35,6 +37,7 @@ The script's body calls `pollux run -- python train.py`. State CPUs and memory p
 Examples:
   pollux sbatch train.sbatch
   pollux sbatch --min-gpus 2 --max-gpus 16 -p gpu -t 1-0 --mem-per-gpu=20G train.sbatch --lr 0.1
+  pollux sbatch --max-gpus 8 --time=4:00:00 --total-time=2-00:00 train.sbatch
   pollux sbatch --dry-run --wrap="pollux run -- python train.py"
 """
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig
+from pollux_slurm.daemon import time_limits
 from pollux_slurm.daemon.late import LateCommand, LateCommands
 from pollux_slurm.daemon.observe import is_recorded_job
 from pollux_slurm.daemon.telemetry import Telemetry
@@ -50,18 +51,6 @@ class Case:
     def at(self, step: Step) -> Case:
         """Return the case with its reallocation moved on to `step`, as the journal now has it."""
         return dataclasses.replace(self, reallocation=dataclasses.replace(self.reallocation, step=step))
-
-
-# A job that is moved is never left less than this, or it could not even write a checkpoint.
-_LEAST_LEFT_S = 60.0
-
-
-def time_left_s(job: SlurmJob, now: datetime) -> float | None:
-    """Return what a job that runs, or has ended, has left of its time limit; None for one without."""
-    if job.time_limit_s is None or job.started_at is None:
-        return None
-    used_s = max(((job.ended_at or now) - job.started_at).total_seconds(), 0.0)
-    return max(job.time_limit_s - used_s, min(_LEAST_LEFT_S, job.time_limit_s))
 
 
 class Desk:
@@ -144,9 +133,13 @@ class Desk:
     def stop(self, case: Case) -> Case | None:
         """Journal the requeue with what the job has left of its time limit; None if somebody else did.
 
-        Slurm counts anew from each start: what earlier runs used of the limit is taken off it by us.
+        Slurm counts anew from each start: what earlier runs used of the limit is taken off it by us. A
+        renewal gives it the slice that its owner lets it have.
         """
-        left_s = time_left_s(case.job, self.clock()) if case.job is not None else None
+        left_s = time_limits.time_left_s(case.job, self.clock()) if case.job is not None else None
+        if case.job is not None and time_limits.is_renewal(case.reallocation):
+            history = self.store.allocation_history(case.id)
+            left_s = time_limits.next_slice_s(case.job, history, self.clock()) or left_s
         if not self.move(case.reallocation, Step.REQUEUED, time_left_s=left_s):
             return None
         stopped = case.at(Step.REQUEUED)

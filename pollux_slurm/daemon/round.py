@@ -11,11 +11,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
-from pollux_slurm.daemon import limits, neighbours, observe, orders, returning, rights
+from pollux_slurm.daemon import limits, neighbours, observe, orders, returning, rights, time_limits
 from pollux_slurm.daemon.lease import Lease
 from pollux_slurm.daemon.limits import SiteLimits
 from pollux_slurm.daemon.notify import Notifier
-from pollux_slurm.daemon.observe import Picture
+from pollux_slurm.daemon.observe import ManagedJob, Picture
 from pollux_slurm.daemon.plan import planned_moves
 from pollux_slurm.daemon.problems import save_problem
 from pollux_slurm.daemon.telemetry import Telemetry
@@ -132,6 +132,7 @@ class Rounds:
         records = observe.served(snapshot, self._store.active_jobs(), self._scope())
         if not self._config.shadow:
             self._bring_back(snapshot, records)
+            self._renew_limits(snapshot, records, now)
         seen, self._vanished = observe.observations(
             snapshot, records, vanished_before=self._vanished, unsettled=self._is_unsettled
         )
@@ -223,6 +224,32 @@ class Rounds:
                 at=self._clock(),
                 reason=returning.reason_of_return(fall, job),
             )
+
+    def _renew_limits(self, snapshot: ClusterSnapshot, records: Sequence[JobRecord], now: datetime) -> None:
+        """Journal a stop, and another slice of time, for each job near its limit whose owner wants it."""
+        by_id = {job.job_id: job for job in snapshot.jobs}
+        under_way = sum(record.open_reallocation is not None for record in records)
+        for record in records:
+            job = by_id.get(record.slurm_job_id)
+            if job is None or under_way >= self._config.max_in_flight:
+                continue
+            if not time_limits.is_ending(ManagedJob(slurm=job, record=record), now, self._config):
+                continue
+            history = self._store.allocation_history(job.job_id)
+            if time_limits.next_slice_s(job, history, now) is None:
+                continue
+            self._lease.check()
+            self._store.plan_reallocation(
+                job.job_id,
+                source=job.allocation,
+                target=job.allocation,
+                moves_running=True,
+                from_restart_count=job.restart_count,
+                round_id=None,
+                at=self._clock(),
+                reason=time_limits.renewal_reason(),
+            )
+            under_way += 1
 
     def _decide_aside(self, problem: Problem) -> Decision:
         """Search for a decision in a thread of its own, while moves go on and the lease is renewed.

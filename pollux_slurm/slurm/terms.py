@@ -5,7 +5,9 @@ Grammar (one word, no blanks inside; fields in any order, each at most once, `sh
     comment = [user's text, " "] payload
     payload = "pollux/1:" field *("," field)
     field   = "sha256=" 64 lower-case hex | "min=" count | "max=" count | "unconfirmed=" ("0" | "1")
+            | "slice=" seconds | "total=" seconds        (both or neither; total above slice)
     count   = a decimal number from 1 to 1000000, without leading zeros
+    seconds = a decimal number from 1 to 999999999, without leading zeros
 
 Any user can write any text into the Comment of their own job, so reading never raises: a comment is a fixed
 job's, or an adaptive job's, or damaged, and then says why.
@@ -29,6 +31,8 @@ _FIELDS = {
     "min": re.compile(r"[1-9][0-9]{0,6}"),
     "max": re.compile(r"[1-9][0-9]{0,6}"),
     "unconfirmed": re.compile(r"[01]"),
+    "slice": re.compile(r"[1-9][0-9]{0,8}"),
+    "total": re.compile(r"[1-9][0-9]{0,8}"),
 }
 
 
@@ -51,6 +55,10 @@ def encode_comment(user_comment: str, terms: JobTerms) -> str:
         fields.append(f"max={terms.max_gpus}")
     if terms.allow_unconfirmed:
         fields.append("unconfirmed=1")
+    if terms.slice_s is not None:
+        fields.append(f"slice={terms.slice_s}")
+    if terms.total_s is not None:
+        fields.append(f"total={terms.total_s}")
     payload = _VERSION + ",".join(fields)
     checked = _parse_payload(payload)
     if isinstance(checked, str):
@@ -115,9 +123,17 @@ def _parse_payload(payload: str) -> JobTerms | str:
         return f"more than {MAX_GPUS} GPUs"
     if max_gpus is not None and min_gpus > max_gpus:
         return f"min {min_gpus} is above max {max_gpus}"
+    slice_s = int(values["slice"]) if "slice" in values else None
+    total_s = int(values["total"]) if "total" in values else None
+    if (slice_s is None) != (total_s is None):
+        return "slice and total stand there together or not at all"
+    if slice_s is not None and total_s is not None and total_s <= slice_s:
+        return f"total {total_s} is not above slice {slice_s}"
     return JobTerms(
         token_sha256=values["sha256"],
         min_gpus=min_gpus,
         max_gpus=max_gpus,
         allow_unconfirmed=values.get("unconfirmed") == "1",
+        slice_s=slice_s,
+        total_s=total_s,
     )

@@ -91,6 +91,30 @@ def test_that_a_script_with_wishes_of_its_own_is_rendered_as_in_the_golden_file(
     assert made.arguments == ("--lr", "0.1")
 
 
+def test_that_a_total_time_goes_into_the_comment_with_the_time_of_a_run() -> None:
+    made = plan(["--time=4:00:00", "--total-time", "2-00:00"])
+    assert (made.terms.slice_s, made.terms.total_s) == (4 * 3600, 48 * 3600)
+    assert made.options[0] == "--time=4:00:00"
+    assert made.options[1].endswith(",min=1,slice=14400,total=172800")
+    assert not any(option.startswith("--total") for option in made.options)
+    of_script = plan(["--total-time=90"], stdin=b"#!/bin/sh\n#SBATCH --time=30\n")
+    assert (of_script.terms.slice_s, of_script.terms.total_s) == (1800, 5400)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--total-time=2-00:00"], "--total-time needs --time"),
+        (["--total-time=2-00:00", "--time=UNLIMITED"], "--total-time needs --time"),
+        (["--total-time=soon", "--time=60"], "takes a time as sbatch's --time does"),
+        (["--total-time=60", "--time=60"], "--total-time 60 is not above --time 60"),
+    ],
+)
+def test_that_a_total_time_that_makes_no_sense_is_refused(words: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        plan(words)
+
+
 # ----------------------------------------------------------------------------------- what is put into it
 
 

@@ -104,6 +104,13 @@ def test_that_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
 def test_that_help_tells_our_options_and_examples(tmp_path: Path, word: str) -> None:
     done = pollux("-p", "x", word, cwd=tmp_path, environ={"COLUMNS": "120"})
     assert done.returncode == 0
-    for option in ("--min-gpus", "--max-gpus", "--checkpoint-dir", "--allow-unconfirmed", "--dry-run"):
+    for option in (
+        "--min-gpus",
+        "--max-gpus",
+        "--checkpoint-dir",
+        "--total-time",
+        "--allow-unconfirmed",
+        "--dry-run",
+    ):
         assert option in done.stdout
     assert "pollux sbatch train.sbatch" in done.stdout

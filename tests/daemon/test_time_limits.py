@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.config import PolicyConfig
-from pollux_slurm.daemon.case import time_left_s
+from pollux_slurm.daemon.time_limits import time_left_s
 from pollux_slurm.model import JobState
+from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store import open_store
 from tests.daemon.builders import NOON, job
 from tests.daemon.crashing import Killed, KilledAt
@@ -93,6 +94,65 @@ def test_that_a_job_is_never_left_too_little_to_save_itself_nor_more_than_it_had
         "1", JobState.FAILED, time_limit_s=3600, started_at=NOON, ended_at=NOON + timedelta(seconds=100)
     )
     assert time_left_s(over, NOON + timedelta(days=1)) == 3500
+
+
+def near_its_limit(world: World, *, total_minutes: int) -> str:
+    """Let a job of an hour a run use most of its first hour."""
+    job_id = world.submit(minutes=60, total_minutes=total_minutes)
+    world.settle(world.daemon(), until=lambda: world.has_stepped(job_id), seconds=8)
+    world.clock.advance(59.7 * 60)
+    return job_id
+
+
+def runs_again(world: World, job_id: str, restart_count: int) -> bool:
+    job = world.job(job_id)
+    return (job.state, job.restart_count) == (JobState.RUNNING, restart_count) and not world.open_moves()
+
+
+def test_that_a_job_near_its_limit_is_saved_and_given_another_slice_up_to_the_total(world: World) -> None:
+    job_id = near_its_limit(world, total_minutes=90)
+    place = world.job(job_id).allocation
+    daemon = world.daemon()
+    world.settle(daemon, until=lambda: runs_again(world, job_id, 1), seconds=20)
+    assert runs_again(world, job_id, 1)
+    (move,) = world.store.reallocations(job_id)
+    assert (move.step, move.source, move.target) == (Step.CONFIRMED, place, place)
+    assert (move.reason or "").startswith("near its time limit")
+    assert move.entered_at(Step.CHECKPOINTED) is not None
+    left_s = world.job(job_id).time_limit_s
+    assert left_s is not None
+    assert 29 * 60 <= left_s <= 31 * 60  # what the total leaves, not a whole hour
+    world.clock.advance(left_s - 15)
+    world.settle(daemon, seconds=8)
+    assert len(world.store.reallocations(job_id)) == 1, "the total is used up: it ends at its limit"
+
+
+def test_that_a_total_gives_whole_slices_while_it_lasts(world: World) -> None:
+    job_id = near_its_limit(world, total_minutes=600)
+    world.settle(world.daemon(), until=lambda: runs_again(world, job_id, 1), seconds=20)
+    assert world.job(job_id).time_limit_s == 3600
+
+
+def test_that_a_job_is_renewed_although_its_node_takes_no_jobs_any_more(world: World) -> None:
+    job_id = near_its_limit(world, total_minutes=600)
+    world.slurm.set_node("n0", available=False, state="draining")
+    world.settle(world.daemon(), until=lambda: runs_again(world, job_id, 1), seconds=30)
+    assert world.job(job_id).allocation.nodes == ("n1",)
+    assert world.job(job_id).time_limit_s == 3600
+
+
+def test_that_nobody_is_renewed_unasked_nor_without_a_checkpoint(world: World) -> None:
+    unasked = started(world)
+    world.clock.advance(59.7 * 60)
+    world.settle(world.daemon(), seconds=12)
+    assert not world.store.reallocations(unasked)
+    world.slurm.cancel(unasked)
+    silent = near_its_limit(world, total_minutes=600)
+    world.agents[silent].answers = False
+    world.settle(world.daemon(), seconds=30)
+    assert world.job(silent).restart_count == 0
+    moves = {move.step for move in world.store.reallocations(silent)}
+    assert moves <= {Step.ROLLED_BACK, Step.CHECKPOINT_REQUESTED}
 
 
 def test_that_a_daemon_killed_at_any_command_takes_it_off_once(tmp_path: Path) -> None:

@@ -149,10 +149,16 @@ class World:
         token: str | None = None,
         allow_unconfirmed: bool = False,
         minutes: int | None = None,
+        total_minutes: int | None = None,
     ) -> str:
         token = token or f"token-{len(self.agents)}"
         terms = JobTerms(
-            token_sha256=hash_token(token), min_gpus=1, max_gpus=8, allow_unconfirmed=allow_unconfirmed
+            token_sha256=hash_token(token),
+            min_gpus=1,
+            max_gpus=8,
+            allow_unconfirmed=allow_unconfirmed,
+            slice_s=None if minutes is None or total_minutes is None else minutes * 60,
+            total_s=None if total_minutes is None else total_minutes * 60,
         )
         options = [f"--gpus={gpus}", "--cpus-per-gpu=1", "--mem-per-gpu=100"]
         if minutes is not None:

@@ -29,6 +29,9 @@ def job_terms(draw: st.DrawFn) -> JobTerms:
         min_gpus=low,
         max_gpus=draw(st.sampled_from([None, high])),
         allow_unconfirmed=draw(st.booleans()),
+        **draw(
+            st.sampled_from([{}, {"slice_s": 3600, "total_s": 3601}, {"slice_s": 1, "total_s": 999_999_999}])
+        ),
     )
 
 
@@ -91,6 +94,11 @@ def test_that_an_ordinary_comment_is_a_fixed_jobs(comment: str) -> None:
         (f"pollux/1:sha256={HEX},min=3,min=3", "twice"),
         (f"pollux/1:sha256={HEX},min", "field 'min'"),
         (f"pollux/1:sha256={HEX},unconfirmed=yes", "field 'unconfirmed'"),
+        (f"pollux/1:sha256={HEX},slice=3600", "slice and total stand there together"),
+        (f"pollux/1:sha256={HEX},total=3600", "slice and total stand there together"),
+        (f"pollux/1:sha256={HEX},slice=3600,total=3600", "total 3600 is not above slice 3600"),
+        (f"pollux/1:sha256={HEX},slice=0,total=3600", "field 'slice'"),
+        (f"pollux/1:sha256={HEX},slice=1,total=1000000000", "field 'total'"),
         (f"pollux/1:sha256={HEX},colour=red", "unknown field 'colour'"),
         (f"pollux/1:sha256={HEX},", "unknown field ''"),
         (f"pollux/1:sha256={HEX} pollux/1:sha256={HEX}", "more than one"),

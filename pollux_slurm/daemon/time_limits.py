@@ -1,0 +1,84 @@
+"""Time limits: what all runs of a job together may take, and jobs whose owners let them go on in slices.
+
+Slurm counts a time limit anew from each start. What earlier runs used is therefore taken off it at each move
+(`time_left_s`). A job whose terms say so (`pollux sbatch --time=SLICE --total-time=TOTAL`) is stopped with a
+checkpoint before its slice ends and requeued with another one, until all its runs together have used TOTAL:
+a *renewal*, a reallocation to where it is, marked by its reason. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from pollux_slurm.config import DaemonConfig
+from pollux_slurm.daemon.observe import ManagedJob, is_recorded_job
+from pollux_slurm.model import JobState, JobTerms, SlurmJob
+from pollux_slurm.slurm.terms import decode_comment
+from pollux_slurm.store.contract import AllocationRecord, Reallocation
+
+# A job that is moved is never left less than this, or it could not even write a checkpoint.
+_LEAST_LEFT_S = 60.0
+_RENEWAL = "near its time limit, which its owner lets be renewed"
+
+
+def time_left_s(job: SlurmJob, now: datetime) -> float | None:
+    """Return what a job that runs, or has ended, has left of its time limit; None for one without."""
+    if job.time_limit_s is None or job.started_at is None:
+        return None
+    used_s = max(((job.ended_at or now) - job.started_at).total_seconds(), 0.0)
+    return max(job.time_limit_s - used_s, min(_LEAST_LEFT_S, job.time_limit_s))
+
+
+def used_s(history: Iterable[AllocationRecord], now: datetime) -> float:
+    """Return the wall time of all runs together, in seconds, from a job's stretches of allocation."""
+    return sum(
+        max(((held.ended_at or now) - held.started_at).total_seconds(), 0.0)
+        for held in history
+        if held.allocation
+    )
+
+
+def next_slice_s(job: SlurmJob, history: Iterable[AllocationRecord], now: datetime) -> float | None:
+    """Return the time limit of the run after this one, in seconds; None when the owner gives it no more."""
+    terms = _terms(job)
+    if terms is None or terms.slice_s is None or terms.total_s is None:
+        return None
+    left_s = min(float(terms.slice_s), terms.total_s - used_s(history, now))
+    return left_s if left_s >= _LEAST_LEFT_S else None
+
+
+def renewal_reason() -> str:
+    """Return what the journal says of a renewal."""
+    return _RENEWAL
+
+
+def is_renewal(reallocation: Reallocation) -> bool:
+    """Whether a reallocation gives the job another slice of time, and the place that it has."""
+    return (reallocation.reason or "").startswith(_RENEWAL)
+
+
+def is_ending(job: ManagedJob, now: datetime, config: DaemonConfig) -> bool:
+    """Whether the job's slice is about to end and its owner wants it to go on, so that it is time to save it.
+
+    In time for a checkpoint that takes as long as it may and a round that comes late; of a short slice, in
+    its last third: Slurm itself sends SIGTERM, up to a minute earlier than `pollux sbatch` asks it to.
+    """
+    slurm = job.slurm
+    terms = _terms(slurm)
+    if terms is None or terms.total_s is None or terms.slice_s is None:
+        return False
+    if slurm.state is not JobState.RUNNING or job.in_flight or not job.has_reported_this_run:
+        return False
+    if slurm.time_limit_s is None or slurm.started_at is None or slurm.unschedulable_reason is not None:
+        return False
+    if not is_recorded_job(slurm, job.record):
+        return False
+    margin_s = min(config.checkpoint_timeout_s + 2 * config.interval_s, terms.slice_s / 3)
+    return slurm.time_limit_s - (now - slurm.started_at).total_seconds() <= margin_s
+
+
+def _terms(job: SlurmJob) -> JobTerms | None:
+    # From the Comment, which only the owner or an operator can write, and not from the store: an owner may
+    # give a running job more time, or take it away.
+    return decode_comment(job.comment)
