@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench-agent bench-predictions bench-policy bench-pathologies bench-liars bench-round bench-autoscaling bench-store bench-slurm check-simulator test-slurm-versions clean packages
+.PHONY: demo test lint bench-agent bench-predictions bench-policy bench-pathologies bench-liars bench-round bench-autoscaling bench-store bench-slurm check-simulator test-slurm-versions chaos clean packages
 
 demo: $(STAMP) packages
 	$(VENV)/bin/python examples/demo/run.py
@@ -76,6 +76,11 @@ test-slurm-versions: $(STAMP) packages
 	$(VENV)/bin/pytest -q tests/slurm/test_versions.py
 	for release in 24.11 26.05; do PATH="$(SLURM_ROOTS)/$$release/bin:$$PATH" $(VENV)/bin/pytest -q \
 	  tests/slurm/test_hazards.py tests/daemon/test_on_slurm.py || exit 1; done
+
+# Real jobs on a private Slurm while everything around them fails, 200 times; about an hour. docs/chaos.md.
+# More in CHAOS_OPTIONS, say: make chaos CHAOS_OPTIONS="--seed 2 --faults 500 --store postgresql"
+chaos: $(STAMP) packages
+	$(VENV)/bin/python -m tests.chaos $(CHAOS_OPTIONS)
 
 packages:
 	@.ci/packages

@@ -68,7 +68,7 @@ class Road:
         assert self.process is not None
         process, self.process = self.process, None
         process.send_signal(signum)
-        return process.wait(timeout=60)
+        return process.wait(timeout=300)
 
     def sbatch(self, *arguments: str) -> str:
         """Submit with `pollux sbatch`; return the job's number."""
@@ -78,7 +78,7 @@ class Road:
             cwd=self.directory,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
         self.submitted.append(done.stdout.strip())
@@ -110,7 +110,7 @@ class Road:
             cwd=self.directory,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
         self.submitted.append(done.stdout.strip())

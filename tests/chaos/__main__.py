@@ -1,0 +1,86 @@
+"""The long run: `python -m tests.chaos --faults 200 --seed 1`. Exits with 0 when nothing is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pollux_slurm.slurm.sandbox import Sandbox
+from pollux_slurm.slurm.sandbox_files import NodeGroup
+from tests.chaos import verdict
+from tests.chaos.run import Outcome, Run
+from tests.chaos.site import running_site
+from tests.store.postgres import PostgresServer, running_postgres
+
+NODES = NodeGroup(num_nodes=3, gpus_per_node=3)
+
+
+def main() -> int:
+    """Run, print the counts, and say whether nothing is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--faults", type=int, default=200, help="how many (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the schedule (default: %(default)s)")
+    parser.add_argument("--store", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--epochs", type=int, default=20, help="of each job (default: %(default)s)")
+    parser.add_argument("--pass-s", default="0.005,0.003", help="emulated device time (default: %(default)s)")
+    parser.add_argument("--pause", type=float, default=4.0, help="most seconds between faults")
+    parser.add_argument("--hours", type=float, default=3.0, help="after which the run gives up")
+    parser.add_argument("--keep", action="store_true", help="keep logs, checkpoints and store in any case")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and so everything that was started is stopped
+    folder = Path(tempfile.mkdtemp(prefix="pollux-chaos-", dir="/tmp"))
+    folder.chmod(0o755)
+    print(
+        f"seed {options.seed}, {options.faults} faults, {options.store}; everything is in {folder}",
+        flush=True,
+    )
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(running_postgres()) if options.store == "postgresql" else None
+        outcome = chaos(folder, options, server)
+    for line in verdict.lines(outcome):
+        print(line, flush=True)
+    if not outcome.wrong and not options.keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if outcome.wrong else 0
+
+
+def chaos(folder: Path, options: argparse.Namespace, server: PostgresServer | None) -> Outcome:
+    with (
+        sandbox_in(folder / "slurm") as sandbox,
+        running_site(folder, sandbox, epochs=options.epochs, pass_s=options.pass_s, server=server) as site,
+    ):
+        run = Run(
+            site=site,
+            num_faults=options.faults,
+            seed=options.seed,
+            pause_s=(0.5, options.pause),
+            deadline_s=options.hours * 3600,
+            say=lambda text: print(text, flush=True),
+        )
+        run.inject_all()
+        run.let_finish(timeout_s=900)
+        verdict.judge(site, run.outcome)
+        if run.outcome.wrong and server is None:  # the small disk ends with the site
+            for file in (folder / "disk").iterdir():
+                shutil.copy(file, folder)
+        return run.outcome
+
+
+@contextlib.contextmanager
+def sandbox_in(folder: Path) -> Iterator[Sandbox]:
+    sandbox = Sandbox.up(folder, (NODES,), environ=os.environ, kill_wait_s=5)
+    try:
+        yield sandbox
+    finally:
+        sandbox.down()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,352 @@
+"""Each kind of fault: how it is done to a site, and how it is over again.
+
+A fault takes hold of a *resource* (the daemon, slurmctld, the nodes, the store) until it is undone, so that
+faults of different resources overlap and those of one do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pollux_slurm.model import JobState, SlurmJob
+from pollux_slurm.slurm.processes import (
+    ProcessRecord,
+    identify,
+    processes_with_environ,
+    send_signal,
+)
+from tests.chaos import mortal
+from tests.chaos.schedule import DAEMON_KILL, Planned
+from tests.chaos.site import Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """What ends a fault: `act` is called `after_s` seconds later, and again until it is True."""
+
+    after_s: float
+    act: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injected:
+    """A fault that was done: what was hit, and how it ends (None: it was over at once)."""
+
+    detail: str
+    undo: Undo | None = None
+
+
+# Returns None when there is nothing to hit just now: another kind comes first.
+Inject = Callable[[Site, Planned, random.Random], "Injected | None"]
+
+
+def _alive(site: Site, *states: JobState) -> list[SlurmJob]:
+    ours = {job.job_id for job in site.jobs if not job.cancelled} - site.held_by_hand
+    return [job for job in site.road.slurm.snapshot().jobs if job.job_id in ours and job.state in states]
+
+
+# ------------------------------------------------------------------------------------------------- the daemon
+
+
+def kill_daemon_at(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
+    """Arm a point. The run notices when the daemon dies there; unarmed again, it was no fault."""
+    assert planned.point is not None
+    mortal.arm(site.kill_file, planned.point)
+    return Injected(detail=planned.point)
+
+
+def kill_daemon(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
+    process = site.road.process
+    if process is None or process.poll() is not None:
+        return None
+    process.kill()
+    return Injected(detail="SIGKILL")
+
+
+def freeze_daemon(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
+    """Stop the daemon wherever it is, let another one take over, and wake it up beside that."""
+    process = site.road.process
+    if process is None or process.poll() is not None:
+        return None
+    process.send_signal(signal.SIGSTOP)
+    site.frozen.append(process)
+    site.road.process = None  # the run starts the other one
+    site.start_daemon()
+
+    def wake() -> bool:
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        return True
+
+    return Injected(detail="SIGSTOP", undo=Undo(after_s=rng.uniform(5, 9), act=wake))
+
+
+# -------------------------------------------------------------------------------------------------- slurmctld
+
+
+def stop_slurmctld(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
+    site.stop_slurmctld()
+
+    def start() -> bool:
+        if not site.sandbox.daemons()["slurmctld"]:
+            site.start_slurmctld()
+            return False
+        return site.open_partition()
+
+    return Injected(detail="SIGTERM", undo=Undo(after_s=rng.uniform(1, 5), act=start))
+
+
+# -------------------------------------------------------------------------------------------------- the nodes
+
+
+def _busy_node(site: Site, rng: random.Random) -> str | None:
+    nodes = {node for job in _alive(site, JobState.RUNNING) for node in job.allocation.nodes}
+    return rng.choice(sorted(nodes)) if nodes else None
+
+
+def lose_node(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
+    """Cut the power of a node: everything on it falls silent, slurmctld gives it up, and it is gone.
+
+    Stopped first and killed when slurmctld has given the node up: of a machine without power no peer gets
+    the reset connection that the kernel sends for a process that was killed.
+    """
+    node = _busy_node(site, rng)
+    if node is None:
+        return None
+    site.watch.lost_nodes |= {node}
+    on_it = _processes_on(site, node)
+    for process in on_it:
+        send_signal(process, signal.SIGSTOP)
+    site.sandbox = site.sandbox.stop(node, signum=signal.SIGKILL)
+    site.scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=chaos")
+    for process in reversed(on_it):  # the stopped children of a process that ends would be woken by SIGHUP
+        send_signal(process, signal.SIGKILL)
+    return Injected(
+        detail=f"{node}, {len(on_it)} processes",
+        undo=Undo(after_s=rng.uniform(3, 8), act=lambda: _bring_up(site, node)),
+    )
+
+
+def lose_slurmd(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
+    """Take a node's slurmd away: its jobs start elsewhere while their old steps train on there.
+
+    Before slurmd comes back, those steps are told to stop, and so to write a last checkpoint: too late.
+    """
+    node = _busy_node(site, rng)
+    if node is None:
+        return None
+    site.watch.lost_nodes |= {node}
+    left = site.replicas_on(node)
+    site.sandbox = site.sandbox.stop(node, signum=signal.SIGKILL)
+    site.scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=chaos")
+    told: list[bool] = []
+
+    def end() -> bool:
+        if not told:  # the batch script's processes as well: they may want to pass it on
+            tasks = [process for process in _processes_on(site, node) if process.name != "slurmstepd"]
+            told.extend(send_signal(process, signal.SIGTERM) for process in tasks)
+            told.append(True)
+            return False
+        return _bring_up(site, node)
+
+    return Injected(detail=f"{node}, {len(left)} replicas", undo=Undo(after_s=rng.uniform(6, 12), act=end))
+
+
+def _bring_up(site: Site, node: str) -> bool:
+    """Start a node's slurmd, and let the node take jobs again once no step of before is left on it."""
+    site.sandbox = site.sandbox.start(node)
+    left = [
+        replica for replica in site.replicas_on(node) if _is_stale(site, replica.job_id, replica.run, node)
+    ]
+    if left:
+        for process in _processes_on(site, node, of={(replica.job_id, replica.run) for replica in left}):
+            send_signal(process, signal.SIGKILL)
+        return False
+    site.scontrol("update", f"NodeName={node}", "State=RESUME")
+    if site.sandbox.node_states()[node] not in ("idle", "mixed", "allocated"):
+        return False
+    site.watch.lost_nodes -= {node}
+    return True
+
+
+def _is_stale(site: Site, job_id: str, run: str, node: str) -> bool:
+    job = site.road.slurm.read_job(job_id)
+    return job is None or str(job.restart_count) != run or node not in job.allocation.nodes
+
+
+def _processes_on(site: Site, node: str, *, of: set[tuple[str, str]] | None = None) -> list[ProcessRecord]:
+    """Return what the jobs (of certain runs) run on a node, and the slurmstepds above it, these first."""
+    tasks = processes_with_environ(
+        {"SLURM_CONF": site.watch.slurm_conf, "SLURMD_NODENAME": node}, present=("SLURM_JOB_ID",)
+    )
+    if of is not None:
+        variables = {task.pid: _job_and_run(task) for task in tasks}
+        tasks = [task for task in tasks if variables[task.pid] in of]
+    above: dict[int, ProcessRecord] = {}
+    for task in tasks:
+        parent = _parent(task.pid)
+        while parent is not None and parent > 1:
+            known = identify("slurmstepd", parent)
+            if known is not None and _comm(parent) == "slurmstepd":
+                above[parent] = known
+                break
+            parent = _parent(parent)
+    return [*above.values(), *tasks]
+
+
+def _job_and_run(task: ProcessRecord) -> tuple[str, str]:
+    values = {}
+    with contextlib.suppress(OSError), Path(f"/proc/{task.pid}/environ").open("rb") as file:
+        values = dict(
+            pair.split("=", 1) for pair in file.read().decode(errors="replace").split("\0") if "=" in pair
+        )
+    return values.get("SLURM_JOB_ID", ""), values.get("SLURM_RESTART_COUNT", "0")
+
+
+def _parent(pid: int) -> int | None:
+    with contextlib.suppress(OSError), Path(f"/proc/{pid}/stat").open(errors="replace") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+    return None
+
+
+def _comm(pid: int) -> str:
+    with contextlib.suppress(OSError), Path(f"/proc/{pid}/comm").open(errors="replace") as file:
+        return file.read().strip()
+    return ""
+
+
+# -------------------------------------------------------------------------------------------------- the store
+
+
+def take_store_away(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
+    """Rename the SQLite file, or stop PostgreSQL at once."""
+    after_s = rng.uniform(2, 6)
+    if site.server is not None:
+        server = site.server
+        server.stop()
+
+        def start() -> bool:
+            server.start()
+            return True
+
+        return Injected(detail="PostgreSQL stopped", undo=Undo(after_s=after_s, act=start))
+    file, away = site.disk / "pollux.db", site.disk / "pollux.db.away"
+    file.rename(away)
+
+    def back() -> bool:
+        away.rename(file)
+        return True
+
+    return Injected(detail="file renamed", undo=Undo(after_s=after_s, act=back))
+
+
+def fill_disk(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
+    """Fill the disk of the journal; where no small one could be mounted, let the daemon write no file."""
+    after_s = rng.uniform(3, 8)
+    if not site.is_small_disk:
+        site.limit_files(to_nothing=True)
+
+        def lift() -> bool:
+            site.limit_files(to_nothing=False)
+            return True
+
+        return Injected(detail="no file may grow", undo=Undo(after_s=after_s, act=lift))
+    ballast = site.disk / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"\0" * 65536)
+    with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
+        while True:  # and the last few pages
+            file.write(b"\0" * 512)
+
+    def empty() -> bool:
+        ballast.unlink()
+        return True
+
+    return Injected(detail="no space left", undo=Undo(after_s=after_s, act=empty))
+
+
+def integrity(site: Site) -> str:
+    """Return what SQLite says of its file."""
+    with contextlib.closing(sqlite3.connect(site.disk / "pollux.db")) as connection:
+        (said,) = connection.execute("PRAGMA integrity_check").fetchone()
+        return str(said)
+
+
+# ----------------------------------------------------------------------------------------------- other hands
+
+
+def cancel_job(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
+    alive = _alive(site, JobState.RUNNING, JobState.PENDING)
+    if not alive:
+        return None
+    job_id = rng.choice(sorted(job.job_id for job in alive))
+    next(job for job in site.jobs if job.job_id == job_id).cancelled = True
+    site.road.slurm.cancel(job_id)
+    return Injected(detail=job_id)
+
+
+def _let_go(site: Site, job_id: str, rng: random.Random) -> Undo:
+    site.held_by_hand.add(job_id)
+
+    def release() -> bool:
+        job = site.road.slurm.read_job(job_id)
+        if job is not None and job.state is JobState.COMPLETING:
+            return False  # Slurm refuses until it waits
+        if job is not None and not job.state.is_over:
+            site.scontrol("release", job_id)
+        site.held_by_hand.discard(job_id)
+        return True
+
+    return Undo(after_s=rng.uniform(3, 8), act=release)
+
+
+def hold_job(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
+    """Hold a job that waits, if there is one; one that runs is held at its next requeue (22.05)."""
+    alive = _alive(site, JobState.PENDING) or _alive(site, JobState.RUNNING)
+    if not alive:
+        return None
+    job = rng.choice(sorted(alive, key=lambda job: job.job_id))
+    site.scontrol("hold", job.job_id)
+    return Injected(detail=f"{job.job_id}, {job.state.value}", undo=_let_go(site, job.job_id, rng))
+
+
+def requeue_job(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
+    alive = _alive(site, JobState.RUNNING)
+    if not alive:
+        return None
+    job_id = rng.choice(sorted(job.job_id for job in alive))
+    site.scontrol("requeue", job_id)
+    return Injected(detail=job_id)
+
+
+def requeue_and_hold_job(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
+    alive = _alive(site, JobState.RUNNING)
+    if not alive:
+        return None
+    job_id = rng.choice(sorted(job.job_id for job in alive))
+    site.scontrol("requeuehold", job_id)
+    return Injected(detail=job_id, undo=_let_go(site, job_id, rng))
+
+
+# What each kind takes hold of, and how it is done.
+KINDS: dict[str, tuple[str, Inject]] = {
+    DAEMON_KILL: ("daemon", kill_daemon_at),
+    "daemon killed at any time": ("daemon", kill_daemon),
+    "daemon frozen, another takes over": ("daemon", freeze_daemon),
+    "slurmctld stopped": ("slurmctld", stop_slurmctld),
+    "node lost with its steps": ("nodes", lose_node),
+    "slurmd lost, its steps go on": ("nodes", lose_slurmd),
+    "store away": ("store", take_store_away),
+    "disk full": ("store", fill_disk),
+    "job cancelled": ("hand", cancel_job),
+    "job held by hand": ("hand", hold_job),
+    "job requeued by hand": ("hand", requeue_job),
+    "job requeued and held by hand": ("hand", requeue_and_hold_job),
+}

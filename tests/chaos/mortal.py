@@ -1,0 +1,87 @@
+"""The daemon as `pollux daemon` runs it, but for this: it kills itself at the call that a file names.
+
+The file $CHAOS_KILL_FILE holds a point, such as `before advance requeued` or `after scontrol release`. Where
+that is reached, the file becomes `<file>.hit`, and the process sends itself SIGKILL: nothing is flushed,
+closed or given back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pollux_slurm.cli import main
+from pollux_slurm.model import ReallocationStep
+from pollux_slurm.slurm.commands import CommandsClient
+from pollux_slurm.store.sql_store import SqlStore
+
+VARIABLE = "CHAOS_KILL_FILE"
+
+
+def arm(file: Path, point: str) -> None:
+    """Let the daemon die when it comes to `point` next."""
+    draft = file.with_suffix(".new")
+    draft.write_text(point, encoding="utf-8")
+    draft.replace(file)
+
+
+def disarm(file: Path) -> None:
+    """Let the daemon live."""
+    file.unlink(missing_ok=True)
+
+
+def taken_hit(file: Path) -> str | None:
+    """Return the point at which a daemon died since this was last asked, None if it did not."""
+    hit = file.with_suffix(".hit")
+    try:
+        point = hit.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    hit.unlink()
+    return point
+
+
+def make_mortal(owner: type, name: str, label: Callable[..., str], file: Path) -> None:
+    """Let calls of a method look for its points in `file`."""
+    method = getattr(owner, name)
+
+    def die_at(point: str) -> None:
+        with contextlib.suppress(OSError):  # not armed, or not any more
+            if file.read_text(encoding="utf-8") == point:
+                file.replace(file.with_suffix(".hit"))
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        place = label(*args, **kwargs)
+        die_at(f"before {place}")
+        answer = method(self, *args, **kwargs)
+        die_at(f"after {place}")
+        return answer
+
+    setattr(owner, name, call)
+
+
+def _advance(_number: int, step: ReallocationStep, **_: Any) -> str:
+    return f"advance {step.value}"
+
+
+def _command(_job_id: str, program: str, *arguments: str) -> str:
+    return f"{program} {arguments[0]}"
+
+
+def run(file: Path) -> None:
+    """Run the daemon with this process's arguments."""
+    make_mortal(SqlStore, "advance_reallocation", _advance, file)
+    make_mortal(SqlStore, "plan_reallocation", lambda *_, **__: "plan", file)
+    make_mortal(SqlStore, "record_round", lambda *_, **__: "record", file)
+    make_mortal(SqlStore, "register_jobs", lambda *_, **__: "register", file)
+    make_mortal(CommandsClient, "_change", _command, file)
+    main()
+
+
+if __name__ == "__main__":
+    run(Path(os.environ[VARIABLE]))

@@ -1,0 +1,288 @@
+"""One run: faults by the schedule while six jobs train, then quiet, then the verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from pollux_slurm.errors import PolluxError, SlurmError, StoreError
+from pollux_slurm.model import JobState
+from pollux_slurm.store.contract import RunPhase
+from tests.chaos import mortal
+from tests.chaos.faults import KINDS, Undo
+from tests.chaos.schedule import DAEMON_KILL, Planned, make_schedule
+from tests.chaos.site import NUM_JOBS, ChaosJob, Site
+
+_STEP_S = 0.25
+# How long an armed daemon may go on without coming to the point; then the point is tried again later.
+_ARMED_S = 15.0
+_TRIES = 4
+_REWEIGH_S = 5.0
+_NEIGHBOUR_S = 17.0
+# How long a fault waits for jobs to train and the daemon to hold a round; some do not wait at all.
+_READY_S = 10.0
+_OVERLAP = 0.5
+_LOOK_S = 3.0
+_MISCOUNTED_S = 6.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was done in a run and what was wrong at its end."""
+
+    faults: Counter[str] = field(default_factory=Counter)
+    points: Counter[str] = field(default_factory=Counter)
+    not_reached: list[str] = field(default_factory=list)
+    moves: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    mended: int = 0
+
+
+@dataclass(slots=True)
+class Run:
+    """Drives a site through `num_faults` faults. `pause_s` is (least, most) between two of them."""
+
+    site: Site
+    num_faults: int
+    seed: int
+    pause_s: tuple[float, float]
+    deadline_s: float
+    say: Callable[[str], None] = print
+    outcome: Outcome = field(default_factory=Outcome)
+    _rng: random.Random = field(init=False)
+    _waiting: list[Planned] = field(init=False)
+    _undos: dict[str, tuple[float, Undo]] = field(default_factory=dict)
+    _tries: Counter[Planned] = field(default_factory=Counter)
+    _armed: tuple[float, Planned] | None = None
+    _restart_at: float | None = None
+    _begun: float = 0.0
+    _log_read: int = 0
+    _miscounted_since: float | None = None
+    _submitter: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(max_workers=1))
+    _submitting: Future[ChaosJob] | None = None
+    _pause: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._rng = random.Random(self.seed)
+        self._waiting = make_schedule(self.num_faults, self._rng)
+
+    # ---------------------------------------------------------------------------------------------- the loop
+
+    def inject_all(self) -> None:
+        """Go through the schedule; at the end nothing is broken any more."""
+        self._begun = time.monotonic()
+        self.site.start_daemon()
+        next_fault, overlaps = self._begun + 3.0, False
+        next_weights = next_neighbour = next_look = self._begun + _REWEIGH_S
+        while (self._waiting or self._undos or self._armed) and self._elapsed_s() < self.deadline_s:
+            now = time.monotonic()
+            self._keep_daemon()
+            self._undo_what_is_due(now)
+            self._keep_jobs()
+            if now >= next_look:
+                self._mend_slurm(now)
+                next_look = now + _LOOK_S
+            if now >= next_weights:
+                self.site.reweigh(self._rng)
+                next_weights = now + _REWEIGH_S
+            if now >= next_neighbour and "slurmctld" not in self._undos:
+                self._send_neighbour()
+                next_neighbour = now + _NEIGHBOUR_S
+            is_late = now >= next_fault + _READY_S
+            if now >= next_fault and (overlaps or is_late or self._is_at_work()) and self._inject_one(now):
+                next_fault = now + self._rng.uniform(*self.pause_s)
+                overlaps = self._rng.random() < _OVERLAP
+                self._log_read = self._log_size()
+            self._pause.wait(_STEP_S)
+        if self._waiting:
+            self.outcome.wrong.append(
+                f"{len(self._waiting)} faults were not injected in {self.deadline_s:g} s"
+            )
+        self._undo_everything()
+
+    def _is_at_work(self) -> bool:
+        """Whether a round was held since the last fault, and two jobs train."""
+        with (self.site.folder / "daemon.log").open("rb") as log:
+            log.seek(self._log_read)
+            if b"fitness" not in log.read():
+                return False
+        try:
+            training = sum(
+                record.run is not None and record.run.num_steps > 0 and record.run.phase is RunPhase.TRAINING
+                for record in self.site.road.store.active_jobs()
+                if record.state is JobState.RUNNING
+            )
+        except StoreError:
+            return False
+        return training >= 2
+
+    def _log_size(self) -> int:
+        return (self.site.folder / "daemon.log").stat().st_size
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._begun
+
+    def _tell(self, text: str) -> None:
+        self.say(f"{self._elapsed_s():7.1f} s  {text}")
+
+    def _inject_one(self, now: float) -> bool:
+        """Do the first fault of the schedule that there is something to do for."""
+        for planned in list(self._waiting):
+            resource, inject = KINDS[planned.kind]
+            busy = resource in self._undos or (resource == "daemon" and self._is_daemon_busy())
+            if busy or (resource in ("nodes", "hand") and "slurmctld" in self._undos):
+                continue
+            try:
+                done = inject(self.site, planned, self._rng)
+            except SlurmError as error:
+                self._tell(f"(not now: {error})")
+                done = None
+            if done is None:
+                continue
+            self._waiting.remove(planned)
+            if planned.kind == DAEMON_KILL:
+                self._armed = (now, planned)
+                return True
+            self._count(planned.kind, done.detail)
+            if done.undo is not None:
+                self._undos[resource] = (now + done.undo.after_s, done.undo)
+            return True
+        return False
+
+    def _count(self, kind: str, detail: str) -> None:
+        self.outcome.faults[kind] += 1
+        self._tell(f"fault {sum(self.outcome.faults.values())}: {kind}: {detail}")
+
+    def _undo_what_is_due(self, now: float) -> None:
+        for resource, (at, undo) in list(self._undos.items()):
+            if now < at or (resource in ("nodes", "hand") and "slurmctld" in self._undos):
+                continue
+            try:
+                done = undo.act()
+            except PolluxError as error:
+                self._tell(f"(undone later: {error})")
+                done = False
+            if done:
+                del self._undos[resource]
+            else:
+                self._undos[resource] = (now + 1.0, undo)
+
+    # -------------------------------------------------------------------------------------------- the daemon
+
+    def _is_daemon_busy(self) -> bool:
+        return self._armed is not None or self._restart_at is not None
+
+    def _keep_daemon(self) -> None:
+        """Restart the daemon some seconds after it died; its death is a fault, or a bug of its own."""
+        now = time.monotonic()
+        if self._restart_at is not None:
+            if now >= self._restart_at:
+                self._restart_at = None
+                self.site.start_daemon()
+            return
+        code = self.site.daemon_exit_code()
+        if code is not None:
+            hit = mortal.taken_hit(self.site.kill_file)
+            if hit is not None:
+                self._count(DAEMON_KILL, hit)
+                self.outcome.points[hit] += 1
+            elif code != -9 and "store" not in self._undos and "slurmctld" not in self._undos:
+                self.outcome.wrong.append(f"the daemon ended by itself with exit code {code}")
+            if hit is not None or code == -9:
+                mortal.disarm(self.site.kill_file)
+                self._armed = None
+            self._restart_at = now + self._rng.uniform(0.0, 2.5)
+        elif self._armed is not None and now - self._armed[0] > _ARMED_S:
+            mortal.disarm(self.site.kill_file)
+            planned = self._armed[1]
+            self._armed = None
+            self._tries[planned] += 1
+            if self._tries[planned] < _TRIES:
+                self._waiting.append(planned)
+            else:
+                self.outcome.not_reached.append(planned.point or "")
+
+    # ---------------------------------------------------------------------------------------------- the jobs
+
+    def _keep_jobs(self) -> None:
+        """Let six jobs be there as long as faults come. To submit takes seconds: one at a time, aside."""
+        if self._submitting is not None:
+            if not self._submitting.done():
+                return
+            if self._submitting.exception() is not None:  # slurmctld was taken away under it
+                self._tell(f"(not submitted: {str(self._submitting.exception()).strip()[-200:]})")
+            self._submitting = None
+        if "slurmctld" in self._undos or not (self._waiting or len(self.site.jobs) < NUM_JOBS):
+            return
+        with contextlib.suppress(SlurmError):
+            if len(self.site.unfinished()) < NUM_JOBS:
+                self._submitting = self._submitter.submit(self.site.submit)
+
+    def _send_neighbour(self) -> None:
+        """Let a job that is not adaptive come and go, for which others must make room; one at a time."""
+        with contextlib.suppress(SlurmError, AssertionError, subprocess.TimeoutExpired):
+            alive = {job.job_id for job in self.site.road.slurm.snapshot().jobs if not job.state.is_over}
+            if not alive & set(self.site.neighbours):
+                options = ("--gpus=2", "--nodes=1", "--mem=100M")
+                self.site.neighbours.append(self.site.road.plain("sleep 8", *options))
+
+    def _mend_slurm(self, now: float) -> None:
+        """Restart a slurmctld that counts GPUs as used that no job holds, as an admin would.
+
+        22.05.8 does so when it was restarted while a job was completing; another restart counts anew.
+        """
+        if "slurmctld" in self._undos:
+            return
+        with contextlib.suppress(SlurmError):
+            snapshot = self.site.road.slurm.snapshot()
+            held: Counter[str] = Counter()
+            for job in snapshot.jobs:
+                held.update(dict(job.allocation.gpus_by_node))
+            wrong = [node.name for node in snapshot.nodes if node.used_gpus > held[node.name]]
+            if not wrong or any(job.state is JobState.COMPLETING for job in snapshot.jobs):
+                self._miscounted_since = None
+            elif self._miscounted_since is None:
+                self._miscounted_since = now
+            elif now - self._miscounted_since > _MISCOUNTED_S:
+                self._miscounted_since = None
+                self.outcome.mended += 1
+                self._tell(f"(slurmctld counts GPUs of {', '.join(wrong)} that nobody holds: restarted)")
+                self.site.stop_slurmctld()
+                self.site.start_slurmctld()
+                self._undos["slurmctld"] = (now, Undo(after_s=0.0, act=self.site.open_partition))
+
+    def let_finish(self, *, timeout_s: float) -> None:
+        """Wait until every job is over, for Slurm and for the daemon, and the journal has nothing open."""
+        begun = time.monotonic()
+        while time.monotonic() - begun < timeout_s:
+            self._keep_daemon()
+            self._undo_what_is_due(time.monotonic())
+            self._mend_slurm(time.monotonic())
+            with contextlib.suppress(SlurmError):
+                recorded = all(record.state.is_over for record in self.site.road.store.jobs())
+                if not self.site.unfinished() and recorded and not self.site.road.store.open_reallocations():
+                    return
+            self._pause.wait(1.0)
+        self._tell(f"gave up waiting after {timeout_s:g} s")
+
+    def _undo_everything(self) -> None:
+        """Leave a whole site, with a daemon that nobody will kill."""
+        mortal.disarm(self.site.kill_file)
+        self._armed = None
+        deadline = time.monotonic() + 120
+        while self._undos and time.monotonic() < deadline:
+            self._undo_what_is_due(float("inf"))
+            self._pause.wait(1.0)
+        self.outcome.wrong.extend(f"{resource} could not be repaired" for resource in self._undos)
+        self._submitter.shutdown(wait=True)
+        self._restart_at = None
+        if self.site.road.process is None or self.site.daemon_exit_code() is not None:
+            self.site.start_daemon()

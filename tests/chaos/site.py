@@ -1,0 +1,234 @@
+"""What a run of chaos has: a sandbox, a store on a small disk, one daemon, and six jobs at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pollux_slurm.config import SlurmConfig
+from pollux_slurm.slurm import connect
+from pollux_slurm.slurm.sandbox import Sandbox
+from pollux_slurm.store import open_store
+from tests.chaos import mortal
+from tests.chaos.watch import Replica, Watch, replicas
+from tests.e2e.road import Road
+from tests.store.postgres import PostgresServer
+
+NUM_JOBS = 6
+_DISK_MB = 64
+
+_SETTINGS = """
+[daemon]
+interval_s = 2
+tick_s = 0.3
+restart_delay_s = 5
+checkpoint_timeout_s = 30
+requeue_timeout_s = 30
+start_timeout_s = 20
+first_report_timeout_s = 120
+metrics_listen = "off"
+[policy]
+penalty = "amortised"
+[policy.job_weights]
+"""
+
+
+@dataclass(slots=True)
+class ChaosJob:
+    """One job of the run. `cancelled` is set when the harness took it away."""
+
+    job_id: str
+    name: str
+    cancelled: bool = False
+
+
+@dataclass(slots=True)
+class Site:
+    """The daemon and what it depends on, each of which can be taken away.
+
+    `server` is the PostgreSQL that holds the store, None for SQLite on `disk`.
+    """
+
+    folder: Path
+    road: Road
+    sandbox: Sandbox
+    watch: Watch
+    disk: Path
+    is_small_disk: bool
+    epochs: int
+    pass_s: str
+    server: PostgresServer | None = None
+    jobs: list[ChaosJob] = field(default_factory=list)
+    neighbours: list[str] = field(default_factory=list)
+    starts: int = 0
+    submissions: int = 0
+    frozen: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    # Held by the harness as by a person, until it lets go.
+    held_by_hand: set[str] = field(default_factory=set)
+
+    # ------------------------------------------------------------------------------------------- the daemon
+
+    @property
+    def kill_file(self) -> Path:
+        return self.folder / "kill"
+
+    def start_daemon(self) -> None:
+        """Start the daemon, as systemd would after it died."""
+        with (self.folder / "daemon.log").open("ab") as log:
+            self.road.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.mortal", "daemon", f"--config={self.folder}/pollux.toml"],
+                env={**self.road.env, mortal.VARIABLE: str(self.kill_file)},
+                stdout=log,
+                stderr=log,
+            )
+        self.starts += 1
+
+    def daemon_exit_code(self) -> int | None:
+        """Return how the daemon ended, None while it runs or none was started."""
+        process = self.road.process
+        return process.poll() if process is not None else None
+
+    def reweigh(self, rng: random.Random) -> None:
+        """Change what the admin thinks of the jobs, so that the policy moves some of them."""
+        weights = [
+            f'"{job.job_id}" = {rng.choice((0.1, 1.0, 10.0))}' for job in self.jobs if not job.cancelled
+        ]
+        (self.folder / "pollux.toml").write_text(_SETTINGS + "\n".join(weights) + "\n", encoding="utf-8")
+        process = self.road.process
+        if process is not None and process.poll() is None and _has_handler(process.pid, signal.SIGHUP):
+            process.send_signal(signal.SIGHUP)
+
+    # ---------------------------------------------------------------------------------------------- the jobs
+
+    def submit(self) -> ChaosJob:
+        """Submit the next training job."""
+        name = f"chaos-{self.submissions}"  # a submission that fails has used its name up
+        self.submissions += 1
+        number = self.road.digits(name, max_gpus=4, epochs=self.epochs, pass_s=self.pass_s)
+        self.jobs.append(ChaosJob(job_id=number, name=name))
+        return self.jobs[-1]
+
+    def unfinished(self) -> list[ChaosJob]:
+        """Return the jobs that Slurm does not show as over. Raises `SlurmError`."""
+        states = {job.job_id: job.state for job in self.road.slurm.snapshot().jobs}
+        return [job for job in self.jobs if job.job_id in states and not states[job.job_id].is_over]
+
+    def scontrol(self, *arguments: str) -> str:
+        """Type a command as a person would; what Slurm answers is not this run's concern."""
+        done = subprocess.run(
+            ["scontrol", *arguments],
+            env=self.road.env,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        return done.stdout + done.stderr
+
+    def replicas_on(self, node: str) -> list[Replica]:
+        return [replica for replica in replicas(self.watch.slurm_conf) if replica.node == node]
+
+    # ------------------------------------------------------------------------------------------- slurmctld
+
+    def stop_slurmctld(self) -> None:
+        """Stop slurmctld, and let it start no job when it comes back.
+
+        22.05.8 starts jobs without their GPUs until the nodes have registered: they fail at once ("Invalid
+        generic resource (gres) specification"), which nobody but Slurm can help.
+        """
+        self.scontrol("update", "PartitionName=main", "State=DOWN")
+        self.sandbox = self.sandbox.stop("slurmctld")
+
+    def start_slurmctld(self) -> None:
+        """Start slurmctld; `open_partition` ends it."""
+        self.sandbox = self.sandbox.start("slurmctld")
+
+    def open_partition(self) -> bool:
+        """Let jobs start again, once all nodes but those that are lost have registered; tell whether."""
+        lost = self.watch.lost_nodes
+        states = [state for node, state in self.sandbox.node_states().items() if node not in lost]
+        if any(state == "unreachable" or state.endswith("*") or "unk" in state for state in states):
+            return False
+        return "error" not in self.scontrol("update", "PartitionName=main", "State=UP")
+
+    # ------------------------------------------------------------------------------------------- the store
+
+    def limit_files(self, *, to_nothing: bool) -> None:
+        """Let the daemon write no more to any file, or again: a full disk where none can be mounted."""
+        process = self.road.process
+        if process is None or process.poll() is not None:
+            return
+        _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0 if to_nothing else hard, hard))
+
+
+def _has_handler(pid: int, signum: int) -> bool:
+    """Whether a process catches a signal yet: a daemon that is just starting would die of SIGHUP."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (signum - 1) & 1)
+    return False
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[bool]:
+    """Make `folder` a disk of its own where this user may; tell whether it is one."""
+    folder.mkdir()
+    size = f"size={_DISK_MB}m"
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", size, "tmpfs", folder], check=False, timeout=30, capture_output=True
+    )
+    try:
+        yield done.returncode == 0
+    finally:
+        if done.returncode == 0:
+            subprocess.run(["umount", "--lazy", folder], check=True, timeout=30)
+
+
+@contextlib.contextmanager
+def running_site(
+    folder: Path, sandbox: Sandbox, *, epochs: int, pass_s: str, server: PostgresServer | None = None
+) -> Iterator[Site]:
+    """Have a site on a sandbox; at the end its daemon and jobs are gone, and what it wrote stays."""
+    with small_disk(folder / "disk") as is_small_disk:
+        url = server.create_database("chaos") if server is not None else f"sqlite:///{folder}/disk/pollux.db"
+        slurm = connect(SlurmConfig(), {**os.environ, **sandbox.env})
+        road = Road(
+            directory=folder,
+            slurm=slurm,
+            slurm_env=sandbox.env,
+            store=open_store(url, create=True),
+            store_url=url,
+        )
+        site = Site(
+            folder=folder,
+            road=road,
+            sandbox=sandbox,
+            watch=Watch(slurm=slurm, slurm_conf=sandbox.env["SLURM_CONF"]),
+            disk=folder / "disk",
+            is_small_disk=is_small_disk and server is None,
+            epochs=epochs,
+            pass_s=pass_s,
+            server=server,
+        )
+        site.reweigh(random.Random(0))
+        site.watch.start()
+        try:
+            yield site
+        finally:
+            site.watch.stop()
+            for process in site.frozen:
+                process.kill()
+                process.wait(timeout=300)
+            mortal.disarm(site.kill_file)
+            road.close()

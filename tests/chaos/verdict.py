@@ -1,0 +1,122 @@
+"""The end of a run: what must be true of every job, the journal and the cluster, and the counts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from pollux_slurm.agent.lineage import read_claim
+from pollux_slurm.model import JobState, SlurmJob
+from pollux_slurm.store.contract import Reallocation
+from tests.chaos.faults import integrity
+from tests.chaos.run import Outcome
+from tests.chaos.site import ChaosJob, Site
+
+LEAST_ACCURACY = 0.95
+_LATE = "has taken over from run"
+
+
+def judge(site: Site, outcome: Outcome) -> None:
+    """Put everything that is wrong into `outcome`, and count the moves by their outcomes."""
+    snapshot = site.road.slurm.snapshot()
+    by_id = {job.job_id: job for job in snapshot.jobs}
+    for job in site.jobs:
+        wrong = of_job(site, job, by_id.get(job.job_id))
+        outcome.wrong.extend(f"job {job.job_id} ({job.name}): {word}" for word in wrong)
+    outcome.wrong.extend(f"job {job.job_id} is left held" for job in snapshot.jobs if job.held)
+    outcome.wrong.extend(sorted(site.watch.violations))
+    outcome.wrong.extend(
+        f"reallocation {move.id} of job {move.slurm_job_id} is still {move.step.value}"
+        for move in site.road.store.open_reallocations()
+    )
+    if site.server is None and (said := integrity(site)) != "ok":
+        outcome.wrong.append(f"the store's file is damaged: {said}")
+    outcome.moves.update(by_outcome(site.road.store.reallocations()))
+    outcome.notes.append(
+        f"{len(site.jobs)} jobs, {sum(job.cancelled for job in site.jobs)} of them cancelled"
+    )
+    outcome.notes.append(f"{site.starts} starts of the daemon, {site.watch.looks} looks from outside")
+    outcome.notes.append(f"{outcome.mended} restarts of a slurmctld that counted GPUs that nobody held")
+    outcome.notes.append(f"{late_checkpoints(site)} late runs found that another had taken over")
+
+
+def of_job(site: Site, job: ChaosJob, seen: SlurmJob | None) -> list[str]:
+    """Return what is wrong with one job."""
+    record = site.road.record(job.job_id)
+    wrong = lineage_errors(site.folder / "checkpoints" / job.name)
+    state = seen.state if seen is not None else record.state if record is not None else None
+    if job.cancelled:
+        ends = (JobState.CANCELLED, JobState.COMPLETED)  # it may have been quicker than the hand
+        return wrong if state in ends else [*wrong, f"was cancelled and is {state}"]
+    if state is not JobState.COMPLETED:
+        word = state.value if state is not None else "gone"
+        reason = f" ({seen.reason}, exit code {seen.exit_code})" if seen is not None else ""
+        wrong.append(f"is {word}{reason} instead of completed")
+    if record is None or record.state is not JobState.COMPLETED:
+        wrong.append(f"is {record.state.value if record else 'unknown'} to the daemon")
+    try:
+        result = json.loads((site.folder / f"{job.name}.json").read_text(encoding="utf-8"))
+    except OSError:
+        return [*wrong, "left no result"]
+    if result["accuracy"] < LEAST_ACCURACY:
+        wrong.append(f"reached an accuracy of {result['accuracy']:.4f} only")
+    counts = [(epoch["min"], epoch["max"]) for epoch in result["audit"]]
+    if result["epochs"] != site.epochs or counts != [(1, 1)] * site.epochs:
+        wrong.append(f"did not use every sample once an epoch: {result['epochs']} epochs, {counts}")
+    return wrong
+
+
+def lineage_errors(directory: Path) -> list[str]:
+    """Return where a run went on from a checkpoint that was not in its line.
+
+    A run goes on from what the run before it wrote, or from what that one had gone on from: a checkpoint
+    that any earlier run wrote later is in nobody's line.
+    """
+    runs = sorted(
+        int(match[1])
+        for path in directory.glob("runs/*.json")
+        if (match := re.fullmatch(r"(\d+)\.json", path.name))
+    )
+    if runs != list(range(len(runs))):
+        return [f"its runs are numbered {runs}"]
+    wrong = []
+    before = None
+    for number in runs:
+        start = read_claim(directory, number).resumed_from
+        is_next = start is not None and start.run_number == number - 1
+        if not is_next and start != before:
+            wrong.append(f"run {number} went on from {start and start.file_name}, which is not in its line")
+        before = start
+    return wrong
+
+
+def late_checkpoints(site: Site) -> int:
+    """Return how many runs were told that they are no longer their job's."""
+    logs = (site.folder / f"{job.job_id}.log" for job in site.jobs)
+    return sum(log.read_text(errors="replace").count(_LATE) for log in logs if log.exists())
+
+
+def by_outcome(moves: Iterable[Reallocation]) -> Counter[str]:
+    """Count moves by their last step and why it was, without the numbers in the words."""
+    return Counter(
+        f"{move.step.value}: {re.sub(r'[0-9]+', 'N', move.reason)[:90]}" if move.reason else move.step.value
+        for move in moves
+    )
+
+
+def lines(outcome: Outcome) -> list[str]:
+    """Return the counts as text."""
+    text = [f"{sum(outcome.faults.values())} faults"]
+    text += [f"  {count:4d}  {kind}" for kind, count in sorted(outcome.faults.items())]
+    text += ["the daemon was killed"]
+    text += [f"  {count:4d}  {point}" for point, count in sorted(outcome.points.items())]
+    if outcome.not_reached:
+        text += [f"  never reached: {', '.join(sorted(outcome.not_reached))}"]
+    text += [f"{sum(outcome.moves.values())} reallocations"]
+    text += [f"  {count:4d}  {move}" for move, count in sorted(outcome.moves.items())]
+    text += [*outcome.notes]
+    text += ["nothing is wrong"] if not outcome.wrong else [f"WRONG: {word}" for word in outcome.wrong]
+    return text
