@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -142,9 +143,10 @@ class Site:
         """Stop slurmctld, and let it start no job when it comes back.
 
         22.05.8 starts jobs without their GPUs until the nodes have registered: they fail at once ("Invalid
-        generic resource (gres) specification"), which nobody but Slurm can help.
+        generic resource (gres) specification"). A partition that `scontrol` closed is open again after a
+        restart, so it is closed in slurm.conf.
         """
-        self.scontrol("update", "PartitionName=main", "State=DOWN")
+        self._write_partition("DOWN")
         self.sandbox = self.sandbox.stop("slurmctld")
 
     def start_slurmctld(self) -> None:
@@ -157,7 +159,15 @@ class Site:
         states = [state for node, state in self.sandbox.node_states().items() if node not in lost]
         if any(state == "unreachable" or state.endswith("*") or "unk" in state for state in states):
             return False
+        self._write_partition("UP")
         return "error" not in self.scontrol("update", "PartitionName=main", "State=UP")
+
+    def _write_partition(self, state: str) -> None:
+        file = Path(self.watch.slurm_conf)
+        text = re.sub(r"(?m)^(PartitionName=main .*State=)\w+", rf"\g<1>{state}", file.read_text())
+        draft = file.with_suffix(".new")
+        draft.write_text(text)
+        draft.replace(file)
 
     # ------------------------------------------------------------------------------------------- the store
 
