@@ -216,6 +216,9 @@ class _Search:
         return self._dual.bound - gap * self._worth
 
     def _solution(self, bound: float) -> Solution:
+        if self._value < bound:
+            self._starts.top_up(self._best)
+            self._take_up(self._best)
         return Solution(
             state=self._best,
             value=self._value,

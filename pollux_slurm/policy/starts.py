@@ -37,6 +37,11 @@ class Starts:
             self._refine(state, self._constructor(state))
         return state
 
+    def top_up(self, state: State) -> None:
+        """Offer what is idle in a state once more: the searches may have left something to take."""
+        if state.idle_gpus > 0:
+            self._constructor(state).fill()
+
     def bought(self, choice: IntArray | None = None) -> State | None:
         """Return each job's choice placed, and filled; None where a running job found no place to move to."""
         state = State(self._cluster, self._menu)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given as for_all
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import Objective
 from pollux_slurm.policy import SOLVERS, decide, score
+from pollux_slurm.policy.problem_json import problem_from_json
 from tests.policy import rules
 from tests.policy.builders import job, nodes, problem
 from tests.policy.problems import random_problem, with_everything
@@ -92,3 +94,13 @@ def test_that_an_idle_gpu_goes_to_one_that_waits_where_no_running_job_may_move()
         for solver in ("exact", "greedy")
     ]
     assert waiting[0] <= waiting[1] == 10
+
+
+def test_that_the_search_leaves_no_gpu_idle_that_one_job_alone_would_take() -> None:
+    one = problem_from_json((Path(__file__).parent / "left_idle.json").read_text(encoding="utf-8"))
+    given = {found.job_id: found.allocation for found in decide(one, effort=0.3).jobs}
+    assert not rules.violations(one, given)
+    (wide,) = (job for job in one.jobs if job.job_id == "9")
+    least = rules.worth(one, wide, given["9"]) * (1 + 1e-6)
+    better = [place for place in rules.choices(one, wide) if rules.worth(one, wide, place) > least]
+    assert [str(place) for place in better if not rules.violations(one, {**given, "9": place})] == []
