@@ -65,6 +65,7 @@ class Run:
     _restart_at: float | None = None
     _begun: float = 0.0
     _log_read: int = 0
+    _store_back_at: float = float("-inf")
     _miscounted_since: float | None = None
     _submitter: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(max_workers=1))
     _submitting: Future[ChaosJob] | None = None
@@ -172,10 +173,16 @@ class Run:
                 done = False
             if done:
                 del self._undos[resource]
+                if resource == "store":
+                    self._store_back_at = time.monotonic()
             else:
                 self._undos[resource] = (now + 1.0, undo)
 
     # -------------------------------------------------------------------------------------------- the daemon
+
+    def _store_is_or_was_away(self, now: float) -> bool:
+        """Whether a daemon may just have been started that found no store, and ended as it should."""
+        return "store" in self._undos or now - self._store_back_at < _REWEIGH_S
 
     def _is_daemon_busy(self) -> bool:
         return self._armed is not None or self._restart_at is not None
@@ -194,7 +201,7 @@ class Run:
             if hit is not None:
                 self._count(DAEMON_KILL, hit)
                 self.outcome.points[hit] += 1
-            elif code != -9 and "store" not in self._undos and "slurmctld" not in self._undos:
+            elif code != -9 and not self._store_is_or_was_away(now) and "slurmctld" not in self._undos:
                 self.outcome.wrong.append(f"the daemon ended by itself with exit code {code}")
             if hit is not None or code == -9:
                 mortal.disarm(self.site.kill_file)
