@@ -137,9 +137,9 @@ class Desk:
         renewal gives it the slice that its owner lets it have.
         """
         left_s = time_limits.time_left_s(case.job, self.clock()) if case.job is not None else None
-        if case.job is not None and time_limits.is_renewal(case.reallocation):
+        if case.job is not None and case.record is not None and time_limits.is_renewal(case.reallocation):
             history = self.store.allocation_history(case.id)
-            left_s = time_limits.next_slice_s(case.job, history, self.clock()) or left_s
+            left_s = time_limits.next_slice_s(case.job, case.record, history, self.clock()) or left_s
         if not self.move(case.reallocation, Step.REQUEUED, time_left_s=left_s):
             return None
         stopped = case.at(Step.REQUEUED)

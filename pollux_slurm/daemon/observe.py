@@ -96,6 +96,7 @@ def registrations(
                 cpus_per_gpu=job.cpus_per_gpu or max(math.ceil(job.num_cpus / gpus), 1),
                 memory_per_gpu_mb=job.memory_per_gpu_mb or math.ceil(held_memory / gpus),
                 submitted_at=job.submitted_at,
+                time_limit_s=job.time_limit_s,
             )
         )
     return tuple(found)

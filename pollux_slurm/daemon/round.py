@@ -236,7 +236,7 @@ class Rounds:
             if not time_limits.is_ending(ManagedJob(slurm=job, record=record), now, self._config):
                 continue
             history = self._store.allocation_history(job.job_id)
-            if time_limits.next_slice_s(job, history, now) is None:
+            if time_limits.next_slice_s(job, record, history, now) is None:
                 continue
             self._lease.check()
             self._store.plan_reallocation(

@@ -15,7 +15,7 @@ from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon.observe import ManagedJob, is_recorded_job
 from pollux_slurm.model import JobState, JobTerms, SlurmJob
 from pollux_slurm.slurm.terms import decode_comment
-from pollux_slurm.store.contract import AllocationRecord, Reallocation
+from pollux_slurm.store.contract import AllocationRecord, JobRecord, Reallocation
 
 # A job that is moved is never left less than this, or it could not even write a checkpoint.
 _LEAST_LEFT_S = 60.0
@@ -39,12 +39,20 @@ def used_s(history: Iterable[AllocationRecord], now: datetime) -> float:
     )
 
 
-def next_slice_s(job: SlurmJob, history: Iterable[AllocationRecord], now: datetime) -> float | None:
-    """Return the time limit of the run after this one, in seconds; None when the owner gives it no more."""
+def next_slice_s(
+    job: SlurmJob, record: JobRecord, history: Iterable[AllocationRecord], now: datetime
+) -> float | None:
+    """Return the time limit of the run after this one, in seconds; None when the owner gives it no more.
+
+    Whoever may set any limit must not do so at an owner's word: no run gets more than Slurm itself had
+    granted when the job was registered, or, where that is not known, than it has now.
+    """
     terms = _terms(job)
     if terms is None or terms.slice_s is None or terms.total_s is None:
         return None
+    granted_s = job.time_limit_s if record.granted_time_limit_s is None else record.granted_time_limit_s
     left_s = min(float(terms.slice_s), terms.total_s - used_s(history, now))
+    left_s = left_s if granted_s is None else min(left_s, granted_s)
     return left_s if left_s >= _LEAST_LEFT_S else None
 
 

@@ -149,6 +149,7 @@ class JobRegistration:
     cpus_per_gpu: int
     memory_per_gpu_mb: int
     submitted_at: datetime
+    time_limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +305,7 @@ class JobRecord:
     declarations: tuple[Declaration, ...] = ()
     last_held_at: datetime | None = None
     last_reallocation: Reallocation | None = None
+    granted_time_limit_s: float | None = None
 
     @property
     def paused_at(self) -> datetime | None:

@@ -84,6 +84,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
             JobRow.submitted_at,
             JobRow.started_at,
             JobRow.finished_at,
+            JobRow.time_limit_s,
         )
         .join(UserRow, UserRow.user_id == JobRow.user_id)
         .where(JobRow.id.in_(scope))
@@ -141,6 +142,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 declarations=tuple(declarations[row.id]),
                 last_held_at=None if allocations[row.id] else held_until.get(row.id),
                 last_reallocation=last,
+                granted_time_limit_s=row.time_limit_s,
             )
         )
     return tuple(records)

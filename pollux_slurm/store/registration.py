@@ -167,6 +167,7 @@ def _is_possible(job: JobRegistration) -> bool:
         and 0 <= job.cpus_per_gpu <= _MOST
         and 0 <= job.memory_per_gpu_mb <= 2**62
         and 0 <= job.user_id <= 2**32
+        and (job.time_limit_s is None or 0 <= job.time_limit_s <= _MOST * 60)
     )
 
 
@@ -203,6 +204,7 @@ def _insert(connection: Connection, jobs: Sequence[JobRegistration], at: datetim
                 "state": JobState.PENDING,
                 "submitted_at": utc(job.submitted_at),
                 "registered_at": at,
+                "time_limit_s": job.time_limit_s,
             }
             for job in jobs
         ],

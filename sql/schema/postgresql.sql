@@ -1,4 +1,4 @@
--- Schema 0006 of a pollux store on postgresql. Generated: pollux db schema postgresql
+-- Schema 0007 of a pollux store on postgresql. Generated: pollux db schema postgresql
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 CREATE TABLE accounts (
@@ -129,6 +129,7 @@ CREATE TABLE jobs (
     registered_at TIMESTAMP WITH TIME ZONE NOT NULL,
     started_at TIMESTAMP WITH TIME ZONE,
     finished_at TIMESTAMP WITH TIME ZONE,
+    time_limit_s DOUBLE PRECISION,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
     CONSTRAINT ck_jobs_token_sha256 CHECK (length(token_sha256) = 64),
     CONSTRAINT ck_jobs_min_gpus CHECK (min_gpus >= 1),
@@ -174,6 +175,7 @@ COMMENT ON COLUMN jobs.submitted_at IS 'When it was first submitted.';
 COMMENT ON COLUMN jobs.registered_at IS 'When the daemon first saw it.';
 COMMENT ON COLUMN jobs.started_at IS 'When it first started; null before.';
 COMMENT ON COLUMN jobs.finished_at IS 'When it ended for good; null while it lives.';
+COMMENT ON COLUMN jobs.time_limit_s IS 'Time limit of one run when it was registered, seconds; null for none, or not known.';
 
 CREATE TABLE node_days (
     node_name TEXT NOT NULL,

@@ -1,4 +1,4 @@
--- Schema 0006 of a pollux store on sqlite. Generated: pollux db schema sqlite
+-- Schema 0007 of a pollux store on sqlite. Generated: pollux db schema sqlite
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 -- accounts: Slurm accounts that jobs are charged to.
@@ -130,6 +130,7 @@ CREATE TABLE gpu_prices (
 --   registered_at: When the daemon first saw it.
 --   started_at: When it first started; null before.
 --   finished_at: When it ended for good; null while it lives.
+--   time_limit_s: Time limit of one run when it was registered, seconds; null for none, or not known.
 
 CREATE TABLE jobs (
     id INTEGER NOT NULL,
@@ -149,6 +150,7 @@ CREATE TABLE jobs (
     registered_at DATETIME NOT NULL,
     started_at DATETIME,
     finished_at DATETIME,
+    time_limit_s DOUBLE,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
     CONSTRAINT ck_jobs_token_sha256 CHECK (length(token_sha256) = 64),
     CONSTRAINT ck_jobs_min_gpus CHECK (min_gpus >= 1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -96,9 +97,9 @@ def test_that_a_job_is_never_left_too_little_to_save_itself_nor_more_than_it_had
     assert time_left_s(over, NOON + timedelta(days=1)) == 3500
 
 
-def near_its_limit(world: World, *, total_minutes: int) -> str:
+def near_its_limit(world: World, *, total_minutes: int, slice_minutes: int = 60) -> str:
     """Let a job of an hour a run use most of its first hour."""
-    job_id = world.submit(minutes=60, total_minutes=total_minutes)
+    job_id = world.submit(minutes=60, total_minutes=total_minutes, slice_minutes=slice_minutes)
     world.settle(world.daemon(), until=lambda: world.has_stepped(job_id), seconds=8)
     world.clock.advance(59.7 * 60)
     return job_id
@@ -130,6 +131,20 @@ def test_that_a_job_near_its_limit_is_saved_and_given_another_slice_up_to_the_to
 def test_that_a_total_gives_whole_slices_while_it_lasts(world: World) -> None:
     job_id = near_its_limit(world, total_minutes=600)
     world.settle(world.daemon(), until=lambda: runs_again(world, job_id, 1), seconds=20)
+    assert world.job(job_id).time_limit_s == 3600
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_that_no_run_gets_more_than_slurm_had_granted_whatever_the_owner_says(
+    world: World, is_known: bool
+) -> None:
+    """A daemon that may set any limit does not lend that right to whoever can write a Comment."""
+    job_id = near_its_limit(world, total_minutes=600, slice_minutes=300)
+    if not is_known:  # registered by a version that did not ask
+        with sqlite3.connect(world.database) as connection:
+            connection.execute("UPDATE jobs SET time_limit_s = NULL")
+    world.settle(world.daemon(), until=lambda: runs_again(world, job_id, 1), seconds=20)
+    assert runs_again(world, job_id, 1)
     assert world.job(job_id).time_limit_s == 3600
 
 

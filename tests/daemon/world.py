@@ -88,8 +88,8 @@ class World:
     def __init__(self, tmp_path: Path, *, nodes: int = 2, kill_s: float = 0.2) -> None:
         self.clock = FakeClock()
         self.slurm = FakeSlurm([fake_node(f"n{i}") for i in range(nodes)], clock=self.clock, kill_s=kill_s)
-        url = f"sqlite:///{tmp_path}/pollux.db"
-        self.store: Store = open_store(url, create=not (tmp_path / "pollux.db").exists())
+        self.database = tmp_path / "pollux.db"
+        self.store: Store = open_store(f"sqlite:///{self.database}", create=not self.database.exists())
         self.agents: dict[str, Agent] = {}
         self.targets: Mapping[str, dict[str, int]] = {}
         self.stop = threading.Event()
@@ -150,6 +150,7 @@ class World:
         allow_unconfirmed: bool = False,
         minutes: int | None = None,
         total_minutes: int | None = None,
+        slice_minutes: int | None = None,
     ) -> str:
         token = token or f"token-{len(self.agents)}"
         terms = JobTerms(
@@ -157,7 +158,7 @@ class World:
             min_gpus=1,
             max_gpus=8,
             allow_unconfirmed=allow_unconfirmed,
-            slice_s=None if minutes is None or total_minutes is None else minutes * 60,
+            slice_s=None if minutes is None or total_minutes is None else (slice_minutes or minutes) * 60,
             total_s=None if total_minutes is None else total_minutes * 60,
         )
         options = [f"--gpus={gpus}", "--cpus-per-gpu=1", "--mem-per-gpu=100"]

@@ -112,11 +112,11 @@ class TestViews:
                 with pytest.raises(errors.InsufficientPrivilege):
                     ada.execute(statement)  # type: ignore[call-overload]
 
-    def test_that_a_reader_who_asks_for_more_is_told_of_roles(
+    def test_that_a_reader_who_asks_for_tables_is_told_of_views(
         self, postgres: PostgresServer, two_people: Store
     ) -> None:
         store = open_store(postgres.url("store", login="ada"))
-        with pytest.raises(StoreError, match="pollux db login NAME"):
+        with pytest.raises(StoreError, match="pollux report job JOB"):
             store.jobs()
         store.close()
 

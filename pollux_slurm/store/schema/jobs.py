@@ -101,6 +101,9 @@ class JobRow(Base):
     registered_at: Mapped[datetime] = when("When the daemon first saw it.")
     started_at: Mapped[datetime | None] = maybe_when("When it first started; null before.")
     finished_at: Mapped[datetime | None] = maybe_when("When it ended for good; null while it lives.")
+    time_limit_s: Mapped[float | None] = mapped_column(
+        Double, comment="Time limit of one run when it was registered, seconds; null for none, or not known."
+    )
 
 
 class RunRow(Base):
