@@ -20,10 +20,12 @@ from pollux_slurm.agent.delivery import signal_step
 from pollux_slurm.agent.layout import JOB_VARIABLE, STEP_VARIABLE, RunLayout, RunOptions
 from pollux_slurm.agent.processes import Crew
 from pollux_slurm.agent.rendezvous import LOOPBACK, find_free_port, node_address
+from pollux_slurm.agent.shortfall import requeue_if_short
 from pollux_slurm.agent.step import START
 from pollux_slurm.agent.token import CHECKPOINTS, make_private_dir
 from pollux_slurm.config import Config
 from pollux_slurm.errors import LaunchError, PolluxError, SlurmError, SlurmUnavailable
+from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.connection import connect
 from pollux_slurm.slurm.runner import CommandRunner
 
@@ -49,6 +51,8 @@ class PreparedJob:
     layout: RunLayout
     environ: Mapping[str, str]
     runner: CommandRunner
+    client: SlurmClient
+    warn: Callable[[str], None]
     all_nodes: bool
 
 
@@ -94,11 +98,18 @@ def prepare_job(
     )
     if options.num_processes is not None:
         layout = replace(layout, uses_gpus=False)
-    return PreparedJob(layout=layout, environ=kept, runner=runner, all_nodes=len(used) == len(held))
+    return PreparedJob(
+        layout=layout,
+        environ=kept,
+        runner=runner,
+        client=connect(config.slurm, environ),
+        warn=warn,
+        all_nodes=len(used) == len(held),
+    )
 
 
 def run_step(command: Sequence[str], job: PreparedJob) -> int:
-    """Run the layout as one step of the job, and return its exit code.
+    """Run the layout as one step of the job, and return its exit code; see `shortfall` for one that fails.
 
     That is the code of the first process that failed by itself, as its node has left it in the exit file;
     srun's own is the greatest of all nodes', and a node that is stopped for another's failure ends with 143.
@@ -118,6 +129,10 @@ def run_step(command: Sequence[str], job: PreparedJob) -> int:
     # If we are killed, srun must not go on without us; its way of ending a step is SIGTERM.
     crew = Crew(argv, [environ], patience_s=0.0, deliver=deliver, death_signal=signal.SIGTERM)
     code = crew.run().exit_code
+    if code != 0 and layout.uses_gpus:
+        requeue_if_short(
+            layout.world_size, environ=job.environ, client=job.client, runner=job.runner, warn=job.warn
+        )
     if layout.exit_file is None or code == 0:
         return code
     with contextlib.suppress(OSError, ValueError):

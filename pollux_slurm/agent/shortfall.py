@@ -1,0 +1,63 @@
+"""A job that Slurm has started without its GPUs: put it back into the queue instead of letting it fail.
+
+Seen on 22.05 just after slurmctld was started again, before the nodes had registered: the batch script runs,
+its environment tells of GPUs, but slurmctld has given the job none, and srun cannot start a step ("Invalid
+generic resource (gres) specification"). Nothing was trained, so nothing is lost by another start.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from pollux_slurm.errors import SlurmError
+from pollux_slurm.model import JobState
+from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.slurm.runner import CommandRunner
+
+# A job that was started so often is left to fail: something else is wrong.
+_MOST_RESTARTS = 50
+# Slurm ends the batch script within seconds of the requeue.
+_END_S = 60.0
+
+
+def requeue_if_short(
+    num_gpus: int,
+    *,
+    environ: Mapping[str, str],
+    client: SlurmClient,
+    runner: CommandRunner,
+    warn: Callable[[str], None],
+    pause: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Requeue this job, whose step has failed, if slurmctld says that it holds fewer than `num_gpus`.
+
+    Waits to be ended then, and returns True should that not happen. `environ` is the batch script's. False,
+    without effect, where the job holds what it should or slurmctld does not say.
+    """
+    job_id, restart_count = environ["SLURM_JOB_ID"], environ.get("SLURM_RESTART_COUNT") or "0"
+    try:
+        job = client.read_job(job_id)
+        if job is None or job.state is not JobState.RUNNING or str(job.restart_count) != restart_count:
+            return False
+        held = job.allocation.num_gpus
+        if held >= num_gpus or job.restart_count >= _MOST_RESTARTS:
+            return False
+        warn(
+            f"Slurm has started job {job_id} with {held} of its {num_gpus} GPUs: it goes back into the queue"
+        )
+        answer = runner.run("scontrol", "requeue", _address(environ))
+    except SlurmError as error:
+        warn(f"job {job_id} cannot be put back into the queue: {error}")
+        return False
+    if answer.exit_code != 0:
+        warn(f"job {job_id} cannot be put back into the queue: {answer.complaint}")
+        return False
+    pause(_END_S)
+    return True
+
+
+def _address(environ: Mapping[str, str]) -> str:
+    """Return the job's name in a command: the number of an array's last task may also mean the array."""
+    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else environ["SLURM_JOB_ID"]
