@@ -90,7 +90,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dir", type=Path, default=Path("demo-run"), help="where everything is kept")
     parser.add_argument("--interval", type=float, default=4.0, help="seconds between the daemon's rounds")
-    parser.add_argument("--timeout", type=float, default=330.0, help="seconds after which the demo gives up")
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds after which the demo gives up")
     options = parser.parse_args()
     console = Console()
     if not console.is_terminal:
