@@ -73,7 +73,9 @@ def _find_prices(menu: Menu, market: Market, search: _Search) -> None:
     direction[: len(kinds)] = steady(_relative_speeds(menu.tables))[kinds]
     highest = (max(ends) - min(ends) + 1.0) / float(direction[direction > 0].min())
     usual = _usual_price(menu)
-    search.along(direction, usual, highest, nearness=0.0 if len(kinds) == 1 else _COARSE)
+    # The price of one cell's GPUs is found exactly: where nothing else is short, at a tie some of it may be.
+    is_alone = len(kinds) == 1
+    search.along(direction, usual, highest, nearness=0.0 if is_alone else _COARSE)
     # Where one cell is short and another left over, no price of all together may help: then each alone.
     for cell in np.flatnonzero(search.short[: len(kinds)]).tolist():
         if search.prices[cell] == 0:
@@ -83,7 +85,7 @@ def _find_prices(menu: Menu, market: Market, search: _Search) -> None:
         search.one_by_one(len(kinds), usual, highest)
         search.jointly(usual)
         search.one_by_one(len(kinds), usual, highest)
-    elif search.short.any():
+    elif search.short[is_alone:].any():
         search.jointly(usual)
 
 
