@@ -25,36 +25,35 @@ def requeue_if_short(
     num_gpus: int,
     *,
     environ: Mapping[str, str],
-    client: SlurmClient,
+    connect: Callable[[], SlurmClient],
     runner: CommandRunner,
     warn: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
-) -> bool:
+) -> None:
     """Requeue this job, whose step has failed, if slurmctld says that it holds fewer than `num_gpus`.
 
-    Waits to be ended then, and returns True should that not happen. `environ` is the batch script's. False,
-    without effect, where the job holds what it should or slurmctld does not say.
+    Waits to be ended then. `environ` is the batch script's. Without effect where the job holds what it should
+    or slurmctld does not say.
     """
     job_id, restart_count = environ["SLURM_JOB_ID"], environ.get("SLURM_RESTART_COUNT") or "0"
     try:
-        job = client.read_job(job_id)
+        job = connect().read_job(job_id)
         if job is None or job.state is not JobState.RUNNING or str(job.restart_count) != restart_count:
-            return False
+            return
         held = job.allocation.num_gpus
         if held >= num_gpus or job.restart_count >= _MOST_RESTARTS:
-            return False
+            return
         warn(
             f"Slurm has started job {job_id} with {held} of its {num_gpus} GPUs: it goes back into the queue"
         )
         answer = runner.run("scontrol", "requeue", _address(environ))
     except SlurmError as error:
         warn(f"job {job_id} cannot be put back into the queue: {error}")
-        return False
+        return
     if answer.exit_code != 0:
         warn(f"job {job_id} cannot be put back into the queue: {answer.complaint}")
-        return False
+        return
     pause(_END_S)
-    return True
 
 
 def _address(environ: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pollux_slurm.agent.adoption import adopt
@@ -26,7 +27,7 @@ from pollux_slurm.agent.token import CHECKPOINTS, make_private_dir
 from pollux_slurm.config import Config
 from pollux_slurm.errors import LaunchError, PolluxError, SlurmError, SlurmUnavailable
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.slurm.connection import connect
+from pollux_slurm.slurm.connection import connect, runner_of
 from pollux_slurm.slurm.runner import CommandRunner
 
 # srun takes these for its own options. Some are stale after a requeue in another shape, some contradict the
@@ -51,7 +52,7 @@ class PreparedJob:
     layout: RunLayout
     environ: Mapping[str, str]
     runner: CommandRunner
-    client: SlurmClient
+    connect: Callable[[], SlurmClient]
     warn: Callable[[str], None]
     all_nodes: bool
 
@@ -72,8 +73,7 @@ def prepare_job(
     what the job holds on several nodes cannot be learnt.
     """
     job_id = environ["SLURM_JOB_ID"]
-    bin_dir = Path(config.slurm.bin_dir) if config.slurm.bin_dir is not None else None
-    runner = CommandRunner(environ=environ, bin_dir=bin_dir, timeout_s=config.slurm.command_timeout_s)
+    runner = runner_of(config.slurm, environ)
     runner.find("srun")
     kept = dict(environ) | {JOB_VARIABLE: job_id}
 
@@ -102,7 +102,7 @@ def prepare_job(
         layout=layout,
         environ=kept,
         runner=runner,
-        client=connect(config.slurm, environ),
+        connect=partial(connect, config.slurm, environ),
         warn=warn,
         all_nodes=len(used) == len(held),
     )
@@ -131,7 +131,7 @@ def run_step(command: Sequence[str], job: PreparedJob) -> int:
     code = crew.run().exit_code
     if code != 0 and layout.uses_gpus:
         requeue_if_short(
-            layout.world_size, environ=job.environ, client=job.client, runner=job.runner, warn=job.warn
+            layout.world_size, environ=job.environ, connect=job.connect, runner=job.runner, warn=job.warn
         )
     if layout.exit_file is None or code == 0:
         return code
