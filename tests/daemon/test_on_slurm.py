@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.config import PolicyConfig
+from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.errors import SlurmError
 from pollux_slurm.model import Allocation, Decision, JobState, JobTerms, Problem, SlurmJob
@@ -43,12 +44,13 @@ class RealWorld(World):
         *,
         policy: PolicyConfig | None = None,
         decide: Callable[[Problem], Decision] | None = None,
+        config: DaemonConfig = CONFIG,
         **_: object,
     ) -> Daemon:
         return Daemon(
             slurm=self.slurm,
             store=self.store,
-            config=CONFIG,
+            config=config,
             owner="d",
             wall_clock=self.clock,
             monotonic=time.monotonic,
@@ -57,9 +59,11 @@ class RealWorld(World):
             policy=policy,
         )
 
-    def submit_at(self, *options: str) -> str:
+    def submit_at(self, *options: str, slice_s: int | None = None, total_s: int | None = None) -> str:
         token = f"token-{len(self.agents)}"
-        terms = JobTerms(token_sha256=hash_token(token), min_gpus=1, max_gpus=8)
+        terms = JobTerms(
+            token_sha256=hash_token(token), min_gpus=1, max_gpus=8, slice_s=slice_s, total_s=total_s
+        )
         given = ["--output=/dev/null", "--requeue", "--cpus-per-gpu=1", "--mem-per-gpu=100", *options]
         job_id = self.slurm.submit(SLEEP, [*given, f"--comment={encode_comment('', terms)}"], [], self.env)
         self.agents[job_id] = Agent(self, job_id, token)
@@ -144,6 +148,22 @@ def test_that_a_job_that_fails_in_its_new_shape_comes_back_in_its_old_one(world:
     fall, back = world.store.reallocations(job_id)
     assert fall.reason == "failed before its first step: exit code 7 in n1:3"
     assert (back.step, world.job(job_id).restart_count) == (Step.CONFIRMED, 2)
+
+
+def test_that_a_job_near_its_limit_goes_on_with_another_slice_of_its_total(world: RealWorld) -> None:
+    """With 300 s for a checkpoint, 200 s before the end of a slice of 10 minutes is near: 3 minutes at once."""
+    daemon = world.daemon(config=dataclasses.replace(CONFIG, checkpoint_timeout_s=300))
+    job_id = world.submit_at("--gpus=2", "--nodelist=n0", "--time=10", slice_s=600, total_s=900)
+    world.until(daemon, lambda: world.has_stepped(job_id), f"job {job_id} to train")
+    assert not world.store.reallocations(job_id)
+    assert world.runner.run("scontrol", "update", f"JobId={job_id}", "TimeLimit=3").exit_code == 0
+    world.until(daemon, lambda: world.job(job_id).restart_count == 1, "the renewal")
+    world.until(daemon, lambda: not world.open_moves(), "the journal to close")
+    (move,) = world.store.reallocations(job_id)
+    assert (move.step, move.target) == (Step.CONFIRMED, Allocation.of({"n0": 2}))
+    assert move.entered_at(Step.CHECKPOINTED) is not None
+    job = world.job(job_id)
+    assert (job.state, job.allocation, job.time_limit_s) == (JobState.RUNNING, move.target, 600.0)
 
 
 def test_that_a_type_is_asked_for_by_name_and_cpus_bound_what_is_given(world: RealWorld) -> None:
