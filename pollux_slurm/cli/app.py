@@ -31,6 +31,8 @@ app = typer.Typer(
     help="Pollux for Slurm: adaptive deep-learning jobs that share a cluster by goodput.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    epilog="Examples: pollux sbatch --max-gpus 8 train.sbatch · pollux status · pollux explain 1234 · "
+    "pollux daemon --shadow",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

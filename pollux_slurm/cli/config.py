@@ -9,7 +9,12 @@ import typer
 from pollux_slurm.cli.common import ConfigOption, JsonOption, StoreOption, print_json, settings
 from pollux_slurm.config import Config
 
-app = typer.Typer(name="config", help="Check settings, or print an example of them.", no_args_is_help=True)
+app = typer.Typer(
+    name="config",
+    help="Check settings, or print an example of them.",
+    no_args_is_help=True,
+    epilog="Examples: pollux config example > /etc/pollux/pollux.toml · pollux config check",
+)
 
 
 @app.command()

@@ -11,7 +11,12 @@ import typer
 from pollux_slurm.cli.common import ConfigOption, JsonOption, StoreOption, print_json, settings
 from pollux_slurm.errors import StoreError
 
-app = typer.Typer(name="db", help="Make, upgrade, check and prune the store.", no_args_is_help=True)
+app = typer.Typer(
+    name="db",
+    help="Make, upgrade, check and prune the store.",
+    no_args_is_help=True,
+    epilog="Examples: pollux db init · pollux db upgrade · pollux db prune --older-than 90d",
+)
 
 
 @app.command()

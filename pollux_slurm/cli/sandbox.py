@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from pollux_slurm.slurm.sandbox import Sandbox
 
 app = typer.Typer(
-    name="sandbox", help="A private Slurm cluster with fake GPUs on this machine.", no_args_is_help=True
+    name="sandbox",
+    help="A private Slurm cluster with fake GPUs on this machine.",
+    no_args_is_help=True,
+    epilog='Examples: pollux sandbox up --nodes 4 · eval "$(pollux sandbox env)" · pollux sandbox down',
 )
 DirOption = Annotated[
     Path | None,

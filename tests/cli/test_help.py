@@ -1,0 +1,46 @@
+"""Every command says with an example how it is used, and the examples are not made up."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from pollux_slurm.cli.app import app
+
+
+def commands(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, command
+    for name, inner in sorted(getattr(command, "commands", {}).items()):
+        yield from commands(inner, *path, name)
+
+
+ALL = dict(commands(get_command(app)))
+
+
+def examples(command: Any) -> list[list[str]]:
+    """Return the words behind `pollux` of each example in a command's help."""
+    text = f"{command.help or ''}\n{command.epilog or ''}"
+    _, found, rest = text.partition("Example")
+    assert found, "no example"
+    # A paragraph's end, a dot between two or a shell's sign ends a command; a line's end alone may not.
+    shown = re.findall(r"(?<![\w/-])pollux ((?:(?!\n\s*\n|·|[;>|)`]|\n\s+pollux ).)*)", rest, re.DOTALL)
+    return [shlex.split(words) for words in shown]
+
+
+@pytest.mark.parametrize("path", sorted(ALL), ids=lambda path: " ".join(path) or "pollux")
+def test_that_every_command_has_an_example_of_itself_that_it_would_take(path: tuple[str, ...]) -> None:
+    shown = examples(ALL[path])
+    assert any(tuple(words[: len(path)]) == path for words in shown)
+    for words in shown:
+        used = max((known for known in ALL if tuple(words[: len(known)]) == known), key=len)
+        assert used, f"there is no command: pollux {' '.join(words)}"
+        if used in (("sbatch",), ("run",)):  # what follows may be sbatch's, or the training's own
+            continue
+        taken = {name for option in ALL[used].params for name in (*option.opts, *option.secondary_opts)}
+        given = {word.partition("=")[0] for word in words if re.match("-.", word)}
+        assert given <= taken | {"--help"}
