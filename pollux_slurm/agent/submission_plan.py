@@ -19,7 +19,7 @@ from pollux_slurm.model import JobTerms
 from pollux_slurm.rendering import render
 from pollux_slurm.slurm.batch_script import BatchScript, parse_script
 from pollux_slurm.slurm.sbatch_options import GivenOption, SbatchOption, Takes, parse_words
-from pollux_slurm.slurm.sbatch_request import SbatchRequest, starting_gpus, time_limit_s
+from pollux_slurm.slurm.sbatch_request import SbatchRequest, starting_gpus, time_limit_s, warning_s
 from pollux_slurm.slurm.terms import MAX_GPUS, encode_comment
 
 TEMPLATE = "adaptive.sbatch.j2"
@@ -34,7 +34,6 @@ POLLUX_OPTIONS = (
 _OWN = frozenset(option.name for option in POLLUX_OPTIONS)
 _FLAGS = frozenset(option.name for option in POLLUX_OPTIONS if option.takes is Takes.NOTHING)
 _CPU_OPTIONS = ("cpus-per-gpu", "cpus-per-task", "mincpus")
-_LONGEST_WARNING_S, _SHORTEST_WARNING_S = 120, 10
 _PASSWORD = re.compile(r"^[^/]*//[^/]*:[^/]*@|[?&]password=")
 _RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(.+)", re.DOTALL)
 
@@ -292,19 +291,9 @@ def _directives(request: SbatchRequest, terms: JobTerms) -> list[str]:
     if not request.given(*_CPU_OPTIONS):
         directives.append("--cpus-per-gpu=1")  # CPUs follow the GPUs only when stated per GPU
     if not request.given("signal"):
-        directives.append(f"--signal=TERM@{_warning_s(request)}")
+        limit_s = time_limit_s(request.value("time"))
+        directives.append(f"--signal=TERM@{warning_s(limit_s)}")
     return directives
-
-
-def _warning_s(request: SbatchRequest) -> int:
-    """Return how long before the time limit the steps get SIGTERM, to write a last checkpoint.
-
-    Slurm may send it up to a minute early, so of a short job only a tenth is taken.
-    """
-    limit_s = time_limit_s(request.value("time"))
-    if limit_s is None:
-        return _LONGEST_WARNING_S
-    return min(max(int(limit_s) // 10, _SHORTEST_WARNING_S), _LONGEST_WARNING_S)
 
 
 # ------------------------------------------------------------------------------------- the job's variables

@@ -14,11 +14,14 @@ from datetime import datetime
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon.observe import ManagedJob, is_recorded_job
 from pollux_slurm.model import JobState, JobTerms, SlurmJob
+from pollux_slurm.slurm.sbatch_request import warning_s
 from pollux_slurm.slurm.terms import decode_comment
 from pollux_slurm.store.contract import AllocationRecord, JobRecord, Reallocation
 
 # A job that is moved is never left less than this, or it could not even write a checkpoint.
 _LEAST_LEFT_S = 60.0
+# How much earlier than asked Slurm may send a signal before a time limit (sbatch's manual).
+_EARLY_S = 60.0
 _RENEWAL = "near its time limit, which its owner lets be renewed"
 
 
@@ -70,7 +73,9 @@ def is_ending(job: ManagedJob, now: datetime, config: DaemonConfig) -> bool:
     """Whether the job's slice is about to end and its owner wants it to go on, so that it is time to save it.
 
     In time for a checkpoint that takes as long as it may and a round that comes late; of a short slice, in
-    its last third: Slurm itself sends SIGTERM, up to a minute earlier than `pollux sbatch` asks it to.
+    its last third. But before Slurm itself sends SIGTERM, after which the job would end: that comes up to a
+    minute earlier than `pollux sbatch` asks for. A run is never taken to end in its first half, so that one
+    whose limit is far below its owner's slice is not renewed over and over.
     """
     slurm = job.slurm
     terms = _terms(slurm)
@@ -82,7 +87,11 @@ def is_ending(job: ManagedJob, now: datetime, config: DaemonConfig) -> bool:
         return False
     if not is_recorded_job(slurm, job.record):
         return False
-    margin_s = min(config.checkpoint_timeout_s + 2 * config.interval_s, terms.slice_s / 3)
+    granted_s = job.record.granted_time_limit_s
+    run_s = float(terms.slice_s) if granted_s is None else min(terms.slice_s, granted_s)
+    saving_s = min(config.checkpoint_timeout_s + 2 * config.interval_s, run_s / 3)
+    warned_s = warning_s(terms.slice_s) + _EARLY_S + 2 * config.interval_s
+    margin_s = max(saving_s, min(warned_s, run_s / 2))
     return slurm.time_limit_s - (now - slurm.started_at).total_seconds() <= margin_s
 
 

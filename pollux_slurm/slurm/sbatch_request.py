@@ -21,6 +21,7 @@ _GPU_OPTIONS = (
     "gpus-per-socket",
     "ntasks-per-gpu",
 )
+_LONGEST_WARNING_S, _SHORTEST_WARNING_S = 120, 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +152,16 @@ def time_limit_s(text: str | None) -> float | None:
     else:  # minutes[:seconds]
         total_s = first * 60 + second
     return float(total_s) if total_s > 0 and math.isfinite(total_s) else None
+
+
+def warning_s(limit_s: float | None) -> int:
+    """Return how long before the time limit the steps get SIGTERM, to write a last checkpoint.
+
+    Slurm may send it up to a minute early, so of a short job only a tenth is taken.
+    """
+    if limit_s is None:
+        return _LONGEST_WARNING_S
+    return min(max(int(limit_s) // 10, _SHORTEST_WARNING_S), _LONGEST_WARNING_S)
 
 
 def _holds(takes: Takes, value: str) -> bool:

@@ -151,7 +151,7 @@ def test_that_a_job_that_fails_in_its_new_shape_comes_back_in_its_old_one(world:
 
 
 def test_that_a_job_near_its_limit_goes_on_with_another_slice_of_its_total(world: RealWorld) -> None:
-    """With 300 s for a checkpoint, 200 s before the end of a slice of 10 minutes is near: 3 minutes at once."""
+    """With 300 s for a checkpoint, 200 s before the end of 10 minutes is near: of 3 at once."""
     daemon = world.daemon(config=dataclasses.replace(CONFIG, checkpoint_timeout_s=300))
     job_id = world.submit_at("--gpus=2", "--nodelist=n0", "--time=10", slice_s=600, total_s=900)
     world.until(daemon, lambda: world.has_stepped(job_id), f"job {job_id} to train")

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.config import PolicyConfig
-from pollux_slurm.daemon.time_limits import time_left_s
-from pollux_slurm.model import JobState
+from pollux_slurm.config import DaemonConfig, PolicyConfig
+from pollux_slurm.daemon.observe import ManagedJob
+from pollux_slurm.daemon.time_limits import is_ending, time_left_s
+from pollux_slurm.model import JobState, JobTerms
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.slurm.terms import encode_comment
 from pollux_slurm.store import open_store
-from tests.daemon.builders import NOON, job
+from tests.daemon.builders import NOON, job, record
 from tests.daemon.crashing import Killed, KilledAt
 from tests.daemon.world import World
 
@@ -154,6 +156,30 @@ def test_that_a_job_is_renewed_although_its_node_takes_no_jobs_any_more(world: W
     world.settle(world.daemon(), until=lambda: runs_again(world, job_id, 1), seconds=30)
     assert world.job(job_id).allocation.nodes == ("n1",)
     assert world.job(job_id).time_limit_s == 3600
+
+
+@pytest.mark.parametrize(
+    ("slice_s", "granted_s", "patience_s", "ends_with_s"),
+    [
+        (36000, 36000, 300, 420),  # a checkpoint that takes all its time, and two rounds
+        (36000, 36000, 10, 300),  # Slurm's SIGTERM 120 s before the end, up to 60 s early, and two rounds
+        (900, 900, 300, 300),  # a third
+        (120, 120, 300, 60),  # SIGTERM may come 72 s before the end: all that is possible is half
+        (36000, 120, 300, 60),  # what Slurm grants bounds a run, whatever its owner wishes
+        (900, None, 300, 300),
+    ],
+)
+def test_that_a_run_is_saved_before_slurm_warns_it_and_not_in_its_first_half(
+    slice_s: int, granted_s: float | None, patience_s: float, ends_with_s: float
+) -> None:
+    terms = JobTerms(token_sha256="0" * 64, min_gpus=1, slice_s=slice_s, total_s=10 * slice_s)
+    limit_s = granted_s or float(slice_s)
+    running = job("1", on={"n0": 1}, comment=encode_comment("", terms), time_limit_s=limit_s, started_at=NOON)
+    managed = ManagedJob(slurm=running, record=record("1", terms=terms, granted_time_limit_s=granted_s))
+    config = DaemonConfig(checkpoint_timeout_s=patience_s)
+    ends = NOON + timedelta(seconds=limit_s - ends_with_s)
+    assert is_ending(managed, ends, config)
+    assert not is_ending(managed, ends - timedelta(seconds=1), config)
 
 
 def test_that_nobody_is_renewed_unasked_nor_without_a_checkpoint(world: World) -> None:
