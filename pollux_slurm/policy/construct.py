@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.policy.local_search import above
+from pollux_slurm.policy.local_search import above, above_all
 from pollux_slurm.policy.market import Market
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Placed, State
@@ -79,29 +79,67 @@ class Constructor:
 
     def regretful(self) -> list[int]:
         """Return the jobs that would rather have something else at the prices, the unhappiest first."""
-        return self._gaining(self._market.reduced(self._prices))[0]
+        reduced = self._market.reduced(self._prices)
+        return self._gaining(reduced, self._present(reduced))
 
-    def _gaining(self, reduced: FloatArray) -> tuple[list[int], FloatArray]:
-        """Return the jobs of which another option has a higher reduced value, and that of the present one."""
-        state, menu = self._state, self._menu
-        columns = [state.at(job).option.column for job in range(menu.num_jobs)]
-        now = reduced[np.arange(menu.num_jobs), columns]
+    def _present(self, reduced: FloatArray) -> FloatArray:
+        """Return the reduced value of what each job has now, (J,)."""
+        columns = [self._state.at(job).option.column for job in range(self._menu.num_jobs)]
+        return np.asarray(reduced[np.arange(len(columns)), columns], dtype=np.float64)
+
+    def _gaining(self, reduced: FloatArray, now: FloatArray) -> list[int]:
+        """Return the jobs of which another option has a higher reduced value, the highest first."""
         most = reduced.max(axis=1)
         gain = most - now
-        order = np.flatnonzero((gain > 1e-9 * np.maximum(np.abs(most), 1.0)) & ~menu.settled)
-        return order[np.argsort(-gain[order], kind="stable")].tolist(), now
+        order = np.flatnonzero((gain > 1e-9 * np.maximum(np.abs(most), 1.0)) & ~self._menu.settled)
+        return order[np.argsort(-gain[order], kind="stable")].tolist()  # type: ignore[no-any-return]
 
     def _offer(self, reduced: FloatArray) -> None:
         state = self._state
-        order, now = self._gaining(reduced)
-        for job in order:
+        now = self._present(reduced)
+        gains, idle = self.may_gain(reduced, now), state.idle_gpus
+        for job in self._gaining(reduced, now):
             if state.idle_gpus <= 0:
                 return
+            if not gains[job] and state.idle_gpus <= idle:
+                continue
             before = state.take(job)
             found = self.best_fit(job, reduced[job], least=above(before.option.value))
             if found is not None and reduced[job, found.option.column] <= above(float(now[job])):
                 found = None
             state.put(job, found or before)
+
+    def may_gain(self, reduced: FloatArray, now: FloatArray) -> BoolArray:
+        """Return which jobs (J,) may find room for an option that gains, as far as free GPUs alone tell.
+
+        `reduced` (J, C + 1) is `Market.reduced`, `now` (J,) that of what each job has. What is idle is little
+        beside what is held: most jobs need not look.
+        """
+        state, menu, tables = self._state, self._menu, self._menu.tables
+        held = np.zeros(menu.num_jobs, dtype=np.int64)
+        # How many of a job's own nodes have at least so many GPUs that are free or its own.
+        own = np.zeros((menu.num_jobs, self._widest + 2), dtype=np.int64)
+        values = np.empty(menu.num_jobs)
+        for job in range(menu.num_jobs):
+            placed = state.at(job)
+            values[job], held[job] = placed.option.value, placed.option.num_gpus
+            for node, gpus in placed.gpus:
+                own[job, : state.free[node] + gpus + 1] += 1
+        share = np.minimum(self._share, self._widest + 1)
+        room = np.zeros((menu.num_jobs, len(tables.num_gpus)), dtype=bool)
+        for kind, nodes in enumerate(state.cluster.of_kind):
+            mine = np.flatnonzero(tables.kind == kind)
+            if not len(mine):
+                continue
+            free = np.array(state.num_with(nodes), dtype=np.int64)
+            room[:, mine] = free[share[mine]] + own[:, share[mine]] >= tables.num_nodes[mine]
+            if self._uneven[mine].any():
+                parts = held[:, None] + free[1:].sum() >= tables.num_gpus[mine]
+                room[:, mine] = np.where(self._uneven[mine], parts, room[:, mine])
+        least, enough = above_all(values), above_all(now)
+        better = (menu.value > least[:, None]) & (reduced[:, :-1] > enough[:, None]) & room
+        stays = (menu.stay_value > least) & (reduced[:, -1] > enough)
+        return np.asarray(better.any(axis=1) | stays, dtype=bool)
 
     def best_fit(self, job: int, reduced: FloatArray, *, least: float = -np.inf) -> Placed | None:
         """Return the option of a taken-out job that fits and has most reduced value, None if none does.

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from pollux_slurm.policy.cluster import members_of
 from pollux_slurm.policy.offers import Offers
@@ -188,6 +189,11 @@ class LocalSearch:
 def above(value: float) -> float:
     """Return what a change of something worth `value` must exceed, so that rounding never moves a job."""
     return value + _EPSILON * max(abs(value), 1.0)
+
+
+def above_all(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return `above` of each of many values."""
+    return np.asarray(values + _EPSILON * np.maximum(np.abs(values), 1.0), dtype=np.float64)
 
 
 def value(state: State, indices: Iterable[int]) -> float:
