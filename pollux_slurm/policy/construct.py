@@ -21,6 +21,9 @@ BoolArray = npt.NDArray[np.bool_]
 
 # The parts of the prices at which idle GPUs are offered, one after the other.
 _CLEARANCE = (1.0, 0.5, 0.0)
+# After so many vain looks, as a part of the jobs, it is found out anew who may have room: looking at all of
+# them together costs about as much as that.
+_SURVEY_EVERY = 1 / 16
 
 
 class Constructor:
@@ -97,7 +100,7 @@ class Constructor:
     def _offer(self, reduced: FloatArray) -> None:
         state = self._state
         now = self._present(reduced)
-        gains, idle = self.may_gain(reduced, now), state.idle_gpus
+        gains, idle, missed = self.may_gain(reduced, now), state.idle_gpus, 0
         for job in self._gaining(reduced, now):
             if state.idle_gpus <= 0:
                 return
@@ -108,6 +111,10 @@ class Constructor:
             if found is not None and reduced[job, found.option.column] <= above(float(now[job])):
                 found = None
             state.put(job, found or before)
+            missed += found is None
+            if missed >= _SURVEY_EVERY * len(now) + 1 and state.idle_gpus < idle:
+                # Others took what these might have had, and those to come.
+                gains, idle, missed = self.may_gain(reduced, self._present(reduced)), state.idle_gpus, 0
 
     def may_gain(self, reduced: FloatArray, now: FloatArray) -> BoolArray:
         """Return which jobs (J,) may find room for an option that gains, as far as free GPUs alone tell.
