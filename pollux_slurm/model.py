@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -368,11 +368,23 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLimit:
-    """At most `max_gpus` GPUs for all jobs of one `kind` ("account", "user" or "qos") `name` together."""
+    """At most `max_gpus` GPUs for all jobs of one `kind` ("account", "user" or "qos") `name` together.
+
+    With `job_ids` it counts those jobs instead, as of the accounts below one, and kind and name only say what
+    it is.
+    """
 
     kind: str
     name: str
     max_gpus: int
+    job_ids: tuple[str, ...] | None = None
+
+    def members(self, jobs: Iterable[ProblemJob]) -> list[bool]:
+        """Return for each of `jobs` whether it counts."""
+        if self.job_ids is None:
+            return [getattr(job, self.kind) == self.name for job in jobs]
+        named = frozenset(self.job_ids)
+        return [job.job_id in named for job in jobs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

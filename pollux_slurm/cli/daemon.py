@@ -130,7 +130,9 @@ def limits_of(config: Config, slurm: SlurmClient) -> LimitsReader:
             return SiteLimits()
         asked = accounting(config.slurm, os.environ)
         return SiteLimits(
-            associations=asked.associations(site.get("ClusterName", "")), qualities=asked.qualities()
+            associations=asked.associations(site.get("ClusterName", "")),
+            qualities=asked.qualities(),
+            partitions=asked.partition_qualities(),
         )
 
     return LimitsReader(read, monotonic=time.monotonic)

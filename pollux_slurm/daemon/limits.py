@@ -1,17 +1,20 @@
 """Slurm's own limits on GPUs, of associations and QOS, as limits of a scheduling problem.
 
 Slurm keeps them whatever the daemon decides: a job above one waits with a reason such as AssocGrpGRES. They
-are read so that GPUs are not decided upon that Slurm would not give. They err on the generous side where a
-problem cannot say the same: an account below a bounded one gets that bound, not a share of it.
+are read so that GPUs are not decided upon that Slurm would not give. Measured on 22.05.8 with a slurmdbd:
+
+- GrpTRES of an account bounds its jobs and those of all accounts below it, together;
+- a GrpTRES or MaxTRES of the job's QOS takes the place of those of associations, and that of the partition's
+  QOS the place of both (with the flag OverPartQOS, the job's goes before the partition's). Jobs that are so
+  exempt count under the limit nevertheless.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from pollux_slurm.daemon.observe import Picture
 from pollux_slurm.errors import SlurmError
@@ -25,10 +28,14 @@ REFRESH_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteLimits:
-    """The associations and QOS that bound GPUs; empty where nothing does."""
+    """The associations and QOS that bound GPUs; empty where nothing does.
+
+    `partitions` tells the QOS of each partition that has one.
+    """
 
     associations: tuple[Association, ...] = ()
     qualities: tuple[Quality, ...] = ()
+    partitions: Mapping[str, str] = field(default_factory=dict)
 
 
 class LimitsReader:
@@ -66,98 +73,119 @@ def are_enforced(site: Mapping[str, str]) -> bool:
 
 
 def applied(problem: Problem, picture: Picture, site: SiteLimits) -> Problem:
-    """Return the problem with the site's limits in it, less what jobs hold that take no part in it."""
+    """Return the problem with the site's limits in it, less what jobs hold that they do not bind."""
     if not site.associations and not site.qualities:
         return problem
+    rules = _Rules.of(site)
     ours = {job.job_id for job in problem.jobs if not job.rigid}
-    qos = {job.slurm.job_id: job.slurm.qos for job in picture.managed}
-    partition = {job.slurm.job_id: job.slurm.partition for job in picture.managed}
+    managed = {job.slurm.job_id: job.slurm for job in picture.managed}
     jobs = tuple(
-        job
-        if job.job_id not in qos
-        else _within(job, site, qos=qos[job.job_id], partition=partition[job.job_id])
-        for job in problem.jobs
+        _within(job, managed[job.job_id], rules) if job.job_id in managed else job for job in problem.jobs
     )
-    others = [job for job in picture.snapshot.jobs if job.job_id not in ours]
-    found = [*problem.limits, *_bounds(jobs, site, others)]
-    least: dict[tuple[str, str], int] = {}
-    for limit in found:
-        key = (limit.kind, limit.name)
-        least[key] = min(least.get(key, limit.max_gpus), limit.max_gpus)
-    limits = tuple(
-        GpuLimit(kind=kind, name=name, max_gpus=most) for (kind, name), most in sorted(least.items())
-    )
-    return dataclasses.replace(problem, jobs=jobs, limits=limits)
+    found = _bounds(picture.snapshot.jobs, ours, rules)
+    return dataclasses.replace(problem, jobs=jobs, limits=(*problem.limits, *found))
 
 
-def _within(job: ProblemJob, site: SiteLimits, *, qos: str, partition: str) -> ProblemJob:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rules:
+    """A site's limits, to be looked up for a job. An association is keyed by account, user and partition."""
+
+    associations: Mapping[tuple[str, str, str], Association]
+    qualities: Mapping[str, Quality]
+    partitions: Mapping[str, str]
+
+    @classmethod
+    def of(cls, site: SiteLimits) -> _Rules:
+        return cls(
+            associations={(one.account, one.user, one.partition): one for one in site.associations},
+            qualities={one.name: one for one in site.qualities},
+            partitions=site.partitions,
+        )
+
+    def qualities_of(self, job: SlurmJob) -> list[Quality]:
+        """Return the QOS that bind a job, the one whose word counts first at the front."""
+        own = self.qualities.get(job.qos)
+        partitions = self.qualities.get(self.partitions.get(job.partition, ""))
+        order = (own, partitions) if own is not None and own.over_partition else (partitions, own)
+        return list({one.name: one for one in order if one is not None}.values())
+
+    def associations_of(self, job: SlurmJob) -> list[Association]:
+        """Return the association that a job runs under, and those above it."""
+        own = (
+            self.associations.get((job.account, job.user_name, job.partition))
+            or self.associations.get((job.account, job.user_name, ""))
+        )  # fmt: skip
+        found = [] if own is None else [own]
+        account, seen = job.account, set[str]()
+        while account not in seen and (above := self.associations.get((account, "", ""))) is not None:
+            seen.add(account)
+            found.append(above)
+            account = above.parent
+        return found
+
+
+def _within(job: ProblemJob, slurm: SlurmJob, rules: _Rules) -> ProblemJob:
     """Return the job with its QOS, and no more GPUs at most than one job of its kind may have.
 
     What it holds, or asks for at least, is not taken from it: Slurm has allowed it, or says why not.
     """
-    caps = [quality.gpus_per_job for quality in site.qualities if quality.name == qos]
-    caps += [
-        one.gpus_per_job
-        for one in site.associations
-        if (one.account, one.user) == (job.account, job.user) and one.partition in ("", partition)
-    ]
-    known = [cap for cap in (*caps, job.max_gpus) if cap is not None]
+    # slurmdbd tells of an association what it has inherited, so that the first says it all.
+    sources: list[Quality | Association] = [*rules.qualities_of(slurm), *rules.associations_of(slurm)[:1]]
+    caps = [source.gpus_per_job for source in sources if source.gpus_per_job is not None][:1]
+    known = [*caps, *([] if job.max_gpus is None else [job.max_gpus])]
     most = max(min(known), job.min_gpus, job.current.num_gpus) if known else None
-    return dataclasses.replace(job, qos=qos, max_gpus=most)
+    return dataclasses.replace(job, qos=slurm.qos, max_gpus=most)
 
 
-def _bounds(jobs: Iterable[ProblemJob], site: SiteLimits, others: Iterable[SlurmJob]) -> Iterable[GpuLimit]:
-    jobs = [job for job in jobs if not job.rigid]
-    held: defaultdict[tuple[str, str], int] = defaultdict(int)
-    for job in others:
-        gpus = job.allocation.num_gpus
-        for kind, name in (("account", job.account), ("user", job.user_name), ("qos", job.qos)):
-            held[kind, name] += gpus
+@dataclass(slots=True)
+class _Bound:
+    """One of Slurm's limits: the jobs of ours that it binds, and the GPUs of all others under it."""
 
-    def bound(kind: str, name: str, most: int | None) -> Iterable[GpuLimit]:
-        if most is not None:
-            yield GpuLimit(kind=kind, name=name, max_gpus=max(most - held[kind, name], 0))
-
-    accounts = _account_bounds(site.associations)
-    for account in sorted({job.account for job in jobs}):
-        yield from bound("account", account, accounts.get(account))
-    qualities = {quality.name: quality for quality in site.qualities}
-    for name in sorted({job.qos for job in jobs}):
-        yield from bound("qos", name, qualities[name].gpus if name in qualities else None)
-    for user in sorted({job.user for job in jobs}):
-        mine = [job for job in jobs if job.user == user]
-        in_accounts = {
-            one.account: one.gpus for one in site.associations if one.user == user and not one.partition
-        }
-        yield from bound("user", user, _sum(in_accounts.get(name) for name in {job.account for job in mine}))
-        per_user = {name: quality.gpus_per_user for name, quality in qualities.items()}
-        yield from bound("user", user, _sum(per_user.get(name) for name in {job.qos for job in mine}))
-    for account in sorted({job.account for job in jobs}):
-        per_account = {name: quality.gpus_per_account for name, quality in qualities.items()}
-        used = {job.qos for job in jobs if job.account == account}
-        yield from bound("account", account, _sum(per_account.get(name) for name in used))
+    max_gpus: int
+    job_ids: list[str] = field(default_factory=list)
+    held_by_others: int = 0
 
 
-def _sum(bounds: Iterable[int | None]) -> int | None:
-    """Return what several bounds allow together, None where one of them is none."""
-    total = 0
-    for one in bounds:
-        if one is None:
-            return None
-        total += one
-    return total
+def _bounds(jobs: Iterable[SlurmJob], ours: Collection[str], rules: _Rules) -> list[GpuLimit]:
+    found: dict[tuple[str, str], _Bound] = {}
+    for job in jobs:
+        for kind, name, most, binds in _limits_of(job, rules):
+            bound = found.setdefault((kind, name), _Bound(most))
+            if binds and job.job_id in ours:
+                bound.job_ids.append(job.job_id)
+            else:
+                bound.held_by_others += job.allocation.num_gpus
+    return [
+        GpuLimit(
+            kind=kind,
+            name=name,
+            max_gpus=max(bound.max_gpus - bound.held_by_others, 0),
+            job_ids=tuple(sorted(bound.job_ids)),
+        )
+        for (kind, name), bound in sorted(found.items())
+        if bound.job_ids
+    ]
 
 
-def _account_bounds(associations: Iterable[Association]) -> dict[str, int]:
-    """Return the least bound on each account: its own, or that of an account above it."""
-    rows = {one.account: one for one in associations if not one.user and not one.partition}
-    found: dict[str, int] = {}
-    for account in rows:
-        above, seen = account, set()
-        while above in rows and above not in seen:
-            seen.add(above)
-            gpus = rows[above].gpus
-            if gpus is not None:
-                found[account] = min(found.get(account, gpus), gpus)
-            above = rows[above].parent
-    return found
+def _limits_of(job: SlurmJob, rules: _Rules) -> Iterator[tuple[str, str, int, bool]]:
+    """Yield each limit that a job counts under: kind, name, GPUs, and whether it binds this job."""
+    qualities = rules.qualities_of(job)
+    groups = [one for one in qualities if one.gpus is not None]
+    for one in groups:
+        assert one.gpus is not None
+        yield "qos", one.name, one.gpus, one is groups[0]
+    for kind, who, bounds in (
+        ("user", job.user_name, [(one.name, one.gpus_per_user) for one in qualities]),
+        ("account", job.account, [(one.name, one.gpus_per_account) for one in qualities]),
+    ):
+        known = [(name, most) for name, most in bounds if most is not None]
+        for name, most in known:
+            yield kind, f"{who} in QOS {name}", most, name == known[0][0]
+    for above in rules.associations_of(job):
+        if above.gpus is None:
+            continue
+        where = f" in partition {above.partition}" if above.partition else ""
+        kind, name = ("user", f"{above.user} in account {above.account}{where}")
+        if not above.user:
+            kind, name = "account", above.account
+        yield kind, name, above.gpus, not groups

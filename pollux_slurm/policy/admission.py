@@ -139,6 +139,8 @@ def _check_rules(problem: Problem) -> None:
             raise InvalidProblemError(f"a limit is by account, user or qos, not by {limit.kind!r}")
         if not isinstance(limit.name, str):
             raise InvalidProblemError(f"a limit is of a name, not of {shown(limit.name)}")
+        if limit.job_ids is not None and not all(isinstance(job_id, str) for job_id in limit.job_ids):
+            raise InvalidProblemError(f"the limit of {limit.kind} {limit.name} counts jobs without a name")
         if not _is_count(limit.max_gpus):
             raise InvalidProblemError(
                 f"the limit of {limit.kind} {limit.name} must be a whole number of GPUs"

@@ -99,7 +99,7 @@ class Menu:
         self.limit_names: list[str] = []
         everyone = self.everyone
         for limit in problem.limits:
-            members = np.array([getattr(job, limit.kind) == limit.name for job in everyone], dtype=bool)
+            members = np.array(limit.members(everyone), dtype=bool)
             held = sum(job.current.num_gpus for job, inside in zip(everyone, members, strict=True) if inside)
             if members.any():
                 # Who holds more than it may keeps it, and gets nothing on top.

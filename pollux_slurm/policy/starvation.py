@@ -8,10 +8,11 @@ After `Problem.max_wait_s`, nodes for its minimum are kept free of newcomers: wh
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from pollux_slurm.model import NodeCapacity, Problem, ProblemJob
+from pollux_slurm.model import GpuLimit, NodeCapacity, Problem, ProblemJob
 
 # However many jobs starve: nodes are kept for so many of them, and this part of all nodes at most, but always
 # enough for one job.
@@ -24,8 +25,7 @@ def held_back(problem: Problem, jobs: Sequence[ProblemJob]) -> list[ProblemJob]:
 
     A job that holds GPUs on a node that is kept may stay, shrink and grow there: a running job gives way in
     the very round in which that lets a waiting one start, so that it is not in the way. All others lose the
-    nodes. Where a limit of the starving job's account or user is what it waits for, no other job of theirs
-    starts.
+    nodes. Where a limit is what the starving job waits for, no other job starts that counts under it.
     """
     if problem.max_wait_s is None:
         return list(jobs)
@@ -37,13 +37,13 @@ def held_back(problem: Problem, jobs: Sequence[ProblemJob]) -> list[ProblemJob]:
     room = _Room(problem, jobs)
     most = int(MOST_KEPT * len(problem.nodes))
     kept: set[str] = set()
-    full: set[tuple[str, str]] = set()
+    under_full: set[str] = set()
     first: set[str] = set()
-    held = _held_by_group(jobs)
+    limits = [_HeldLimit.of(limit, jobs) for limit in problem.limits]
     for job in starving[:MOST_JOBS]:
-        blocked = _full_limits(problem, held, job)
+        blocked = [limit for limit in limits if limit.blocks(job)]
         if blocked:
-            full |= blocked
+            under_full.update(*(limit.job_ids for limit in blocked))
             first.add(job.job_id)
             continue
         chosen = room.choose(job, prefer=kept)
@@ -58,7 +58,7 @@ def held_back(problem: Problem, jobs: Sequence[ProblemJob]) -> list[ProblemJob]:
     for job in jobs:
         if job.job_id in first:
             result.append(job)
-        elif not job.current and (("account", job.account) in full or ("user", job.user) in full):
+        elif not job.current and job.job_id in under_full:
             result.append(dataclasses.replace(job, partition_nodes=frozenset()))
         elif not kept or kept.intersection(job.current.nodes):
             result.append(job)
@@ -70,24 +70,26 @@ def held_back(problem: Problem, jobs: Sequence[ProblemJob]) -> list[ProblemJob]:
     return result
 
 
-def _held_by_group(jobs: Sequence[ProblemJob]) -> Counter[tuple[str, str]]:
-    """Return the GPUs that the jobs of each account, user and QOS hold."""
-    held: Counter[tuple[str, str]] = Counter()
-    for job in jobs:
-        held["account", job.account] += job.current.num_gpus
-        held["user", job.user] += job.current.num_gpus
-        held["qos", job.qos] += job.current.num_gpus
-    return held
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HeldLimit:
+    """A limit with the jobs that count under it, and the GPUs that they hold."""
 
+    job_ids: frozenset[str]
+    max_gpus: int
+    held: int
 
-def _full_limits(problem: Problem, held: Counter[tuple[str, str]], job: ProblemJob) -> set[tuple[str, str]]:
-    """Return the limits under which running jobs hold too much for `job` to have its minimum."""
-    return {
-        (limit.kind, limit.name)
-        for limit in problem.limits
-        if (limit.kind, limit.name) in (("account", job.account), ("user", job.user), ("qos", job.qos))
-        and held[limit.kind, limit.name] + job.min_gpus > limit.max_gpus >= job.min_gpus
-    }
+    @classmethod
+    def of(cls, limit: GpuLimit, jobs: Sequence[ProblemJob]) -> _HeldLimit:
+        inside = list(itertools.compress(jobs, limit.members(jobs)))
+        return cls(
+            job_ids=frozenset(job.job_id for job in inside),
+            max_gpus=limit.max_gpus,
+            held=sum(job.current.num_gpus for job in inside),
+        )
+
+    def blocks(self, job: ProblemJob) -> bool:
+        """Whether running jobs hold too much under it for `job`, which it concerns, to have its minimum."""
+        return job.job_id in self.job_ids and self.held + job.min_gpus > self.max_gpus >= job.min_gpus
 
 
 class _Room:

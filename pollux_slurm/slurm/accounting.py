@@ -26,13 +26,17 @@ class Association:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """A QOS with what all its jobs, each user's, each account's, and each one may hold; None is no bound."""
+    """A QOS with what all its jobs, each user's, each account's, and each one may hold; None is no bound.
+
+    `over_partition`: its bounds go before those of a partition's QOS, else they come after.
+    """
 
     name: str
     gpus: int | None = None
     gpus_per_user: int | None = None
     gpus_per_account: int | None = None
     gpus_per_job: int | None = None
+    over_partition: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ class Accounting:
 
     def qualities(self) -> tuple[Quality, ...]:
         """Return the QOS with what they allow of GPUs. Raises as `admin_level`."""
-        columns = ("name", "grptres", "maxtrespu", "maxtrespa", "maxtres")
+        columns = ("name", "grptres", "maxtrespu", "maxtrespa", "maxtres", "flags")
         return tuple(
             Quality(
                 name=name,
@@ -79,9 +83,22 @@ class Accounting:
                 gpus_per_user=gpus_of(user),
                 gpus_per_account=gpus_of(account),
                 gpus_per_job=gpus_of(job),
+                over_partition="overpartqos" in flags.lower().split(","),
             )
-            for name, group, user, account, job in self._table(columns, "show", "qos")
+            for name, group, user, account, job, flags in self._table(columns, "show", "qos")
         )
+
+    def partition_qualities(self) -> dict[str, str]:
+        """Return the QOS of each partition that has one. Raises as `admin_level`."""
+        answer = self.runner.run("scontrol", "--all", "--oneliner", "show", "partition")
+        if answer.exit_code != 0:
+            raise SlurmReadError(f"scontrol show partition failed: {answer.complaint}")
+        found = {}
+        for line in answer.stdout.splitlines():
+            fields = dict(word.partition("=")[::2] for word in line.split())
+            if fields.get("QoS", "N/A") not in ("N/A", "(null)", ""):
+                found[fields.get("PartitionName", "")] = fields["QoS"]
+        return found
 
     def _table(self, columns: tuple[str, ...], *question: str) -> list[list[str]]:
         answer = self.runner.run("sacctmgr", "-n", "-P", *question, f"format={','.join(columns)}")

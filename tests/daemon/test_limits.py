@@ -51,7 +51,7 @@ def limits(problem: Problem) -> dict[tuple[str, str], int]:
     return {(limit.kind, limit.name): limit.max_gpus for limit in problem.limits}
 
 
-def test_that_an_account_has_the_least_bound_of_those_above_it() -> None:
+def test_that_the_accounts_below_one_hold_together_to_its_bound() -> None:
     site = SiteLimits(
         associations=(
             Association(account="root"),
@@ -60,36 +60,88 @@ def test_that_an_account_has_the_least_bound_of_those_above_it() -> None:
             Association(account="physics", parent="lab", gpus=3),
         )
     )
-    found = limits(bounded(site, ("ada", "vision", ""), ("bob", "physics", ""), ("cy", "free", "")))
-    assert found == {("account", "vision"): 6, ("account", "physics"): 3}
+    jobs = (("ada", "vision", ""), ("bob", "physics", ""), ("cy", "free", ""))
+    found = bounded(site, *jobs, others=("lab", "physics"))
+    assert limits(found) == {("account", "lab"): 4, ("account", "vision"): 9, ("account", "physics"): 2}
+    assert {limit.name: limit.job_ids for limit in found.limits} == {
+        "lab": ("1", "2"),
+        "vision": ("1",),
+        "physics": ("2",),
+    }
+    given = {one.job_id: one.allocation.num_gpus for one in decide(found).jobs}
+    assert given["1"] + given["2"] == 4, "they hold four, and get nothing on top"
+
+
+def test_that_an_accounts_tree_that_is_a_circle_ends() -> None:
+    site = SiteLimits(
+        associations=(
+            Association(account="a", parent="b", gpus=3),
+            Association(account="b", parent="a", gpus=5),
+        )
+    )
+    assert limits(bounded(site, ("ada", "a", ""))) == {("account", "a"): 3, ("account", "b"): 5}
 
 
 def test_that_what_jobs_beside_ours_hold_is_taken_off() -> None:
     site = SiteLimits(
-        associations=(Association(account="vision", gpus=4),), qualities=(Quality(name="long", gpus=2),)
+        associations=(Association(account="vision", gpus=4),),
+        qualities=(Quality(name="long", gpus_per_user=2),),
     )
-    found = limits(bounded(site, ("ada", "vision", "long"), others=("vision", "vision", "vision")))
-    assert found == {("account", "vision"): 1, ("qos", "long"): 0}
+    found = limits(bounded(site, ("eve", "vision", "long"), others=("vision", "vision", "vision")))
+    assert found == {("account", "vision"): 1, ("user", "eve in QOS long"): 0}
 
 
-def test_that_a_user_is_bounded_where_every_account_bounds_them() -> None:
-    both = (
-        Association(account="vision", user="ada", gpus=2),
-        Association(account="physics", user="ada", gpus=3),
+def test_that_a_user_is_bounded_in_each_account_on_their_own() -> None:
+    site = SiteLimits(
+        associations=(
+            Association(account="vision", user="ada", gpus=2),
+            Association(account="physics", user="ada", gpus=3),
+            Association(account="physics", user="ada", partition="main", gpus=1),
+            Association(account="physics", user="ada", partition="other", gpus=7),
+        )
     )
-    jobs = (("ada", "vision", ""), ("ada", "physics", ""))
-    assert limits(bounded(SiteLimits(associations=both), *jobs)) == {("user", "ada"): 5}
-    assert limits(bounded(SiteLimits(associations=both[:1]), *jobs)) == {}
-    assert limits(bounded(SiteLimits(associations=both), jobs[0])) == {("user", "ada"): 2}
+    found = bounded(site, ("ada", "vision", ""), ("ada", "physics", ""), ("bob", "physics", ""))
+    assert limits(found) == {
+        ("user", "ada in account vision"): 2,
+        ("user", "ada in account physics in partition main"): 1,
+    }
+    assert [limit.job_ids for limit in found.limits] == [("2",), ("1",)]
+
+
+def test_that_the_word_of_a_qos_takes_the_place_of_those_of_accounts() -> None:
+    """As on Slurm 22.05.8: who is exempt is not bound, but counts."""
+    site = SiteLimits(
+        associations=(Association(account="vision", gpus=3, gpus_per_job=1),),
+        qualities=(Quality(name="big", gpus=8, gpus_per_job=4), Quality(name="other", gpus_per_user=9)),
+    )
+    found = bounded(site, ("ada", "vision", "big"), ("bob", "vision", "other"))
+    assert limits(found) == {("qos", "big"): 8, ("account", "vision"): 1, ("user", "bob in QOS other"): 9}
+    assert next(limit.job_ids for limit in found.limits if limit.kind == "account") == ("2",)
+
+
+def test_that_the_qos_of_a_partition_comes_first_unless_the_jobs_is_over_it() -> None:
+    mine = Quality(name="big", gpus=2, gpus_per_job=3)
+    partitions = Quality(name="pq", gpus=5, gpus_per_job=4)
+    site = SiteLimits(qualities=(mine, partitions), partitions={"main": "pq"})
+    found = bounded(site, ("ada", "vision", "big"))
+    assert limits(found) == {("qos", "pq"): 5}
+    assert found.jobs[0].max_gpus == 4
+    over = dataclasses.replace(site, qualities=(dataclasses.replace(mine, over_partition=True), partitions))
+    found = bounded(over, ("ada", "vision", "big"))
+    assert limits(found) == {("qos", "big"): 2}
+    assert found.jobs[0].max_gpus == 3
 
 
 def test_that_a_qos_bounds_its_jobs_its_users_and_its_accounts() -> None:
     site = SiteLimits(qualities=(Quality(name="short", gpus=8, gpus_per_user=4, gpus_per_account=5),))
     found = bounded(site, ("ada", "vision", "short"), ("bob", "vision", "normal"))
-    assert limits(found) == {("qos", "short"): 8, ("user", "ada"): 4}
+    assert limits(found) == {
+        ("qos", "short"): 8,
+        ("user", "ada in QOS short"): 4,
+        ("account", "vision in QOS short"): 5,
+    }
+    assert {limit.job_ids for limit in found.limits} == {("1",)}
     assert [one.qos for one in found.jobs] == ["short", "normal"]
-    alone = limits(bounded(site, ("ada", "vision", "short")))
-    assert alone == {("qos", "short"): 8, ("user", "ada"): 4, ("account", "vision"): 5}
 
 
 def test_that_one_job_is_capped_but_keeps_what_it_holds() -> None:
@@ -111,15 +163,14 @@ def test_that_a_decision_keeps_to_a_qos() -> None:
     assert sum(one.allocation.num_gpus for one in decision.jobs) <= 4, "what they hold stays, no more comes"
 
 
-def test_that_the_admins_own_limit_holds_where_it_is_less() -> None:
+def test_that_the_admins_own_limits_hold_as_well() -> None:
     site = SiteLimits(associations=(Association(account="vision", gpus=4),))
-    found = bounded(site, ("ada", "vision", ""))
     seen = snapshot([node("n1")], [job("1", JobState.PENDING, account="vision")])
     picture = observe.picture(seen, [record("1", account="vision")])
-    for own, least in ((2, 2), (9, 4)):
-        theirs = GpuLimit(kind="account", name="vision", max_gpus=own)
-        again = applied(dataclasses.replace(found, limits=(theirs,)), picture, site)
-        assert limits(again) == {("account", "vision"): least}
+    own = GpuLimit(kind="account", name="vision", max_gpus=2)
+    problem = dataclasses.replace(bounded(SiteLimits(), ("ada", "vision", "")), limits=(own,))
+    theirs = GpuLimit(kind="account", name="vision", max_gpus=4, job_ids=("1",))
+    assert applied(problem, picture, site).limits == (own, theirs)
 
 
 def test_that_without_limits_a_problem_is_left_as_it_is() -> None:

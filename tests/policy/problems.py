@@ -78,6 +78,9 @@ def with_everything(rng: random.Random, plain: Problem) -> Problem:
         for kind, name in (("account", "x"), ("user", "u"))
         if rng.random() < 0.4
     ]
+    if rng.random() < 0.3:
+        named = tuple(job.job_id for job in jobs if rng.random() < 0.6)
+        limits.append(GpuLimit(kind="qos", name="some", max_gpus=rng.randint(0, 6), job_ids=named))
     return dataclasses.replace(
         plain,
         nodes=tuple(

@@ -81,7 +81,15 @@ def violations(problem: Problem, answer: Answer) -> list[str]:
             if job.partition_nodes is not None and name not in job.partition_nodes:
                 found.append(f"job {job.job_id} is outside its partition on {name}")
     for limit in problem.limits:
-        inside = [job for job in problem.jobs if getattr(job, limit.kind) == limit.name]
+        inside = [
+            job
+            for job in problem.jobs
+            if (
+                job.job_id in limit.job_ids
+                if limit.job_ids is not None
+                else getattr(job, limit.kind) == limit.name
+            )
+        ]
         most = max(limit.max_gpus, sum(job.current.num_gpus for job in inside))
         if sum(answer[job.job_id].num_gpus for job in inside) > most:
             found.append(f"{limit.kind} {limit.name} has more than {most} GPUs")

@@ -61,7 +61,7 @@ FULL = Problem(
         job("other", account="x"),
     ),
     objective=Objective(fair_share_gpus=1),
-    limits=(GpuLimit(kind="account", name="x", max_gpus=3),),
+    limits=(GpuLimit(kind="account", name="x", max_gpus=3, job_ids=("other",)),),
     moving=MovingRules(max_reallocations=2),
     gpu_speeds=(("a", 1.0), ("b", 2.0)),
     uneven=False,

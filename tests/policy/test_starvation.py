@@ -98,6 +98,18 @@ def test_that_a_full_limit_holds_back_those_under_it_and_keeps_no_node() -> None
     assert found == {"a": None, "b": None, "c": set(), "d": None}
 
 
+def test_that_a_limit_of_named_jobs_holds_back_those_and_no_others() -> None:
+    limit = GpuLimit(kind="account", name="lab", max_gpus=4, job_ids=("a", "b", "c"))
+    jobs = [
+        job("a", account="x", min_gpus=4, waiting_s=1e4),
+        job("b", {"n0": 2}, account="y", max_gpus=2),
+        job("c", account="z"),
+        job("d", account="x"),
+    ]
+    found = nodes_of(bounded(*jobs, limits=(limit,)))
+    assert found == {"a": None, "b": None, "c": set(), "d": None}
+
+
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_that_every_objective_serves_who_starves_before_newcomers(name: str) -> None:
     jobs = [job("a", min_gpus=4, waiting_s=1e4), *(job(f"s{i}", age_s=1e3) for i in range(4))]

@@ -18,9 +18,13 @@ physics|daemon|||gres/gpu=2|gres/gpu:t4=2
 vision|||lab|cpu=100,gres/gpu=4|
 vision|root||||gres/gpu=3
 """
+PARTITIONS = """\
+PartitionName=main AllowGroups=ALL Default=YES QoS=N/A DefaultTime=NONE Nodes=n[0-1]
+PartitionName=gpu AllowGroups=ALL Default=NO QoS=short DefaultTime=NONE Nodes=n2
+"""
 QUALITIES = """\
-normal||||
-short|gres/gpu=5|gres/gpu=2||gres/gpu=1
+normal|||||
+short|gres/gpu=5|gres/gpu=2||gres/gpu=1|DenyOnLimit,OverPartQOS
 """
 
 
@@ -49,8 +53,14 @@ def test_that_associations_are_read_with_their_bounds(tmp_path: Path) -> None:
 def test_that_qos_are_read_with_their_bounds(tmp_path: Path) -> None:
     assert accounting(tmp_path, QUALITIES).qualities() == (
         Quality(name="normal"),
-        Quality(name="short", gpus=5, gpus_per_user=2, gpus_per_job=1),
+        Quality(name="short", gpus=5, gpus_per_user=2, gpus_per_job=1, over_partition=True),
     )
+
+
+def test_that_partitions_are_read_with_their_qos(tmp_path: Path) -> None:
+    asked = accounting(tmp_path, PARTITIONS)
+    (tmp_path / "sacctmgr").rename(tmp_path / "scontrol")
+    assert asked.partition_qualities() == {"gpu": "short"}
 
 
 def test_that_rights_are_read_and_an_unknown_user_has_none(tmp_path: Path) -> None:

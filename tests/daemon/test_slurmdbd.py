@@ -1,0 +1,103 @@
+"""Limits of accounts and QOS, as a real slurmdbd tells them and a real slurmctld keeps them."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from pollux_slurm.cli.daemon import limits_of
+from pollux_slurm.config import Config
+from pollux_slurm.daemon import limits, observe
+from pollux_slurm.model import JobState, Problem, ProblemJob, SlurmJob
+from pollux_slurm.slurm.commands import CommandsClient
+from pollux_slurm.slurm.sandbox import Sandbox
+from pollux_slurm.slurm.sandbox_files import NodeGroup
+from tests.conftest import running_sandbox
+from tests.daemon.builders import record
+from tests.slurm.accounting_site import accounting_of, missing_programs, sacctmgr
+from tests.waiting import wait_until
+
+MISSING = ", ".join(missing_programs())
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(bool(MISSING), reason=f"no {MISSING}: apt install slurmdbd mariadb-server"),
+]
+SLEEP = "#!/bin/sh\nexec sleep 600\n"
+
+
+@pytest.fixture
+def site(slurm_programs: None) -> Iterator[Sandbox]:
+    """Two nodes of four GPUs. The account lab has three for those below it; a QOS has a word of its own."""
+    me = getpass.getuser()
+    with running_sandbox(NodeGroup(num_nodes=2)) as box, accounting_of(box) as runner:
+        sacctmgr(runner, "add", "account", "lab")
+        sacctmgr(runner, "add", "account", "vision,physics", "parent=lab")
+        sacctmgr(runner, "add", "user", me, "account=vision,physics")
+        sacctmgr(runner, "add", "qos", "big")
+        sacctmgr(runner, "add", "qos", "partition")
+        sacctmgr(runner, "modify", "user", me, "set", "qos=normal,big")
+        sacctmgr(runner, "modify", "account", "lab", "set", "GrpTRES=gres/gpu=3")
+        sacctmgr(runner, "modify", "account", "vision", "set", "MaxTRESPerJob=gres/gpu=2")
+        sacctmgr(runner, "modify", "qos", "big", "set", "GrpTRES=gres/gpu=4", "MaxTRESPerJob=gres/gpu=4")
+        yield box
+
+
+def test_that_a_round_decides_within_what_slurm_goes_on_to_keep(
+    site: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in site.env.items():
+        monkeypatch.setenv(name, value)
+    slurm = CommandsClient(site.runner())
+
+    def submitted(gpus: int, account: str, qos: str) -> str:
+        options = (
+            f"--gpus={gpus}",
+            f"--account={account}",
+            f"--qos={qos}",
+            "--output=/dev/null",
+            "--mem=100",
+        )
+        return slurm.submit(SLEEP, options, [], {**os.environ, **site.env})
+
+    def shown(job_id: str) -> SlurmJob:
+        found = slurm.read_job(job_id)
+        assert found is not None
+        return found
+
+    def waits_for(job_id: str, reason: str) -> None:
+        wait_until(lambda: shown(job_id).reason == reason, timeout_s=60, what=f"{job_id} to wait: {reason}")
+
+    def runs(job_id: str) -> None:
+        wait_until(lambda: shown(job_id).state is JobState.RUNNING, timeout_s=60, what=f"{job_id} to run")
+
+    def problem(*job_ids: str) -> Problem:
+        picture = observe.picture(slurm.snapshot(), [record(job_id) for job_id in job_ids])
+        jobs = tuple(
+            ProblemJob(job_id=one.job_id, account=one.account, user=one.user_name, current=one.allocation)
+            for one in map(shown, job_ids)
+        )
+        plain = Problem(nodes=picture.nodes, jobs=jobs)
+        # They are not adaptive, so that the picture has none of them managed: only whom Slurm binds is asked.
+        return limits.applied(plain, picture, limits_of(Config(), slurm)())
+
+    def bounds(found: Problem) -> dict[str, tuple[int, tuple[str, ...] | None]]:
+        return {limit.name: (limit.max_gpus, limit.job_ids) for limit in found.limits}
+
+    one, two = submitted(2, "vision", "normal"), submitted(2, "physics", "normal")
+    runs(one)
+    waits_for(two, "AssocGrpGRES")  # each is below the account's bound, both together are not
+    assert bounds(problem(one, two)) == {"lab": (3, (one, two))}
+
+    exempt = submitted(3, "vision", "big")
+    runs(exempt)
+    assert bounds(problem(one, two, exempt)) == {"lab": (0, (one, two)), "big": (4, (exempt,))}
+    more = submitted(2, "physics", "big")
+    waits_for(more, "QOSGrpGRES")
+
+    assert site.runner().run("scontrol", "update", "PartitionName=main", "QoS=partition").exit_code == 0
+    sacctmgr(site.runner(), "modify", "qos", "partition", "set", "GrpTRES=gres/gpu=6")
+    slurm.cancel(two)
+    runs(more)  # the partition's word comes first: five are in use with the one before
