@@ -1,15 +1,25 @@
-"""Fixtures for every test that needs a store: a real one, in SQLite, fresh for each test."""
+"""Fixtures for every test that needs a store: a real one, in SQLite, with nothing in it.
+
+`clean_store` is one store for all, emptied for each test: it stays open, so that its statements are compiled
+once. `store` is a file of the test's own, for tests that move it, close it or let others open it.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from pollux_slurm.store import open_store
-from pollux_slurm.store.contract import Store
+
+if TYPE_CHECKING:
+    from pollux_slurm.store.contract import Store
+    from pollux_slurm.store.sql_store import SqlStore
 
 
 @pytest.fixture(scope="session")
@@ -23,10 +33,7 @@ def store_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def store_url(store_template: Path, tmp_path: Path) -> str:
     """Return the URL of a fresh store with its tables made."""
-    path = tmp_path / "pollux.db"
-    shutil.copyfile(store_template, path)
-    path.chmod(0o600)
-    return f"sqlite:///{path}"
+    return copied(store_template, tmp_path / "pollux.db")
 
 
 @pytest.fixture
@@ -35,3 +42,44 @@ def store(store_url: str) -> Iterator[Store]:
     store = open_store(store_url)
     yield store
     store.close()
+
+
+@pytest.fixture(scope="session")
+def shared_store_url(store_template: Path) -> Iterator[str]:
+    """Return the URL of the store for all tests: in memory, where a commit waits for no disk."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(
+        prefix="pollux-test-", dir=memory if os.access(memory, os.W_OK) else None
+    ) as folder:
+        yield copied(store_template, Path(folder) / "pollux.db")
+
+
+@pytest.fixture(scope="session")
+def shared_store(shared_store_url: str) -> Iterator[SqlStore]:
+    """Return the store at `shared_store_url`, open, with whatever the last test has left in it."""
+    store = open_store(shared_store_url)
+    yield cast("SqlStore", store)
+    store.close()
+
+
+@pytest.fixture
+def clean_store(shared_store: SqlStore) -> SqlStore:
+    """Return the shared store with nothing in it."""
+    wipe(shared_store)
+    return shared_store
+
+
+def copied(template: Path, path: Path) -> str:
+    """Copy a store's file; return the URL of the copy, which its owner may read only."""
+    shutil.copyfile(template, path)
+    path.chmod(0o600)
+    return f"sqlite:///{path}"
+
+
+def wipe(store: SqlStore) -> None:
+    """Empty every table; numbers start from 1 again, as SQLite takes them from the rows that are there."""
+    from pollux_slurm.store.schema import Base
+
+    with store._database.write() as connection:
+        for table in reversed(Base.metadata.sorted_tables):
+            connection.execute(table.delete())

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,17 +10,11 @@ import pytest
 from pollux_slurm.errors import SlurmCommandError, SlurmError, SlurmUnavailable
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
-from pollux_slurm.store import open_store
+from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.crashing import Killed, KilledAt
 from tests.daemon.world import World
 from tests.fakes.slurm import fake_node
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.store.close()
+from tests.store_fixtures import wipe
 
 
 def started(world: World, *, gpus: int = 1, **options: Any) -> str:
@@ -252,15 +243,13 @@ def test_that_a_job_that_goes_on_training_after_its_checkpoint_is_left_alone(wor
     assert world.job(job_id).restart_count == 0
 
 
-def test_that_a_daemon_killed_at_any_call_leaves_a_job_that_runs_and_no_move_open(tmp_path: Path) -> None:
+def test_that_a_daemon_killed_at_any_call_leaves_a_job_running_and_no_move(
+    clean_store: SqlStore,
+) -> None:
     """One job grows and another is reshaped in the queue; the daemon dies once, at each call in turn."""
-    empty = tmp_path / "empty.db"
-    open_store(f"sqlite:///{empty}", create=True).close()
     for at in itertools.count():
-        folder = tmp_path / str(at)
-        folder.mkdir()
-        shutil.copy(empty, folder / "pollux.db")
-        world = World(folder)
+        wipe(clean_store)
+        world = World(clean_store)
         running = started(world)
         world.neighbour(gpus=1)  # so that the waiting job never fits in the shape it was submitted in
         world.neighbour(gpus=4)
@@ -289,7 +278,6 @@ def test_that_a_daemon_killed_at_any_call_leaves_a_job_that_runs_and_no_move_ope
             assert job.allocation == Allocation.of({"n0": gpus}), f"call {at}"
             assert job.restart_count == (1 if job_id == running else 0), f"call {at}"
         assert world.open_moves() == 0
-        world.store.close()
         if not died:
             assert at > 20, "too few calls were tried"
             break
@@ -310,8 +298,7 @@ def test_that_a_daemon_that_lost_its_lease_gives_no_command(world: World) -> Non
     assert not commands & {"requeue_hold", "hold", "reshape", "release"}
 
 
-def test_that_a_node_that_drains_under_a_planned_move_rolls_it_back(tmp_path: Path) -> None:
-    world = World(tmp_path)
+def test_that_a_node_that_drains_under_a_planned_move_rolls_it_back(world: World) -> None:
     world.slurm.nodes["n2"] = fake_node("n2")
     job_id = started(world)
     world.targets = {job_id: {"n2": 4}}
@@ -321,7 +308,6 @@ def test_that_a_node_that_drains_under_a_planned_move_rolls_it_back(tmp_path: Pa
     world.targets = {}
     world.settle(daemon, seconds=8)
     assert last(world, job_id)[0] is Step.ROLLED_BACK
-    world.store.close()
 
 
 def test_that_a_stranger_with_the_number_of_a_registered_job_is_left_alone(world: World) -> None:

@@ -6,7 +6,6 @@ import http.client
 import json
 import sys
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -121,8 +120,7 @@ def test_that_addresses_are_read() -> None:
     assert endpoint.OFF == "off"
 
 
-def test_that_a_real_round_and_its_moves_are_counted(tmp_path: Path) -> None:
-    world = World(tmp_path)
+def test_that_a_real_round_and_its_moves_are_counted(world: World) -> None:
     job_id = world.submit()
     daemon = world.daemon()
     world.settle(daemon, until=lambda: world.has_stepped(job_id), seconds=8)
@@ -137,4 +135,3 @@ def test_that_a_real_round_and_its_moves_are_counted(tmp_path: Path) -> None:
     world.slurm.down = True
     daemon.round()
     assert (telemetry.skipped["slurm"], telemetry.errors["slurm"]) == (1, 1)
-    world.store.close()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import shutil
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,19 +14,13 @@ from pollux_slurm.daemon.notify import Notifier
 from pollux_slurm.errors import StoreUnavailable
 from pollux_slurm.model import Allocation, Decision, JobState, Problem
 from pollux_slurm.model import ReallocationStep as Step
-from pollux_slurm.store import open_store
+from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.crashing import MUTATING
 from tests.daemon.world import CONFIG, World
+from tests.store_fixtures import wipe
 
 # More than any lease of the small world.
 _LONG_S = CONFIG.lease_ttl_s + 1
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.store.close()
 
 
 def started(world: World) -> str:
@@ -64,15 +56,11 @@ class StoppedAt:
         return call
 
 
-def test_that_a_leader_stopped_before_any_call_does_no_harm_when_it_wakes_up(tmp_path: Path) -> None:
+def test_that_a_leader_stopped_before_any_call_does_no_harm_when_it_wakes_up(clean_store: SqlStore) -> None:
     """Stopped there, it finds the lease lost before the command: the job is requeued once and no more."""
-    empty = tmp_path / "empty.db"
-    open_store(f"sqlite:///{empty}", create=True).close()
     for at in itertools.count():
-        folder = tmp_path / str(at)
-        folder.mkdir()
-        shutil.copy(empty, folder / "pollux.db")
-        world = World(folder)
+        wipe(clean_store)
+        world = World(clean_store)
         job_id = started(world)
         world.targets = {job_id: {"n1": 2}}
         done = arrived(world, job_id, {"n1": 2})
@@ -97,7 +85,6 @@ def test_that_a_leader_stopped_before_any_call_does_no_harm_when_it_wakes_up(tmp
         job = world.job(job_id)
         assert (job.state, job.held, job.restart_count) == (JobState.RUNNING, False, 1), f"call {at}"
         assert done(), f"call {at}"
-        world.store.close()
         if not stops:
             assert at > 9, "too few calls were tried"
             break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,6 @@ from pollux_slurm.policy import decide
 from pollux_slurm.policy.problem_json import problem_from_json
 from tests.daemon.builders import MODEL
 from tests.daemon.world import CONFIG, World
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.store.close()
 
 
 def daemon_of(world: World, policy: PolicyConfig, config: DaemonConfig = CONFIG) -> Daemon:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +12,6 @@ from pollux_slurm.model import Allocation, JobState, SlurmJob
 from pollux_slurm.policy import decide
 from tests.daemon.builders import job, node, record, snapshot
 from tests.daemon.world import World
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.store.close()
 
 
 def waiting(job_id: str, gpus: int, priority: int, **changes: Any) -> SlurmJob:

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
-from pathlib import Path
 
 import pytest
 
@@ -21,6 +20,8 @@ from pollux_slurm.policy import decide
 from pollux_slurm.slurm.commands import CommandsClient
 from pollux_slurm.slurm.sandbox import Sandbox
 from pollux_slurm.slurm.terms import encode_comment
+from pollux_slurm.store.contract import Store
+from pollux_slurm.store.sql_store import SqlStore
 from pollux_slurm.store.tokens import hash_token
 from tests.daemon.world import CONFIG, Agent, World
 from tests.waiting import wait_until
@@ -32,8 +33,8 @@ SLEEP = "#!/bin/sh\ntrap 'exit 7' USR1\nwhile :; do sleep 0.2; done\n"
 class RealWorld(World):
     """Real Slurm and real time; store and agents as in the small world."""
 
-    def __init__(self, tmp_path: Path, sandbox: Sandbox) -> None:
-        super().__init__(tmp_path)
+    def __init__(self, store: Store, sandbox: Sandbox) -> None:
+        super().__init__(store)
         self.runner = sandbox.runner()
         self.slurm = CommandsClient(self.runner)  # type: ignore[assignment]
         self.clock = lambda: datetime.now(timezone.utc)  # type: ignore[assignment]
@@ -93,12 +94,11 @@ class RealWorld(World):
             what="the cancelled jobs to end",
             every_s=0.1,
         )
-        self.store.close()
 
 
 @pytest.fixture
-def world(tmp_path: Path, sandbox: Sandbox) -> Iterator[RealWorld]:
-    made = RealWorld(tmp_path, sandbox)
+def world(clean_store: SqlStore, sandbox: Sandbox) -> Iterator[RealWorld]:
+    made = RealWorld(clean_store, sandbox)
     yield made
     made.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,6 @@ from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
 from tests.cli.inside import pollux
 from tests.daemon.world import CONFIG, World
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.store.close()
 
 
 def started(world: World, *, allow_unconfirmed: bool = False) -> str:

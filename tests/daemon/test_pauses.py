@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,18 +11,12 @@ from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.policy import decide
-from pollux_slurm.store import open_store
+from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.crashing import Killed, KilledAt
 from tests.daemon.world import CONFIG, World
+from tests.store_fixtures import wipe
 
 PAUSES = PolicyConfig(pauses=True)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.store.close()
 
 
 def started(world: World, *, gpus: int = 1) -> str:
@@ -180,14 +171,10 @@ def test_that_a_job_that_cannot_be_parked_is_let_go(world: World) -> None:
     assert not world.job(job_id).held
 
 
-def test_that_a_daemon_killed_at_any_call_of_a_pause_still_brings_the_job_back(tmp_path: Path) -> None:
-    empty = tmp_path / "empty.db"
-    open_store(f"sqlite:///{empty}", create=True).close()
+def test_that_a_daemon_killed_at_any_call_of_a_pause_still_brings_the_job_back(clean_store: SqlStore) -> None:
     for at in itertools.count():
-        folder = tmp_path / str(at)
-        folder.mkdir()
-        shutil.copy(empty, folder / "pollux.db")
-        world = World(folder)
+        wipe(clean_store)
+        world = World(clean_store)
         job_id = started(world)
         world.targets = {job_id: {}}
         counter = itertools.count()
@@ -213,15 +200,14 @@ def test_that_a_daemon_killed_at_any_call_of_a_pause_still_brings_the_job_back(t
         runs = lambda world=world, job_id=job_id: bool(world.job(job_id).allocation)  # noqa: E731
         world.settle(world.daemon(policy=PAUSES), until=runs, seconds=10)
         assert world.job(job_id).allocation == Allocation.of({"n1": 1}), f"call {at}"
-        world.store.close()
         if not died:
             assert at > 9, "too few calls were tried"
             break
 
 
-def test_that_a_paused_job_that_waited_too_long_is_served_first(tmp_path: Path) -> None:
+def test_that_a_paused_job_that_waited_too_long_is_served_first(clean_store: SqlStore) -> None:
     """The real policy on a full cluster of one node: the objective pauses, the bound on waiting ends it."""
-    world = World(tmp_path, nodes=1)
+    world = World(clean_store, nodes=1)
     one, two = started(world, gpus=2), started(world, gpus=2)
     policy = PolicyConfig(objective="attained-work", max_wait_s=60.0)
     world.targets = {one: {}}
@@ -232,4 +218,3 @@ def test_that_a_paused_job_that_waited_too_long_is_served_first(tmp_path: Path) 
     )
     assert world.job(one).state is JobState.RUNNING
     assert world.job(two).state is JobState.RUNNING or is_paused(world, two)
-    world.store.close()

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from pollux_slurm.daemon import orders
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
-from pollux_slurm.store import open_store
+from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.crashing import Killed, KilledAt
 from tests.daemon.world import World
 from tests.fakes.slurm import fake_node
+from tests.store_fixtures import wipe
 
 OLD, NEW = {"n0": 1}, {"n1": 4}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.store.close()
 
 
 def started(world: World) -> str:
@@ -171,14 +162,10 @@ def test_that_a_taken_old_place_still_lets_the_job_run(world: World) -> None:
     assert not world.open_moves()
 
 
-def test_that_a_daemon_killed_at_any_call_of_the_way_back_leaves_a_job_that_runs(tmp_path: Path) -> None:
-    empty = tmp_path / "empty.db"
-    open_store(f"sqlite:///{empty}", create=True).close()
+def test_that_a_daemon_killed_at_any_call_of_the_way_back_leaves_a_running_job(clean_store: SqlStore) -> None:
     for at in itertools.count():
-        folder = tmp_path / str(at)
-        folder.mkdir()
-        shutil.copy(empty, folder / "pollux.db")
-        world = World(folder)
+        wipe(clean_store)
+        world = World(clean_store)
         job_id = started(world)
         moved(world, job_id)
         world.slurm.finish(job_id, exit_code=7)
@@ -197,15 +184,13 @@ def test_that_a_daemon_killed_at_any_call_of_the_way_back_leaves_a_job_that_runs
             world.settle(world.daemon(), until=lambda world=world, id=job_id: is_back(world, id), seconds=20)  # type: ignore[misc]
         assert is_back(world, job_id), f"call {at}"
         assert world.job(job_id).restart_count == 2, f"call {at}"
-        world.store.close()
         if not died:
             assert at > 9, "too few calls were tried"
             break
 
 
-def test_that_gpus_that_vanish_leave_the_most_that_still_fits(tmp_path: Path) -> None:
+def test_that_gpus_that_vanish_leave_the_most_that_still_fits(world: World) -> None:
     """Planned for 4 on n1: when that and the old place are gone, 3 on n2 are better than its minimum."""
-    world = World(tmp_path)
     world.slurm.nodes["n2"] = fake_node("n2")
     job_id = started(world)
     world.targets = {job_id: NEW}
@@ -219,7 +204,6 @@ def test_that_gpus_that_vanish_leave_the_most_that_still_fits(tmp_path: Path) ->
     assert world.job(job_id).allocation == Allocation.of({"n2": 3})
     assert steps(world, job_id) == [Step.FAILED]
     assert world.store.reallocations(job_id)[0].reason == "got n2:3 instead of n1:4"
-    world.store.close()
 
 
 def test_that_a_run_that_counts_other_gpus_is_not_confirmed(world: World) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import shutil
 import sqlite3
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -17,17 +15,11 @@ from pollux_slurm.daemon.time_limits import is_ending, time_left_s
 from pollux_slurm.model import JobState, JobTerms
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.slurm.terms import encode_comment
-from pollux_slurm.store import open_store
+from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.builders import NOON, job, record
 from tests.daemon.crashing import Killed, KilledAt
 from tests.daemon.world import World
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.store.close()
+from tests.store_fixtures import wipe
 
 
 def started(world: World, minutes: int | None = 60) -> str:
@@ -138,12 +130,13 @@ def test_that_a_total_gives_whole_slices_while_it_lasts(world: World) -> None:
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_that_no_run_gets_more_than_slurm_had_granted_whatever_the_owner_says(
-    world: World, is_known: bool
+    world: World, shared_store_url: str, is_known: bool
 ) -> None:
     """A daemon that may set any limit does not lend that right to whoever can write a Comment."""
     job_id = near_its_limit(world, total_minutes=600, slice_minutes=300)
     if not is_known:  # registered by a version that did not ask
-        with sqlite3.connect(world.database) as connection:
+        file = shared_store_url.removeprefix("sqlite:///")
+        with contextlib.closing(sqlite3.connect(file)) as connection, connection:
             connection.execute("UPDATE jobs SET time_limit_s = NULL")
     world.settle(world.daemon(), until=lambda: runs_again(world, job_id, 1), seconds=20)
     assert runs_again(world, job_id, 1)
@@ -196,14 +189,10 @@ def test_that_nobody_is_renewed_unasked_nor_without_a_checkpoint(world: World) -
     assert moves <= {Step.ROLLED_BACK, Step.CHECKPOINT_REQUESTED}
 
 
-def test_that_a_daemon_killed_at_any_command_takes_it_off_once(tmp_path: Path) -> None:
-    empty = tmp_path / "empty.db"
-    open_store(f"sqlite:///{empty}", create=True).close()
+def test_that_a_daemon_killed_at_any_command_takes_it_off_once(clean_store: SqlStore) -> None:
     for at in itertools.count():
-        folder = tmp_path / str(at)
-        folder.mkdir()
-        shutil.copy(empty, folder / "pollux.db")
-        world = World(folder)
+        wipe(clean_store)
+        world = World(clean_store)
         job_id = started(world)
         world.clock.advance(20 * 60)
         world.targets = {job_id: {"n1": 2}}
@@ -224,7 +213,6 @@ def test_that_a_daemon_killed_at_any_command_takes_it_off_once(tmp_path: Path) -
         left_s = world.job(job_id).time_limit_s
         assert left_s is not None
         assert 39 * 60 <= left_s <= 40 * 60, f"call {at}"
-        world.store.close()
         if not died:
             assert at > 2, "too few calls were tried"
             break

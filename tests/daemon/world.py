@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon.loop import Daemon
@@ -22,7 +21,6 @@ from pollux_slurm.model import (
 )
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.terms import encode_comment
-from pollux_slurm.store import open_store
 from pollux_slurm.store.contract import CheckpointConfirmation, Report, RunPhase, Store
 from pollux_slurm.store.tokens import hash_token
 from tests.daemon.builders import MODEL
@@ -83,13 +81,12 @@ class Agent:
 
 
 class World:
-    """Jobs, nodes, daemon. `targets` is what the next rounds decide, by job."""
+    """Jobs, nodes, daemon on an empty store. `targets` is what the next rounds decide, by job."""
 
-    def __init__(self, tmp_path: Path, *, nodes: int = 2, kill_s: float = 0.2) -> None:
+    def __init__(self, store: Store, *, nodes: int = 2, kill_s: float = 0.2) -> None:
         self.clock = FakeClock()
         self.slurm = FakeSlurm([fake_node(f"n{i}") for i in range(nodes)], clock=self.clock, kill_s=kill_s)
-        self.database = tmp_path / "pollux.db"
-        self.store: Store = open_store(f"sqlite:///{self.database}", create=not self.database.exists())
+        self.store = store
         self.agents: dict[str, Agent] = {}
         self.targets: Mapping[str, dict[str, int]] = {}
         self.stop = threading.Event()

@@ -20,9 +20,11 @@ from pollux_slurm.report.html import document_html
 from pollux_slurm.report.shadow import ShadowFindings, read_shadow, shadow_document
 from pollux_slurm.report.shadow_moves import MoveKind, move_kind
 from pollux_slurm.report.times import Range
+from pollux_slurm.store import open_store
 from pollux_slurm.store.reporting import open_reports
 from tests.cli.inside import pollux
 from tests.daemon.world import World
+from tests.store_fixtures import copied
 
 # What the decisions promise for a job that stays; its agent measures 100 · 0.9.
 PROMISED = 120.0
@@ -58,9 +60,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def world(folder: Path) -> Iterator[Shadow]:
+def world(store_template: Path, folder: Path) -> Iterator[Shadow]:
     """Job 1 keeps its 4 GPUs of n0; job 2 has 1 of n1, for which 3 and then 2 are decided."""
-    world = Shadow(folder)
+    world = Shadow(open_store(copied(store_template, folder / "pollux.db")))
     daemon = world.daemon(shadow=True)
     kept, small = world.submit(gpus=4), world.submit(gpus=1)
     world.settle(daemon, seconds=8)

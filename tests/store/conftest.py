@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +19,7 @@ from pollux_slurm.store.opening import open_database, reach_database
 from pollux_slurm.store.schema import Base
 from pollux_slurm.store.sql_store import SqlStore
 from pollux_slurm.store.url import parse_store_url
+from tests import store_fixtures
 from tests.store.postgres import PostgresMissingError, PostgresServer, running_postgres
 
 _names = itertools.count()
@@ -56,26 +56,15 @@ def postgres_url(postgres: PostgresServer, postgres_store: Store) -> str:
 
 
 @pytest.fixture(scope="session")
-def shared_sqlite_url(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("shared") / "pollux.db"
-    shutil.copyfile(store_template, path)
-    path.chmod(0o600)
-    return f"sqlite:///{path}"
-
-
-@pytest.fixture(scope="session")
-def sqlite_store(shared_sqlite_url: str) -> Iterator[Store]:
+def sqlite_store(shared_store: SqlStore) -> Store:
     """Return the tests' store in SQLite, open."""
-    store = open_store(shared_sqlite_url)
-    yield store
-    store.close()
+    return shared_store
 
 
 @pytest.fixture
-def sqlite_url(shared_sqlite_url: str, sqlite_store: Store) -> str:
+def sqlite_url(shared_store_url: str, clean_store: SqlStore) -> str:
     """Return the URL of a store in SQLite with nothing in it."""
-    wipe(sqlite_store)
-    return shared_sqlite_url
+    return shared_store_url
 
 
 class StoreOfTwoLogins(SqlStore):
@@ -135,9 +124,8 @@ def wipe(store: Store) -> None:
             ]
             connection.exec_driver_sql(";".join(empty + numbers))
         return
-    with store._database.write() as connection:  # type: ignore[attr-defined]
-        for table in reversed(Base.metadata.sorted_tables):
-            connection.execute(table.delete())
+    assert isinstance(store, SqlStore)
+    store_fixtures.wipe(store)
 
 
 @pytest.fixture
