@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 MISSING = ", ".join(missing_programs())
 pytestmark = [
     pytest.mark.slurm,
-    pytest.mark.skipif(bool(MISSING), reason=f"no {MISSING}: apt install slurmdbd mariadb-server"),
+    pytest.mark.skipif(bool(MISSING), reason=f"no {MISSING}: apt install slurmdbd mariadb-server-core"),
 ]
 SLEEP = "#!/bin/sh\nexec sleep 600\n"
 

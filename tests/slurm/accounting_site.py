@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pollux_slurm.slurm.processes import ProcessRecord, is_running, spawn, stop_all
+from pollux_slurm.slurm.processes import ProcessRecord, spawn, stop_all
 from pollux_slurm.slurm.runner import CommandRunner
 from pollux_slurm.slurm.sandbox import Sandbox
 from pollux_slurm.slurm.sandbox_files import free_ports, search_path
@@ -87,7 +87,7 @@ def _start_mariadb(folder: Path, port: int, password: str) -> ProcessRecord:
     path = search_path(os.environ)
     drop: list[str] = []
     if os.geteuid() == 0:
-        user = next(name for name in ("mysql", "nobody") if _exists(name))
+        user = next(name for name in ("nobody", "mysql") if _exists(name))
         shutil.chown(data, user)
         drop = [
             str(shutil.which("setpriv", path=path)),
@@ -164,8 +164,3 @@ def _exists(user: str) -> bool:
     except KeyError:
         return False
     return True
-
-
-def alive(records: Sequence[ProcessRecord]) -> bool:
-    """Whether all of them run."""
-    return all(is_running(record) for record in records)
