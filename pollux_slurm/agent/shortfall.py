@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from pollux_slurm.errors import SlurmError
 from pollux_slurm.model import JobState
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.slurm.runner import CommandRunner
 
 # A job that was started so often is left to fail: something else is wrong.
 _MOST_RESTARTS = 50
@@ -26,7 +25,6 @@ def requeue_if_short(
     *,
     environ: Mapping[str, str],
     connect: Callable[[], SlurmClient],
-    runner: CommandRunner,
     warn: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
@@ -37,7 +35,8 @@ def requeue_if_short(
     """
     job_id, restart_count = environ["SLURM_JOB_ID"], environ.get("SLURM_RESTART_COUNT") or "0"
     try:
-        job = connect().read_job(job_id)
+        slurm = connect()
+        job = slurm.read_job(job_id)
         if job is None or job.state is not JobState.RUNNING or str(job.restart_count) != restart_count:
             return
         held = job.allocation.num_gpus
@@ -46,17 +45,8 @@ def requeue_if_short(
         warn(
             f"Slurm has started job {job_id} with {held} of its {num_gpus} GPUs: it goes back into the queue"
         )
-        answer = runner.run("scontrol", "requeue", _address(environ))
+        slurm.requeue(job_id, restart_count=job.restart_count)
     except SlurmError as error:
         warn(f"job {job_id} cannot be put back into the queue: {error}")
         return
-    if answer.exit_code != 0:
-        warn(f"job {job_id} cannot be put back into the queue: {answer.complaint}")
-        return
     pause(_END_S)
-
-
-def _address(environ: Mapping[str, str]) -> str:
-    """Return the job's name in a command: the number of an array's last task may also mean the array."""
-    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
-    return f"{array}_{task}" if array and task else environ["SLURM_JOB_ID"]

@@ -130,9 +130,7 @@ def run_step(command: Sequence[str], job: PreparedJob) -> int:
     crew = Crew(argv, [environ], patience_s=0.0, deliver=deliver, death_signal=signal.SIGTERM)
     code = crew.run().exit_code
     if code != 0 and layout.uses_gpus:
-        requeue_if_short(
-            layout.world_size, environ=job.environ, connect=job.connect, runner=job.runner, warn=job.warn
-        )
+        requeue_if_short(layout.world_size, environ=job.environ, connect=job.connect, warn=job.warn)
     if layout.exit_file is None or code == 0:
         return code
     with contextlib.suppress(OSError, ValueError):

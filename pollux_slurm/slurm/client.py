@@ -55,6 +55,9 @@ class SlurmClient(Protocol):
         The job must be RUNNING, and, if `restart_count` is given, in the run that it numbers.
         """
 
+    def requeue(self, job_id: str, *, restart_count: int) -> None:
+        """Kill the job RUNNING in that run and put it back into the queue, to start again as it is."""
+
     def requeue_failed(self, job_id: str, *, restart_count: int) -> None:
         """Put a job that FAILED in the run numbered `restart_count` back into the queue, held."""
 

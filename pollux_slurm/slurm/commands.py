@@ -136,13 +136,19 @@ class CommandsClient:
         """Kill the running job and put it back into the queue, held."""
         peek = self._expect(job_id, JobState.RUNNING, to="requeue it")
         if restart_count is not None:
-            self._expect_run(job_id, restart_count)
+            _expect_run(job_id, peek, restart_count)
         self._act(job_id, lambda: self._hand.requeue_hold(job_id, peek.address))
+
+    def requeue(self, job_id: str, *, restart_count: int) -> None:
+        """Kill the job RUNNING in that run and put it back into the queue, to start again as it is."""
+        peek = self._expect(job_id, JobState.RUNNING, to="requeue it")
+        _expect_run(job_id, peek, restart_count)
+        self._change(job_id, "scontrol", "requeue", peek.address)
 
     def requeue_failed(self, job_id: str, *, restart_count: int) -> None:
         """Put a job that FAILED in the run numbered `restart_count` back into the queue, held."""
         peek = self._expect(job_id, JobState.FAILED, to="put it back into the queue")
-        self._expect_run(job_id, restart_count)
+        _expect_run(job_id, peek, restart_count)
         self._act(job_id, lambda: self._hand.requeue_hold(job_id, peek.address))
 
     def park(self, job_id: str, *, for_s: float, time_limit_s: float | None = None) -> None:
@@ -273,14 +279,6 @@ class CommandsClient:
             )
         return peek
 
-    def _expect_run(self, job_id: str, restart_count: int) -> None:
-        """Refuse unless the job is in its run of that number: read after its state, before a command."""
-        there = self._hand.restart_count(job_id)
-        if there != restart_count:
-            raise JobStateError(
-                f"job {job_id} has been requeued {there} times, not {restart_count}: nothing was changed"
-            )
-
     def _update_pending(self, job_id: str, address: str, fields: Mapping[str, str]) -> None:
         """Update a job; `JobStateError` if it was refused because the job is not PENDING any more."""
         try:
@@ -352,6 +350,15 @@ def shape_update(shape: JobShape, entry: JobEntry) -> dict[str, str]:
     if entry.memory_per_node_mb is not None and memory_per_gpu_mb is not None:
         fields["MinMemoryCPU"] = str(max(memory_per_gpu_mb // cpus, 1))
     return fields
+
+
+def _expect_run(job_id: str, peek: Peek, restart_count: int) -> None:
+    """Refuse unless the job is in its run of that number."""
+    if peek.restart_count != restart_count:
+        raise JobStateError(
+            f"job {job_id} has been requeued {peek.restart_count} times, not {restart_count}: "
+            "nothing was changed"
+        )
 
 
 def _time_limit(time_limit_s: float | None) -> dict[str, str]:

@@ -34,7 +34,18 @@ _WRONG_STATE = re.compile(
     r"|job is not running|invalid job id",
     re.IGNORECASE,
 )
-_PEEK_FORMAT = "%A|%F|%K|%T|%Q|%c|%U"
+# Columns of one width, since none is ever empty or has a space; --format has no letter for the restarts.
+_PEEK_COLUMNS = (
+    "JobID",
+    "ArrayJobID",
+    "ArrayTaskID",
+    "State",
+    "PriorityLong",
+    "MinCpus",
+    "UserID",
+    "RestartCnt",
+)
+_PEEK_FORMAT = ",".join(f"{column}:24" for column in _PEEK_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +60,7 @@ class Peek:
     held: bool
     min_cpus_per_node: str
     user_id: int
+    restart_count: int
 
 
 class JobHand(Protocol):
@@ -56,9 +68,6 @@ class JobHand(Protocol):
 
     def peek(self, job_id: str) -> Peek | None:
         """Return the job's state; None when slurmctld no longer (or never) knew it."""
-
-    def restart_count(self, job_id: str) -> int:
-        """Return how often the job has been requeued."""
 
     def requeue_hold(self, job_id: str, address: str) -> None:
         """Put a running, failed or completed job back into the queue, held."""
@@ -80,41 +89,30 @@ class CommandHand:
         """Return the job's state; None when slurmctld no longer (or never) knew it."""
         number = job_number(job_id)
         answer = self._runner.run(
-            "squeue", "--noheader", "--all", "--states=all", f"--jobs={number}", f"--format={_PEEK_FORMAT}"
+            "squeue", "--noheader", "--all", "--states=all", f"--jobs={number}", f"--Format={_PEEK_FORMAT}"
         )
         if answer.exit_code != 0:
             if says_no_such_job(answer):
                 return None
             raise failure(answer, SlurmReadError)
         for line in answer.stdout.splitlines():
-            columns = line.strip().split("|")
-            if len(columns) != 7:
-                raise SlurmReadError(f"squeue: cannot make sense of job {job_id}: {line[:120]!r}")
-            own, array, task, state, priority, min_cpus, user_id = columns
+            columns = line.split()
+            if len(columns) != len(_PEEK_COLUMNS):
+                raise SlurmReadError(f"squeue: cannot make sense of job {job_id}: {line[:200]!r}")
+            own, array, task, state, priority, min_cpus, user_id, restarts = columns
             if own != number:  # another task of the array whose number is `number`, too
                 continue
-            if not (priority.isdecimal() and user_id.isdecimal()):
-                raise SlurmReadError(f"squeue: cannot make sense of job {job_id}: {line[:120]!r}")
+            if not all(count.isdecimal() for count in (priority, user_id, restarts)):
+                raise SlurmReadError(f"squeue: cannot make sense of job {job_id}: {line[:200]!r}")
             return Peek(
                 address=f"{array}_{task}" if task.isdecimal() else own,
                 state=state_of((state,), f"job {job_id}"),
                 held=priority == "0",
                 min_cpus_per_node=min_cpus,
                 user_id=int(user_id),
+                restart_count=int(restarts),
             )
         return None
-
-    def restart_count(self, job_id: str) -> int:
-        """Return how often the job has been requeued."""
-        number = job_number(job_id)
-        fields = "--Format=JobID:20,RestartCnt:20"
-        answer = self._runner.run("squeue", "--noheader", "--all", "--states=all", f"--jobs={number}", fields)
-        if answer.exit_code != 0 or not answer.stdout.strip():
-            raise failure(answer, SlurmReadError)
-        runs = [columns[1] for columns in map(str.split, answer.stdout.splitlines()) if columns[0] == number]
-        if len(runs) != 1 or not runs[0].isdecimal():
-            raise SlurmReadError(f"squeue: cannot make sense of job {job_id}: {answer.stdout[:120]!r}")
-        return int(runs[0])
 
     def requeue_hold(self, job_id: str, address: str) -> None:
         """Put a running, failed or completed job back into the queue, held."""

@@ -37,7 +37,7 @@ class PySlurmHand:
             return None
         if seen["array"]:
             return self._commands.peek(job_id)
-        numbers = (seen["priority"], seen["min_cpus"], seen["user_id"])
+        numbers = [seen[key] for key in ("priority", "min_cpus", "user_id", "restart_count")]
         if not all(type(number) is int for number in numbers):
             raise SlurmReadError(f"PySlurm: cannot make sense of job {job_id}: {seen}")
         return Peek(
@@ -46,16 +46,8 @@ class PySlurmHand:
             held=seen["priority"] == 0,
             min_cpus_per_node=str(seen["min_cpus"]),
             user_id=seen["user_id"],
+            restart_count=seen["restart_count"],
         )
-
-    def restart_count(self, job_id: str) -> int:
-        """Return how often the job has been requeued."""
-        seen = self._look(job_id)
-        if seen is None or seen["array"]:
-            return self._commands.restart_count(job_id)
-        if type(seen["restart_count"]) is not int:
-            raise SlurmReadError(f"PySlurm: cannot make sense of job {job_id}: {seen}")
-        return int(seen["restart_count"])
 
     def requeue_hold(self, job_id: str, address: str) -> None:
         """Put a running, failed or completed job back into the queue, held."""

@@ -69,6 +69,7 @@ class _Job:
     eligible_at: datetime
     killed_until: datetime | None = None
     after_kill: JobState = JobState.PENDING
+    held_after_kill: bool = True
 
 
 class FakeSlurm:
@@ -163,6 +164,10 @@ class FakeSlurm:
         if job.shown.unschedulable_reason is not None:
             raise SlurmCommandError(f"job {job_id}: Requested operation is presently disabled")
         self._kill(job, JobState.PENDING)
+
+    def requeue(self, job_id: str, *, restart_count: int) -> None:
+        self.requeue_hold(job_id, restart_count=restart_count)
+        self._jobs[job_id].held_after_kill = False
 
     def requeue_failed(self, job_id: str, *, restart_count: int) -> None:
         self._enter("requeue_failed", job_id)
@@ -331,6 +336,7 @@ class FakeSlurm:
 
     def _kill(self, job: _Job, afterwards: JobState) -> None:
         requeued = afterwards is JobState.PENDING
+        job.held_after_kill = True
         job.killed_until = self.clock() + timedelta(seconds=self.kill_s)
         job.after_kill = afterwards
         job.shown = dataclasses.replace(
@@ -368,7 +374,7 @@ class FakeSlurm:
                     job.shown = dataclasses.replace(
                         job.shown,
                         state=JobState.PENDING,
-                        held=True,
+                        held=job.held_after_kill,
                         submitted_at=now,
                         started_at=None,
                         begins_at=job.eligible_at,
@@ -441,7 +447,17 @@ class FakeSlurm:
 
 
 _CHANGING = frozenset(
-    {"requeue_hold", "requeue_failed", "park", "hold", "reshape", "release", "set_comment", "cancel"}
+    {
+        "requeue",
+        "requeue_hold",
+        "requeue_failed",
+        "park",
+        "hold",
+        "reshape",
+        "release",
+        "set_comment",
+        "cancel",
+    }
 )
 
 

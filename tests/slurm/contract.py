@@ -198,6 +198,14 @@ class SlurmClientContract:
         job = world.wait_for(job_id, lambda job: job.state is JobState.PENDING, "PENDING again")
         assert job.restart_count == 1
 
+    def test_that_a_job_goes_back_into_the_queue_as_it_is(self, world: World) -> None:
+        job_id = self.running(world)
+        with pytest.raises(JobStateError, match=job_id):
+            world.client.requeue(job_id, restart_count=1)
+        world.client.requeue(job_id, restart_count=0)
+        job = world.wait_for(job_id, lambda job: job.state is JobState.PENDING, "PENDING again")
+        assert (job.held, job.restart_count) == (False, 1)
+
     def test_that_only_a_job_that_failed_in_that_run_is_brought_back(self, world: World) -> None:
         job_id = self.running(world)
         with pytest.raises(JobStateError, match=job_id):

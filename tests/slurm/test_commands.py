@@ -30,7 +30,7 @@ META = {"Slurm": {"version": {"major": 22, "micro": 8, "minor": 5}, "release": "
 NEWER = {"slurm": {"version": {"major": "24", "micro": "5", "minor": "11"}, "release": "24.11.5"}}
 JOBS = json.dumps({"meta": META, "errors": [], "jobs": [job()]})
 NODES = json.dumps({"meta": META, "errors": [], "nodes": [node()]})
-PEEK = "7|7|N/A|{state}|{priority}|1|4000000"
+PEEK = "7 7 N/A {state} {priority} 1 4000000 0"
 
 
 class Programs:
@@ -44,12 +44,12 @@ class Programs:
         self.answer("scancel", "")
 
     def answer(self, name: str, stdout: str, *, stderr: str = "", code: int = 0) -> None:
-        """Let `name` print this. `squeue` with `--format` prints the first line of `peek` instead, if set."""
+        """Let `name` print this. `squeue` with `--Format` prints the first line of `peek` instead, if set."""
         (self.folder / f"{name}.out").write_text(stdout)
         (self.folder / f"{name}.err").write_text(stderr)
         self.write(
             name,
-            f'case "$*" in *--format*) if [ -e {self.folder}/peek ]; then\n'
+            f'case "$*" in *--Format*) if [ -e {self.folder}/peek ]; then\n'
             f"cat {self.folder}/peek; exit; fi;; esac\n"
             f"cat {self.folder}/{name}.out; cat {self.folder}/{name}.err >&2; exit {code}",
         )
@@ -210,7 +210,15 @@ def test_that_another_failure_is_told_in_slurms_words(programs: Programs, client
 
 
 @pytest.mark.parametrize(
-    "line", ["", "7|7", "7|7|N/A|ASLEEP|1|1|0", "7|7|N/A|PENDING|high|1|0", "x" * 300 + "|" * 9]
+    "line",
+    [
+        "",
+        "7 7",
+        "7 7 N/A ASLEEP 1 1 0 0",
+        "7 7 N/A PENDING high 1 0 0",
+        "7 7 N/A PENDING 1 1 0 N/A",
+        "x" * 300,
+    ],
 )
 def test_that_an_odd_look_at_a_job_changes_nothing(
     programs: Programs, client: CommandsClient, line: str
@@ -225,9 +233,17 @@ def test_that_a_command_for_one_array_task_does_not_name_the_array(
     programs: Programs, client: CommandsClient
 ) -> None:
     """The last task of array 7 has the number 7 itself: `requeuehold 7` would requeue all of them."""
-    (programs.folder / "peek").write_text("9|7|0|RUNNING|1|1|0\n7|7|2|RUNNING|1|1|0\n")
+    (programs.folder / "peek").write_text("9 7 0 RUNNING 1 1 0 0\n7 7 2 RUNNING 1 1 0 0\n")
     client.requeue_hold("7")
     assert programs.calls()[-1] == "scontrol requeuehold 7_2"
+
+
+def test_that_one_look_tells_state_and_run(programs: Programs, client: CommandsClient) -> None:
+    (programs.folder / "peek").write_text("7 7 N/A RUNNING 1 1 0 3\n")
+    with pytest.raises(JobStateError, match="has been requeued 3 times, not 2"):
+        client.requeue_hold("7", restart_count=2)
+    client.requeue_hold("7", restart_count=3)
+    assert [call.split()[0] for call in programs.calls()] == ["squeue", "squeue", "scontrol"]
 
 
 def test_that_a_hold_carries_its_condition_and_stays_the_owners_own(

@@ -58,9 +58,8 @@ def refuses(number: int | None, words: str) -> Callable[[str, str], Any]:
 def test_that_a_job_is_read(tmp_path: Path) -> None:
     made = hand(lambda _do, _job_id: SEEN, tmp_path)
     assert made.peek("7") == Peek(
-        address="7", state=JobState.PENDING, held=True, min_cpus_per_node="1", user_id=1000
+        address="7", state=JobState.PENDING, held=True, min_cpus_per_node="1", user_id=1000, restart_count=2
     )
-    assert made.restart_count("7") == 2
 
 
 def test_that_an_unknown_job_is_none(tmp_path: Path) -> None:
@@ -76,6 +75,7 @@ def test_that_an_unknown_job_is_none(tmp_path: Path) -> None:
         SEEN | {"priority": None},
         SEEN | {"min_cpus": "1"},
         SEEN | {"user_id": True},
+        SEEN | {"restart_count": None},
         SEEN | {"state": "WONDERING"},
     ],
 )
@@ -87,7 +87,7 @@ def test_that_an_answer_that_makes_no_sense_is_an_error(odd: Any, tmp_path: Path
 def test_that_tasks_of_arrays_go_through_the_commands(tmp_path: Path) -> None:
     """The number 7 would mean the whole array."""
     log = tmp_path / "log"
-    for name, answer in (("squeue", "7|7|0|RUNNING|100|1|1000"), ("scontrol", "")):
+    for name, answer in (("squeue", "7 7 0 RUNNING 100 1 1000 0"), ("scontrol", "")):
         (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{log}\necho "{answer}"\n')
         (tmp_path / name).chmod(0o755)
     made = hand(lambda _do, _job_id: SEEN | {"array": 7}, tmp_path)
