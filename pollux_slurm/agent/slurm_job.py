@@ -128,8 +128,10 @@ def run_step(command: Sequence[str], job: PreparedJob) -> int:
 
     # If we are killed, srun must not go on without us; its way of ending a step is SIGTERM.
     crew = Crew(argv, [environ], patience_s=0.0, deliver=deliver, death_signal=signal.SIGTERM)
-    code = crew.run().exit_code
-    if code != 0 and layout.uses_gpus:
+    outcome = crew.run()
+    code = outcome.exit_code
+    # Not where it was asked to stop: in a requeue, the job's next start waits for this process to end.
+    if outcome.failed_by_itself and layout.uses_gpus:
         requeue_if_short(layout.world_size, environ=job.environ, connect=job.connect, warn=job.warn)
     if layout.exit_file is None or code == 0:
         return code

@@ -71,7 +71,7 @@ class SlurmClient(Protocol):
         """Keep a PENDING job from starting. Refused, without effect, if it started meanwhile."""
 
     def reshape(self, job_id: str, shape: JobShape) -> None:
-        """Give a PENDING, held job a new shape, and a start no sooner than two seconds from now.
+        """Give a PENDING, held job a new shape, and a start no sooner than two seconds after it was killed.
 
         Two seconds, because a job that starts within the second of its own kill is lost (Slurm 22.05).
         """

@@ -34,7 +34,8 @@ from pollux_slurm.slurm.json_fields import load_json, objects_of, release
 from pollux_slurm.slurm.node_json import parse_node
 from pollux_slurm.slurm.runner import CommandResult, CommandRunner
 
-# A job may not start within the second of its own kill, or Slurm revokes it (22.05).
+# A job may not start within the second of its own kill, or Slurm revokes it (22.05). Both by slurmctld's clock,
+# in whole seconds: two later, one of them lies between.
 START_DELAY_S = 2
 # A state that was read longer ago than this says nothing about now.
 _STALE_S = 2.0
@@ -179,7 +180,7 @@ class CommandsClient:
             self._change(job_id, "scontrol", "uhold", peek.address)
 
     def reshape(self, job_id: str, shape: JobShape) -> None:
-        """Give a PENDING, held job a new shape, and a start no sooner than two seconds from now."""
+        """Give a PENDING, held job a new shape, and a start no sooner than two seconds after its kill."""
         if shape.num_gpus < max(shape.num_nodes, 1) or shape.cpus_per_gpu < 1:
             raise UsageError(f"job {job_id}: no job can have the shape {shape}")
         entry = self._entry(job_id)
@@ -262,12 +263,14 @@ class CommandsClient:
     def _start_time(self, entry: JobEntry) -> float:
         """Return when a reshaped job may start, in seconds since 1970.
 
-        `submitted_s` of a requeued job is slurmctld's time of its kill: with it, clocks that differ do no
-        harm. A job that has never run may keep its owner's --begin; one that has was given a begin two
-        minutes ahead by the requeue itself (22.05).
+        `submitted_s` of a requeued job is slurmctld's time of its kill. A job that has never run was not
+        killed, and may keep its owner's --begin; one that has was given a begin two minutes ahead by the
+        requeue itself (22.05).
         """
-        start = max(self._wall_clock().timestamp(), entry.submitted_s) + START_DELAY_S
-        return max(start, entry.eligible_s) if entry.job.restart_count == 0 else start
+        killed_or_wished = (
+            entry.submitted_s + START_DELAY_S if entry.job.restart_count > 0 else entry.eligible_s
+        )
+        return max(self._wall_clock().timestamp(), killed_or_wished)
 
     def _expect(self, job_id: str, state: JobState, *, to: str) -> Peek:
         peek = self._hand.peek(job_id)

@@ -215,7 +215,9 @@ class FakeSlurm:
         self.on_command("reshape")
         job = self._expect(job_id, JobState.PENDING)  # as Slurm itself refuses
         job.shape, job.cpus_per_gpu = shape, shape.cpus_per_gpu
-        job.eligible_at = self.clock() + timedelta(seconds=START_DELAY_S)
+        job.eligible_at = self.clock()
+        if job.shown.restart_count > 0 and job.shown.submitted_at is not None:
+            job.eligible_at = max(job.eligible_at, job.shown.submitted_at + timedelta(seconds=START_DELAY_S))
         job.shown = dataclasses.replace(
             job.shown,
             begins_at=job.eligible_at,

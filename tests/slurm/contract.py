@@ -173,8 +173,13 @@ class SlurmClientContract:
     # ------------------------------------------------------------------------------------------- requeue
 
     def test_that_a_requeued_job_waits_held_with_one_more_restart(self, world: World) -> None:
-        job = self.requeued(world, self.running(world))
+        job_id = self.running(world)
+        began = world.client.snapshot().read_at
+        job = self.requeued(world, job_id)
         assert (job.held, job.restart_count, job.allocation, job.started_at) == (True, 1, Allocation(), None)
+        # By this, a new start is kept away from the kill. In whole seconds, and by slurmctld's clock.
+        assert job.submitted_at is not None
+        assert job.submitted_at > began - timedelta(seconds=1)
 
     def test_that_only_a_running_job_can_be_requeued(self, world: World) -> None:
         job_id = world.submit("--hold", *SIZE)

@@ -288,7 +288,7 @@ def test_that_nodes_are_named_only_when_the_job_cannot_start(
     first, second = updates(programs)
     assert first["ReqNodeList"] == ""
     assert first["StartTime"] == "2026-01-01T00:01:00"
-    assert second == {"JobId": "7", "ReqNodeList": "n0,n1", "StartTime": "2026-01-01T00:00:02"}
+    assert second == {"JobId": "7", "ReqNodeList": "n0,n1", "StartTime": "2026-01-01T00:00:00"}
     assert (first["NumNodes"], first["NumTasks"], first["NumCPUs"]) == ("2-2", "2", "10")
     assert (first["TresPerJob"], first["TresPerNode"], first["CpusPerTres"]) == (
         "gres:gpu:5",
