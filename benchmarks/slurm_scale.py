@@ -1,10 +1,12 @@
 """A daemon's rounds on a real slurmctld with many nodes: wall time by phase, and RPCs by sdiag.
 
 python -m benchmarks.slurm_scale --nodes 200 --jobs 100
+python -m benchmarks.slurm_scale --nodes 8 --jobs 8 --rounds 1 --moves 24 --toggle
 
 Every node is a slurmd of its own on this machine, with fake GPUs; the jobs only sleep, and their agents are
-played here. First some rounds in shadow mode, on running jobs; then moves, as many at a time as the daemon
-allows, until `--moves` are confirmed.
+played here, from what the daemon itself reads. First some rounds in shadow mode, on running jobs; then moves,
+as many at a time as `--in-flight` allows, until `--moves` are confirmed: those that the policy wishes, or
+with `--toggle` each job's on its own node between one GPU and two, so that none waits for another.
 """
 
 from __future__ import annotations
@@ -19,16 +21,29 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from benchmarks.daemon_round import _report
 from pollux_slurm.config import DaemonConfig, SlurmConfig
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.daemon.telemetry import Telemetry
-from pollux_slurm.model import JobState, JobTerms, ReallocationStep, SlurmJob
+from pollux_slurm.model import (
+    Allocation,
+    ClusterSnapshot,
+    Decision,
+    JobDecision,
+    JobState,
+    JobTerms,
+    Problem,
+    ProblemJob,
+    ReallocationStep,
+    SlurmJob,
+)
+from pollux_slurm.policy import decide
 from pollux_slurm.slurm import SlurmClient, connect
 from pollux_slurm.slurm.commands import CommandsClient
 from pollux_slurm.slurm.runner import CommandRunner
@@ -36,7 +51,7 @@ from pollux_slurm.slurm.sandbox import Sandbox
 from pollux_slurm.slurm.sandbox_files import NodeGroup
 from pollux_slurm.slurm.terms import encode_comment
 from pollux_slurm.store import open_store
-from pollux_slurm.store.contract import CheckpointConfirmation, Report, RunPhase, Store
+from pollux_slurm.store.contract import CheckpointConfirmation, Reallocation, Report, RunPhase, Store
 from pollux_slurm.store.tokens import hash_token
 
 SLEEP = "#!/bin/sh\nexec sleep 7200\n"
@@ -122,6 +137,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--moves", type=int, default=16)
     parser.add_argument("--backend", choices=("commands", "pyslurm"), default="commands")
+    parser.add_argument("--in-flight", type=int, default=8)
+    parser.add_argument("--toggle", action="store_true")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="pollux-scale-", dir="/tmp"))
     folder.chmod(0o755)
@@ -154,9 +171,14 @@ def measure(sandbox: Sandbox, folder: Path, options: argparse.Namespace) -> None
     agents: dict[str, PlayedAgent] = {}
     for number in range(1, options.jobs + 1):
         terms = JobTerms(token_sha256=hash_token(f"token-{number}"), min_gpus=1, max_gpus=16)
+        gpus = (
+            ("--gpus=1", f"--nodelist=n{(number - 1) % options.nodes}")
+            if options.toggle
+            else (f"--gpus={1 + number % 4}",)
+        )
         job_id = CommandsClient(plain).submit(
             SLEEP,
-            ["--output=/dev/null", "--requeue", f"--gpus={1 + number % 4}", "--cpus-per-gpu=1",
+            ["--output=/dev/null", "--requeue", *gpus, "--cpus-per-gpu=1",
              "--mem-per-gpu=100", f"--comment={encode_comment('', terms)}"],
             [],
             {**os.environ, **sandbox.env},
@@ -168,22 +190,77 @@ def measure(sandbox: Sandbox, folder: Path, options: argparse.Namespace) -> None
 
     print(f"{options.jobs} jobs run after {waited(all_run, 'the jobs to run', 300):.1f} s", flush=True)
     print(f"one bulk read: {bulk_read_s(slurm):.2f} s", flush=True)
-    hold_rounds(daemon(slurm, store, telemetry, shadow=True), plain, slurm, store, agents, options.rounds)
+    watched = Watched(slurm)
+    hold_rounds(
+        daemon(watched, store, telemetry, options, shadow=True), plain, watched, store, agents, options.rounds
+    )
     if options.moves:
-        move_jobs(daemon(slurm, store, telemetry, shadow=False), plain, slurm, store, agents, options.moves)
+        move_jobs(
+            daemon(watched, store, telemetry, options, shadow=False),
+            plain,
+            watched,
+            store,
+            agents,
+            options.moves,
+        )
     store.close()
 
 
-def daemon(slurm: SlurmClient, store: Store, telemetry: Telemetry, *, shadow: bool) -> Daemon:
+class Watched:
+    """A client that keeps its last snapshot, by which the agents are played without reads of their own."""
+
+    def __init__(self, slurm: SlurmClient) -> None:
+        self._slurm = slurm
+        self.last: ClusterSnapshot | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._slurm, name)
+
+    def snapshot(self) -> ClusterSnapshot:
+        self.last = self._slurm.snapshot()
+        return self.last
+
+    def play(self, store: Store, agents: dict[str, PlayedAgent]) -> None:
+        """Let the agents of the jobs that ran at the last read act once."""
+        for job in self.last.jobs if self.last is not None else ():
+            if job.state is JobState.RUNNING and job.job_id in agents:
+                agents[job.job_id].act(store, job, now())
+
+
+def toggled(problem: Problem) -> Decision:
+    """Give each job that may move one GPU where it has two, and two where it has one."""
+
+    def target(job: ProblemJob) -> Allocation:
+        if job.pinned or not job.current:
+            return job.current
+        return Allocation.of({job.current.nodes[0]: 3 - job.current.num_gpus})
+
+    return Decision(
+        jobs=tuple(
+            JobDecision(
+                job_id=job.job_id, allocation=target(job), speedup=1.0, goodput=None, penalty=1.0, batch=None,
+                bound_by="nothing", runner_up=None, runner_up_speedup=None,
+            )
+            for job in problem.jobs
+        ),
+        fitness=1.0,
+        solver="toggle",
+    )  # fmt: skip
+
+
+def daemon(
+    slurm: Watched, store: Store, telemetry: Telemetry, options: argparse.Namespace, *, shadow: bool
+) -> Daemon:
     return Daemon(
-        slurm=slurm,
+        slurm=slurm,  # type: ignore[arg-type]
         store=store,
-        config=DaemonConfig(shadow=shadow, restart_delay_s=5.0),
+        config=DaemonConfig(shadow=shadow, restart_delay_s=5.0, max_in_flight=options.in_flight),
         owner="benchmark",
         wall_clock=now,
         monotonic=time.monotonic,
         stop=threading.Event(),
         telemetry=telemetry,
+        decide=toggled if options.toggle else decide,
     )
 
 
@@ -202,21 +279,13 @@ def cpu_s() -> tuple[float, float]:
     return own.ru_utime + own.ru_stime, commands.ru_utime + commands.ru_stime
 
 
-def play(slurm: SlurmClient, store: Store, agents: dict[str, PlayedAgent]) -> None:
-    """Let the agents of the jobs that run act once; the read is the benchmark's own."""
-    jobs = {job.job_id: job for job in slurm.snapshot().jobs if job.state is JobState.RUNNING}
-    for job_id, agent in agents.items():
-        if job_id in jobs:
-            agent.act(store, jobs[job_id], now())
-
-
 def hold_rounds(
-    shadow: Daemon, plain: CommandRunner, slurm: SlurmClient, store: Store,
+    shadow: Daemon, plain: CommandRunner, slurm: Watched, store: Store,
     agents: dict[str, PlayedAgent], rounds: int,
 ) -> None:  # fmt: skip
     """Hold rounds that change nothing, and print each one's time and RPCs."""
     shadow.round()  # registers the jobs
-    play(CommandsClient(plain), store, agents)
+    slurm.play(store, agents)
     for _ in range(rounds):
         phases = dict(shadow.telemetry.phases)
         before, began, used = rpcs(plain), time.monotonic(), cpu_s()
@@ -240,42 +309,70 @@ def hold_rounds(
 
 
 def move_jobs(
-    acting: Daemon, plain: CommandRunner, slurm: SlurmClient, store: Store,
+    acting: Daemon, plain: CommandRunner, slurm: Watched, store: Store,
     agents: dict[str, PlayedAgent], wanted: int,
 ) -> None:  # fmt: skip
-    """Enact rounds until enough moves are confirmed; print the time of each and the RPCs that they cost."""
+    """Enact rounds until enough moves are confirmed; print where their time went, and their RPCs."""
     before, began = rpcs(plain), time.monotonic()
-    reads = ticks = 0
-    confirmed: list[float] = []
+    ticks = 0
+    confirmed: dict[int, Reallocation] = {}
+    starts: dict[int, datetime] = {}
     deadline = began + 300
     pause = threading.Event()
     while len(confirmed) < wanted and time.monotonic() < deadline:
         acting.round()
+        slurm.play(store, agents)
         while acting.tick() and time.monotonic() < deadline:
             ticks += 1
-            play(CommandsClient(plain), store, agents)
-            reads += 1
+            slurm.play(store, agents)
             pause.wait(0.5)
-        confirmed = [
-            (running - requeued).total_seconds()
-            for job_id in agents
-            for move in store.reallocations(job_id)
-            if move.step is ReallocationStep.CONFIRMED
-            and (requeued := move.entered_at(ReallocationStep.CHECKPOINTED)) is not None
-            and (running := move.entered_at(ReallocationStep.RUNNING)) is not None
-        ]
-        pause.wait(1.0)
+        started = {job.job_id: job.started_at for job in slurm.last.jobs} if slurm.last is not None else {}
+        for move in (move for job_id in agents for move in store.reallocations(job_id)):
+            if move.step is ReallocationStep.CONFIRMED and move.moves_running and move.id not in confirmed:
+                confirmed[move.id] = move
+                if (start := started.get(move.slurm_job_id)) is not None:
+                    starts[move.id] = start
+        pause.wait(0.5)
     wall_s, after = time.monotonic() - began, rpcs(plain)
     if not confirmed:
         raise SystemExit("no move was confirmed")
-    # The agents are played from the same bulk reads that a tick makes; theirs are not the daemon's.
+    print(f"{len(confirmed)} moves confirmed in {wall_s:.0f} s, {acting.telemetry.outcomes}", flush=True)
+    step = ReallocationStep
+    spans = {
+        "checkpoint to requeuehold": spans_s(confirmed, step.CHECKPOINTED, step.REQUEUED),
+        "requeuehold to PENDING seen": spans_s(confirmed, step.REQUEUED, step.RESHAPED),
+        "new shape given": spans_s(confirmed, step.RESHAPED, step.RELEASED),
+        "release to RUNNING seen": spans_s(confirmed, step.RELEASED, step.RUNNING),
+        "requeuehold to RUNNING seen": spans_s(confirmed, step.REQUEUED, step.RUNNING),
+        "requeuehold to Slurm's start": [
+            (starts[number] - requeued).total_seconds()
+            for number, move in confirmed.items()
+            if number in starts and (requeued := move.entered_at(step.REQUEUED)) is not None
+        ],
+    }
+    for what, seconds in spans.items():
+        under = sum(one < 5.0 for one in seconds)
+        print(
+            f"  {what:30} median {statistics.median(seconds):5.1f} s, longest {max(seconds):5.1f}, "
+            f"{under} of {len(seconds)} under 5 s",
+            flush=True,
+        )
     print(
-        f"{len(confirmed)} moves confirmed in {wall_s:.0f} s, {acting.telemetry.outcomes}; "
-        f"checkpoint to RUNNING median {statistics.median(confirmed):.1f} s, longest {max(confirmed):.1f} s\n"
-        f"{ticks} ticks; {shown(after - before)}, of which {2 * reads} for playing the agents; "
+        f"{ticks} ticks; {shown(after - before)}; "
         f"commands of the daemon so far: {dict(acting.telemetry.commands)}",
         flush=True,
     )
+
+
+def spans_s(
+    moves: Mapping[int, Reallocation], first: ReallocationStep, last: ReallocationStep
+) -> list[float]:
+    """Return the seconds from one step to another, of the moves that took both."""
+    return [
+        (until - since).total_seconds()
+        for move in moves.values()
+        if (since := move.entered_at(first)) is not None and (until := move.entered_at(last)) is not None
+    ]
 
 
 if __name__ == "__main__":

@@ -191,6 +191,7 @@ class SlurmJob:
     `unschedulable_reason` says why the daemon may not move it (array master, heterogeneous, not a batch
     job, requeue forbidden), None when it may. `begins_at` is when a PENDING job may start at the earliest,
     None for any other and for one that Slurm set no such time. `priority` is Slurm's, larger first.
+    `memory_by_node` tells that it asked for memory by node, and neither by GPU nor by CPU.
     """
 
     job_id: str
@@ -221,6 +222,7 @@ class SlurmJob:
     begins_at: datetime | None = None
     priority: int | None = None
     qos: str = ""
+    memory_by_node: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,7 +121,7 @@ class Restarting:
 
     def _reshape(self, case: Case, shape: JobShape) -> None:
         left_s = case.reallocation.time_left_s
-        self._desk.slurm.reshape(case.id, dataclasses.replace(shape, time_limit_s=left_s))
+        self._desk.slurm.reshape(case.id, dataclasses.replace(shape, time_limit_s=left_s), known=case.job)
 
     def _shapes(self, case: Case, book: GpuBook) -> Iterable[JobShape]:
         """Return the shapes to try: the target, what it had, the most that fits anywhere, its minimum.

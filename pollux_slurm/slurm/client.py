@@ -70,8 +70,11 @@ class SlurmClient(Protocol):
     def hold(self, job_id: str) -> None:
         """Keep a PENDING job from starting. Refused, without effect, if it started meanwhile."""
 
-    def reshape(self, job_id: str, shape: JobShape) -> None:
+    def reshape(self, job_id: str, shape: JobShape, *, known: SlurmJob | None = None) -> None:
         """Give a PENDING, held job a new shape, and a start no sooner than two seconds after it was killed.
+
+        `known` is the job as a snapshot has shown it since it was requeued: then only its state is read
+        again. In 22.05 to read one job whole is to read them all.
 
         Two seconds, because a job that starts within the second of its own kill is lost (Slurm 22.05).
         """

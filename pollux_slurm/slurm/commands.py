@@ -19,7 +19,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 from pollux_slurm.errors import (
     JobStateError,
@@ -29,13 +29,13 @@ from pollux_slurm.errors import (
 )
 from pollux_slurm.model import ClusterSnapshot, JobShape, JobState, SlurmJob
 from pollux_slurm.slurm.hand import CommandHand, JobHand, Peek, change, failure, job_number, says_no_such_job
-from pollux_slurm.slurm.job_json import JobEntry, parse_job
+from pollux_slurm.slurm.job_json import parse_job
 from pollux_slurm.slurm.json_fields import load_json, objects_of, release
 from pollux_slurm.slurm.node_json import parse_node
 from pollux_slurm.slurm.runner import CommandResult, CommandRunner
 
-# A job may not start within the second of its own kill, or Slurm revokes it (22.05). Both by slurmctld's clock,
-# in whole seconds: two later, one of them lies between.
+# A job may not start within the second of its own kill, or Slurm revokes it (22.05). Both by its clock, in
+# whole seconds: two later, one of them lies between.
 START_DELAY_S = 2
 # A state that was read longer ago than this says nothing about now.
 _STALE_S = 2.0
@@ -104,7 +104,7 @@ class CommandsClient:
     def snapshot(self) -> ClusterSnapshot:
         """Read all jobs and all nodes, completely or not at all."""
         read_at = self._wall_clock()
-        entries, wrote_by = self._entries(self._runner.run(*_SQUEUE))
+        jobs, wrote_by = self._jobs(self._runner.run(*_SQUEUE))
         # `sinfo --json` lists nodes in 22.05, and since 23.11 groups of nodes; scontrol has JSON since 23.02.
         newer = ("scontrol", "--all", "show", "nodes", "--json")
         command = newer if wrote_by >= (23, 2) else ("sinfo", "--all", "--json")
@@ -112,22 +112,18 @@ class CommandsClient:
         nodes = tuple(parse_node(node) for node in objects_of(content, "nodes", command[0]))
         if not nodes:
             raise SlurmReadError(f"{command[0]}: the answer holds no node")
-        return ClusterSnapshot(read_at=read_at, nodes=nodes, jobs=tuple(entry.job for entry in entries))
+        return ClusterSnapshot(read_at=read_at, nodes=nodes, jobs=tuple(jobs))
 
     def read_job(self, job_id: str) -> SlurmJob | None:
         """Read one job; None when slurmctld no longer (or never) knew it."""
-        entry = self._entry(job_id)
-        return entry.job if entry is not None else None
-
-    def _entry(self, job_id: str) -> JobEntry | None:
         # 22.05 prints all jobs whatever --jobs says; later releases only the one, or that there is none.
         answer = self._runner.run(*_SQUEUE, f"--jobs={job_number(job_id)}")
         if answer.exit_code != 0 and says_no_such_job(answer):
             return None
-        entries, _ = self._entries(answer)
-        return next((entry for entry in entries if entry.job.job_id == job_id), None)
+        jobs, _ = self._jobs(answer)
+        return next((job for job in jobs if job.job_id == job_id), None)
 
-    def _entries(self, answer: CommandResult) -> tuple[list[JobEntry], tuple[int, int]]:
+    def _jobs(self, answer: CommandResult) -> tuple[list[SlurmJob], tuple[int, int]]:
         content = load_json(self._whole(answer).stdout, "squeue")
         return [parse_job(job) for job in objects_of(content, "jobs", "squeue")], release(content)
 
@@ -179,37 +175,36 @@ class CommandsClient:
             # Make the administrator's hold, which only an administrator can lift, a user's one.
             self._change(job_id, "scontrol", "uhold", peek.address)
 
-    def reshape(self, job_id: str, shape: JobShape) -> None:
+    def reshape(self, job_id: str, shape: JobShape, *, known: SlurmJob | None = None) -> None:
         """Give a PENDING, held job a new shape, and a start no sooner than two seconds after its kill."""
         if shape.num_gpus < max(shape.num_nodes, 1) or shape.cpus_per_gpu < 1:
             raise UsageError(f"job {job_id}: no job can have the shape {shape}")
-        entry = self._entry(job_id)
-        if entry is None:
-            raise JobStateError(f"job {job_id} is unknown to Slurm: it cannot be reshaped")
-        job = entry.job
-        if job.state is not JobState.PENDING or not job.held:
-            state = "pending but not held" if job.state is JobState.PENDING else job.state.value
-            raise JobStateError(f"job {job_id} is {state}: only a held, pending job can be reshaped")
+        job = known if known is not None else self.read_job(job_id)
+        peek = self._expect(job_id, JobState.PENDING, to="reshape it")
+        if job is None or not peek.held:
+            raise JobStateError(f"job {job_id} is pending but not held: only a held job can be reshaped")
+        _expect_run(job_id, peek, job.restart_count)
         if job.unschedulable_reason is not None:
             raise SlurmCommandError(f"job {job_id} cannot be reshaped: {job.unschedulable_reason}")
-        if shape.gpu_type not in (None, entry.gpu_type) and not (shape.nodes and entry.gpu_type is None):
+        asked = job.requested_gpu_type
+        if shape.gpu_type not in (None, asked) and not (shape.nodes and asked is None):
             raise SlurmCommandError(
                 f"job {job_id} cannot be given GPUs of type {shape.gpu_type}: "
-                f"it asked for {entry.gpu_type or 'any type'}, and Slurm keeps that"
+                f"it asked for {asked or 'any type'}, and Slurm keeps that"
             )
-        start = self._start_time(entry)
-        size = {**shape_update(shape, entry), **_time_limit(shape.time_limit_s)}
+        start = self._start_time(job)
+        size = {**shape_update(shape, job), **_time_limit(shape.time_limit_s)}
         if not shape.nodes:
-            self._update_pending(job_id, entry.address, {**size, "StartTime": _slurm_time(start)})
+            self._update_pending(job_id, peek.address, {**size, "StartTime": _slurm_time(start)})
             return
         parked = max(start, self._wall_clock().timestamp() + _PARKED_S)
-        self._update_pending(job_id, entry.address, {**size, "StartTime": _slurm_time(parked)})
+        self._update_pending(job_id, peek.address, {**size, "StartTime": _slurm_time(parked)})
         unparked = {"StartTime": _slurm_time(start)}
         self._expect(job_id, JobState.PENDING, to="name its nodes")
         try:
-            self._update(job_id, entry.address, {"ReqNodeList": ",".join(shape.nodes), **unparked})
+            self._update(job_id, peek.address, {"ReqNodeList": ",".join(shape.nodes), **unparked})
         except SlurmCommandError:
-            self._update(job_id, entry.address, unparked)
+            self._update(job_id, peek.address, unparked)
             raise
 
     def release(self, job_id: str) -> None:
@@ -260,17 +255,17 @@ class CommandsClient:
 
     # -------------------------------------------------------------------------------------------- inside
 
-    def _start_time(self, entry: JobEntry) -> float:
+    def _start_time(self, job: SlurmJob) -> float:
         """Return when a reshaped job may start, in seconds since 1970.
 
-        `submitted_s` of a requeued job is slurmctld's time of its kill. A job that has never run was not
+        The submit time of a requeued job is slurmctld's time of its kill. A job that has never run was not
         killed, and may keep its owner's --begin; one that has was given a begin two minutes ahead by the
         requeue itself (22.05).
         """
-        killed_or_wished = (
-            entry.submitted_s + START_DELAY_S if entry.job.restart_count > 0 else entry.eligible_s
-        )
-        return max(self._wall_clock().timestamp(), killed_or_wished)
+        now = self._wall_clock()
+        if job.restart_count == 0:
+            return max(now, job.begins_at or now).timestamp()
+        return max(now, (job.submitted_at or now) + timedelta(seconds=START_DELAY_S)).timestamp()
 
     def _expect(self, job_id: str, state: JobState, *, to: str) -> Peek:
         peek = self._hand.peek(job_id)
@@ -317,7 +312,7 @@ class CommandsClient:
         return answer
 
 
-def shape_update(shape: JobShape, entry: JobEntry) -> dict[str, str]:
+def shape_update(shape: JobShape, job: SlurmJob) -> dict[str, str]:
     """Return the fields of `scontrol update` that give a job `shape`, all but its nodes and its start.
 
     Every field that an earlier shape or the owner may have set is set or cleared: one stale minimum keeps a
@@ -333,7 +328,7 @@ def shape_update(shape: JobShape, entry: JobEntry) -> dict[str, str]:
       that the job fits wherever it fitted before.
     """
     nodes, cpus = shape.num_nodes, shape.cpus_per_gpu
-    gpu = f"gres:gpu:{entry.gpu_type}:" if entry.gpu_type is not None else "gres:gpu:"
+    gpu = f"gres:gpu:{job.requested_gpu_type}:" if job.requested_gpu_type is not None else "gres:gpu:"
     even = shape.num_gpus if nodes == 1 else shape.gpus_per_node
     fields = {
         "NumNodes": f"{nodes}-{nodes}",
@@ -349,9 +344,8 @@ def shape_update(shape: JobShape, entry: JobEntry) -> dict[str, str]:
         "TresPerJob": f"{gpu}{shape.num_gpus}",
         "ReqNodeList": "",
     }
-    memory_per_gpu_mb = entry.job.memory_per_gpu_mb
-    if entry.memory_per_node_mb is not None and memory_per_gpu_mb is not None:
-        fields["MinMemoryCPU"] = str(max(memory_per_gpu_mb // cpus, 1))
+    if job.memory_by_node and job.memory_per_gpu_mb is not None:
+        fields["MinMemoryCPU"] = str(max(job.memory_per_gpu_mb // cpus, 1))
     return fields
 
 

@@ -52,26 +52,7 @@ _FLAGS = {
 _HELD_REASONS = frozenset({"JobHeldUser", "JobHeldAdmin", "job requeued in held state"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobEntry:
-    """A job with what only commands about it need.
-
-    `address` is how scontrol must name it: the number of an array task may also mean the whole array.
-    `gpu_type` is the type its request names. `memory_per_node_mb` is set only for a job that asked for
-    memory by node, and `num_nodes` is how many it asks for or has. `eligible_s` and `submitted_s` are
-    slurmctld's clock, in seconds since 1970 (0: unset).
-    """
-
-    job: SlurmJob
-    address: str
-    gpu_type: str | None
-    num_nodes: int
-    memory_per_node_mb: int | None
-    eligible_s: int
-    submitted_s: int
-
-
-def parse_job(content: Mapping[str, Any]) -> JobEntry:
+def parse_job(content: Mapping[str, Any]) -> SlurmJob:
     """Return the job. Raises `SlurmReadError` naming job and field for what cannot be understood."""
     fields = Fields(content, f"job {content.get('job_id', '(unnumbered)')}")
     job_id = str(fields.count("job_id"))
@@ -82,9 +63,7 @@ def parse_job(content: Mapping[str, Any]) -> JobEntry:
     num_cpus = fields.number("cpus") or 0
     num_nodes = max(fields.number("node_count") or 1, 1)
     requested_gpus = max(request.num_gpus, allocation.num_gpus)
-    # 24.11 fills this in for a job with --mem-per-gpu, too, once it runs.
-    memory_per_node_mb = fields.number("memory_per_node") if request.memory_per_gpu_mb is None else None
-    job = SlurmJob(
+    return SlurmJob(
         job_id=job_id,
         name=fields.text("name", ""),
         user_name=fields.text("user_name", "") or str(fields.count("user_id")),
@@ -114,15 +93,8 @@ def parse_job(content: Mapping[str, Any]) -> JobEntry:
         requested_gpu_type=request.gpu_type,
         priority=fields.number("priority"),
         begins_at=fields.time("eligible_time") if state is JobState.PENDING else None,
-    )
-    return JobEntry(
-        job=job,
-        address=f"{array_id}_{task_id}" if array_id and task_id is not None else job_id,
-        gpu_type=request.gpu_type,
-        num_nodes=num_nodes,
-        memory_per_node_mb=memory_per_node_mb or None,
-        eligible_s=fields.number("eligible_time") or 0,
-        submitted_s=fields.number("submit_time") or 0,
+        # 24.11 fills this in for a job with --mem-per-gpu, too, once it runs.
+        memory_by_node=request.memory_per_gpu_mb is None and bool(fields.number("memory_per_node")),
     )
 
 

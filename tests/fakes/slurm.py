@@ -200,13 +200,15 @@ class FakeSlurm:
         job = self._expect(job_id, JobState.PENDING)  # as Slurm itself refuses
         job.shown = dataclasses.replace(job.shown, held=True, reason="JobHeldUser")
 
-    def reshape(self, job_id: str, shape: JobShape) -> None:
+    def reshape(self, job_id: str, shape: JobShape, *, known: SlurmJob | None = None) -> None:
         self._enter("reshape", job_id)
         if shape.num_gpus < shape.num_nodes or shape.cpus_per_gpu < 1:
             raise UsageError(f"job {job_id}: no job can have the shape {shape}")
         job = self._expect(job_id, JobState.PENDING)
         if not job.shown.held:
             raise JobStateError(f"job {job_id} is pending but not held")
+        if known is not None and known.restart_count != job.shown.restart_count:
+            raise JobStateError(f"job {job_id} has been requeued {job.shown.restart_count} times")
         if job.shown.unschedulable_reason is not None:
             raise SlurmCommandError(f"job {job_id} cannot be reshaped: {job.shown.unschedulable_reason}")
         unknown = [name for name in shape.nodes if name not in self.nodes]

@@ -225,6 +225,16 @@ class SlurmClientContract:
         world.client.release(job_id)
         assert self.wait_running(world, job_id).allocation == Allocation.of({"n1": 2})
 
+    def test_that_a_shape_for_a_job_as_it_was_in_another_run_is_refused(self, world: World) -> None:
+        running = self.job(world, self.running(world))
+        requeued = self.requeued(world, running.job_id)
+        shape = JobShape(num_gpus=1, nodes=("n2",), cpus_per_gpu=2)
+        with pytest.raises(JobStateError, match=running.job_id):
+            world.client.reshape(running.job_id, shape, known=running)
+        world.client.reshape(running.job_id, shape, known=requeued)
+        world.client.release(running.job_id)
+        assert self.wait_running(world, running.job_id).allocation == Allocation.of({"n2": 1})
+
     def fail(self, world: World, job_id: str) -> None:
         """Let the running job end with an exit code that is not 0."""
         world.fail(job_id)

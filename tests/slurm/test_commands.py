@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import stat
@@ -30,7 +31,7 @@ META = {"Slurm": {"version": {"major": 22, "micro": 8, "minor": 5}, "release": "
 NEWER = {"slurm": {"version": {"major": "24", "micro": "5", "minor": "11"}, "release": "24.11.5"}}
 JOBS = json.dumps({"meta": META, "errors": [], "jobs": [job()]})
 NODES = json.dumps({"meta": META, "errors": [], "nodes": [node()]})
-PEEK = "7 7 N/A {state} {priority} 1 4000000 0"
+PEEK = "7 7 N/A {state} {priority} 1 4000000 {restarts}"
 
 
 class Programs:
@@ -54,8 +55,9 @@ class Programs:
             f"cat {self.folder}/{name}.out; cat {self.folder}/{name}.err >&2; exit {code}",
         )
 
-    def peek(self, *, state: str, priority: int = 1) -> None:
-        (self.folder / "peek").write_text(PEEK.format(state=state, priority=priority) + "\n")
+    def peek(self, *, state: str, priority: int = 1, restarts: int = 0) -> None:
+        line = PEEK.format(state=state, priority=priority, restarts=restarts)
+        (self.folder / "peek").write_text(line + "\n")
 
     def write(self, name: str, body: str) -> None:
         program = self.folder / name
@@ -275,7 +277,7 @@ def updates(programs: Programs) -> list[dict[str, str]]:
 
 
 def held(programs: Programs, **changes: Any) -> None:
-    programs.peek(state="PENDING", priority=0)
+    programs.peek(state="PENDING", priority=0, restarts=changes.get("restart_cnt", 0))
     entry = pending(priority=0, state_reason="JobHeldUser", **changes)
     programs.answer("squeue", json.dumps({"meta": META, "errors": [], "jobs": [entry]}))
 
@@ -288,13 +290,26 @@ def test_that_nodes_are_named_only_when_the_job_cannot_start(
     first, second = updates(programs)
     assert first["ReqNodeList"] == ""
     assert first["StartTime"] == "2026-01-01T00:01:00"
-    assert second == {"JobId": "7", "ReqNodeList": "n0,n1", "StartTime": "2026-01-01T00:00:00"}
+    assert second == {"JobId": "7", "ReqNodeList": "n0,n1", "StartTime": "2026-01-01T00:00:02"}
     assert (first["NumNodes"], first["NumTasks"], first["NumCPUs"]) == ("2-2", "2", "10")
     assert (first["TresPerJob"], first["TresPerNode"], first["CpusPerTres"]) == (
         "gres:gpu:5",
         "",
         "gres:gpu:2",
     )
+
+
+def test_that_a_job_that_a_snapshot_has_shown_is_not_read_whole_again(
+    programs: Programs, client: CommandsClient
+) -> None:
+    held(programs, restart_cnt=2, tres_per_job="gres:gpu:t4:1")
+    known = parse_job(pending(priority=0, restart_cnt=2, tres_per_job="gres:gpu:t4:1"))
+    client.reshape("7", JobShape(num_gpus=3, nodes=("n1",)), known=known)
+    assert updates(programs)[0]["TresPerJob"] == "gres:gpu:t4:3"
+    assert not [call for call in programs.calls() if "--json" in call]
+    with pytest.raises(JobStateError, match="requeued 2 times, not 1"):
+        client.reshape("7", JobShape(num_gpus=3), known=dataclasses.replace(known, restart_count=1))
+    assert len(updates(programs)) == 2
 
 
 def test_that_the_kill_as_slurmctld_saw_it_counts_when_clocks_differ(
@@ -348,8 +363,8 @@ def test_that_a_shape_becomes_fields(
 
 
 def test_that_memory_is_left_alone_where_it_already_follows(programs: Programs) -> None:
-    entry = parse_job(pending(memory_per_tres="gres:gpu:1000", memory_per_node=4000))
-    assert "MinMemoryCPU" not in shape_update(JobShape(num_gpus=4), entry)
+    shown = parse_job(pending(memory_per_tres="gres:gpu:1000", memory_per_node=4000))
+    assert "MinMemoryCPU" not in shape_update(JobShape(num_gpus=4), shown)
 
 
 @pytest.mark.parametrize(
@@ -380,7 +395,7 @@ def test_that_a_job_whose_nodes_were_refused_is_not_left_parked(
     )
     with pytest.raises(SlurmCommandError, match="Invalid node name"):
         client.reshape("7", JobShape(num_gpus=1, nodes=("n9",)))
-    assert updates(programs)[-1] == {"JobId": "7", "StartTime": "2026-01-01T00:00:02"}
+    assert updates(programs)[-1] == {"JobId": "7", "StartTime": "2026-01-01T00:00:00"}
 
 
 # ----------------------------------------------------------------------------------------------- submit

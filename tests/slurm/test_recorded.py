@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.model import Allocation, JobState, SlurmJob, SlurmNode
-from pollux_slurm.slurm.job_json import JobEntry, parse_job
+from pollux_slurm.slurm.job_json import parse_job
 from pollux_slurm.slurm.json_fields import release
 from pollux_slurm.slurm.node_json import parse_node
 
@@ -28,14 +28,16 @@ class Recording:
         content: Any = json.loads((FOLDER / f"slurm-{name}.json").read_text())
         self.release = release(content["squeue"])
         self.ids: dict[str, str] = content["recorded_as"]
-        self.entries = [parse_job(job) for job in content["squeue"]["jobs"]]
+        self.jobs = [parse_job(job) for job in content["squeue"]["jobs"]]
+        self._raw = {str(job["job_id"]): job for job in content["squeue"]["jobs"]}
         self.nodes: list[SlurmNode] = [parse_node(node) for node in content["nodes"]["nodes"]]
 
-    def entry(self, name: str) -> JobEntry:
-        return next(entry for entry in self.entries if entry.job.job_id == self.ids[name])
+    def array_of(self, job: SlurmJob) -> str:
+        number: Any = self._raw[job.job_id]["array_job_id"]
+        return str(number["number"] if isinstance(number, dict) else number)
 
     def job(self, name: str) -> SlurmJob:
-        return self.entry(name).job
+        return next(job for job in self.jobs if job.job_id == self.ids[name])
 
 
 @pytest.fixture(params=RELEASES)
@@ -55,8 +57,7 @@ def test_that_an_uneven_job_is_read_by_node(recording: Recording) -> None:
     assert job.memory_mb_by_node == (("n0", 4000), ("n1", 1000))
     assert (job.cpus_per_gpu, job.memory_per_gpu_mb, job.requested_gpus, job.num_cpus) == (2, 1000, 5, 10)
     assert (job.state, job.held, job.unschedulable_reason) == (JobState.RUNNING, False, None)
-    assert recording.entry("uneven").gpu_type == "t4"
-    assert recording.entry("uneven").memory_per_node_mb is None
+    assert (job.requested_gpu_type, job.memory_by_node) == ("t4", False)
 
 
 def test_that_a_hostile_name_and_comment_come_through(recording: Recording) -> None:
@@ -80,8 +81,7 @@ def test_that_memory_by_node_becomes_memory_by_gpu(recording: Recording) -> None
     job = recording.job("a100")  # --gres=gpu:a100:2 --mem=4000 -c4
     assert job.allocation == Allocation.of({"n3": 2})
     assert (job.requested_gpus, job.cpus_per_gpu, job.memory_per_gpu_mb) == (2, None, 2000)
-    assert recording.entry("a100").memory_per_node_mb == 4000
-    assert recording.entry("a100").gpu_type == "a100"
+    assert (job.requested_gpu_type, job.memory_by_node) == ("a100", True)
 
 
 def test_that_a_held_job_is_pending_and_held(recording: Recording) -> None:
@@ -111,10 +111,12 @@ def test_that_each_array_task_stands_for_itself_and_the_rest_cannot_be_moved(rec
     array = recording.ids["array"]
     waiting = recording.job("array")
     assert "array" in (waiting.unschedulable_reason or "")
-    running = next(entry for entry in recording.entries if entry.address == f"{array}_0")
-    assert running.job.job_id != array
-    assert running.job.unschedulable_reason is None
-    assert running.job.allocation.num_gpus == 1
+    running = next(
+        job for job in recording.jobs if recording.array_of(job) == array and job.state is JobState.RUNNING
+    )
+    assert running.job_id != array
+    assert running.unschedulable_reason is None
+    assert running.allocation.num_gpus == 1
 
 
 def test_that_a_job_that_may_not_be_requeued_says_so(recording: Recording) -> None:
@@ -142,5 +144,5 @@ def test_that_nodes_show_types_totals_and_use(recording: Recording) -> None:
 
 def test_that_jobs_and_nodes_agree_on_the_gpus_in_use(recording: Recording) -> None:
     for node in recording.nodes:
-        held = sum(entry.job.allocation.as_dict().get(node.name, 0) for entry in recording.entries)
+        held = sum(job.allocation.as_dict().get(node.name, 0) for job in recording.jobs)
         assert node.used_gpus == held
