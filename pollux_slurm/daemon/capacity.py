@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pollux_slurm.model import Allocation, ClusterSnapshot, ReallocationStep, SlurmJob
 from pollux_slurm.store.contract import Reallocation
@@ -19,6 +20,14 @@ _IN_MOTION = (
     ReallocationStep.RESHAPED,
     ReallocationStep.RELEASED,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a job needs of a node with each of its GPUs (invariant 11)."""
+
+    cpus_per_gpu: int = 1
+    memory_per_gpu_mb: int = 0
 
 
 class GpuBook:
@@ -67,24 +76,41 @@ class GpuBook:
             self._available.get(node, False) and free[node] >= gpus for node, gpus in allocation.gpus_by_node
         )
 
-    def most_on_one_node(
-        self, job: SlurmJob, *, most: int, cpus_per_gpu: int, memory_per_gpu_mb: int, but_for: int
-    ) -> int:
-        """Return how many GPUs, `most` at the most, a job that holds nothing would get now on any one node.
+    def most_on_one_node(self, job: SlurmJob, *, most: int, needs: Needs, but_for: int) -> int:
+        """Return how many GPUs, at the most `most`, a job that holds nothing would get now on one node."""
+        room = self._room(job, needs, but_for)
+        return min(max(room.values(), default=0), most)
+
+    def best_fit(self, job: SlurmJob, target: Allocation, *, needs: Needs, but_for: int) -> Allocation:
+        """Return what comes nearest to `target` of what a job that holds nothing would get now.
+
+        It is the one node with the most GPUs, or what is left of `target` where that is more; never more GPUs
+        than `target` has, and none at all where nothing is free.
+        """
+        room = self._room(job, needs, but_for)
+        left = Allocation.of({node: min(gpus, room.get(node, 0)) for node, gpus in target.gpus_by_node})
+        # Of several nodes the one that it fills best.
+        node = max(room, key=lambda name: (min(room[name], target.num_gpus), -room[name]), default=None)
+        if node is None or min(room[node], target.num_gpus) < left.num_gpus:
+            return left
+        return Allocation.of({node: min(room[node], target.num_gpus)})
+
+    def _room(self, job: SlurmJob, needs: Needs, but_for: int) -> dict[str, int]:
+        """Return how many GPUs the job could have on each node alone.
 
         Nodes of its partition count, with GPUs of the type that it asked for, and what CPUs and memory allow.
         """
         free = self._unreserved(but_for)
-        best = 0
+        found = {}
         for node in self._nodes:
             fits = node.available and (not node.partitions or job.partition in node.partitions)
             if not fits or job.requested_gpu_type not in (None, node.gpu_type):
                 continue
-            room = min(free[node.name], (node.num_cpus - node.used_cpus) // max(cpus_per_gpu, 1), most)
-            if memory_per_gpu_mb > 0:
-                room = min(room, (node.memory_mb - node.used_memory_mb) // memory_per_gpu_mb)
-            best = max(best, room)
-        return best
+            room = min(free[node.name], (node.num_cpus - node.used_cpus) // max(needs.cpus_per_gpu, 1))
+            if needs.memory_per_gpu_mb > 0:
+                room = min(room, (node.memory_mb - node.used_memory_mb) // needs.memory_per_gpu_mb)
+            found[node.name] = max(room, 0)
+        return found
 
     def type_of(self, node: str) -> str | None:
         """Return the type of a node's GPUs, None for a nameless one or an unknown node."""

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig
-from pollux_slurm.daemon import time_limits
+from pollux_slurm.daemon import late, time_limits
 from pollux_slurm.daemon.late import LateCommand, LateCommands
 from pollux_slurm.daemon.observe import is_recorded_job
 from pollux_slurm.daemon.telemetry import Telemetry
 from pollux_slurm.errors import JobStateError, LeaseLostError, SlurmError, StoreError
-from pollux_slurm.model import ClusterSnapshot, ReallocationStep, SlurmJob
+from pollux_slurm.model import Allocation, ClusterSnapshot, ReallocationStep, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.store.contract import JobRecord, Reallocation, Store
 
@@ -48,6 +48,11 @@ class Case:
     def id(self) -> str:
         return self.reallocation.slurm_job_id
 
+    @property
+    def said(self) -> str | None:
+        """What the journal says of the reallocation, but for who has gone on with it."""
+        return late.unmarked(self.reallocation.reason)
+
     def at(self, step: Step) -> Case:
         """Return the case with its reallocation moved on to `step`, as the journal now has it."""
         return dataclasses.replace(self, reallocation=dataclasses.replace(self.reallocation, step=step))
@@ -68,15 +73,22 @@ class Desk:
         clock: Callable[[], datetime],
         guard: Callable[[], None],
         telemetry: Telemetry | None = None,
+        predecessor_may_live: Callable[[], bool] = lambda: False,
     ) -> None:
         self._telemetry = telemetry
+        self.predecessor_may_live = predecessor_may_live
         self.slurm = slurm.guarded(guard)
         self.store = store
         self.config = config
         self.clock = clock
         self.guard = guard
         self.late = LateCommands(slurm=slurm, store=store, clock=clock)
-        self._released_here: set[int] = set()
+        # When this process let the job of each go, where it did.
+        self._released_here: dict[int, datetime] = {}
+        # Where this process has journaled each open reallocation to be.
+        self._stands_here: dict[int, Step] = {}
+        # Those of which a command was repeated that the daemon before may be about to give.
+        self._in_doubt: set[int] = set()
         self._missing_since: dict[int, datetime] = {}
 
     def cases(self, snapshot: ClusterSnapshot) -> Sequence[Case]:
@@ -102,8 +114,14 @@ class Desk:
         *,
         time_left_s: float | None = None,
     ) -> bool:
-        """Journal a step; False when somebody else has moved this reallocation meanwhile."""
+        """Journal a step; False when somebody else has moved this reallocation meanwhile.
+
+        Where a command was repeated that may hold the job, and that another daemon may give yet, the reason
+        tells.
+        """
         self.guard()
+        if reallocation.id in self._in_doubt or late.is_marked(reallocation):
+            reason = late.marked(reason or reallocation.reason)
         moved = self.store.advance_reallocation(
             reallocation.id,
             step,
@@ -113,6 +131,11 @@ class Desk:
             time_left_s=time_left_s,
         )
         if moved:
+            self._stands_here[reallocation.id] = step
+            if step.is_end:
+                del self._stands_here[reallocation.id]
+                self._released_here.pop(reallocation.id, None)
+                self._in_doubt.discard(reallocation.id)
             if step.is_end and self._telemetry is not None:
                 self._telemetry.end_move(reallocation, step, self.clock())
             level = logging.WARNING if step in (Step.FAILED, Step.ROLLED_BACK) else logging.INFO
@@ -127,6 +150,27 @@ class Desk:
                 f" ({reason})" if reason else "",
             )
         return moved
+
+    def retarget(self, case: Case, target: Allocation, reason: str) -> Case | None:
+        """Journal another target for a reallocation under way; None when somebody else has moved it."""
+        self.guard()
+        said = f"{case.said}; {reason}" if case.said else reason
+        if late.is_marked(case.reallocation):
+            said = late.marked(said)
+        reallocation = case.reallocation
+        if not self.store.retarget_reallocation(
+            reallocation.id, target, expected=reallocation.step, reason=said
+        ):
+            return None
+        _log.info("job %s: reallocation %d goes to %s %s", case.id, reallocation.id, target, reason)
+        return dataclasses.replace(
+            case, reallocation=dataclasses.replace(reallocation, target=target, reason=said)
+        )
+
+    def waited_s(self, case: Case) -> float:
+        """Return how long the job could have started in its target, or, after a crash, since its release."""
+        since = self._released_here.get(case.reallocation.id)
+        return case.age_s if since is None else min(case.age_s, (self.clock() - since).total_seconds())
 
     # -------------------------------------------------------------------------------------- who holds a job
 
@@ -166,6 +210,9 @@ class Desk:
     def _unless_late(self, case: Case, command: Callable[[], None], *, requeued: bool) -> None:
         """Give a command that holds the job; note it when the lease was lost on the way to Slurm."""
         assert case.job is not None
+        number = case.reallocation.id
+        if self._stands_here.get(number) is not case.reallocation.step and self.predecessor_may_live():
+            self._in_doubt.add(number)
         try:
             command()
         except (JobStateError, LeaseLostError):
@@ -193,11 +240,11 @@ class Desk:
     def release(self, case: Case) -> None:
         """Let the job go. Found held after this, it was held by a person, whose wish counts more."""
         self.slurm.release(case.id)
-        self._released_here.add(case.reallocation.id)
+        self._released_here[case.reallocation.id] = self.clock()
 
     def take_back(self, case: Case) -> None:
         """Hold a job that was released. Whatever fails from here on, the next tick releases it."""
-        self._released_here.discard(case.reallocation.id)
+        self._released_here.pop(case.reallocation.id, None)
         self.hold(case)
 
     def has_released(self, reallocation: Reallocation) -> bool:

@@ -53,11 +53,18 @@ class Enactor:
         clock: Callable[[], datetime],
         guard: Callable[[], None],
         telemetry: Telemetry | None = None,
+        predecessor_may_live: Callable[[], bool] = lambda: False,
     ) -> None:
         self._slurm = slurm
         self._store = store
         self._desk = Desk(
-            slurm=slurm, store=store, config=config, clock=clock, guard=guard, telemetry=telemetry
+            slurm=slurm,
+            store=store,
+            config=config,
+            clock=clock,
+            guard=guard,
+            telemetry=telemetry,
+            predecessor_may_live=predecessor_may_live,
         )
         restarting = Restarting(self._desk)
         stopping = Stopping(self._desk, restarting)

@@ -2,27 +2,34 @@
 
 Each command is given with the lease just checked, but a process can be stopped between that check and Slurm:
 then it requeues or holds a job, when it wakes up, that the next daemon has long brought to run again. That
-daemon cannot know: a hold by its predecessor looks like anybody's. The late one knows, and, since it may give
-no command any more, leaves a reallocation in the journal that stands where only the release is missing.
+daemon cannot know by Slurm: a hold by its predecessor looks like anybody's. The late one knows, and, since
+it may give no command any more, leaves a reallocation in the journal where only the release is missing.
+
+It may also die before it can. So a daemon that goes on with a reallocation of another one, which may live,
+and has to repeat a command that holds the job, says so in the journal: the other may be on its way to Slurm,
+too. A job of such a reallocation that is found held soon after, with no move open, was held by it: once.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from pollux_slurm.daemon.observe import is_recorded_job
 from pollux_slurm.errors import StoreError
-from pollux_slurm.model import Allocation, JobState, ReallocationStep, SlurmJob
+from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationStep, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.store.contract import Store
+from pollux_slurm.store.contract import JobRecord, Reallocation, Store
 
 _log = logging.getLogger(__name__)
 
 _REASON = "brings back what a late command of another daemon held"
 # When slurmctld has not shown the effect by then, there was none.
 _FORGET_AFTER = timedelta(minutes=10)
+# Ends the reason of a reallocation in which a command of another daemon may have been under way.
+_TAKEN_OVER = "taken over from another daemon"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,23 +85,96 @@ class LateCommands:
                 del self._open[late.job_id]
 
     def _plan(self, late: LateCommand, job: SlurmJob) -> None:
-        try:
-            planned = self._store.plan_reallocation(
-                late.job_id,
-                source=late.allocation if late.requeued else Allocation(),
-                target=late.allocation,
-                moves_running=late.requeued,
-                from_restart_count=job.restart_count - late.requeued,
-                round_id=None,
-                at=self._clock(),
-                reason=_REASON,
-            )
-        except StoreError as error:  # another was planned this instant
-            _log.info("job %s: %s", late.job_id, error)
-            return
-        self._store.advance_reallocation(
-            planned.id,
-            ReallocationStep.RESHAPED,
-            expected=ReallocationStep.PLANNED,
+        plan_release(
+            self._store,
+            job,
+            allocation=late.allocation,
+            was_requeued=late.requeued,
             at=self._clock(),
         )
+
+
+def plan_release(
+    store: Store, job: SlurmJob, *, allocation: Allocation, was_requeued: bool, at: datetime
+) -> None:
+    """Leave a reallocation of a held job in the journal that stands where only the release is missing.
+
+    Without effect when another was planned this instant.
+    """
+    try:
+        planned = store.plan_reallocation(
+            job.job_id,
+            source=allocation if was_requeued else Allocation(),
+            target=allocation,
+            moves_running=was_requeued,
+            from_restart_count=job.restart_count - was_requeued,
+            round_id=None,
+            at=at,
+            reason=_REASON,
+        )
+    except StoreError as error:
+        _log.info("job %s: %s", job.job_id, error)
+        return
+    store.advance_reallocation(
+        planned.id, ReallocationStep.RESHAPED, expected=ReallocationStep.PLANNED, at=at
+    )
+
+
+# ------------------------------------------------------------------------- what a predecessor may have held
+
+
+def marked(reason: str | None) -> str:
+    """Return a reason that says, at its end, that the reallocation was taken over."""
+    said = unmarked(reason)
+    return f"{said}; {_TAKEN_OVER}" if said else _TAKEN_OVER
+
+
+def unmarked(reason: str | None) -> str | None:
+    """Return what a reason says besides that."""
+    if reason is None or not reason.endswith(_TAKEN_OVER):
+        return reason
+    return reason.removesuffix(_TAKEN_OVER).removesuffix("; ") or None
+
+
+def is_marked(reallocation: Reallocation) -> bool:
+    """Whether a command of an earlier daemon may have been under way in it."""
+    return (reallocation.reason or "").endswith(_TAKEN_OVER)
+
+
+def suspects(
+    snapshot: ClusterSnapshot, records: Iterable[JobRecord], now: datetime
+) -> list[tuple[JobRecord, SlurmJob]]:
+    """Return the jobs that are held, with no move under way, after one that ended a short while ago."""
+    by_id = {job.job_id: job for job in snapshot.jobs}
+    found = []
+    for record in records:
+        job, last = by_id.get(record.slurm_job_id), record.last_reallocation
+        if (
+            job is None
+            or last is None
+            or record.open_reallocation is not None
+            or record.paused_at is not None
+        ):
+            continue
+        is_held = job.state is JobState.PENDING and job.held and is_recorded_job(job, record)
+        if is_held and job.unschedulable_reason is None and now - _ended_at(last) <= _FORGET_AFTER:
+            found.append((record, job))
+    return found
+
+
+def taken_over(job: SlurmJob, moves: Sequence[Reallocation], now: datetime) -> Reallocation | None:
+    """Return the reallocation, of the job's `moves` (oldest first), whose late command explains its hold.
+
+    A requeue that came late stopped a run that the reallocation, or one after it, began; a hold that came
+    late met the job as it still waited. None where the journal tells of no such command, or one was undone.
+    """
+    for move in reversed(moves):
+        if unmarked(move.reason) == _REASON or now - _ended_at(move) > _FORGET_AFTER:
+            return None
+        if is_marked(move) and job.restart_count >= move.from_restart_count + move.moves_running:
+            return move
+    return None
+
+
+def _ended_at(move: Reallocation) -> datetime:
+    return move.times[-1][1]

@@ -8,13 +8,17 @@ from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.errors import LeaseLostError, StoreError
+from pollux_slurm.slurm.processes import identify
 from pollux_slurm.store.contract import Store
 
 _log = logging.getLogger(__name__)
 
 
 class Lease:
-    """The store's lease, for one daemon. `monotonic` is in seconds, `clock` gives aware UTC times."""
+    """The store's lease, for one daemon. `monotonic` is in seconds, `clock` gives aware UTC times.
+
+    `owner` is `host:pid:anything`, or any other name; it tells the next daemon whether this one is gone.
+    """
 
     def __init__(
         self,
@@ -31,6 +35,7 @@ class Lease:
         self._clock = clock
         self._monotonic = monotonic
         self._until = float("-inf")
+        self._predecessor: str | None = None
 
     def configure(self, config: DaemonConfig) -> None:
         """Take over the settings' patience, from the next renewal on."""
@@ -48,10 +53,26 @@ class Lease:
         One that ran out unnoticed is taken again if nobody else took it meanwhile.
         """
         now = self._monotonic()
+        before = self._store.lease_owner() if self.was_lost() else None
         if not self._store.acquire_lease(self._owner, ttl_s=self.ttl_s, at=self._clock()):
             self._until = float("-inf")
             raise LeaseLostError("another daemon holds the lease")
+        if before not in (None, self._owner):
+            self._predecessor = before
         self._until = now + self.ttl_s
+
+    def predecessor_may_live(self) -> bool:
+        """Whether the daemon that had it before may be on its way to Slurm still.
+
+        Not one that gave it back, nor one of this host whose process is gone.
+        """
+        if self._predecessor is None:
+            return False
+        host, _, rest = self._predecessor.partition(":")
+        pid = rest.partition(":")[0]
+        if not pid.isdecimal() or host != self._owner.partition(":")[0]:
+            return True
+        return identify("daemon", int(pid)) is not None
 
     def renew(self) -> None:
         """Prolong the lease when half of it has passed."""

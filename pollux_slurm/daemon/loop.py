@@ -67,6 +67,7 @@ class Daemon:
             clock=wall_clock,
             guard=self._lease.check,
             telemetry=self.telemetry,
+            predecessor_may_live=self._lease.predecessor_may_live,
         )
         self._rounds = Rounds(
             slurm=slurm,

@@ -1,7 +1,8 @@
 """The steps after a job was stopped: requeued → reshaped → released → running → confirmed.
 
-From `requeued` on, the job is brought to run again at whatever price: in its target, else in its old shape,
-else with the most GPUs that one node has free, else with its minimum on any node.
+From `requeued` on, the job is brought to run again at whatever price: in its target; where that was taken
+meanwhile, in what comes nearest to it now, which is then its target; else in its old shape, else with the
+most GPUs that one node has free, else with its minimum on any node.
 
 A pause ends here before that: its job keeps its shape and is *parked*, that is released with a begin time
 some minutes ahead, which rounds prolong (`daemon.pause_ttl_s`). Not held: Slurm does not show who else wants
@@ -16,7 +17,7 @@ import logging
 from collections.abc import Iterable
 
 from pollux_slurm.daemon import orders, returning
-from pollux_slurm.daemon.capacity import GpuBook
+from pollux_slurm.daemon.capacity import GpuBook, Needs
 from pollux_slurm.daemon.case import SETTLING_S, Case, Desk, Step
 from pollux_slurm.errors import JobStateError, SlurmCommandError
 from pollux_slurm.model import JobShape, JobState, SlurmJob
@@ -27,6 +28,8 @@ _log = logging.getLogger(__name__)
 _HOPELESS_REASONS = frozenset({"BadConstraints", "PartitionNodeLimit", "JobArrayTaskLimit"})
 
 _REFUSED = "Slurm refused to let it wait: "
+# Ends what the reason says of a target that was given up for another, once.
+_TAKEN = ", which others took"
 
 
 class Restarting:
@@ -105,6 +108,8 @@ class Restarting:
 
     def _reshape_or_way_back(self, case: Case, book: GpuBook) -> None:
         """Reshape the held job to the best that Slurm takes, and release it."""
+        if case.reallocation.moves_running and book.lost_to_neighbours(case.reallocation):
+            case = self._elsewhere(case, book) or case
         refused: list[str] = []
         for shape in self._shapes(case, book):
             try:
@@ -140,21 +145,33 @@ class Restarting:
     @staticmethod
     def _any_shapes(case: Case, book: GpuBook) -> Iterable[JobShape]:
         """Return the most GPUs that one node has free now, up to what was planned, and the job's minimum."""
-        record, reallocation = case.record, case.reallocation
-        least = record.terms.min_gpus if record else 1
-        cpus_per_gpu = record.cpus_per_gpu if record else 1
+        reallocation, needs, least = case.reallocation, _needs(case), _least(case)
         most = max(reallocation.target.num_gpus, reallocation.source.num_gpus, least)
         if case.job is not None:
-            found = book.most_on_one_node(
-                case.job,
-                most=most,
-                cpus_per_gpu=cpus_per_gpu,
-                memory_per_gpu_mb=record.memory_per_gpu_mb if record else 0,
-                but_for=reallocation.id,
-            )
+            found = book.most_on_one_node(case.job, most=most, needs=needs, but_for=reallocation.id)
             if found > least:
-                yield JobShape(num_gpus=found, cpus_per_gpu=cpus_per_gpu)
-        yield JobShape(num_gpus=least, cpus_per_gpu=cpus_per_gpu)
+                yield JobShape(num_gpus=found, cpus_per_gpu=needs.cpus_per_gpu)
+        yield JobShape(num_gpus=least, cpus_per_gpu=needs.cpus_per_gpu)
+
+    def _elsewhere(self, case: Case, book: GpuBook) -> Case | None:
+        """Journal, once, what fits now as the target of a job whose place was taken; None if nothing does.
+
+        That is what comes nearest to the target, or its old place where that is free and has more GPUs.
+        """
+        reallocation, job = case.reallocation, case.job
+        if job is None or not reallocation.target or _goes_elsewhere(case):
+            return None
+        source, target = reallocation.source, reallocation.target
+        found = book.best_fit(job, target, needs=_needs(case), but_for=reallocation.id)
+        can_return = bool(source) and book.has_room_for(source, but_for=reallocation.id)
+        if can_return and found.num_gpus < min(source.num_gpus, target.num_gpus):
+            found = source
+        if found == target or found.num_gpus < _least(case):
+            return None
+        elsewhere = self._desk.retarget(case, found, f"instead of {target}{_TAKEN}")
+        if elsewhere is not None:
+            book.reserve(elsewhere.reallocation)
+        return elsewhere
 
     def released(self, case: Case, book: GpuBook) -> None:
         """Wait for Slurm to start the job in its place, and give the place up when it is gone."""
@@ -166,23 +183,25 @@ class Restarting:
             if self._desk.has_released(reallocation):
                 self._desk.move(reallocation, Step.FAILED, "the job was held by another hand")
             else:
+                if _goes_elsewhere(case):  # the daemon before may have come no further than to say so
+                    self._reshape_elsewhere(case)
                 self._desk.release(case)
         elif reallocation.is_pause:
             self._paused(case, job)
         elif job.state is JobState.RUNNING:
-            self._desk.move(reallocation, Step.RUNNING, reallocation.reason)
-        elif job.state is JobState.PENDING and (
-            case.age_s > self._desk.config.start_timeout_s
-            or job.reason in _HOPELESS_REASONS
-            or (case.age_s > SETTLING_S and book.lost_to_neighbours(reallocation))
-        ):
-            self._give_up_place(case, job, book)
+            self._desk.move(reallocation, Step.RUNNING, case.said)
+        elif job.state is JobState.PENDING:
+            is_lost = book.lost_to_neighbours(reallocation)
+            waited_s = self._desk.waited_s(case)
+            is_late = waited_s > self._desk.config.start_timeout_s or job.reason in _HOPELESS_REASONS
+            if is_late or (is_lost and waited_s > SETTLING_S):
+                self._give_up_place(case, job, book)
 
     def _paused(self, case: Case, job: SlurmJob) -> None:
         """The end of a pause: the job waits, unheld, for the round that gives it GPUs again."""
         reallocation = case.reallocation
-        if (reallocation.reason or "").startswith(_REFUSED):
-            self._desk.move(reallocation, Step.FAILED, reallocation.reason)
+        if (case.said or "").startswith(_REFUSED):
+            self._desk.move(reallocation, Step.FAILED, case.said)
         elif job.state is JobState.PENDING:
             self._desk.move(reallocation, Step.CONFIRMED)
         elif job.state is JobState.RUNNING:
@@ -200,8 +219,16 @@ class Restarting:
         return True
 
     def _give_up_place(self, case: Case, job: SlurmJob, book: GpuBook) -> None:
-        """Let the job start with what fits now, or its minimum, on any node: its place is gone."""
+        """Let the job start with what fits now: once in a place of its own, then as Slurm likes.
+
+        Where nothing fits, it waits in the queue with its minimum, and the next rounds decide about it.
+        """
         self._desk.take_back(case)
+        elsewhere = self._elsewhere(case, book)
+        if elsewhere is not None and self._reshape_elsewhere(elsewhere):
+            self._desk.release(elsewhere)
+            return
+        case = elsewhere or case
         for shape in self._any_shapes(case, book):
             try:
                 self._reshape(case, shape)
@@ -211,15 +238,28 @@ class Restarting:
             except SlurmCommandError as error:
                 _log.warning("job %s: cannot get the shape %s: %s", case.id, shape, error)
         self._desk.release(case)
-        reason = case.reallocation.reason or f"did not start in its new shape ({job.reason})"
-        self._desk.move(case.reallocation, Step.FAILED, reason)
+        reason = f"did not start in its new shape ({job.reason})"
+        self._desk.move(case.reallocation, Step.FAILED, f"{case.said}; {reason}" if case.said else reason)
+
+    def _reshape_elsewhere(self, case: Case) -> bool:
+        """Give the held job the shape of its other target; False when Slurm refuses."""
+        target = case.reallocation.target
+        try:
+            self._reshape(case, JobShape.of(target, cpus_per_gpu=_needs(case).cpus_per_gpu))
+        except JobStateError:
+            raise
+        except SlurmCommandError as error:
+            _log.warning("job %s: cannot get the shape %s: %s", case.id, target, error)
+            return False
+        return True
 
     def running(self, case: Case, book: GpuBook) -> None:
         """Compare what the job got with the plan, and wait for its first step there."""
         reallocation, job = case.reallocation, case.job
         is_running = job is not None and job.state is JobState.RUNNING
         if job is not None and is_running and job.allocation != reallocation.target:
-            reason = reallocation.reason or f"got {job.allocation} instead of {reallocation.target}"
+            reason = f"got {job.allocation} instead of {reallocation.target}"
+            reason = case.said if case.said and not _goes_elsewhere(case) else reason
             self._desk.move(reallocation, Step.FAILED, reason)
         elif job is not None and is_running and (odd := _odd_gpus(case, job, book)) is not None:
             self._desk.move(reallocation, Step.FAILED, odd)
@@ -235,6 +275,21 @@ class Restarting:
             self._desk.move(reallocation, Step.CONFIRMED)
         elif case.age_s > self._desk.config.first_report_timeout_s:
             self._desk.move(reallocation, Step.FAILED, "no step was reported in the new shape in time")
+
+
+def _needs(case: Case) -> Needs:
+    record = case.record
+    if record is None:
+        return Needs()
+    return Needs(cpus_per_gpu=record.cpus_per_gpu, memory_per_gpu_mb=record.memory_per_gpu_mb)
+
+
+def _least(case: Case) -> int:
+    return case.record.terms.min_gpus if case.record else 1
+
+
+def _goes_elsewhere(case: Case) -> bool:
+    return (case.said or "").endswith(_TAKEN)
 
 
 def _has_stepped(case: Case) -> bool:

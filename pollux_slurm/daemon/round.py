@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
-from pollux_slurm.daemon import limits, neighbours, observe, orders, returning, rights, time_limits
+from pollux_slurm.daemon import late, limits, neighbours, observe, orders, returning, rights, time_limits
 from pollux_slurm.daemon.lease import Lease
 from pollux_slurm.daemon.limits import SiteLimits
 from pollux_slurm.daemon.notify import Notifier
@@ -132,6 +132,7 @@ class Rounds:
         records = observe.served(snapshot, self._store.active_jobs(), self._scope())
         if not self._config.shadow:
             self._bring_back(snapshot, records)
+            self._let_go(snapshot, records, now)
             self._renew_limits(snapshot, records, now)
         seen, self._vanished = observe.observations(
             snapshot, records, vanished_before=self._vanished, unsettled=self._is_unsettled
@@ -223,6 +224,23 @@ class Rounds:
                 round_id=None,
                 at=self._clock(),
                 reason=returning.reason_of_return(fall, job),
+            )
+
+    def _let_go(self, snapshot: ClusterSnapshot, records: Sequence[JobRecord], now: datetime) -> None:
+        """Journal the release of each job that a daemon before this one held when it might no more."""
+        for record, job in late.suspects(snapshot, records, now):
+            move = late.taken_over(job, self._store.reallocations(job.job_id), now)
+            last = record.last_reallocation
+            if move is None or last is None:
+                continue
+            _log.warning("job %s: held by a late command of the daemon before: it is let go", job.job_id)
+            self._lease.check()
+            late.plan_release(
+                self._store,
+                job,
+                allocation=last.target or last.source,
+                was_requeued=job.restart_count > move.from_restart_count + move.moves_running,
+                at=self._clock(),
             )
 
     def _renew_limits(self, snapshot: ClusterSnapshot, records: Sequence[JobRecord], now: datetime) -> None:

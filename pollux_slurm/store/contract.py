@@ -357,6 +357,9 @@ class Store(AgentStore, Protocol):
     def holds_lease(self, owner: str, *, at: datetime) -> bool:
         """Tell whether `owner` holds the lease at this moment."""
 
+    def lease_owner(self) -> str | None:
+        """Return who took the lease last, even if it ran out; None when it was given back."""
+
     def release_lease(self, owner: str) -> None:
         """Give the lease back, if `owner` holds it."""
 
@@ -446,6 +449,13 @@ class Store(AgentStore, Protocol):
 
         True as well when it already is at `step` (the call was repeated). Steps only go on, and nothing
         follows an end: any other move raises `StoreError`.
+        """
+
+    def retarget_reallocation(
+        self, reallocation_id: int, target: Allocation, *, expected: ReallocationStep, reason: str
+    ) -> bool:
+        """Give an open reallocation another target, and say why; False, without effect, when it is no longer
+        at `expected`.
         """
 
     def open_reallocations(self) -> tuple[Reallocation, ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, ScalarSelect, Select, func, insert, select, update
+from sqlalchemy import Connection, ScalarSelect, Select, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from pollux_slurm.errors import StoreError, UnknownJobError
@@ -65,13 +65,7 @@ def plan_reallocation(
             f"that is not recorded (round {round_id})"
         ) from error
     reallocation_id = inserted_id(result)
-    nodes = [
-        {"reallocation_id": reallocation_id, "side": side, "node_name": clean_text(node), "num_gpus": gpus}
-        for side, allocation in ((Side.SOURCE, source), (Side.TARGET, target))
-        for node, gpus in allocation.gpus_by_node
-    ]
-    if nodes:
-        connection.execute(insert(ReallocationNodeRow), nodes)
+    _write_nodes(connection, reallocation_id, {Side.SOURCE: source, Side.TARGET: target})
     _write_step(connection, reallocation_id, ReallocationStep.PLANNED, at)
     return Reallocation(
         id=reallocation_id,
@@ -108,6 +102,44 @@ def advance_reallocation(
         values["reason"] = clean_text(reason)
     if time_left_s is not None:
         values["time_left_s"] = float(time_left_s)
+    moved = _change_if_at(connection, reallocation_id, expected, values)
+    if moved is None:
+        return False
+    if moved:
+        _write_step(connection, reallocation_id, step, at)
+        return True
+    stands_at = connection.execute(
+        select(ReallocationRow.step).where(ReallocationRow.id == reallocation_id)
+    ).scalar()
+    return stands_at is step
+
+
+def retarget_reallocation(
+    connection: Connection,
+    reallocation_id: int,
+    target: Allocation,
+    *,
+    expected: ReallocationStep,
+    reason: str,
+) -> bool:
+    """Give it another target: see `Store.retarget_reallocation`."""
+    if expected.is_end:
+        raise StoreError(f"reallocation {reallocation_id} has ended: it gets no other target")
+    if not _change_if_at(connection, reallocation_id, expected, {"reason": clean_text(reason)}):
+        return False
+    connection.execute(
+        delete(ReallocationNodeRow).where(
+            ReallocationNodeRow.reallocation_id == reallocation_id, ReallocationNodeRow.side == Side.TARGET
+        )
+    )
+    _write_nodes(connection, reallocation_id, {Side.TARGET: target})
+    return True
+
+
+def _change_if_at(
+    connection: Connection, reallocation_id: int, expected: ReallocationStep, values: dict[str, Any]
+) -> bool | None:
+    """Change the row of a reallocation that stands at `expected`; None when somebody has it locked."""
     # On PostgreSQL the transaction in which a job confirms may hold the row, for as long as a stranger likes:
     # nobody waits for it, and the caller looks again. In SQLite, whose writers are alone, it is never locked.
     free = (
@@ -116,19 +148,23 @@ def advance_reallocation(
         .with_for_update(key_share=True, skip_locked=True)
     )
     if connection.execute(free).first() is None:
-        return False
+        return None
     moved = connection.execute(
         update(ReallocationRow)
         .where(ReallocationRow.id == reallocation_id, ReallocationRow.step == expected)
         .values(values)
     )
-    if moved.rowcount == 1:
-        _write_step(connection, reallocation_id, step, at)
-        return True
-    stands_at = connection.execute(
-        select(ReallocationRow.step).where(ReallocationRow.id == reallocation_id)
-    ).scalar()
-    return stands_at is step
+    return bool(moved.rowcount == 1)
+
+
+def _write_nodes(connection: Connection, reallocation_id: int, sides: Mapping[Side, Allocation]) -> None:
+    nodes = [
+        {"reallocation_id": reallocation_id, "side": side, "node_name": clean_text(node), "num_gpus": gpus}
+        for side, allocation in sides.items()
+        for node, gpus in allocation.gpus_by_node
+    ]
+    if nodes:
+        connection.execute(insert(ReallocationNodeRow), nodes)
 
 
 def _write_step(connection: Connection, reallocation_id: int, step: ReallocationStep, at: datetime) -> None:

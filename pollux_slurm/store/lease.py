@@ -46,6 +46,12 @@ def holds_lease(connection: Connection, owner: str, *, at: datetime) -> bool:
     return connection.execute(held).first() is not None
 
 
+def lease_owner(connection: Connection) -> str | None:
+    """Return who took the lease last, even if it ran out; None when it was given back."""
+    owner = connection.execute(select(LeaseRow.owner).where(LeaseRow.name == _DAEMON)).scalar()
+    return None if owner is None else str(owner)
+
+
 def release_lease(connection: Connection, owner: str) -> None:
     """Give the lease back, if `owner` holds it."""
     connection.execute(delete(LeaseRow).where(LeaseRow.name == _DAEMON, LeaseRow.owner == clean_text(owner)))

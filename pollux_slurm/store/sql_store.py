@@ -57,6 +57,10 @@ class SqlStore:
         with self._database.read() as connection:
             return lease.holds_lease(connection, owner, at=at)
 
+    def lease_owner(self) -> str | None:
+        with self._database.read() as connection:
+            return lease.lease_owner(connection)
+
     def release_lease(self, owner: str) -> None:
         with self._database.write() as connection:
             lease.release_lease(connection, owner)
@@ -163,6 +167,14 @@ class SqlStore:
                 at=at,
                 reason=reason,
                 time_left_s=time_left_s,
+            )
+
+    def retarget_reallocation(
+        self, reallocation_id: int, target: Allocation, *, expected: ReallocationStep, reason: str
+    ) -> bool:
+        with self._database.write() as connection:
+            return journal.retarget_reallocation(
+                connection, reallocation_id, target, expected=expected, reason=reason
             )
 
     def open_reallocations(self) -> tuple[Reallocation, ...]:

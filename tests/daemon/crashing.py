@@ -17,6 +17,7 @@ MUTATING = {
     "record_round",
     "plan_reallocation",
     "advance_reallocation",
+    "retarget_reallocation",
 }
 
 

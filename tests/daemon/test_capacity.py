@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pollux_slurm.daemon.capacity import GpuBook
+from pollux_slurm.daemon.capacity import GpuBook, Needs
+from pollux_slurm.model import Allocation
 from pollux_slurm.model import ReallocationStep as Step
 from tests.daemon.builders import job, node, reallocation, snapshot
 
@@ -68,3 +69,26 @@ def test_that_nobody_jumps_ahead_while_something_is_in_motion() -> None:
         [node("n0", used=4), node("n1", used=2)], [job("1", on={"n0": 4}), job("2", on={"n1": 2})]
     )
     assert not GpuBook.of(seen, [shrink, grow]).may_break_cycle(grow)
+
+
+def test_that_what_comes_nearest_is_one_node_or_what_is_left_of_the_target() -> None:
+    grow = reallocation(1, "1", Step.RELEASED, source={}, target={"n0": 4, "n1": 4})
+
+    def nearest(*used: int, target: dict[str, int]) -> Allocation:
+        nodes = [node(f"n{number}", used=gpus) for number, gpus in enumerate(used)]
+        book = GpuBook.of(snapshot(nodes, [job("1")]), [grow])
+        return book.best_fit(job("1"), Allocation.of(target), needs=Needs(), but_for=1)
+
+    assert nearest(4, 0, 1, target={"n0": 3}) == Allocation.of({"n2": 3})
+    assert nearest(0, 2, 4, target={"n0": 4, "n1": 4}) == Allocation.of({"n0": 4, "n1": 2})
+    assert nearest(2, 2, 0, target={"n0": 4, "n1": 1}) == Allocation.of({"n2": 4})
+    assert nearest(4, 4, 4, target={"n0": 4}) == Allocation()
+
+
+def test_that_what_comes_nearest_leaves_promised_gpus_and_needs_cpus() -> None:
+    mine = reallocation(1, "1", Step.RELEASED, source={}, target={"n0": 4})
+    other = reallocation(2, "2", Step.RELEASED, source={}, target={"n1": 3})
+    book = GpuBook.of(snapshot([node("n0", used=4), node("n1")], [job("1"), job("2")]), [mine, other])
+    assert book.best_fit(job("1"), mine.target, needs=Needs(), but_for=1) == Allocation.of({"n1": 1})
+    short = Needs(cpus_per_gpu=1000)
+    assert book.best_fit(job("1"), mine.target, needs=short, but_for=1) == Allocation()

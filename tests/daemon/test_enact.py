@@ -152,12 +152,45 @@ def test_that_gpus_taken_after_the_requeue_still_let_the_job_run(world: World) -
     world.settle(world.daemon(), until=lambda: bool(world.store.reallocations()), seconds=8)
     world.targets = {}
     world.settle(world.daemon(), seconds=40)
+    assert last(world, job_id) == (Step.CONFIRMED, "instead of n0:4, which others took")
+    assert world.job(job_id).state is JobState.RUNNING
+    assert world.job(job_id).allocation == Allocation.of({"n1": 4})
+    assert world.store.reallocations(job_id)[-1].target == Allocation.of({"n1": 4})
+
+
+def test_that_a_job_whose_place_one_of_ours_took_gets_the_best_that_still_fits(world: World) -> None:
+    """Slurm starts a waiting job of ours on GPUs that were freed for another, as soon as it can."""
+    job_id = started(world)
+    world.neighbour(gpus=2)
+    world.targets = {job_id: {"n1": 4}}
+    world.slurm.before["release"] = lambda: world.submit(gpus=2)
+    world.settle(world.daemon(), until=lambda: bool(world.store.reallocations()), seconds=8)
+    world.slurm.set_node("n0", available=False)  # so that the other goes to n1
+    world.targets = {}
+    world.settle(world.daemon(), until=lambda: len(world.agents) == 2, seconds=20)
+    world.slurm.set_node("n0", available=True)
+    world.settle(world.daemon(), seconds=40)
+    assert last(world, job_id) == (Step.CONFIRMED, "instead of n1:4, which others took")
+    assert world.job(job_id).allocation == Allocation.of({"n0": 2})
+
+
+def test_that_a_job_waits_with_its_minimum_where_nothing_fits(world: World) -> None:
+    job_id = started(world)
+    world.targets = {job_id: {"n0": 4}}
+
+    def take_all() -> None:
+        for _ in range(2):
+            world.neighbour(gpus=4)
+
+    world.slurm.before["release"] = take_all
+    world.settle(world.daemon(), until=lambda: bool(world.store.reallocations()), seconds=8)
+    world.targets = {}
+    world.settle(world.daemon(), seconds=40)
     step, reason = last(world, job_id)
     assert step is Step.FAILED
-    assert reason is not None
-    assert reason.startswith("did not start in its new shape")
-    assert world.job(job_id).state is JobState.RUNNING
-    assert world.job(job_id).allocation == Allocation.of({"n1": 4})  # the most that is free anywhere
+    assert (reason or "").startswith("did not start in its new shape")
+    job = world.job(job_id)
+    assert (job.state, job.held, job.requested_gpus) == (JobState.PENDING, False, 1)
 
 
 def test_that_a_shape_that_slurm_refuses_brings_the_job_back_to_its_old_one(world: World) -> None:

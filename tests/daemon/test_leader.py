@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.daemon.notify import Notifier
 from pollux_slurm.errors import StoreUnavailable
 from pollux_slurm.model import Allocation, Decision, JobState, Problem
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.sql_store import SqlStore
-from tests.daemon.crashing import MUTATING
+from tests.daemon.crashing import MUTATING, Killed
 from tests.daemon.world import CONFIG, World
 from tests.store_fixtures import wipe
 
@@ -23,9 +24,9 @@ from tests.store_fixtures import wipe
 _LONG_S = CONFIG.lease_ttl_s + 1
 
 
-def started(world: World) -> str:
+def started(world: World, *, owner: str = "first") -> str:
     job_id = world.submit()
-    world.settle(world.daemon(owner="first"), until=lambda: world.has_stepped(job_id), seconds=8)
+    world.settle(world.daemon(owner=owner), until=lambda: world.has_stepped(job_id), seconds=8)
     assert world.job(job_id).state is JobState.RUNNING
     return job_id
 
@@ -144,6 +145,107 @@ def test_that_a_job_held_too_late_is_brought_back_through_the_journal(world: Wor
     )
     world.settle(second, until=done, seconds=20)
     assert done()
+
+
+def held_by_one_that_dies(world: World, job_id: str, command: str, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    """Stop the first daemon before `command`, let the second move the job, wake the first: it dies after."""
+    done = arrived(world, job_id, world.targets[job_id])
+    first, second = world.daemon(owner="first"), world.daemon(owner="second")
+    acquire = world.store.acquire_lease
+
+    def die(owner: str, **kwargs: Any) -> bool:
+        if owner == "first":
+            raise Killed
+        return acquire(owner, **kwargs)
+
+    def stop(given: str) -> None:
+        if given == command:
+            world.slurm.on_command = lambda _: None
+            world.clock.advance(_LONG_S)
+            world.settle(second, until=done if command == "requeue_hold" else released, seconds=40)
+            monkeypatch.setattr(world.store, "acquire_lease", die)
+
+    def released() -> bool:
+        return any(move.step is Step.RELEASED for move in world.store.open_reallocations())
+
+    world.slurm.on_command = stop
+    with pytest.raises(Killed):
+        world.settle(first, seconds=30)
+    return second
+
+
+@pytest.mark.parametrize("command", ["requeue_hold", "hold"])
+def test_that_the_next_leader_lets_go_what_one_held_that_died_at_once(
+    world: World, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id, target = started(world), {"n1": 2}
+    if command == "hold":
+        world.neighbour(gpus=4)
+        job_id, target = world.submit(gpus=4), {"n0": 2}
+    world.targets = {job_id: target}
+    second = held_by_one_that_dies(world, job_id, command, monkeypatch)
+    world.clock.advance(1)
+    assert world.job(job_id).held
+    world.settle(second, until=arrived(world, job_id, target), seconds=40)
+    assert arrived(world, job_id, target)()
+    assert not world.job(job_id).held
+
+
+def test_that_it_is_undone_once_and_a_hold_by_hand_after_that_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = started(world)
+    world.targets = {job_id: {"n1": 2}}
+    second = held_by_one_that_dies(world, job_id, "requeue_hold", monkeypatch)
+    world.settle(second, until=arrived(world, job_id, {"n1": 2}), seconds=40)
+    world.slurm.requeue_hold(job_id)
+    world.settle(second, seconds=20)
+    assert world.job(job_id).held
+    assert world.open_moves() == 0
+
+
+def moved_by_two(world: World, job_id: str, *, first: str, second: str, command_happens: bool) -> Daemon:
+    """Let the first daemon die at its requeue, and the second go on with the move."""
+    world.targets = {job_id: {"n1": 2}}
+    if command_happens:
+        world.settle(world.daemon(owner=first), until=lambda: world.job(job_id).held, seconds=30)
+    else:
+
+        def die(command: str) -> None:
+            if command == "requeue_hold":
+                raise Killed
+
+        world.slurm.on_command = die
+        with pytest.raises(Killed):
+            world.settle(world.daemon(owner=first), seconds=30)
+        world.slurm.on_command = lambda _: None
+    world.clock.advance(_LONG_S)
+    successor = world.daemon(owner=second)
+    world.settle(successor, until=arrived(world, job_id, {"n1": 2}), seconds=40)
+    assert arrived(world, job_id, {"n1": 2})()
+    return successor
+
+
+@pytest.mark.parametrize(
+    ("first", "command_happens", "passes_s"),
+    [
+        ("elsewhere:1:a", False, 601),  # too long ago
+        ("elsewhere:1:a", True, 0),  # its command was seen to have happened
+        ("here:999999999:a", False, 0),  # no such process is here: it can be on its way nowhere
+    ],
+)
+def test_that_a_hold_by_hand_after_a_takeover_stays_where_no_late_command_can_explain_it(
+    world: World, first: str, command_happens: bool, passes_s: float
+) -> None:
+    job_id = started(world, owner=first)
+    daemon = moved_by_two(world, job_id, first=first, second="here:1:b", command_happens=command_happens)
+    (move,) = world.store.reallocations(job_id)
+    assert (move.reason == "taken over from another daemon") is (passes_s > 0)
+    world.clock.advance(passes_s)
+    world.slurm.requeue_hold(job_id)
+    world.settle(daemon, seconds=20)
+    assert world.job(job_id).held
+    assert world.open_moves() == 0
 
 
 def test_that_a_second_daemon_takes_over_within_two_intervals(world: World) -> None:

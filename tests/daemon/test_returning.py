@@ -202,8 +202,30 @@ def test_that_gpus_that_vanish_leave_the_most_that_still_fits(world: World) -> N
     world.targets = {}
     world.settle(daemon, seconds=12)
     assert world.job(job_id).allocation == Allocation.of({"n2": 3})
-    assert steps(world, job_id) == [Step.FAILED]
-    assert world.store.reallocations(job_id)[0].reason == "got n2:3 instead of n1:4"
+    assert steps(world, job_id) == [Step.CONFIRMED]
+    assert world.store.reallocations(job_id)[0].reason == "instead of n1:4, which others took"
+
+
+@pytest.mark.parametrize("at", range(5))  # before hold, target, reshape, release, and the next step
+def test_that_a_daemon_killed_on_the_way_to_another_place_leaves_a_job_that_runs(
+    world: World, at: int
+) -> None:
+    job_id = started(world)
+    world.targets = {job_id: NEW}
+    world.settle(world.daemon(), until=lambda: world.is_at(Step.RELEASED), seconds=20)
+    world.slurm.set_node("n1", num_gpus=2)
+    world.targets = {}
+    counter = itertools.count()
+    mortal = world.daemon(
+        slurm=KilledAt(world.slurm, counter, at),  # type: ignore[arg-type]
+        store=KilledAt(world.store, counter, at),  # type: ignore[arg-type]
+    )
+    with pytest.raises(Killed):
+        world.tick(mortal, times=20)
+    world.settle(world.daemon(), until=lambda: not world.open_moves(), seconds=40)
+    job = world.job(job_id)
+    assert (job.state, job.held, job.restart_count) == (JobState.RUNNING, False, 1)
+    assert job.allocation == Allocation.of({"n0": 4})
 
 
 def test_that_a_run_that_counts_other_gpus_is_not_confirmed(world: World) -> None:

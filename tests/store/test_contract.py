@@ -607,6 +607,25 @@ class TestReallocations:
         with pytest.raises(StoreError, match="steps only go on"):
             running.advance_reallocation(planned.id, step, expected=expected, at=at(30))
 
+    def test_that_a_move_gets_another_target_only_where_it_still_stands(self, running: Store) -> None:
+        planned, elsewhere = plan(running), Allocation.of({"n7": 2, "n8": 1})
+        ask = {"expected": Step.PLANNED, "reason": "its place was taken"}
+        assert running.retarget_reallocation(planned.id, elsewhere, **ask)
+        (after,) = running.open_reallocations()
+        assert (after.target, after.source, after.reason) == (
+            elsewhere,
+            planned.source,
+            "its place was taken",
+        )
+        assert (after.step, after.times) == (planned.step, planned.times)
+        assert running.advance_reallocation(planned.id, Step.RESHAPED, expected=Step.PLANNED, at=at(21))
+        assert not running.retarget_reallocation(planned.id, planned.target, **ask)
+        assert not running.retarget_reallocation(10**6, planned.target, **ask)
+        (unchanged,) = running.open_reallocations()
+        assert unchanged.target == elsewhere
+        with pytest.raises(StoreError, match="has ended"):
+            running.retarget_reallocation(planned.id, elsewhere, expected=Step.FAILED, reason="late")
+
     def test_that_the_reason_is_kept_and_the_end_closes_it(self, running: Store) -> None:
         planned = plan(running)
         running.advance_reallocation(
