@@ -7,9 +7,13 @@ faults of different resources overlap and those of one do not.
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import signal
 import sqlite3
+import threading
+import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +25,12 @@ from pollux_slurm.slurm.processes import (
     processes_with_environ,
     send_signal,
 )
-from tests.chaos import mortal
-from tests.chaos.schedule import DAEMON_KILL, Planned
+from tests.chaos.schedule import Planned
 from tests.chaos.site import Site
+from tests.chaos.watch import Replica, replicas
+
+# How long a leftover stays while its job waits for GPUs elsewhere.
+_SUPERSEDED_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +54,11 @@ Inject = Callable[[Site, Planned, random.Random], "Injected | None"]
 
 
 def _alive(site: Site, *states: JobState) -> list[SlurmJob]:
-    ours = {job.job_id for job in site.jobs if not job.cancelled} - site.held_by_hand
+    ours = {job.job_id for job in site.jobs if not job.cancelled} - site.held_by_hand - site.spared
     return [job for job in site.road.slurm.snapshot().jobs if job.job_id in ours and job.state in states]
 
 
 # ------------------------------------------------------------------------------------------------- the daemon
-
-
-def kill_daemon_at(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
-    """Arm a point. The run notices when the daemon dies there; unarmed again, it was no fault."""
-    assert planned.point is not None
-    mortal.arm(site.kill_file, planned.point)
-    return Injected(detail=planned.point)
 
 
 def kill_daemon(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
@@ -136,18 +136,23 @@ def lose_node(site: Site, planned: Planned, rng: random.Random) -> Injected | No
 def lose_slurmd(site: Site, planned: Planned, rng: random.Random) -> Injected | None:
     """Take a node's slurmd away: its jobs start elsewhere while their old steps train on there.
 
-    Before slurmd comes back, those steps are told to stop, and so to write a last checkpoint: too late.
+    As soon as a job has started elsewhere, what trains on here is told to stop, and so wants to write a last
+    checkpoint: too late. Before slurmd comes back, all the rest is told to stop, too.
     """
-    node = _busy_node(site, rng)
+    node = _node_of_whole_jobs(site, rng)
     if node is None:
         return None
     site.watch.lost_nodes |= {node}
     left = site.replicas_on(node)
     site.sandbox = site.sandbox.stop(node, signum=signal.SIGKILL)
     site.scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=chaos")
+    ender = threading.Thread(target=_end_when_superseded, args=(site, left, rng.uniform(4, 8)), name=node)
+    ender.start()
     told: list[bool] = []
 
     def end() -> bool:
+        if ender.is_alive():
+            return False
         if not told:  # the batch script's processes as well: they may want to pass it on
             tasks = [process for process in _processes_on(site, node) if process.name != "slurmstepd"]
             told.extend(send_signal(process, signal.SIGTERM) for process in tasks)
@@ -156,6 +161,64 @@ def lose_slurmd(site: Site, planned: Planned, rng: random.Random) -> Injected | 
         return _bring_up(site, node)
 
     return Injected(detail=f"{node}, {len(left)} replicas", undo=Undo(after_s=rng.uniform(6, 12), act=end))
+
+
+def _node_of_whole_jobs(site: Site, rng: random.Random) -> str | None:
+    """Return a node with a job that trains there and nowhere else: it can go on when the others are gone.
+
+    Its run has claimed the checkpoints already: it is the next one's claim that makes it a leftover.
+    """
+    nodes_of: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for replica in replicas(site.watch.slurm_conf):
+        nodes_of[replica.job_id, replica.run].add(replica.node)
+    running = {(job.job_id, str(job.restart_count)) for job in _alive(site, JobState.RUNNING)}
+    whole = {
+        min(nodes)
+        for run, nodes in nodes_of.items()
+        if run in running and len(nodes) == 1 and _newest_claim(site, run[0]) == int(run[1])
+    }
+    return rng.choice(sorted(whole)) if whole else None
+
+
+def _end_when_superseded(site: Site, left: list[Replica], stall_after_s: float) -> None:
+    """Send SIGTERM to the replicas of each job whose next run has claimed its checkpoints, in some time.
+
+    At once: when that run has told the store that it trains, the leftover ends without one more checkpoint.
+    They train on for `stall_after_s` and stall then, or they would be at their end before. No other hand
+    touches the job meanwhile, so that it comes to its next run.
+    """
+    waiting = {(replica.job_id, replica.run) for replica in left}
+    spared = {job_id for job_id, _ in waiting}
+    begun = time.monotonic()
+    pause = threading.Event()
+    stalled = False
+
+    def signal_all(of: set[tuple[str, str]], signum: int) -> None:
+        for replica in left:
+            if (replica.job_id, replica.run) in of:
+                send_signal(replica.process, signum)
+
+    site.spared |= spared
+    while waiting and time.monotonic() - begun < _SUPERSEDED_S:
+        over = {run for run in waiting if _newest_claim(site, run[0]) > int(run[1])}
+        signal_all(over, signal.SIGTERM)
+        signal_all(over, signal.SIGCONT)
+        waiting -= over
+        if not stalled and time.monotonic() - begun > stall_after_s:
+            signal_all(waiting, signal.SIGSTOP)
+            stalled = True
+        pause.wait(0.05)
+    signal_all(waiting, signal.SIGCONT)
+    site.spared -= spared
+
+
+def _newest_claim(site: Site, job_id: str) -> int:
+    """Return the restart count of the newest run that has claimed a job's checkpoints, -1 for none."""
+    name = next((job.name for job in site.jobs if job.job_id == job_id), "")
+    newest = max((site.folder / "checkpoints" / name).glob("runs/[0-9]*.json"), default=None)
+    if newest is None:
+        return -1
+    return int(json.loads(newest.read_text(encoding="utf-8"))["restart_count"])
 
 
 def _bring_up(site: Site, node: str) -> bool:
@@ -335,9 +398,8 @@ def requeue_and_hold_job(site: Site, planned: Planned, rng: random.Random) -> In
     return Injected(detail=job_id, undo=_let_go(site, job_id, rng))
 
 
-# What each kind takes hold of, and how it is done.
+# What each kind takes hold of, and how it is done. To kill the daemon at a point is the run's own.
 KINDS: dict[str, tuple[str, Inject]] = {
-    DAEMON_KILL: ("daemon", kill_daemon_at),
     "daemon killed at any time": ("daemon", kill_daemon),
     "daemon frozen, another takes over": ("daemon", freeze_daemon),
     "slurmctld stopped": ("slurmctld", stop_slurmctld),

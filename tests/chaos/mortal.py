@@ -1,8 +1,8 @@
-"""The daemon as `pollux daemon` runs it, but for this: it kills itself at the call that a file names.
+"""The daemon as `pollux daemon` runs it, but for this: it kills itself at a call that a file names.
 
-The file $CHAOS_KILL_FILE holds a point, such as `before advance requeued` or `after scontrol release`. Where
-that is reached, the file becomes `<file>.hit`, and the process sends itself SIGKILL: nothing is flushed,
-closed or given back.
+The file $CHAOS_KILL_FILE holds points, one a line, such as `before advance requeued` or `after scontrol
+release`. Where the first of them is reached, it is written to `<file>.hit`, and the process sends itself
+SIGKILL: nothing is flushed, closed or given back.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ from pollux_slurm.store.sql_store import SqlStore
 VARIABLE = "CHAOS_KILL_FILE"
 
 
-def arm(file: Path, point: str) -> None:
-    """Let the daemon die when it comes to `point` next."""
+def arm(file: Path, points: Iterable[str]) -> None:
+    """Let the daemon die when it comes to one of `points` next."""
     draft = file.with_suffix(".new")
-    draft.write_text(point, encoding="utf-8")
+    draft.write_text("\n".join(points), encoding="utf-8")
     draft.replace(file)
 
 
@@ -51,8 +51,9 @@ def make_mortal(owner: type, name: str, label: Callable[..., str], file: Path) -
 
     def die_at(point: str) -> None:
         with contextlib.suppress(OSError):  # not armed, or not any more
-            if file.read_text(encoding="utf-8") == point:
-                file.replace(file.with_suffix(".hit"))
+            if point in file.read_text(encoding="utf-8").splitlines():
+                file.with_suffix(".hit").write_text(point, encoding="utf-8")
+                file.unlink()
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -21,13 +21,15 @@ from tests.chaos.schedule import DAEMON_KILL, Planned, make_schedule
 from tests.chaos.site import NUM_JOBS, ChaosJob, Site
 
 _STEP_S = 0.25
-# How long an armed daemon may go on without coming to the point; then the point is tried again later.
-_ARMED_S = 15.0
-_TRIES = 4
+# How long an armed daemon may go on without coming to a point; then it is armed again.
+_ARMED_S = 20.0
 _REWEIGH_S = 5.0
+_FEW_JOBS = 2
 _NEIGHBOUR_S = 17.0
 # How long a fault waits for jobs to train and the daemon to hold a round; some do not wait at all.
-_READY_S = 10.0
+_READY_S = 20.0
+# How many rounds a daemon holds before it is killed or frozen.
+_ROUNDS_BETWEEN = 4
 _OVERLAP = 0.5
 _LOOK_S = 3.0
 _MISCOUNTED_S = 6.0
@@ -44,11 +46,16 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     mended: int = 0
+    refused_checkpoints: int = 0
 
 
 @dataclass(slots=True)
 class Run:
-    """Drives a site through `num_faults` faults. `pause_s` is (least, most) between two of them."""
+    """Drives a site through `num_faults` faults. `pause_s` is (least, most) between two of them.
+
+    Six jobs are there as long as faults come; once `most_jobs` were submitted, two. The points at which the
+    daemon is to die are given up when it came to none of them `tries` times in a row.
+    """
 
     site: Site
     num_faults: int
@@ -56,12 +63,14 @@ class Run:
     pause_s: tuple[float, float]
     deadline_s: float
     say: Callable[[str], None] = print
+    most_jobs: int | None = None
+    tries: int = 8
     outcome: Outcome = field(default_factory=Outcome)
     _rng: random.Random = field(init=False)
     _waiting: list[Planned] = field(init=False)
     _undos: dict[str, tuple[float, Undo]] = field(default_factory=dict)
-    _tries: Counter[Planned] = field(default_factory=Counter)
-    _armed: tuple[float, Planned] | None = None
+    _armed_at: float | None = None
+    _fruitless: int = 0
     _restart_at: float | None = None
     _begun: float = 0.0
     _log_read: int = 0
@@ -83,7 +92,7 @@ class Run:
         self.site.start_daemon()
         next_fault, overlaps = self._begun + 3.0, False
         next_weights = next_neighbour = next_look = self._begun + _REWEIGH_S
-        while (self._waiting or self._undos or self._armed) and self._elapsed_s() < self.deadline_s:
+        while (self._waiting or self._undos) and self._elapsed_s() < self.deadline_s:
             now = time.monotonic()
             self._keep_daemon()
             self._undo_what_is_due(now)
@@ -137,6 +146,10 @@ class Run:
     def _inject_one(self, now: float) -> bool:
         """Do the first fault of the schedule that there is something to do for."""
         for planned in list(self._waiting):
+            if planned.kind == DAEMON_KILL:
+                if not self._is_daemon_busy() and "daemon" not in self._undos:
+                    self._arm(now)
+                continue
             resource, inject = KINDS[planned.kind]
             busy = resource in self._undos or (resource == "daemon" and self._is_daemon_busy())
             if busy or (resource in ("nodes", "hand") and "slurmctld" in self._undos):
@@ -149,14 +162,20 @@ class Run:
             if done is None:
                 continue
             self._waiting.remove(planned)
-            if planned.kind == DAEMON_KILL:
-                self._armed = (now, planned)
-                return True
             self._count(planned.kind, done.detail)
             if done.undo is not None:
                 self._undos[resource] = (now + done.undo.after_s, done.undo)
             return True
         return False
+
+    def _arm(self, now: float) -> None:
+        """Let the daemon die at the first of the points that wait for it: some are come to seldom."""
+        mortal.arm(self.site.kill_file, {planned.point for planned in self._waiting if planned.point})
+        self._armed_at = now
+
+    def _disarm(self) -> None:
+        mortal.disarm(self.site.kill_file)
+        self._armed_at = None
 
     def _count(self, kind: str, detail: str) -> None:
         self.outcome.faults[kind] += 1
@@ -185,7 +204,13 @@ class Run:
         return "store" in self._undos or now - self._store_back_at < _REWEIGH_S
 
     def _is_daemon_busy(self) -> bool:
-        return self._armed is not None or self._restart_at is not None
+        return self._armed_at is not None or self._restart_at is not None or not self._has_settled()
+
+    def _has_settled(self) -> bool:
+        """Whether the daemon has held some rounds since it was started: one that never does moves nobody."""
+        with (self.site.folder / "daemon.log").open("rb") as log:
+            log.seek(self.site.log_at_start)
+            return log.read().count(b"fitness") >= _ROUNDS_BETWEEN
 
     def _keep_daemon(self) -> None:
         """Restart the daemon some seconds after it died; its death is a fault, or a bug of its own."""
@@ -199,23 +224,22 @@ class Run:
         if code is not None:
             hit = mortal.taken_hit(self.site.kill_file)
             if hit is not None:
+                self._fruitless = 0
+                for planned in [planned for planned in self._waiting if planned.point == hit][:1]:
+                    self._waiting.remove(planned)
                 self._count(DAEMON_KILL, hit)
                 self.outcome.points[hit] += 1
             elif code != -9 and not self._store_is_or_was_away(now) and "slurmctld" not in self._undos:
                 self.outcome.wrong.append(f"the daemon ended by itself with exit code {code}")
-            if hit is not None or code == -9:
-                mortal.disarm(self.site.kill_file)
-                self._armed = None
+            self._disarm()
             self._restart_at = now + self._rng.uniform(0.0, 2.5)
-        elif self._armed is not None and now - self._armed[0] > _ARMED_S:
-            mortal.disarm(self.site.kill_file)
-            planned = self._armed[1]
-            self._armed = None
-            self._tries[planned] += 1
-            if self._tries[planned] < _TRIES:
-                self._waiting.append(planned)
-            else:
-                self.outcome.not_reached.append(planned.point or "")
+        elif self._armed_at is not None and now - self._armed_at > _ARMED_S:
+            self._disarm()
+            self._fruitless += 1
+            if self._fruitless >= self.tries:
+                given_up = [planned for planned in self._waiting if planned.kind == DAEMON_KILL]
+                self._waiting = [planned for planned in self._waiting if planned.kind != DAEMON_KILL]
+                self.outcome.not_reached.extend(planned.point or "" for planned in given_up)
 
     # ---------------------------------------------------------------------------------------------- the jobs
 
@@ -230,7 +254,8 @@ class Run:
         if "slurmctld" in self._undos or not (self._waiting or len(self.site.jobs) < NUM_JOBS):
             return
         with contextlib.suppress(SlurmError):
-            if len(self.site.unfinished()) < NUM_JOBS:
+            is_enough = self.most_jobs is not None and self.site.submissions >= self.most_jobs
+            if len(self.site.unfinished()) < (_FEW_JOBS if is_enough else NUM_JOBS):
                 self._submitting = self._submitter.submit(self.site.submit)
 
     def _send_neighbour(self) -> None:
@@ -282,9 +307,8 @@ class Run:
 
     def _undo_everything(self) -> None:
         """Leave a whole site, with a daemon that nobody will kill."""
-        mortal.disarm(self.site.kill_file)
-        self._armed = None
-        deadline = time.monotonic() + 120
+        self._disarm()
+        deadline = time.monotonic() + 300
         while self._undos and time.monotonic() < deadline:
             self._undo_what_is_due(float("inf"))
             self._pause.wait(1.0)

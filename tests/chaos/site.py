@@ -24,6 +24,9 @@ from tests.e2e.road import Road
 from tests.store.postgres import PostgresServer
 
 NUM_JOBS = 6
+# Where training processes leave word of the exception that ended them.
+WITNESS = "witness"
+_WITNESS_CODE = Path(__file__).with_name("witness")
 _DISK_MB = 64
 
 _SETTINGS = """
@@ -70,10 +73,13 @@ class Site:
     jobs: list[ChaosJob] = field(default_factory=list)
     neighbours: list[str] = field(default_factory=list)
     starts: int = 0
+    log_at_start: int = 0
     submissions: int = 0
     frozen: list[subprocess.Popen[bytes]] = field(default_factory=list)
     # Held by the harness as by a person, until it lets go.
     held_by_hand: set[str] = field(default_factory=set)
+    # Left alone by other hands for a while, for what another fault is to come to.
+    spared: frozenset[str] = frozenset()
 
     # ------------------------------------------------------------------------------------------- the daemon
 
@@ -84,6 +90,7 @@ class Site:
     def start_daemon(self) -> None:
         """Start the daemon, as systemd would after it died."""
         with (self.folder / "daemon.log").open("ab") as log:
+            self.log_at_start = log.tell()
             self.road.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.chaos.mortal", "daemon", f"--config={self.folder}/pollux.toml"],
                 env={**self.road.env, mortal.VARIABLE: str(self.kill_file)},
@@ -213,10 +220,13 @@ def running_site(
     with small_disk(folder / "disk") as is_small_disk:
         url = server.create_database("chaos") if server is not None else f"sqlite:///{folder}/disk/pollux.db"
         slurm = connect(SlurmConfig(), {**os.environ, **sandbox.env})
+        (folder / WITNESS).mkdir()
+        looked_for = [str(_WITNESS_CODE), *filter(None, [os.environ.get("PYTHONPATH")])]
+        witness = {"CHAOS_WITNESS": str(folder / WITNESS), "PYTHONPATH": os.pathsep.join(looked_for)}
         road = Road(
             directory=folder,
             slurm=slurm,
-            slurm_env=sandbox.env,
+            slurm_env={**sandbox.env, **witness},
             store=open_store(url, create=True),
             store_url=url,
         )

@@ -9,14 +9,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pollux_slurm.agent.lineage import read_claim
+from pollux_slurm.errors import SupersededRunError
 from pollux_slurm.model import JobState, SlurmJob
 from pollux_slurm.store.contract import Reallocation
 from tests.chaos.faults import integrity
 from tests.chaos.run import Outcome
-from tests.chaos.site import ChaosJob, Site
+from tests.chaos.site import WITNESS, ChaosJob, Site
 
 LEAST_ACCURACY = 0.95
-_LATE = "has taken over from run"
+_REFUSED = "has taken over from run"
+_LEFTOVER = "a newer run of this job has reported to the store"
 
 
 def judge(site: Site, outcome: Outcome) -> None:
@@ -40,7 +42,11 @@ def judge(site: Site, outcome: Outcome) -> None:
     )
     outcome.notes.append(f"{site.starts} starts of the daemon, {site.watch.looks} looks from outside")
     outcome.notes.append(f"{outcome.mended} restarts of a slurmctld that counted GPUs that nobody held")
-    outcome.notes.append(f"{late_checkpoints(site)} late runs found that another had taken over")
+    outcome.refused_checkpoints = superseded_runs(site, _REFUSED)
+    outcome.notes.append(f"{outcome.refused_checkpoints} leftovers were refused a late checkpoint")
+    outcome.notes.append(
+        f"{superseded_runs(site, _LEFTOVER)} leftovers learnt from the store that they are one"
+    )
 
 
 def of_job(site: Site, job: ChaosJob, seen: SlurmJob | None) -> list[str]:
@@ -49,7 +55,8 @@ def of_job(site: Site, job: ChaosJob, seen: SlurmJob | None) -> list[str]:
     wrong = lineage_errors(site.folder / "checkpoints" / job.name)
     state = seen.state if seen is not None else record.state if record is not None else None
     if job.cancelled:
-        ends = (JobState.CANCELLED, JobState.COMPLETED)  # it may have been quicker than the hand
+        # It may have been quicker than the hand; or gone before any round, and Slurm forgets in five minutes.
+        ends = (JobState.CANCELLED, JobState.COMPLETED, None)
         return wrong if state in ends else [*wrong, f"was cancelled and is {state}"]
     if state is not JobState.COMPLETED:
         word = state.value if state is not None else "gone"
@@ -93,10 +100,16 @@ def lineage_errors(directory: Path) -> list[str]:
     return wrong
 
 
-def late_checkpoints(site: Site) -> int:
-    """Return how many runs were told that they are no longer their job's."""
-    logs = (site.folder / f"{job.job_id}.log" for job in site.jobs)
-    return sum(log.read_text(errors="replace").count(_LATE) for log in logs if log.exists())
+def superseded_runs(site: Site, words: str) -> int:
+    """Return how many runs of jobs ended because another had superseded them, as `words` say."""
+    ends = {file: file.read_text(errors="replace") for file in (site.folder / WITNESS).iterdir()}
+    return len(
+        {
+            tuple(file.name.split("-")[:2])
+            for file, end in ends.items()
+            if end.startswith(SupersededRunError.__name__) and words in end
+        }
+    )
 
 
 def by_outcome(moves: Iterable[Reallocation]) -> Counter[str]:
