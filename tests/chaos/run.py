@@ -27,9 +27,9 @@ _REWEIGH_S = 5.0
 _FEW_JOBS = 2
 _NEIGHBOUR_S = 17.0
 # How long a fault waits for jobs to train and the daemon to hold a round; some do not wait at all.
-_READY_S = 20.0
+_READY_S = 10.0
 # How many rounds a daemon holds before it is killed or frozen.
-_ROUNDS_BETWEEN = 4
+_ROUNDS_BETWEEN = 3
 _OVERLAP = 0.5
 _LOOK_S = 3.0
 _MISCOUNTED_S = 6.0
