@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from pollux_slurm.store.database import Database
-from pollux_slurm.store.reporting import ROW_TYPES
+from pollux_slurm.store.report_rows import ROW_TYPES
 
 SINCE, UNTIL = "2025-06-01", "2025-07-01"
 

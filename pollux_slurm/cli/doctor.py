@@ -162,7 +162,8 @@ def _checkpoint_times(config: Config, site: Mapping[str, str], now: datetime) ->
     """Compare the checkpoints of the last thirty days with KillWait; nothing where there were none."""
     from pollux_slurm.daemon.doctor import seconds_of
     from pollux_slurm.daemon.doctor_nodes import examine_checkpoints
-    from pollux_slurm.store.reporting import ReallocationEntry, open_reports
+    from pollux_slurm.store.report_rows import ReallocationEntry
+    from pollux_slurm.store.reporting import open_reports
 
     with contextlib.suppress(PolluxError), open_reports(config.require_store_url()) as reports:
         rows = reports.rows(ReallocationEntry, since=now - timedelta(days=30)).rows

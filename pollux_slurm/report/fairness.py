@@ -11,7 +11,7 @@ from pollux_slurm.report.groups import MOST_GROUPS, NAMELESS, styles_of
 from pollux_slurm.report.scales import Axis, linear_axis, log_axis
 from pollux_slurm.report.texts import plural
 from pollux_slurm.report.thinning import thinned
-from pollux_slurm.store.reporting import Fairness
+from pollux_slurm.store.report_rows import Fairness
 
 _FAIRNESS = (
     Column(key="slurm_job_id", title="job", kind=Kind.TEXT),

@@ -15,7 +15,7 @@ from pollux_slurm.report.rounds import nodes_part, rounds_part
 from pollux_slurm.report.texts import plural
 from pollux_slurm.report.times import Range
 from pollux_slurm.report.usage import UsageRow, by_gpu_hours, usage_part
-from pollux_slurm.store.reporting import (
+from pollux_slurm.store.report_rows import (
     AccountUsage,
     Fairness,
     JobEvent,

@@ -10,7 +10,7 @@ from pollux_slurm.report.groups import NAMELESS
 from pollux_slurm.report.texts import plural, shortened
 from pollux_slurm.report.timeline import Bar, Timeline
 from pollux_slurm.report.times import Range, time_axis
-from pollux_slurm.store.reporting import JobEvent, JobGoodput
+from pollux_slurm.store.report_rows import JobEvent, JobGoodput
 
 MOST_JOBS = 200
 """A page is some thousand units high: more jobs would be a row of less than five each."""

@@ -13,7 +13,7 @@ from pollux_slurm.report.job_plots import JobSample, history_part
 from pollux_slurm.report.parts import accuracy_part
 from pollux_slurm.report.scales import duration_text
 from pollux_slurm.report.times import Range
-from pollux_slurm.store.reporting import Fairness, JobEvent, JobGoodput, ModelAccuracy, ReallocationEntry
+from pollux_slurm.store.report_rows import Fairness, JobEvent, JobGoodput, ModelAccuracy, ReallocationEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

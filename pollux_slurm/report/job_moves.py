@@ -10,7 +10,7 @@ from pollux_slurm.report.document import Column, Data, Kind, Part, Plot, number_
 from pollux_slurm.report.moves import MoveChart, MoveRow
 from pollux_slurm.report.scales import duration_text
 from pollux_slurm.report.texts import plural
-from pollux_slurm.store.reporting import ReallocationEntry
+from pollux_slurm.store.report_rows import ReallocationEntry
 
 _MOST_ROWS = 40
 _ENDS = {"rolled_back": "rolled back", "failed": "failed"}

@@ -15,7 +15,7 @@ from pollux_slurm.report.scales import Axis, linear_axis
 from pollux_slurm.report.texts import plural
 from pollux_slurm.report.thinning import Point, thinned
 from pollux_slurm.report.times import Range, day_text, time_axis
-from pollux_slurm.store.reporting import JobEvent, ReallocationEntry
+from pollux_slurm.store.report_rows import JobEvent, ReallocationEntry
 
 _MOST_TIPS = 150
 _MOST_MARKS = 24

@@ -13,7 +13,7 @@ from pollux_slurm.report.moves import COST_PARTS
 from pollux_slurm.report.scales import duration_text, linear_axis
 from pollux_slurm.report.texts import plural
 from pollux_slurm.report.times import Range, day_ends, day_text, days_axis, midnight
-from pollux_slurm.store.reporting import ReallocationEntry
+from pollux_slurm.store.report_rows import ReallocationEntry
 
 _WHOSE = (
     Column(key="slurm_job_id", title="job", kind=Kind.TEXT),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pollux_slurm.report.document import Column, Data, Kind, Part
-from pollux_slurm.store.reporting import JobGoodput, ModelAccuracy
+from pollux_slurm.store.report_rows import JobGoodput, ModelAccuracy
 
 _ACCURACY_TITLES = {"run_number": "run", "account": "account"}
 

@@ -10,8 +10,7 @@ from pollux_slurm.report.held import MOST_JOBS
 from pollux_slurm.report.job import JobHistory
 from pollux_slurm.report.job_plots import JobSample
 from pollux_slurm.report.times import Range
-from pollux_slurm.store.reporting import (
-    MOST_ROWS,
+from pollux_slurm.store.report_rows import (
     AccountUsage,
     Fairness,
     JobEvent,
@@ -19,11 +18,11 @@ from pollux_slurm.store.reporting import (
     ModelAccuracy,
     NodeUsage,
     ReallocationEntry,
-    Reports,
     RoundEntry,
     SamplePoint,
     UserUsage,
 )
+from pollux_slurm.store.reporting import MOST_ROWS, Reports
 
 _Row = TypeVar("_Row")
 # A job that reports every 30 s for a week: no plot needs more, and a longer one is averaged.

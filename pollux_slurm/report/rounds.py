@@ -14,7 +14,7 @@ from pollux_slurm.report.scales import linear_axis
 from pollux_slurm.report.texts import plural
 from pollux_slurm.report.thinning import Point, averaged
 from pollux_slurm.report.times import Range, time_axis
-from pollux_slurm.store.reporting import NodeUsage, RoundEntry
+from pollux_slurm.store.report_rows import NodeUsage, RoundEntry
 
 # The daemon was away where the next round came this many times as late as is usual.
 _AWAY = 10

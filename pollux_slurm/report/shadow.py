@@ -26,7 +26,8 @@ from pollux_slurm.report.shadow_gain import (
 )
 from pollux_slurm.report.shadow_moves import JobWishes, MoveKind, moves_part, stretches_by_job, wishes_of
 from pollux_slurm.report.times import Range
-from pollux_slurm.store.reporting import MOST_ROWS, ModelAccuracy, Reports
+from pollux_slurm.store.report_rows import ModelAccuracy
+from pollux_slurm.store.reporting import MOST_ROWS, Reports
 from pollux_slurm.store.shadow import ShadowHistory, Stretch
 
 

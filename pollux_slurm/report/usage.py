@@ -12,7 +12,7 @@ from pollux_slurm.report.groups import MOST_GROUPS, NAMELESS
 from pollux_slurm.report.scales import linear_axis
 from pollux_slurm.report.texts import plural
 from pollux_slurm.report.times import Range, day_ends, day_text, days_axis, midnight
-from pollux_slurm.store.reporting import AccountUsage, UserUsage
+from pollux_slurm.store.report_rows import AccountUsage, UserUsage
 
 UsageRow = AccountUsage | UserUsage
 

@@ -1,7 +1,7 @@
 """What reports read: typed rows of the views in `sql/views/`, by job, account, user and time. Read-only.
 
-Each row class is one view: its fields are the view's columns, under the same names, and docs/sql.md says what
-they mean. Every question is bounded: it returns at most `limit` rows and says when there were more.
+The classes of rows stand in `pollux_slurm.store.report_rows`, one per view. Every question is bounded: it
+returns at most `limit` rows and says when there were more.
 
     with open_reports("sqlite:////var/lib/pollux/pollux.db") as reports:
         for row in reports.rows(AccountUsage, since=a_month_ago, account="vision").rows:
@@ -17,16 +17,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Boolean, ColumnElement, Connection, Date, Select, and_, column, func, select, table
 from sqlalchemy.types import NullType, TypeEngine
 
 from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
-from pollux_slurm.model import BatchChoice
 from pollux_slurm.store.clean import clean_text
 from pollux_slurm.store.database import Database
 from pollux_slurm.store.records import batch_of_row
+from pollux_slurm.store.report_rows import SamplePoint
 from pollux_slurm.store.schema import UtcDateTime
 from pollux_slurm.store.shadow import ShadowReader
 
@@ -34,277 +34,7 @@ MOST_ROWS = 100_000
 """No question returns more rows than that, whatever its limit says."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobGoodput:
-    """One job: whose it is, what it held, what it got out of it, and what moving it cost."""
-
-    VIEW: ClassVar[str] = "job_goodput"
-    TIME: ClassVar[str] = "submitted_at"
-
-    job_id: int
-    slurm_job_id: str
-    name: str
-    user_name: str
-    account: str
-    partition: str
-    state: str
-    submitted_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    waited_s: float
-    submit_to_finish_s: float | None
-    gpu_hours: float
-    trained_gpu_hours: float
-    progress_share: float
-    num_samples: int
-    throughput: float | None
-    efficiency: float | None
-    goodput: float | None
-    examples: float
-    useful_examples: float
-    progress: float
-    speedup_one_gpu: float | None
-    speedup_fair_share: float | None
-    runs: int
-    restarts: int
-    lost_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobEvent:
-    """Something that happened to a job; `until` and `span_s` for what lasts."""
-
-    VIEW: ClassVar[str] = "job_timeline"
-    TIME: ClassVar[str] = "at"
-
-    job_id: int
-    slurm_job_id: str
-    user_name: str
-    account: str
-    at: datetime
-    until: datetime | None
-    span_s: float | None
-    rank: int
-    event: str
-    num_gpus: int | None
-    num_nodes: int | None
-    duration_s: float | None
-    run_number: int | None
-    reallocation_id: int | None
-    round_id: int | None
-    detail: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReallocationEntry:
-    """One reallocation: from what to what, when it took each step, what it cost and brought."""
-
-    VIEW: ClassVar[str] = "reallocation_history"
-    TIME: ClassVar[str] = "planned_at"
-
-    reallocation_id: int
-    job_id: int
-    slurm_job_id: str
-    user_name: str
-    account: str
-    round_id: int | None
-    step: str
-    reason: str | None
-    moves_running: bool
-    planned_at: datetime
-    requested_at: datetime | None
-    checkpointed_at: datetime | None
-    requeued_at: datetime | None
-    released_at: datetime | None
-    running_at: datetime | None
-    first_step_at: datetime | None
-    confirmed_at: datetime | None
-    last_step_at: datetime
-    source_gpus: int
-    source_nodes: int
-    target_gpus: int
-    target_nodes: int
-    checkpoint_s: float | None
-    hold_s: float | None
-    slurm_s: float | None
-    launch_s: float | None
-    total_s: float | None
-    goodput_before: float | None
-    goodput_after: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundEntry:
-    """One round: what it had to give, what it gave, and how good that was."""
-
-    VIEW: ClassVar[str] = "round_history"
-    TIME: ClassVar[str] = "at"
-
-    round_id: int
-    at: datetime
-    shadow: bool
-    objective: str
-    solver: str
-    num_jobs: int
-    num_served: int
-    num_gpus: int
-    total_gpus: int | None
-    fair_share_gpus: int | None
-    mean_speedup: float | None
-    min_speedup: float | None
-    fitness: float
-    upper_bound: float | None
-    gap: float | None
-    timed_out: bool
-    solve_s: float | None
-    num_moves: int
-    num_confirmed: int
-    num_failed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccountUsage:
-    """One account on one day (UTC)."""
-
-    VIEW: ClassVar[str] = "account_usage"
-    TIME: ClassVar[str] = "day"
-
-    day: date
-    account: str
-    num_jobs: int
-    gpu_hours: float
-    trained_gpu_hours: float
-    useful_gpu_hours: float
-    progress_share: float
-    examples: float
-    useful_examples: float
-    throughput: float | None
-    efficiency: float | None
-    goodput: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserUsage:
-    """One user in one account on one day (UTC)."""
-
-    VIEW: ClassVar[str] = "user_usage"
-    TIME: ClassVar[str] = "day"
-
-    day: date
-    user_name: str
-    account: str
-    num_jobs: int
-    gpu_hours: float
-    trained_gpu_hours: float
-    useful_gpu_hours: float
-    progress_share: float
-    examples: float
-    useful_examples: float
-    throughput: float | None
-    efficiency: float | None
-    goodput: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeUsage:
-    """One node on one day (UTC)."""
-
-    VIEW: ClassVar[str] = "node_usage"
-    TIME: ClassVar[str] = "day"
-
-    day: date
-    node_name: str
-    gpu_type: str
-    num_jobs: int
-    gpu_hours: float
-    num_gpus: float
-    offered_gpu_hours: float
-    utilization: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelAccuracy:
-    """One run on one day (UTC): predicted against measured throughput."""
-
-    VIEW: ClassVar[str] = "model_accuracy"
-    TIME: ClassVar[str] = "day"
-
-    job_id: int
-    slurm_job_id: str
-    user_name: str
-    account: str
-    run_number: int
-    day: date
-    gpu_type: str
-    num_gpus: int
-    num_nodes: int
-    num_samples: int
-    throughput: float | None
-    predicted_throughput: float | None
-    mean_error: float
-    mean_abs_error: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fairness:
-    """One job: what sharing the cluster cost it."""
-
-    VIEW: ClassVar[str] = "fairness"
-    TIME: ClassVar[str] = "submitted_at"
-
-    job_id: int
-    slurm_job_id: str
-    name: str
-    user_name: str
-    account: str
-    state: str
-    submitted_at: datetime
-    finished_at: datetime | None
-    elapsed_s: float
-    waited_s: float
-    num_rounds: int
-    fair_share_gpus: float | None
-    mean_gpus: float | None
-    mean_speedup: float | None
-    goodput: float | None
-    fair_goodput: float | None
-    alone_s: float | None
-    rho: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplePoint:
-    """A job's samples over a stretch of one run, averaged. `num_samples` is how many they were.
-
-    `batch` is that of the last of them; the other numbers are means, None where none of them told.
-    """
-
-    at: datetime
-    run_number: int
-    num_gpus: int
-    num_samples: int
-    throughput: float | None
-    predicted_throughput: float | None
-    efficiency: float | None
-    goodput: float | None
-    progress: float
-    epoch: int
-    batch: BatchChoice | None
-
-
 Row = TypeVar("Row")
-
-ROW_TYPES: tuple[type[Any], ...] = (
-    JobGoodput,
-    JobEvent,
-    ReallocationEntry,
-    RoundEntry,
-    AccountUsage,
-    UserUsage,
-    NodeUsage,
-    ModelAccuracy,
-    Fairness,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ from pollux_slurm.errors import StoreError, UsageError
 from pollux_slurm.model import JobState
 from pollux_slurm.store.contract import CheckpointConfirmation, Store
 from pollux_slurm.store.prune import PruneOutcome, prune_store
-from pollux_slurm.store.reporting import ROW_TYPES, JobEvent, open_reports
+from pollux_slurm.store.report_rows import ROW_TYPES, JobEvent
+from pollux_slurm.store.reporting import open_reports
 from pollux_slurm.store.schema import Base, SampleRow
 from tests.store.builders import (
     MODEL,

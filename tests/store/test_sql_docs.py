@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.store.contract import Store
-from pollux_slurm.store.reporting import ROW_TYPES
+from pollux_slurm.store.report_rows import ROW_TYPES
 from tests.store import centre
 from tests.store.conftest import wipe
 from tests.store.test_views import rows_of

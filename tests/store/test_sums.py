@@ -9,7 +9,8 @@ import pytest
 
 from pollux_slurm.model import Allocation, Decision, JobState, NodeCapacity, Problem
 from pollux_slurm.store.contract import RunPhase, Store
-from pollux_slurm.store.reporting import ROW_TYPES, open_reports
+from pollux_slurm.store.report_rows import ROW_TYPES
+from pollux_slurm.store.reporting import open_reports
 from pollux_slurm.store.sums import sum_decisions
 from pollux_slurm.store.triggers import sum_what_is_there
 from tests.store import centre
