@@ -270,7 +270,7 @@ def test_that_a_claim_appears_whole(tmp_path: Path) -> None:
     stop.set()
     watcher.join(30)
     assert problems == []
-    wait_until(lambda: not watcher.is_alive(), timeout_s=5, what="the watcher")
+    wait_until(lambda: not watcher.is_alive(), timeout_s=120, what="the watcher")
 
 
 class LineageMachine(RuleBasedStateMachine):

@@ -109,7 +109,7 @@ class Place:
         files = [self.folder / f"{run}.{rank}.json" for rank in range(count)]
         wait_until(
             lambda: all(file.exists() for file in files),
-            timeout_s=45,
+            timeout_s=120,
             what=f"{count} ranks; log: {self.log()}",
         )
         assert len(list(self.folder.glob(f"{run}.*.json"))) == count
@@ -316,7 +316,7 @@ def test_that_a_job_started_without_its_gpus_goes_back_into_the_queue(place: Pla
     job_id = place.submit("--gpus=1", "--nodes=1", "train.sbatch", "end", body=body)
     wait_until(
         lambda: (place.job(job_id).state, place.job(job_id).restart_count) == (JobState.PENDING, 1),
-        timeout_s=45,
+        timeout_s=120,
         what=f"the job to be back in the queue; its log: {place.log()}",
     )
     said = f"Slurm has started job {job_id} with 1 of its 3 GPUs: it goes back into the queue"
@@ -338,7 +338,7 @@ def test_that_a_leftover_of_an_earlier_run_signals_nobody(place: Place) -> None:
     assert place.job(job_id).state is JobState.RUNNING
     assert place.saved() == before
     assert signal_step(signal.SIGTERM, job_id=job_id, restart_count=1, runner=runner)
-    wait_until(lambda: {"1.0.saved", "1.1.saved"} <= set(place.saved()), timeout_s=30, what="both ranks")
+    wait_until(lambda: {"1.0.saved", "1.1.saved"} <= set(place.saved()), timeout_s=120, what="both ranks")
 
 
 def test_that_no_rank_outlives_a_killed_launcher_of_the_batch_script(place: Place) -> None:
@@ -350,7 +350,7 @@ def test_that_no_rank_outlives_a_killed_launcher_of_the_batch_script(place: Plac
     pids = [int(told["PID"]) for told in place.ranks(0, 2)]
     wait_until(
         lambda: not any(Path(f"/proc/{pid}/environ").exists() for pid in pids),
-        timeout_s=30,
+        timeout_s=120,
         what="the end of the ranks",
     )
     assert place.job(job_id).state is JobState.RUNNING

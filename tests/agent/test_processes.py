@@ -58,7 +58,7 @@ class Driver:
 
     def wait_ready(self, count: int, name: str = "ready") -> list[int]:
         return wait_until(
-            lambda: len(self.pids(name)) == count and self.pids(name), timeout_s=30, what=f"{count} x {name}"
+            lambda: len(self.pids(name)) == count and self.pids(name), timeout_s=120, what=f"{count} x {name}"
         )
 
     def result(self) -> list[str]:
@@ -196,7 +196,7 @@ wait_for(f"child.{r}")
     assert driver.result() == ["outcome 0 False"]
     children = driver.pids("child")
     assert len(children) == 2
-    wait_until(lambda: all(is_gone(pid) for pid in children), timeout_s=20, what="the children's end")
+    wait_until(lambda: all(is_gone(pid) for pid in children), timeout_s=120, what="the children's end")
 
 
 def test_that_no_process_outlives_a_killed_launcher(drivers: list[Driver], tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_that_no_process_outlives_a_killed_launcher(drivers: list[Driver], tmp_p
     )
     pids = driver.wait_ready(2)
     driver.process.kill()
-    wait_until(lambda: all(is_gone(pid) for pid in pids), timeout_s=20, what="the end of the ranks")
+    wait_until(lambda: all(is_gone(pid) for pid in pids), timeout_s=120, what="the end of the ranks")
 
 
 def test_that_children_hear_signals_and_have_no_input(drivers: list[Driver], tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def reporting(
 
 
 def wait(condition: Callable[[], Any], what: str) -> Any:
-    return wait_until(condition, timeout_s=20, what=what, every_s=0.01)
+    return wait_until(condition, timeout_s=120, what=what, every_s=0.01)
 
 
 def test_that_reports_and_requests_pass_through_the_real_store(store: Store, store_url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -9,18 +10,24 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.inside import pollux
 
-def pollux(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environ = {"PATH": "/usr/bin:/bin", "HOME": str(cwd)}
-    command = [sys.executable, "-W", "error", "-m", "pollux_slurm", *arguments]
-    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=120)
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder, without settings of this user's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in [name for name in os.environ if name.startswith("POLLUX_")]:
+        monkeypatch.delenv(name)
+    return tmp_path
 
 
 def test_that_a_store_is_made_checked_and_upgraded(tmp_path: Path) -> None:
     store = ("--store", f"sqlite:///{tmp_path}/pollux.db")
     outputs = []
     for action in ("init", "init", "check", "upgrade"):
-        done = pollux("db", action, *store, cwd=tmp_path)
+        done = pollux("db", action, *store)
         assert (done.returncode, done.stderr) == (0, "")
         outputs.append(done.stdout)
     assert outputs[0].startswith("made the tables of sqlite:///")
@@ -32,16 +39,16 @@ def test_that_a_store_is_made_checked_and_upgraded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("action", ["check", "upgrade"])
 def test_that_the_advice_for_a_missing_store_works_when_typed(tmp_path: Path, action: str) -> None:
     url = f"sqlite:///{tmp_path}/my pollux.db"
-    done = pollux("db", action, "--store", url, cwd=tmp_path)
+    done = pollux("db", action, "--store", url)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     command = done.stderr.strip().split("make it: pollux ")[1]
-    assert pollux(*shlex.split(command), cwd=tmp_path).returncode == 0
-    assert pollux("db", action, "--store", url, cwd=tmp_path).returncode == 0
+    assert pollux(*shlex.split(command)).returncode == 0
+    assert pollux("db", action, "--store", url).returncode == 0
 
 
 def test_that_no_store_configured_says_how_to_configure_one(tmp_path: Path) -> None:
-    done = pollux("db", "init", cwd=tmp_path)
+    done = pollux("db", "init")
     assert (done.returncode, done.stdout) == (2, "")
     assert "POLLUX_STORE_URL" in done.stderr
 
@@ -49,7 +56,10 @@ def test_that_no_store_configured_says_how_to_configure_one(tmp_path: Path) -> N
 def test_that_damage_is_one_line_and_an_exit_code(tmp_path: Path) -> None:
     path = tmp_path / "pollux.db"
     path.write_text("no database at all " * 300)
-    done = pollux("db", "check", "--store", f"sqlite:///{path}", cwd=tmp_path)
+    command = [sys.executable, "-W", "error", "-m", "pollux_slurm", "db", "check"]
+    done = subprocess.run(
+        [*command, "--store", f"sqlite:///{path}"], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert "Traceback" not in done.stderr
@@ -57,18 +67,18 @@ def test_that_damage_is_one_line_and_an_exit_code(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
 def test_that_the_schema_is_printed(tmp_path: Path, dialect: str) -> None:
-    done = pollux("db", "schema", dialect, cwd=tmp_path)
+    done = pollux("db", "schema", dialect)
     assert done.returncode == 0
     assert "CREATE TABLE jobs" in done.stdout
-    assert pollux("db", "schema", "oracle", cwd=tmp_path).returncode == 2
+    assert pollux("db", "schema", "oracle").returncode == 2
 
 
 def test_that_prune_tells_what_it_deleted(tmp_path: Path) -> None:
     store = ("--store", f"sqlite:///{tmp_path}/pollux.db")
-    pollux("db", "init", *store, cwd=tmp_path)
-    done = pollux("db", "prune", "--older-than", "90d", *store, cwd=tmp_path)
+    pollux("db", "init", *store)
+    done = pollux("db", "prune", "--older-than", "90d", *store)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("UTC: nothing\n")
-    done = pollux("db", "prune", "--older-than", "soon", *store, cwd=tmp_path)
+    done = pollux("db", "prune", "--older-than", "soon", *store)
     assert done.returncode != 0
     assert "'soon' is no span of time" in done.stderr

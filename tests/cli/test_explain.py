@@ -20,14 +20,13 @@ PROBLEM = problem(nodes(2), job("7", {"n0": 2}), job("8", max_gpus=4), job("9", 
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def url(store_url: str) -> str:
     """A store with a round about jobs 7, 8 and 9, and a job 10 that no round has decided about."""
-    url = f"sqlite:///{tmp_path}/pollux.db"
-    store = open_store(url, create=True)
+    store = open_store(store_url)
     store.register_jobs([registration(number) for number in (7, 8, 9, 10)], at=at(0))
     store.record_round(PROBLEM, decide(PROBLEM), shadow=True, at=at(60))
     store.close()
-    return url
+    return store_url
 
 
 def test_that_the_last_round_is_explained(url: str) -> None:

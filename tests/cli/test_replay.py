@@ -9,7 +9,7 @@ import pytest
 
 from pollux_slurm.policy import decide
 from pollux_slurm.policy.problem_json import problem_to_json
-from pollux_slurm.store import open_store
+from pollux_slurm.store.contract import Store
 from tests.cli.inside import Done, pollux
 from tests.policy.builders import job, nodes, problem
 from tests.store.builders import at
@@ -46,21 +46,18 @@ def test_that_each_job_has_a_line(file: Path) -> None:
     assert lines[-1].startswith("exact: fitness ")
 
 
-def test_that_a_round_of_the_store_is_replayed(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/pollux.db"
-    store = open_store(url, create=True)
-    none = replay("--store", url)
+def test_that_a_round_of_the_store_is_replayed(store: Store, store_url: str) -> None:
+    none = replay("--store", store_url)
     assert (none.returncode, none.stderr.count("\n")) == (1, 1)
     assert "no round is recorded yet" in none.stderr
     for held in ({"n0": 1}, {"n0": 2}):
         one = problem(nodes(1), job("7", held))
         store.record_round(one, decide(one), shadow=False, at=at(1))
-    store.close()
-    found = json.loads(replay("--store", url, "--json").stdout)
+    found = json.loads(replay("--store", store_url, "--json").stdout)
     assert found["allocations"] == {"7": {"n0": 4}}
-    first = replay("--store", url, "--round", "1")
+    first = replay("--store", store_url, "--round", "1")
     assert first.stdout.splitlines()[0].startswith("job 7: n0:4")
-    assert "there is no round 9" in replay("--store", url, "--round", "9").stderr
+    assert "there is no round 9" in replay("--store", store_url, "--round", "9").stderr
 
 
 def test_that_a_bad_file_or_objective_is_one_line(file: Path, tmp_path: Path) -> None:

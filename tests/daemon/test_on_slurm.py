@@ -82,7 +82,7 @@ class RealWorld(World):
             daemon.tick()
             return condition()
 
-        wait_until(act, timeout_s=60, what=what, every_s=0.1)
+        wait_until(act, timeout_s=120, what=what, every_s=0.1)
 
     def close(self) -> None:
         for job_id in self.agents:
@@ -90,7 +90,7 @@ class RealWorld(World):
                 self.slurm.cancel(job_id)
         wait_until(
             lambda: all(job.state.is_over for job in self.slurm.snapshot().jobs),
-            timeout_s=30,
+            timeout_s=120,
             what="the cancelled jobs to end",
             every_s=0.1,
         )
@@ -173,7 +173,7 @@ def test_that_a_type_is_asked_for_by_name_and_cpus_bound_what_is_given(world: Re
     world.agents[neighbour] = Agent(world, neighbour, "none")
     world.agents[neighbour].reports = False
     wait_until(
-        lambda: world.job(neighbour).state is JobState.RUNNING, timeout_s=60, what="the neighbour to run"
+        lambda: world.job(neighbour).state is JobState.RUNNING, timeout_s=120, what="the neighbour to run"
     )
     # The young job may move: what a restart costs is little beside the horizon.
     daemon = world.daemon(policy=PolicyConfig(penalty="amortised", horizon_s=1e6), decide=decide)

@@ -87,29 +87,29 @@ def site(tmp_path: Path, sandbox: Sandbox) -> Iterator[Site]:
 
 def test_that_settings_are_reloaded_and_wrong_ones_refused(site: Site) -> None:
     process = site.start()
-    wait_until(lambda: site.rounds() >= 1, timeout_s=60, what="a first round")
+    wait_until(lambda: site.rounds() >= 1, timeout_s=120, what="a first round")
     site.configure('seed = "none"')
     process.send_signal(signal.SIGHUP)
-    wait_until(lambda: site.said(0, "the old ones hold"), timeout_s=30, what="the refusal")
+    wait_until(lambda: site.said(0, "the old ones hold"), timeout_s=120, what="the refusal")
     assert site.said(0, "policy.seed")
     site.configure("seed = 7")
     process.send_signal(signal.SIGHUP)
-    wait_until(lambda: site.seed() == 7, timeout_s=30, what="a round with the new seed")
+    wait_until(lambda: site.seed() == 7, timeout_s=120, what="a round with the new seed")
     assert process.poll() is None
 
 
 def test_that_a_second_daemon_takes_over_from_a_stopped_one_which_then_waits(site: Site) -> None:
     first = site.start()
-    wait_until(lambda: site.rounds() >= 1, timeout_s=60, what="a first round")
+    wait_until(lambda: site.rounds() >= 1, timeout_s=120, what="a first round")
     site.start()
     wait_until(
-        lambda: site.said(1, "another daemon holds the lease; waiting"), timeout_s=60, what="the second"
+        lambda: site.said(1, "another daemon holds the lease; waiting"), timeout_s=120, what="the second"
     )
     first.send_signal(signal.SIGSTOP)
-    wait_until(lambda: site.said(1, "round "), timeout_s=30, what="the second one's first round")
+    wait_until(lambda: site.said(1, "round "), timeout_s=120, what="the second one's first round")
     first.send_signal(signal.SIGCONT)
     wait_until(
-        lambda: site.said(0, "another daemon holds the lease"), timeout_s=30, what="the first to see that"
+        lambda: site.said(0, "another daemon holds the lease"), timeout_s=120, what="the first to see that"
     )
     acting = [process.pid for process in site.processes if process.poll() is None]
     assert len(acting) == 2

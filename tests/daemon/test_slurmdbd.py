@@ -68,10 +68,10 @@ def test_that_a_round_decides_within_what_slurm_goes_on_to_keep(
         return found
 
     def waits_for(job_id: str, reason: str) -> None:
-        wait_until(lambda: shown(job_id).reason == reason, timeout_s=60, what=f"{job_id} to wait: {reason}")
+        wait_until(lambda: shown(job_id).reason == reason, timeout_s=120, what=f"{job_id} to wait: {reason}")
 
     def runs(job_id: str) -> None:
-        wait_until(lambda: shown(job_id).state is JobState.RUNNING, timeout_s=60, what=f"{job_id} to run")
+        wait_until(lambda: shown(job_id).state is JobState.RUNNING, timeout_s=120, what=f"{job_id} to run")
 
     def problem(*job_ids: str) -> Problem:
         picture = observe.picture(slurm.snapshot(), [record(job_id) for job_id in job_ids])

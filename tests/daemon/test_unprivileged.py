@@ -128,7 +128,7 @@ def test_that_it_moves_its_own_users_jobs_and_nobody_elses(
         for job_id in running:
             wait_until(
                 lambda job_id=job_id: shown(slurm, job_id).state is JobState.RUNNING,  # type: ignore[misc]
-                timeout_s=60,
+                timeout_s=120,
                 what="the neighbours to run",
             )
         mine = ada.submit("--gpus=8", "--nodes=1", token="ada")
@@ -160,7 +160,7 @@ def test_that_it_moves_its_own_users_jobs_and_nobody_elses(
             slurm.cancel(job_id)
         wait_until(
             lambda: all(one.state.is_over for one in slurm.snapshot().jobs if one.job_id in jobs),
-            timeout_s=60,
+            timeout_s=120,
             what="the cancelled jobs to end",
         )
 

@@ -48,7 +48,7 @@ def accounting_of(sandbox: Sandbox) -> Iterator[CommandRunner]:
         environ = {**sandbox.env, "PATH": search_path(os.environ)}
         wait_until(
             lambda: "ready for connections" in (folder / "mariadb.log").read_text(errors="replace"),
-            timeout_s=60, what="MariaDB", every_s=0.1,
+            timeout_s=120, what="MariaDB", every_s=0.1,
         )  # fmt: skip
         started.append(_start_slurmdbd(folder, sandbox, database_port, dbd_port, password, environ))
         runner = sandbox.runner()
@@ -57,7 +57,7 @@ def accounting_of(sandbox: Sandbox) -> Iterator[CommandRunner]:
         conf.write_text(_with_accounting(before, sandbox, dbd_port), encoding="utf-8")
         wait_until(
             lambda: runner.run("sacctmgr", "-n", "show", "qos").exit_code == 0,
-            timeout_s=60, what=f"slurmdbd to answer (see {folder}/slurmdbd.log)", every_s=0.2,
+            timeout_s=120, what=f"slurmdbd to answer (see {folder}/slurmdbd.log)", every_s=0.2,
         )  # fmt: skip
         sacctmgr(runner, "add", "cluster", sandbox_name(before))
         sandbox.stop("slurmctld")

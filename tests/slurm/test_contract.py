@@ -41,7 +41,7 @@ class RealWorld:
             job = self.client.read_job(job_id)
             return job if job is not None and condition(job) else None
 
-        found = wait_until(fulfilled, timeout_s=30, what=f"job {job_id} to be {what}", every_s=0.05)
+        found = wait_until(fulfilled, timeout_s=120, what=f"job {job_id} to be {what}", every_s=0.05)
         assert found is not None
         return found
 
@@ -51,7 +51,7 @@ class RealWorld:
                 self.client.cancel(job_id)
         wait_until(
             lambda: all(job.state.is_over for job in self.client.snapshot().jobs),
-            timeout_s=30,
+            timeout_s=120,
             what="the cancelled jobs to end",
             every_s=0.05,
         )

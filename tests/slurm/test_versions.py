@@ -88,5 +88,5 @@ class TestPySlurmClient(SlurmClientContract):
                 return True
             return False
 
-        wait_until(released, timeout_s=60, what="slurmctld to answer PySlurm again")
+        wait_until(released, timeout_s=120, what="slurmctld to answer PySlurm again")
         self.wait_running(world, job_id)

@@ -92,7 +92,7 @@ def running_pgbouncer(
                     return True
                 return False
 
-            wait_until(answers, timeout_s=20, what="PgBouncer")
+            wait_until(answers, timeout_s=120, what="PgBouncer")
             yield Pooler(port=port, process=process)
         finally:
             process.send_signal(signal.SIGTERM)

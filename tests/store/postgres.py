@@ -79,7 +79,7 @@ class PostgresServer:
         self._run(
             "pg_ctl", "-D", f"{self.folder}/data", "-l", f"{self.folder}/log", "-o", options, "-w", "start"
         )
-        wait_until(self._answers, timeout_s=30, what="PostgreSQL")
+        wait_until(self._answers, timeout_s=120, what="PostgreSQL")
 
     def stop(self) -> None:
         self._run("pg_ctl", "-D", f"{self.folder}/data", "-m", "immediate", "-w", "stop")

@@ -428,7 +428,7 @@ class TestFloods:
             thread.start()
         others = open_agent_store(postgres.url("store", login="jobs"))
         try:
-            wait_until(lambda: outcomes[1] > 20, timeout_s=60, what="the flood to be limited")
+            wait_until(lambda: outcomes[1] > 20, timeout_s=120, what="the flood to be limited")
             for sequence in range(1, 31):
                 others.report(token_of(2), report(sequence), at=at(0))
                 others.poll(token_of(2), 0, at=at(0))
@@ -464,7 +464,7 @@ class TestFloods:
             victims.observe_jobs(observed, at=at(5))
             planned = plan(victims, 1)
             advance(victims, planned, (Step.CHECKPOINT_REQUESTED, 22))
-            wait_until(lambda: sum(counts) > 2000, timeout_s=60, what="thousands of polls")
+            wait_until(lambda: sum(counts) > 2000, timeout_s=120, what="thousands of polls")
         finally:
             stop.set()
             for thread in flooders:

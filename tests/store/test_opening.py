@@ -246,7 +246,7 @@ def test_that_a_job_keeps_its_connection_only_where_it_is_told_to(
     for sequence in (1, 2):
         jobs.report(token_of(1), report(sequence), at=at(sequence))
         if not keep:
-            wait_until(lambda: end_connections(postgres) == 0, timeout_s=10, what="the connection to end")
+            wait_until(lambda: end_connections(postgres) == 0, timeout_s=120, what="the connection to end")
         ended += end_connections(postgres)
         if keep:
             with pytest.raises(StoreUnavailable):

@@ -162,7 +162,7 @@ def test_that_a_full_disk_under_postgresqls_log_loses_nothing_acknowledged() -> 
             for path in (disk, disk / "pg_wal", *(disk / "pg_wal").rglob("*")):
                 os.chown(path, *owner_of(server.folder))
             server.start()
-            wait_until(lambda: is_there(store), timeout_s=30, what="the store")
+            wait_until(lambda: is_there(store), timeout_s=120, what="the store")
             (disk / "ballast").write_bytes(b"\0" * (free_bytes(disk) - 2**19))
             reports, rounds = fill_up(store, "")
             assert "PANIC" in (server.folder / "log").read_text()
@@ -170,7 +170,7 @@ def test_that_a_full_disk_under_postgresqls_log_loses_nothing_acknowledged() -> 
             with contextlib.suppress(PostgresMissingError):
                 server.stop()  # where it tried to recover, and waits
             server.start()
-            wait_until(lambda: is_there(store), timeout_s=30, what="the store")
+            wait_until(lambda: is_there(store), timeout_s=120, what="the store")
             assert rounds > 0
             check_all(store, reports, rounds)
             store.close()
@@ -271,10 +271,10 @@ def test_that_agent_and_rounds_go_on_over_a_server_that_stops_and_starts(
     )
     reporter.start()
     try:
-        wait_until(lambda: len(store.sample_history("1")) > 2, timeout_s=60, what="reports")
+        wait_until(lambda: len(store.sample_history("1")) > 2, timeout_s=120, what="reports")
         planned = plan(store, 1)
         advance(store, planned, (Step.CHECKPOINT_REQUESTED, 21))
-        wait_until(lambda: reporter.checkpoint_request == planned.id, timeout_s=60, what="the request")
+        wait_until(lambda: reporter.checkpoint_request == planned.id, timeout_s=120, what="the request")
         before = store.sample_history("1")
         postgres.stop()
         try:
@@ -284,7 +284,7 @@ def test_that_agent_and_rounds_go_on_over_a_server_that_stops_and_starts(
             assert not reporter.was_delivered(planned.id)
         finally:
             postgres.start()
-        wait_until(lambda: reporter.was_delivered(planned.id), timeout_s=90, what="the confirmation")
+        wait_until(lambda: reporter.was_delivered(planned.id), timeout_s=120, what="the confirmation")
         (moved,) = store.open_reallocations()
         assert moved.step is Step.CHECKPOINTED
         assert store.sample_history("1")[: len(before)] == before

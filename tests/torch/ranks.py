@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 def free_port() -> int:

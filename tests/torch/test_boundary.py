@@ -219,7 +219,7 @@ def test_that_a_request_answered_between_loops_is_waited_for_before_another_step
     boundary.cross((), proposal=None, wait=True, may_hold=True)
     assert boundary.is_holding
     job.office.checkpoint_request = 5
-    wait_until(lambda: job.office.confirmed, timeout_s=20, what="the confirmation")
+    wait_until(lambda: job.office.confirmed, timeout_s=120, what="the confirmation")
     assert job.office.phase is RunPhase.WAITING
 
     def go_on() -> None:

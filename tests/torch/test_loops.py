@@ -170,7 +170,7 @@ def test_that_sigterm_in_a_long_validation_is_answered_without_a_store(tmp_path:
             if epoch == 0 and not written():
                 os.kill(os.getpid(), signal.SIGTERM)
                 # The validation goes on; nothing of the library is called meanwhile.
-                wait_until(written, timeout_s=20, what="the checkpoint")
+                wait_until(written, timeout_s=120, what="the checkpoint")
         return trainee.weight
 
     with joined(tmp_path), pytest.raises(pt.TrainingStopped):

@@ -216,13 +216,13 @@ def test_that_checkpoints_are_written_now_and_then_and_survive_a_kill(tmp_path: 
         names = scripts.checkpoints(directory) if (directory / "checkpoints").is_dir() else []
         return [name for name in names if not name.startswith(".") and int(name.split("-")[1]) >= 3]
 
-    wait_until(third, timeout_s=40, what="the third checkpoint", every_s=0.05)
+    wait_until(third, timeout_s=120, what="the third checkpoint", every_s=0.05)
     run.signal(signal.SIGKILL)
     run.wait()
     run = start(tmp_path, 1, train_long, str(directory), restart_count=1)
     wait_until(
         lambda: [name for name in scripts.checkpoints(directory) if name.startswith("000001-")],
-        timeout_s=40,
+        timeout_s=120,
         what="a checkpoint of the next run",
     )
     run.terminate()

@@ -66,7 +66,7 @@ class Job:
             runs = {run.run_number: run.phase for run in self.store.run_history("1")}
             return runs.get(run_number) is phase
 
-        wait_until(reached, timeout_s=40, what=f"run {run_number} to be {phase}")
+        wait_until(reached, timeout_s=120, what=f"run {run_number} to be {phase}")
 
     def await_report(self, run_number: int) -> None:
         """Wait until a run that has reported reports again."""
@@ -75,7 +75,7 @@ class Job:
             return next(r.last_report_at for r in self.store.run_history("1") if r.run_number == run_number)
 
         before = reported_at()
-        wait_until(lambda: reported_at() > before, timeout_s=40, what=f"a report of run {run_number}")
+        wait_until(lambda: reported_at() > before, timeout_s=120, what=f"a report of run {run_number}")
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_that_a_requested_checkpoint_is_confirmed_and_the_ranks_wait_to_be_stopp
     run = job.start(2, MANY_EPOCHS, 0)
     job.await_phase(RunPhase.TRAINING)
     request = job.request(0)
-    wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=30, what="confirmation")
+    wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=120, what="confirmation")
     job.await_phase(RunPhase.WAITING)
     files = scripts.checkpoints(job.checkpoints)
     run.terminate()
@@ -101,7 +101,7 @@ def test_that_a_job_moved_by_request_ends_as_if_it_had_never_moved(job: Job) -> 
     run = job.start(3, 40, 0, None, "sgd", None, None, 0, 0.02)
     job.await_phase(RunPhase.TRAINING)
     request = job.request(0)
-    wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=30, what="confirmation")
+    wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=120, what="confirmation")
     assert job.advance(request, Step.CHECKPOINTED, Step.REQUEUED)
     run.terminate()
     assert run.wait() == [143] * 3, run.output()
@@ -120,7 +120,7 @@ def test_that_training_goes_on_when_the_request_is_withdrawn(job: Job) -> None:
     assert job.advance(request, Step.CHECKPOINTED, Step.ROLLED_BACK)
     job.await_phase(RunPhase.TRAINING)
     wait_until(
-        lambda: job.store.run_history("1")[0].num_steps > waited_at, timeout_s=30, what="further steps"
+        lambda: job.store.run_history("1")[0].num_steps > waited_at, timeout_s=120, what="further steps"
     )
     run.terminate()
     assert run.wait() == [143, 143], run.output()
@@ -148,7 +148,7 @@ def test_that_reports_tell_model_progress_and_shape(job: Job) -> None:
         ready = record.model is not None and record.model.throughput is not None
         return record if ready and record.model.statistics is not None and record.sample is not None else None
 
-    record = wait_until(told, timeout_s=40, what="a fitted model")
+    record = wait_until(told, timeout_s=120, what="a fitted model")
     assert record.model.limits.initial_batch_size == 16
     assert record.model.limits.max_batch_size == 64
     assert record.model.max_gpus_seen == 2
@@ -187,7 +187,7 @@ def train_and_validate(directory: str, marks: str) -> list[str]:
             kept = trainee.model.weight.clone()
             trainee.model.weight.fill_(1000.0)
             (told / f"validating-{epoch}").touch()
-            wait_until((told / f"go-{epoch}").exists, timeout_s=40, what="the end of the validation")
+            wait_until((told / f"go-{epoch}").exists, timeout_s=120, what="the end of the validation")
             trainee.model.weight.copy_(kept)
     return seen
 
@@ -198,10 +198,10 @@ def test_that_a_request_during_a_long_validation_is_answered_meanwhile(
 ) -> None:
     arguments = (str(job.checkpoints), str(job.directory))
     run = start(job.directory, 2, train_and_validate, *arguments, env=job.env)
-    wait_until((job.directory / "validating-0").exists, timeout_s=40, what="the validation")
+    wait_until((job.directory / "validating-0").exists, timeout_s=120, what="the validation")
     job.await_phase(RunPhase.TRAINING)
     request = job.request(0)
-    wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=30, what="confirmation")
+    wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=120, what="confirmation")
     # A daemon that saw it training would think that the checkpoint is no longer the newest.
     job.await_phase(RunPhase.WAITING)
     if is_stopped_meanwhile:
@@ -225,11 +225,11 @@ def test_that_training_goes_on_when_nobody_stops_it_and_answers_each_request_onc
     run = start(job.directory, 2, train_impatiently, str(job.checkpoints), env=job.env)
     job.await_phase(RunPhase.TRAINING)
     request = job.request(0)
-    wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=30, what="confirmation")
+    wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=120, what="confirmation")
     answered_at = job.store.run_history("1")[0].num_steps
     wait_until(
         lambda: job.store.run_history("1")[0].num_steps > answered_at + 100,
-        timeout_s=30,
+        timeout_s=120,
         what="further steps",
     )
     assert len(scripts.checkpoints(job.checkpoints)) == 1

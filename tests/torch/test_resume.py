@@ -61,7 +61,7 @@ def test_that_data_loading_workers_outlive_the_sigterm_that_asks_for_a_checkpoin
     directory = tmp_path / "checkpoints-of-the-job"
     arguments = (str(directory), 3, 16, None, "sgd", None, None, 1)
     run = start(tmp_path, 2, scripts.train, *arguments, 0.2)
-    wait_until(lambda: "step 7" in run.output(), timeout_s=40, what="the seventh step")
+    wait_until(lambda: "step 7" in run.output(), timeout_s=120, what="the seventh step")
     run.terminate()
     assert run.wait() == [143, 143], run.output()
     assert "killed by signal" not in run.output()

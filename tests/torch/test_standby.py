@@ -39,7 +39,7 @@ class Watch:
         return [one.request_id for one in self.office.confirmed]
 
     def await_confirmed(self, expected: list[int | None]) -> None:
-        wait_until(lambda: self.confirmed() == expected, timeout_s=20, what=f"{expected} to be confirmed")
+        wait_until(lambda: self.confirmed() == expected, timeout_s=120, what=f"{expected} to be confirmed")
 
 
 @pytest.fixture
@@ -64,10 +64,10 @@ def test_that_a_withdrawn_request_is_forgotten_after_a_while_and_another_is_answ
     watch.office.checkpoint_request = 5
     watch.await_confirmed([5])
     watch.office.checkpoint_request = None
-    wait_until(lambda: watch.standby._gone_at_s == 0.0, timeout_s=20, what="its absence to be seen")
+    wait_until(lambda: watch.standby._gone_at_s == 0.0, timeout_s=120, what="its absence to be seen")
     assert watch.office.phases == [RunPhase.WAITING]
     watch.now += GRACE_S
-    wait_until(lambda: len(watch.office.phases) == 2, timeout_s=20, what="the run to count as training")
+    wait_until(lambda: len(watch.office.phases) == 2, timeout_s=120, what="the run to count as training")
     assert watch.office.phases == [RunPhase.WAITING, RunPhase.TRAINING]
     assert (watch.standby.confirmed, watch.standby.answered) == (None, 5)
     watch.office.checkpoint_request = 6
