@@ -37,11 +37,19 @@ CONTRACT_GROUPS = (NodeGroup(num_nodes=3), NodeGroup(num_nodes=1, gpu_type="a100
 SANDBOX_FIXTURES = {"sandbox", "two_node_sandbox", "slurm_programs"}
 
 
+# What waits longest begins first, so that others fill its waits and nobody is left alone with it at the end.
+LONGEST_FIRST = ("e2e", "slurm", "torch")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that uses a cluster, so that `-m "not slurm"` leaves it out."""
+    """Mark every test that uses a cluster, so that `-m "not slurm"` leaves it out; put long files first."""
+    rank: dict[Path, int] = {}
     for item in items:
         if SANDBOX_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("slurm")
+        marks = [place for place, mark in enumerate(LONGEST_FIRST) if item.get_closest_marker(mark)]
+        rank[item.path] = min([*marks, rank.get(item.path, len(LONGEST_FIRST))])
+    items.sort(key=lambda item: rank[item.path])
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,6 @@ from pollux_slurm.store import open_store
 from pollux_slurm.store.administration import add_login, init_store
 from tests.e2e.road import Road
 from tests.store.postgres import PostgresMissingError, PostgresServer, running_postgres
-from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.torch]
 
@@ -57,14 +56,15 @@ def test_that_a_job_is_moved_and_finishes_though_the_database_stops_meanwhile(
     """Nothing that was acknowledged is lost, no step waits, and job and daemon go on when it is back."""
     road.start_daemon()
     job_id = road.digits("moved", "--gpus=2", epochs=20)
-    wait_until(lambda: len(road.store.sample_history(job_id)) > 1, timeout_s=60, what="a sample" + road.log())
+    road.wait(lambda: len(road.store.sample_history(job_id)) > 1, "a sample")
     before = road.store.sample_history(job_id)
     moves_before = len(road.store.reallocations(job_id))
     server.stop()
     try:
         log = road.directory / "daemon.log"
-        wait_until(
-            lambda: log.read_text().count("store") > 1, timeout_s=60, what="the daemon to miss its store"
+        road.wait(
+            lambda: log.read_text().count("store") > 1,
+            "the daemon to miss its store",
         )
         assert road.process is not None
         assert road.process.poll() is None, road.log()
@@ -77,7 +77,7 @@ def test_that_a_job_is_moved_and_finishes_though_the_database_stops_meanwhile(
     assert growth.moves_running
     assert road.store.sample_history(job_id)[: len(before)] == before
     assert len(road.store.reallocations(job_id)) >= moves_before
-    record = road.wait_over(job_id, timeout_s=240)
+    record = road.wait_over(job_id)
     assert record.state is JobState.COMPLETED, road.log()
     result = json.loads((road.directory / "moved.json").read_text())
     assert [(epoch["min"], epoch["max"]) for epoch in result["audit"]] == [(1, 1)] * result["epochs"]
