@@ -1,8 +1,8 @@
 """A job that Slurm has started without its GPUs: put it back into the queue instead of letting it fail.
 
 Seen on 22.05 just after slurmctld was started again, before the nodes had registered: the batch script runs,
-its environment tells of GPUs, but slurmctld has given the job none, and srun cannot start a step ("Invalid
-generic resource (gres) specification"). Nothing was trained, so nothing is lost by another start.
+its environment tells of GPUs, or of none, slurmctld has given the job none, and srun cannot start a step
+("Invalid generic resource (gres) specification"). Nothing was trained, so nothing is lost by another start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _END_S = 60.0
 
 
 def requeue_if_short(
-    num_gpus: int,
+    num_gpus: int | None,
     *,
     environ: Mapping[str, str],
     connect: Callable[[], SlurmClient],
@@ -30,8 +30,9 @@ def requeue_if_short(
 ) -> None:
     """Requeue this job, whose step has failed, if slurmctld says that it holds fewer than `num_gpus`.
 
-    Waits to be ended then. `environ` is the batch script's. Without effect where the job holds what it should
-    or slurmctld does not say.
+    None where the job's environment tells of no GPU: then it may have been started without any, and holds too
+    few if it holds none and has asked for some. Waits to be ended then. `environ` is the batch script's.
+    Without effect where the job holds what it should or slurmctld does not say.
     """
     job_id, restart_count = environ["SLURM_JOB_ID"], environ.get("SLURM_RESTART_COUNT") or "0"
     try:
@@ -40,11 +41,11 @@ def requeue_if_short(
         if job is None or job.state is not JobState.RUNNING or str(job.restart_count) != restart_count:
             return
         held = job.allocation.num_gpus
-        if held >= num_gpus or job.restart_count >= _MOST_RESTARTS:
+        wanted = num_gpus if num_gpus is not None else int(job.requested_gpus > 0)
+        if held >= wanted or job.restart_count >= _MOST_RESTARTS:
             return
-        warn(
-            f"Slurm has started job {job_id} with {held} of its {num_gpus} GPUs: it goes back into the queue"
-        )
+        of = num_gpus or job.requested_gpus
+        warn(f"Slurm has started job {job_id} with {held} of its {of} GPUs: it goes back into the queue")
         slurm.requeue(job_id, restart_count=job.restart_count)
     except SlurmError as error:
         warn(f"job {job_id} cannot be put back into the queue: {error}")

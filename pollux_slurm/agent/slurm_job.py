@@ -131,8 +131,9 @@ def run_step(command: Sequence[str], job: PreparedJob) -> int:
     outcome = crew.run()
     code = outcome.exit_code
     # Not where it was asked to stop: in a requeue, the job's next start waits for this process to end.
-    if outcome.failed_by_itself and layout.uses_gpus:
-        requeue_if_short(layout.world_size, environ=job.environ, connect=job.connect, warn=job.warn)
+    if outcome.failed_by_itself:
+        num_gpus = layout.world_size if layout.uses_gpus else None
+        requeue_if_short(num_gpus, environ=job.environ, connect=job.connect, warn=job.warn)
     if layout.exit_file is None or code == 0:
         return code
     with contextlib.suppress(OSError, ValueError):

@@ -24,7 +24,9 @@ def running_job() -> tuple[FakeSlurm, str]:
     return slurm, job_id
 
 
-def after_look(slurm: FakeSlurm, job_id: str, *, num_gpus: int = 2, restarts: str | None = None) -> SlurmJob:
+def after_look(
+    slurm: FakeSlurm, job_id: str, *, num_gpus: int | None = 2, restarts: str | None = None
+) -> SlurmJob:
     """Return the job after its failed step has had a look."""
     environ = {"SLURM_JOB_ID": job_id} | ({"SLURM_RESTART_COUNT": restarts} if restarts is not None else {})
     requeue_if_short(
@@ -43,6 +45,15 @@ def test_that_a_job_with_fewer_gpus_than_it_should_have_is_requeued() -> None:
     slurm, job_id = running_job()
     slurm.set_job(job_id, allocation=Allocation())
     assert after_look(slurm, job_id).restart_count == 1
+
+
+@pytest.mark.parametrize(("asked", "held", "restarts"), [(2, 0, 1), (2, 1, 0), (0, 0, 0)])
+def test_that_where_the_environment_tells_of_no_gpu_what_was_asked_for_counts(
+    asked: int, held: int, restarts: int
+) -> None:
+    slurm, job_id = running_job()
+    slurm.set_job(job_id, allocation=Allocation.of({"n0": held}), requested_gpus=asked)
+    assert after_look(slurm, job_id, num_gpus=None).restart_count == restarts
 
 
 @pytest.mark.parametrize(
