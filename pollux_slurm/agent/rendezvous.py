@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import re
 import socket
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from pollux_slurm.errors import LaunchError, SlurmError
@@ -35,6 +37,16 @@ def first_ephemeral_port(file: Path = _EPHEMERAL_RANGE) -> int:
         return int(file.read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
         return _USUAL_EPHEMERAL
+
+
+def seed_of(job_id: str, environ: Mapping[str, str]) -> int:
+    """Return where a job's search for a port begins: neighbours of its cluster beside it, another's apart.
+
+    Clusters that share a host, as sandboxes do, number their jobs alike, and a port that is free when the
+    launcher looks is taken only seconds later: two jobs of one number would choose the same.
+    """
+    cluster = "\0".join(environ.get(name, "") for name in ("SLURM_CLUSTER_NAME", "SLURM_CONF"))
+    return zlib.crc32(cluster.encode()) + (int(job_id) if job_id.isdecimal() else 0)
 
 
 def find_free_port(seed: int) -> int:

@@ -20,7 +20,7 @@ from pollux_slurm.agent.adoption import adopt
 from pollux_slurm.agent.delivery import signal_step
 from pollux_slurm.agent.layout import JOB_VARIABLE, STEP_VARIABLE, RunLayout, RunOptions
 from pollux_slurm.agent.processes import Crew
-from pollux_slurm.agent.rendezvous import LOOPBACK, find_free_port, node_address
+from pollux_slurm.agent.rendezvous import LOOPBACK, find_free_port, node_address, seed_of
 from pollux_slurm.agent.shortfall import requeue_if_short
 from pollux_slurm.agent.step import START
 from pollux_slurm.agent.token import CHECKPOINTS, make_private_dir
@@ -90,7 +90,7 @@ def prepare_job(
         nodes=tuple((name, options.num_processes or max(gpus, 1)) for name, gpus in used),
         master_addr=options.master_addr or (LOOPBACK if len(used) == 1 else node_address(used[0][0], runner)),
         # The batch script runs on the job's first node, where rank 0 will.
-        master_port=find_free_port(int(job_id) if job_id.isdecimal() else 0),
+        master_port=find_free_port(seed_of(job_id, environ)),
         uses_gpus=uses_gpus,
         job_id=job_id,
         exit_file=None if checkpoint_dir is None else checkpoint_dir / f"pollux-{job_id}-{restart}.exit",

@@ -15,6 +15,7 @@ from pollux_slurm.agent.rendezvous import (
     find_free_port,
     first_ephemeral_port,
     node_address,
+    seed_of,
 )
 from pollux_slurm.slurm.runner import CommandRunner
 
@@ -30,8 +31,15 @@ def test_that_every_port_of_the_window_is_tried_once_and_needs_no_privilege(seed
 
 
 def test_that_neighbouring_jobs_begin_at_different_ports() -> None:
-    starts = {candidate_ports(job, first_ephemeral=32768)[0] for job in range(100, 200)}
+    starts = {candidate_ports(seed_of(str(job), {}), first_ephemeral=32768)[0] for job in range(100, 200)}
     assert len(starts) == 100
+
+
+def test_that_jobs_of_one_number_in_two_clusters_of_a_host_begin_at_different_ports() -> None:
+    sandboxes = [{"SLURM_CLUSTER_NAME": "sandbox", "SLURM_CONF": f"/tmp/{name}/slurm.conf"} for name in "ab"]
+    names = [{"SLURM_CLUSTER_NAME": name} for name in ("one", "two")]
+    starts = {candidate_ports(seed_of("2", it), first_ephemeral=32768)[0] for it in (*sandboxes, *names, {})}
+    assert len(starts) == 5
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", ""])
