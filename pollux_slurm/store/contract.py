@@ -27,90 +27,52 @@ Two doors: `AgentStore` is all that a job may do; `Store` is the daemon's and th
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from pollux_slurm.model import (
     Allocation,
-    BatchChoice,
     Decision,
     GoodputModel,
-    JobDecision,
-    JobState,
-    JobTerms,
     Problem,
     ReallocationStep,
 )
+from pollux_slurm.store.exchanged import (
+    MAX_DECLARATIONS,
+    AllocationRecord,
+    CheckpointConfirmation,
+    DecisionRecord,
+    Declaration,
+    JobObservation,
+    JobRecord,
+    JobRegistration,
+    Poll,
+    Reallocation,
+    Report,
+    RunPhase,
+    RunRecord,
+    Sample,
+)
 
-# ------------------------------------------------------------------------------------------ from the agent
-
-
-class RunPhase(enum.Enum):
-    """Where a run stands. `WAITING` means: checkpoint confirmed, all ranks wait to be stopped."""
-
-    STARTING = "starting"
-    TRAINING = "training"
-    WAITING = "waiting"
-    FINISHED = "finished"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointConfirmation:
-    """A checkpoint is on disk, whole. `request_id` is the reallocation that asked, None for SIGTERM's.
-
-    `blocked_s` is how long training stood still for it.
-    """
-
-    request_id: int | None
-    blocked_s: float
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """One message of a job's agent (rank 0). `sequence` grows by one per report within a run.
-
-    `run_number` is the run's claim on its checkpoint directory (0, 1, ...); `restart_count` is Slurm's.
-    `gpus_per_node` is what the run really got, in rank order. `first_step_s` is process start to the end of
-    the first optimizer step, None until then; `restore_s` is the part spent reading the checkpoint.
-    `throughput` (examples/s), `step_time_s` and `efficiency` are measured over the last interval;
-    `predicted_throughput` is what the model in force predicts for this configuration and batch.
-    `progress` is in scale-invariant iterations; `epoch` is the one under way, `total_epochs` what the loop
-    declared with `remaining_epochs_until`, None if nothing.
-    """
-
-    run_number: int
-    restart_count: int
-    sequence: int
-    phase: RunPhase
-    gpus_per_node: tuple[int, ...]
-    model: GoodputModel | None = None
-    batch: BatchChoice | None = None
-    throughput: float | None = None
-    predicted_throughput: float | None = None
-    step_time_s: float | None = None
-    efficiency: float | None = None
-    num_steps: int = 0
-    progress: float = 0.0
-    epoch: int = 0
-    total_epochs: int | None = None
-    first_step_s: float | None = None
-    restore_s: float | None = None
-    checkpoint: CheckpointConfirmation | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Poll:
-    """The store's answer to a job. `checkpoint_request` is the id of the reallocation that waits for a
-    checkpoint, or has it and is about to end this run; None when nothing is asked (any more). It is None,
-    too, once the lease of the daemon that asked ran out more than a minute ago: a job does not stand still
-    for a daemon that has died, but trains on.
-    """
-
-    checkpoint_request: int | None
+__all__ = [
+    "MAX_DECLARATIONS",
+    "AgentStore",
+    "AllocationRecord",
+    "CheckpointConfirmation",
+    "DecisionRecord",
+    "Declaration",
+    "JobObservation",
+    "JobRecord",
+    "JobRegistration",
+    "Poll",
+    "Reallocation",
+    "Report",
+    "RunPhase",
+    "RunRecord",
+    "Sample",
+    "Store",
+]
 
 
 class AgentStore(Protocol):
@@ -130,221 +92,6 @@ class AgentStore(Protocol):
 
     def close(self) -> None:
         """Give back the connections."""
-
-
-# -------------------------------------------------------------------------------------------- for the daemon
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRegistration:
-    """A job as the daemon first saw it in Slurm, with the terms of its Comment."""
-
-    slurm_job_id: str
-    terms: JobTerms
-    name: str
-    user_name: str
-    user_id: int
-    account: str
-    partition: str
-    cpus_per_gpu: int
-    memory_per_gpu_mb: int
-    submitted_at: datetime
-    time_limit_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
-    """One start of a job, as far as its reports tell."""
-
-    run_number: int
-    restart_count: int
-    phase: RunPhase
-    gpus_per_node: tuple[int, ...]
-    first_report_at: datetime
-    last_report_at: datetime
-    first_step_s: float | None
-    restore_s: float | None
-    num_steps: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """The latest goodput sample of a job."""
-
-    at: datetime
-    batch: BatchChoice | None
-    throughput: float | None
-    predicted_throughput: float | None
-    efficiency: float | None
-    progress: float
-    epoch: int
-    total_epochs: int | None
-
-    @property
-    def goodput(self) -> float | None:
-        if self.throughput is None or self.efficiency is None:
-            return None
-        return self.throughput * self.efficiency
-
-
-# A job that has named so many numbers of epochs is not believed any more; the rest need not be kept.
-MAX_DECLARATIONS = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declaration:
-    """One number of epochs that a job has declared, with what was done when it first did.
-
-    `least_total_progress` is the least that it ever amounted to, progress·total/epoch, in scale-invariant
-    iterations; None before the first epoch ended.
-    """
-
-    total_epochs: int
-    at: datetime
-    epoch: int
-    progress: float
-    least_total_progress: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionRecord:
-    """What a round decided about one job, with what of the round is needed to understand it.
-
-    `excluded` is why the job was left as it is, None when it took part; `explanation` is all in one line.
-    Of rounds recorded before schema 0003, only the job's allocation, speedup and bound are known.
-    """
-
-    round_id: int
-    at: datetime
-    shadow: bool
-    objective: str
-    solver: str
-    fitness: float
-    upper_bound: float | None
-    gap: float | None
-    timed_out: bool
-    gpu_prices: tuple[tuple[str, float], ...]
-    job: JobDecision
-    excluded: str | None
-    explanation: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reallocation:
-    """One job changing allocation. `times` holds when each step was journaled, in order.
-
-    `from_restart_count` is Slurm's restart count when it was planned; `moves_running` is False for a job
-    that was reshaped while it waited in the queue. `reason` says why it ended as it did.
-
-    `checkpoint_blocked_s` comes from the checkpoint that answered it; `first_step_at` is when the run that
-    followed first told of a step. `time_left_s` is what the job had left of its time limit when it was
-    requeued, None for no limit. `pollux_slurm.store.costs` makes the cost of a reallocation from these.
-    """
-
-    id: int
-    slurm_job_id: str
-    step: ReallocationStep
-    source: Allocation
-    target: Allocation
-    moves_running: bool
-    from_restart_count: int
-    times: tuple[tuple[ReallocationStep, datetime], ...]
-    reason: str | None = None
-    checkpoint_blocked_s: float | None = None
-    first_step_at: datetime | None = None
-    time_left_s: float | None = None
-
-    @property
-    def is_pause(self) -> bool:
-        """Whether a running job is left without GPUs by it."""
-        return self.moves_running and not self.target
-
-    def entered_at(self, step: ReallocationStep) -> datetime | None:
-        return next((at for known, at in self.times if known is step), None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRecord:
-    """All that a round, and `pollux status`, need to know of one job.
-
-    `started_at` is its first start. `allocation` is the last one that `observe_jobs` recorded.
-    `num_restarts` counts the confirmed reallocations that requeued it; `mean_restart_delay_s` is the
-    measured mean cost (`pollux_slurm.store.costs`) of the last ten, None before the first.
-    `last_decision_*` come from the last round that decided about the job.
-
-    `models` are the newest model of each type of GPU that the job is known to have run on, newest first.
-    `declarations` are the numbers of epochs that it has declared, in order. `last_held_at` is when it lost
-    its last GPUs; None while it holds some, and before it ever did. `last_reallocation` is the newest, open
-    or ended.
-    """
-
-    slurm_job_id: str
-    terms: JobTerms
-    name: str
-    user_name: str
-    account: str
-    partition: str
-    cpus_per_gpu: int
-    memory_per_gpu_mb: int
-    state: JobState
-    submitted_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    allocation: Allocation
-    model: GoodputModel | None
-    sample: Sample | None
-    run: RunRecord | None
-    open_reallocation: Reallocation | None
-    num_restarts: int
-    mean_restart_delay_s: float | None
-    last_decision: Allocation | None
-    last_decision_speedup: float | None
-    last_decision_bound_by: str | None
-    last_decision_at: datetime | None
-    models: tuple[tuple[str, GoodputModel], ...] = ()
-    declarations: tuple[Declaration, ...] = ()
-    last_held_at: datetime | None = None
-    last_reallocation: Reallocation | None = None
-    granted_time_limit_s: float | None = None
-
-    @property
-    def paused_at(self) -> datetime | None:
-        """When the daemon took a running job's GPUs for the time being; None while it runs or just waits."""
-        last = self.last_reallocation
-        if self.state.is_over or last is None or not last.is_pause:
-            return None
-        if self.allocation not in (Allocation(), last.source):
-            return None  # it runs elsewhere; where it ran is what was seen before the pause, until a round
-        if self.run is not None and self.run.restart_count > last.from_restart_count:
-            return None  # it ran since, and was put back by another hand
-        return last.entered_at(ReallocationStep.CONFIRMED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobObservation:
-    """What one bulk read of Slurm said of a registered job.
-
-    `gpu_type` is that of the GPUs it holds, None for none, several or a nameless one; with `restart_count`
-    it tells on what the run of this start measures.
-    """
-
-    slurm_job_id: str
-    state: JobState
-    allocation: Allocation
-    started_at: datetime | None
-    ended_at: datetime | None
-    gpu_type: str | None = None
-    restart_count: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationRecord:
-    """A stretch of time during which a job held an allocation. `ended_at` is None while it does."""
-
-    slurm_job_id: str
-    allocation: Allocation
-    started_at: datetime
-    ended_at: datetime | None
 
 
 class Store(AgentStore, Protocol):

@@ -1,0 +1,61 @@
+"""The frozen types that cross layers. No I/O, no formulas beyond one-line properties.
+
+Four files: allocations; one job's goodput model; what Slurm shows; the scheduling problem.
+What only the store and its users exchange (reports, records) stands in `pollux_slurm.store.contract`.
+"""
+
+from pollux_slurm.model.allocations import (
+    Allocation,
+    Configuration,
+)
+from pollux_slurm.model.cluster import (
+    ClusterSnapshot,
+    JobShape,
+    JobState,
+    JobTerms,
+    SlurmJob,
+    SlurmNode,
+)
+from pollux_slurm.model.goodput import (
+    BatchChoice,
+    BatchLimits,
+    GoodputModel,
+    GradientStatistics,
+    ThroughputParameters,
+)
+from pollux_slurm.model.problem import (
+    Decision,
+    GpuLimit,
+    JobDecision,
+    MovingRules,
+    NodeCapacity,
+    Objective,
+    Problem,
+    ProblemJob,
+    ReallocationStep,
+)
+
+__all__ = [
+    "Allocation",
+    "BatchChoice",
+    "BatchLimits",
+    "ClusterSnapshot",
+    "Configuration",
+    "Decision",
+    "GoodputModel",
+    "GpuLimit",
+    "GradientStatistics",
+    "JobDecision",
+    "JobShape",
+    "JobState",
+    "JobTerms",
+    "MovingRules",
+    "NodeCapacity",
+    "Objective",
+    "Problem",
+    "ProblemJob",
+    "ReallocationStep",
+    "SlurmJob",
+    "SlurmNode",
+    "ThroughputParameters",
+]

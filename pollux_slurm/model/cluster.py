@@ -1,0 +1,156 @@
+"""What Slurm shows: nodes, jobs, and the shapes and terms that jobs are given."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from datetime import datetime
+
+from pollux_slurm.model.allocations import Allocation
+
+
+class JobState(enum.Enum):
+    """A job's state as far as scheduling cares. Finer states of Slurm are folded into these at the edge."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETING = "completing"
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+
+    @property
+    def is_over(self) -> bool:
+        return self in _OVER
+
+
+_OVER = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmNode:
+    """One node as Slurm sees it. `gpu_type` is None where GRES carries no type; nodes hold one type each.
+
+    `used_gpus` counts every job's GPUs; `available` is False for a node that is down, drained, failing or
+    reserved, on which nothing new may start.
+    """
+
+    name: str
+    gpu_type: str | None
+    num_gpus: int
+    used_gpus: int
+    num_cpus: int
+    used_cpus: int
+    memory_mb: int
+    used_memory_mb: int
+    available: bool
+    state: str
+    partitions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmJob:
+    """One job as Slurm sees it. `job_id` is Slurm's number as text (`123`; each array task has its own).
+
+    `held` is True for a PENDING job that waits for a release. `restart_count` grows with each requeue.
+    `requested_gpus` is what it asks for in all, `requested_gpu_type` the type that it names, if any, which
+    Slurm keeps in every later shape; `allocation` what it holds now (empty unless running or
+    completing). `cpus_by_node` and `memory_mb_by_node` are what it holds of each node.
+    `unschedulable_reason` says why the daemon may not move it (array master, heterogeneous, not a batch
+    job, requeue forbidden), None when it may. `begins_at` is when a PENDING job may start at the earliest,
+    None for any other and for one that Slurm set no such time. `priority` is Slurm's, larger first.
+    `memory_by_node` tells that it asked for memory by node, and neither by GPU nor by CPU.
+    """
+
+    job_id: str
+    name: str
+    user_name: str
+    user_id: int
+    account: str
+    partition: str
+    state: JobState
+    held: bool
+    reason: str
+    comment: str
+    allocation: Allocation
+    requested_gpus: int
+    num_cpus: int
+    cpus_per_gpu: int | None
+    memory_per_gpu_mb: int | None
+    cpus_by_node: tuple[tuple[str, int], ...]
+    memory_mb_by_node: tuple[tuple[str, int], ...]
+    restart_count: int
+    submitted_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    time_limit_s: float | None
+    exit_code: int | None
+    unschedulable_reason: str | None = None
+    requested_gpu_type: str | None = None
+    begins_at: datetime | None = None
+    priority: int | None = None
+    qos: str = ""
+    memory_by_node: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSnapshot:
+    """One complete bulk read of jobs and nodes, taken at `read_at`. Never partial: a failed read raises."""
+
+    read_at: datetime
+    nodes: tuple[SlurmNode, ...]
+    jobs: tuple[SlurmJob, ...]
+
+    def job(self, job_id: str) -> SlurmJob | None:
+        return next((job for job in self.jobs if job.job_id == job_id), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobShape:
+    """What `SlurmClient.reshape` gives a pending job: `num_gpus` on exactly the named nodes, or, with no
+    `nodes`, on any one node. CPUs and memory follow the GPUs (invariant 11). `time_limit_s` is the job's new
+    time limit, None to leave it.
+    """
+
+    num_gpus: int
+    nodes: tuple[str, ...] = ()
+    gpus_per_node: int | None = None
+    gpu_type: str | None = None
+    cpus_per_gpu: int = 1
+    time_limit_s: float | None = None
+
+    @classmethod
+    def of(cls, allocation: Allocation, *, cpus_per_gpu: int = 1, gpu_type: str | None = None) -> JobShape:
+        """Return the shape that makes Slurm place exactly `allocation`."""
+        counts = {gpus for _, gpus in allocation.gpus_by_node}
+        return cls(
+            num_gpus=allocation.num_gpus,
+            nodes=allocation.nodes,
+            gpus_per_node=counts.pop() if len(counts) == 1 else None,
+            gpu_type=gpu_type,
+            cpus_per_gpu=cpus_per_gpu,
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.nodes) or 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTerms:
+    """What a job tells the daemon through its Slurm Comment: who may report for it, and its bounds.
+
+    `token_sha256` is the hex digest of the job's token. `allow_unconfirmed` is the owner's leave to requeue
+    without a confirmed checkpoint after the confirmation timed out (invariant 1). With `slice_s` and
+    `total_s`, in whole seconds and always both, a run that nears its time limit is saved and requeued with
+    another slice, until all runs together have taken `total_s`.
+    """
+
+    token_sha256: str
+    min_gpus: int = 1
+    max_gpus: int | None = None
+    allow_unconfirmed: bool = False
+    slice_s: int | None = None
+    total_s: int | None = None

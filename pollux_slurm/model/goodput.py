@@ -1,0 +1,77 @@
+"""One job's goodput model: what it measured of itself, and within which limits its batch may move.
+
+Symbols are the paper's (Pollux, OSDI 2021, section 3): K replicas on N nodes, atomic batch size m,
+accumulation steps s, global batch size M, initial batch size M0, gradient noise scale φ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputParameters:
+    """θ, the seven fitted parameters of the throughput model (Pollux eq. 8-11), in seconds.
+
+    T_grad(m) = alpha_g + beta_g·m;  T_sync = 0 (K = 1), alpha_l + beta_l·max(K−2, 0) (one node),
+    alpha_n + beta_n·max(K−2, 0) (several nodes);  T_iter = s·T_grad + (T_grad^γ + T_sync^γ)^(1/γ).
+    """
+
+    alpha_g: float
+    beta_g: float
+    alpha_n: float
+    beta_n: float
+    alpha_l: float
+    beta_l: float
+    gamma: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientStatistics:
+    """Smoothed gradient statistics at the initial batch size M0.
+
+    `sqr` is |G|², the squared norm of the true gradient; `var` is tr(Σ) of the gradient at batch M0.
+    The noise scale is φ = M0·var/sqr (MATH: statistical efficiency). `noise_low` and `noise_high` are the
+    ends of its 99 % confidence interval, in examples: None and None where nobody estimated one (exact data),
+    and only `noise_high` None where nothing is excluded upwards.
+    """
+
+    sqr: float
+    var: float
+    noise_low: float | None = None
+    noise_high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """What the user allows of batch sizes, in examples.
+
+    Without `max_batch_size` the global batch size stays exactly `initial_batch_size` at any number of
+    replicas. `min_atomic` and `max_atomic` bound m; `accumulation` allows s > 0.
+    """
+
+    initial_batch_size: int
+    max_batch_size: int | None = None
+    min_atomic: int = 1
+    max_atomic: int | None = None
+    accumulation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchChoice:
+    """A global batch M split over K replicas and s + 1 passes of m = ⌈M / (K·(s+1))⌉ examples each."""
+
+    global_batch_size: int
+    atomic_batch_size: int
+    accumulation_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodputModel:
+    """All that is known of one job's goodput. `throughput` is None until a first step was measured."""
+
+    limits: BatchLimits
+    statistics: GradientStatistics | None = None
+    throughput: ThroughputParameters | None = None
+    max_gpus_seen: int = 0
+    max_nodes_seen: int = 0
