@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from pollux_slurm.config import PolicyConfig
-from pollux_slurm.daemon.observe import ManagedJob, Picture, UsableNodes
+from pollux_slurm.daemon.observe import ManagedJob, Picture
+from pollux_slurm.daemon.pose import UsableNodes
 from pollux_slurm.model import JobState, NodeCapacity, ProblemJob, SlurmJob
 
 # Slurm's words for a job that waits for nothing but room.

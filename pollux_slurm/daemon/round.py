@@ -11,7 +11,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
-from pollux_slurm.daemon import late, limits, neighbours, observe, orders, returning, rights, time_limits
+from pollux_slurm.daemon import (
+    late,
+    limits,
+    neighbours,
+    observe,
+    orders,
+    pose,
+    returning,
+    rights,
+    time_limits,
+)
 from pollux_slurm.daemon.lease import Lease
 from pollux_slurm.daemon.limits import SiteLimits
 from pollux_slurm.daemon.notify import Notifier
@@ -146,13 +156,13 @@ class Rounds:
                 orders.kept_by_hand(record) or returning.left_alone_because(record)
             ),
         )
-        problem = observe.problem(
+        problem = pose.problem(
             picture,
             now=now,
             default_restart_delay_s=self._config.restart_delay_s,
             policy=self._policy,
             pause_ttl_s=self._config.pause_ttl_s,
-            neighbours=neighbours.jobs_in_turn(picture, observe.UsableNodes(snapshot), self._policy),
+            neighbours=neighbours.jobs_in_turn(picture, pose.UsableNodes(snapshot), self._policy),
             nodes=neighbours.keep_shares(picture.nodes, picture, self._policy.kept_shares),
         )
         problem = limits.applied(problem, picture, self._site_limits())
@@ -301,7 +311,7 @@ class Rounds:
         soon = now + timedelta(seconds=self._config.pause_ttl_s / 2)
         for job in picture.managed:
             begins_at = job.slurm.begins_at
-            if begins_at is None or begins_at > soon or not observe.is_parked(job, now):
+            if begins_at is None or begins_at > soon or not pose.is_parked(job, now):
                 continue
             if job.slurm.job_id in leaving:
                 continue

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.config import PolicyConfig
-from pollux_slurm.daemon import neighbours, observe
+from pollux_slurm.daemon import neighbours, observe, pose
 from pollux_slurm.model import Allocation, JobState, SlurmJob
 from pollux_slurm.policy import decide
 from tests.daemon.builders import job, node, record, snapshot
@@ -22,7 +22,7 @@ def waiting(job_id: str, gpus: int, priority: int, **changes: Any) -> SlurmJob:
 def in_turn(*jobs: SlurmJob, ours: tuple[str, ...] = (), **settings: Any) -> list[tuple[str, int]]:
     seen = snapshot([node("n0"), node("n1")], list(jobs))
     picture = observe.picture(seen, [record(job_id, state=JobState.PENDING) for job_id in ours])
-    found = neighbours.jobs_in_turn(picture, observe.UsableNodes(seen), PolicyConfig(**settings))
+    found = neighbours.jobs_in_turn(picture, pose.UsableNodes(seen), PolicyConfig(**settings))
     assert all(job.rigid and job.min_gpus == job.max_gpus and job.model is None for job in found)
     return [(job.job_id, job.min_gpus) for job in found]
 
