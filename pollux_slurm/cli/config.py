@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import sys
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from pollux_slurm.cli.common import ConfigOption, JsonOption, StoreOption, print_json, settings
 from pollux_slurm.config import Config
+from pollux_slurm.errors import UsageError
+
+# Where systemd looks for programs.
+_SYSTEMD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 app = typer.Typer(
     name="config",
@@ -52,13 +60,23 @@ def example() -> None:
 
 @app.command()
 def unit() -> None:
-    """Print a systemd unit for the daemon.
+    """Print a systemd unit for the daemon, with the path of this `pollux` where systemd would not find it.
 
     Example: pollux config unit > /etc/systemd/system/pollux-daemon.service
     """
     from pollux_slurm.resources import resource_dir
 
-    typer.echo((resource_dir("templates") / "pollux-daemon.service").read_text(encoding="utf-8"), nl=False)
+    text = (resource_dir("templates") / "pollux-daemon.service").read_text(encoding="utf-8")
+    own = Path(sys.executable).with_name("pollux")
+    if shutil.which("pollux", path=_SYSTEMD_PATH) is None and own.is_file():
+        if not re.fullmatch(r"[A-Za-z0-9/._+-]+", str(own)):
+            raise UsageError(
+                f"{own}: a unit cannot name this path; install it at another, such as /opt/pollux"
+            )
+        text = text.replace("ExecStart=/usr/bin/env pollux ", f"ExecStart={own} ")
+        if own.parts[1:2] in (("home",), ("root",), ("tmp",)):
+            typer.echo(f"pollux: the daemon will not see {own}: a unit hides /home, /root and /tmp", err=True)
+    typer.echo(text, nl=False)
 
 
 def effective(config: Config, *, url: str | None, url_from_flag: bool) -> list[tuple[str, Any, str]]:

@@ -73,11 +73,7 @@ def daemon(
     _say_whose(scope)
     with (
         opened_store(config) as store,
-        serving(
-            telemetry,
-            listen=OFF if once else held.config.metrics_listen,
-            interval_s=held.config.interval_s,
-        ),
+        serving(telemetry, listen=OFF if once else held.config.metrics_listen),
     ):
         runner = Daemon(
             slurm=slurm,
@@ -99,6 +95,7 @@ def daemon(
         )
         if not once:
             runner.run()
+            logging.getLogger(__name__).info("stopped")
             return
         result = runner.run_once()
     if result.skipped is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,10 +31,14 @@ def address(text: str) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
-def health(telemetry: Telemetry, *, interval_s: float) -> tuple[bool, dict[str, object]]:
+def health(telemetry: Telemetry) -> tuple[bool, dict[str, object]]:
     """Return whether the daemon is well, and what it says of itself. One that waits for the lease is."""
-    age_s = None if telemetry.last_round_s is None else telemetry.monotonic() - telemetry.last_round_s
-    late = telemetry.is_leader and age_s is not None and age_s > _SILENT_INTERVALS * interval_s + 60.0
+    now = telemetry.monotonic()
+    age_s = None if telemetry.last_round_s is None else now - telemetry.last_round_s
+    # Of one that has never finished a round: Slurm or the store may have been away from the start.
+    since_s = telemetry.first_tried_s if telemetry.last_round_s is None else telemetry.last_round_s
+    patience_s = _SILENT_INTERVALS * telemetry.interval_s + 60.0
+    late = telemetry.is_leader and since_s is not None and now - since_s > patience_s
     return not late, {
         "status": "no round for too long" if late else "ok",
         "leader": telemetry.is_leader,
@@ -45,13 +50,13 @@ def health(telemetry: Telemetry, *, interval_s: float) -> tuple[bool, dict[str, 
 
 
 @contextmanager
-def serving(telemetry: Telemetry, *, listen: str, interval_s: float) -> Iterator[int | None]:
+def serving(telemetry: Telemetry, *, listen: str) -> Iterator[int | None]:
     """Serve until the block ends; yields the port, None where nothing is served.
 
     An address that is taken costs the endpoint, not the daemon.
     """
     where = address(listen)
-    server = _server(where, telemetry, interval_s) if where is not None else None
+    server = _server(where, telemetry) if where is not None else None
     if server is None:
         yield None
         return
@@ -65,7 +70,17 @@ def serving(telemetry: Telemetry, *, listen: str, interval_s: float) -> Iterator
         thread.join()
 
 
-def _server(where: tuple[str, int], telemetry: Telemetry, interval_s: float) -> ThreadingHTTPServer | None:
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Leave no traceback in the journal of a peer that went away before its answer."""
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):
+            _log.debug("endpoint: %s: %s", client_address, error)
+        else:
+            _log.exception("endpoint: %s", client_address)
+
+
+def _server(where: tuple[str, int], telemetry: Telemetry) -> ThreadingHTTPServer | None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path == "/metrics":
@@ -74,7 +89,7 @@ def _server(where: tuple[str, int], telemetry: Telemetry, interval_s: float) -> 
                 except ConfigError as error:
                     self._answer(501, f"{error}\n".encode(), "text/plain")
             elif self.path == "/health":
-                well, facts = health(telemetry, interval_s=interval_s)
+                well, facts = health(telemetry)
                 self._answer(200 if well else 503, json.dumps(facts).encode() + b"\n", "application/json")
             else:
                 self._answer(404, b"there are /metrics and /health\n", "text/plain")
@@ -91,7 +106,7 @@ def _server(where: tuple[str, int], telemetry: Telemetry, interval_s: float) -> 
 
     Handler.timeout = 10  # a peer that says nothing may not keep a thread
     try:
-        server = ThreadingHTTPServer(where, Handler)
+        server = _Server(where, Handler)
     except OSError as error:
         _log.warning("no metrics: %s:%d: %s", *where, error.strerror or error)
         return None

@@ -108,7 +108,7 @@ class Rounds:
         Invariant 4: whatever cannot be read in full, or fails on the way, is counted and logged, and
         nothing is done.
         """
-        self.telemetry.begin_round()
+        self.telemetry.begin_round(interval_s=self._config.interval_s)
         try:
             with self.telemetry.phase("total"):
                 return self._hold()

@@ -23,6 +23,8 @@ class Telemetry:
     rounds: int = 0
     round_id: int | None = None
     last_round_s: float | None = None
+    first_tried_s: float | None = None
+    interval_s: float = 60.0
     skipped: Counter[str] = field(default_factory=Counter)
     phases: dict[str, tuple[int, float]] = field(default_factory=dict)
     jobs: Counter[str] = field(default_factory=Counter)
@@ -47,7 +49,11 @@ class Telemetry:
             times, seconds = self.phases.get(name, (0, 0.0))
             self.phases[name] = times + 1, seconds + self.monotonic() - began
 
-    def begin_round(self) -> None:
+    def begin_round(self, *, interval_s: float) -> None:
+        """Note that a round is tried, as every `interval_s` from now on."""
+        self.interval_s = interval_s
+        if self.first_tried_s is None:
+            self.first_tried_s = self.monotonic()
         self._commands_before = self.commands.total()
 
     def end_round(self, round_id: int, decision: Decision, records: tuple[JobRecord, ...]) -> None:

@@ -64,3 +64,21 @@ def test_that_the_unit_is_printed() -> None:
     shown = pollux("config", "unit").stdout
     assert "Type=notify\n" in shown
     assert "ExecReload=/bin/kill -HUP $MAINPID\n" in shown
+
+
+def test_that_the_unit_names_a_pollux_that_systemd_would_not_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started_as(folder: Path) -> subprocess.CompletedProcess[str]:
+        folder.mkdir()
+        (folder / "pollux").touch(mode=0o755)
+        monkeypatch.setattr(sys, "executable", str(folder / "python"))
+        return pollux("config", "unit")
+
+    monkeypatch.setattr("pollux_slurm.cli.config._SYSTEMD_PATH", str(tmp_path))
+    assert f"\nExecStart={tmp_path}/opt/pollux daemon\n" in started_as(tmp_path / "opt").stdout
+    odd = started_as(tmp_path / "o p")
+    assert (odd.returncode, odd.stdout) == (2, "")
+    assert "a unit cannot name this path" in odd.stderr
+    (tmp_path / "pollux").touch(mode=0o755)
+    assert "\nExecStart=/usr/bin/env pollux daemon\n" in pollux("config", "unit").stdout

@@ -42,7 +42,7 @@ def test_that_metrics_tell_of_rounds_moves_and_commands() -> None:
     pytest.importorskip("prometheus_client")
     clock = Clock()
     telemetry = Telemetry(monotonic=clock)
-    telemetry.begin_round()
+    telemetry.begin_round(interval_s=60)
     with telemetry.phase("decide"):
         clock.now_s += 2.5
     telemetry.commands["squeue"] += 3
@@ -50,7 +50,7 @@ def test_that_metrics_tell_of_rounds_moves_and_commands() -> None:
     telemetry.end_round(7, Decision(jobs=(), fitness=0.5, solver="test", gap=0.01), (record("1"),))
     move = reallocation(1, "1", Step.CHECKPOINTED, source={"n0": 1}, target={"n0": 2})
     telemetry.end_move(move, Step.CONFIRMED, NOON + timedelta(seconds=9))
-    with serving(telemetry, listen="127.0.0.1:0", interval_s=60) as port:
+    with serving(telemetry, listen="127.0.0.1:0") as port:
         code, text = asked(port, "/metrics")
     assert code == 200
     lines = text.splitlines()
@@ -72,7 +72,7 @@ def test_that_metrics_tell_of_rounds_moves_and_commands() -> None:
 
 def test_that_without_the_library_health_is_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with serving(Telemetry(monotonic=Clock()), listen="127.0.0.1:0", interval_s=60) as port:
+    with serving(Telemetry(monotonic=Clock()), listen="127.0.0.1:0") as port:
         assert asked(port, "/metrics") == (
             501,
             "metrics need prometheus_client: pip install 'pollux-slurm[metrics]'\n",
@@ -88,20 +88,44 @@ def test_that_a_leader_without_rounds_is_not_well() -> None:
     telemetry.is_leader = True
     telemetry.end_round(1, Decision(jobs=(), fitness=0.5, solver="test"), ())
     clock.now_s += 239
-    assert health(telemetry, interval_s=60)[0]
+    assert health(telemetry)[0]
     clock.now_s += 2
-    assert not health(telemetry, interval_s=60)[0]
-    with serving(telemetry, listen="127.0.0.1:0", interval_s=60) as port:
+    assert not health(telemetry)[0]
+    with serving(telemetry, listen="127.0.0.1:0") as port:
         assert asked(port, "/health")[0] == 503
     telemetry.is_leader = False
-    assert health(telemetry, interval_s=60)[0]
+    assert health(telemetry)[0]
+
+
+def test_that_a_leader_that_never_finished_a_round_is_not_well_and_patience_follows_the_settings() -> None:
+    clock = Clock()
+    telemetry = Telemetry(monotonic=clock)
+    telemetry.is_leader = True
+    assert health(telemetry)[0]
+    telemetry.begin_round(interval_s=60)
+    clock.now_s += 239
+    telemetry.begin_round(interval_s=60)
+    assert health(telemetry)[0]
+    clock.now_s += 2
+    assert not health(telemetry)[0]
+    telemetry.begin_round(interval_s=600)
+    assert health(telemetry)[0]
+
+
+def test_that_a_peer_that_goes_away_leaves_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    def gone() -> float:
+        raise BrokenPipeError
+
+    with serving(Telemetry(monotonic=gone), listen="127.0.0.1:0") as port, pytest.raises(OSError):  # noqa: PT011
+        asked(port, "/health")
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_that_a_taken_address_costs_only_the_endpoint(caplog: pytest.LogCaptureFixture) -> None:
     telemetry = Telemetry(monotonic=Clock())
     with (
-        serving(telemetry, listen="127.0.0.1:0", interval_s=60) as port,
-        serving(telemetry, listen=f"127.0.0.1:{port}", interval_s=60) as second,
+        serving(telemetry, listen="127.0.0.1:0") as port,
+        serving(telemetry, listen=f"127.0.0.1:{port}") as second,
     ):
         assert second is None
     assert "no metrics: 127.0.0.1:" in caplog.text
