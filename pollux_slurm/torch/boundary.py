@@ -288,7 +288,12 @@ class Boundary:
         confirmation, is_written = None, False
         if self.checkpointer.is_kept:
             self._last_checkpoint_s = self.monotonic()
-            written = self.checkpointer.write()
+            try:
+                written = self.checkpointer.write()
+            except SupersededRunError:
+                if stop:
+                    self.stop.take()
+                raise
             is_written = written.error is None
             self._learn(written)
             if is_written:

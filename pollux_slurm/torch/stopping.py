@@ -40,8 +40,12 @@ class StopFlag:
 
     def heed(self) -> NoReturn:
         """End the script. On its way out another SIGTERM changes nothing."""
-        self._is_heeded = True
+        self.take()
         raise TrainingStopped
+
+    def take(self) -> None:
+        """Let SIGTERM count as heeded: the script ends by an error, which is to be seen."""
+        self._is_heeded = True
 
     def pass_on(self) -> None:
         """Give SIGTERM back, and with it one that has come and was not heeded."""

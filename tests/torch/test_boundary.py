@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,8 +66,11 @@ class Disk:
     def __init__(self) -> None:
         self.done: list[str] = []
         self.error: str | None = None
+        self.superseded = False
 
     def write(self) -> Written:
+        if self.superseded:
+            raise SupersededRunError("run 1 of this job has taken over from run 0")
         self.done.append("written")
         return Written(size_bytes=9, error=self.error)
 
@@ -163,6 +167,23 @@ def test_that_sigterm_on_one_rank_stops_all_at_the_next_boundary() -> None:
     assert job.cross() == [QUIET] * 3
     assert job.cross() == [TrainingStopped] * 3
     assert job.disk.done == ["written"]
+
+
+def test_that_a_leftover_that_gets_sigterm_ends_by_the_refusal_of_its_checkpoint() -> None:
+    """Not by the signal, which would end it without a word."""
+    job, seen = Job(1), []
+    job.disk.superseded = True
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: seen.append(number))
+    try:
+        (rank,) = job.ranks
+        rank.stop.install()
+        signal.raise_signal(signal.SIGTERM)
+        assert job.cross() == [SupersededRunError]
+        rank.stop.pass_on()
+        rank.stop.remove()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == []
 
 
 def test_that_all_take_up_a_proposed_batch_at_the_same_boundary() -> None:
