@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -42,34 +48,76 @@ JobSinceOption = Annotated[
 UntilOption = Annotated[
     str | None, typer.Option("--until", metavar="TIME", help="Up to this time; now if left out.")
 ]
-HtmlOption = Annotated[bool, typer.Option("--html", help="One HTML page with plots, for any browser.")]
-CsvOption = Annotated[bool, typer.Option("--csv", help="One table of the report as CSV.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="The whole report as JSON.")]
-TableOption = Annotated[
-    str | None,
-    typer.Option("--table", metavar="NAME", help="Which table --csv prints; the main one if left out."),
-]
-OutputOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", metavar="FILE", help="Write a file; .html, .csv, .json or .txt says the form."
-    ),
-]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What every report is asked: which store it reads, and in which form it goes where."""
+
+    config_file: Path | None
+    store_url: str | None
+    form: str
+    table: str | None
+    output: Path | None
+
+    def settings(self) -> Config:
+        return settings(self.config_file, self.store_url)
+
+
+def _wanted(
+    as_html: Annotated[
+        bool, typer.Option("--html", help="One HTML page with plots, for any browser.")
+    ] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="One table of the report as CSV.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The whole report as JSON.")] = False,
+    table: Annotated[
+        str | None,
+        typer.Option("--table", metavar="NAME", help="Which table --csv prints; the main one if left out."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write a file; .html, .csv, .json or .txt says the form."
+        ),
+    ] = None,
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> Wanted:
+    """Take the options of every report. Raises `UsageError` for those that exclude each other."""
+    form = _form(as_html, as_csv, as_json, table, output)
+    return Wanted(config_file=config_file, store_url=store_url, form=form, table=table, output=output)
+
+
+def _report(make: Callable[..., Document]) -> Callable[..., None]:
+    """Make a command of a function from a `Wanted` and options of its own to a document: it prints it."""
+    shared = inspect.signature(_wanted, eval_str=True).parameters
+
+    @functools.wraps(make)
+    def command(**given: Any) -> None:
+        wanted = _wanted(**{name: given.pop(name) for name in shared})
+        _put(make(wanted, **given), wanted.form, wanted.table, wanted.output)
+
+    # All but `wanted`; what it returns is imported where it is needed only.
+    hints = {name: hint for name, hint in make.__annotations__.items() if name not in ("wanted", "return")}
+    types = typing.get_type_hints(
+        SimpleNamespace(__annotations__=hints), globalns=make.__globals__, include_extras=True
+    )
+    own = inspect.signature(make).parameters
+    parameters = [*(own[name].replace(annotation=hint) for name, hint in types.items()), *shared.values()]
+    # typer reads both.
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command
 
 
 @app.command()
+@_report
 def job(
+    wanted: Wanted,
     job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's number.")],
     since: JobSinceOption = None,
     until: UntilOption = None,
-    as_html: HtmlOption = False,
-    as_csv: CsvOption = False,
-    as_json: JsonOption = False,
-    table: TableOption = None,
-    output: OutputOption = None,
-    config_file: ConfigOption = None,
-    store_url: StoreOption = None,
-) -> None:
+) -> Document:
     """Report on one job: goodput and GPUs over time, batch size, what each reallocation cost and brought.
 
     Examples: pollux report job 1234
@@ -81,30 +129,24 @@ def job(
     from pollux_slurm.report.reading import read_job
     from pollux_slurm.store.reporting import open_reports
 
-    form = _form(as_html, as_csv, as_json, table, output)
     now = datetime.now(timezone.utc)
     range_ = None if since is None and until is None else _range(since or _ALWAYS, until, now)
-    config = settings(config_file, store_url)
+    config = wanted.settings()
     with open_reports(config.require_store_url()) as reports:
         history = read_job(reports, job_id, range_, explanation=_explanation(config, job_id))
-    _put(job_document(history, made_at=now, range_=range_), form, table, output)
+    return job_document(history, made_at=now, range_=range_)
 
 
 @app.command()
+@_report
 def account(
+    wanted: Wanted,
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="The account; all beside each other if left out.")
     ] = None,
     since: SinceOption = "30d",
     until: UntilOption = None,
-    as_html: HtmlOption = False,
-    as_csv: CsvOption = False,
-    as_json: JsonOption = False,
-    table: TableOption = None,
-    output: OutputOption = None,
-    config_file: ConfigOption = None,
-    store_url: StoreOption = None,
-) -> None:
+) -> Document:
     """Report on an account, or on all: GPU hours by user and day, what they brought, fairness, jobs.
 
     Examples: pollux report account vision
@@ -116,28 +158,21 @@ def account(
     from pollux_slurm.report.reading import read_group
     from pollux_slurm.store.reporting import open_reports
 
-    form = _form(as_html, as_csv, as_json, table, output)
     now = datetime.now(timezone.utc)
     range_ = _range(since, until, now)
-    with open_reports(settings(config_file, store_url).require_store_url()) as reports:
+    with open_reports(wanted.settings().require_store_url()) as reports:
         history = read_group(reports, range_, account=name)
     command = _command("account", name or "", since, until)
-    document = account_document(history, range_, account=name, made_at=now, command=command)
-    _put(document, form, table, output)
+    return account_document(history, range_, account=name, made_at=now, command=command)
 
 
 @app.command()
+@_report
 def cluster(
+    wanted: Wanted,
     since: SinceOption = "30d",
     until: UntilOption = None,
-    as_html: HtmlOption = False,
-    as_csv: CsvOption = False,
-    as_json: JsonOption = False,
-    table: TableOption = None,
-    output: OutputOption = None,
-    config_file: ConfigOption = None,
-    store_url: StoreOption = None,
-) -> None:
+) -> Document:
     """Report on the whole cluster: usage by account and day, rounds, fairness, reallocations, nodes, jobs.
 
     Examples: pollux report cluster --since 30d
@@ -149,27 +184,20 @@ def cluster(
     from pollux_slurm.report.reading import read_group
     from pollux_slurm.store.reporting import open_reports
 
-    form = _form(as_html, as_csv, as_json, table, output)
     now = datetime.now(timezone.utc)
     range_ = _range(since, until, now)
-    with open_reports(settings(config_file, store_url).require_store_url()) as reports:
+    with open_reports(wanted.settings().require_store_url()) as reports:
         history = read_group(reports, range_)
-    document = cluster_document(history, range_, made_at=now, command=_command("cluster", "", since, until))
-    _put(document, form, table, output)
+    return cluster_document(history, range_, made_at=now, command=_command("cluster", "", since, until))
 
 
 @app.command()
+@_report
 def shadow(
+    wanted: Wanted,
     since: SinceOption = "7d",
     until: UntilOption = None,
-    as_html: HtmlOption = False,
-    as_csv: CsvOption = False,
-    as_json: JsonOption = False,
-    table: TableOption = None,
-    output: OutputOption = None,
-    config_file: ConfigOption = None,
-    store_url: StoreOption = None,
-) -> None:
+) -> Document:
     """Report on a daemon in shadow mode: what it would have done, its predicted gain, how well it predicted.
 
     Examples: pollux report shadow --since 7d
@@ -180,13 +208,11 @@ def shadow(
     from pollux_slurm.report.shadow import read_shadow, shadow_document
     from pollux_slurm.store.reporting import open_reports
 
-    form = _form(as_html, as_csv, as_json, table, output)
     now = datetime.now(timezone.utc)
     range_ = _range(since, until, now)
-    with open_reports(settings(config_file, store_url).require_store_url()) as reports:
+    with open_reports(wanted.settings().require_store_url()) as reports:
         findings = read_shadow(reports, range_)
-    document = shadow_document(findings, range_, made_at=now, command=_command("shadow", "", since, until))
-    _put(document, form, table, output)
+    return shadow_document(findings, range_, made_at=now, command=_command("shadow", "", since, until))
 
 
 @app.command()
