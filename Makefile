@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench-agent bench-predictions bench-policy bench-pathologies bench-liars bench-round bench-autoscaling bench-store bench-slurm check-simulator test-slurm-versions chaos clean packages
+.PHONY: demo test lint bench-agent bench-predictions bench-policy bench-pathologies bench-liars bench-round bench-autoscaling bench-store bench-slurm bench-moves check-simulator test-slurm-versions chaos clean packages
 
 demo: $(STAMP) packages
 	$(VENV)/bin/python examples/demo/run.py
@@ -66,6 +66,10 @@ bench-round: $(STAMP)
 # Two to five minutes; each node is a slurmd of its own, some 2 GB in all.
 bench-slurm: $(STAMP) packages
 	$(VENV)/bin/python -m benchmarks.slurm_scale $(BENCH_OPTIONS)
+
+# Where the time of a move goes, eight sleeping jobs side by side on a private Slurm: about a minute.
+bench-moves: $(STAMP) packages
+	$(VENV)/bin/python -m benchmarks.slurm_scale --nodes 8 --jobs 8 --rounds 1 --moves 24 --toggle $(BENCH_OPTIONS)
 
 # The contract with Slurm, its hazards and the daemon's moves on other releases: Debian's packages of 24.11 and
 # 26.05, unpacked below SLURM_ROOTS (made once, 400 MB each; as root). docs/slurm-versions.md says what was seen.
