@@ -14,32 +14,25 @@ from sqlalchemy import Connection, Select, and_, exists, func, select
 from sqlalchemy.orm import aliased
 
 from pollux_slurm.errors import UnknownJobError
-from pollux_slurm.model import Allocation, BatchChoice, GoodputModel, JobTerms, ReallocationStep
+from pollux_slurm.model import Allocation, BatchChoice, GoodputModel, JobTerms
 from pollux_slurm.store.clean import clean_text
-from pollux_slurm.store.contract import JobRecord, Reallocation, RunRecord, Sample
-from pollux_slurm.store.costs import first_step_time, restart_delay_s
+from pollux_slurm.store.contract import JobRecord, RunRecord, Sample
 from pollux_slurm.store.declarations import read_declarations
-from pollux_slurm.store.journal import first_step_of_next_run, read_reallocations
 from pollux_slurm.store.models import model_of_row, read_models_by_type, select_models
+from pollux_slurm.store.moves import read_last_reallocations, read_restart_delays
 from pollux_slurm.store.schema import (
     AllocationNodeRow,
     AllocationRow,
-    CheckpointRow,
     DecisionNodeRow,
     DecisionRow,
     JobRow,
     ModelVersionRow,
-    ReallocationRow,
-    ReallocationStepRow,
     RoundRow,
     RunNodeRow,
     RunRow,
     SampleRow,
     UserRow,
 )
-
-RESTARTS_IN_MEAN = 10
-"""The mean cost of a job's restarts is over this many, the last ones."""
 
 Scope = Select[Any]
 """A select of the wanted jobs' ids in this database."""
@@ -96,8 +89,8 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     models = _latest_models(connection, scope)
     samples = _latest_samples(connection, scope)
     runs = _current_runs(connection, scope)
-    reallocations = _last_reallocations(connection, scope)
-    delays = _restart_delays(connection, scope)
+    reallocations = read_last_reallocations(connection, scope)
+    delays = read_restart_delays(connection, scope)
     decisions = _last_decisions(connection, scope)
     by_type = read_models_by_type(connection, scope)
     declarations = read_declarations(connection, scope)
@@ -313,100 +306,6 @@ def _current_runs(connection: Connection, scope: Scope) -> dict[int, RunRecord]:
         .scalar_subquery()
     )
     return dict(read_runs(connection, select(current).select_from(JobRow).where(JobRow.id.in_(scope))))
-
-
-def _last_reallocations(connection: Connection, scope: Scope) -> dict[int, Reallocation]:
-    """Return each job's newest reallocation: the open one, where one is, for none is planned beside it."""
-    latest = (
-        select(func.max(ReallocationRow.id))
-        .where(ReallocationRow.job_id == JobRow.id)
-        .correlate(JobRow)
-        .scalar_subquery()
-    )
-    wanted = select(latest).select_from(JobRow).where(JobRow.id.in_(scope))
-    jobs = connection.execute(
-        select(ReallocationRow.id, ReallocationRow.job_id).where(ReallocationRow.id.in_(wanted))
-    )
-    job_of = {row.id: row.job_id for row in jobs}
-    return {job_of[entry.id]: entry for entry in read_reallocations(connection, wanted)}
-
-
-def _restart_delays(connection: Connection, scope: Scope) -> dict[int, tuple[int, list[float | None]]]:
-    """Return, per job, how many confirmed reallocations moved it while it ran, and what the last ones cost.
-
-    What a job read from its store once a round must not grow with its age.
-    """
-
-    def entered(step: ReallocationStep) -> Any:
-        return (
-            select(ReallocationStepRow.at)
-            .where(
-                ReallocationStepRow.reallocation_id == ReallocationRow.id, ReallocationStepRow.step == step
-            )
-            .correlate(ReallocationRow)
-            .scalar_subquery()
-        )
-
-    other = aliased(ReallocationRow)
-    moves = (
-        other.job_id == JobRow.id,
-        other.step == ReallocationStep.CONFIRMED,
-        other.moves_running,
-    )
-    count = select(func.count()).select_from(other).where(*moves).correlate(JobRow).scalar_subquery()
-    oldest = (
-        select(other.id)
-        .where(*moves)
-        .order_by(other.id.desc())
-        .offset(RESTARTS_IN_MEAN - 1)
-        .limit(1)
-        .correlate(JobRow)
-        .scalar_subquery()
-    )
-    jobs = (
-        select(
-            JobRow.id.label("job_id"),
-            count.label("num_restarts"),
-            func.coalesce(oldest, 0).label("oldest"),
-        )
-        .where(JobRow.id.in_(scope))
-        .subquery()
-    )
-    rows = connection.execute(
-        select(
-            ReallocationRow.job_id,
-            jobs.c.num_restarts,
-            CheckpointRow.blocked_s,
-            entered(ReallocationStep.CHECKPOINTED).label("checkpointed_at"),
-            entered(ReallocationStep.REQUEUED).label("requeued_at"),
-            entered(ReallocationStep.RUNNING).label("running_at"),
-            entered(ReallocationStep.CONFIRMED).label("confirmed_at"),
-            first_step_of_next_run().label("first_step_at"),
-        )
-        .select_from(jobs)
-        .join(
-            ReallocationRow,
-            and_(ReallocationRow.job_id == jobs.c.job_id, ReallocationRow.id >= jobs.c.oldest),
-        )
-        .outerjoin(CheckpointRow, CheckpointRow.reallocation_id == ReallocationRow.id)
-        .where(ReallocationRow.step == ReallocationStep.CONFIRMED, ReallocationRow.moves_running)
-    )
-    delays: dict[int, tuple[int, list[float | None]]] = {}
-    for row in rows:
-        # A job that was paused is not started again by the same move: how long that took says nothing here.
-        stepped_at = (
-            first_step_time(first_step_at=row.first_step_at, confirmed_at=row.confirmed_at)
-            if row.running_at is not None
-            else None
-        )
-        cost = restart_delay_s(
-            checkpointed_at=row.checkpointed_at,
-            blocked_s=row.blocked_s,
-            requeued_at=row.requeued_at,
-            stepped_at=stepped_at,
-        )
-        delays.setdefault(row.job_id, (row.num_restarts, []))[1].append(cost)
-    return delays
 
 
 def _last_decisions(connection: Connection, scope: Scope) -> dict[int, tuple[Any, Allocation]]:

@@ -1,0 +1,113 @@
+"""What moving has cost each job so far, and its last move: the journal as a job's record tells it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, func, select
+from sqlalchemy.orm import aliased
+
+from pollux_slurm.model import ReallocationStep
+from pollux_slurm.store.contract import Reallocation
+from pollux_slurm.store.costs import first_step_time, restart_delay_s
+from pollux_slurm.store.journal import first_step_of_next_run, read_reallocations
+from pollux_slurm.store.schema import CheckpointRow, JobRow, ReallocationRow, ReallocationStepRow
+
+RESTARTS_IN_MEAN = 10
+"""The mean cost of a job's restarts is over this many, the last ones."""
+
+
+def read_last_reallocations(connection: Connection, scope: Select[Any]) -> dict[int, Reallocation]:
+    """Return each job's newest reallocation: the open one, where one is, for none is planned beside it."""
+    latest = (
+        select(func.max(ReallocationRow.id))
+        .where(ReallocationRow.job_id == JobRow.id)
+        .correlate(JobRow)
+        .scalar_subquery()
+    )
+    wanted = select(latest).select_from(JobRow).where(JobRow.id.in_(scope))
+    jobs = connection.execute(
+        select(ReallocationRow.id, ReallocationRow.job_id).where(ReallocationRow.id.in_(wanted))
+    )
+    job_of = {row.id: row.job_id for row in jobs}
+    return {job_of[entry.id]: entry for entry in read_reallocations(connection, wanted)}
+
+
+def read_restart_delays(
+    connection: Connection, scope: Select[Any]
+) -> dict[int, tuple[int, list[float | None]]]:
+    """Return, per job, how many confirmed reallocations moved it while it ran, and what the last ones cost.
+
+    What a job read from its store once a round must not grow with its age.
+    """
+
+    def entered(step: ReallocationStep) -> Any:
+        return (
+            select(ReallocationStepRow.at)
+            .where(
+                ReallocationStepRow.reallocation_id == ReallocationRow.id, ReallocationStepRow.step == step
+            )
+            .correlate(ReallocationRow)
+            .scalar_subquery()
+        )
+
+    other = aliased(ReallocationRow)
+    moves = (
+        other.job_id == JobRow.id,
+        other.step == ReallocationStep.CONFIRMED,
+        other.moves_running,
+    )
+    count = select(func.count()).select_from(other).where(*moves).correlate(JobRow).scalar_subquery()
+    oldest = (
+        select(other.id)
+        .where(*moves)
+        .order_by(other.id.desc())
+        .offset(RESTARTS_IN_MEAN - 1)
+        .limit(1)
+        .correlate(JobRow)
+        .scalar_subquery()
+    )
+    jobs = (
+        select(
+            JobRow.id.label("job_id"),
+            count.label("num_restarts"),
+            func.coalesce(oldest, 0).label("oldest"),
+        )
+        .where(JobRow.id.in_(scope))
+        .subquery()
+    )
+    rows = connection.execute(
+        select(
+            ReallocationRow.job_id,
+            jobs.c.num_restarts,
+            CheckpointRow.blocked_s,
+            entered(ReallocationStep.CHECKPOINTED).label("checkpointed_at"),
+            entered(ReallocationStep.REQUEUED).label("requeued_at"),
+            entered(ReallocationStep.RUNNING).label("running_at"),
+            entered(ReallocationStep.CONFIRMED).label("confirmed_at"),
+            first_step_of_next_run().label("first_step_at"),
+        )
+        .select_from(jobs)
+        .join(
+            ReallocationRow,
+            and_(ReallocationRow.job_id == jobs.c.job_id, ReallocationRow.id >= jobs.c.oldest),
+        )
+        .outerjoin(CheckpointRow, CheckpointRow.reallocation_id == ReallocationRow.id)
+        .where(ReallocationRow.step == ReallocationStep.CONFIRMED, ReallocationRow.moves_running)
+    )
+    delays: dict[int, tuple[int, list[float | None]]] = {}
+    for row in rows:
+        # A job that was paused is not started again by the same move: how long that took says nothing here.
+        stepped_at = (
+            first_step_time(first_step_at=row.first_step_at, confirmed_at=row.confirmed_at)
+            if row.running_at is not None
+            else None
+        )
+        cost = restart_delay_s(
+            checkpointed_at=row.checkpointed_at,
+            blocked_s=row.blocked_s,
+            requeued_at=row.requeued_at,
+            stepped_at=stepped_at,
+        )
+        delays.setdefault(row.job_id, (row.num_restarts, []))[1].append(cost)
+    return delays
