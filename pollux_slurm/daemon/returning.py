@@ -60,8 +60,12 @@ def has_fallen(record: JobRecord, job: SlurmJob | None) -> bool:
 def _has_fallen_from_the_queue(record: JobRecord, last: Reallocation, job: SlurmJob) -> bool:
     """Whether it has run before, and failed before a step in the shape that `last` gave it as it waited."""
     run = record.run
+    starts = job.restart_count - last.from_restart_count
+    # More than one start: it was requeued by another hand, or its node was lost, before it had its place.
+    is_its_start = starts == 0 or (starts > 0 and last.step is not ReallocationStep.CONFIRMED)
     return (
-        job.restart_count == last.from_restart_count > 0
+        is_its_start
+        and job.restart_count > 0
         and run is not None
         and (run.restart_count < job.restart_count or run.num_steps == 0)
     )

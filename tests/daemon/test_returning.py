@@ -136,6 +136,23 @@ def test_that_a_job_that_fails_right_after_it_waited_goes_back_as_well(world: Wo
     assert world.store.job(job_id).state is JobState.FAILED
 
 
+def test_that_a_job_requeued_by_another_hand_on_its_way_goes_back_when_it_fails(world: World) -> None:
+    """Slurm 22.05 may kill the start after a lost node ("Job credential revoked"): it never ran there."""
+    job_id = started(world)
+    world.targets = {job_id: NEW}
+    daemon = world.daemon()
+    waits_again(world, job_id, "requeued")
+    world.settle(daemon, until=lambda: world.is_at(Step.RELEASED), seconds=30)
+    world.slurm.set_job(job_id, restart_count=world.job(job_id).restart_count + 1)
+    world.clock.advance(5)
+    assert world.job(job_id).state is JobState.RUNNING
+    world.slurm.finish(job_id, exit_code=1)
+    world.agents[job_id].reports = True
+    world.settle(daemon, until=lambda: is_back(world, job_id), seconds=30)
+    assert is_back(world, job_id), steps(world, job_id)
+    assert steps(world, job_id)[-2:] == [Step.FAILED, Step.CONFIRMED]
+
+
 def test_that_a_job_that_fails_where_it_first_starts_is_over(world: World) -> None:
     world.neighbour(gpus=4)
     world.slurm.nodes["n1"] = fake_node("n1", num_gpus=2)
