@@ -44,7 +44,8 @@ def check(
         print_json({key: {"value": value, "from": origin} for key, value, origin in found})
         return
     for key, value, origin in found:
-        typer.echo(f"{key} = {_shown(value)}  ({origin})")
+        shown = "all" if (key, value) == ("daemon.partitions", []) else _shown(value)
+        typer.echo(f"{key} = {shown}  ({origin})")
 
 
 @app.command()

@@ -28,6 +28,8 @@ def test_that_each_setting_is_printed_with_what_set_it(file: Path, monkeypatch: 
     done = pollux("config", "check", "--config", str(file))
     lines = done.stdout.splitlines()
     assert done.returncode == 0
+    assert "daemon.partitions = all  (default)" in lines
+    assert "policy.account_limits = none  (default)" in lines
     assert f"policy.exponent = -2.0  ({file})" in lines
     assert f"policy.user_limits = ada 4  ({file})" in lines
     assert "policy.max_wait_s = not set  (default)" in lines
