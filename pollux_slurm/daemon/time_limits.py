@@ -47,6 +47,9 @@ def next_slice_s(
 ) -> float | None:
     """Return the time limit of the run after this one, in seconds; None when the owner gives it no more.
 
+    Nor is a job requeued for less than a minute more than its present run still has: the last slice, which
+    is what the total leaves, is not given again and again.
+
     Whoever may set any limit must not do so at an owner's word: no run gets more than Slurm itself had
     granted when the job was registered, or, where that is not known, than it has now.
     """
@@ -56,7 +59,10 @@ def next_slice_s(
     granted_s = job.time_limit_s if record.granted_time_limit_s is None else record.granted_time_limit_s
     left_s = min(float(terms.slice_s), terms.total_s - used_s(history, now))
     left_s = left_s if granted_s is None else min(left_s, granted_s)
-    return left_s if left_s >= _LEAST_LEFT_S else None
+    of_this_run_s = 0.0
+    if job.time_limit_s is not None and job.started_at is not None:
+        of_this_run_s = max(job.time_limit_s - (now - job.started_at).total_seconds(), 0.0)
+    return left_s if left_s >= of_this_run_s + _LEAST_LEFT_S else None
 
 
 def renewal_reason() -> str:

@@ -11,10 +11,11 @@ import pytest
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon.observe import ManagedJob
-from pollux_slurm.daemon.time_limits import is_ending, time_left_s
-from pollux_slurm.model import JobState, JobTerms
+from pollux_slurm.daemon.time_limits import is_ending, next_slice_s, time_left_s
+from pollux_slurm.model import Allocation, JobState, JobTerms
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.slurm.terms import encode_comment
+from pollux_slurm.store.contract import AllocationRecord
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.builders import NOON, job, record
 from tests.daemon.crashing import Killed, KilledAt
@@ -173,6 +174,31 @@ def test_that_a_run_is_saved_before_slurm_warns_it_and_not_in_its_first_half(
     ends = NOON + timedelta(seconds=limit_s - ends_with_s)
     assert is_ending(managed, ends, config)
     assert not is_ending(managed, ends - timedelta(seconds=1), config)
+
+
+@pytest.mark.parametrize(
+    ("used_s", "limit_s", "ran_s", "next_s"),
+    [
+        (3600, 3600, 3200, 3600.0),  # a whole slice of the 7,200 s
+        (6800, 420, 30, None),  # its last run, which has all that is left
+        (6800, 420, 400, 400.0),  # its total was raised meanwhile, say
+        (6800, 420, 50, None),
+        (7150, 60, 50, None),
+    ],
+)
+def test_that_nobody_is_requeued_for_less_than_a_minute_more(
+    used_s: float, limit_s: float, ran_s: float, next_s: float | None
+) -> None:
+    terms = JobTerms(token_sha256="0" * 64, min_gpus=1, slice_s=3600, total_s=7200)
+    running = job("1", on={"n0": 1}, comment=encode_comment("", terms), time_limit_s=limit_s, started_at=NOON)
+    now = NOON + timedelta(seconds=ran_s)
+    held = AllocationRecord(
+        slurm_job_id="1",
+        allocation=Allocation.of({"n0": 1}),
+        started_at=now - timedelta(seconds=used_s),
+        ended_at=None,
+    )
+    assert next_slice_s(running, record("1", terms=terms), [held], now) == next_s
 
 
 def test_that_nobody_is_renewed_unasked_nor_without_a_checkpoint(world: World) -> None:
