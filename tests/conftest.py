@@ -72,7 +72,7 @@ def running_sandbox(
     folder.chmod(0o755)
     try:
         surroundings = os.environ if environ is None else environ
-        sandbox = Sandbox.up(folder, groups, environ=surroundings, kill_wait_s=kill_wait_s)
+        sandbox = Sandbox.up(folder, groups, environ=surroundings, kill_wait_s=kill_wait_s, timeout_s=300)
         try:
             yield sandbox
         finally:

@@ -24,6 +24,14 @@ from typing import Any
 from pollux_slurm.errors import SandboxError, SlurmError
 from pollux_slurm.slurm.processes import ProcessRecord, is_running, send_signal, spawn, stop_all
 from pollux_slurm.slurm.runner import CommandRunner
+from pollux_slurm.slurm.sandbox_daemons import (
+    PortTaken,
+    command_of,
+    last_words,
+    raise_of_end,
+    title_of,
+    without_slurm,
+)
 from pollux_slurm.slurm.sandbox_down import CONTROLLER, MUNGED, DownReport, stop_cluster
 from pollux_slurm.slurm.sandbox_files import (
     Layout,
@@ -155,7 +163,7 @@ class Sandbox:
 
     def runner(self, *, timeout_s: float = 30.0) -> CommandRunner:
         """Return a runner whose commands reach this sandbox."""
-        return CommandRunner(environ=_without_slurm(self.environ) | self.env, timeout_s=timeout_s)
+        return CommandRunner(environ=without_slurm(self.environ) | self.env, timeout_s=timeout_s)
 
     def daemons(self) -> dict[str, bool]:
         """Return which of munged, slurmctld and the nodes' slurmd runs, by name (`n0` for a node's)."""
@@ -218,7 +226,7 @@ class Sandbox:
             for name in (CONTROLLER, *(node.name for node in self.nodes)):
                 sandbox = sandbox._with_daemon(programs, name, sandbox.processes)
             sandbox._wait_idle(deadline)
-        except _PortTaken:
+        except PortTaken:
             (_load(self.layout, self.environ) or sandbox)._stop_everything()
             return None
         except BaseException:
@@ -229,26 +237,11 @@ class Sandbox:
     def _with_daemon(
         self, programs: Mapping[str, str], name: str, others: tuple[ProcessRecord, ...]
     ) -> Sandbox:
-        layout = self.layout
-        if name == MUNGED:
-            argv = [
-                programs[MUNGED],
-                "--foreground",
-                "--force",  # its folder may lie below one that others can write to, such as /tmp
-                f"--key-file={layout.munge_key}",
-                f"--socket={layout.munge_socket}",
-                f"--pid-file={layout.run_dir / 'munged.pid'}",
-                f"--log-file={layout.log_dir / 'munged.log'}",
-                f"--seed-file={layout.run_dir / 'munged.seed'}",
-            ]
-        elif name == CONTROLLER:
-            argv = [programs["slurmctld"], "-D"]
-        elif any(node.name == name for node in self.nodes):
-            argv = [programs["slurmd"], "-D", "-N", name]
-        else:
+        if name not in self.daemons():
             raise SandboxError(f"no daemon {name!r}; there are: {', '.join(self.daemons())}")
-        environ = _without_slurm(self.environ) | self.env
-        record = spawn(name, argv, environ=environ, output=layout.output(name))
+        argv = command_of(name, self.layout, programs)
+        environ = without_slurm(self.environ) | self.env
+        record = spawn(name, argv, environ=environ, output=self.layout.output(name))
         return self._saved((*others, record))
 
     def _saved(self, processes: tuple[ProcessRecord, ...]) -> Sandbox:
@@ -283,39 +276,18 @@ class Sandbox:
         """Raise when a daemon has ended, or the time has run out."""
         for record in self.processes:
             if not is_running(record):
-                said = self._last_words(record.name)
-                if "Address already in use" in said:
-                    raise _PortTaken(record.name)
-                raise SandboxError(f"{_daemon_of(record.name)} ended at once: {said}")
+                raise_of_end(record.name, self.layout)
         if time.monotonic() >= deadline:
             raise SandboxError(
                 f"the nodes of the sandbox did not come up in time ({waiting_for}); "
-                f"slurmctld: {self._last_words(CONTROLLER)}"
+                f"slurmctld: {last_words(self.layout, CONTROLLER)}"
             )
-
-    def _last_words(self, daemon: str) -> str:
-        """Return what a daemon said last that sounds like a reason, and where the rest can be read."""
-        file = self.layout.output(daemon)
-        try:
-            lines = [line.strip() for line in file.read_text(errors="replace").splitlines() if line.strip()]
-        except OSError:
-            lines = []
-        reasons = [
-            line
-            for line in lines
-            if ("error" in line.lower() or "fatal" in line) and "mpi" not in line.lower()
-        ]
-        return f"{' / '.join((reasons or lines)[-2:]) or 'nothing'} (log: {file})"
 
     def _stop_everything(self) -> DownReport:
         report = stop_cluster(self.layout, self.processes, self.runner(timeout_s=10.0))
         self._saved(())
         clear(self.layout, keep_logs=True)
         return report
-
-
-class _PortTaken(Exception):  # noqa: N818 - a condition, not a failure
-    """Another program bound a daemon's port between the check and the daemon's start."""
 
 
 @contextlib.contextmanager
@@ -384,19 +356,9 @@ def _running_sandbox(layout: Layout, environ: Mapping[str, str]) -> Sandbox | No
     if all(daemons.values()):
         return sandbox
     if any(daemons.values()):
-        gone = ", ".join(_daemon_of(name) for name, alive in daemons.items() if not alive)
+        gone = ", ".join(title_of(name) for name, alive in daemons.items() if not alive)
         raise SandboxError(
             f"the sandbox in {layout.dir} has lost {gone}; run: pollux sandbox down --dir {layout.dir}"
         )
     sandbox._stop_everything()  # what jobs of a crashed sandbox left behind
     return None
-
-
-def _daemon_of(name: str) -> str:
-    return name if name in (CONTROLLER, MUNGED) else f"slurmd of {name}"
-
-
-def _without_slurm(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` without what another Slurm's job or user settings put there."""
-    prefixes = ("SLURM", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_")
-    return {key: value for key, value in environ.items() if not key.startswith(prefixes)}
