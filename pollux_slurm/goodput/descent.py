@@ -21,8 +21,9 @@ _FIRST_DAMPING = 1e-2
 _LEAST_DAMPING, _MOST_DAMPING = 1e-8, 1e8
 _MAX_STEPS = 60
 # A step that gains less than this part of the loss is the last one; one that promises less is not taken.
-_LAST_GAIN = 1e-5
-_LEAST_GAIN = 1e-6
+LAST_GAIN = 1e-5
+# The latter as a part of the former.
+_LEAST_GAIN = 0.1
 
 
 class Evaluated(Protocol):
@@ -52,7 +53,7 @@ class Loss(Protocol[Point]):
         ...
 
 
-def descend(loss: Loss[Point], start: Vector) -> Point:
+def descend(loss: Loss[Point], start: Vector, *, last_gain: float = LAST_GAIN) -> Point:
     """Return the minimum reached from `start`, which is within the bounds."""
     point = loss.at(start)
     damping = _FIRST_DAMPING
@@ -62,7 +63,7 @@ def descend(loss: Loss[Point], start: Vector) -> Point:
         high = [bound - value for bound, value in zip(loss.high, point.x, strict=True)]
         while True:
             step, promise = bounded_step(slope, curvature, scale, damping, low, high)
-            if 0.0 <= promise <= _LEAST_GAIN * point.value or damping > _MOST_DAMPING:
+            if 0.0 <= promise <= _LEAST_GAIN * last_gain * point.value or damping > _MOST_DAMPING:
                 return point
             if promise > 0:
                 # Rounding may make x + (bound − x) another number than the bound.
@@ -76,7 +77,7 @@ def descend(loss: Loss[Point], start: Vector) -> Point:
                     break
             damping *= 8.0
         kept = gain / promise
-        small = gain < _LAST_GAIN * point.value
+        small = gain < last_gain * point.value
         point = tried
         if small and kept > 0.25:
             return point

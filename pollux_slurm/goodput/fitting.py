@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pollux_slurm.goodput.checks import MAX_BATCH_SIZE, MAX_GPUS, MAX_TIME_S, MIN_PASS_TIME_S
-from pollux_slurm.goodput.descent import descend
+from pollux_slurm.goodput.descent import LAST_GAIN, descend
 from pollux_slurm.goodput.loss import StepTimeLoss
 from pollux_slurm.model import ThroughputParameters
 
@@ -57,10 +57,14 @@ class FitResult:
 
 
 def fit_throughput(
-    observations: Sequence[Observation], *, previous: ThroughputParameters | None = None
+    observations: Sequence[Observation],
+    *,
+    previous: ThroughputParameters | None = None,
+    last_gain: float = LAST_GAIN,
 ) -> FitResult:
     """Return θ fitted to `observations`, started from `previous` too where it is given.
 
+    The descent ends with a step that lowers the loss by less than a part of it, `last_gain`.
     Observations with a number that cannot be (NaN, ≤ 0, more nodes than GPUs, ...) are left out.
     """
     usable = [seen for seen in observations if is_usable(seen)]
@@ -73,7 +77,7 @@ def fit_throughput(
     guesses = loss.guesses()
     if previous is not None:
         guesses = np.vstack((guesses, loss.guess_of(previous)))
-    found = descend(loss, guesses[loss.values(guesses).argmin()].tolist())
+    found = descend(loss, guesses[loss.values(guesses).argmin()].tolist(), last_gain=last_gain)
     return FitResult(
         parameters=loss.parameters(found.x),
         error=loss.error(found),

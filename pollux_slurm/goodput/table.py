@@ -110,10 +110,18 @@ class TableCache:
             part.trim(num_models)
 
     def lookup(
-        self, models: Sequence[GoodputModel], keys: Sequence[Key], *, geometric: bool = False
+        self,
+        models: Sequence[GoodputModel],
+        keys: Sequence[Key],
+        *,
+        geometric: bool = False,
+        wanted: BoolArray | None = None,
     ) -> tuple[FloatArray, IntArray]:
-        """Return goodput, of shape `(models, keys)`, and each model's row for `estimate`."""
-        return self._parts[geometric].lookup(models, keys)
+        """Return goodput, of shape `(models, keys)`, and each model's row for `estimate`.
+
+        Only what is `wanted`, of the same shape, is computed: the rest is 0.
+        """
+        return self._parts[geometric].lookup(models, keys, wanted)
 
     def estimate(
         self, row: int, key: Key, ratio: float = 1.0, *, geometric: bool = False
@@ -160,17 +168,23 @@ class _CachePart:
         self._done = np.zeros((0, 0), dtype=bool)
         self._estimates: dict[tuple[int, Key], GoodputEstimate | None] = {}
 
-    def lookup(self, models: Sequence[GoodputModel], keys: Sequence[Key]) -> tuple[FloatArray, IntArray]:
+    def lookup(
+        self, models: Sequence[GoodputModel], keys: Sequence[Key], wanted: BoolArray | None
+    ) -> tuple[FloatArray, IntArray]:
         rows = np.array([self._row(model) for model in models], dtype=np.int64)
         columns = np.array([self._column(key) for key in keys], dtype=np.int64)
         self._make_room()
-        wanted = np.ix_(rows, columns)
-        missing = ~self._done[wanted]
+        asked = np.ix_(rows, columns)
+        missing = ~self._done[asked]
+        if wanted is not None:
+            missing &= wanted
         if missing.any():
             some = np.flatnonzero(missing.any(axis=1))
             jobs, at_column = np.nonzero(missing[some])
             self._compute(rows[some], jobs, columns[at_column])
-        return self._table.goodput[wanted], rows
+        found = self._table.goodput[asked]
+        # What others asked for makes no difference.
+        return (found if wanted is None else np.where(wanted, found, 0.0)), rows
 
     def estimate(self, row: int, key: Key) -> GoodputEstimate | None:
         at = (row, key)

@@ -67,7 +67,7 @@ def decide(
     cache = TableCache() if tables is None else tables
     reasons = find_exclusions(problem, cache)
     jobs = [job for job in problem.jobs if job.job_id not in reasons]
-    menu = build_menu(problem, jobs, cache)
+    menu = build_menu(problem, jobs, cache, within_caps=not explained)
     nowhere = {
         job.job_id
         for row, job in enumerate(jobs)
@@ -79,7 +79,7 @@ def decide(
     narrowed = {job.job_id: job for job in held_back(problem, [j for j in jobs if j.job_id not in nowhere])}
     if any(narrowed.get(job.job_id, job) is not job for job in jobs):
         jobs = [narrowed.get(job.job_id, job) for job in jobs]
-        menu = build_menu(problem, jobs, cache)
+        menu = build_menu(problem, jobs, cache, within_caps=not explained)
     known = {node.name for node in problem.nodes}
     if nowhere:
         reason = "no configuration of what adaptive jobs may use now allows it a batch and its GPUs"
@@ -157,8 +157,17 @@ def score(problem: Problem, allocations: Mapping[str, Allocation]) -> float:
     return menu.scores.fitness(penalised)
 
 
-def build_menu(problem: Problem, jobs: list[ProblemJob], cache: TableCache | None = None) -> Menu:
-    """Return what `jobs` could get and what the problem's objective makes of it."""
+def build_menu(
+    problem: Problem,
+    jobs: list[ProblemJob],
+    cache: TableCache | None = None,
+    *,
+    within_caps: bool = False,
+) -> Menu:
+    """Return what `jobs` could get and what the problem's objective makes of it.
+
+    `within_caps`, speedups beyond what jobs may have now are not computed, where no weight depends on them.
+    """
     name = problem.objective.name
     tables = build_tables(
         jobs,
@@ -169,5 +178,6 @@ def build_menu(problem: Problem, jobs: list[ProblemJob], cache: TableCache | Non
         fair_share_gpus=problem.objective.fair_share_gpus,
         uneven=name == "osdi21" if problem.uneven is None else problem.uneven,
         pauses=problem.moving.pauses,
+        within_caps=within_caps and name != "price-rank",
     )
     return Menu(problem, jobs, tables, OBJECTIVES[name](problem, jobs, tables))

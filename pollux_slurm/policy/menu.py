@@ -48,6 +48,8 @@ class Menu:
         self.tables = tables
         self.scores = scores
         self._pauses = problem.moving.pauses
+        of_column = (tables.num_nodes, tables.per_node, tables.num_gpus, tables.kind)
+        self._shapes = list(zip(*(one.tolist() for one in of_column), strict=True))
         self.settled = np.array(
             [job.pinned or _is_left_alone(problem, job, tables, row) for row, job in enumerate(jobs)],
             dtype=bool,
@@ -150,7 +152,6 @@ class Menu:
 
     def option(self, job: int, column: int) -> Option:
         """Return one option of a job; column −1 is what it holds, or nothing."""
-        tables = self.tables
         if column < 0:
             held = self.everyone[job].current
             inside = job < self.num_jobs
@@ -163,16 +164,16 @@ class Menu:
                 value=float(self.stay_value[job]) if inside else 0.0,
                 stays=True,
             )
-        penalty = self.penalty[job, column if self.penalty.shape[1] > 1 else 0]
+        num_nodes, per_node, num_gpus, kind = self._shapes[column]
         return Option(
-            num_nodes=int(tables.num_nodes[column]),
-            per_node=int(tables.per_node[column]),
-            num_gpus=int(tables.num_gpus[column]),
-            speedup=float(self.scores.speedup[job, column]),
-            penalty=float(penalty),
-            value=float(self.value[job, column]),
-            kind=int(tables.kind[column]),
-            column=int(column),
+            num_nodes=num_nodes,
+            per_node=per_node,
+            num_gpus=num_gpus,
+            speedup=self.scores.speedup.item(job, column),
+            penalty=self.penalty.item(job, column if self.penalty.shape[1] > 1 else 0),
+            value=self.value.item(job, column),
+            kind=kind,
+            column=column,
         )
 
     def penalised(self, job: int, given: Allocation) -> float:

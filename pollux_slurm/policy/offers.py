@@ -82,15 +82,19 @@ class Offers:
 def _undominated(options: Iterable[Option]) -> list[Option]:
     """Return those of some options, best first, than which none before needs less on as few nodes."""
     kept: list[Option] = []
+    # What those that are kept need, by GPU type and whether shares are free: nodes and GPUs on each.
+    needs: dict[tuple[int, bool], list[tuple[int, int]]] = {}
     for option in options:
-        if option.stays or not any(_is_as_small(other, option) for other in kept):
+        if option.stays:
             kept.append(option)
+            continue
+        uneven = option.is_uneven
+        nodes, each = (0, option.num_gpus) if uneven else (option.num_nodes, option.per_node)
+        known = needs.setdefault((option.kind, uneven), [])
+        for fewer, less in known:
+            if fewer <= nodes and less <= each:
+                break
+        else:
+            kept.append(option)
+            known.append((nodes, each))
     return kept
-
-
-def _is_as_small(one: Option, other: Option) -> bool:
-    if one.stays or one.kind != other.kind or one.is_uneven != other.is_uneven:
-        return False
-    if one.is_uneven:
-        return one.num_gpus <= other.num_gpus
-    return one.num_nodes <= other.num_nodes and one.per_node <= other.per_node

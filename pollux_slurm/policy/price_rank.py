@@ -62,7 +62,7 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     declaration, as long as it has run already (φ = ½). f = 1 − δ/min(H, T/s + δ) on change, with H = 300 s
     for δ ≤ 30 s, and in proportion to √δ beyond, for a job that resumes after a pause, too. Only shares that
     pack well are used: parts of a node of which several make a whole one, then whole nodes, and the bounds
-    that jobs name themselves.
+    that jobs name themselves. Weights count no GPUs beyond these bounds.
     No weight is more than `MAX_DECLARED_WEIGHT` times the median of all, so that little is won by a lie.
     """
     claims = [remaining_s(job, alone) for job, alone in zip(jobs, tables.alone.tolist(), strict=True)]
@@ -76,7 +76,8 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     over_one = tables.speedup / unit[:, None]
     total = sum(node.num_gpus for node in problem.nodes)
 
-    costate = CoStates(remaining, np.where(usable, over_one, 0.0), tables.num_gpus, max(total, 1) / _TO_COME)
+    possible = np.where(usable & _within_bounds(jobs, tables), over_one, 0.0)
+    costate = CoStates(remaining, possible, tables.num_gpus, max(total, 1) / _TO_COME)
     weight = remaining**_LENGTH_EXPONENT * costate.weight
     high = MAX_DECLARED_WEIGHT * float(np.median(weight)) if len(jobs) else 1.0
     delay = delays(jobs, resuming=True)[:, None]
@@ -98,6 +99,14 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     )
 
 
+def _within_bounds(jobs: Sequence[ProblemJob], tables: Tables) -> BoolArray:
+    """Return the columns, (J, C), between the fewest and the most GPUs that each job may ever have."""
+    low = np.array([job.min_gpus for job in jobs], dtype=np.int64)
+    high = np.array([10**9 if job.max_gpus is None else job.max_gpus for job in jobs], dtype=np.int64)
+    gpus = tables.num_gpus[None, :]
+    return np.asarray((gpus >= low[:, None]) & (gpus <= high[:, None]), dtype=bool)
+
+
 def _gain(
     costate: CoStates, weight: FloatArray, high: float, claimed: BoolArray, unclaimed: FloatArray
 ) -> FloatArray:
@@ -116,19 +125,19 @@ class CoStates:
         self, remaining: FloatArray, speedup: FloatArray, num_gpus: IntArray, total_gpus: float
     ) -> None:
         count = len(remaining)
-        self._speedup, self._num_gpus = speedup, num_gpus.astype(np.float64)
+        self._speedup = speedup
         self._order = np.lexsort((np.arange(count), -remaining))
         self._descending = -remaining[self._order]
         self._prices = np.geomspace(0.01 / total_gpus, max(count, 1) / total_gpus, _PRICES)
+        self._cost = self._prices[:, None] * num_gpus.astype(np.float64)  # of each column, (M, C)
         self._before = np.empty((count + 1, _PRICES))  # F_0, F_1, ...
         self._before[0] = self._prices * total_gpus
         self._surplus = np.zeros((count, _PRICES))  # what each job adds to F
         self.weight: FloatArray = np.ones(count)
         for place, job in enumerate(self._order.tolist()):
             self.weight[job] = weight = self._weight(job, place + 1 - self._before[place])
-            usable = speedup[job] > 0
-            best = weight * speedup[job, usable] - self._prices[:, None] * self._num_gpus[usable]
-            self._surplus[job] = best.max(axis=1, initial=0.0)
+            # A column that it may not have brings nothing, and costs something.
+            self._surplus[job] = (weight * speedup[job] - self._cost).max(axis=1, initial=0.0)
             self._before[place + 1] = self._before[place] + self._surplus[job]
         self._share_among_equals(remaining)
 
@@ -143,10 +152,10 @@ class CoStates:
 
     def _weight(self, job: int, missing: FloatArray) -> float:
         """Return the weight with which a job makes up for what is missing, (M,), at the best price."""
-        usable = self._speedup[job] > 0
-        if not usable.any():
+        usable = np.flatnonzero(self._speedup[job] > 0)
+        if not len(usable):
             return 1.0
-        cost = missing[:, None] + self._prices[:, None] * self._num_gpus[usable]
+        cost = missing[:, None] + self._cost[:, usable]
         return max(float((cost / self._speedup[job, usable]).min(axis=1).max()), 1e-9)
 
     def _share_among_equals(self, remaining: FloatArray) -> None:

@@ -103,11 +103,11 @@ class _Search:
                 self._solve_parts(_FEW_PARTS)
             return self._solution(self._dual.bound)
         if self._effort < _ALL_STARTS:
-            bought = self._starts.bought()
-            self._take_up(self._starts.held(filled=bought is None))
-            if bought is not None and total_value(bought, self._menu) > above(self._value):
-                self._take_up(bought)
-            self._climb(_FIRST_STEPS, widely=False)
+            self._take_up(self._starts.held())
+            if self._value < self._enough:
+                bought = self._starts.bought() or self._starts.held(filled=True)
+                if total_value(bought, self._menu) > above(self._value):
+                    self._take_up(bought)
         else:
             self._climb_from_each()
         self._serve_all()

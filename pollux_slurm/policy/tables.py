@@ -110,6 +110,7 @@ def build_tables(
     uneven: bool = False,
     fair_share_gpus: int | None = None,
     pauses: bool = False,
+    within_caps: bool = False,
 ) -> Tables:
     """Return the speedups of all jobs: SPEEDUP_j = goodput over goodput at the fair share.
 
@@ -121,7 +122,8 @@ def build_tables(
 
     With `osdi21`, as in the artifact: the fair share is ⌈G/J⌉ GPUs on one node whatever its size, and 50
     batch sizes are tried. With `uneven`, a job's GPUs may be spread over nodes in any way. With `pauses`, the
-    last column is no GPU at all.
+    last column is no GPU at all. `within_caps`, speedups are 0 in columns that a job may not have, and need
+    not be computed.
     """
     cache = TableCache() if cache is None else cache
     cache.trim(sum(max(len(job.models), 1) for job in jobs))
@@ -170,7 +172,11 @@ def build_tables(
         keys.setdefault(key, len(keys))
 
     models, model_row, ratio = _models(jobs, kinds, gpu_speeds, cache)
-    goodput, table_rows = cache.lookup(models, list(keys), geometric=osdi21)
+    wanted = None
+    if within_caps:
+        always = {_ONE_GPU, *(key for found in share_keys for key in found)}
+        wanted = _wanted(jobs, caps, model_row, keys, always, len(models))
+    goodput, table_rows = cache.lookup(models, list(keys), geometric=osdi21, wanted=wanted)
     has = model_row >= 0
     rows = np.where(has, table_rows[model_row] if len(models) else -1, -1)
     known: BoolArray = np.any(has, axis=1)
@@ -197,6 +203,17 @@ def build_tables(
         if len(possible):
             smallest = possible[np.argmin(num_gpus[possible])]
             share[row] = of_job[row, smallest] * shares[row] / num_gpus[smallest]
+        elif within_caps:  # beyond them, there may be one
+            return build_tables(
+                jobs,
+                nodes,
+                gpu_speeds=gpu_speeds,
+                cache=cache,
+                osdi21=osdi21,
+                uneven=uneven,
+                fair_share_gpus=fair_share_gpus,
+                pauses=pauses,
+            )
     base = np.where(known, share, shares.astype(np.float64))
     inverse = np.divide(1.0, base, out=np.zeros(len(jobs)), where=base > 0)
     speedup = np.where(known[:, None], of_job, num_gpus[None, :]) * inverse[:, None]
@@ -228,6 +245,27 @@ def build_tables(
         ratio=ratio,
         kind_of_node=kind_of_node,
     )
+
+
+def _wanted(
+    jobs: Sequence[ProblemJob],
+    caps: IntArray,
+    model_row: IntArray,
+    keys: dict[Key, int],
+    always: set[Key],
+    num_models: int,
+) -> BoolArray:
+    """Return which keys each model is asked for, of shape `(models, keys)`: those `always`, and its jobs'."""
+    most = [min(job.max_gpus or cap, cap) for job, cap in zip(jobs, caps.tolist(), strict=True)]
+    of_model = np.zeros(num_models + 1, dtype=np.int64)  # the last is that of jobs without one, −1
+    for rows in model_row.T:
+        np.maximum.at(of_model, rows, most)
+    gpus = np.array([0 if key in always else key[1] for key in keys], dtype=np.int64)
+    found: BoolArray = gpus <= of_model[:, None]
+    for job, rows in zip(jobs, model_row, strict=True):
+        if job.current:
+            found[rows, keys[job.current.num_nodes > 1, job.current.num_gpus]] = True
+    return found[:-1]
 
 
 def _even(

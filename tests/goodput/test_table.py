@@ -134,6 +134,17 @@ def test_that_what_is_asked_for_bit_by_bit_is_the_table(geometric: bool) -> None
             assert cache.estimate(row, KEYS[column], geometric=geometric) == table.estimate(job, column)
 
 
+def test_that_only_what_is_wanted_is_told_whatever_others_asked_for() -> None:
+    jobs = [adaptive(16, 1024), adaptive(16, 4096)]
+    table, cache = of_keys(jobs, KEYS, geometric=False), TableCache()
+    wanted = np.array([[True, False, True, False, True, False], [False, True, False, True, False, False]])
+    for _ in range(2):
+        found, _ = cache.lookup(jobs, KEYS, wanted=wanted)
+        assert found.tolist() == np.where(wanted, table.goodput, 0.0).tolist()
+        all_of_it, _ = cache.lookup(jobs, KEYS)
+        assert all_of_it.tolist() == table.goodput.tolist()
+
+
 def test_that_a_faster_gpu_changes_times_and_not_the_batch() -> None:
     cache = TableCache()
     _, rows = cache.lookup([adaptive(16, 1024)], [(False, 4)])

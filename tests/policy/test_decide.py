@@ -55,6 +55,18 @@ def test_that_a_job_stays_within_its_own_bounds() -> None:
     assert sizes(decide(problem(nodes(1, 8), *jobs))) == {"small": 1, "large": 7}
 
 
+@pytest.mark.parametrize("objective", ["generalized-mean", "osdi21", "price-rank", "attained-work"])
+def test_that_an_answer_without_reasons_is_the_same(objective: str) -> None:
+    # It computes no speedup that a job may not have.
+    rng = random.Random(5)
+    for _ in range(5):
+        asked = with_everything(rng, random_problem(rng, num_nodes=3, num_gpus=4, num_jobs=rng.randint(1, 6)))
+        asked = dataclasses.replace(asked, objective=dataclasses.replace(asked.objective, name=objective))
+        told, brief = decide(asked), decide(asked, explained=False)
+        assert given(brief) == given(told)
+        assert brief.fitness == told.fitness
+
+
 def test_that_jobs_wait_when_there_is_no_room_and_the_most_are_served() -> None:
     jobs = (job("large", min_gpus=4), job("one", min_gpus=2), job("two", min_gpus=2))
     assert sizes(decide(problem(nodes(1), *jobs))) == {"large": 0, "one": 2, "two": 2}

@@ -1,10 +1,15 @@
+import dataclasses
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pollux_slurm.model import GoodputModel, Objective
+from pollux_slurm.policy.decide import build_menu
 from pollux_slurm.policy.price_rank import CoStates
+from tests.policy.builders import job, linear_model, nodes, problem
 
 GPUS = np.arange(1, 513)
 
@@ -68,3 +73,16 @@ def test_that_a_job_that_can_use_nothing_weighs_something_and_disturbs_nobody() 
     useless = CoStates(np.array([3.0, 2.0]), speedups(GPUS * 0.0, GPUS * 1.0), GPUS, 8.0)
     assert np.isfinite(useless.weight).all()
     assert (useless.weight > 0).all()
+
+
+def test_that_sizes_beyond_a_jobs_own_bounds_move_no_weight() -> None:
+    def weights(of_the_small_one: GoodputModel) -> list[float]:
+        declared = {"progress": 1000.0, "epochs_declared": 10.0}
+        small = job("small", model=of_the_small_one, max_gpus=1, epochs_done=2.0, **declared)
+        large = job("large", model=linear_model(), epochs_done=1.0, **declared)
+        asked = problem(nodes(4), small, large, job("new", model=None))
+        asked = dataclasses.replace(asked, objective=Objective(name="price-rank"))
+        return build_menu(asked, list(asked.jobs)).scores.weight.tolist()
+
+    # On one GPU the two are the same.
+    assert weights(linear_model()) == weights(linear_model(sync_s=100.0, network_s=100.0))
