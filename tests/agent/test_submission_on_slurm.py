@@ -1,0 +1,155 @@
+"""Submission on a real Slurm of two nodes with four fake GPUs each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.agent.submission import submit
+from pollux_slurm.agent.submission_plan import plan_submission
+from pollux_slurm.agent.token import read_token, token_sha256
+from pollux_slurm.config import Config
+from pollux_slurm.errors import SlurmCommandError
+from pollux_slurm.model import Allocation, JobShape, JobState
+from pollux_slurm.slurm.batch_script import parse_script
+from pollux_slurm.slurm.runner import CommandRunner
+from pollux_slurm.slurm.sbatch_options import parse_words
+from pollux_slurm.slurm.sbatch_request import SbatchRequest
+from pollux_slurm.slurm.terms import decode_comment, user_part
+from tests.agent.place import BODY, Place
+
+
+def test_that_what_a_submission_says_of_tasks_and_variables_does_not_bind_the_step(place: Place) -> None:
+    # Left in its environment, SLURM_GPUS_PER_TASK would give the one task of each node a single GPU.
+    options = ["--gpus-per-task=1", "--ntasks=3", "--mem-per-gpu=100", "--export=NONE"]
+    job_id = place.submit(*options, "train.sbatch", "pass")
+    told = place.ranks(0, 3)
+    assert {env["WORLD_SIZE"] for env in told} == {"3"}
+    assert {env["POLLUX_JOB_ID"] for env in told} == {job_id}
+    assert place.wait(job_id, JobState.COMPLETED).exit_code == 0
+
+
+def test_that_plain_sbatch_makes_a_job_adaptive_at_its_first_start(place: Place) -> None:
+    (place.folder / "train.sbatch").write_text(BODY.replace("run --", "run --min-gpus 1 --max-gpus 6 --"))
+    words = ["sbatch", "-o", "log", "--gpus=2", "--comment=mine", "--parsable", "train.sbatch", "hold"]
+    done = place.run(*words, environ={"POLLUX_STORE_URL": f"sqlite:///{place.folder}/pollux.db"})
+    job_id = done.stdout.strip()
+    place.jobs.append(job_id)
+    first = place.ranks(0, 2)
+    comment = place.job(job_id).comment
+    terms = decode_comment(comment)
+    assert terms is not None
+    assert (user_part(comment), terms.min_gpus, terms.max_gpus) == ("mine", 1, 6)
+    assert terms.token_sha256 == token_sha256(read_token(Path(first[0]["POLLUX_TOKEN_FILE"])))
+
+    place.slurm.requeue_hold(job_id)
+    place.wait(job_id, JobState.PENDING)
+    place.slurm.reshape(job_id, JobShape.of(Allocation.of({"n0": 1, "n1": 2})))
+    place.slurm.release(job_id)
+    second = place.ranks(1, 3)
+    assert {told["POLLUX_TOKEN_FILE"] for told in second} == {first[0]["POLLUX_TOKEN_FILE"]}
+    assert place.job(job_id).comment == comment
+    (place.folder / "go").touch()
+    place.wait(job_id, JobState.COMPLETED)
+
+
+def test_that_plain_sbatch_without_a_store_or_gpus_trains_at_its_fixed_size(place: Place) -> None:
+    (place.folder / "train.sbatch").write_text(BODY)
+    # What a job inherits from the adaptive job that submitted it must not pass for its own.
+    inherited = {"POLLUX_JOB_ID": "1", "POLLUX_TOKEN_FILE": "/none", "POLLUX_CHECKPOINT_DIR": "/none"}
+    store = {"POLLUX_STORE_URL": f"sqlite:///{place.folder}/pollux.db"}
+    for words, environ in ((["--gpus=1"], inherited), (["-n1"], {**inherited, **store})):
+        words = ["sbatch", "-o", "log", "--wait", "--parsable", *words, "train.sbatch", "pass"]
+        done = place.run(*words, environ=environ)
+        job_id = done.stdout.strip()
+        assert done.returncode == 0, place.log()
+        (told,) = place.ranks(0, 1)
+        assert "POLLUX_TOKEN_FILE" not in told
+        assert told["POLLUX_CHECKPOINT_DIR"] == str(place.folder / "pollux-checkpoints" / f"job-{job_id}")
+        assert place.job(job_id).comment == ""
+        (place.folder / "0.0.json").unlink()
+    assert f"pollux: job {job_id} trains at its fixed size: job {job_id} holds no GPUs" in place.log()
+
+
+def test_that_what_sbatch_refuses_is_its_own_words_and_code_and_leaves_no_files(place: Place) -> None:
+    (place.folder / "train.sbatch").write_text(BODY)
+    done = place.pollux_sbatch("-p", "nowhere", "train.sbatch")
+    assert done.returncode == 1
+    assert "sbatch: error: " in done.stderr
+    assert "invalid partition" in done.stderr.lower()
+    assert "Traceback" not in done.stderr
+    assert not (place.folder / "pollux-checkpoints").exists()
+
+
+def test_that_test_only_leaves_nothing_and_hold_and_parsable_mean_what_they_mean(place: Place) -> None:
+    (place.folder / "train.sbatch").write_text(BODY)
+    done = place.pollux_sbatch("--test-only", "train.sbatch")
+    assert done.returncode == 0
+    assert "to start at" in done.stderr
+    assert not (place.folder / "pollux-checkpoints").exists()
+    held = place.pollux_sbatch("-H", "--parsable", "train.sbatch", "pass")
+    assert re.fullmatch(r"[0-9]+\n", held.stdout)
+    assert place.job(held.stdout.strip()).held
+
+
+def test_that_python_can_submit_what_the_command_can(place: Place) -> None:
+    (place.folder / "train.sbatch").write_text(BODY)
+    runner = CommandRunner(environ=place.environ)
+
+    def plan(*words: str, identifier: str):
+        return plan_submission(
+            [*words, "train.sbatch", "pass"],
+            environ=place.environ,
+            cwd=place.folder,
+            config=Config(),
+            token="0" * 64,
+            identifier=identifier,
+            read_stdin=lambda: b"",
+        )
+
+    held = plan("-H", identifier="a")
+    place.jobs.append(submit(held, token="0" * 64, runner=runner, environ=place.environ))
+    job = place.job(place.jobs[-1])
+    assert decode_comment(job.comment) == held.terms
+    assert read_token(held.token_file) == "0" * 64
+    refused = plan("-p", "nowhere", identifier="b")
+    with pytest.raises(SlurmCommandError, match="invalid partition"):
+        submit(refused, token="0" * 64, runner=runner, environ=place.environ)
+    assert not refused.token_file.exists()
+
+
+def test_that_directives_and_variables_mean_to_us_what_they_mean_to_sbatch(place: Place) -> None:
+    lines = [
+        '#SBATCH --job-name="a b" --comment=one # --comment=remark',
+        "# a remark, and a blank line",
+        "",
+        "#SBATCH --comment 'two \\'#\\' three' -G 1",
+        " #SBATCH --comment=indented",
+        "##SBATCH --comment=twice",
+        "#SBATCH --gpus=2",
+        "true",
+        "#SBATCH --comment=late",
+    ]
+    text = "#!/bin/bash\n" + "\n".join(lines) + "\n"
+    (place.folder / "odd.sbatch").write_text(text)
+
+    def both(words: Sequence[str], environ: dict[str, str]) -> tuple[list[object], list[object]]:
+        done = place.run("sbatch", "-H", "--parsable", *words, "odd.sbatch", environ=environ)
+        place.jobs.append(done.stdout.strip())
+        job = place.job(place.jobs[-1])
+        directives = parse_words(parse_script(text, source="odd").directives).options
+        ours = SbatchRequest.of(parse_words(words).options, {**place.environ, **environ}, directives)
+        return (
+            [job.name, job.comment, str(job.requested_gpus)],
+            [ours.value("job-name"), ours.value("comment"), ours.value("gpus")],
+        )
+
+    theirs, ours = both([], {})
+    assert theirs == ours == ["a b", "two '#' three", "2"]
+    theirs, ours = both([], {"SBATCH_GPUS": "3", "SBATCH_JOB_NAME": "c"})
+    assert theirs == ours == ["c", "two '#' three", "3"]
+    theirs, ours = both(["--comm", "four", "-G4", "--gpus", "1"], {"SBATCH_GPUS": "3"})
+    assert theirs == ours == ["a b", "four", "1"]
