@@ -147,8 +147,8 @@ def test_that_a_job_held_too_late_is_brought_back_through_the_journal(world: Wor
     assert done()
 
 
-def held_by_one_that_dies(world: World, job_id: str, command: str, monkeypatch: pytest.MonkeyPatch) -> Daemon:
-    """Stop the first daemon before `command`, let the second move the job, wake the first: it dies after."""
+def held_by_one_that_dies(world: World, job_id: str, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    """Stop the first daemon before its requeue, let the second move the job, wake the first: it dies."""
     done = arrived(world, job_id, world.targets[job_id])
     first, second = world.daemon(owner="first"), world.daemon(owner="second")
     acquire = world.store.acquire_lease
@@ -159,14 +159,11 @@ def held_by_one_that_dies(world: World, job_id: str, command: str, monkeypatch: 
         return acquire(owner, **kwargs)
 
     def stop(given: str) -> None:
-        if given == command:
+        if given == "requeue_hold":
             world.slurm.on_command = lambda _: None
             world.clock.advance(_LONG_S)
-            world.settle(second, until=done if command == "requeue_hold" else released, seconds=40)
+            world.settle(second, until=done, seconds=40)
             monkeypatch.setattr(world.store, "acquire_lease", die)
-
-    def released() -> bool:
-        return any(move.step is Step.RELEASED for move in world.store.open_reallocations())
 
     world.slurm.on_command = stop
     with pytest.raises(Killed):
@@ -174,16 +171,12 @@ def held_by_one_that_dies(world: World, job_id: str, command: str, monkeypatch: 
     return second
 
 
-@pytest.mark.parametrize("command", ["requeue_hold", "hold"])
 def test_that_the_next_leader_lets_go_what_one_held_that_died_at_once(
-    world: World, command: str, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id, target = started(world), {"n1": 2}
-    if command == "hold":
-        world.neighbour(gpus=4)
-        job_id, target = world.submit(gpus=4), {"n0": 2}
     world.targets = {job_id: target}
-    second = held_by_one_that_dies(world, job_id, command, monkeypatch)
+    second = held_by_one_that_dies(world, job_id, monkeypatch)
     world.clock.advance(1)
     assert world.job(job_id).held
     world.settle(second, until=arrived(world, job_id, target), seconds=40)
@@ -196,7 +189,7 @@ def test_that_it_is_undone_once_and_a_hold_by_hand_after_that_stays(
 ) -> None:
     job_id = started(world)
     world.targets = {job_id: {"n1": 2}}
-    second = held_by_one_that_dies(world, job_id, "requeue_hold", monkeypatch)
+    second = held_by_one_that_dies(world, job_id, monkeypatch)
     world.settle(second, until=arrived(world, job_id, {"n1": 2}), seconds=40)
     world.slurm.requeue_hold(job_id)
     world.settle(second, seconds=20)
