@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from pollux_slurm.daemon import orders
@@ -113,9 +111,9 @@ def test_that_orders_that_make_no_sense_are_refused(world: World) -> None:
         orders.resume(world.store, job_id, by="ann", at=world.clock())
 
 
-def test_that_the_commands_give_the_orders(world: World, tmp_path: Path) -> None:
+def test_that_the_commands_give_the_orders(world: World, shared_store_url: str) -> None:
     job_id = started(world)
-    url = f"sqlite:///{tmp_path}/pollux.db"
+    url = shared_store_url
     shown = pollux("drain", job_id, "--store", url)
     assert f"it is then held until: pollux resume {job_id}" in shown.stdout
     late = pollux("resume", job_id, "--store", url)
