@@ -203,7 +203,7 @@ def _decode_object(value: Any, kind: type, place: str) -> Any:
     if unknown:
         _refuse(place, f"unknown field {_shown(unknown[0])}")
     for name, field in fields.items():
-        if name not in value and field.default is dataclasses.MISSING:
+        if name not in value and field.default is field.default_factory is dataclasses.MISSING:
             _refuse(place, f"field {name!r} is missing")
     return kind(**{name: _decode(item, hints[name], f"{place}.{name}") for name, item in value.items()})
 
