@@ -32,12 +32,11 @@ BoolArray = npt.NDArray[np.bool_]
 _CROSSINGS = 80
 # Where the usual price is too low, the next to try is so many times as high.
 _FURTHER = 8.0
-# Temperatures of the smoothed dual, as parts of the highest price, and Newton steps at each. The dearest of
-# several GPU types may cost ten times the cheapest, which a temperature must resolve as well.
-_HEATS, _HEATS_OF_ONE_TYPE = (0.02, 0.005), (0.1, 0.03)
+# Temperatures of the smoothed dual, as parts of the highest price; and at each, the last Newton step is one
+# that wins no more than this part of temperature × jobs. The dearest of several GPU types may cost ten times
+# the cheapest, which a temperature must resolve as well.
+_DESCENTS, _DESCENTS_OF_ONE_TYPE = ((0.012, 0.1), (0.004, 0.01)), ((0.1, 0.03), (0.03, 0.003))
 _NEWTON_STEPS, _NEWTON_STEPS_OF_ONE_TYPE = 14, 6
-# At each, a step that wins no more than this part of temperature × jobs is the last.
-_SETTLED = (3e-2, 3e-3)
 # How much the curvature is damped at first, after a step that won, and after one that did not.
 _DAMPING, _AFTER_WIN, _AFTER_LOSS = 0.03, 0.3, 10.0
 # How near to the least along one line is near enough where all prices are moved together afterwards.
@@ -200,9 +199,9 @@ class _Search:
         unit = float(prices.max()) or usual_price
         if not unit > 0:
             return
-        heats = _HEATS_OF_ONE_TYPE if market.num_cells == 1 else _HEATS
+        descents = _DESCENTS_OF_ONE_TYPE if market.num_cells == 1 else _DESCENTS
         looks = (market.sample(_SAMPLE), market)
-        for heat, settled, look in zip(heats, _SETTLED, looks, strict=True):
+        for (heat, settled), look in zip(descents, looks, strict=True):
             prices, is_smooth = _descend(look, prices, heat * unit, unit, settled)
             if not is_smooth:
                 return
