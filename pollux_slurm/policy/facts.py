@@ -12,6 +12,7 @@ from pollux_slurm.model import Allocation
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Placed
 from pollux_slurm.policy.search import Solution
+from pollux_slurm.policy.shapes import gpu_bounds
 from pollux_slurm.policy.shortage import Shortage
 
 BoolArray = npt.NDArray[np.bool_]
@@ -43,21 +44,20 @@ class Facts:
         now = np.array([one.speedup for one in options], dtype=np.float64)[:, None]
         value = np.array([one.value for one in options], dtype=np.float64)[:, None]
         more = tables.num_gpus > gpus
-        most = [_NONE if job.max_gpus is None else job.max_gpus for job in menu.jobs]
+        least, most = gpu_bounds(menu.jobs)
         faster = (menu.scores.speedup > now * (1 + 1e-9)) & more
         self.faster = _any(faster)
-        faster &= tables.num_gpus <= np.array(most, dtype=np.int64)[:, None]
+        faster &= tables.num_gpus <= most
         self.within_max = _any(faster)
         faster &= tables.num_gpus <= tables.caps[:, None]
         self.within_cap = _any(faster)
         # On the nodes that the job may use; those of other partitions, or drained, say nothing.
         resources = solution.dual.resources
         reach: BoolArray = np.any(resources.may, axis=2)[resources.class_of] | (tables.num_gpus == 0)
-        least = np.array([job.min_gpus for job in menu.jobs], dtype=np.int64)
         possible, self.shortage = reach, Shortage(state, menu)
         if state.cluster.is_tight and menu.num_jobs:
             possible = np.stack([self.shortage.possible(index) for index in range(menu.num_jobs)])
-        self.columns_in_reach = faster & reach & (tables.num_gpus >= least[:, None])
+        self.columns_in_reach = faster & reach & (tables.num_gpus >= least)
         self.is_in_reach = _any(self.columns_in_reach)
         self.wanted = (menu.value > value) & more & reach
         self.is_wanted = _any(self.wanted)

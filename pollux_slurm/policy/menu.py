@@ -16,6 +16,7 @@ from pollux_slurm.model import Allocation, Problem, ProblemJob
 from pollux_slurm.policy.fitness import worth
 from pollux_slurm.policy.options import Option
 from pollux_slurm.policy.scores import Scores, remaining_s
+from pollux_slurm.policy.shapes import gpu_bounds
 from pollux_slurm.policy.steady import steady
 from pollux_slurm.policy.tables import Tables
 
@@ -59,12 +60,12 @@ class Menu:
 
     def _offer(self) -> None:
         scores, tables, jobs = self.scores, self.tables, self.jobs
-        low = np.array([job.min_gpus for job in jobs], dtype=np.int64)
-        most = np.array([10**9 if job.max_gpus is None else job.max_gpus for job in jobs], dtype=np.int64)
-        most = np.minimum(most, tables.caps)
-        most = np.where([job.rigid for job in jobs], np.minimum(most, low), most)
+        low, most = gpu_bounds(jobs)
+        most = np.minimum(most, tables.caps[:, None])
+        rigid = np.array([job.rigid for job in jobs], dtype=bool)[:, None]
+        most = np.where(rigid, np.minimum(most, low), most)
         gpus = tables.num_gpus[None, :]
-        offered = (gpus >= low[:, None]) & (gpus <= most[:, None]) & (tables.speedup > 0)
+        offered = (gpus >= low) & (gpus <= most) & (tables.speedup > 0)
         if scores.usable is not None:
             offered &= scores.usable
         waits = np.array([not job.current for job in jobs], dtype=bool)

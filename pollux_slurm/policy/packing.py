@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.model import Problem, ProblemJob
+from pollux_slurm.policy.shapes import gpu_bounds
 from pollux_slurm.policy.tables import Tables
 
 BoolArray = npt.NDArray[np.bool_]
@@ -39,10 +40,7 @@ def packing_well(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -
         ],
         dtype=bool,
     )
-    low = np.array([job.min_gpus for job in jobs], dtype=np.int64)[:, None]
-    most = np.array([10**9 if job.max_gpus is None else job.max_gpus for job in jobs], dtype=np.int64)[
-        :, None
-    ]
+    low, most = gpu_bounds(jobs)
     gpus = tables.num_gpus[None, :]
     usable = packs | (gpus == low) | (gpus == most)
     within = (gpus >= low) & (gpus <= np.minimum(most, tables.caps[:, None])) & (tables.speedup > 0)

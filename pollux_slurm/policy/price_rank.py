@@ -37,6 +37,7 @@ from pollux_slurm.policy.scores import (
     one_gpu,
     remaining_s,
 )
+from pollux_slurm.policy.shapes import gpu_bounds
 from pollux_slurm.policy.tables import Tables
 
 FloatArray = npt.NDArray[np.float64]
@@ -76,7 +77,8 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     over_one = tables.speedup / unit[:, None]
     total = sum(node.num_gpus for node in problem.nodes)
 
-    possible = np.where(usable & _within_bounds(jobs, tables), over_one, 0.0)
+    fewest, most = gpu_bounds(jobs)
+    possible = np.where(usable & (tables.num_gpus >= fewest) & (tables.num_gpus <= most), over_one, 0.0)
     costate = CoStates(remaining, possible, tables.num_gpus, max(total, 1) / _TO_COME)
     weight = remaining**_LENGTH_EXPONENT * costate.weight
     high = MAX_DECLARED_WEIGHT * float(np.median(weight)) if len(jobs) else 1.0
@@ -97,14 +99,6 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
         declared_gain=partial(_gain, costate, weight, high, claimed, unclaimed),
         usable=usable,
     )
-
-
-def _within_bounds(jobs: Sequence[ProblemJob], tables: Tables) -> BoolArray:
-    """Return the columns, (J, C), between the fewest and the most GPUs that each job may ever have."""
-    low = np.array([job.min_gpus for job in jobs], dtype=np.int64)
-    high = np.array([10**9 if job.max_gpus is None else job.max_gpus for job in jobs], dtype=np.int64)
-    gpus = tables.num_gpus[None, :]
-    return np.asarray((gpus >= low[:, None]) & (gpus <= high[:, None]), dtype=bool)
 
 
 def _gain(

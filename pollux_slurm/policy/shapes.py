@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.model import ProblemJob
+
+IntArray = npt.NDArray[np.int64]
+
 # Up to this many nodes every equal share of a node is offered; beyond, whole nodes only.
 MAX_NODES_SPLIT = 8
 # In a cluster of more nodes than this, several nodes are whole ones: shares of them would hardly be missed.
 MANY_NODES = 64
 # Up to this many whole nodes every number is offered; beyond, every 32nd part more.
 _EVERY_COUNT = 64
+# The maximum of a job that names none.
+_UNBOUNDED = 10**9
+
+
+def gpu_bounds(jobs: Sequence[ProblemJob]) -> tuple[IntArray, IntArray]:
+    """Return the fewest and the most GPUs that each job may ever have, each of shape `(J, 1)`."""
+    fewest = np.array([job.min_gpus for job in jobs], dtype=np.int64)
+    most = np.array([_UNBOUNDED if job.max_gpus is None else job.max_gpus for job in jobs], dtype=np.int64)
+    return fewest[:, None], most[:, None]
 
 
 def even_shapes(
