@@ -16,11 +16,13 @@ calling numpy takes ten times as long as the work, so this is plain Python; the 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from pollux_slurm.goodput.efficiency import cautious, efficiency
 from pollux_slurm.goodput.search import MAX_PASSES_TRIED, SHORTEST_STEP_S
@@ -33,6 +35,8 @@ from pollux_slurm.model import (
     GradientStatistics,
     ThroughputParameters,
 )
+
+FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +94,21 @@ def best_of(
     return None if best is None else pair.estimate(best)
 
 
+class Batches(tuple[BatchChoice, ...]):
+    """Batches to choose among, and their numbers for many choices among the same."""
+
+    @functools.cached_property
+    def columns(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Global batch sizes, examples per pass of a replica, and accumulation steps, each `(B,)`."""
+        rows = [(one.global_batch_size, one.atomic_batch_size, one.accumulation_steps) for one in self]
+        sizes, atomic, steps = np.array(rows, dtype=np.float64).reshape(-1, 3).T.copy()
+        return sizes, atomic, steps
+
+
 class Choices:
     """Some batches of one θ in one configuration, to choose among again and again as the gradient changes.
 
-    Each answer is `best_of`'s, in a sixth of its time: steps take as long as they did.
+    Each answer is `best_of`'s but for rounding, in a sixth of its time: steps take as long as they did.
     """
 
     def __init__(
@@ -104,13 +119,12 @@ class Choices:
         batches: Sequence[BatchChoice],
     ) -> None:
         pair = _Pair(theta, None, limits, configuration)
-        self._batches, self._initial = tuple(batches), limits.initial_batch_size
-        self._steps_s = [
-            pair.step_time_s(one.accumulation_steps + 1, one.atomic_batch_size) for one in batches
-        ]
-        sizes = np.array([one.global_batch_size for one in batches], dtype=np.float64)
-        self._throughput, self._scale = sizes / np.array(self._steps_s), sizes / self._initial
-        self._possible = is_possible(configuration) and bool(self._batches)
+        some = batches if isinstance(batches, Batches) else Batches(batches)
+        self._batches, self._initial = some, limits.initial_batch_size
+        sizes, atomic, steps = some.columns
+        self._steps_s = pair.step_times_s(atomic, steps)
+        self._throughput, self._scale = sizes / self._steps_s, sizes / self._initial
+        self._possible = is_possible(configuration) and bool(some)
 
     def best(self, statistics: GradientStatistics | None) -> GoodputEstimate | None:
         """Return the first batch with the highest goodput, None where there is none."""
@@ -123,18 +137,19 @@ class Choices:
             worth = (told.var + told.sqr) / (told.var + told.sqr * self._scale)
         goodput = self._throughput * worth
         index = int(goodput.argmax())
-        if not goodput[index] > 0:
+        highest = goodput.item(index)
+        if not highest > 0:
             return None
         return GoodputEstimate(
             batch=self._batches[index],
-            throughput=float(self._throughput[index]),
-            efficiency=float(worth[index]),
-            goodput=float(goodput[index]),
-            step_time_s=self._steps_s[index],
+            throughput=self._throughput.item(index),
+            efficiency=worth.item(index),
+            goodput=highest,
+            step_time_s=self._steps_s.item(index),
         )
 
 
-def geometric_batches(limits: BatchLimits, num_gpus: int, num_batches: int = 50) -> tuple[BatchChoice, ...]:
+def geometric_batches(limits: BatchLimits, num_gpus: int, num_batches: int = 50) -> Batches:
     """Return the distinct batches of `num_batches` geometrically spaced ones, as the artifact tries them.
 
     M runs from max(M0, m_min·K) to M_max; s is the fewest passes for which M/K examples fit (one more pass at
@@ -142,10 +157,10 @@ def geometric_batches(limits: BatchLimits, num_gpus: int, num_batches: int = 50)
     """
     if limits.max_batch_size is None:
         whole = _exactly_initial(limits, num_gpus)
-        return () if whole is None else (_choice(limits.initial_batch_size, *whole),)
+        return Batches(() if whole is None else [_choice(limits.initial_batch_size, *whole)])
     first = max(limits.initial_batch_size, limits.min_atomic * num_gpus)
     if first > limits.max_batch_size:
-        return ()
+        return Batches()
     largest = limits.max_atomic or limits.max_batch_size
     found: dict[tuple[int, int], None] = {}
     for part in np.linspace(0.0, 1.0, num_batches).tolist():
@@ -158,7 +173,7 @@ def geometric_batches(limits: BatchLimits, num_gpus: int, num_batches: int = 50)
                 local = limits.initial_batch_size
         atomic = math.ceil(local / passes - 1e-8)
         found[passes, min(max(atomic, limits.min_atomic), largest)] = None
-    return tuple(_choice(num_gpus * passes * atomic, passes, atomic) for passes, atomic in found)
+    return Batches(_choice(num_gpus * passes * atomic, passes, atomic) for passes, atomic in found)
 
 
 def evaluate(model: GoodputModel, configuration: Configuration, batch: BatchChoice) -> GoodputEstimate | None:
@@ -250,6 +265,15 @@ class _Pair:
         longer, shorter = (grad, self._sync) if grad >= self._sync else (self._sync, grad)
         last: float = longer * (1.0 + (shorter / longer) ** self._gamma) ** (1.0 / self._gamma)
         return (passes - 1) * grad + last
+
+    def step_times_s(self, atomic: FloatArray, steps: FloatArray) -> FloatArray:
+        """Return `step_time_s` of many batches; `steps` are passes − 1."""
+        grad = np.maximum(self._alpha + self._beta * atomic, SHORTEST_STEP_S)
+        if self._sync == 0.0:
+            return steps * grad + grad
+        longer, shorter = np.maximum(grad, self._sync), np.minimum(grad, self._sync)
+        last = longer * (1.0 + (shorter / longer) ** self._gamma) ** (1.0 / self._gamma)
+        return np.asarray(steps * grad + last)
 
     def efficiency(self, size: int) -> float:
         scale = size / self._limits.initial_batch_size

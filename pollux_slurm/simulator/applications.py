@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,7 +147,10 @@ class TracedApplication:
         self._interpolated = functools.cache(interpolated)
         self._step_times: dict[tuple[Placement, int], StepTime] = {}
         self._statistics: dict[tuple[int, int], GradientStatistics] = {}
-        self._ends = np.min([run.progress[:num_epochs] for run in runs.values()], axis=0).tolist()
+        self._progress: dict[tuple[int, int], float] = {}
+        self._ends: list[float] = np.min(
+            [run.progress[:num_epochs] for run in runs.values()], axis=0
+        ).tolist()
 
     @property
     def initial_batch_size(self) -> int:
@@ -174,7 +177,7 @@ class TracedApplication:
         if normal in self._measured:
             sizes, times = self._measured[normal]
             if sizes[0] <= atomic_batch_size <= sizes[-1]:
-                step_s, sync_s = (float(np.interp(atomic_batch_size, sizes, times[:, i])) for i in (0, 1))
+                step_s, sync_s = _interpolate(atomic_batch_size, sizes.tolist(), times.tolist())
                 return StepTime(step_s=step_s, sync_s=sync_s)
         else:
             at = (min(len(placement), _MOST_NODES), sum(placement), atomic_batch_size)
@@ -199,7 +202,12 @@ class TracedApplication:
 
     def step_progress(self, batch_size: int, epoch: int) -> float:
         """Return the scale-invariant steps that a step at a batch size is worth."""
-        return float(gain(self.statistics(batch_size, epoch), self.initial_batch_size, batch_size))
+        key = (batch_size, epoch)
+        found = self._progress.get(key)
+        if found is None:
+            statistics = self.statistics(batch_size, epoch)
+            found = self._progress[key] = float(gain(statistics, self.initial_batch_size, batch_size))
+        return found
 
     def useful_share(self, batch_size: int, epoch: int) -> float:
         return 1.0
@@ -221,7 +229,19 @@ class TracedApplication:
 
     def epoch_end(self, epoch: int) -> float:
         """Return the progress at which `epoch`, counted from 0, is over: the least over all runs."""
-        return float(self._ends[epoch])
+        return self._ends[epoch]
+
+
+def _interpolate(size: float, sizes: Sequence[float], times: Sequence[Sequence[float]]) -> list[float]:
+    """Return the times at a size within `sizes`, as numpy's `interp` has them."""
+    above = bisect_right(sizes, size)
+    if above == len(sizes):
+        return list(times[-1])
+    low, high, part = sizes[above - 1], sizes[above], size - sizes[above - 1]
+    return [
+        (after - before) / (high - low) * part + before
+        for before, after in zip(*times[above - 1 : above + 1], strict=True)
+    ]
 
 
 def read_applications(folder: Path) -> dict[str, Application]:
@@ -310,12 +330,12 @@ def _interpolator(
     The points are the means of the measured placements, in ascending order, then `scalability.csv`: the
     triangulation of such a grid depends on the order of its points.
     """
-    groups: dict[tuple[int, int, int], list[FloatArray]] = {}
+    groups: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
     for placement, (sizes, times) in measured.items():
-        for size, pair in zip(sizes, times, strict=True):
-            groups.setdefault((len(placement), sum(placement), int(size)), []).append(pair)
+        for size, (step_s, sync_s) in zip(sizes.tolist(), times.tolist(), strict=True):
+            groups.setdefault((len(placement), sum(placement), int(size)), []).append((step_s, sync_s))
     points: list[tuple[int, int, int]] = sorted(groups)
-    values = [np.mean(groups[point], axis=0) for point in points]
+    values = [[sum(times) / len(times) for times in zip(*groups[point], strict=True)] for point in points]
     file = folder / "scalability.csv"
     for row in read_rows(file, ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")):
         points.append(
@@ -325,7 +345,7 @@ def _interpolator(
                 whole(file, row, "local_bsz", low=1),
             )
         )
-        values.append(np.array([number(file, row, "step_time"), number(file, row, "sync_time")]))
+        values.append([number(file, row, "step_time"), number(file, row, "sync_time")])
     try:
         return linear_interpolator(np.array(points, dtype=np.float64), np.array(values))
     except ValueError as error:

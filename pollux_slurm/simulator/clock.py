@@ -12,7 +12,6 @@ An adaptive job that was submitted with a size of its own is started by Slurm: a
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections import Counter
@@ -90,6 +89,7 @@ class _Run:
         ]
         self.unfinished = list(self.jobs)
         self.rounds: list[RoundRecord] = []
+        self._goodput: dict[str, float] = {}
         self.now_s = 0.0
         self._groups = cluster.node_groups
         rigid = [job for job in self.jobs if not job.adaptive]
@@ -105,6 +105,7 @@ class _Run:
         self.supply = NodeSupply(autoscaler, cluster)
         self._first_s = min((job.submitted_s for job in workload), default=0.0)
         self._outages = Outages(rules.failures, cluster.num_nodes, seed=rules.seed)
+        self._slurm_starts = rules.delays is not None and rules.slurm_starts
         # What nobody holds of each node, nor is kept for anyone, until the next decision.
         self._unused = list(cluster.node_gpus) if autoscaler is None else [0] * cluster.num_nodes
 
@@ -131,10 +132,12 @@ class _Run:
         duration_s = self.cluster.interval_s
         self._start_by_slurm(self.now_s, self.now_s + duration_s)
         running = [job for job in self.unfinished if job.pieces]
-        made = {job.job.name: job.made for job in running}
+        made = [job.made for job in running]
         failing = self._outages.between(self.now_s, self.now_s + duration_s)
         for job in running:
-            fails_s = min((failing[node] for node in job.nodes if node in failing), default=math.inf)
+            fails_s = math.inf
+            if failing:
+                fails_s = min((failing[node] for node in job.nodes if node in failing), default=math.inf)
             # Only what Slurm has just started came after the last decision.
             begin_s = max(self.now_s, job.job.submitted_s)
             job.advance(begin_s, min(fails_s, self.now_s + duration_s) - begin_s)
@@ -142,18 +145,15 @@ class _Run:
                 job.fail()
         self._fixed.fail(failing)
         if self.rounds and self.rounds[-1].at_s == self.now_s:
-            goodput = {
-                job.job.name: (job.made - made[job.job.name])
-                * job.application.initial_batch_size
-                / duration_s
-                for job in running
-            }
-            self.rounds[-1] = dataclasses.replace(self.rounds[-1], goodput=goodput)
-        ended = [job.finished_s for job in self.unfinished if job.finished_s is not None]
+            for job, before in zip(running, made, strict=True):
+                useful = (job.made - before) * job.application.initial_batch_size
+                self._goodput[job.job.name] = useful / duration_s
+        ended = [job.finished_s for job in running if job.finished_s is not None]
         until_s = max(ended) if len(ended) == len(self.unfinished) else self.now_s + duration_s
         self.supply.pay(max(until_s - max(self.now_s, self._first_s), 0.0))
         self.now_s += duration_s
-        self.unfinished = [job for job in self.unfinished if job.finished_s is None]
+        if ended:
+            self.unfinished = [job for job in self.unfinished if job.finished_s is None]
 
     # ---------------------------------------------------------------------------------------- one decision
 
@@ -169,12 +169,12 @@ class _Run:
         started, room = self._fixed.start(
             self.now_s, up, adaptive, first=self.rules.rigid_first, resizes=self._policy.resizes
         )
-        self._unused = _less(room, _held(adaptive, self.cluster.num_nodes, leaving=True))
+        self._note_unused(room, adaptive)
         if not active:
             return
         _evict(adaptive, room)
         by_slurm = self._start_by_slurm(0.0, self.now_s)
-        seen = self.cluster if room == list(self.cluster.node_gpus) else self.cluster.with_room(room)
+        seen = self.cluster if tuple(room) == self.cluster.node_gpus else self.cluster.with_room(room)
         given: Mapping[str, Pieces] = {}
         solve_s = 0.0
         if adaptive:
@@ -193,8 +193,12 @@ class _Run:
         else:
             self._move(active, before, after, free, self.rules.delays)
         self._interfere(active)
-        self._unused = _less(room, _held(adaptive, self.cluster.num_nodes, leaving=True))
+        self._note_unused(room, adaptive)
         self._record(active, up, solve_s)
+
+    def _note_unused(self, room: Sequence[int], adaptive: Sequence[SimulatedJob]) -> None:
+        if self._slurm_starts:
+            self._unused = _less(room, _held(adaptive, self.cluster.num_nodes, leaving=True))
 
     def _start_by_slurm(self, after_s: float, until_s: float) -> frozenset[str]:
         """Start adaptive jobs that came in between with a size of their own where a node has it unused.
@@ -202,7 +206,7 @@ class _Run:
         Return their names.
         """
         delays = self.rules.delays
-        if delays is None or not self.rules.slurm_starts:
+        if delays is None or not self._slurm_starts:
             return frozenset()
         started = set()
         for job in sorted(self.unfinished, key=lambda job: job.job.submitted_s):
@@ -310,13 +314,15 @@ class _Run:
                 job.interference = share if crowded else 0.0
 
     def _record(self, active: Sequence[SimulatedJob], up: Sequence[int], solve_s: float) -> None:
+        # What `advance` fills in.
+        self._goodput = {}
         self.rounds.append(
             RoundRecord(
                 at_s=self.now_s,
                 num_jobs=len(active),
                 allocations={job.job.name: job.pieces for job in active if job.pieces},
                 solve_s=solve_s,
-                goodput={},
+                goodput=self._goodput,
                 nodes_up=sum(1 for gpus in up if gpus),
                 gpus_up=sum(up),
                 gpus_used=sum(job.num_gpus for job in active),
@@ -334,13 +340,16 @@ def _held(jobs: Iterable[SimulatedJob], num_nodes: int, *, leaving: bool = False
     """Return the GPUs of each node that `jobs` hold, with `leaving` also those they have yet to leave."""
     found = [0] * num_nodes
     for job in jobs:
-        for node, gpus in (*job.pieces, *(job.leaving if leaving else ())):
+        for node, gpus in job.pieces:
             found[node] += gpus
+        if leaving:
+            for node, gpus in job.leaving:
+                found[node] += gpus
     return found
 
 
 def _less(gpus: Sequence[int], taken: Sequence[int]) -> list[int]:
-    return [max(all_ - used, 0) for all_, used in zip(gpus, taken, strict=True)]
+    return [all_ - used if all_ > used else 0 for all_, used in zip(gpus, taken, strict=True)]
 
 
 def _evict(adaptive: Sequence[SimulatedJob], room: Sequence[int]) -> None:

@@ -96,14 +96,24 @@ class SimulatedJob:
     _saved: tuple[int, float, float] = (0, 0.0, 0.0)
     _unsaved_s: float = 0.0
     _unsaved_gpu_s: float = 0.0
+    # Of which pieces the placement and the number of GPUs were last told.
+    _told: tuple[Pieces, Placement, int] = ((), (), 0)
+    # In what situation the job last trained, and its progress per second there.
+    _trained_in: tuple[object, ...] = ()
+    _rate: float = 0.0
 
     @property
     def placement(self) -> Placement:
-        return tuple(gpus for _, gpus in self.pieces)
+        return (self._told if self._told[0] is self.pieces else self._tell())[1]
 
     @property
     def num_gpus(self) -> int:
-        return sum(gpus for _, gpus in self.pieces)
+        return (self._told if self._told[0] is self.pieces else self._tell())[2]
+
+    def _tell(self) -> tuple[Pieces, Placement, int]:
+        placement = tuple([gpus for _, gpus in self.pieces])
+        self._told = (self.pieces, placement, sum(placement))
+        return self._told
 
     @property
     def made(self) -> float:
@@ -228,9 +238,10 @@ class SimulatedJob:
             else:
                 train_s = left_s if every is None else min(left_s, every - self._unsaved_s)
                 spent_s = self._train(now_s, train_s)
-                self.gpu_seconds += spent_s * self.num_gpus
+                gpu_s = spent_s * self.num_gpus
+                self.gpu_seconds += gpu_s
                 self._unsaved_s += spent_s
-                self._unsaved_gpu_s += spent_s * self.num_gpus
+                self._unsaved_gpu_s += gpu_s
                 self.batch = self.choose_batch(self)
             now_s, left_s = now_s + spent_s, left_s - spent_s
 
@@ -258,9 +269,10 @@ class SimulatedJob:
         """Train to the end of the epoch, at most for `left_s`; return how long it took."""
         rate = self._measure()
         end = self.application.epoch_end(self.epoch)
-        if self.progress + rate * left_s < end:
-            self.progress += rate * left_s
-            self._useless += rate * left_s * (1.0 - self._useful_share)
+        gained = rate * left_s
+        if self.progress + gained < end:
+            self.progress += gained
+            self._useless += gained * (1.0 - self._useful_share)
             return left_s
         self._useless += (end - self.progress) * (1.0 - self._useful_share)
         spent_s = (end - self.progress) / rate
@@ -274,21 +286,24 @@ class SimulatedJob:
 
     def _measure(self) -> float:
         """Return progress per second with the present batch, and remember what an agent would measure."""
-        assert self.batch is not None
-        placement, atomic = self.placement, self.batch.atomic_batch_size
-        passes = self.batch.accumulation_steps + 1
-        num_gpus = self.num_gpus
-        batch_size = self.batch.global_batch_size
+        batch = self.batch
+        assert batch is not None
+        situated = (self.pieces, batch, self.epoch, self.gpu_type, self.speed, self.interference)
+        if situated == self._trained_in:
+            return self._rate
+        placement, atomic = self.placement, batch.atomic_batch_size
+        passes = batch.accumulation_steps + 1
+        batch_size = batch.global_batch_size
         time = self.application.step_time(placement, atomic)
         pass_s = time.pass_s / self.speed
         step_s = time.step_s if self.speed == 1.0 else pass_s + time.sync_s
         self.statistics = self.application.statistics(batch_size, self.epoch)
-        situation = (len(placement), num_gpus, atomic)
+        situation = (len(placement), self.num_gpus, atomic)
         seen = self.seen.setdefault(self.gpu_type, {})
         if situation not in seen:
             seen[situation] = Observation(
                 num_nodes=len(placement),
-                num_gpus=num_gpus,
+                num_gpus=self.num_gpus,
                 atomic_batch_size=atomic,
                 grad_time_s=pass_s,
                 iter_time_s=step_s,
@@ -296,7 +311,8 @@ class SimulatedJob:
         step_s += pass_s * (passes - 1)
         self._useful_share = self.application.useful_share(batch_size, self.epoch)
         gained = self.application.step_progress(batch_size, self.epoch)
-        return gained / step_s * (1.0 - self.interference)
+        self._trained_in, self._rate = situated, gained / step_s * (1.0 - self.interference)
+        return self._rate
 
 
 ChooseBatch: TypeAlias = Callable[[SimulatedJob], BatchChoice]

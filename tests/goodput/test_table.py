@@ -67,9 +67,17 @@ def test_that_a_geometric_table_is_the_best_of_the_geometric_batches(
         most = max(one.goodput for one in tried if one is not None)
         assert single.goodput == pytest.approx(most, rel=1e-9)
     if model.throughput is not None:
-        kept = Choices(model.throughput, model.limits, configuration, batches)
-        assert kept.best(model.statistics) == single
-        assert kept.best(None) == best_of(dataclasses.replace(model, statistics=None), configuration, batches)
+        for some in (batches, list(batches)):
+            kept = Choices(model.throughput, model.limits, configuration, some)
+            without = best_of(dataclasses.replace(model, statistics=None), configuration, batches)
+            for found, wanted in ((kept.best(model.statistics), single), (kept.best(None), without)):
+                assert (found is None) == (wanted is None)
+                if found is not None and wanted is not None:
+                    assert found.goodput == pytest.approx(wanted.goodput, rel=1e-12)
+                    again = evaluate(model, configuration, found.batch)
+                    assert again is not None
+                    assert found.step_time_s == pytest.approx(again.step_time_s, rel=1e-12)
+                    assert found.throughput == pytest.approx(again.throughput, rel=1e-12)
 
 
 def test_that_masked_entries_are_left_out() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pollux_slurm.errors import TraceError
@@ -22,6 +23,17 @@ def test_that_another_placement_is_interpolated(tmp_path: Path) -> None:
     made = made_application(tmp_path)
     assert made.step_time((4,) * 12, 8).step_s == pytest.approx(1.2)
     assert made.step_time((4,) * 16, 8).step_s == pytest.approx(1.6)
+
+
+def test_that_step_times_are_linear_between_measured_sizes(tmp_path: Path) -> None:
+    file = write_traces(tmp_path / "made") / "placements.csv"
+    text = file.read_text().replace("\n4,16,0.5,0.1\n", "\n4,16,1.9,0.3\n4,8,0.7,0.2\n")
+    file.write_text(text)
+    made = read_application(tmp_path / "made")
+    for size in range(2, 17):
+        time = made.step_time((4,), size)
+        assert time.step_s == np.interp(size, [2, 8, 16], [0.5, 0.7, 1.9])
+        assert time.sync_s == np.interp(size, [2, 8, 16], [0.1, 0.2, 0.3])
 
 
 def test_that_what_was_never_measured_is_refused(tmp_path: Path) -> None:
