@@ -10,24 +10,113 @@ import typer
 from typer.exceptions import TyperException
 
 from pollux_slurm import __version__
-from pollux_slurm.cli.config import app as config
-from pollux_slurm.cli.daemon import daemon
-from pollux_slurm.cli.db import app as db
-from pollux_slurm.cli.doctor import doctor
-from pollux_slurm.cli.explain import explain
-from pollux_slurm.cli.orders import drain, pause, resume
-from pollux_slurm.cli.replay import replay
-from pollux_slurm.cli.report import app as report
-from pollux_slurm.cli.run import run
-from pollux_slurm.cli.sandbox import app as sandbox
-from pollux_slurm.cli.sbatch import HELP as SBATCH_HELP
-from pollux_slurm.cli.sbatch import RawCommand, sbatch
-from pollux_slurm.cli.simulate import app as simulate
-from pollux_slurm.cli.status import status
+from pollux_slurm.cli.lazy import Known, LazyGroup
 from pollux_slurm.errors import PolluxError
+
+
+class _Commands(LazyGroup):
+    known = (
+        Known(
+            name="daemon",
+            module="pollux_slurm.cli.daemon",
+            attribute="daemon",
+            line="Give adaptive jobs the GPUs with which the whole cluster trains fastest, and fairly.",
+        ),
+        Known(
+            name="doctor",
+            module="pollux_slurm.cli.doctor",
+            attribute="doctor",
+            line="Check settings, store and Slurm for what would make trouble, and say what to change.",
+        ),
+        Known(
+            name="status",
+            module="pollux_slurm.cli.status",
+            attribute="status",
+            line="Show adaptive jobs: state, GPUs, batch size, goodput, speedup, restarts, last decision.",
+        ),
+        Known(
+            name="explain",
+            module="pollux_slurm.cli.explain",
+            attribute="explain",
+            line="Say why a job has the GPUs it has: what bound it, what came next, and what that would have "
+            "cost others.",
+        ),
+        Known(
+            name="replay",
+            module="pollux_slurm.cli.replay",
+            attribute="replay",
+            line="Solve a saved round: allocations, fitness, upper bound, gap, and where the time went.",
+        ),
+        Known(
+            name="pause",
+            module="pollux_slurm.cli.orders",
+            attribute="pause",
+            line="Let a running job write a checkpoint and wait in the queue until `pollux resume`.",
+        ),
+        Known(
+            name="resume",
+            module="pollux_slurm.cli.orders",
+            attribute="resume",
+            line="Let a paused or drained job run again.",
+        ),
+        Known(
+            name="drain",
+            module="pollux_slurm.cli.orders",
+            attribute="drain",
+            line="Let a running job write a checkpoint, and leave it held in the queue, as by "
+            "`scontrol hold`.",
+        ),
+        Known(
+            name="run",
+            module="pollux_slurm.cli.run",
+            attribute="run",
+            line="Run training processes, one for each GPU: on all nodes of a Slurm job, or on this machine.",
+            settings={"context_settings": {"allow_interspersed_args": False}},
+        ),
+        Known(
+            name="sbatch",
+            module="pollux_slurm.cli.sbatch",
+            attribute="app",
+            line="Submit a batch script as an adaptive job, which the daemon may give more or fewer GPUs "
+            "while it lives.",
+        ),
+        Known(
+            name="config",
+            module="pollux_slurm.cli.config",
+            attribute="app",
+            line="Check settings, or print an example of them.",
+        ),
+        Known(
+            name="db",
+            module="pollux_slurm.cli.db",
+            attribute="app",
+            line="Make, upgrade, check and prune the store.",
+        ),
+        Known(
+            name="report",
+            module="pollux_slurm.cli.report",
+            attribute="app",
+            line="Report on a job, an account, the cluster or a shadow daemon: on the terminal, as CSV, JSON "
+            "or one HTML page.",
+        ),
+        Known(
+            name="sandbox",
+            module="pollux_slurm.cli.sandbox",
+            attribute="app",
+            line="A private Slurm cluster with fake GPUs on this machine.",
+        ),
+        Known(
+            name="simulate",
+            module="pollux_slurm.cli.simulate",
+            attribute="app",
+            line="Replay workloads through scheduling policies and compare completion times.",
+        ),
+    )
+
 
 app = typer.Typer(
     name="pollux",
+    cls=_Commands,
     help="Pollux for Slurm: adaptive deep-learning jobs that share a cluster by goodput.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -50,29 +139,6 @@ def _root(
     ),
 ) -> None:
     """Hold the options of `pollux` itself."""
-
-
-app.command()(daemon)
-app.command()(doctor)
-app.command()(status)
-app.command()(explain)
-app.command()(replay)
-app.command()(pause)
-app.command()(resume)
-app.command()(drain)
-app.command(context_settings={"allow_interspersed_args": False})(run)
-app.command(
-    "sbatch",
-    cls=RawCommand,
-    help=SBATCH_HELP,
-    add_help_option=False,
-    options_metavar="[OPTIONS] SCRIPT [ARGUMENTS]...",
-)(sbatch)
-app.add_typer(config)
-app.add_typer(db)
-app.add_typer(report)
-app.add_typer(sandbox)
-app.add_typer(simulate)
 
 
 def main() -> None:

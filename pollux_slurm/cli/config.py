@@ -19,6 +19,7 @@ _SYSTEMD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 app = typer.Typer(
     name="config",
+    add_completion=False,
     help="Check settings, or print an example of them.",
     no_args_is_help=True,
     epilog="Examples: pollux config example > /etc/pollux/pollux.toml · pollux config check",

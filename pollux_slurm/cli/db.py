@@ -13,6 +13,7 @@ from pollux_slurm.errors import StoreError
 
 app = typer.Typer(
     name="db",
+    add_completion=False,
     help="Make, upgrade, check and prune the store.",
     no_args_is_help=True,
     epilog="Examples: pollux db init · pollux db upgrade · pollux db prune --older-than 90d",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="report",
+    add_completion=False,
     help="Report on a job, an account, the cluster or a shadow daemon: on the terminal, as CSV, JSON or one "
     "HTML page.",
     no_args_is_help=True,

@@ -51,6 +51,16 @@ class RawCommand(TyperCommand):
         return []
 
 
+app = typer.Typer(add_completion=False)
+
+
+@app.command(
+    "sbatch",
+    cls=RawCommand,
+    help=HELP,
+    add_help_option=False,
+    options_metavar="[OPTIONS] SCRIPT [ARGUMENTS]...",
+)
 def sbatch(ctx: typer.Context) -> None:
     from pollux_slurm.agent.submission import run_sbatch
     from pollux_slurm.agent.submission_plan import POLLUX_OPTIONS, plan_submission

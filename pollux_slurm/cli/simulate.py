@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pollux_slurm.cli.common import print_json
+from pollux_slurm.cli.lazy import Known, LazyGroup
 from pollux_slurm.cli.simulate_options import (
     DeclaredOption,
     DelaysOption,
@@ -30,15 +32,44 @@ from pollux_slurm.cli.simulate_options import (
     use_one_thread,
 )
 from pollux_slurm.cli.simulate_output import Progress, print_comparison
-from pollux_slurm.cli.simulate_sweep import sweep
-from pollux_slurm.cli.simulate_workloads import export, generate, import_sacct
 from pollux_slurm.errors import UsageError
 
-app = typer.Typer(name="simulate", invoke_without_command=True)
-app.command()(sweep)
-app.command()(generate)
-app.command("import-sacct")(import_sacct)
-app.command()(export)
+if TYPE_CHECKING:
+    from pollux_slurm.simulator.sweep import SweepResult
+
+
+class _Commands(LazyGroup):
+    known = (
+        Known(
+            name="sweep",
+            module="pollux_slurm.cli.simulate_sweep",
+            attribute="sweep",
+            line="Simulate all combinations, and go on where an earlier sweep in the same folder was "
+            "stopped.",
+        ),
+        Known(
+            name="generate",
+            module="pollux_slurm.cli.simulate_workloads",
+            attribute="generate",
+            line="Make a workload by the recipe of the Pollux paper.",
+        ),
+        Known(
+            name="import-sacct",
+            module="pollux_slurm.cli.simulate_workloads",
+            attribute="import_sacct",
+            line="Make a workload of a site's own jobs, from Slurm's accounting.",
+        ),
+        Known(
+            name="export",
+            module="pollux_slurm.cli.simulate_workloads",
+            attribute="export",
+            line="Write the jobs of the store as they measured themselves, and what moves have cost, for "
+            "simulations.",
+        ),
+    )
+
+
+app = typer.Typer(name="simulate", cls=_Commands, add_completion=False, invoke_without_command=True)
 
 
 @app.callback()
@@ -118,10 +149,8 @@ def simulate(
     from pollux_slurm.simulator import read_queue, read_truth
     from pollux_slurm.simulator.measured import workload_of
     from pollux_slurm.simulator.output import check_writable, make_folder, summary_as_dict, write_results
-    from pollux_slurm.simulator.report import write_report
     from pollux_slurm.simulator.runs import RunSpec, run_all
     from pollux_slurm.simulator.settings import parse_scaling
-    from pollux_slurm.simulator.sweep import read_sweep
     from pollux_slurm.simulator.workload import read_workloads
 
     scaling = None
@@ -159,7 +188,7 @@ def simulate(
         check_writable(report)
     elif swept is not None:
         raise UsageError("--sweep shows in a report: name one with --report FILE.html")
-    sweep_results = () if swept is None else read_sweep(swept)
+    sweep_results = () if swept is None else _read_sweep(swept)
     if output is not None:
         make_folder(output)
     with Progress(len(specs), "simulations") as progress:
@@ -168,12 +197,21 @@ def simulate(
     if output is not None:
         write_results(output, outcomes)
     if report is not None:
+        from pollux_slurm.simulator.report import write_report
+
         write_report(report, outcomes, labels=labels, settings=variants[0], swept=sweep_results)
     if as_json:
         found = [summary_as_dict(one.summary) for one in outcomes]
         print_json(found[0] if len(found) == 1 else found)
     else:
         print_comparison([one.summary for one in outcomes], labels, node_hours=scaling is not None)
+
+
+def _read_sweep(folder: Path) -> Sequence[SweepResult]:
+    # What only some runs need is imported by them alone: each such module would cost the others time.
+    from pollux_slurm.simulator.sweep import read_sweep
+
+    return read_sweep(folder)
 
 
 def _refuse_options(context: typer.Context) -> None:

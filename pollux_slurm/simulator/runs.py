@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,6 +100,11 @@ def run_each(
 def _in_processes(
     specs: Sequence[RunSpec], traces: Path, num_processes: int, on_done: Callable[[float], None]
 ) -> Iterator[tuple[int, RunOutcome]]:
+    # Runs in one process do not wait for these.
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
+
     # Fresh processes: a fork would inherit the locks of numpy's and the progress bar's threads.
     context = multiprocessing.get_context("spawn")
     workers = min(num_processes, len(specs))
