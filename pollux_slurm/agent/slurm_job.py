@@ -23,6 +23,7 @@ from pollux_slurm.agent.processes import Crew
 from pollux_slurm.agent.rendezvous import LOOPBACK, find_free_port, node_address, seed_of
 from pollux_slurm.agent.shortfall import requeue_if_short
 from pollux_slurm.agent.step import START
+from pollux_slurm.agent.step_numbers import skip_step_numbers
 from pollux_slurm.agent.token import CHECKPOINTS, make_private_dir
 from pollux_slurm.config import Config
 from pollux_slurm.errors import LaunchError, PolluxError, SlurmError, SlurmUnavailable
@@ -119,11 +120,13 @@ def run_step(command: Sequence[str], job: PreparedJob) -> int:
         with contextlib.suppress(OSError):
             layout.exit_file.unlink()
     argv = [job.runner.find("srun"), *srun_options(job), sys.executable, "-c", START, *command]
-    environ = step_environment(job.environ) | {STEP_VARIABLE: layout.encode()}
+    restart_count = int(job.environ.get("SLURM_RESTART_COUNT") or 0)
+    environ = step_environment(job.environ)
+    skip_step_numbers(restart_count, runner=job.runner, environ=environ)
+    environ |= {STEP_VARIABLE: layout.encode()}
 
     def deliver(number: int) -> None:
         # srun kills the tasks at once when it gets SIGTERM itself (22.05). The step's processes must get it.
-        restart_count = int(job.environ.get("SLURM_RESTART_COUNT") or 0)
         signal_step(number, job_id=str(layout.job_id), restart_count=restart_count, runner=job.runner)
 
     # If we are killed, srun must not go on without us; its way of ending a step is SIGTERM.

@@ -173,6 +173,21 @@ def test_that_a_leftover_of_an_earlier_run_signals_nobody(place: Place) -> None:
     wait_until(lambda: {"1.0.saved", "1.1.saved"} <= set(place.saved()), timeout_s=120, what="both ranks")
 
 
+def test_that_what_a_leftover_of_an_earlier_run_ends_is_not_the_step_of_this_one(place: Place) -> None:
+    """Its srun names what it ends by number, and Slurm counts the steps of each run from 0."""
+    job_id = place.submit("--gpus=1", "train.sbatch", "hold")
+    (first,) = place.ranks(0, 1)
+    place.slurm.requeue_hold(job_id)
+    place.wait(job_id, JobState.PENDING)
+    place.slurm.reshape(job_id, JobShape(num_gpus=1, cpus_per_gpu=1))
+    place.slurm.release(job_id)
+    (second,) = place.ranks(1, 1)
+    assert second["SLURM_STEP_ID"] != first["SLURM_STEP_ID"]
+    done = place.run("scancel", "--signal=KILL", f"{job_id}.{first['SLURM_STEP_ID']}")  # as srun asks for it
+    (place.folder / "go").touch()
+    assert place.wait(job_id, JobState.COMPLETED).exit_code == 0, (done.stderr, place.log())
+
+
 def test_that_no_rank_outlives_a_killed_launcher_of_the_batch_script(place: Place) -> None:
     wait_for_ranks = "while [ ! -e 0.0.json ] || [ ! -e 0.1.json ]; do sleep 0.1; done"
     command = BODY.splitlines()[1]
