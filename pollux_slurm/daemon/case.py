@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig
-from pollux_slurm.daemon import late, time_limits
+from pollux_slurm.daemon import late, launches, time_limits
 from pollux_slurm.daemon.late import LateCommand, LateCommands
 from pollux_slurm.daemon.observe import is_recorded_job
 from pollux_slurm.daemon.telemetry import Telemetry
@@ -120,6 +120,9 @@ class Desk:
         tells.
         """
         self.guard()
+        if reason is not None and launches.is_counted(reallocation):
+            said = late.unmarked(reallocation.reason) or ""
+            reason = reason if reason.startswith(said) else f"{said}; {reason}"
         if reallocation.id in self._in_doubt or late.is_marked(reallocation):
             reason = late.marked(reason or reallocation.reason)
         moved = self.store.advance_reallocation(

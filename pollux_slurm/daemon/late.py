@@ -95,7 +95,13 @@ class LateCommands:
 
 
 def plan_release(
-    store: Store, job: SlurmJob, *, allocation: Allocation, was_requeued: bool, at: datetime
+    store: Store,
+    job: SlurmJob,
+    *,
+    allocation: Allocation,
+    was_requeued: bool,
+    at: datetime,
+    reason: str = _REASON,
 ) -> None:
     """Leave a reallocation of a held job in the journal that stands where only the release is missing.
 
@@ -110,7 +116,7 @@ def plan_release(
             from_restart_count=job.restart_count - was_requeued,
             round_id=None,
             at=at,
-            reason=_REASON,
+            reason=reason,
         )
     except StoreError as error:
         _log.info("job %s: %s", job.job_id, error)

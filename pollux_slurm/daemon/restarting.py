@@ -16,7 +16,7 @@ import dataclasses
 import logging
 from collections.abc import Iterable
 
-from pollux_slurm.daemon import orders, returning
+from pollux_slurm.daemon import launches, orders, returning
 from pollux_slurm.daemon.capacity import GpuBook, Needs
 from pollux_slurm.daemon.case import SETTLING_S, Case, Desk, Step
 from pollux_slurm.errors import JobStateError, SlurmCommandError
@@ -60,10 +60,15 @@ class Restarting:
         # COMPLETING: Slurm is killing it. There is nothing to do but wait for Slurm's own time-outs.
 
     def _brings_back(self, case: Case, job: SlurmJob) -> bool:
-        """Requeue a job that has failed and is to go back to its old shape; False for any other."""
+        """Requeue a job that has failed and is to run again all the same; False for any other."""
         reallocation = case.reallocation
-        is_back = job.state is JobState.FAILED and returning.is_return(reallocation)
-        if not is_back or job.restart_count != reallocation.from_restart_count or not case.is_ours:
+        is_back = returning.is_return(reallocation) or launches.is_start_again(reallocation)
+        if (
+            job.state is not JobState.FAILED
+            or not is_back
+            or job.restart_count != reallocation.from_restart_count
+            or not case.is_ours
+        ):
             return False
         if case.age_s > self._desk.config.requeue_timeout_s:
             return False  # and so it is over
@@ -213,7 +218,9 @@ class Restarting:
         began = job is not None and job.restart_count == reallocation.from_restart_count + 1
         if job is None or job.state is not JobState.FAILED or not (began and reallocation.moves_running):
             return False
-        if returning.is_return(reallocation) or not case.is_ours or _has_stepped(case):
+        if returning.is_return(reallocation) or launches.is_start_again(reallocation):
+            return False
+        if not case.is_ours or _has_stepped(case):
             return False
         self._desk.move(reallocation, Step.FAILED, returning.reason_of_fall(job, reallocation))
         return True

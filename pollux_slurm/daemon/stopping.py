@@ -6,7 +6,7 @@ more, and training goes on.
 
 from __future__ import annotations
 
-from pollux_slurm.daemon import orders, returning, time_limits
+from pollux_slurm.daemon import launches, orders, returning, time_limits
 from pollux_slurm.daemon.capacity import GpuBook
 from pollux_slurm.daemon.case import NOT_OURS, Case, Desk, Step
 from pollux_slurm.daemon.restarting import Restarting
@@ -27,7 +27,7 @@ class Stopping:
     def planned(self, case: Case, book: GpuBook) -> None:
         """Begin when the GPUs of the target are free, or nobody else will free them."""
         reallocation, config = case.reallocation, self._desk.config
-        if returning.is_return(reallocation):
+        if returning.is_return(reallocation) or launches.is_start_again(reallocation):
             # The job has stopped by itself: there is no checkpoint to wait for.
             if (stopped := self._desk.stop(case)) is not None:
                 self._restarting.requeued(stopped, book)

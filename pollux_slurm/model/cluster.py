@@ -54,13 +54,15 @@ class SlurmNode:
 class SlurmJob:
     """One job as Slurm sees it. `job_id` is Slurm's number as text (`123`; each array task has its own).
 
-    `held` is True for a PENDING job that waits for a release. `restart_count` grows with each requeue.
+    `held` is True for a PENDING job that waits for a release, `held_by_slurm` for one that Slurm gave up
+    itself, because it could not start it. `restart_count` grows with each requeue.
     `requested_gpus` is what it asks for in all, `requested_gpu_type` the type that it names, if any, which
     Slurm keeps in every later shape; `allocation` what it holds now (empty unless running or
     completing). `cpus_by_node` and `memory_mb_by_node` are what it holds of each node.
     `unschedulable_reason` says why the daemon may not move it (array master, heterogeneous, not a batch
-    job, requeue forbidden), None when it may. `begins_at` is when a PENDING job may start at the earliest,
-    None for any other and for one that Slurm set no such time. `priority` is Slurm's, larger first.
+    job, requeue forbidden, running without its GPUs), None when it may. `begins_at` is when a PENDING job
+    may start at the earliest, None for any other and for one that Slurm set no such time. `priority` is
+    Slurm's, larger first.
     `memory_by_node` tells that it asked for memory by node, and neither by GPU nor by CPU.
     """
 
@@ -93,6 +95,7 @@ class SlurmJob:
     priority: int | None = None
     qos: str = ""
     memory_by_node: bool = False
+    held_by_slurm: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,9 @@ _FLAGS = {
     "UPDATE_DB": None,
 }
 _HELD_REASONS = frozenset({"JobHeldUser", "JobHeldAdmin", "job requeued in held state"})
+# What tells, as state_description or state_reason, that nobody but Slurm holds a job.
+_HELD_BY_SLURM = frozenset({"launch failed requeued held", "JobHoldMaxRequeue"})
+_WITHOUT_GPUS = "Slurm has started it without the GPUs that it asked for"
 
 
 def parse_job(content: Mapping[str, Any]) -> SlurmJob:
@@ -63,6 +66,10 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
     num_cpus = fields.number("cpus") or 0
     num_nodes = max(fields.number("node_count") or 1, 1)
     requested_gpus = max(request.num_gpus, allocation.num_gpus)
+    held = state is JobState.PENDING and _is_held(fields)
+    problem = _unschedulable_reason(fields, request, array_id=array_id, task_id=task_id)
+    if problem is None and cpus and requested_gpus and not fields.words("gres_detail"):
+        problem = _WITHOUT_GPUS
     return SlurmJob(
         job_id=job_id,
         name=fields.text("name", ""),
@@ -72,7 +79,8 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         qos=fields.text("qos", ""),
         partition=fields.text("partition", ""),
         state=state,
-        held=state is JobState.PENDING and _is_held(fields),
+        held=held,
+        held_by_slurm=held and _is_held_by_slurm(fields),
         reason=fields.text("state_reason", ""),
         comment=fields.text("comment", ""),
         allocation=allocation,
@@ -89,7 +97,7 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         ended_at=fields.time("end_time") if state.is_over else None,
         time_limit_s=_time_limit_s(fields),
         exit_code=_exit_code(fields) if state.is_over else None,
-        unschedulable_reason=_unschedulable_reason(fields, request, array_id=array_id, task_id=task_id),
+        unschedulable_reason=problem,
         requested_gpu_type=request.gpu_type,
         priority=fields.number("priority"),
         begins_at=fields.time("eligible_time") if state is JobState.PENDING else None,
@@ -122,6 +130,12 @@ def _state(fields: Fields) -> JobState:
 
 def _is_held(fields: Fields) -> bool:
     return fields.number("priority") == 0 or fields.text("state_reason", "") in _HELD_REASONS
+
+
+def _is_held_by_slurm(fields: Fields) -> bool:
+    """Whether Slurm gave the job up. A person's hold of a job that is held so leaves no trace (22.05)."""
+    said = {fields.text("state_description", ""), fields.text("state_reason", "")}
+    return bool(said & _HELD_BY_SLURM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +219,9 @@ def _held_resources(
         return Allocation(), (), ()
     nodes = _allocated_nodes(fields)
     details = fields.words("gres_detail")
-    if len(details) not in (0, len(nodes)) or (requested_gpus and not details):
+    # 22.05 starts a job with none of its GPUs when it was just started itself: nothing tells of any then.
+    is_hidden = requested_gpus and not details and "gres/gpu" in fields.text("tres_alloc_str", "")
+    if len(details) not in (0, len(nodes)) or is_hidden:
         raise fields.bad("gres_detail")
     try:
         gpus = [count_gpus(parse_gres(detail)).count for detail in details]

@@ -153,13 +153,8 @@ def lose_slurmd(site: Site, planned: Planned, rng: random.Random) -> Injected | 
     def end() -> bool:
         if ender.is_alive():
             return False
-        if not told:  # the batch script's processes as well: they may want to pass it on
-            # Not srun: its answer ends step 0 of its job, which is by now that of the next run (22.05).
-            tasks = [
-                process
-                for process in _processes_on(site, node)
-                if process.name != "slurmstepd" and _comm(process.pid) != "srun"
-            ]
+        if not told:  # the batch script's processes as well, srun among them: they may want to pass it on
+            tasks = [process for process in _processes_on(site, node) if process.name != "slurmstepd"]
             told.extend(send_signal(process, signal.SIGTERM) for process in tasks)
             told.append(True)
             return False

@@ -111,7 +111,6 @@ def test_that_an_unknown_state_is_no_picture(state: Any) -> None:
         ("requeue", "yes"),
         ("submit_time", 10**18),
         ("gres_detail", ["gpu:t4:4(IDX:0-3)"]),
-        ("gres_detail", []),
         ("gres_detail", ["gpu:t4:4:4:4", ""]),
         ("gres_detail", "gpu:t4:4,gpu:t4:1"),
         ("job_resources", None),
@@ -198,6 +197,33 @@ def test_that_cpus_and_memory_are_per_gpu(
 )
 def test_that_only_a_pending_job_is_held(changes: dict[str, Any], held: bool) -> None:
     assert parse_job(pending(**changes)).held is held
+
+
+@pytest.mark.parametrize(
+    ("changes", "by_slurm"),
+    [
+        ({"state_reason": "JobHeldUser", "state_description": "launch failed requeued held"}, True),
+        ({"state_reason": "JobHoldMaxRequeue"}, True),
+        ({"state_reason": "JobHeldUser", "state_description": "job requeued in held state"}, False),
+        ({"state_reason": "JobHeldAdmin"}, False),
+    ],
+)
+def test_that_a_job_that_slurm_gave_up_is_told_from_one_that_somebody_holds(
+    changes: dict[str, Any], by_slurm: bool
+) -> None:
+    shown = parse_job(pending(priority=0, **changes))
+    assert (shown.held, shown.held_by_slurm) == (True, by_slurm)
+    assert not parse_job(pending(priority=5, **changes | {"state_reason": "None"})).held_by_slurm
+
+
+def test_that_a_job_started_without_its_gpus_concerns_that_job_alone() -> None:
+    """22.05 just after its own start; of a job whose GPUs are hidden, the other text speaks."""
+    shown = parse_job(job(gres_detail=[]))
+    assert (shown.state, shown.allocation) == (JobState.RUNNING, Allocation())
+    assert "without the GPUs" in (shown.unschedulable_reason or "")
+    assert dict(shown.cpus_by_node) == {"n0": 1, "n1": 1}
+    with pytest.raises(SlurmReadError, match="gres_detail"):
+        parse_job(job(gres_detail=[], tres_alloc_str="cpu=2,node=2,gres/gpu=5"))
 
 
 def test_that_cores_with_two_threads_count_twice() -> None:
