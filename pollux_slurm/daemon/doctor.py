@@ -168,7 +168,9 @@ def _nodes(config: Config, snapshot: ClusterSnapshot) -> Iterator[Finding]:
 def examine_jobs(snapshot: ClusterSnapshot, records: Sequence[JobRecord]) -> Iterator[Finding]:
     """Look for adaptive jobs that are stuck: held since a requeue, with no move under way."""
     by_id = {job.job_id: job for job in snapshot.jobs}
-    stuck, refused = [], []
+    stuck: list[str] = []
+    by_slurm: list[str] = []
+    refused = []
     for record in records:
         job = by_id.get(record.slurm_job_id)
         if job is None or not is_recorded_job(job, record):
@@ -178,10 +180,13 @@ def examine_jobs(snapshot: ClusterSnapshot, records: Sequence[JobRecord]) -> Ite
         held = job.state is JobState.PENDING and job.held and job.restart_count > 0
         if held and record.open_reallocation is None and record.paused_at is None:
             stuck.append(job.job_id)
+            by_slurm += [job.job_id] * job.held_by_slurm
+    said = f"; by Slurm itself, let go again some times a day: {', '.join(by_slurm)}"
     yield Finding(
         name="held jobs",
         verdict=Verdict.WARN if stuck else Verdict.OK,
-        text=f"held since a requeue, with no move under way: {', '.join(stuck) or 'none'}",
+        text=f"held since a requeue, with no move under way: {', '.join(stuck) or 'none'}"
+        + (said if by_slurm else ""),
         cure="if nobody wants them held: scontrol release " + " ".join(stuck) if stuck else "",
     )
     if refused:

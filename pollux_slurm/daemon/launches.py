@@ -32,7 +32,7 @@ _COUNTED_FOR = timedelta(hours=1)
 # How long after its start a job's end may be Slurm's doing. One that has trained before has a script that
 # works; of another one only what ends at once is taken for that.
 _REVOKED_WITHIN = timedelta(seconds=10)
-_FIRST_WITHIN = timedelta(seconds=2)
+_FIRST_WITHIN = timedelta(seconds=3)
 _MISTAKEN_WITHIN = timedelta(seconds=30)
 _MISTAKEN_CODES = frozenset({128 + signal.SIGKILL, 128 + signal.SIGTERM})
 # The pause before each time that a job which Slurm holds is let go; after the last one it stays held.
@@ -105,6 +105,7 @@ def given_up(snapshot: ClusterSnapshot, records: Iterable[JobRecord]) -> list[tu
         for record, job in pairs
         if job is not None
         and job.state is JobState.PENDING
+        and job.held
         and job.held_by_slurm
         and job.unschedulable_reason is None
         and record.open_reallocation is None

@@ -77,7 +77,7 @@ def test_that_partitions_that_do_not_exist_are_named() -> None:
 def test_that_jobs_left_held_are_found_and_paused_ones_are_not() -> None:
     held = {"held": True, "restart_count": 1}
     jobs = [
-        job("1", JobState.PENDING, **held),
+        job("1", JobState.PENDING, held_by_slurm=True, **held),
         job("2", JobState.PENDING, **held),
         job("3", JobState.PENDING, **held),
         job("4", JobState.PENDING, held=True),
@@ -99,6 +99,7 @@ def test_that_jobs_left_held_are_found_and_paused_ones_are_not() -> None:
         Verdict.WARN,
         "if nobody wants them held: scontrol release 1",
     )
+    assert stuck.text.endswith("under way: 1; by Slurm itself, let go again some times a day: 1")
     assert fixed.text == "adaptive jobs that cannot be moved: 5 (it is part of a heterogeneous job)"
 
 

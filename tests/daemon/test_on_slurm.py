@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +20,12 @@ from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.policy import decide
 from pollux_slurm.slurm.commands import CommandsClient
 from pollux_slurm.slurm.sandbox import Sandbox
+from pollux_slurm.slurm.sandbox_files import NodeGroup
 from pollux_slurm.slurm.terms import encode_comment
 from pollux_slurm.store.contract import Store
 from pollux_slurm.store.sql_store import SqlStore
 from pollux_slurm.store.tokens import hash_token
+from tests.conftest import running_sandbox
 from tests.daemon.world import CONFIG, Agent, World
 from tests.waiting import wait_until
 
@@ -185,3 +188,63 @@ def test_that_a_type_is_asked_for_by_name_and_cpus_bound_what_is_given(world: Re
     assert {move.step for move in world.store.reallocations(job_id)} == {Step.CONFIRMED}
     shown = world.runner.run("scontrol", "show", "job", job_id).stdout
     assert "TresPerJob=gres:gpu:a100:3" in shown or "TresPerJob=gres/gpu:a100:3" in shown, shown
+
+
+def test_that_a_job_whose_start_slurm_ends_is_started_again(world: RealWorld) -> None:
+    """A start within the second of its own kill: "Job credential revoked" (22.05.8)."""
+    daemon = world.daemon()
+    job_id = started(world, daemon, "--gpus=2", "--nodelist=n0")
+    world.until(daemon, lambda: bool(world.store.job(job_id).allocation), "a round to see it run")
+    for _ in range(10):
+        time_to_the_full_second()
+        world.runner.run("scontrol", "requeuehold", job_id)
+        wait_until(lambda: world.job(job_id).state is JobState.PENDING, timeout_s=120, what="the requeue")
+        world.runner.run("scontrol", "update", f"JobId={job_id}", "StartTime=now")
+        world.runner.run("scontrol", "release", job_id)
+        wait_until(lambda: world.job(job_id).state is not JobState.PENDING, timeout_s=120, what="a start")
+        with contextlib.suppress(AssertionError):  # it may run for a moment before it is lost
+            wait_until(lambda: world.job(job_id).state is JobState.FAILED, timeout_s=3, what="its loss")
+            break
+    else:
+        pytest.skip("none of ten starts was ended by Slurm")
+    assert world.job(job_id).exit_code == 1
+    world.until(daemon, lambda: world.job(job_id).state is JobState.RUNNING, "another start")
+    world.until(daemon, lambda: not world.open_moves(), "the journal to close")
+    (move,) = world.store.reallocations(job_id)
+    assert (move.step, move.target) == (Step.CONFIRMED, Allocation.of({"n0": 2}))
+    assert (move.reason or "").startswith("started again, since Slurm ended its start")
+
+
+def time_to_the_full_second() -> None:
+    """Wait until a second has just begun."""
+    wait_until(lambda: time.time() % 1 < 0.1, timeout_s=30, what="a full second", every_s=0.01)
+
+
+# Fails where a file says so; Slurm then drains the node, puts the job back, and holds it.
+PROLOG = """#!/bin/sh
+if [ -e FOLDER/fail ]; then exit 1; fi
+"""
+
+
+def test_that_a_job_that_slurm_holds_since_its_launch_failed_is_let_go(
+    clean_store: SqlStore, slurm_programs: None
+) -> None:
+    with running_sandbox(NodeGroup(num_nodes=2)) as sandbox:
+        folder = Path(sandbox.env["SLURM_CONF"]).parent
+        prolog, conf = folder / "prolog", folder / "slurm.conf"
+        prolog.write_text(PROLOG.replace("FOLDER", str(folder)))
+        prolog.chmod(0o755)
+        conf.write_text(f"{conf.read_text()}\nProlog={prolog}\n")
+        world = RealWorld(clean_store, sandbox)
+        world.runner.run("scontrol", "reconfigure")
+        (folder / "fail").touch()
+        job_id = world.submit_at("--gpus=2", "--nodelist=n0")
+        wait_until(lambda: world.job(job_id).held_by_slurm, timeout_s=120, what="Slurm to hold the job")
+        (folder / "fail").unlink()
+        daemon = world.daemon()
+        world.until(daemon, lambda: world.has_stepped(job_id), "the job to train")
+        world.until(daemon, lambda: not world.open_moves(), "the journal to close")
+        (move,) = world.store.reallocations(job_id)
+        assert move.step is Step.CONFIRMED
+        assert (move.reason or "").startswith("let go, since Slurm held it")
+        world.close()
