@@ -50,12 +50,13 @@ _SAMPLE = 300
 _PRICE_BITS = 18
 
 
-def solve_dual(menu: Menu, market: Market) -> Dual:
+def solve_dual(menu: Menu, market: Market, *, enough: float = -np.inf) -> Dual:
     """Return the prices, the bound and the choices for one option per job within what is shared.
 
-    Where even the smallest options need more than there is, the bound is that of the last prices tried.
+    Where even the smallest options need more than there is, the bound is that of the last prices tried. It is
+    lowered no further once it is no more than `enough`.
     """
-    search = _Search(market)
+    search = _Search(market, enough)
     _find_prices(menu, market, search)
     return Dual(prices=search.prices, bound=search.bound, choice=search.choice, resources=market.resources)
 
@@ -75,6 +76,8 @@ def _find_prices(menu: Menu, market: Market, search: _Search) -> None:
     # The price of one cell's GPUs is found exactly: where nothing else is short, at a tie some of it may be.
     is_alone = len(kinds) == 1
     search.along(direction, usual, highest, nearness=0.0 if is_alone else _COARSE)
+    if search.is_low_enough:
+        return
     # Where one cell is short and another left over, no price of all together may help: then each alone.
     for cell in np.flatnonzero(search.short[: len(kinds)]).tolist():
         if search.prices[cell] == 0:
@@ -122,11 +125,15 @@ def _median(values: FloatArray) -> FloatArray:
 class _Search:
     """`bound` is the least L found, at `prices`; `short` tells what is taken up more than there is there."""
 
-    def __init__(self, market: Market) -> None:
-        self._market = market
+    def __init__(self, market: Market, enough: float) -> None:
+        self._market, self._enough = market, enough
         self.prices, self.bound = np.zeros(len(market.budget)), np.inf
         self.choice: IntArray = np.full(0, -1, dtype=np.int64)
         self._slope = np.zeros(len(market.budget))
+
+    @property
+    def is_low_enough(self) -> bool:
+        return self.bound <= self._enough
 
     @property
     def short(self) -> BoolArray:
@@ -155,6 +162,8 @@ class _Search:
         while True:
             high_total, slope = self.at(start + high * direction)
             high_slope = float(inner(slope, direction))
+            if self.is_low_enough:
+                return
             if high_slope >= 0:
                 break
             if high >= highest:
@@ -173,6 +182,8 @@ class _Search:
                 return
             total, slope = self.at(start + middle * direction)
             along = float(inner(slope, direction))
+            if self.is_low_enough:
+                return
             if middle == crossing and total <= model + max(nearness, 1e-13) * abs(model):
                 return
             if along < 0:

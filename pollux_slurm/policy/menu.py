@@ -49,6 +49,7 @@ class Menu:
         self.tables = tables
         self.scores = scores
         self._pauses = problem.moving.pauses
+        self._options: dict[tuple[int, int], Option] = {}
         of_column = (tables.num_nodes, tables.per_node, tables.num_gpus, tables.kind)
         self._shapes = list(zip(*(one.tolist() for one in of_column), strict=True))
         self.settled = np.array(
@@ -153,6 +154,12 @@ class Menu:
 
     def option(self, job: int, column: int) -> Option:
         """Return one option of a job; column −1 is what it holds, or nothing."""
+        found = self._options.get((job, column))
+        if found is None:
+            self._options[job, column] = found = self._make_option(job, column)
+        return found
+
+    def _make_option(self, job: int, column: int) -> Option:
         if column < 0:
             held = self.everyone[job].current
             inside = job < self.num_jobs

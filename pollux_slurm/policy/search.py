@@ -71,6 +71,14 @@ def solve(
     return _Search(cluster, menu, seed=seed, effort=effort, stop=stop).run()
 
 
+def _near(menu: Menu, gap: float) -> float:
+    """Return the bound at which what the jobs hold is near enough to it; −∞ where some wait."""
+    if menu.waits.any():
+        return -np.inf
+    held = float(menu.stay_value.sum())
+    return held + 0.99 * gap * abs(held)  # the gap is a part of the bound, which is not known yet
+
+
 class _Search:
     """One search: `best` is the state to return, worth `value`."""
 
@@ -80,7 +88,8 @@ class _Search:
         self._cluster, self._menu, self._effort, self._stop = cluster, menu, effort, stop
         self._rng = random.Random(seed)
         self._market = Market(menu, cluster)
-        self._dual = solve_dual(menu, self._market)
+        accepted = min(_SMALL_GAP / max(effort, 1e-9), _ACCEPTED_GAP) if effort < 1 else _SMALL_GAP
+        self._dual = solve_dual(menu, self._market, enough=_near(menu, accepted) if effort < 1 else -np.inf)
         self._movable = np.flatnonzero(~menu.settled).tolist()
         self._few = len(self._movable) <= _BRANCH_JOBS
         self._many = len(self._movable) > _MANY_JOBS
@@ -88,7 +97,6 @@ class _Search:
         # proportion would hide all that can be gained by those who are served.
         waits = (self._dual.choice < 0) & menu.waits
         self._worth = abs(self._dual.bound + float(menu.waiting_cost[waits].sum()))
-        accepted = min(_SMALL_GAP / max(effort, 1e-9), _ACCEPTED_GAP) if effort < 1 else _SMALL_GAP
         # Of few jobs the best answer is wanted, and proved.
         self._enough = self._below_bound(0.0 if self._few and effort >= 1 else accepted)
         self._starts = Starts(cluster, menu, self._market, self._dual, enough=self._below_bound(accepted))

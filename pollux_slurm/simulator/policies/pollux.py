@@ -57,6 +57,7 @@ class PolluxPolicy:
         self._tables = TableCache()
         self._agents = Agents() if agents is None else agents
         self._quiet = QuietRounds(patience_rounds)
+        self._nodes: tuple[Cluster | None, tuple[NodeCapacity, ...]] = (None, ())  # of the last cluster seen
 
     def choose_batch(self, job: SimulatedJob) -> BatchChoice:
         return self._agents.choose_batch(job)
@@ -73,19 +74,13 @@ class PolluxPolicy:
         return given
 
     def _decide(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
-        names = [f"n{index:05d}" for index in range(cluster.num_nodes)]
         several = len(cluster.gpu_types) > 1
+        if self._nodes[0] != cluster:
+            self._nodes = (cluster, _capacities(cluster, several=several))
+        nodes = self._nodes[1]
+        names = [node.name for node in nodes]
         problem = Problem(
-            nodes=tuple(
-                NodeCapacity(
-                    name=name,
-                    num_gpus=gpus,
-                    num_cpus=gpus,
-                    memory_mb=1,
-                    gpu_type=group.gpu_type if several else None,
-                )
-                for name, gpus, group in zip(names, cluster.node_gpus, cluster.node_groups, strict=True)
-            ),
+            nodes=nodes,
             jobs=tuple(self._problem_job(now_s, job, names, several=several) for job in jobs),
             objective=self._objective,
             moving=self._moving,
@@ -127,3 +122,17 @@ class PolluxPolicy:
             epochs_done=job.epoch + part if self._declared else None,
             epochs_declared=float(application.num_epochs) if self._declared else None,
         )
+
+
+def _capacities(cluster: Cluster, *, several: bool) -> tuple[NodeCapacity, ...]:
+    """Return the nodes as problems have them; that GPUs are of a type is only told where types are several."""
+    return tuple(
+        NodeCapacity(
+            name=f"n{index:05d}",
+            num_gpus=gpus,
+            num_cpus=gpus,
+            memory_mb=1,
+            gpu_type=group.gpu_type if several else None,
+        )
+        for index, (gpus, group) in enumerate(zip(cluster.node_gpus, cluster.node_groups, strict=True))
+    )

@@ -25,32 +25,39 @@ class QuietRounds:
         self._patience_rounds, self._part_of_age = patience_rounds, part_of_age
         self._view: tuple[object, ...] = ()
         self._until_s = -1.0
+        # By job, how many situations it had measured when its sizes were counted last, and how many these were.
+        self._num_sizes: dict[str, tuple[int, int]] = {}
 
     def stands(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> bool:
         """Whether all can be left with what they have since the last answer."""
         if now_s > self._until_s:
             return False
-        return self._view == _view(jobs, {job.job.name: job.pieces for job in jobs}, cluster)
+        return self._view == self._look(jobs, {job.job.name: job.pieces for job in jobs}, cluster)
 
     def decided(
         self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster, given: Mapping[str, Pieces]
     ) -> None:
         """Remember a round and its answer."""
         youngest_s = min((now_s - job.job.submitted_s for job in jobs), default=0.0)
-        self._view = _view(jobs, given, cluster)
+        self._view = self._look(jobs, given, cluster)
         self._until_s = now_s + min(
             self._patience_rounds * cluster.interval_s, self._part_of_age * youngest_s
         )
 
+    def _look(
+        self, jobs: Sequence[SimulatedJob], given: Mapping[str, Pieces], cluster: Cluster
+    ) -> tuple[object, ...]:
+        """Return what a round looks like, ages and progress aside."""
+        return (
+            cluster.node_gpus,
+            [(job.job.name, given.get(job.job.name, ()), job.in_flight, self._sizes(job)) for job in jobs],
+        )
 
-def _view(jobs: Sequence[SimulatedJob], given: Mapping[str, Pieces], cluster: Cluster) -> tuple[object, ...]:
-    """Return what a round looks like, ages and progress aside."""
-    return (
-        cluster.node_gpus,
-        tuple((job.job.name, given.get(job.job.name, ()), job.in_flight, _num_sizes(job)) for job in jobs),
-    )
-
-
-def _num_sizes(job: SimulatedJob) -> int:
-    """Return how many sizes were measured, by GPU type, on one node and on several."""
-    return sum(len({(nodes > 1, gpus) for nodes, gpus, _ in seen}) for seen in job.seen.values())
+    def _sizes(self, job: SimulatedJob) -> int:
+        """Return how many sizes were measured, by GPU type, on one node and on several."""
+        num_situations = sum(map(len, job.seen.values()))
+        known = self._num_sizes.get(job.job.name)
+        if known is None or known[0] != num_situations:
+            sizes = sum(len({(nodes > 1, gpus) for nodes, gpus, _ in seen}) for seen in job.seen.values())
+            self._num_sizes[job.job.name] = known = (num_situations, sizes)
+        return known[1]
