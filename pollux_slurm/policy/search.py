@@ -91,7 +91,8 @@ class _Search:
         accepted = min(_SMALL_GAP / max(effort, 1e-9), _ACCEPTED_GAP) if effort < 1 else _SMALL_GAP
         self._dual = solve_dual(menu, self._market, enough=_near(menu, accepted) if effort < 1 else -np.inf)
         self._movable = np.flatnonzero(~menu.settled).tolist()
-        self._few = len(self._movable) <= _BRANCH_JOBS
+        # At little effort a proof is not worth its time, and what parts find as good.
+        self._few = len(self._movable) <= _BRANCH_JOBS and effort >= _ALL_STARTS
         self._many = len(self._movable) > _MANY_JOBS
         # What the bound's jobs are worth, without what it costs that some of them wait: beside that, a gap in
         # proportion would hide all that can be gained by those who are served.
