@@ -63,7 +63,7 @@ def solve_dual(menu: Menu, market: Market, *, enough: float = -np.inf) -> Dual:
 
 def _find_prices(menu: Menu, market: Market, search: _Search) -> None:
     search.at(np.zeros(len(market.budget)))
-    if not search.short.any():
+    if not search.short.any() or search.is_low_enough:
         return
     finite = menu.value[np.isfinite(menu.value)]
     ends = [float(finite.min()), float(finite.max())] if finite.size else []

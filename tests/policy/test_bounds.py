@@ -70,6 +70,21 @@ def test_that_no_answer_exceeds_the_bound(rng: random.Random) -> None:
     assert fitness <= menu.scores.fitness_of_sum(dual.bound + cost) * (1 + 1e-6)
 
 
+@settings(max_examples=60, deadline=None)
+@for_all(st.randoms(use_true_random=False))
+def test_that_a_bound_low_enough_is_a_bound_and_lowered_no_further(rng: random.Random) -> None:
+    one = random_problem(rng, num_nodes=3, num_gpus=4, num_jobs=5)
+    menu, least, _ = solved(one)
+    market = Market(menu, Cluster(one.nodes, one.jobs, menu.tables.kind_of_node))
+    first = solve_dual(menu, market, enough=np.inf)
+    enough = least.bound + 0.01 * abs(least.bound)
+    near = solve_dual(menu, market, enough=enough)
+    assert not first.prices.any(), "the first look, at no price, is good enough for anybody"
+    assert least.bound <= near.bound <= max(enough, least.bound)
+    if first.bound > enough:
+        assert near.bound <= first.bound
+
+
 def test_that_the_price_is_what_one_more_gpu_is_worth() -> None:
     # Two jobs and three GPUs: at two GPUs each, the next one is worth 1/(1 + floor) − 1/(1.5 + floor) to one.
     jobs = [job(name, model=linear_model()) for name in "ab"]
