@@ -19,9 +19,8 @@ from pollux_slurm.simulator.settings import RunSettings
 from pollux_slurm.simulator.summary import RunOutcome, outcome_of
 from pollux_slurm.simulator.workload import WorkloadJob
 
-
-# New objects after which Python looks for cycles of them that nobody holds: a run makes hardly any, and at the
-# usual 700 looking took a tenth of its time.
+# New objects after which Python looks for cycles of them that nobody holds. A run makes hardly any, and at
+# the usual 700 looking takes up to a tenth of its time.
 _OBJECTS_BETWEEN_LOOKS = 50_000
 
 

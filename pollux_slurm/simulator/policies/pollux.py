@@ -125,7 +125,7 @@ class PolluxPolicy:
 
 
 def _capacities(cluster: Cluster, *, several: bool) -> tuple[NodeCapacity, ...]:
-    """Return the nodes as problems have them; that GPUs are of a type is only told where types are several."""
+    """Return the nodes as problems have them: their GPU type is told only where there are several."""
     return tuple(
         NodeCapacity(
             name=f"n{index:05d}",

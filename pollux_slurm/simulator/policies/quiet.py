@@ -25,7 +25,7 @@ class QuietRounds:
         self._patience_rounds, self._part_of_age = patience_rounds, part_of_age
         self._view: tuple[object, ...] = ()
         self._until_s = -1.0
-        # By job, how many situations it had measured when its sizes were counted last, and how many these were.
+        # By job: how many situations it had measured when its sizes were counted, and how many these were.
         self._num_sizes: dict[str, tuple[int, int]] = {}
 
     def stands(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> bool:
