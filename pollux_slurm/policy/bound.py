@@ -63,7 +63,7 @@ def solve_dual(menu: Menu, market: Market, *, enough: float = -np.inf) -> Dual:
 
 def _find_prices(menu: Menu, market: Market, search: _Search) -> None:
     search.at(np.zeros(len(market.budget)))
-    if not search.short.any() or search.is_low_enough:
+    if not search.short.any() or search.is_low_enough():
         return
     finite = menu.value[np.isfinite(menu.value)]
     ends = [float(finite.min()), float(finite.max())] if finite.size else []
@@ -76,7 +76,7 @@ def _find_prices(menu: Menu, market: Market, search: _Search) -> None:
     # The price of one cell's GPUs is found exactly: where nothing else is short, at a tie some of it may be.
     is_alone = len(kinds) == 1
     search.along(direction, usual, highest, nearness=0.0 if is_alone else _COARSE)
-    if search.is_low_enough:
+    if search.is_low_enough():
         return
     # Where one cell is short and another left over, no price of all together may help: then each alone.
     for cell in np.flatnonzero(search.short[: len(kinds)]).tolist():
@@ -131,7 +131,6 @@ class _Search:
         self.choice: IntArray = np.full(0, -1, dtype=np.int64)
         self._slope = np.zeros(len(market.budget))
 
-    @property
     def is_low_enough(self) -> bool:
         return self.bound <= self._enough
 
@@ -162,7 +161,7 @@ class _Search:
         while True:
             high_total, slope = self.at(start + high * direction)
             high_slope = float(inner(slope, direction))
-            if self.is_low_enough:
+            if self.is_low_enough():
                 return
             if high_slope >= 0:
                 break
@@ -182,7 +181,7 @@ class _Search:
                 return
             total, slope = self.at(start + middle * direction)
             along = float(inner(slope, direction))
-            if self.is_low_enough:
+            if self.is_low_enough():
                 return
             if middle == crossing and total <= model + max(nearness, 1e-13) * abs(model):
                 return
