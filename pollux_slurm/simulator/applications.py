@@ -23,7 +23,7 @@ from pollux_slurm.errors import TraceError
 from pollux_slurm.goodput import gain
 from pollux_slurm.model import BatchLimits, GradientStatistics
 from pollux_slurm.simulator.interpolation import LinearInterpolator, linear_interpolator
-from pollux_slurm.simulator.tables import number, read_rows, whole
+from pollux_slurm.simulator.tables import numbers, read_columns, whole_numbers
 
 FloatArray = npt.NDArray[np.float64]
 # GPUs on each node of an allocation, in the order in which the nodes were given.
@@ -35,6 +35,7 @@ _MAX_ATOMIC = {"yolov3": 8}
 # The artifact's bounds: no trace tells more GPUs, and ncf is held at one GPU with this batch.
 _MOST_GPUS = 64
 _FIXED_BATCH = {"ncf": 32768}
+_PLACEMENT = re.compile("[1-9]+")
 # No step time was measured on more nodes.
 _MOST_NODES = 16
 
@@ -258,8 +259,7 @@ def read_applications(folder: Path) -> dict[str, Application]:
 def read_application(folder: Path) -> TracedApplication:
     """Read the traces of one application from its folder. Raises `TraceError`."""
     runs = _read_runs(folder)
-    rows = read_rows(folder / "placements.csv", ("placement", "local_bsz", "step_time", "sync_time"))
-    measured = _by_placement(folder / "placements.csv", rows)
+    measured = _by_placement(folder / "placements.csv")
     smallest = min(int(sizes[0]) for sizes, _ in measured.values())
     largest = max(int(sizes[-1]) for sizes, _ in measured.values())
     name = folder.name
@@ -284,35 +284,34 @@ def _read_runs(folder: Path) -> dict[int, _Epochs]:
         found = re.fullmatch(r"validation-(\d+)\.csv", file.name)
         if found is None or int(found[1]) < 1:
             raise TraceError(f"{file}: expected validation-BATCHSIZE.csv")
-        table = np.array(
-            [[number(file, row, column) for column in columns] for row in read_rows(file, columns)]
+        progress, iterations, sqr, var = (
+            np.array(numbers(file, column, texts))
+            for column, texts in zip(columns, read_columns(file, columns), strict=True)
         )
-        if not len(table):
+        if not len(progress):
             raise TraceError(f"{file}: no epochs")
-        runs[int(found[1])] = _Epochs(
-            progress=table[:, 0], iterations=table[:, 1], sqr=table[:, 2], var=table[:, 3]
-        )
+        runs[int(found[1])] = _Epochs(progress=progress, iterations=iterations, sqr=sqr, var=var)
     if not runs:
         raise TraceError(f"{folder}: no validation-BATCHSIZE.csv; expected the traces of one application")
     return runs
 
 
-def _by_placement(
-    file: Path, rows: Sequence[dict[str, str]]
-) -> dict[Placement, tuple[FloatArray, FloatArray]]:
+def _by_placement(file: Path) -> dict[Placement, tuple[FloatArray, FloatArray]]:
     """Return local batch sizes `(n,)`, ascending, and (step, sync) seconds `(n, 2)` of each placement."""
     found: dict[Placement, list[tuple[int, float, float]]] = {}
-    for row in rows:
-        if not re.fullmatch(r"[1-9]+", row["placement"]):
-            raise TraceError(f"{file}: placement is {row['placement']!r}; expected a digit for each node")
-        placement = tuple(int(digit) for digit in row["placement"])
-        found.setdefault(placement, []).append(
-            (
-                whole(file, row, "local_bsz", low=1),
-                number(file, row, "step_time"),
-                number(file, row, "sync_time"),
-            )
-        )
+    texts, sizes, steps, syncs = read_columns(file, ("placement", "local_bsz", "step_time", "sync_time"))
+    for text in texts:
+        if not _PLACEMENT.fullmatch(text):
+            raise TraceError(f"{file}: placement is {text!r}; expected a digit for each node")
+    rows = zip(
+        whole_numbers(file, "local_bsz", sizes, low=1),
+        numbers(file, "step_time", steps),
+        numbers(file, "sync_time", syncs),
+        strict=True,
+    )
+    placements = {text: tuple(map(int, text)) for text in set(texts)}
+    for text, row in zip(texts, rows, strict=True):
+        found.setdefault(placements[text], []).append(row)
     if not found:
         raise TraceError(f"{file}: no measurements")
     tables = {}
@@ -337,15 +336,16 @@ def _interpolator(
     points: list[tuple[int, int, int]] = sorted(groups)
     values = [[sum(times) / len(times) for times in zip(*groups[point], strict=True)] for point in points]
     file = folder / "scalability.csv"
-    for row in read_rows(file, ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")):
-        points.append(
-            (
-                whole(file, row, "num_nodes", low=1),
-                whole(file, row, "num_replicas", low=1),
-                whole(file, row, "local_bsz", low=1),
-            )
-        )
-        values.append([number(file, row, "step_time"), number(file, row, "sync_time")])
+    columns = ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
+    *where, step_times, sync_times = read_columns(file, columns)
+    points += zip(
+        *(whole_numbers(file, column, texts, low=1) for column, texts in zip(columns, where, strict=False)),
+        strict=True,
+    )
+    values += map(
+        list,
+        zip(numbers(file, "step_time", step_times), numbers(file, "sync_time", sync_times), strict=True),
+    )
     try:
         return linear_interpolator(np.array(points, dtype=np.float64), np.array(values))
     except ValueError as error:
