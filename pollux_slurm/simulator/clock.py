@@ -103,8 +103,12 @@ class _Run:
             estimate_factor=rules.estimate_factor,
         )
         self.supply = NodeSupply(autoscaler, cluster)
+        self._nodes_change = autoscaler is not None or rules.failures is not None
         self._first_s = min((job.submitted_s for job in workload), default=0.0)
         self._outages = Outages(rules.failures, cluster.num_nodes, seed=rules.seed)
+        # The unfinished jobs that were submitted by the last decision, and when the next one is.
+        self._present: list[SimulatedJob] = []
+        self._next_s = -math.inf
         self._slurm_starts = rules.delays is not None and rules.slurm_starts
         # What nobody holds of each node, nor is kept for anyone, until the next decision.
         self._unused = list(cluster.node_gpus) if autoscaler is None else [0] * cluster.num_nodes
@@ -131,7 +135,7 @@ class _Run:
         """Let all jobs train to the next round, and tell the last record what they made."""
         duration_s = self.cluster.interval_s
         self._start_by_slurm(self.now_s, self.now_s + duration_s)
-        running = [job for job in self.unfinished if job.pieces]
+        running = [job for job in (self.unfinished if self._slurm_starts else self._present) if job.pieces]
         made = [job.made for job in running]
         failing = self._outages.between(self.now_s, self.now_s + duration_s)
         for job in running:
@@ -154,27 +158,34 @@ class _Run:
         self.now_s += duration_s
         if ended:
             self.unfinished = [job for job in self.unfinished if job.finished_s is None]
+            self._present = [job for job in self._present if job.finished_s is None]
 
     # ---------------------------------------------------------------------------------------- one decision
 
     def decide(self, clock: Callable[[], float]) -> None:
         """Start what starts by itself, ask the policy, and move jobs as it says."""
-        active = [job for job in self.unfinished if job.job.submitted_s <= self.now_s]
+        if self._next_s <= self.now_s:
+            self._present = [job for job in self.unfinished if job.job.submitted_s <= self.now_s]
+            later = (job.job.submitted_s for job in self.unfinished if job.job.submitted_s > self.now_s)
+            self._next_s = min(later, default=math.inf)
+        active = self._present
         adaptive = [job for job in active if job.adaptive]
         before = {job.job.name: job.pieces for job in active if job.pieces}
         self._fixed.release(self.now_s)
         held = _held(adaptive, self.cluster.num_nodes)
         up = self._scale(adaptive, held)
-        free = _less(_less(up, self._fixed.held()), held)
+        free = () if self.rules.delays is None else _less(_less(up, self._fixed.held()), held)
         started, room = self._fixed.start(
             self.now_s, up, adaptive, first=self.rules.rigid_first, resizes=self._policy.resizes
         )
         self._note_unused(room, adaptive)
         if not active:
             return
-        _evict(adaptive, room)
+        seen = self.cluster
+        if tuple(room) != seen.node_gpus:
+            _evict(adaptive, room)
+            seen = seen.with_room(room)
         by_slurm = self._start_by_slurm(0.0, self.now_s)
-        seen = self.cluster if tuple(room) == self.cluster.node_gpus else self.cluster.with_room(room)
         given: Mapping[str, Pieces] = {}
         solve_s = 0.0
         if adaptive:
@@ -229,6 +240,8 @@ class _Run:
 
     def _scale(self, adaptive: Sequence[SimulatedJob], held: Sequence[int]) -> list[int]:
         """Let the cluster grow or shrink; return the GPUs of each node that is there and works."""
+        if not self._nodes_change:
+            return list(self.cluster.node_gpus)
         fixed = self._fixed.held()
         busy = {node: gpus + fixed[node] for node, gpus in enumerate(held)}
         self.supply.scale(

@@ -129,7 +129,11 @@ class SchedulingPolicy(Protocol):
     def resizes(self) -> bool: ...
 
     def choose_batch(self, job: SimulatedJob) -> BatchChoice:
-        """Return the batch that the job uses on the GPUs it holds."""
+        """Return the batch that the job uses on the GPUs it holds.
+
+        It depends on these, on what the job has `seen` and on its `statistics` alone: it is asked for again
+        only when one of them has changed.
+        """
         ...
 
     def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:

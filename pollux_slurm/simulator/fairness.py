@@ -103,13 +103,14 @@ def alone_times(result: SimulationResult, times: AloneTimes) -> list[float | Non
     num_gpus = sum(group.num_nodes * group.gpus_per_node for group in result.cluster.groups) or (
         result.cluster.num_nodes * result.cluster.gpus_per_node
     )
+    measured = {name: _measured_gpus(result, name) for name in {job.application.name for job in result.jobs}}
     found: list[float | None] = []
     for job in result.jobs:
         first = bisect_left(at, job.job.submitted_s)
         last = max(bisect_left(at, _end(job)), first + 1)
         mean_jobs = (jobs_sum[last] - jobs_sum[first]) / (last - first)
         mean_free = (free_sum[last] - free_sum[first]) / (last - first)
-        share = mean_free / num_gpus * _measured_gpus(result, job) / mean_jobs
+        share = mean_free / num_gpus * measured[job.application.name] / mean_jobs
         training_s = times.training_s(job.application, float(share))
         if training_s is None:
             found.append(None)
@@ -131,10 +132,10 @@ def share_above_one(ratios: Sequence[float]) -> float | None:
     return sum(ratio > 1 for ratio in ratios) / len(ratios) if ratios else None
 
 
-def _measured_gpus(result: SimulationResult, job: SimulatedJob) -> float:
+def _measured_gpus(result: SimulationResult, application: str) -> float:
     """Return the cluster's GPUs in GPUs of the measured type."""
     groups = result.cluster.node_groups
-    return float(sum(group.gpus_per_node * group.speed_of(job.application.name) for group in groups))
+    return float(sum(group.gpus_per_node * group.speed_of(application) for group in groups))
 
 
 def _first_start_s(result: SimulationResult, job: SimulatedJob) -> float:

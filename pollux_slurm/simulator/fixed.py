@@ -112,6 +112,8 @@ class FixedJobs:
         turn it is start with (less than they ask for, with `resizes`), and of what is free that which is kept
         for no job in the queue. With `first` adaptive jobs make room where they must, and nothing is kept.
         """
+        if not self._left:
+            return [], list(capacity)
         room = [gpus - used for gpus, used in zip(capacity, self.held(), strict=True)]
         queue = {one.name: one for one in self._left if not one.pieces and one.submitted_s <= now_s}
         if not queue:

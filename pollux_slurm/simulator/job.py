@@ -46,10 +46,11 @@ class _Shape:
 class SimulatedJob:
     """State of one job. Times in seconds of the simulation's clock, progress in steps at the initial batch.
 
-    `choose_batch` is asked for a batch at the start of each run and after each epoch. An `adaptive` job is
-    the policy's to size and move. `gpu_type` is that of its GPUs, the slowest of several, and `speed` how
-    fast one computes relative to the measured type; `interference` is the share of its speed that neighbours
-    take. `seen` holds what its agent has measured, by GPU type.
+    `choose_batch` is asked for a batch at the start of each run, and after each epoch and round in which
+    something was learnt: its answer depends on nothing but what is held, was measured, and on statistics.
+    An `adaptive` job is the policy's to size and move. `gpu_type` is that of its GPUs, the slowest of
+    several, and `speed` how fast one computes relative to the measured type; `interference` is the share of
+    its speed that neighbours take. `seen` holds what its agent has measured, by GPU type.
 
     With `exact`, it behaves as on a Slurm cluster: it checkpoints each `checkpoint_interval_s` of training,
     for `write_s`, and ends at any fraction of a second; else as in the artifact, at a whole second.
@@ -98,6 +99,9 @@ class SimulatedJob:
     _unsaved_gpu_s: float = 0.0
     # Of which pieces the placement and the number of GPUs were last told.
     _told: tuple[Pieces, Placement, int] = ((), (), 0)
+    # How many situations were measured; what there was to go by when a batch was last asked for.
+    _num_seen: int = 0
+    _chosen_by: tuple[object, ...] = ()
     # In what situation the job last trained, and its progress per second there.
     _trained_in: tuple[object, ...] = ()
     _rate: float = 0.0
@@ -184,7 +188,7 @@ class SimulatedJob:
         if not pieces:
             return
         self.gpu_type, self.speed = gpu_type, speed
-        self.batch = self.choose_batch(self)
+        self._choose()
         if self.num_restarts is None:
             self.first_started_s = now_s + sum(pause.left_s for pause in self.pauses if not pause.held)
             self.num_restarts = 0
@@ -215,8 +219,14 @@ class SimulatedJob:
             if self._leaves_in_s <= 0 and self.finished_s is None:
                 self._old = None
                 self._save()
-                self.batch = self.choose_batch(self)
+                self._choose()
         self._run(now_s, duration_s)
+
+    def _choose(self) -> None:
+        """Ask for a batch if anything has changed that an answer may depend on."""
+        told = (self.pieces, self.gpu_type, self._num_seen, self.statistics)
+        if self.batch is None or told != self._chosen_by:
+            self.batch, self._chosen_by = self.choose_batch(self), told
 
     def _swap(self) -> None:
         old = self._old
@@ -242,7 +252,7 @@ class SimulatedJob:
                 self.gpu_seconds += gpu_s
                 self._unsaved_s += spent_s
                 self._unsaved_gpu_s += gpu_s
-                self.batch = self.choose_batch(self)
+                self._choose()
             now_s, left_s = now_s + spent_s, left_s - spent_s
 
     def _pause(self, left_s: float) -> float:
@@ -301,6 +311,7 @@ class SimulatedJob:
         situation = (len(placement), self.num_gpus, atomic)
         seen = self.seen.setdefault(self.gpu_type, {})
         if situation not in seen:
+            self._num_seen += 1
             seen[situation] = Observation(
                 num_nodes=len(placement),
                 num_gpus=self.num_gpus,

@@ -1,0 +1,55 @@
+"""One job by itself: when it asks for a batch, and what it makes of its GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pollux_slurm.model import BatchChoice
+from pollux_slurm.simulator import SimulatedJob
+from tests.simulator.made import made_application, made_job
+
+WHOLE = BatchChoice(global_batch_size=8, atomic_batch_size=8, accumulation_steps=0)
+DOUBLE = BatchChoice(global_batch_size=16, atomic_batch_size=8, accumulation_steps=0)
+
+
+def test_that_a_batch_is_asked_for_where_something_changed(tmp_path: Path) -> None:
+    asked: list[tuple[int, int, int]] = []
+
+    def choose(job: SimulatedJob) -> BatchChoice:
+        asked.append((job.num_gpus, job.epoch, sum(map(len, job.seen.values()))))
+        return WHOLE if job.num_gpus == 1 else DOUBLE
+
+    job = SimulatedJob(
+        job=made_job("one"), application=made_application(tmp_path), choose_batch=choose, adaptive=True
+    )
+    job.reallocate(((0, 1),), now_s=0.0)
+    for round_ in range(3):
+        job.advance(10.0 * round_, 10.0)
+    # At the start, and when the first step was measured; then nothing is new.
+    assert asked == [(1, 0, 0), (1, 0, 1)]
+    job.reallocate(((0, 1), (1, 1)), now_s=30.0)
+    job.advance(30.0, 10.0)
+    assert asked[2:] == [(2, 0, 1), (2, 0, 2)]
+    assert job.batch == DOUBLE
+    while job.epoch == 0:
+        job.advance(40.0, 1.0)
+    job.advance(50.0, 1.0)
+    assert asked[4:] == []  # the gradients of this application's epochs are all the same
+
+
+def test_that_a_job_on_other_gpus_makes_what_it_would_make_there(tmp_path: Path) -> None:
+    """On one GPU a step of 1 s is worth 1, on four one of 0.5 s; twice as fast GPUs take half of it."""
+    job = SimulatedJob(
+        job=made_job("one"),
+        application=made_application(tmp_path),
+        choose_batch=lambda job: WHOLE,
+        adaptive=True,
+    )
+    made = []
+    for pieces, speed in ((((0, 1),), 1.0), (((0, 4),), 1.0), (((0, 1),), 1.0), (((0, 1),), 2.0)):
+        job.reallocate(pieces, now_s=0.0, speed=speed)
+        assert (job.num_gpus, job.placement) == (sum(gpus for _, gpus in pieces), (pieces[0][1],))
+        before = job.progress
+        job.advance(0.0, 4.0)
+        made.append(job.progress - before)
+    assert made == [4.0, 8.0, 4.0, 8.0]
