@@ -18,7 +18,9 @@ step of a descent is a small weighted least squares problem.
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -42,6 +44,9 @@ _SLOPE_PULL = 1e-2
 # Below an error of a tenth of a percent the root is rounded off: exact data would otherwise put a kink at
 # the minimum, where the descent stalls.
 _ROUNDING = 1e-3
+_NUMBERS = operator.attrgetter(
+    "num_nodes", "num_gpus", "atomic_batch_size", "grad_time_s", "iter_time_s", "weight"
+)
 _POWERS = np.arange(3.0)
 _FIRST_GAMMAS = np.array([[1.0], [1.2], [1.5], [2.0], [3.0], [4.5], [7.0]])
 
@@ -73,52 +78,53 @@ class StepTimeLoss:
     """
 
     def __init__(self, observations: Sequence[Observation]) -> None:
-        columns = [
-            (o.num_nodes, o.num_gpus, o.atomic_batch_size, o.grad_time_s, o.iter_time_s, o.weight)
-            for o in observations
-        ]
-        table = np.array(columns, dtype=np.float64)
-        alone, one_node = table[:, 1] == 1, table[:, 0] == 1
-        order = np.argsort(2 * alone + one_node, kind="stable")
-        _, gpus, self._m, self._grad_s, self._iter_s, weight = table[order].T.copy()
-        self._num = len(observations)
-        self._synced = self._num - int(np.count_nonzero(alone))
-        self._remote = self._num - int(np.count_nonzero(one_node))
+        rows = [_NUMBERS(one) for one in observations]
+        remote, alone = [row for row in rows if row[0] > 1], [row for row in rows if row[1] == 1]
+        local = [row for row in rows if row[0] == 1 and row[1] > 1]
+        self._num, self._remote, self._synced = len(rows), len(remote), len(remote) + len(local)
+        self._one_batch = len({row[2] for row in rows}) == 1
+        numbers = itertools.chain.from_iterable(zip(*remote, *local, *alone, strict=True))
+        # From tuples, `np.array` takes ten times as long.
+        table = np.fromiter(numbers, dtype=np.float64).reshape(6, -1)
+        _, gpus, self._m, self._grad_s, self._iter_s, weight = table
         self._further = np.maximum(gpus[: self._synced] - 2.0, 0.0)
         self._w = weight / weight.sum()
         self._w_twice = np.concatenate((self._w, self._w))
         self._measured = np.log(np.concatenate((self._grad_s, self._iter_s)))
-        self._make_design()
+        self._make_design(
+            three_local=any(row[1] > 2 for row in local), three_remote=any(row[1] > 2 for row in remote)
+        )
         synced = self._synced > 0
         self.low = [SMALLEST_S] * self._num_times + [1.0] * synced
         self.high = [MAX_TIME_S] * self._num_times + [MAX_GAMMA] * synced
 
-    def _make_design(self) -> None:
+    def _make_design(self, *, three_local: bool, three_remote: bool) -> None:
         """Make D, `(R + s, n − 1)`, and number the variables; −1 for one that no observation tells."""
         rows, synced, remote, further = self._num, self._synced, self._remote, self._further
-        design = np.zeros((rows + synced, 6))
-        design[:rows, 0] = 1.0
-        self._one_batch = bool((self._m == self._m[0]).all())
-        size = 1
-        if not self._one_batch:
-            design[:rows, 1] = self._m
-            size = 2
+        size = 1 if self._one_batch else 2
         self._alpha_l = self._beta_l = self._alpha_n = self._beta_n = -1
         if synced > remote:
             self._alpha_l, size = size, size + 1
-            design[rows + remote :, self._alpha_l] = 1.0
-            design[rows : rows + remote, self._alpha_l] = NETWORK_OVER_NODE
-            if further[remote:].any():
+            if three_local:
                 self._beta_l, size = size, size + 1
-                design[rows + remote :, self._beta_l] = further[remote:]
         if remote:
             self._alpha_n, size = size, size + 1
-            design[rows : rows + remote, self._alpha_n] = 1.0
-            if further[:remote].any():
+            if three_remote:
                 self._beta_n, size = size, size + 1
-                design[rows : rows + remote, self._beta_n] = further[:remote]
         self._num_times = size
-        self._design = design[:, :size].copy()
+        self._design = design = np.zeros((rows + synced, size))
+        design[:rows, 0] = 1.0
+        if not self._one_batch:
+            design[:rows, 1] = self._m
+        if self._alpha_l >= 0:
+            design[rows + remote :, self._alpha_l] = 1.0
+            design[rows : rows + remote, self._alpha_l] = NETWORK_OVER_NODE
+        if self._beta_l >= 0:
+            design[rows + remote :, self._beta_l] = further[remote:]
+        if self._alpha_n >= 0:
+            design[rows : rows + remote, self._alpha_n] = 1.0
+        if self._beta_n >= 0:
+            design[rows : rows + remote, self._beta_n] = further[:remote]
         # (β, α, what 1.1 of is in α too) of every β of T_sync that is a variable.
         self._slopes = [
             one
@@ -158,11 +164,11 @@ class StepTimeLoss:
 
     def guess_of(self, theta: ThroughputParameters) -> FloatArray:
         """Return the guess `(1, n)` that an earlier θ is."""
-        x = np.zeros((1, len(self.low)))
+        x = [0.0] * len(self.low)
         if self._one_batch:
-            x[0, 0] = theta.alpha_g + theta.beta_g * self._m[0]
+            x[0] = theta.alpha_g + theta.beta_g * float(self._m[0])
         else:
-            x[0, :2] = theta.alpha_g, theta.beta_g
+            x[:2] = theta.alpha_g, theta.beta_g
         for position, value in (
             (self._alpha_l, theta.alpha_l),
             (self._beta_l, theta.beta_l),
@@ -170,10 +176,15 @@ class StepTimeLoss:
             (self._alpha_n, theta.alpha_n - NETWORK_OVER_NODE * theta.alpha_l * (self._alpha_l >= 0)),
         ):
             if position >= 0:
-                x[0, position] = value
+                x[position] = value
         if self._synced:
-            x[0, -1] = theta.gamma
-        return np.minimum(np.maximum(np.nan_to_num(x, nan=0.0), self.low), self.high)
+            x[-1] = theta.gamma
+        # What is not a number is at the lower bound.
+        within = [
+            (high if value > high else value) if value > low else low
+            for value, low, high in zip(x, self.low, self.high, strict=True)
+        ]
+        return np.array([within])
 
     # --------------------------------------------------------------------------------------- loss and slope
 
