@@ -216,21 +216,38 @@ def _top(pairs: Pairs, passes: IntArray, low: IntArray, high: IntArray) -> IntAr
     With q = 1 + (T_sync/T_grad)^γ the last pass takes T_grad·q^(1/γ), and its elasticity is that of T_grad
     over q. Whole numbers are floats here, and exact: mixed arithmetic would convert them each time.
     """
-    floor, ceiling = low.astype(np.float64), high.astype(np.float64)
+    found = low.astype(np.float64)
+    left = np.flatnonzero(low < high)
+    if len(left) == 0:
+        return low
+    floor, ceiling = found, high.astype(np.float64)
     steps = (passes - 1).astype(np.float64)
     noise = pairs.var * pairs.initial
     slope = pairs.sqr * pairs.num_gpus * passes
-    inverse = 1.0 / pairs.gamma
-    while (floor < ceiling).any():
+    columns = [pairs.alpha_g, pairs.beta_g, pairs.gamma, 1.0 / pairs.gamma, pairs.sync_s, noise, slope, steps]
+    size, wanted = len(found), len(left)
+    rows = np.arange(size)
+    while True:
+        if 4 * wanted < 3 * size:
+            # Of many ranges, most are soon down to one m: the others go on without them.
+            found[rows] = floor
+            rows, floor, ceiling = rows[left], floor[left], ceiling[left]
+            columns = [column[left] for column in columns]
+            size = wanted
+        alpha, beta, gamma, inverse, sync, noise, slope, steps = columns
         middle = np.floor((floor + ceiling) * 0.5)
-        scaled = pairs.beta_g * middle
-        grad = np.maximum(pairs.alpha_g + scaled, SHORTEST_STEP_S)
-        q = 1.0 + (pairs.sync_s / grad) ** pairs.gamma
+        scaled = beta * middle
+        grad = np.maximum(alpha + scaled, SHORTEST_STEP_S)
+        q = 1.0 + (sync / grad) ** gamma
         last = q**inverse
         enough = (noise + slope * middle) * scaled * (steps + last / q) >= noise * grad * (steps + last)
         ceiling = np.where(enough, middle, ceiling)
         floor = np.where(enough, floor, np.minimum(middle + 1.0, ceiling))
-    return floor.astype(np.int64)
+        left = np.flatnonzero(floor < ceiling)
+        wanted = len(left)
+        if wanted == 0:
+            found[rows] = floor
+            return found.astype(np.int64)
 
 
 def _rate(
@@ -248,9 +265,11 @@ def _rate(
 
 def _first_best(owner: npt.NDArray[np.intp], goodput: FloatArray) -> npt.NDArray[np.intp]:
     """Return, for each owner that has choices, the index of its first one with the highest goodput."""
-    order = np.lexsort((np.arange(len(owner)), -goodput, owner))
-    _, first = np.unique(owner[order], return_index=True)
-    return np.asarray(order[first], dtype=np.intp)
+    # Owners ascend.
+    first = np.flatnonzero(np.diff(owner, prepend=-1))
+    highest = np.fmax.reduceat(goodput, first)
+    best = np.flatnonzero(goodput == np.repeat(highest, np.diff(first, append=len(owner))))
+    return best[np.flatnonzero(np.diff(owner[best], prepend=-1))]
 
 
 def _ceil_div(numerator: IntArray, denominator: IntArray) -> IntArray:

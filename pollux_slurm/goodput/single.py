@@ -125,11 +125,18 @@ class Choices:
         self._steps_s = pair.step_times_s(atomic, steps)
         self._throughput, self._scale = sizes / self._steps_s, sizes / self._initial
         self._possible = is_possible(configuration) and bool(some)
+        # Jobs of one application come to know the same, one after the other.
+        self._found: dict[GradientStatistics | None, GoodputEstimate | None] = {}
 
     def best(self, statistics: GradientStatistics | None) -> GoodputEstimate | None:
         """Return the first batch with the highest goodput, None where there is none."""
         if not self._possible:
             return None
+        if statistics not in self._found:
+            self._found[statistics] = self._best(statistics)
+        return self._found[statistics]
+
+    def _best(self, statistics: GradientStatistics | None) -> GoodputEstimate | None:
         told = cautious(statistics, self._initial)
         if told is None or not (told.var > 0 or told.sqr > 0):
             worth = 1.0 / self._scale
