@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pollux_slurm.config import Config, load_config
-
 if TYPE_CHECKING:
+    from pollux_slurm.config import Config
     from pollux_slurm.store.contract import Store
 
 ConfigOption = Annotated[
@@ -32,6 +31,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 
 def settings(config_file: Path | None, store_url: str | None) -> Config:
     """Return the settings that hold: file, then environment, then `--store`."""
+    # Not all that prints JSON has settings.
+    from pollux_slurm.config import load_config
+
     config = load_config(os.environ, path=config_file)
     if store_url is None:
         return config

@@ -40,7 +40,10 @@ def test_that_every_command_is_listed_in_its_order(capsys: pytest.CaptureFixture
             ["status", "--help"],
             ["pollux_slurm.cli.daemon", "pollux_slurm.cli.simulate", "numpy", "sqlalchemy"],
         ),
-        (["simulate", "--help"], ["pollux_slurm.cli.simulate_sweep", "pollux_slurm.cli.db", "numpy"]),
+        (
+            ["simulate", "--help"],
+            ["pollux_slurm.config", "pollux_slurm.cli.simulate_sweep", "pollux_slurm.cli.db", "numpy"],
+        ),
     ],
     ids=" ".join,
 )
