@@ -12,8 +12,6 @@ from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon import (
-    late,
-    launches,
     limits,
     neighbours,
     observe,
@@ -21,12 +19,12 @@ from pollux_slurm.daemon import (
     pose,
     returning,
     rights,
-    time_limits,
 )
+from pollux_slurm.daemon.care import Care
 from pollux_slurm.daemon.lease import Lease
 from pollux_slurm.daemon.limits import SiteLimits
 from pollux_slurm.daemon.notify import Notifier
-from pollux_slurm.daemon.observe import ManagedJob, Picture
+from pollux_slurm.daemon.observe import Picture
 from pollux_slurm.daemon.plan import planned_moves
 from pollux_slurm.daemon.problems import save_problem
 from pollux_slurm.daemon.telemetry import Telemetry
@@ -38,7 +36,7 @@ from pollux_slurm.errors import (
     StoppedError,
     StoreError,
 )
-from pollux_slurm.model import ClusterSnapshot, Decision, JobState, Problem, SlurmJob
+from pollux_slurm.model import ClusterSnapshot, Decision, Problem, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.store.contract import JobRecord, JobRegistration, Store
 
@@ -141,18 +139,11 @@ class Rounds:
         for job_id in copies:
             _log.warning("job %s: not registered: its Comment carries the token of another job", job_id)
         records = observe.served(snapshot, self._store.active_jobs(), self._scope())
-        started_again: frozenset[str] = frozenset()
-        if not self._config.shadow:
-            started_again = self._start_again(snapshot, records, now)
-            self._bring_back(snapshot, records, but_for=started_again)
-            self._let_go(snapshot, records, now)
-            self._let_go_what_slurm_holds(snapshot, records, now)
-            self._renew_limits(snapshot, records, now)
         seen, self._vanished = observe.observations(
             snapshot,
             records,
             vanished_before=self._vanished,
-            unsettled=lambda record, job: job.job_id in started_again or self._is_unsettled(record, job),
+            unsettled=self._care_for(snapshot, records, now),
         )
         self._store.observe_jobs(seen, at=now)
         picture = observe.picture(
@@ -223,134 +214,21 @@ class Rounds:
         self._notifier.status(f"round {round_id}: {len(problem.jobs)} jobs, {len(moves)} to move")
         return RoundResult(round_id=round_id, num_jobs=len(problem.jobs), num_moves=len(moves))
 
-    def _is_unsettled(self, record: JobRecord, job: SlurmJob) -> bool:
+    def _care_for(
+        self, snapshot: ClusterSnapshot, records: Sequence[JobRecord], now: datetime
+    ) -> Callable[[JobRecord, SlurmJob], bool]:
+        """Journal what jobs need whatever is decided; return which of those that failed are not over."""
         if self._config.shadow:
-            return False
-        under_way = record.open_reallocation
-        if under_way is not None and launches.was_ended_by_slurm(record, job):
-            return True  # the move ends at a tick, and the next round starts the job again
-        if job.state is JobState.FAILED and launches.is_start_again(under_way):
-            return True
-        return returning.is_unsettled(record, job)
-
-    def _start_again(
-        self, snapshot: ClusterSnapshot, records: Sequence[JobRecord], now: datetime
-    ) -> frozenset[str]:
-        """Journal another start of each job whose start Slurm ended, and return these jobs."""
-        by_id = {job.job_id: job for job in snapshot.jobs}
-        started = set()
-        for record in records:
-            job = by_id.get(record.slurm_job_id)
-            if job is None or record.open_reallocation is not None:
-                continue
-            if not launches.was_ended_by_slurm(record, job):
-                continue
-            if not launches.may_start_again(self._store.reallocations(job.job_id), now):
-                continue
-            history = self._store.allocation_history(job.job_id)
-            place = launches.place_of(record, job, history, snapshot)
-            if not place:
-                continue
-            self._lease.check()
-            _log.warning("job %s: Slurm ended its start: it is started again", job.job_id)
-            self._store.plan_reallocation(
-                job.job_id,
-                source=place,
-                target=place,
-                moves_running=True,
-                from_restart_count=job.restart_count,
-                round_id=None,
-                at=self._clock(),
-                reason=launches.reason_to_start(job),
-            )
-            started.add(job.job_id)
-        return frozenset(started)
-
-    def _let_go_what_slurm_holds(
-        self, snapshot: ClusterSnapshot, records: Sequence[JobRecord], now: datetime
-    ) -> None:
-        """Journal the release of each job that Slurm itself holds, after a pause that grows each time."""
-        for record, job in launches.given_up(snapshot, records):
-            if not launches.may_be_let_go(self._store.reallocations(job.job_id), now):
-                continue
-            history = self._store.allocation_history(job.job_id)
-            place = launches.place_of(record, job, history, snapshot)
-            if not place:
-                continue
-            _log.warning("job %s: Slurm holds it (%s): it is let go", job.job_id, job.reason)
-            self._lease.check()
-            late.plan_release(
-                self._store,
-                job,
-                allocation=place,
-                was_requeued=False,
-                at=self._clock(),
-                reason=launches.reason_to_let_go(job),
-            )
-
-    def _bring_back(
-        self, snapshot: ClusterSnapshot, records: Sequence[JobRecord], *, but_for: Container[str]
-    ) -> None:
-        """Journal the way back of each job that failed where a reallocation had brought it."""
-        for record, job in returning.fallen(snapshot, records):
-            if job.job_id in but_for:
-                continue
-            fall = record.last_reallocation
-            assert fall is not None
-            self._lease.check()
-            self._store.plan_reallocation(
-                job.job_id,
-                source=fall.target,
-                target=returning.shape_to_return_to(fall, self._store.allocation_history(job.job_id)),
-                moves_running=True,
-                from_restart_count=job.restart_count,
-                round_id=None,
-                at=self._clock(),
-                reason=returning.reason_of_return(fall, job),
-            )
-
-    def _let_go(self, snapshot: ClusterSnapshot, records: Sequence[JobRecord], now: datetime) -> None:
-        """Journal the release of each job that a daemon before this one held when it might no more."""
-        for record, job in late.suspects(snapshot, records, now):
-            move = late.taken_over(job, self._store.reallocations(job.job_id), now)
-            last = record.last_reallocation
-            if move is None or last is None:
-                continue
-            _log.warning("job %s: held by a late command of the daemon before: it is let go", job.job_id)
-            self._lease.check()
-            late.plan_release(
-                self._store,
-                job,
-                allocation=last.target or last.source,
-                was_requeued=job.restart_count > move.from_restart_count + move.moves_running,
-                at=self._clock(),
-            )
-
-    def _renew_limits(self, snapshot: ClusterSnapshot, records: Sequence[JobRecord], now: datetime) -> None:
-        """Journal a stop, and another slice of time, for each job near its limit whose owner wants it."""
-        by_id = {job.job_id: job for job in snapshot.jobs}
-        under_way = sum(record.open_reallocation is not None for record in records)
-        for record in records:
-            job = by_id.get(record.slurm_job_id)
-            if job is None or under_way >= self._config.max_in_flight:
-                continue
-            if not time_limits.is_ending(ManagedJob(slurm=job, record=record), now, self._config):
-                continue
-            history = self._store.allocation_history(job.job_id)
-            if time_limits.next_slice_s(job, record, history, now) is None:
-                continue
-            self._lease.check()
-            self._store.plan_reallocation(
-                job.job_id,
-                source=job.allocation,
-                target=job.allocation,
-                moves_running=True,
-                from_restart_count=job.restart_count,
-                round_id=None,
-                at=self._clock(),
-                reason=time_limits.renewal_reason(),
-            )
-            under_way += 1
+            return lambda _record, _job: False
+        care = Care(
+            store=self._store,
+            guard=self._lease.check,
+            config=self._config,
+            clock=self._clock,
+            snapshot=snapshot,
+            records=records,
+        )
+        return care.journal(now)
 
     def _decide_aside(self, problem: Problem) -> Decision:
         """Search for a decision in a thread of its own, while moves go on and the lease is renewed.

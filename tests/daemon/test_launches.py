@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from pollux_slurm.model import JobState
 from pollux_slurm.model import ReallocationStep as Step
 from tests.daemon.crashing import Killed, KilledAt
-from tests.daemon.world import World
+from tests.daemon.world import CONFIG, World
 
 
 def started(world: World) -> str:
@@ -125,6 +126,32 @@ def test_that_a_daemon_killed_around_the_plan_leaves_a_job_that_runs(world: Worl
         world.settle(mortal, seconds=20)
     world.settle(world.daemon(), until=lambda: runs_again(world, job_id, 2), seconds=20)
     assert runs_again(world, job_id, 2)
+
+
+def test_that_no_more_are_started_again_or_let_go_at_a_time_than_may_be_in_flight(world: World) -> None:
+    daemon = world.daemon(config=dataclasses.replace(CONFIG, max_in_flight=1))
+    failed, held = [world.submit() for _ in range(2)], [world.submit() for _ in range(2)]
+    world.settle(daemon, until=lambda: all(map(world.has_stepped, failed + held)), seconds=12)
+    for job_id in held:
+        is_given_up_by_slurm(world, job_id)
+    for job_id in failed:
+        starts_anew(world, job_id)
+        world.slurm.finish(job_id, exit_code=1)
+        world.agents[job_id].reports = True
+    most = 0
+
+    def all_run() -> bool:
+        nonlocal most
+        most = max(most, world.open_moves())
+        return (
+            most > 0
+            and not world.open_moves()
+            and all(world.job(job_id).state is JobState.RUNNING for job_id in failed + held)
+        )
+
+    world.settle(daemon, until=all_run, seconds=90)
+    assert all_run()
+    assert most == 1
 
 
 def is_given_up_by_slurm(world: World, job_id: str) -> None:

@@ -1,0 +1,153 @@
+"""What a round journals whatever it decides: jobs that need a start, a release, or another slice of time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pollux_slurm.config import DaemonConfig
+from pollux_slurm.daemon import late, launches, returning, time_limits
+from pollux_slurm.daemon.observe import ManagedJob
+from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, SlurmJob
+from pollux_slurm.store.contract import JobRecord, Store
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Care:
+    """Looks after the jobs of one round. `guard` raises when this daemon may not act."""
+
+    store: Store
+    guard: Callable[[], None]
+    config: DaemonConfig
+    clock: Callable[[], datetime]
+    snapshot: ClusterSnapshot
+    records: Sequence[JobRecord]
+    _under_way: int = field(init=False)
+    _to_start_again: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._under_way = sum(record.open_reallocation is not None for record in self.records)
+
+    def journal(self, now: datetime) -> Callable[[JobRecord, SlurmJob], bool]:
+        """Journal what is due; return which of the jobs that Slurm shows as FAILED are not over for us."""
+        self._start_again(now)
+        self._bring_back()
+        self._let_go(now)
+        self._let_go_what_slurm_holds(now)
+        self._renew_limits(now)
+        return self._is_unsettled
+
+    def _is_unsettled(self, record: JobRecord, job: SlurmJob) -> bool:
+        under_way = record.open_reallocation
+        if job.job_id in self._to_start_again:
+            return True
+        if under_way is not None and launches.was_ended_by_slurm(record, job):
+            return True  # the move ends at a tick, and the next round starts the job again
+        if job.state is JobState.FAILED and launches.is_start_again(under_way):
+            return True
+        return returning.is_unsettled(record, job)
+
+    def _jobs(self) -> Iterator[tuple[JobRecord, SlurmJob]]:
+        by_id = {job.job_id: job for job in self.snapshot.jobs}
+        for record in self.records:
+            job = by_id.get(record.slurm_job_id)
+            if job is not None:
+                yield record, job
+
+    def _has_room(self) -> bool:
+        return self._under_way < self.config.max_in_flight
+
+    def _plan_stopped(self, job: SlurmJob, source: Allocation, target: Allocation, reason: str) -> None:
+        """Journal a reallocation of a job that runs, or ran until it failed."""
+        self.guard()
+        self.store.plan_reallocation(
+            job.job_id,
+            source=source,
+            target=target,
+            moves_running=True,
+            from_restart_count=job.restart_count,
+            round_id=None,
+            at=self.clock(),
+            reason=reason,
+        )
+        self._under_way += 1
+
+    def _place_of(self, record: JobRecord, job: SlurmJob) -> Allocation:
+        return launches.place_of(record, job, self.store.allocation_history(job.job_id), self.snapshot)
+
+    # -------------------------------------------------------------------------------------------- each need
+
+    def _start_again(self, now: datetime) -> None:
+        """Start each job again whose start Slurm ended; as many at a time as may be in flight."""
+        for record, job in self._jobs():
+            if record.open_reallocation is not None or not launches.was_ended_by_slurm(record, job):
+                continue
+            if not launches.may_start_again(self.store.reallocations(job.job_id), now):
+                continue
+            if place := self._place_of(record, job):
+                self._to_start_again.add(job.job_id)
+                if self._has_room():
+                    _log.warning("job %s: Slurm ended its start: it is started again", job.job_id)
+                    self._plan_stopped(job, place, place, launches.reason_to_start(job))
+
+    def _bring_back(self) -> None:
+        """Bring each job back that failed where a reallocation had brought it."""
+        for record, job in returning.fallen(self.snapshot, self.records):
+            fall = record.last_reallocation
+            if fall is None or job.job_id in self._to_start_again:
+                continue
+            back = returning.shape_to_return_to(fall, self.store.allocation_history(job.job_id))
+            self._plan_stopped(job, fall.target, back, returning.reason_of_return(fall, job))
+
+    def _let_go(self, now: datetime) -> None:
+        """Release each job that a daemon before this one held when it might no more."""
+        for record, job in late.suspects(self.snapshot, self.records, now):
+            move = late.taken_over(job, self.store.reallocations(job.job_id), now)
+            last = record.last_reallocation
+            if move is None or last is None:
+                continue
+            _log.warning("job %s: held by a late command of the daemon before: it is let go", job.job_id)
+            self.guard()
+            late.plan_release(
+                self.store,
+                job,
+                allocation=last.target or last.source,
+                was_requeued=job.restart_count > move.from_restart_count + move.moves_running,
+                at=self.clock(),
+            )
+
+    def _let_go_what_slurm_holds(self, now: datetime) -> None:
+        """Release jobs that Slurm itself holds, each after a pause that grows every time."""
+        for record, job in launches.given_up(self.snapshot, self.records):
+            if not self._has_room():
+                return
+            if not launches.may_be_let_go(self.store.reallocations(job.job_id), now):
+                continue
+            if place := self._place_of(record, job):
+                _log.warning("job %s: Slurm holds it (%s): it is let go", job.job_id, job.reason)
+                self.guard()
+                late.plan_release(
+                    self.store,
+                    job,
+                    allocation=place,
+                    was_requeued=False,
+                    at=self.clock(),
+                    reason=launches.reason_to_let_go(job),
+                )
+                self._under_way += 1
+
+    def _renew_limits(self, now: datetime) -> None:
+        """Stop each job near its limit whose owner wants another slice of time for it."""
+        for record, job in self._jobs():
+            if not self._has_room():
+                return
+            if not time_limits.is_ending(ManagedJob(slurm=job, record=record), now, self.config):
+                continue
+            history = self.store.allocation_history(job.job_id)
+            if time_limits.next_slice_s(job, record, history, now) is None:
+                continue
+            self._plan_stopped(job, job.allocation, job.allocation, time_limits.renewal_reason())
