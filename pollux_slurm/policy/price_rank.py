@@ -48,7 +48,7 @@ BoolArray = npt.NDArray[np.bool_]
 # pay; GPUs are scarcer by a factor than the jobs at hand tell, for others will come; remaining times are
 # guesses, and the shorter one is the surer; the most that a weight can be, over the median of all.
 _EXPONENT = 0.9
-_HORIZON_S = 300.0
+_HORIZON_S = 270.0
 _TO_COME = 2.0
 _LENGTH_EXPONENT = -0.1
 MAX_DECLARED_WEIGHT = 4.0
@@ -60,7 +60,7 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     """Rate by co-state weights × T^−0.1, p = 0.9.
 
     T = progress/g(1)·(1 − φ)/φ is the remaining one-GPU time, φ the part of the epochs done; without a
-    declaration, as long as it has run already (φ = ½). f = 1 − δ/min(H, T/s + δ) on change, with H = 300 s
+    declaration, as long as it has run already (φ = ½). f = 1 − δ/min(H, T/s + δ) on change, with H = 270 s
     for δ ≤ 30 s, and in proportion to √δ beyond, for a job that resumes after a pause, too. Only shares that
     pack well are used: parts of a node of which several make a whole one, then whole nodes, and the bounds
     that jobs name themselves. Weights count no GPUs beyond these bounds.

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from pollux_slurm.simulator.cluster import Cluster
 from pollux_slurm.simulator.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.policies.agents import num_sizes
 
 
 class QuietRounds:
@@ -58,6 +59,6 @@ class QuietRounds:
         num_situations = sum(map(len, job.seen.values()))
         known = self._num_sizes.get(job.job.name)
         if known is None or known[0] != num_situations:
-            sizes = sum(len({(nodes > 1, gpus) for nodes, gpus, _ in seen}) for seen in job.seen.values())
+            sizes = sum(map(num_sizes, job.seen.values()))
             self._num_sizes[job.job.name] = known = (num_situations, sizes)
         return known[1]
