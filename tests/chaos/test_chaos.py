@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 
@@ -18,8 +17,6 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.slurm,
     pytest.mark.torch,
-    # Until it has been seen to pass often enough on a busy machine: a flaky one is worse than none.
-    pytest.mark.skipif(not os.environ.get("POLLUX_TEST_CHAOS"), reason="set POLLUX_TEST_CHAOS=1 to run it"),
 ]
 
 NUM_FAULTS = 14
