@@ -78,7 +78,8 @@ def prepare_job(
     runner.find("srun")
     kept = dict(environ) | {JOB_VARIABLE: job_id}
 
-    held = _held_gpus(job_id, environ, config, runner, pause)
+    slurm = partial(connect, config.slurm, environ)
+    held = held_gpus(environ, connect=slurm, runner=runner, warn=warn, pause=pause)
     uses_gpus = any(gpus > 0 for _, gpus in held)
     used = [(name, gpus) for name, gpus in held if gpus > 0 or not uses_gpus]
     checkpoint_dir = _checkpoint_dir(job_id, options, kept, cwd, warn)
@@ -103,7 +104,7 @@ def prepare_job(
         layout=layout,
         environ=kept,
         runner=runner,
-        connect=partial(connect, config.slurm, environ),
+        connect=slurm,
         warn=warn,
         all_nodes=len(used) == len(held),
     )
@@ -179,18 +180,20 @@ def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-# ------------------------------------------------------------------------------------------------- inside
-
-
-def _held_gpus(
-    job_id: str,
+def held_gpus(
     environ: Mapping[str, str],
-    config: Config,
+    *,
+    connect: Callable[[], SlurmClient],
     runner: CommandRunner,
+    warn: Callable[[str], None],
     pause: Callable[[float], None],
 ) -> list[tuple[str, int]]:
-    """Return (node, GPUs) in the order in which srun numbers the nodes."""
-    own_node = environ.get("SLURMD_NODENAME")
+    """Return (node, GPUs) in the order in which srun numbers the nodes.
+
+    A job on several nodes that holds no GPU of those it has asked for goes back into the queue. Raises
+    `LaunchError` when what the job holds on them cannot be learnt.
+    """
+    job_id, own_node = environ["SLURM_JOB_ID"], environ.get("SLURMD_NODENAME")
     if own_node and environ.get("SLURM_JOB_NUM_NODES", "1") == "1":
         on_node = environ.get("SLURM_GPUS_ON_NODE", "")
         return [(own_node, int(on_node) if on_node.isdecimal() else 0)]
@@ -198,7 +201,7 @@ def _held_gpus(
     problem: str = "Slurm does not know it"
     for wait_s in (*_READ_PAUSES_S, None):
         try:
-            job = connect(config.slurm, environ).read_job(job_id)
+            job = connect().read_job(job_id)
         except SlurmUnavailable as error:
             problem = str(error)
         except SlurmError as error:
@@ -210,7 +213,11 @@ def _held_gpus(
             problem = f"Slurm says {gpus or 'nothing'} for the nodes {names}"
         if wait_s is not None:
             pause(wait_s)
+    requeue_if_short(None, environ=environ, connect=connect, warn=warn, pause=pause)
     raise LaunchError(f"what job {job_id} holds on its nodes cannot be learnt: {problem}")
+
+
+# ------------------------------------------------------------------------------------------------- inside
 
 
 def _host_names(host_list: str, runner: CommandRunner) -> list[str]:

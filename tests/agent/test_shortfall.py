@@ -12,8 +12,8 @@ import pytest
 
 from pollux_slurm.agent.layout import RunLayout
 from pollux_slurm.agent.shortfall import requeue_if_short
-from pollux_slurm.agent.slurm_job import PreparedJob, run_step
-from pollux_slurm.errors import SlurmUnavailable
+from pollux_slurm.agent.slurm_job import PreparedJob, held_gpus, run_step
+from pollux_slurm.errors import LaunchError, SlurmUnavailable
 from pollux_slurm.model import Allocation, JobState, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.runner import CommandRunner
@@ -56,6 +56,28 @@ def test_that_where_the_environment_tells_of_no_gpu_what_was_asked_for_counts(
     slurm, job_id = running_job()
     slurm.set_job(job_id, allocation=Allocation.of({"n0": held}), requested_gpus=asked)
     assert after_look(slurm, job_id, num_gpus=None).restart_count == restarts
+
+
+def test_that_a_job_on_two_nodes_that_holds_no_gpu_is_requeued_as_well(tmp_path: Path) -> None:
+    slurm, job_id = running_job()
+    slurm.set_job(job_id, allocation=Allocation())
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text("#!/bin/sh\necho n0\necho n1\n")
+    scontrol.chmod(0o755)
+    told: list[str] = []
+    environ = {"SLURM_JOB_ID": job_id, "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[0-1]"}
+    with pytest.raises(LaunchError, match="nothing for the nodes"):  # it has not been ended in time here
+        held_gpus(
+            environ,
+            connect=lambda: slurm,
+            runner=CommandRunner(environ={}, bin_dir=tmp_path),
+            warn=told.append,
+            pause=lambda _seconds: None,
+        )
+    assert told == [f"Slurm has started job {job_id} with 0 of its 2 GPUs: it goes back into the queue"]
+    found = slurm.read_job(job_id)
+    assert found is not None
+    assert found.restart_count == 1
 
 
 @pytest.mark.parametrize(

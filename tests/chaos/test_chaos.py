@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.chaos import verdict
-from tests.chaos.__main__ import NODES
+from tests.chaos.__main__ import sandbox_in
 from tests.chaos.run import Run
 from tests.chaos.site import running_site
-from tests.conftest import running_sandbox
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.slurm,
     pytest.mark.torch,
+    # Until it has passed five times in a row with one code of the product: a flaky one is worse than none.
+    pytest.mark.skipif(not os.environ.get("POLLUX_TEST_CHAOS"), reason="set POLLUX_TEST_CHAOS=1 to run it"),
 ]
 
 NUM_FAULTS = 14
 
 
 def test_that_no_job_is_lost_held_doubled_or_short_of_a_sample_whatever_fails(slurm_programs: None) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="pollux-chaos-", dir="/tmp"))
+    folder.chmod(0o755)
     with (
-        tempfile.TemporaryDirectory(prefix="pollux-chaos-", dir="/tmp") as folder,
-        running_sandbox(NODES) as sandbox,
-        running_site(Path(folder), sandbox, epochs=15, pass_s="0.005,0.002") as site,
+        sandbox_in(folder / "slurm") as sandbox,
+        running_site(folder, sandbox, epochs=15, pass_s="0.005,0.002") as site,
     ):
         run = Run(
             site=site,
@@ -42,5 +46,6 @@ def test_that_no_job_is_lost_held_doubled_or_short_of_a_sample_whatever_fails(sl
         verdict.judge(site, run.outcome)
         for line in verdict.lines(run.outcome):
             print(line)
-        assert not run.outcome.wrong, site.road.log(60)
+        assert not run.outcome.wrong, f"everything is kept in {folder}\n{site.road.log(60)}"
         assert sum(run.outcome.faults.values()) >= NUM_FAULTS - len(run.outcome.not_reached)
+    shutil.rmtree(folder, ignore_errors=True)
