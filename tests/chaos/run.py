@@ -46,6 +46,7 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     mended: int = 0
+    crashes: int = 0
     refused_checkpoints: int = 0
 
 
@@ -273,6 +274,11 @@ class Run:
         """
         if "slurmctld" in self._undos:
             return
+        if not self.site.sandbox.daemons()["slurmctld"]:  # a crash of its own: a service manager starts it
+            self.outcome.crashes += 1
+            self._tell("(slurmctld has ended by itself: started again)")
+            self._restart_slurmctld(now)
+            return
         with contextlib.suppress(SlurmError):
             snapshot = self.site.road.slurm.snapshot()
             held: Counter[str] = Counter()
@@ -287,9 +293,12 @@ class Run:
                 self._miscounted_since = None
                 self.outcome.mended += 1
                 self._tell(f"(slurmctld counts GPUs of {', '.join(wrong)} that nobody holds: restarted)")
-                self.site.stop_slurmctld()
-                self.site.start_slurmctld()
-                self._undos["slurmctld"] = (now, Undo(after_s=0.0, act=self.site.open_partition))
+                self._restart_slurmctld(now)
+
+    def _restart_slurmctld(self, now: float) -> None:
+        self.site.stop_slurmctld()
+        self.site.start_slurmctld()
+        self._undos["slurmctld"] = (now, Undo(after_s=0.0, act=self.site.open_partition))
 
     def let_finish(self, *, timeout_s: float) -> None:
         """Wait until every job is over, for Slurm and for the daemon, and the journal has nothing open."""

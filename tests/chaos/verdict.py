@@ -42,6 +42,7 @@ def judge(site: Site, outcome: Outcome) -> None:
     )
     outcome.notes.append(f"{site.starts} starts of the daemon, {site.watch.looks} looks from outside")
     outcome.notes.append(f"{outcome.mended} restarts of a slurmctld that counted GPUs that nobody held")
+    outcome.notes.append(f"{outcome.crashes} crashes of slurmctld by itself")
     outcome.refused_checkpoints = superseded_runs(site, _REFUSED)
     outcome.notes.append(f"{outcome.refused_checkpoints} leftovers were refused a late checkpoint")
     outcome.notes.append(
