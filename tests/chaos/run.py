@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ from pollux_slurm.model import JobState
 from pollux_slurm.store.contract import RunPhase
 from tests.chaos import mortal
 from tests.chaos.faults import KINDS, Undo
-from tests.chaos.schedule import DAEMON_KILL, Planned, make_schedule
+from tests.chaos.schedule import DAEMON_KILL, SHARES, Planned, make_schedule
 from tests.chaos.site import NUM_JOBS, ChaosJob, Site
 
 _STEP_S = 0.25
@@ -52,7 +52,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Run:
-    """Drives a site through `num_faults` faults. `pause_s` is (least, most) between two of them.
+    """Drives a site through `num_faults` faults `among` kinds. `pause_s` is (least, most) between two.
 
     Six jobs are there as long as faults come; once `most_jobs` were submitted, two. The points at which the
     daemon is to die are given up when it came to none of them `tries` times in a row.
@@ -64,6 +64,7 @@ class Run:
     pause_s: tuple[float, float]
     deadline_s: float
     say: Callable[[str], None] = print
+    among: Collection[str] = tuple(SHARES)
     most_jobs: int | None = None
     tries: int = 8
     outcome: Outcome = field(default_factory=Outcome)
@@ -83,7 +84,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
-        self._waiting = make_schedule(self.num_faults, self._rng)
+        self._waiting = make_schedule(self.num_faults, self._rng, self.among)
 
     # ---------------------------------------------------------------------------------------------- the loop
 
@@ -263,6 +264,7 @@ class Run:
         """Let a job that is not adaptive come and go, for which others must make room; one at a time."""
         with contextlib.suppress(SlurmError, AssertionError, subprocess.TimeoutExpired):
             alive = {job.job_id for job in self.site.road.slurm.snapshot().jobs if not job.state.is_over}
+            self._cancel_given_up_neighbours()
             if not alive & set(self.site.neighbours):
                 options = ("--gpus=2", "--nodes=1", "--mem=100M")
                 self.site.neighbours.append(self.site.road.plain("sleep 8", *options))
@@ -300,6 +302,13 @@ class Run:
         self.site.start_slurmctld()
         self._undos["slurmctld"] = (now, Undo(after_s=0.0, act=self.site.open_partition))
 
+    def _cancel_given_up_neighbours(self) -> None:
+        """Cancel, as an owner would, a job of nobody's that Slurm failed to launch and holds."""
+        with contextlib.suppress(SlurmError):
+            for job in self.site.road.slurm.snapshot().jobs:
+                if job.held_by_slurm and job.job_id in self.site.neighbours:
+                    self.site.road.slurm.cancel(job.job_id)
+
     def let_finish(self, *, timeout_s: float) -> None:
         """Wait until every job is over, for Slurm and for the daemon, and the journal has nothing open."""
         begun = time.monotonic()
@@ -307,6 +316,7 @@ class Run:
             self._keep_daemon()
             self._undo_what_is_due(time.monotonic())
             self._mend_slurm(time.monotonic())
+            self._cancel_given_up_neighbours()
             with contextlib.suppress(SlurmError):
                 recorded = all(record.state.is_over for record in self.site.road.store.jobs())
                 if not self.site.unfinished() and recorded and not self.site.road.store.open_reallocations():
