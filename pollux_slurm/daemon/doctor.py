@@ -180,7 +180,8 @@ def examine_jobs(snapshot: ClusterSnapshot, records: Sequence[JobRecord]) -> Ite
         held = job.state is JobState.PENDING and job.held and job.restart_count > 0
         if held and record.open_reallocation is None and record.paused_at is None:
             stuck.append(job.job_id)
-            by_slurm += [job.job_id] * job.held_by_slurm
+            if job.held_by_slurm:
+                by_slurm.append(job.job_id)
     said = f"; by Slurm itself, let go again some times a day: {', '.join(by_slurm)}"
     yield Finding(
         name="held jobs",

@@ -108,9 +108,10 @@ def bounded_step(
     ]
     while free:
         # In units of 1/√B, where the diagonal is about 1 + λ whatever the variables measure.
-        wanted = [-slope[i] * unit[i] for i in free]
         if fixed:
             wanted = [-(slope[i] + sum([curvature[i][j] * step[j] for j in fixed])) * unit[i] for i in free]
+        else:
+            wanted = [-slope[i] * unit[i] for i in free]
         matrix = [
             [curvature[i][j] * unit[i] * unit[j] for j in free[: row + 1]] for row, i in enumerate(free)
         ]
