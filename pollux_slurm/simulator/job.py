@@ -102,8 +102,10 @@ class SimulatedJob:
     # How many situations were measured; what there was to go by when a batch was last asked for.
     _num_seen: int = 0
     _chosen_by: tuple[object, ...] = ()
-    # In what situation the job last trained, and its progress per second there.
-    _trained_in: tuple[object, ...] = ()
+    # On what the job last trained, for how long a step there; in which epoch, and its progress per second.
+    _trained_on: tuple[object, ...] = ()
+    _step_s: float = 0.0
+    _trained_in: int = -1
     _rate: float = 0.0
 
     @property
@@ -296,18 +298,27 @@ class SimulatedJob:
 
     def _measure(self) -> float:
         """Return progress per second with the present batch, and remember what an agent would measure."""
-        batch = self.batch
+        batch, epoch = self.batch, self.epoch
         assert batch is not None
-        situated = (self.pieces, batch, self.epoch, self.gpu_type, self.speed, self.interference)
-        if situated == self._trained_in:
+        on = (self.pieces, batch, self.gpu_type, self.speed, self.interference)
+        if on != self._trained_on:
+            self._step_s = self._observe(batch)
+            self._trained_on = on
+        elif epoch == self._trained_in:
             return self._rate
+        application, batch_size = self.application, batch.global_batch_size
+        self.statistics = application.statistics(batch_size, epoch)
+        self._useful_share = application.useful_share(batch_size, epoch)
+        gained = application.step_progress(batch_size, epoch)
+        self._trained_in, self._rate = epoch, gained / self._step_s * (1.0 - self.interference)
+        return self._rate
+
+    def _observe(self, batch: BatchChoice) -> float:
+        """Return the seconds of a step, and remember what of it an agent would measure."""
         placement, atomic = self.placement, batch.atomic_batch_size
-        passes = batch.accumulation_steps + 1
-        batch_size = batch.global_batch_size
         time = self.application.step_time(placement, atomic)
         pass_s = time.pass_s / self.speed
         step_s = time.step_s if self.speed == 1.0 else pass_s + time.sync_s
-        self.statistics = self.application.statistics(batch_size, self.epoch)
         situation = (len(placement), self.num_gpus, atomic)
         seen = self.seen.setdefault(self.gpu_type, {})
         if situation not in seen:
@@ -319,11 +330,7 @@ class SimulatedJob:
                 grad_time_s=pass_s,
                 iter_time_s=step_s,
             )
-        step_s += pass_s * (passes - 1)
-        self._useful_share = self.application.useful_share(batch_size, self.epoch)
-        gained = self.application.step_progress(batch_size, self.epoch)
-        self._trained_in, self._rate = situated, gained / step_s * (1.0 - self.interference)
-        return self._rate
+        return step_s + pass_s * batch.accumulation_steps
 
 
 ChooseBatch: TypeAlias = Callable[[SimulatedJob], BatchChoice]

@@ -34,22 +34,31 @@ _FURTHER = 1.25
 _ALL_NOISE = GradientStatistics(sqr=1e-12, var=1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Known:
-    """A job's model on one GPU type: fitted to as many situations of as many sizes, with these statistics.
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Fit:
+    """The parameters that fit what was measured, and what can be chosen with them, by `_Shape`."""
 
-    `num_seen` is how many situations there were when that was last looked at. `best` is what it was asked for
-    so far, by whether nodes are several, and GPUs.
+    theta: ThroughputParameters | None
+    choices: dict[_Shape, Choices]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Known:
+    """What a job's agent knows of one GPU type: a fit to as many situations of as many sizes.
+
+    `num_seen` is how many situations there were when that was last looked at. `model` has the statistics of
+    when it was last asked for.
     """
 
     num_situations: int
     num_sizes: int
     num_seen: int
-    statistics: GradientStatistics | None
+    fit: _Fit
     model: GoodputModel
-    best: dict[tuple[bool, int], GoodputEstimate | None]
 
 
+# Whether nodes are several, and GPUs: one node fewer or more decides only if it is the only one.
+_Shape: TypeAlias = tuple[bool, int]
 # What was measured where: on other placements of as many nodes and GPUs, steps take other times.
 _Seen: TypeAlias = frozenset[tuple[Situation, float, float]]
 
@@ -63,8 +72,8 @@ class Agents:
 
     def __init__(self, *, by_throughput: bool = False) -> None:
         self._by_throughput = by_throughput
-        self._fits: dict[tuple[str, str, _Seen], ThroughputParameters | None] = {}
-        self._choices: dict[tuple[ThroughputParameters, BatchLimits, bool, int], Choices] = {}
+        # By application and GPU type: jobs of one application come to know the same.
+        self._fits: dict[tuple[str, str, _Seen], _Fit] = {}
         self._geometric: dict[tuple[BatchLimits, int], tuple[BatchChoice, ...]] = {}
         self._known: dict[tuple[str, str], _Known] = {}
 
@@ -80,11 +89,12 @@ class Agents:
         known = self._know(job, job.gpu_type) or next(
             (known for gpu_type in job.seen if (known := self._know(job, gpu_type)) is not None), None
         )
-        found = None if known is None else self._best(known, len(job.pieces), num_gpus)
-        if found is not None and found.batch.global_batch_size <= application.max_batch_size:
+        found = None if known is None else self._best(known, job, len(job.pieces), num_gpus)
+        largest = application.max_batch_size
+        if found is not None and found.batch.global_batch_size <= largest:
             return found.batch
         if found is not None:  # rounded up beyond what was ever run
-            return split_batch(application, application.max_batch_size, num_gpus)
+            return split_batch(application, largest, num_gpus)
         return split_batch(
             application, max(application.initial_batch_size, application.min_atomic * num_gpus), num_gpus
         )
@@ -92,7 +102,7 @@ class Agents:
     def goodput(self, job: SimulatedJob, num_nodes: int, num_gpus: int) -> float | None:
         """Return the goodput of the best batch, in examples/s; None without a model or an allowed batch."""
         known = self._know(job, job.gpu_type)
-        found = None if known is None else self._best(known, num_nodes, num_gpus)
+        found = None if known is None else self._best(known, job, num_nodes, num_gpus)
         return None if found is None else found.goodput
 
     def models(self, job: SimulatedJob) -> tuple[tuple[str, GoodputModel], ...]:
@@ -103,7 +113,12 @@ class Agents:
     def model(self, job: SimulatedJob, gpu_type: str) -> GoodputModel | None:
         """Return what the job's agent would report of a GPU type; None before its first step there."""
         known = self._know(job, gpu_type)
-        return None if known is None else known.model
+        if known is None:
+            return None
+        statistics = self._statistics(job)
+        if known.model.statistics is not statistics:
+            known.model = replace(known.model, statistics=statistics)
+        return known.model
 
     def _know(self, job: SimulatedJob, gpu_type: str) -> _Known | None:
         seen = job.seen.get(gpu_type)
@@ -111,65 +126,51 @@ class Agents:
             return None
         key = (job.job.name, gpu_type)
         known = self._known.get(key)
-        if known is not None and known.num_seen == len(seen) and known.statistics is job.statistics:
+        if known is not None and known.num_seen == len(seen):
             return known
-        sizes = num_sizes(seen) if known is None or known.num_seen != len(seen) else known.num_sizes
+        sizes = num_sizes(seen)
         if known is None or sizes > known.num_sizes or len(seen) >= _FURTHER * known.num_situations:
+            fit = self._fit(job, gpu_type, None if known is None else known.fit.theta)
             model = GoodputModel(
                 limits=job.application.limits,
                 statistics=self._statistics(job),
-                throughput=self._fit(job, gpu_type, None if known is None else known.model.throughput),
+                throughput=fit.theta,
                 max_gpus_seen=max(gpus for _, gpus, _ in seen),
                 max_nodes_seen=max(nodes for nodes, _, _ in seen),
             )
-            num_situations = len(seen)
-        else:
-            model = replace(known.model, statistics=self._statistics(job))
-            num_situations = known.num_situations
-        self._known[key] = known = _Known(
-            num_situations=num_situations,
-            num_sizes=sizes,
-            num_seen=len(seen),
-            statistics=job.statistics,
-            model=model,
-            best={},
-        )
+            known = self._known[key] = _Known(
+                num_situations=len(seen), num_sizes=sizes, num_seen=len(seen), fit=fit, model=model
+            )
+        known.num_seen = len(seen)
         return known
 
     def _statistics(self, job: SimulatedJob) -> GradientStatistics | None:
         return _ALL_NOISE if self._by_throughput else job.statistics
 
-    def _fit(
-        self, job: SimulatedJob, gpu_type: str, previous: ThroughputParameters | None
-    ) -> ThroughputParameters | None:
+    def _fit(self, job: SimulatedJob, gpu_type: str, previous: ThroughputParameters | None) -> _Fit:
         seen = job.seen[gpu_type]
         measured = frozenset((at, one.grad_time_s, one.iter_time_s) for at, one in seen.items())
         key = (job.application.name, gpu_type, measured)
-        if key not in self._fits:
-            ordered = [seen[situation] for situation in sorted(seen)]
-            found = fit_throughput(ordered, previous=previous, last_gain=_LAST_GAIN)
-            self._fits[key] = found.parameters
-        return self._fits[key]
-
-    def _best(self, known: _Known, num_nodes: int, num_gpus: int) -> GoodputEstimate | None:
-        # One node fewer or more decides only if it is the only one.
-        shape = (num_nodes > 1, num_gpus)
-        if shape not in known.best:
-            theta, limits = known.model.throughput, known.model.limits
-            choices = None if theta is None else self._choices_of(theta, limits, num_nodes, num_gpus)
-            known.best[shape] = None if choices is None else choices.best(known.model.statistics)
-        return known.best[shape]
-
-    def _choices_of(
-        self, theta: ThroughputParameters, limits: BatchLimits, num_nodes: int, num_gpus: int
-    ) -> Choices:
-        key = (theta, limits, num_nodes > 1, num_gpus)
-        found = self._choices.get(key)
+        found = self._fits.get(key)
         if found is None:
-            configuration = Configuration(num_nodes=num_nodes, num_gpus=num_gpus)
-            found = Choices(theta, limits, configuration, self._batches(limits, num_gpus))
-            self._choices[key] = found
+            ordered = [seen[situation] for situation in sorted(seen)]
+            theta = fit_throughput(ordered, previous=previous, last_gain=_LAST_GAIN).parameters
+            found = self._fits[key] = _Fit(theta=theta, choices={})
         return found
+
+    def _best(
+        self, known: _Known, job: SimulatedJob, num_nodes: int, num_gpus: int
+    ) -> GoodputEstimate | None:
+        theta, choices = known.fit.theta, known.fit.choices
+        if theta is None:
+            return None
+        shape = (num_nodes > 1, num_gpus)
+        found = choices.get(shape)
+        if found is None:
+            limits = job.application.limits
+            configuration = Configuration(num_nodes=num_nodes, num_gpus=num_gpus)
+            found = choices[shape] = Choices(theta, limits, configuration, self._batches(limits, num_gpus))
+        return found.best(self._statistics(job))
 
     def _batches(self, limits: BatchLimits, num_gpus: int) -> tuple[BatchChoice, ...]:
         if (limits, num_gpus) not in self._geometric:
