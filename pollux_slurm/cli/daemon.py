@@ -159,7 +159,7 @@ def daemon_settings(config: Config, *, interval_s: float | None, shadow: bool) -
     from pollux_slurm.daemon.endpoint import address
     from pollux_slurm.daemon.round import Settings
     from pollux_slurm.goodput import TableCache
-    from pollux_slurm.policy import decide
+    from pollux_slurm.policy import KnownNodes, decide
 
     rules.check(config.policy)
     address(config.daemon.metrics_listen)
@@ -174,6 +174,7 @@ def daemon_settings(config: Config, *, interval_s: float | None, shadow: bool) -
         decide=functools.partial(
             decide,
             tables=TableCache(),
+            nodes=KnownNodes(),
             solver=config.policy.solver,
             time_limit_s=config.policy.time_limit_s,
         ),

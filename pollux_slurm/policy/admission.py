@@ -20,32 +20,34 @@ MAX_TIME_S = 1e12
 MAX_EXPONENT = 20.0
 MAX_FAIR_SHARE = 1024
 MAX_SEED = 2**63 - 1
+_NUMBERS = frozenset({int, float})
 PENALTIES = ("paper", "amortised")
 
 
-def check_problem(problem: Problem) -> None:
-    """Raise `InvalidProblemError` for doubled names, nodes of negative size or an objective without sense."""
+def check_problem(problem: Problem, known: Container[tuple[NodeCapacity, ...]] = ()) -> None:
+    """Raise `InvalidProblemError` for doubled names, nodes of negative size or an objective without sense.
+
+    Nodes that are `known` were found right before, these very objects.
+    """
     try:
-        _check_problem(problem)
+        if problem.nodes not in known:
+            _check_names("node", [node.name for node in problem.nodes])
+            for node in problem.nodes:
+                _check_node(node)
+        _check_names("job", [job.job_id for job in problem.jobs])
+        _check_objective(problem.objective)
+        _check_rules(problem)
     except InvalidProblemError as error:
         raise InvalidProblemError(_brief(str(error))) from None
 
 
-def _check_problem(problem: Problem) -> None:
-    for kind, names in (
-        ("node", [node.name for node in problem.nodes]),
-        ("job", [job.job_id for job in problem.jobs]),
-    ):
-        other = [name for name in names if not isinstance(name, str)]
-        if other:
-            raise InvalidProblemError(f"a {kind} has the name {shown(other[0])}, which is not a text")
-        doubled = _doubled(names)
-        if doubled:
-            raise InvalidProblemError(f"{kind} {doubled[0]} is listed more than once")
-    for node in problem.nodes:
-        _check_node(node)
-    _check_objective(problem.objective)
-    _check_rules(problem)
+def _check_names(what: str, names: list[str]) -> None:
+    other = [name for name in names if not isinstance(name, str)]
+    if other:
+        raise InvalidProblemError(f"a {what} has the name {shown(other[0])}, which is not a text")
+    doubled = _doubled(names)
+    if doubled:
+        raise InvalidProblemError(f"{what} {doubled[0]} is listed more than once")
 
 
 def find_exclusions(problem: Problem, known: Container[GoodputModel] = ()) -> dict[str, str]:
@@ -62,7 +64,7 @@ def find_exclusions(problem: Problem, known: Container[GoodputModel] = ()) -> di
     return reasons
 
 
-def frozen(job: ProblemJob, nodes: set[str]) -> ProblemJob:
+def frozen(job: ProblemJob, nodes: Container[str]) -> ProblemJob:
     """Return a pinned stand-in for a job that is left out: what it surely holds on nodes of the problem."""
     held: dict[str, int] = {}
     for node, gpus in job.current.gpus_by_node:
@@ -78,6 +80,48 @@ def frozen(job: ProblemJob, nodes: set[str]) -> ProblemJob:
 
 
 def _fault(job: ProblemJob, nodes: set[str], known: Container[GoodputModel]) -> str | None:
+    if not _is_plain(job, nodes):
+        reason = _fault_beside_models(job, nodes)
+        if reason is not None:
+            return reason
+    return _fault_of_models(job, known)
+
+
+def _is_plain(job: ProblemJob, nodes: set[str]) -> bool:
+    """Tell of most jobs, in one look, that nothing is wrong with them beside their models."""
+    most, held = job.max_gpus, job.current.gpus_by_node
+    return (
+        type(job.account) is str
+        and type(job.user) is str
+        and type(job.pinned) is bool
+        and type(job.rigid) is bool
+        and job.partition_nodes is None
+        and type(job.min_gpus) is int
+        and (most is None or type(most) is int)
+        and 1 <= job.min_gpus <= (MAX_COUNT if most is None else most) <= MAX_COUNT
+        and type(job.cpus_per_gpu) is int
+        and 0 <= job.cpus_per_gpu <= MAX_COUNT
+        and type(job.memory_per_gpu_mb) is int
+        and 0 <= job.memory_per_gpu_mb <= MAX_MEMORY_MB
+        and type(job.num_restarts) is int
+        and 0 <= job.num_restarts <= MAX_COUNT
+        and type(job.age_s) in _NUMBERS
+        and 0 <= job.age_s <= MAX_TIME_S
+        and type(job.restart_delay_s) in _NUMBERS
+        and 0 <= job.restart_delay_s <= MAX_TIME_S
+        and type(job.waiting_s) in _NUMBERS
+        and 0 <= job.waiting_s <= MAX_TIME_S
+        and type(job.weight) in _NUMBERS
+        and 1e-6 <= job.weight <= 1e6
+        and (job.progress is None or (type(job.progress) in _NUMBERS and 0 <= job.progress <= MAX_TIME_S))
+        and job.epochs_done is None
+        and job.epochs_declared is None
+        and len(held) <= 1
+        and all(name in nodes and type(gpus) is int and 1 <= gpus <= MAX_COUNT for name, gpus in held)
+    )
+
+
+def _fault_beside_models(job: ProblemJob, nodes: set[str]) -> str | None:
     for name in ("account", "user"):
         if not isinstance(getattr(job, name), str):
             return f"{name} must be a text, not {shown(getattr(job, name))}"
@@ -108,6 +152,10 @@ def _fault(job: ProblemJob, nodes: set[str], known: Container[GoodputModel]) -> 
         value = getattr(job, name)
         if value is not None and not _is_time(value):
             return f"{name} must be finite and at least 0, not {shown(value)}"
+    return None
+
+
+def _fault_of_models(job: ProblemJob, known: Container[GoodputModel]) -> str | None:
     doubled = _doubled(kind for kind, _ in job.models) if len(job.models) > 1 else []
     if doubled:
         return f"it has two models for GPU type {doubled[0]}"

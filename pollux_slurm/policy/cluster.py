@@ -8,68 +8,50 @@ A node that is drained, or on which more is held than it has, keeps its jobs and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from operator import gt
 
 import numpy as np
-import numpy.typing as npt
 
-from pollux_slurm.model import Allocation, NodeCapacity, ProblemJob
+from pollux_slurm.model import Allocation, ProblemJob
+from pollux_slurm.policy.nodes import NodeFacts, NodeSet, at_least, members_of, node_set
 
-IntArray = npt.NDArray[np.int64]
-NodeSet = int
-
-
-def node_set(nodes: Iterable[int]) -> NodeSet:
-    """Return the set of these node indices."""
-    found = 0
-    for node in nodes:
-        found |= 1 << node
-    return found
-
-
-def members_of(nodes: NodeSet) -> Iterator[int]:
-    """Yield the node indices in a set, in order."""
-    while nodes:
-        lowest = nodes & -nodes
-        yield lowest.bit_length() - 1
-        nodes ^= lowest
+__all__ = ["Cluster", "NodeSet", "members_of", "need", "node_set"]
 
 
 class Cluster:
     """The nodes of a problem, the same throughout a search. `kind` (n,) is each node's GPU type.
 
-    `capacity` (n, 3) is each node's GPUs, CPUs and MB of memory, or what is held of them where that is more.
+    `capacity` (n, 3) is each node's GPUs, CPUs and MB of memory, or what `jobs` hold where that is more.
     """
 
-    def __init__(
-        self, nodes: Sequence[NodeCapacity], jobs: Sequence[ProblemJob], kind_of_node: Mapping[str, int]
-    ) -> None:
-        self.names = [node.name for node in nodes]
-        self.index = {name: position for position, name in enumerate(self.names)}
-        self.kind = np.array([kind_of_node[name] for name in self.names], dtype=np.int64)
-        self.capacity = np.array(
-            [(node.num_gpus, node.num_cpus, node.memory_mb) for node in nodes], dtype=np.int64
-        ).reshape(-1, 3)
-        held = np.zeros_like(self.capacity)
-        for job in jobs:
-            for name, gpus in job.current.gpus_by_node:
-                held[self.index[name]] += gpus * np.array(need(job), dtype=np.int64)
-        crowded = (held > self.capacity).any(axis=1)
-        accepts = np.array([node.accepts_new for node in nodes], dtype=bool) & ~crowded
-        self.open = node_set(np.flatnonzero(accepts).tolist())
-        self.capacity = np.maximum(self.capacity, held)
-        self.widest = int(self.capacity[:, 0].max(initial=0))
+    def __init__(self, facts: NodeFacts, jobs: Sequence[ProblemJob]) -> None:
+        self.facts = facts
+        self.names, self.index, self.kind, self.of_kind = facts.names, facts.index, facts.kind, facts.of_kind
+        self.open, self.capacity, self.widest = facts.accepting, facts.capacity, facts.widest
         # The nodes of at least k GPUs, for k from 0 to one more than any has.
-        self.at_least = [
-            node_set(np.flatnonzero(self.capacity[:, 0] >= k).tolist()) for k in range(self.widest + 2)
-        ]
-        num_kinds = max(max(kind_of_node.values(), default=0), int(self.kind.max(initial=0))) + 1
-        self.of_kind = [node_set(np.flatnonzero(self.kind == kind).tolist()) for kind in range(num_kinds)]
+        self.at_least = facts.at_least
         # Whether CPUs or memory can run out before GPUs do, for the most demanding job.
         cpus = max((job.cpus_per_gpu for job in jobs), default=0)
         memory = max((job.memory_per_gpu_mb for job in jobs), default=0)
-        demand = self.capacity[:, :1] * np.array([1, cpus, memory], dtype=np.int64)
-        self.is_tight = bool((self.capacity < demand).any())
+        held: dict[int, list[int]] = {}
+        for job in jobs:
+            for name, gpus in job.current.gpus_by_node:
+                on_node = held.setdefault(self.index[name], [0, 0, 0])
+                for part, each in enumerate(need(job)):
+                    on_node[part] += gpus * each
+        rows = facts.rows
+        crowded = [node for node, parts in held.items() if any(map(gt, parts, rows[node]))]
+        if crowded:
+            self.open &= ~node_set(crowded)
+            self.capacity = facts.capacity.copy()
+            for node in crowded:
+                self.capacity[node] = np.maximum(self.capacity[node], held[node])
+            self.widest, self.at_least = int(self.capacity[:, 0].max()), at_least(self.capacity)
+            demand = self.capacity[:, :1] * np.array([1, cpus, memory], dtype=np.int64)
+            self.is_tight = bool((self.capacity < demand).any())
+        else:
+            self.is_tight = cpus > facts.for_each[0] or memory > facts.for_each[1]
 
     def eligible(self, job: ProblemJob) -> NodeSet:
         """Return which nodes may take `job` anew."""
@@ -78,7 +60,8 @@ class Cluster:
         return self.open & node_set(self.index[name] for name in job.partition_nodes if name in self.index)
 
     def place_of(self, allocation: Allocation) -> tuple[tuple[int, int], ...]:
-        return tuple(sorted((self.index[name], gpus) for name, gpus in allocation.gpus_by_node))
+        index = self.index
+        return tuple(sorted([(index[name], gpus) for name, gpus in allocation.gpus_by_node]))
 
     def allocation_of(self, gpus_by_node: Iterable[tuple[int, int]]) -> Allocation:
         return Allocation.of({self.names[node]: gpus for node, gpus in gpus_by_node})

@@ -20,6 +20,7 @@ from pollux_slurm.policy.genetic import solve_genetically
 from pollux_slurm.policy.greedy import solve_greedily
 from pollux_slurm.policy.local_search import above
 from pollux_slurm.policy.menu import Menu
+from pollux_slurm.policy.nodes import KnownNodes, NodeFacts
 from pollux_slurm.policy.objectives import OBJECTIVES
 from pollux_slurm.policy.search import Solution, solve
 from pollux_slurm.policy.shortage import misfits
@@ -38,6 +39,7 @@ def decide(
     *,
     solver: str = "exact",
     tables: TableCache | None = None,
+    nodes: KnownNodes | None = None,
     effort: float = 1.0,
     explained: bool = True,
     time_limit_s: float | None = None,
@@ -55,19 +57,21 @@ def decide(
     `effort`: 1 is for a daemon that has seconds, a few hundredths for a simulation of a thousand rounds.
     `time_limit_s` is a watchdog: when it strikes, the best answer so far, or that of `greedy` where it is
     better, is returned, with `timed_out` set.
-    `tables` keeps goodput tables from one call to the next. Not `explained`, the answer says what each job
-    gets and how good it is, but not why.
+    `tables` keeps goodput tables from one call to the next, `nodes` what follows from the nodes alone. Not
+    `explained`, the answer says what each job gets and how good it is, but not why.
 
     Raises `InvalidProblemError` if the problem contradicts itself, `UsageError` for an unknown solver.
     """
     if solver not in SOLVERS:
         raise UsageError(f"unknown solver {solver!r}; there are {', '.join(sorted(SOLVERS))}")
     began = clock()
-    check_problem(problem)
+    known_nodes = KnownNodes() if nodes is None else nodes
+    check_problem(problem, known_nodes)
+    facts = known_nodes.of(problem.nodes)
     cache = TableCache() if tables is None else tables
     reasons = find_exclusions(problem, cache)
     jobs = [job for job in problem.jobs if job.job_id not in reasons]
-    menu = build_menu(problem, jobs, cache, within_caps=not explained)
+    menu = build_menu(problem, jobs, cache, facts, within_caps=not explained)
     nowhere = {
         job.job_id
         for row, job in enumerate(jobs)
@@ -79,17 +83,16 @@ def decide(
     narrowed = {job.job_id: job for job in held_back(problem, [j for j in jobs if j.job_id not in nowhere])}
     if any(narrowed.get(job.job_id, job) is not job for job in jobs):
         jobs = [narrowed.get(job.job_id, job) for job in jobs]
-        menu = build_menu(problem, jobs, cache, within_caps=not explained)
-    known = {node.name for node in problem.nodes}
+        menu = build_menu(problem, jobs, cache, facts, within_caps=not explained)
     if nowhere:
         reason = "no configuration of what adaptive jobs may use now allows it a batch and its GPUs"
         reasons |= {job_id: unfit.get(job_id, reason) for job_id in nowhere}
-    left_out = [frozen(job, known) for job in problem.jobs if job.job_id in reasons]
+    left_out = [frozen(job, facts.index) for job in problem.jobs if job.job_id in reasons]
     if left_out:
         menu = menu.without(problem, nowhere, left_out)
     table_time = clock()
 
-    cluster = Cluster(problem.nodes, menu.everyone, menu.tables.kind_of_node)
+    cluster = Cluster(facts, menu.everyone)
 
     def stop() -> bool:
         return time_limit_s is not None and clock() - began > time_limit_s
@@ -161,6 +164,7 @@ def build_menu(
     problem: Problem,
     jobs: list[ProblemJob],
     cache: TableCache | None = None,
+    facts: NodeFacts | None = None,
     *,
     within_caps: bool = False,
 ) -> Menu:
@@ -174,6 +178,7 @@ def build_menu(
         problem.nodes,
         gpu_speeds=problem.gpu_speeds,
         cache=cache,
+        facts=facts,
         osdi21=name == "osdi21",
         fair_share_gpus=problem.objective.fair_share_gpus,
         uneven=name == "osdi21" if problem.uneven is None else problem.uneven,

@@ -50,8 +50,7 @@ class Menu:
         self.scores = scores
         self._pauses = problem.moving.pauses
         self._options: dict[tuple[int, int], Option] = {}
-        of_column = (tables.num_nodes, tables.per_node, tables.num_gpus, tables.kind)
-        self._shapes = list(zip(*(one.tolist() for one in of_column), strict=True))
+        self._shapes = tables.columns.shapes
         self.settled = np.array(
             [job.pinned or _is_left_alone(problem, job, tables, row) for row, job in enumerate(jobs)],
             dtype=bool,

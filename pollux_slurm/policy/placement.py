@@ -67,6 +67,21 @@ class State:
         for index in range(len(jobs)):
             self.put(index, Placed(menu.option(index, -1), self._home[index]))
 
+    def copy(self) -> State:
+        """Return a state with the same places, that changes by itself."""
+        other = State.__new__(State)  # a dictionary of attributes from elsewhere makes each look-up dearer
+        other.cluster, other._widest, other._has_shared = self.cluster, self._widest, self._has_shared
+        other._need, other._home, other._home_sets = self._need, self._home, self._home_sets
+        other._eligible, other._groups, other._is_running = self._eligible, self._groups, self._is_running
+        other._at_home = self._at_home
+        other.free, other.idle_gpus, other._room = self.free.copy(), self.idle_gpus, self._room.copy()
+        other._free_cpus, other._free_mb = self._free_cpus.copy(), self._free_mb.copy()
+        other._num_spanning = (self._num_spanning[0].copy(), self._num_spanning[1].copy())
+        other._spanning, other._left = self._spanning.copy(), self._left.copy()
+        other._moves_left, other.placed = self._moves_left, self.placed.copy()
+        other.members = [jobs.copy() for jobs in self.members]
+        return other
+
     def at(self, job: int) -> Placed:
         """Return where a job that was not taken out stands."""
         placed = self.placed[job]

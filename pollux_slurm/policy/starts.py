@@ -29,10 +29,11 @@ class Starts:
     def __init__(self, cluster: Cluster, menu: Menu, market: Market, dual: Dual, *, enough: float) -> None:
         self._cluster, self._menu, self._market, self._dual = cluster, menu, market, dual
         self._enough = enough
+        self._as_held = State(cluster, menu)
 
     def held(self, *, filled: bool = False) -> State:
         """Return what the jobs hold, `filled` with what is idle if asked."""
-        state = State(self._cluster, self._menu)
+        state = self._as_held.copy()
         if filled:
             self._refine(state, self._constructor(state))
         return state
@@ -44,7 +45,7 @@ class Starts:
 
     def bought(self, choice: IntArray | None = None) -> State | None:
         """Return each job's choice placed, and filled; None where a running job found no place to move to."""
-        state = State(self._cluster, self._menu)
+        state = self._as_held.copy()
         constructor = self._constructor(state)
         if not constructor.build(self._dual.choice if choice is None else choice):
             return None

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from pollux_slurm.goodput import GoodputEstimate, TableCache
 from pollux_slurm.goodput.table import Key
 from pollux_slurm.model import Allocation, GoodputModel, NodeCapacity, ProblemJob
+from pollux_slurm.policy.nodes import Columns, NodeFacts
 from pollux_slurm.policy.shapes import even_shapes, spread_shapes
 
 FloatArray = npt.NDArray[np.float64]
@@ -57,7 +58,13 @@ class Tables:
     geometric: bool
     rows: IntArray
     ratio: FloatArray
-    kind_of_node: dict[str, int]
+    columns: Columns
+    facts: NodeFacts
+
+    @property
+    def kind_of_node(self) -> dict[str, int]:
+        """Each node's GPU type, as its index in `kinds`."""
+        return self.facts.kind_of_node
 
     def estimate(self, job: int, allocation: Allocation) -> GoodputEstimate | None:
         """Return batch and goodput of a job in an allocation, None without a model or an allowed batch.
@@ -111,6 +118,7 @@ def build_tables(
     fair_share_gpus: int | None = None,
     pauses: bool = False,
     within_caps: bool = False,
+    facts: NodeFacts | None = None,
 ) -> Tables:
     """Return the speedups of all jobs: SPEEDUP_j = goodput over goodput at the fair share.
 
@@ -123,49 +131,25 @@ def build_tables(
     With `osdi21`, as in the artifact: the fair share is ⌈G/J⌉ GPUs on one node whatever its size, and 50
     batch sizes are tried. With `uneven`, a job's GPUs may be spread over nodes in any way. With `pauses`, the
     last column is no GPU at all. `within_caps`, speedups are 0 in columns that a job may not have, and need
-    not be computed.
+        not be computed. `facts` are those of `nodes`, if they are known.
     """
     cache = TableCache() if cache is None else cache
-    cache.trim(sum(max(len(job.models), 1) for job in jobs))
-    kinds = tuple(sorted({node.gpu_type or "" for node in nodes if node.num_gpus > 0})) or ("",)
-    sizes = [
-        sorted((n.num_gpus for n in nodes if n.num_gpus > 0 and (n.gpu_type or "") == kind), reverse=True)
-        for kind in kinds
-    ]
-    caps = np.array([exploration_cap(job) for job in jobs], dtype=np.int64)
-    columns = [
-        (kind, *shape)
-        for kind, of_kind in enumerate(sizes)
-        for shape in (
-            spread_shapes(of_kind, int(caps.max(initial=1)))
-            if uneven
-            else _even(jobs, nodes, kinds[kind], of_kind, int(caps.max(initial=1)))
-        )
-    ]
-    if pauses:
-        columns.append((0, 0, 0))
-    shape = np.array(columns, dtype=np.int64).reshape(-1, 3)
-    kind, num_nodes, per_node = shape[:, 0], shape[:, 1], shape[:, 2]
-    num_gpus = num_nodes * per_node
-    if uneven:  # the last number is all GPUs where they may be spread
-        num_gpus = np.where(num_nodes > 1, per_node, num_gpus)
-        per_node = np.where(num_nodes > 1, 0, per_node)
+    facts = NodeFacts(nodes) if facts is None else facts
+    cache.trim(sum([max(len(job.models), 1) for job in jobs]))
+    kinds, sizes, kind_of_node = facts.kinds, facts.sizes, facts.kind_of_node
+    most = [exploration_cap(job) for job in jobs]
+    caps = np.array(most, dtype=np.int64)
+    columns = _columns(facts, jobs, max(most, default=1), uneven=uneven, pauses=pauses)
+    kind, num_gpus = columns.kind, columns.num_gpus
 
-    total = sum(map(sum, sizes))
+    total = facts.num_gpus
     fair = max(-(-total // max(len(jobs), 1)), 1)
     if fair_share_gpus is not None and not osdi21:
         fair = fair_share_gpus
     bounded = [fair if job.max_gpus is None or osdi21 else min(fair, job.max_gpus) for job in jobs]
     shares = np.array(bounded, dtype=np.int64)
 
-    keys: dict[Key, int] = {}
-    key_of_column = np.array(
-        [
-            keys.setdefault((bool(nodes_ > 1), int(gpus)), len(keys))
-            for nodes_, gpus in zip(num_nodes.tolist(), num_gpus.tolist(), strict=True)
-        ],
-        dtype=np.intp,
-    )
+    keys: dict[Key, int] = dict(columns.keys)
     share_keys = [_share_keys(of_kind, fair, shares, osdi21=osdi21) for of_kind in sizes]
     held_keys = [(job.current.num_nodes > 1, job.current.num_gpus) for job in jobs if job.current]
     for key in (*(key for found in share_keys for key in found), *held_keys, _ONE_GPU):
@@ -188,12 +172,12 @@ def build_tables(
         for index in range(len(kinds))
     ]
 
-    of_job = np.zeros((len(jobs), len(columns)))
+    of_job = np.zeros((len(jobs), len(num_gpus)))
     share = np.zeros(len(jobs))
     alone = np.zeros(len(jobs))
     for index, of_kind in enumerate(sizes):
-        scaled, mine = by_key[index], kind == index
-        of_job[:, mine] = scaled[:, key_of_column[mine]]
+        scaled, mine = by_key[index], columns.of_kind[index]
+        of_job[:, mine] = scaled[:, columns.key_of[mine]]
         alone = np.where(alone > 0, alone, scaled[:, keys[_ONE_GPU]])
         base = _base(scaled, keys, share_keys[index], shares, of_kind, osdi21=osdi21)
         share += (sum(of_kind) / total if total else 1.0) * base
@@ -213,13 +197,11 @@ def build_tables(
                 uneven=uneven,
                 fair_share_gpus=fair_share_gpus,
                 pauses=pauses,
+                facts=facts,
             )
     base = np.where(known, share, shares.astype(np.float64))
     inverse = np.divide(1.0, base, out=np.zeros(len(jobs)), where=base > 0)
     speedup = np.where(known[:, None], of_job, num_gpus[None, :]) * inverse[:, None]
-    kind_of_node = {
-        node.name: kinds.index(node.gpu_type or "") if (node.gpu_type or "") in kinds else 0 for node in nodes
-    }
     held = np.array(
         [
             _held(job.current, row, [kind_of_node[node] for node in job.current.nodes], has, by_key, keys)
@@ -229,9 +211,10 @@ def build_tables(
     )
     return Tables(
         kinds=kinds,
+        columns=columns,
         kind=kind,
-        num_nodes=num_nodes,
-        per_node=per_node,
+        num_nodes=columns.num_nodes,
+        per_node=columns.per_node,
         num_gpus=num_gpus,
         goodput=of_job,
         speedup=speedup,
@@ -243,7 +226,7 @@ def build_tables(
         geometric=osdi21,
         rows=rows,
         ratio=ratio,
-        kind_of_node=kind_of_node,
+        facts=facts,
     )
 
 
@@ -268,28 +251,66 @@ def _wanted(
     return found[:-1]
 
 
-def _even(
-    jobs: Sequence[ProblemJob], nodes: Sequence[NodeCapacity], kind: str, sizes: Sequence[int], most: int
-) -> list[tuple[int, int]]:
-    """Return the even shapes on nodes of one type, with bounds of jobs and what CPUs and memory leave."""
-    minimums = {job.min_gpus for job in jobs}
-    needs = Counter((job.cpus_per_gpu, job.memory_per_gpu_mb) for job in jobs).most_common(_KINDS_OF_NEED)
-    like = Counter(
-        (one.num_gpus, one.num_cpus, one.memory_mb) for one in nodes if (one.gpu_type or "") == kind
-    ).most_common(_KINDS_OF_NEED)
+def _columns(
+    facts: NodeFacts, jobs: Sequence[ProblemJob], most: int, *, uneven: bool, pauses: bool
+) -> Columns:
+    """Return what jobs that ask for `most` GPUs at most could be given of these nodes."""
+    if uneven:
+        shapes = [spread_shapes(sizes, most) for sizes in facts.sizes]
+        return facts.columns((most, pauses), lambda: _made(shapes, uneven=True, pauses=pauses))
+    minimums = frozenset([job.min_gpus for job in jobs])
+    wanted = minimums.union([job.max_gpus for job in jobs if job.max_gpus is not None])
+    needs = Counter([(job.cpus_per_gpu, job.memory_per_gpu_mb) for job in jobs]).most_common(_KINDS_OF_NEED)
+    shares = tuple(_parts_left(needs, alike) for alike in facts.alike)
+
+    def make() -> Columns:
+        shapes = [
+            even_shapes(sizes, most, wanted, minimums=minimums, shares=parts)
+            for sizes, parts in zip(facts.sizes, shares, strict=True)
+        ]
+        return _made(shapes, uneven=False, pauses=pauses)
+
+    return facts.columns((most, pauses, minimums, wanted, shares), make)
+
+
+def _made(shapes: Sequence[Sequence[tuple[int, int]]], *, uneven: bool, pauses: bool) -> Columns:
+    """Return the shapes of each GPU type as columns."""
+    rows = [(kind, *shape) for kind, of_kind in enumerate(shapes) for shape in of_kind]
+    if pauses:
+        rows.append((0, 0, 0))
+    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    kind, num_nodes, per_node = table[:, 0], table[:, 1], table[:, 2]
+    num_gpus = num_nodes * per_node
+    if uneven:  # the last number is all GPUs where they may be spread
+        num_gpus = np.where(num_nodes > 1, per_node, num_gpus)
+        per_node = np.where(num_nodes > 1, 0, per_node)
+    keys: dict[Key, int] = {}
+    listed = list(zip(num_nodes.tolist(), per_node.tolist(), num_gpus.tolist(), kind.tolist(), strict=True))
+    key_of = [keys.setdefault((nodes > 1, gpus), len(keys)) for nodes, _, gpus, _ in listed]
+    return Columns(
+        kind=kind,
+        num_nodes=num_nodes,
+        per_node=per_node,
+        num_gpus=num_gpus,
+        shapes=listed,
+        keys=keys,
+        key_of=np.array(key_of, dtype=np.intp),
+        of_kind=[kind == index for index in range(len(shapes))],
+    )
+
+
+def _parts_left(
+    needs: Sequence[tuple[tuple[int, int], int]], alike: Counter[tuple[int, int, int]]
+) -> tuple[int, ...]:
+    """Return the parts of nodes, in GPUs, that CPUs and memory leave the most jobs."""
     shares: Counter[int] = Counter()
+    like = alike.most_common(_KINDS_OF_NEED)
     for (cpus, memory_mb), num_jobs in needs:
         for (gpus, of_cpus, of_mb), _ in like:
             share = min(gpus, of_cpus // cpus if cpus else gpus, of_mb // memory_mb if memory_mb else gpus)
             if 0 < share < gpus:
                 shares[share] += num_jobs
-    return even_shapes(
-        sizes,
-        most,
-        minimums | {job.max_gpus for job in jobs if job.max_gpus is not None},
-        minimums=minimums,
-        shares=sorted(share for share, _ in shares.most_common(_PARTS_OF_NODES)),
-    )
+    return tuple(sorted(share for share, _ in shares.most_common(_PARTS_OF_NODES)))
 
 
 def _held(

@@ -27,7 +27,7 @@ from tests.policy.problems import random_problem
 def solved(one: Problem) -> tuple[Menu, Dual, list[int]]:
     menu = build_menu(one, list(one.jobs))
     kinds = menu.tables.kind_of_node
-    cluster = Cluster(one.nodes, one.jobs, kinds)
+    cluster = Cluster(menu.tables.facts, one.jobs)
     capacity = [0] * len(menu.tables.kinds)
     for name, (gpus, _, _) in zip(cluster.names, cluster.capacity.tolist(), strict=True):
         capacity[kinds[name]] += gpus
@@ -75,7 +75,7 @@ def test_that_no_answer_exceeds_the_bound(rng: random.Random) -> None:
 def test_that_a_bound_low_enough_is_a_bound_and_lowered_no_further(rng: random.Random) -> None:
     one = random_problem(rng, num_nodes=3, num_gpus=4, num_jobs=5)
     menu, least, _ = solved(one)
-    market = Market(menu, Cluster(one.nodes, one.jobs, menu.tables.kind_of_node))
+    market = Market(menu, Cluster(menu.tables.facts, one.jobs))
     first = solve_dual(menu, market, enough=np.inf)
     enough = least.bound + 0.01 * abs(least.bound)
     near = solve_dual(menu, market, enough=enough)

@@ -36,7 +36,7 @@ def branch(state: State, menu: Menu, *, max_steps: int) -> Branch:
 def test_that_it_finds_and_proves_the_best_answer(rng: random.Random, num_jobs: int) -> None:
     small = random_problem(rng, num_nodes=2, num_gpus=4, num_jobs=num_jobs)
     menu = build_menu(small, list(small.jobs))
-    cluster = Cluster(small.nodes, small.jobs, menu.tables.kind_of_node)
+    cluster = Cluster(menu.tables.facts, small.jobs)
     state = State(cluster, menu)
 
     assert branch(state, menu, max_steps=10**6).run()
@@ -55,7 +55,7 @@ def test_that_it_finds_and_proves_the_best_answer(rng: random.Random, num_jobs: 
 def test_that_too_few_steps_prove_nothing_and_leave_a_whole_state() -> None:
     small = random_problem(random.Random(3), num_nodes=3, num_gpus=4, num_jobs=4)
     menu = build_menu(small, list(small.jobs))
-    state = State(Cluster(small.nodes, small.jobs, menu.tables.kind_of_node), menu)
+    state = State(Cluster(menu.tables.facts, small.jobs), menu)
     before = list(state.placed)
     assert not branch(state, menu, max_steps=1).run()
     assert state.placed == before
@@ -65,7 +65,7 @@ def solved(*jobs: ProblemJob) -> dict[str, str]:
     """Return what branching alone, from what the jobs hold, gives each of them on two nodes of four GPUs."""
     small = problem(nodes(2), *jobs)
     menu = build_menu(small, list(small.jobs))
-    cluster = Cluster(small.nodes, small.jobs, menu.tables.kind_of_node)
+    cluster = Cluster(menu.tables.facts, small.jobs)
     state = State(cluster, menu)
     assert branch(state, menu, max_steps=10**6).run()
     return {

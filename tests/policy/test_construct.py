@@ -24,7 +24,7 @@ def test_that_every_job_with_room_to_gain_is_told_so() -> None:
         plain = random_problem(rng, num_nodes=rng.randint(1, 6), num_gpus=4, num_jobs=rng.randint(1, 8))
         small = with_everything(rng, plain)
         menu = build_menu(small, list(small.jobs))
-        cluster = Cluster(small.nodes, small.jobs, menu.tables.kind_of_node)
+        cluster = Cluster(menu.tables.facts, small.jobs)
         state, market = State(cluster, menu), Market(menu, cluster)
         prices = solve_dual(menu, market).prices
         constructor = Constructor(state, menu, market, prices)
@@ -52,7 +52,7 @@ def test_that_jobs_beside_a_full_node_are_not_asked() -> None:
         job("half", {"n1": 2}, model=linear_model(network_s=1e3)),
     )
     menu = build_menu(small, list(small.jobs))
-    cluster = Cluster(small.nodes, small.jobs, menu.tables.kind_of_node)
+    cluster = Cluster(menu.tables.facts, small.jobs)
     market = Market(menu, cluster)
     free = np.zeros_like(solve_dual(menu, market).prices)
     reduced = market.reduced(free)

@@ -17,7 +17,7 @@ def climbed(cluster: tuple[NodeCapacity, ...], *jobs: ProblemJob, max_steps: int
     """Return where the local search alone ends when it starts from what the jobs hold."""
     small = problem(cluster, *jobs)
     menu = build_menu(small, list(small.jobs))
-    places = Cluster(small.nodes, small.jobs, menu.tables.kind_of_node)
+    places = Cluster(menu.tables.facts, small.jobs)
     state = State(places, menu)
     market = Market(menu, places)
     offers = Offers(menu, market, solve_dual(menu, market))

@@ -15,7 +15,7 @@ from pollux_slurm.model import (
     Problem,
     ProblemJob,
 )
-from pollux_slurm.policy import decide
+from pollux_slurm.policy import KnownNodes, decide
 from pollux_slurm.simulator.cluster import Cluster
 from pollux_slurm.simulator.job import Pieces, SimulatedJob
 from pollux_slurm.simulator.policies.agents import Agents
@@ -54,7 +54,7 @@ class PolluxPolicy:
         pauses = objective.name in _PAUSING if pauses is None else pauses
         self._effort = (EFFORT_WITH_PAUSES if pauses else EFFORT) if effort is None else effort
         self._moving = MovingRules(pauses=pauses)
-        self._tables = TableCache()
+        self._tables, self._known_nodes = TableCache(), KnownNodes()
         self._agents = Agents() if agents is None else agents
         self._quiet = QuietRounds(patience_rounds)
         self._nodes: tuple[Cluster | None, tuple[NodeCapacity, ...]] = (None, ())  # of the last cluster seen
@@ -87,7 +87,12 @@ class PolluxPolicy:
             gpu_speeds=tuple({group.gpu_type: group.speed for group in cluster.groups}.items()),
         )
         decision = decide(
-            problem, solver=self._solver, tables=self._tables, effort=self._effort, explained=False
+            problem,
+            solver=self._solver,
+            tables=self._tables,
+            nodes=self._known_nodes,
+            effort=self._effort,
+            explained=False,
         )
         # In a round in which others have most of the cluster, a job may fit nowhere, and waits.
         if decision.excluded and cluster.available is None:
