@@ -22,6 +22,7 @@ reach M_max (two at least for one replica, which needs two passes to estimate it
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,33 +36,27 @@ BoolArray = npt.NDArray[np.bool_]
 # hostile report (M_max of 1e9, m ≤ 1) can cause.
 MAX_PASSES_TRIED = 256
 SHORTEST_STEP_S = 1e-12
-# How many pairs are searched at once: what bounds the memory, and stays in a processor's cache.
-_AT_ONCE = 2048
+# How many choices are compared at once: what bounds the memory, and stays in a processor's cache.
+_AT_ONCE = 16_384
+# So few pairs that all they can have are searched at once without counting first.
+_FEW_PAIRS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pairs:
     """B pairs as columns: θ, statistics and limits of the job, sync time and size of the configuration.
 
-    `largest` is M_max, and 0 where the batch is fixed; `max_atomic` is 0 where unbounded.
+    `rows` is `(12, B)`: α_g, β_g, γ, T_sync in seconds, sqr, var, K, M0, M_max (0 where the batch is fixed),
+    the bounds of m (the upper one infinite where there is none), and the most passes (1, or infinite where
+    they may be accumulated). Whole numbers are floats here and below, and exact: mixed arithmetic would
+    convert them each time.
     """
 
-    alpha_g: FloatArray
-    beta_g: FloatArray
-    gamma: FloatArray
-    sync_s: FloatArray
-    sqr: FloatArray
-    var: FloatArray
-    num_gpus: IntArray
-    initial: IntArray
-    largest: IntArray
-    min_atomic: IntArray
-    max_atomic: IntArray
-    accumulation: BoolArray
+    rows: FloatArray
 
-    def take(self, index: npt.NDArray[np.intp] | slice | tuple[slice, None]) -> Pairs:
-        """Return the pairs at `index`, in that order; with `(:, None)`, all of them as rows."""
-        return Pairs(**{name: getattr(self, name)[index] for name in self.__dataclass_fields__})
+    def take(self, index: npt.NDArray[np.intp]) -> Pairs:
+        """Return the pairs at `index`, in that order."""
+        return Pairs(rows=self.rows.take(index, axis=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -78,10 +73,13 @@ class Best:
 
 def search(pairs: Pairs) -> Best:
     """Return the batch with the highest goodput for each pair; ties go to fewer passes, smaller batches."""
-    size = len(pairs.num_gpus)
-    if size <= _AT_ONCE:
+    size = pairs.rows.shape[1]
+    if size <= _FEW_PAIRS:
         return _search(pairs)
-    parts = [_search(pairs.take(slice(start, start + _AT_ONCE))) for start in range(0, size, _AT_ONCE)]
+    _, _, count = _numbers_of_passes(pairs)
+    part = (count + 1).cumsum() // _AT_ONCE
+    edges = [*_changes(part).nonzero()[0].tolist(), size]
+    parts = [_search(Pairs(rows=pairs.rows[:, low:high])) for low, high in itertools.pairwise(edges)]
     return Best(
         **{
             name: np.concatenate([getattr(part, name) for part in parts])
@@ -91,45 +89,49 @@ def search(pairs: Pairs) -> Best:
 
 
 def _search(pairs: Pairs) -> Best:
-    size = len(pairs.num_gpus)
-    owner, passes, low, high = _choices(pairs)
-    # Most pairs have a single choice.
-    single = len(owner) == size and bool((owner == np.arange(size)).all())
-    chosen = pairs if single else pairs.take(owner)
-    atomic = _top(chosen, passes, low, high)
-    below = np.maximum(atomic - 1, low)
-    # The sign of a slope is rounded: one less may be as good.
-    batch, batch_below = chosen.num_gpus * passes * atomic, chosen.num_gpus * passes * below
-    step, efficiency = _rate(chosen, passes, atomic, batch)
-    step_below, efficiency_below = _rate(chosen, passes, below, batch_below)
-    goodput = batch / step * efficiency
-    goodput_below = batch_below / step_below * efficiency_below
-    down = goodput_below >= goodput
-    goodput = np.where(down, goodput_below, goodput)
-
+    gpus, initial = pairs.rows[6:8]
+    choices = _choices(pairs)
+    # Most often the goodput still grows at m = A, which is allowed. Of the others, the top is searched for.
+    (inner,) = (choices.falls | (choices.high < choices.atomic)).nonzero()
+    owner, passes, low = choices.owner[inner], choices.passes[inner], choices.low[inner]
+    top = _top(pairs.take(owner), passes, low, choices.high[inner])
+    # It lies between two whole numbers, so one less may be better.
+    below = np.maximum(top - 1.0, low)
     # Exactly M0, split unevenly: the only choice of a fixed batch, and one more for the others.
-    whole, whole_passes, whole_m, whole_fits = _exactly_initial(pairs)
-    step_0, efficiency_0 = _rate(pairs, whole_passes, whole_m, whole)
-    best = Best(
-        goodput=np.where(whole_fits, whole / step_0 * efficiency_0, 0.0),
-        step_time_s=np.where(whole_fits, step_0, 0.0),
-        efficiency=np.where(whole_fits, efficiency_0, 0.0),
-        global_batch_size=np.where(whole_fits, whole, 0),
-        atomic_batch_size=np.where(whole_fits, whole_m, 0),
-        accumulation_steps=np.where(whole_fits, whole_passes - 1, 0),
-    )
-    if len(owner):
-        first = owner if single else _first_best(owner, goodput)
+    whole_passes, whole_m, whole_fits = _exactly_initial(pairs)
+
+    some = pairs.take(np.concatenate((owner, owner, np.arange(len(gpus)))))
+    passes = np.concatenate((passes, passes, whole_passes))
+    atomic = np.concatenate((top, below, whole_m))
+    size = some.rows[6] * passes * atomic
+    num_inner, end = len(inner), 2 * len(inner)
+    size[end:] = initial
+    rates = np.empty((3, len(size)))
+    rates[1], rates[2] = _rate(some.rows, passes, atomic, size)
+    rates[0] = size / rates[1] * rates[2]
+
+    real = np.where(whole_fits, rates[:, end:], 0.0)
+    whole = np.where(whole_fits, np.array((initial, whole_m, whole_passes - 1.0)), 0.0)
+    if len(choices.owner):
+        down = rates[0, num_inner:end] >= rates[0, :num_inner]
+        choices.rates[:, inner] = np.where(down, rates[:, num_inner:end], rates[:, :num_inner])
+        choices.atomic[inner] = np.where(down, below, top)
+        first = _first_best(choices.owner, choices.rates[0])
         # A multiple wins a tie: even parts are simpler.
-        first = first[goodput[first] >= best.goodput[owner[first]]]
-        pair, lower = owner[first], down[first]
-        best.goodput[pair] = goodput[first]
-        best.step_time_s[pair] = np.where(lower, step_below[first], step[first])
-        best.efficiency[pair] = np.where(lower, efficiency_below[first], efficiency[first])
-        best.global_batch_size[pair] = np.where(lower, batch_below[first], batch[first])
-        best.atomic_batch_size[pair] = np.where(lower, below[first], atomic[first])
-        best.accumulation_steps[pair] = passes[first] - 1
-    return best
+        first = first[choices.rates[0, first] >= real[0, choices.owner[first]]]
+        pair, passes, atomic = choices.owner[first], choices.passes[first], choices.atomic[first]
+        real[:, pair] = choices.rates.take(first, axis=1)
+        whole[:, pair] = gpus[pair] * passes * atomic, atomic, passes - 1.0
+    goodput, step_time_s, efficiency = real
+    global_size, atomic_size, steps = whole.astype(np.int64)
+    return Best(
+        goodput=goodput,
+        step_time_s=step_time_s,
+        efficiency=efficiency,
+        global_batch_size=global_size,
+        atomic_batch_size=atomic_size,
+        accumulation_steps=steps,
+    )
 
 
 def search_geometric(pairs: Pairs, num_batches: int = 50) -> Best:
@@ -138,7 +140,7 @@ def search_geometric(pairs: Pairs, num_batches: int = 50) -> Best:
     M runs from max(M0, m_min·K) to M_max; s is the fewest passes for which M/K examples fit (one more pass at
     least for one replica with M > M0), m = ⌈M/(K·(s+1))⌉ within its bounds. A fixed batch: as `search`.
     """
-    adaptive = pairs.largest > 0
+    adaptive = pairs.rows[8] > 0
     if not adaptive.all():
         best, rows = search(pairs), np.flatnonzero(adaptive)
         if len(rows):
@@ -146,22 +148,24 @@ def search_geometric(pairs: Pairs, num_batches: int = 50) -> Best:
             for name in Best.__dataclass_fields__:
                 getattr(best, name)[rows] = getattr(found, name)
         return best
-    # From here on, a row for each pair and a column for each batch; whole numbers are floats, and exact.
-    each = pairs.take((slice(None), None))
-    largest = np.where(each.max_atomic > 0, each.max_atomic, each.largest).astype(np.float64)
-    first = np.maximum(each.initial, each.min_atomic * each.num_gpus).astype(np.float64)
-    local = first * (each.largest / first) ** np.linspace(0.0, 1.0, num_batches) / each.num_gpus
-    passes = np.where(each.accumulation, np.maximum(np.ceil(local / largest - 1e-8), 1.0), 1.0)
-    alone = (each.num_gpus == 1) & (local > each.initial + 1e-8)
+    # From here on, a row for each pair and a column for each batch.
+    each = pairs.rows[:, :, None]
+    gpus, initial, most, min_atomic, max_atomic, max_passes = each[6:]
+    accumulation = max_passes > 1
+    largest = np.where(max_atomic < np.inf, max_atomic, most)
+    first = np.maximum(initial, min_atomic * gpus)
+    local = first * (most / first) ** np.linspace(0.0, 1.0, num_batches) / gpus
+    passes = np.where(accumulation, np.maximum(np.ceil(local / largest - 1e-8), 1.0), 1.0)
+    alone = (gpus == 1) & (local > initial + 1e-8)
     if alone.any():
-        passes = np.where(alone & each.accumulation, np.maximum(passes, 2.0), passes)
-        local = np.where(alone & ~each.accumulation, each.initial, local)
-    atomic = np.clip(np.ceil(local / passes - 1e-8), each.min_atomic, largest)
-    size = each.num_gpus * passes * atomic
+        passes = np.where(alone & accumulation, np.maximum(passes, 2.0), passes)
+        local = np.where(alone & ~accumulation, initial, local)
+    atomic = np.clip(np.ceil(local / passes - 1e-8), min_atomic, largest)
+    size = gpus * passes * atomic
     step, efficiency = _rate(each, passes, atomic, size)
     goodput = size / step * efficiency
     pick = (np.arange(len(goodput)), goodput.argmax(axis=1))
-    fits = first[:, 0] <= pairs.largest
+    fits = first[:, 0] <= most[:, 0]
     return Best(
         goodput=np.where(fits, goodput[pick], 0.0),
         step_time_s=np.where(fits, step[pick], 0.0),
@@ -172,105 +176,177 @@ def search_geometric(pairs: Pairs, num_batches: int = 50) -> Best:
     )
 
 
-def _exactly_initial(pairs: Pairs) -> tuple[IntArray, IntArray, IntArray, BoolArray]:
-    """Return M0, its fewest passes P, m = ⌈M0/(K·P)⌉, and whether all K·P parts get an example."""
-    whole = pairs.initial
-    bound = np.where(pairs.max_atomic > 0, pairs.max_atomic, whole)
-    passes = np.maximum(_ceil_div(whole, pairs.num_gpus * bound), 1)
-    atomic = _ceil_div(whole, pairs.num_gpus * passes)
-    fits = (
-        (pairs.num_gpus * passes <= whole)
-        & ((passes == 1) | pairs.accumulation)
-        & (atomic >= pairs.min_atomic)
-        & (atomic <= bound)
-    )
-    return whole, passes, atomic, fits
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Choices:
+    """S choices in the order of their pairs, then of P: the pair, P, and the range of m within all bounds.
 
-
-def _choices(pairs: Pairs) -> tuple[npt.NDArray[np.intp], IntArray, IntArray, IntArray]:
-    """Return for each of S choices its pair, its passes P, and the range of m that keeps M within bounds."""
-    adaptive = pairs.largest > 0
-    bound = np.where(pairs.max_atomic > 0, np.minimum(pairs.max_atomic, pairs.largest), pairs.largest)
-    bound = np.maximum(bound, 1)
-    fewest = np.maximum(_ceil_div(pairs.initial, pairs.num_gpus * bound), 1)
-    most = np.maximum(_ceil_div(pairs.largest, pairs.num_gpus * bound), np.where(pairs.num_gpus == 1, 2, 1))
-    most = np.minimum(np.where(pairs.accumulation, most, 1), fewest + MAX_PASSES_TRIED - 1)
-    count = np.where(adaptive, np.maximum(most - fewest + 1, 0), 0)
-
-    owner = np.repeat(np.arange(len(count)), count)
-    position = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
-    passes = fewest[owner] + position
-    gpus, initial = pairs.num_gpus[owner], pairs.initial[owner]
-    low = np.maximum(pairs.min_atomic[owner], _ceil_div(initial, gpus * passes))
-    high = np.minimum(bound[owner], pairs.largest[owner] // (gpus * passes))
-    # One replica and one pass: the noise cannot be estimated, so the batch stays M0.
-    alone = (gpus == 1) & (passes == 1)
-    high = np.where(alone, np.minimum(high, initial), high)
-    keep = low <= high
-    return owner[keep], passes[keep], low[keep], high[keep]
-
-
-def _top(pairs: Pairs, passes: IntArray, low: IntArray, high: IntArray) -> IntArray:
-    """Return the first m of each range from which the goodput grows no more (`high` if it always grows).
-
-    With q = 1 + (T_sync/T_grad)^γ the last pass takes T_grad·q^(1/γ), and its elasticity is that of T_grad
-    over q. Whole numbers are floats here, and exact: mixed arithmetic would convert them each time.
+    `atomic` is A. `rates` `(3, S)` are goodput, step time and efficiency there; `falls` tells whether the
+    goodput does there.
     """
-    found = low.astype(np.float64)
-    left = np.flatnonzero(low < high)
+
+    owner: npt.NDArray[np.intp]
+    passes: FloatArray
+    low: FloatArray
+    high: FloatArray
+    atomic: FloatArray
+    rates: FloatArray
+    falls: BoolArray
+
+
+def _numbers_of_passes(pairs: Pairs) -> tuple[FloatArray, FloatArray, npt.NDArray[np.intp]]:
+    """Return A of each pair, the fewest passes that are worth trying, and how many numbers of them are."""
+    gpus, initial, largest, _, max_atomic, max_passes = pairs.rows[6:]
+    bound = np.maximum(np.minimum(max_atomic, largest), 1.0)
+    at_once = gpus * bound
+    fewest = np.maximum(np.ceil(initial / at_once), 1.0)
+    most = np.maximum(np.ceil(largest / at_once), 1.0 + (gpus == 1.0))
+    most = np.minimum(np.minimum(most, max_passes), fewest + (MAX_PASSES_TRIED - 1.0))
+    count = np.where(largest > 0.0, np.maximum(most - fewest + 1.0, 0.0), 0.0)
+    return bound, fewest, count.astype(np.intp)
+
+
+def _choices(pairs: Pairs) -> _Choices:
+    bound, fewest, count = _numbers_of_passes(pairs)
+    alpha, beta, gamma, sync, sqr, var, gpus, initial, largest, min_atomic = pairs.rows[:10]
+    owner = np.repeat(np.arange(len(count)), count)
+    # P less its position among all choices.
+    offset = fewest - (count.cumsum() - count)
+
+    # At m = A the passes of a pair take as long whatever their number, so the powers are its own.
+    scaled, grad, last, share = _elastic(alpha, beta, gamma, 1.0 / gamma, sync, bound)
+    _, last_s = _pass_times(pairs.rows, bound)
+    noise, slope, both = var * initial, sqr * gpus, var + sqr
+    limits, times = (offset, gpus, initial, largest, min_atomic, bound), (scaled, grad, last, share, last_s)
+    columns = np.repeat(np.array((*limits, *times, sqr, var, both, noise, slope)), count, axis=1)
+    passes = columns[0] + np.arange(len(owner))
+    parts = columns[1] * passes
+    low = np.maximum(columns[4], np.ceil(columns[2] / parts))
+    high = np.minimum(columns[5], np.floor(columns[3] / parts))
+    # One replica and one pass: the noise cannot be estimated, so the batch stays M0.
+    high = np.where(parts == 1.0, np.minimum(high, columns[2]), high)
+    allowed = low <= high
+    if not allowed.all():
+        owner, passes, parts, low, high = (one[allowed] for one in (owner, passes, parts, low, high))
+        columns = columns[:, allowed]
+
+    initial, m = columns[2], columns[5]
+    scaled, grad, last, share, last_s, sqr, var, both, noise, slope = columns[6:]
+    steps = passes - 1.0
+    rates, size = np.empty((3, len(owner))), parts * m
+    rates[1] = steps * grad + last_s
+    rates[2] = _efficiency(sqr, var, both, size / initial)
+    rates[0] = size / rates[1] * rates[2]
+    return _Choices(
+        owner=owner,
+        passes=passes,
+        low=low,
+        high=high,
+        atomic=m,
+        rates=rates,
+        falls=(noise + slope * passes * m) * scaled * (steps + share) >= noise * grad * (steps + last),
+    )
+
+
+def _exactly_initial(pairs: Pairs) -> tuple[FloatArray, FloatArray, BoolArray]:
+    """Return the fewest passes P that split M0, m = ⌈M0/(K·P)⌉, and whether all K·P parts get an example."""
+    gpus, initial, _, min_atomic, max_atomic, max_passes = pairs.rows[6:]
+    passes = np.maximum(np.ceil(initial / (gpus * max_atomic)), 1.0)
+    parts = gpus * passes
+    atomic = np.ceil(initial / parts)
+    fits = (parts <= initial) & (passes <= max_passes) & (atomic >= min_atomic) & (atomic <= max_atomic)
+    return passes, atomic, fits
+
+
+def _top(pairs: Pairs, passes: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+    """Return the first m of each range from which the goodput grows no more (`high` if it always grows)."""
+    (left,) = (low < high).nonzero()
     if len(left) == 0:
         return low
-    floor, ceiling = found, high.astype(np.float64)
-    steps = (passes - 1).astype(np.float64)
-    noise = pairs.var * pairs.initial
-    slope = pairs.sqr * pairs.num_gpus * passes
-    columns = [pairs.alpha_g, pairs.beta_g, pairs.gamma, 1.0 / pairs.gamma, pairs.sync_s, noise, slope, steps]
-    size, wanted = len(found), len(left)
-    rows = np.arange(size)
+    floor: FloatArray = low.copy()
+    ceiling: FloatArray = high.copy()
+    found, rows, wanted = ceiling, np.arange(len(low)), len(left)
+    alpha, beta, gamma, sync, sqr, var, gpus, initial = pairs.rows[:8]
+    columns = np.array(
+        (alpha, beta, gamma, 1.0 / gamma, sync, var * initial, sqr * gpus * passes, passes - 1.0)
+    )
+    alpha, beta, gamma, inverse, sync, noise, slope, steps = columns
     while True:
-        if 4 * wanted < 3 * size:
+        if 4 * wanted < 3 * len(rows):
             # Of many ranges, most are soon down to one m: the others go on without them.
-            found[rows] = floor
+            found[rows] = ceiling
             rows, floor, ceiling = rows[left], floor[left], ceiling[left]
-            columns = [column[left] for column in columns]
-            size = wanted
-        alpha, beta, gamma, inverse, sync, noise, slope, steps = columns
+            columns = columns.take(left, axis=1)
+            alpha, beta, gamma, inverse, sync, noise, slope, steps = columns
         middle = np.floor((floor + ceiling) * 0.5)
-        scaled = beta * middle
-        grad = np.maximum(alpha + scaled, SHORTEST_STEP_S)
-        q = 1.0 + (sync / grad) ** gamma
-        last = q**inverse
-        enough = (noise + slope * middle) * scaled * (steps + last / q) >= noise * grad * (steps + last)
-        ceiling = np.where(enough, middle, ceiling)
-        floor = np.where(enough, floor, np.minimum(middle + 1.0, ceiling))
-        left = np.flatnonzero(floor < ceiling)
+        scaled, grad, last, share = _elastic(alpha, beta, gamma, inverse, sync, middle)
+        falls = (noise + slope * middle) * scaled * (steps + share) >= noise * grad * (steps + last)
+        # The floor of a range that is down to one m may step over it: its ceiling stays the answer.
+        np.putmask(ceiling, falls, middle)
+        np.putmask(floor, ~falls, middle + 1.0)
+        (left,) = (floor < ceiling).nonzero()
         wanted = len(left)
         if wanted == 0:
-            found[rows] = floor
-            return found.astype(np.int64)
+            found[rows] = ceiling
+            return found
+
+
+def _elastic(
+    alpha: FloatArray,
+    beta: FloatArray,
+    gamma: FloatArray,
+    inverse: FloatArray,
+    sync: FloatArray,
+    m: FloatArray,
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return β·m and T_grad in seconds, and in units of T_grad the last pass and how fast it grows with β·m.
+
+    With q = 1 + (T_sync/T_grad)^γ the last pass takes T_grad·q^(1/γ), and its elasticity is that of T_grad
+    over q. `inverse` is 1/γ.
+    """
+    scaled = beta * m
+    grad = np.maximum(alpha + scaled, SHORTEST_STEP_S)
+    q = 1.0 + (sync / grad) ** gamma
+    last = q**inverse
+    return scaled, grad, last, last / q
 
 
 def _rate(
-    pairs: Pairs, passes: IntArray | FloatArray, atomic: IntArray | FloatArray, batch: IntArray | FloatArray
+    rows: FloatArray, passes: FloatArray, atomic: FloatArray, size: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the step time and the efficiency of each choice."""
-    grad = np.maximum(pairs.alpha_g + pairs.beta_g * atomic, SHORTEST_STEP_S)
-    longer, shorter = np.maximum(grad, pairs.sync_s), np.minimum(grad, pairs.sync_s)
-    last = longer * (1.0 + (shorter / longer) ** pairs.gamma) ** (1.0 / pairs.gamma)
-    scale = batch / pairs.initial
-    denominator = pairs.var + pairs.sqr * scale
-    efficiency = np.divide(pairs.var + pairs.sqr, denominator, out=1.0 / scale, where=denominator > 0)
-    return (passes - 1) * grad + last, efficiency
+    """Return the step time and the efficiency of each choice; `rows` are those of its pair."""
+    grad, last = _pass_times(rows, atomic)
+    sqr, var = rows[4], rows[5]
+    return (passes - 1.0) * grad + last, _efficiency(sqr, var, var + sqr, size / rows[7])
+
+
+def _pass_times(rows: FloatArray, atomic: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return T_grad and the time of the last pass, in seconds."""
+    alpha, beta, gamma, sync = rows[:4]
+    grad = np.maximum(alpha + beta * atomic, SHORTEST_STEP_S)
+    longer, shorter = np.maximum(grad, sync), np.minimum(grad, sync)
+    return grad, longer * (1.0 + (shorter / longer) ** gamma) ** (1.0 / gamma)
+
+
+def _efficiency(sqr: FloatArray, var: FloatArray, both: FloatArray, scale: FloatArray) -> FloatArray:
+    """Return the efficiency at M = scale·M0, with `both` = var + sqr; M0/M where nothing was estimated."""
+    denominator = var + sqr * scale
+    told = denominator > 0
+    if told.all():
+        return np.divide(both, denominator)
+    return np.divide(both, denominator, out=1.0 / scale, where=told)
 
 
 def _first_best(owner: npt.NDArray[np.intp], goodput: FloatArray) -> npt.NDArray[np.intp]:
     """Return, for each owner that has choices, the index of its first one with the highest goodput."""
     # Owners ascend.
-    first = np.flatnonzero(np.diff(owner, prepend=-1))
-    highest = np.fmax.reduceat(goodput, first)
-    best = np.flatnonzero(goodput == np.repeat(highest, np.diff(first, append=len(owner))))
-    return best[np.flatnonzero(np.diff(owner[best], prepend=-1))]
+    new = _changes(owner)
+    highest = np.fmax.reduceat(goodput, new.nonzero()[0])
+    (best,) = (goodput == highest[new.cumsum() - 1]).nonzero()
+    return np.compress(_changes(owner[best]), best)
 
 
-def _ceil_div(numerator: IntArray, denominator: IntArray) -> IntArray:
-    return -(-numerator // denominator)
+def _changes(values: npt.NDArray[np.intp]) -> BoolArray:
+    """Tell which values are not the one before them."""
+    new = np.ones(len(values), dtype=bool)
+    np.not_equal(values[1:], values[:-1], out=new[1:])
+    return new

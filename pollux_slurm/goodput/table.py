@@ -5,6 +5,7 @@ Legend: J jobs, C configurations; K replicas on N nodes. What batches are allowe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -247,46 +248,39 @@ def _pairs(
     models: Sequence[GoodputModel | None], nodes: IntArray, gpus: IntArray, jobs: npt.NDArray[np.intp]
 ) -> Pairs:
     """Return the pairs of `models[jobs]` with the configurations of as many nodes and GPUs."""
-    real = np.zeros((len(models), 9))
-    whole = np.zeros((len(models), 5), dtype=np.int64)
-    for row, model in enumerate(models):
-        if model is None or model.throughput is None:
-            continue
-        theta, limits = model.throughput, model.limits
-        statistics = cautious(model.statistics, limits.initial_batch_size)
-        real[row] = (
-            theta.alpha_g,
-            theta.beta_g,
-            theta.gamma,
-            theta.alpha_n,
-            theta.beta_n,
-            theta.alpha_l,
-            theta.beta_l,
-            statistics.sqr if statistics is not None else 0.0,
-            statistics.var if statistics is not None else 0.0,
-        )
-        whole[row] = (
-            limits.initial_batch_size,
-            limits.max_batch_size or 0,
-            limits.min_atomic,
-            limits.max_atomic or 0,
-            limits.accumulation,
-        )
-    of_job, limit = real[jobs].T, whole[jobs].T
-    further = np.maximum(gpus - 2, 0)
-    alpha = np.where(nodes > 1, of_job[3], of_job[5])
-    beta = np.where(nodes > 1, of_job[4], of_job[6])
-    return Pairs(
-        alpha_g=of_job[0],
-        beta_g=of_job[1],
-        gamma=of_job[2],
-        sync_s=np.where(gpus > 1, alpha + beta * further, 0.0),
-        sqr=of_job[7],
-        var=of_job[8],
-        num_gpus=gpus,
-        initial=limit[0],
-        largest=limit[1],
-        min_atomic=limit[2],
-        max_atomic=limit[3],
-        accumulation=limit[4] > 0,
+    numbers = [(0.0,) * 14 if model is None else _numbers(model) for model in models]
+    of_job = np.array(numbers, dtype=np.float64).reshape(-1, 14)[jobs].T
+    alpha_n, beta_n, alpha_l, beta_l = of_job[:4]
+    remote, size = nodes > 1, gpus.astype(np.float64)
+    sync_s = np.where(remote, alpha_n, alpha_l) + np.where(remote, beta_n, beta_l) * np.maximum(
+        size - 2.0, 0.0
+    )
+    rows = np.empty((12, len(jobs)))
+    rows[:3], rows[4:6], rows[7:] = of_job[4:7], of_job[7:9], of_job[9:]
+    rows[3], rows[6] = np.where(gpus > 1, sync_s, 0.0), size
+    return Pairs(rows=rows)
+
+
+def _numbers(model: GoodputModel) -> tuple[float, ...]:
+    """Return α_n, β_n, α_l, β_l, then what `Pairs` tells of a job: zeros without a throughput model."""
+    theta, limits = model.throughput, model.limits
+    if theta is None:
+        return (0.0,) * 14
+    statistics = cautious(model.statistics, limits.initial_batch_size)
+    sqr, var = (0.0, 0.0) if statistics is None else (statistics.sqr, statistics.var)
+    return (
+        theta.alpha_n,
+        theta.beta_n,
+        theta.alpha_l,
+        theta.beta_l,
+        theta.alpha_g,
+        theta.beta_g,
+        theta.gamma,
+        sqr,
+        var,
+        limits.initial_batch_size,
+        limits.max_batch_size or 0,
+        limits.min_atomic,
+        limits.max_atomic or math.inf,
+        math.inf if limits.accumulation else 1,
     )
