@@ -19,14 +19,24 @@ from pollux_slurm.store.url import StoreUrl
 BUSY_TIMEOUT_S = 30.0
 """How long a writer queues for SQLite's one write lock. A transaction holds it for milliseconds."""
 
+STALLED_S = 20.0
+"""How long a client of PostgreSQL may hold what it locked and say nothing: less than others wait for it. One
+that is stopped in the midst of a transaction, or whose machine hangs, must not stop everybody else."""
+
 CONNECT_TIMEOUT_S = 10
 
 
 def make_engine(url: StoreUrl) -> Engine:
     """Return an engine for a store that exists. Nothing is connected yet."""
     if url.path is None:
-        settings = f"-c lock_timeout={int(BUSY_TIMEOUT_S * 1000)} -c timezone=utc -c jit=off"
-        engine = _postgresql_engine(url, {"options": settings}, pool_pre_ping=True, pool_size=2)
+        settings = {
+            "lock_timeout": int(BUSY_TIMEOUT_S * 1000),
+            "idle_in_transaction_session_timeout": int(STALLED_S * 1000),
+            "timezone": "utc",
+            "jit": "off",
+        }
+        options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        engine = _postgresql_engine(url, {"options": options}, pool_pre_ping=True, pool_size=2)
     else:
         engine = _sqlite_engine(url.path)
     return _surviving_forks(engine)

@@ -184,8 +184,9 @@ def _end_when_superseded(site: Site, left: list[Replica], stall_after_s: float) 
     """Send SIGTERM to the replicas of each job whose next run has claimed its checkpoints, in some time.
 
     At once: when that run has told the store that it trains, the leftover ends without one more checkpoint.
-    They train on for `stall_after_s` and stall then, or they would be at their end before. No other hand
-    touches the job meanwhile, so that it comes to its next run.
+    They train on for `stall_after_s` and stall then, or they would be at their end before; but never while
+    they write to SQLite, whose one lock would be theirs for as long, and nobody else could write. No other
+    hand touches the job meanwhile, so that it comes to its next run.
     """
     waiting = {(replica.job_id, replica.run) for replica in left}
     spared = {job_id for job_id, _ in waiting}
@@ -206,7 +207,9 @@ def _end_when_superseded(site: Site, left: list[Replica], stall_after_s: float) 
         waiting -= over
         if not stalled and time.monotonic() - begun > stall_after_s:
             signal_all(waiting, signal.SIGSTOP)
-            stalled = True
+            stalled = _may_write(site)
+            if not stalled:
+                signal_all(waiting, signal.SIGCONT)
         pause.wait(0.05)
     signal_all(waiting, signal.SIGCONT)
     site.spared -= spared
@@ -333,6 +336,20 @@ def fill_disk(site: Site, planned: Planned, rng: random.Random) -> Injected | No
         return True
 
     return Injected(detail="no space left", undo=Undo(after_s=after_s, act=empty))
+
+
+def _may_write(site: Site) -> bool:
+    """Tell whether nobody holds the lock of SQLite's file; PostgreSQL sees to those who stall by itself."""
+    if site.server is not None:
+        return True
+    file = f"file:{site.disk / 'pollux.db'}?mode=rw"
+    try:
+        with contextlib.closing(sqlite3.connect(file, uri=True, timeout=0.5, isolation_level=None)) as store:
+            store.execute("BEGIN IMMEDIATE")
+            store.execute("ROLLBACK")
+    except sqlite3.OperationalError:  # or the file is away, or its disk is full: nothing can be said
+        return False
+    return True
 
 
 def integrity(site: Site) -> str:

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from pollux_slurm.errors import PolluxError, SlurmError, StoreError
-from pollux_slurm.model import JobState
+from pollux_slurm.model import JobState, SlurmJob
 from pollux_slurm.store.contract import RunPhase
 from tests.chaos import mortal
 from tests.chaos.faults import KINDS, Undo
@@ -263,9 +263,7 @@ class Run:
     def _send_neighbour(self) -> None:
         """Let a job that is not adaptive come and go, for which others must make room; one at a time."""
         with contextlib.suppress(SlurmError, AssertionError, subprocess.TimeoutExpired):
-            alive = {job.job_id for job in self.site.road.slurm.snapshot().jobs if not job.state.is_over}
-            self._cancel_given_up_neighbours()
-            if not alive & set(self.site.neighbours):
+            if not self._neighbours():
                 options = ("--gpus=2", "--nodes=1", "--mem=100M")
                 self.site.neighbours.append(self.site.road.plain("sleep 8", *options))
 
@@ -302,12 +300,16 @@ class Run:
         self.site.start_slurmctld()
         self._undos["slurmctld"] = (now, Undo(after_s=0.0, act=self.site.open_partition))
 
-    def _cancel_given_up_neighbours(self) -> None:
-        """Cancel, as an owner would, a job of nobody's that Slurm failed to launch and holds."""
-        with contextlib.suppress(SlurmError):
-            for job in self.site.road.slurm.snapshot().jobs:
-                if job.held_by_slurm and job.job_id in self.site.neighbours:
-                    self.site.road.slurm.cancel(job.job_id)
+    def _neighbours(self) -> list[SlurmJob]:
+        """Return those that are not over; cancel one that Slurm holds, as its owner would.
+
+        Raises `SlurmError`.
+        """
+        jobs = [job for job in self.site.road.slurm.snapshot().jobs if job.job_id in self.site.neighbours]
+        for job in jobs:
+            if job.held_by_slurm:
+                self.site.road.slurm.cancel(job.job_id)
+        return [job for job in jobs if not job.state.is_over]
 
     def let_finish(self, *, timeout_s: float) -> None:
         """Wait until every job is over, for Slurm and for the daemon, and the journal has nothing open."""
@@ -316,8 +318,8 @@ class Run:
             self._keep_daemon()
             self._undo_what_is_due(time.monotonic())
             self._mend_slurm(time.monotonic())
-            self._cancel_given_up_neighbours()
             with contextlib.suppress(SlurmError):
+                self._neighbours()
                 recorded = all(record.state.is_over for record in self.site.road.store.jobs())
                 if not self.site.unfinished() and recorded and not self.site.road.store.open_reallocations():
                     return

@@ -72,6 +72,25 @@ def test_that_a_lock_that_outlasts_the_timeout_is_worth_another_try(
     store.close()
 
 
+def test_that_who_stalls_in_the_midst_of_a_write_to_postgresql_lets_others_write(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "STALLED_S", 0.2)
+    stalled = open_database(postgres_url, create=False)
+    monkeypatch.undo()
+    other = open_database(postgres_url, create=False)
+    row = {"user_id": 1, "user_name": "ada"}
+    with pytest.raises(StoreUnavailable), stalled.write() as connection:  # noqa: PT012
+        connection.execute(UserRow.__table__.insert(), row)
+        with other.write() as waiting:
+            waiting.execute(UserRow.__table__.insert(), row)
+        connection.execute(UserRow.__table__.select())
+    for database in (stalled, other):
+        with database.read() as connection:
+            assert len(connection.execute(UserRow.__table__.select()).all()) == 1
+        database.close()
+
+
 def test_that_a_store_removed_while_open_does_not_come_back_empty(store_url: str) -> None:
     path = Path(store_url.removeprefix("sqlite:///"))
     store = open_store(store_url)
