@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ from pollux_slurm.model import JobState, SlurmJob
 from pollux_slurm.store.contract import RunPhase
 from tests.chaos import mortal
 from tests.chaos.faults import KINDS, Undo
-from tests.chaos.schedule import DAEMON_KILL, SHARES, Planned, make_schedule
+from tests.chaos.schedule import DAEMON_KILL, Planned, make_schedule
 from tests.chaos.site import NUM_JOBS, ChaosJob, Site
 
 _STEP_S = 0.25
@@ -52,7 +52,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Run:
-    """Drives a site through `num_faults` faults `among` kinds. `pause_s` is (least, most) between two.
+    """Drives a site through `num_faults` faults. `pause_s` is (least, most) between two of them.
 
     Six jobs are there as long as faults come; once `most_jobs` were submitted, two. The points at which the
     daemon is to die are given up when it came to none of them `tries` times in a row.
@@ -64,7 +64,6 @@ class Run:
     pause_s: tuple[float, float]
     deadline_s: float
     say: Callable[[str], None] = print
-    among: Collection[str] = tuple(SHARES)
     most_jobs: int | None = None
     tries: int = 8
     outcome: Outcome = field(default_factory=Outcome)
@@ -84,7 +83,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
-        self._waiting = make_schedule(self.num_faults, self._rng, self.among)
+        self._waiting = make_schedule(self.num_faults, self._rng)
 
     # ---------------------------------------------------------------------------------------------- the loop
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
 from dataclasses import dataclass
 
 # Where a daemon can die: before and after each step is journaled, and before and after each command.
@@ -37,9 +36,6 @@ SHARES = {
     "job requeued by hand": 3,
     "job requeued and held by hand": 2,
 }
-# What befalls Slurm, and not the daemon, its store or the jobs.
-OF_SLURM = frozenset({"slurmctld stopped", "node lost with its steps", "slurmd lost, its steps go on"})
-OTHERS = frozenset(SHARES) - OF_SLURM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +46,14 @@ class Planned:
     point: str | None = None
 
 
-def make_schedule(
-    num_faults: int, rng: random.Random, among: Collection[str] = tuple(SHARES)
-) -> list[Planned]:
-    """Return `num_faults` faults `among` kinds: each at least once where there are enough, the rest by share.
+def make_schedule(num_faults: int, rng: random.Random) -> list[Planned]:
+    """Return `num_faults` faults: each kind at least once where there are enough, the rest by share.
 
     The points at which the daemon dies go round, so that each is used before one is used again.
     """
-    kinds = [kind for kind in SHARES if kind in among]
+    kinds = list(SHARES)
     counts = dict.fromkeys(kinds[:num_faults], 1)
-    total = sum(SHARES[kind] for kind in kinds)
+    total = sum(SHARES.values())
     while (left := num_faults - sum(counts.values())) > 0:
         # The kind that is furthest behind its share comes next; ties in the order of SHARES.
         behind = max(kinds, key=lambda kind: SHARES[kind] * num_faults / total - counts.get(kind, 0))

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.chaos.faults import KINDS
-from tests.chaos.schedule import DAEMON_KILL, OTHERS, POINTS, SHARES, make_schedule
+from tests.chaos.schedule import DAEMON_KILL, POINTS, SHARES, make_schedule
 
 
 def test_that_every_kind_of_fault_can_be_done() -> None:
@@ -34,15 +34,6 @@ def test_that_every_point_has_its_turn_before_one_has_a_second() -> None:
         for planned in make_schedule(50, random.Random(1))
         if planned.kind != DAEMON_KILL
     )
-
-
-def test_that_a_schedule_may_be_of_some_kinds_only() -> None:
-    assert {planned.kind for planned in make_schedule(40, random.Random(3), OTHERS)} == OTHERS
-    assert set(SHARES) - OTHERS == {
-        "slurmctld stopped",
-        "node lost with its steps",
-        "slurmd lost, its steps go on",
-    }
 
 
 def test_that_a_seed_tells_the_order() -> None:
