@@ -141,7 +141,7 @@ class _Search:
 
     def at(self, prices: FloatArray) -> tuple[float, FloatArray]:
         terms, taken, choice = self._market.buy(prices)
-        total, slope = float(terms.sum()), self._market.budget - taken
+        total, slope = float(np.add.reduce(terms)), self._market.budget - taken
         if total < self.bound:
             bound = total + ROUNDING * float(np.abs(terms).sum())
             if bound < self.bound:
@@ -212,7 +212,8 @@ class _Search:
         descents = _DESCENTS_OF_ONE_TYPE if market.num_cells == 1 else _DESCENTS
         looks = (market.sample(_SAMPLE), market)
         for (heat, settled), look in zip(descents, looks, strict=True):
-            prices, is_smooth = _descend(look, prices, heat * unit, unit, settled)
+            with np.errstate(over="ignore"):
+                prices, is_smooth = _descend(look, prices, heat * unit, unit, settled)
             if not is_smooth:
                 return
             self.at(prices)
@@ -251,7 +252,7 @@ def _newton_step(
     free = (prices > 0) | (slope < 0)
     # The prices that stay are taken out of the equations, each with one of its own that says so.
     system = np.where(free[:, None] & free, curve, 0.0)
-    diagonal = np.einsum("ii->i", system)
+    diagonal = system.reshape(-1)[:: len(system) + 1]  # a view
     diagonal += np.where(free, np.maximum(diagonal * damping, 1e-12), 1.0)
     step = -np.linalg.solve(system, np.where(free, slope, 0.0))
     # No price more than doubles or so at once.

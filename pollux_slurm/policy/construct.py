@@ -38,6 +38,12 @@ class Constructor:
         self._uneven = (tables.per_node == 0) & (tables.num_gpus > 0)
         self._share = np.maximum(tables.per_node, 1)
         self._widest = state.cluster.widest
+        # Of each GPU type: its columns, the share that they need, and on how many nodes.
+        shares = np.minimum(self._share, self._widest + 1)
+        self._of_kind = [
+            (mine, shares[mine], tables.num_nodes[mine], self._uneven[mine])
+            for mine in map(np.flatnonzero, tables.columns.of_kind)
+        ]
 
     def build(self, choice: IntArray) -> bool:
         """Give each job its choice or the best that fits; False if a running job found no place.
@@ -123,26 +129,26 @@ class Constructor:
         beside what is held: most jobs need not look.
         """
         state, menu, tables = self._state, self._menu, self._menu.tables
-        held = np.zeros(menu.num_jobs, dtype=np.int64)
+        count, width, free = menu.num_jobs, self._widest + 2, state.free
+        placed = [state.at(job) for job in range(count)]
         # How many of a job's own nodes have at least so many GPUs that are free or its own.
-        own = np.zeros((menu.num_jobs, self._widest + 2), dtype=np.int64)
-        values = np.empty(menu.num_jobs)
-        for job in range(menu.num_jobs):
-            placed = state.at(job)
-            values[job], held[job] = placed.option.value, placed.option.num_gpus
-            for node, gpus in placed.gpus:
-                own[job, : state.free[node] + gpus + 1] += 1
-        share = np.minimum(self._share, self._widest + 1)
-        room = np.zeros((menu.num_jobs, len(tables.num_gpus)), dtype=bool)
-        for kind, nodes in enumerate(state.cluster.of_kind):
-            mine = np.flatnonzero(tables.kind == kind)
+        has = [job * width + free[node] + gpus for job, one in enumerate(placed) for node, gpus in one.gpus]
+        own = np.bincount(np.array(has, dtype=np.int64), minlength=count * width).reshape(count, width)
+        own = own[:, ::-1].cumsum(axis=1)[:, ::-1]
+        room = np.zeros((count, len(tables.num_gpus)), dtype=bool)
+        for nodes, (mine, share, num_nodes, uneven) in zip(
+            state.cluster.of_kind, self._of_kind, strict=False
+        ):
             if not len(mine):
                 continue
-            free = np.array(state.num_with(nodes), dtype=np.int64)
-            room[:, mine] = free[share[mine]] + own[:, share[mine]] >= tables.num_nodes[mine]
-            if self._uneven[mine].any():
-                parts = held[:, None] + free[1:].sum() >= tables.num_gpus[mine]
-                room[:, mine] = np.where(self._uneven[mine], parts, room[:, mine])
+            with_room = np.array(state.num_with(nodes), dtype=np.int64)
+            enough_nodes = with_room[share] + own[:, share] >= num_nodes
+            if uneven.any():
+                held = np.array([one.option.num_gpus for one in placed], dtype=np.int64)
+                parts = held[:, None] + with_room[1:].sum() >= tables.num_gpus[mine]
+                enough_nodes = np.where(uneven, parts, enough_nodes)
+            room[:, mine] = enough_nodes
+        values = np.array([one.option.value for one in placed], dtype=np.float64)
         least, enough = above_all(values), above_all(now)
         better = (menu.value > least[:, None]) & (reduced[:, :-1] > enough[:, None]) & room
         stays = (menu.stay_value > least) & (reduced[:, -1] > enough)

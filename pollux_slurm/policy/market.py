@@ -92,6 +92,14 @@ class Market:
         self.num_cells = len(resources.kind_of)
         self._fixed = self._spread(self._may) if count_of_cells.max(initial=0) <= 1 else None
         self._only_cell = self._may.argmax(axis=2)
+        self._columns = np.arange(len(self._gpus))
+        # All jobs of one class: then what a column costs is one row for all, of the uses (A, C) in its cell.
+        self._only_use: FloatArray | None = None
+        if self._fixed is not None and self.num_classes == 1:
+            only = self._only_cell[0]
+            self._only_use = self._use[:, self._columns, only]
+            self._price_at = np.arange(self._num_shared).reshape(len(self._use), -1)[:, only]
+            self._value = np.where(self._never[0] > 0, -np.inf, self._value)
         self._stay_use = resources.stay_use[:count]
         self._held = menu.stay_gpus[:count].sum(axis=1).astype(np.float64)
         self._members = menu.members[:count].astype(np.float64)
@@ -105,6 +113,9 @@ class Market:
             [*(resources.total - resources.stay_use[count:].sum(axis=0)), *limits, *moves], dtype=np.float64
         )
         self._rows = np.arange(count)
+        self._slope_unit = np.maximum(self.budget, 1.0)
+        # Nothing but nodes is short, and all may use the same.
+        self._is_plain = self._only_use is not None and not self._has_moves and not self._members.shape[1]
 
     @property
     def num_jobs(self) -> int:
@@ -121,6 +132,7 @@ class Market:
             setattr(few, name, getattr(self, name)[::step])
         few._rows = np.arange(len(few._stay_value))
         few.budget = self.budget * (len(few._rows) / len(self._rows))
+        few._slope_unit = np.maximum(few.budget, 1.0)
         return few
 
     def without(self, waiting: BoolArray, unserved: FloatArray) -> Market:
@@ -172,11 +184,17 @@ class Market:
         found: FloatArray
         if self._fixed is not None:
             of_cells = self._costs_by_cell(prices)
-            found = of_cells[np.arange(len(of_cells)), self._only_cell] + self._never
+            found = of_cells[self._columns, self._only_cell] + self._never
             return found
         found = self._cell_costs(prices).min(axis=2)
         found[:, self._free] = 0.0
         return found
+
+    def _costs_of_jobs(self, prices: FloatArray) -> FloatArray:
+        """Return what each column costs each job, (J, C), or the one row of all, (C,), without `_never`."""
+        if self._only_use is not None:
+            return np.add.reduce(self._only_use * prices.take(self._price_at), axis=0)  # type: ignore[no-any-return]
+        return self._of_jobs(self._costs(prices))
 
     def _of_jobs(self, of_classes: FloatArray) -> FloatArray:
         """Return each job's row of a table by class, or the one row of all."""
@@ -195,7 +213,7 @@ class Market:
         if not self._value.shape[1]:
             count = len(self._rows)
             return stay, np.full(count, -np.inf), np.zeros(count, dtype=np.int64)
-        reduced = self._value - self._of_jobs(self._costs(prices))
+        reduced = self._value - self._costs_of_jobs(prices)
         if groups:
             own = inner(self._members, prices[shared : shared + groups])
             stay -= own * self._held
@@ -209,6 +227,8 @@ class Market:
 
     def buy(self, prices: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
         """Return the terms of L(λ), what is taken of each resource, and each job's column."""
+        if self._is_plain:
+            return self._buy_plainly(prices)
         shared, groups = self._num_shared, self._members.shape[1]
         stay, best, pick = self._offers(prices)
         new = best > stay
@@ -222,6 +242,17 @@ class Market:
             taken[-1] = self._running[new].sum()
         terms = np.concatenate([np.where(new, best, stay), prices * self.budget])
         return terms, taken, np.where(new, pick, -1)
+
+    def _buy_plainly(self, prices: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
+        """Return the same where nothing but nodes is short, and all may use the same: the usual case."""
+        assert self._fixed is not None
+        reduced = self.reduced(prices, stay_first=True)
+        pick = reduced.argmax(axis=1)  # of equals the first: what it has
+        choice = pick - 1
+        taken = np.add.reduce(self._stay_use.compress(pick == 0, axis=0), axis=0)
+        taken += np.add.reduce(self._fixed[0].take(choice.compress(pick > 0), axis=0), axis=0)
+        terms = np.concatenate((reduced[self._rows, pick], prices * self.budget))
+        return terms, taken, choice
 
     def _taken(self, new: BoolArray, pick: IntArray, prices: FloatArray) -> FloatArray:
         """Return what the jobs that take new columns use of each shared resource, (S,)."""
@@ -248,16 +279,21 @@ class Market:
         return soft, parts
 
     def smooth(self, prices: FloatArray, temperature: float) -> tuple[float, FloatArray, FloatArray]:
-        """Return the smoothed L, its slope (R,) and its curvature (R, R)."""
+        """Return the smoothed L, its slope (R,) and its curvature (R, R).
+
+        What is out of the question divides to −inf, and what is not smooth has no finite curvature: call it
+        where overflow is no warning.
+        """
         shared, groups = self._num_shared, self._members.shape[1]
         stay = self._stay_value - inner(self._stay_use, prices[:shared])
         cells: FloatArray | BoolArray = self._may
         if self._fixed is not None:
-            costs, uses = self._costs(prices), self._fixed
+            uses = self._fixed
+            reduced = self._value - self._costs_of_jobs(prices)
         else:
             costs, cells = self._cell_parts(prices, temperature)
             uses = self._spread(cells)
-        reduced = self._value - self._of_jobs(costs)
+            reduced = self._value - self._of_jobs(costs)
         if groups:
             own = inner(self._members, prices[shared : shared + groups])
             stay = stay - own * self._held
@@ -266,9 +302,8 @@ class Market:
             reduced -= (prices[-1] * self._running)[:, None]
         most = np.maximum(reduced.max(axis=1, initial=-np.inf), stay)
         reduced -= most[:, None]
-        with np.errstate(over="ignore"):  # what is out of the question divides to −inf
-            reduced /= temperature
-            stays = np.exp((stay - most) / temperature)
+        reduced /= temperature
+        stays = np.exp((stay - most) / temperature)
         # It counts nothing either way, and far below this exponentials take four times as long.
         np.maximum(reduced, _OUT_OF_QUESTION, out=reduced)
         part = np.exp(reduced, out=reduced)
@@ -307,11 +342,10 @@ class Market:
             if groups:
                 moment[here, -1] = moment[-1, here] = (self._running * gpus) @ self._members
         # What is left of sums that cancel is not the same on every machine.
-        slope = on_grid(self.budget - mean.sum(axis=0), np.maximum(self.budget, 1.0), _BITS_OF_SUMS)
-        size = np.sqrt(np.maximum(np.einsum("ii->i", moment), 1.0))
+        slope = on_grid(self.budget - mean.sum(axis=0), self._slope_unit, _BITS_OF_SUMS)
+        size = np.sqrt(np.maximum(moment.diagonal(), 1.0))
         spread = on_grid(moment - mean.T @ mean, size[:, None] * size, _BITS_OF_SUMS)
-        with np.errstate(over="ignore"):
-            return total, slope, spread / temperature
+        return total, slope, spread / temperature
 
     def _times(self, part: FloatArray, uses: FloatArray) -> FloatArray:
         """Return Σ_c part·use of each job, (J, S), for `uses` (E, C, S) by class."""
@@ -332,12 +366,12 @@ class Market:
             found += part[self._class == number].sum(axis=0)[:, None] * of_class
         return found
 
-    def reduced(self, prices: FloatArray) -> FloatArray:
-        """Return value − λ·use of every column for every job, (J, C + 1): what it has comes last."""
+    def reduced(self, prices: FloatArray, *, stay_first: bool = False) -> FloatArray:
+        """Return value − λ·use of every column for every job, (J, C + 1): what it has is last, or first."""
         shared, groups = self._num_shared, self._members.shape[1]
         found = np.empty((len(self._rows), len(self._gpus) + 1))
-        new, stay = found[:, :-1], found[:, -1]
-        np.subtract(self._value, self._of_jobs(self._costs(prices)), out=new)
+        new, stay = (found[:, 1:], found[:, 0]) if stay_first else (found[:, :-1], found[:, -1])
+        np.subtract(self._value, self._costs_of_jobs(prices), out=new)
         np.subtract(self._stay_value, inner(self._stay_use, prices[:shared]), out=stay)
         if groups:
             own = inner(self._members, prices[shared : shared + groups])
