@@ -43,7 +43,7 @@ class Allocation:
 
     @property
     def num_gpus(self) -> int:
-        return sum(gpus for _, gpus in self.gpus_by_node)
+        return sum([gpus for _, gpus in self.gpus_by_node])  # asked for often; a generator takes longer
 
     @property
     def configuration(self) -> Configuration:

@@ -9,15 +9,15 @@ whole run at batch size B).
 from __future__ import annotations
 
 import functools
+import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from pollux_slurm.errors import TraceError
 from pollux_slurm.goodput import gain
@@ -25,9 +25,10 @@ from pollux_slurm.model import BatchLimits, GradientStatistics
 from pollux_slurm.simulator.interpolation import LinearInterpolator, linear_interpolator
 from pollux_slurm.simulator.tables import numbers, read_columns, whole_numbers
 
-FloatArray = npt.NDArray[np.float64]
 # GPUs on each node of an allocation, in the order in which the nodes were given.
 Placement = tuple[int, ...]
+# Local batch sizes, ascending, and (step, sync) seconds of each.
+_Table: TypeAlias = tuple[list[float], list[list[float]]]
 
 # What the artifact fixes of its applications; others train for all epochs of their shortest run.
 _NUM_EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
@@ -106,10 +107,10 @@ class Application(Protocol):
 class _Epochs:
     """A whole run at one batch size, by epoch: cumulative progress and steps, gradient statistics."""
 
-    progress: FloatArray
-    iterations: FloatArray
-    sqr: FloatArray
-    var: FloatArray
+    progress: Sequence[float]
+    iterations: Sequence[float]
+    sqr: Sequence[float]
+    var: Sequence[float]
 
 
 class TracedApplication:
@@ -125,7 +126,7 @@ class TracedApplication:
         name: str,
         *,
         runs: dict[int, _Epochs],
-        measured: dict[Placement, tuple[FloatArray, FloatArray]],
+        measured: dict[Placement, _Table],
         interpolated: Callable[[], LinearInterpolator],
         atomic_bounds: tuple[int, int],
         num_epochs: int,
@@ -149,9 +150,9 @@ class TracedApplication:
         self._step_times: dict[tuple[Placement, int], StepTime] = {}
         self._statistics: dict[tuple[int, int], GradientStatistics] = {}
         self._progress: dict[tuple[int, int], float] = {}
-        self._ends: list[float] = np.min(
-            [run.progress[:num_epochs] for run in runs.values()], axis=0
-        ).tolist()
+        self._ends: list[float] = list(
+            map(min, zip(*(run.progress[:num_epochs] for run in runs.values()), strict=True))
+        )
 
     @property
     def initial_batch_size(self) -> int:
@@ -178,12 +179,12 @@ class TracedApplication:
         if normal in self._measured:
             sizes, times = self._measured[normal]
             if sizes[0] <= atomic_batch_size <= sizes[-1]:
-                step_s, sync_s = _interpolate(atomic_batch_size, sizes.tolist(), times.tolist())
+                step_s, sync_s = _interpolate(atomic_batch_size, sizes, times)
                 return StepTime(step_s=step_s, sync_s=sync_s)
         else:
             at = (min(len(placement), _MOST_NODES), sum(placement), atomic_batch_size)
             step_s, sync_s = self._interpolated()(at)
-            if np.isfinite(step_s):
+            if math.isfinite(step_s):
                 return StepTime(step_s=step_s, sync_s=sync_s)
         raise TraceError(
             f"{self.name}: the traces tell no step time on {'+'.join(map(str, placement))} GPUs with "
@@ -195,10 +196,8 @@ class TracedApplication:
         key = (batch_size, epoch)
         found = self._statistics.get(key)
         if found is None:
-            found = self._statistics[key] = GradientStatistics(
-                sqr=self._between(batch_size, lambda run: run.sqr[epoch]),
-                var=self._between(batch_size, lambda run: run.var[epoch]),
-            )
+            sqr, var = self._between(batch_size, lambda run: (run.sqr[epoch], run.var[epoch]))
+            found = self._statistics[key] = GradientStatistics(sqr=sqr, var=var)
         return found
 
     def step_progress(self, batch_size: int, epoch: int) -> float:
@@ -215,18 +214,20 @@ class TracedApplication:
 
     def iterations(self, batch_size: int, epoch: int) -> float:
         """Return how many steps a run at a batch size takes to the end of `epoch`, counted from 0."""
-        return self._between(batch_size, lambda run: run.iterations[epoch])
+        return self._between(batch_size, lambda run: (run.iterations[epoch],))[0]
 
-    def _between(self, batch_size: int, value: Callable[[_Epochs], float]) -> float:
+    def _between(self, batch_size: int, values: Callable[[_Epochs], Sequence[float]]) -> Sequence[float]:
         above = bisect_left(self.batch_sizes, batch_size)
         if above == len(self.batch_sizes) or batch_size < self.batch_sizes[0]:
             raise TraceError(f"{self.name}: no run had a batch size around {batch_size}")
         high = self.batch_sizes[above]
         if high == batch_size:
-            return float(value(self._runs[high]))
+            return values(self._runs[high])
         low = self.batch_sizes[above - 1]
-        at_low, at_high = value(self._runs[low]), value(self._runs[high])
-        return float(((batch_size - low) * at_high + (high - batch_size) * at_low) / (high - low))
+        return [
+            ((batch_size - low) * at_high + (high - batch_size) * at_low) / (high - low)
+            for at_low, at_high in zip(values(self._runs[low]), values(self._runs[high]), strict=True)
+        ]
 
     def epoch_end(self, epoch: int) -> float:
         """Return the progress at which `epoch`, counted from 0, is over: the least over all runs."""
@@ -285,10 +286,10 @@ def _read_runs(folder: Path) -> dict[int, _Epochs]:
         if found is None or int(found[1]) < 1:
             raise TraceError(f"{file}: expected validation-BATCHSIZE.csv")
         progress, iterations, sqr, var = (
-            np.array(numbers(file, column, texts))
+            numbers(file, column, texts)
             for column, texts in zip(columns, read_columns(file, columns), strict=True)
         )
-        if not len(progress):
+        if not progress:
             raise TraceError(f"{file}: no epochs")
         runs[int(found[1])] = _Epochs(progress=progress, iterations=iterations, sqr=sqr, var=var)
     if not runs:
@@ -296,34 +297,35 @@ def _read_runs(folder: Path) -> dict[int, _Epochs]:
     return runs
 
 
-def _by_placement(file: Path) -> dict[Placement, tuple[FloatArray, FloatArray]]:
-    """Return local batch sizes `(n,)`, ascending, and (step, sync) seconds `(n, 2)` of each placement."""
+def _by_placement(file: Path) -> dict[Placement, _Table]:
+    """Return what was measured on each placement."""
     found: dict[Placement, list[tuple[int, float, float]]] = {}
     texts, sizes, steps, syncs = read_columns(file, ("placement", "local_bsz", "step_time", "sync_time"))
-    for text in texts:
-        if not _PLACEMENT.fullmatch(text):
-            raise TraceError(f"{file}: placement is {text!r}; expected a digit for each node")
+    placements = {text: tuple(map(int, text)) if _PLACEMENT.fullmatch(text) else () for text in set(texts)}
+    if () in placements.values():
+        text = next(text for text in texts if not placements[text])
+        raise TraceError(f"{file}: placement is {text!r}; expected a digit for each node")
     rows = zip(
         whole_numbers(file, "local_bsz", sizes, low=1),
         numbers(file, "step_time", steps),
         numbers(file, "sync_time", syncs),
         strict=True,
     )
-    placements = {text: tuple(map(int, text)) for text in set(texts)}
     for text, row in zip(texts, rows, strict=True):
         found.setdefault(placements[text], []).append(row)
     if not found:
         raise TraceError(f"{file}: no measurements")
     tables = {}
     for placement, values in found.items():
-        table = np.array(sorted(values))
-        tables[placement] = (table[:, 0], table[:, 1:])
+        values.sort()
+        tables[placement] = (
+            [float(size) for size, _, _ in values],
+            [[step_s, sync_s] for _, step_s, sync_s in values],
+        )
     return tables
 
 
-def _interpolator(
-    folder: Path, measured: dict[Placement, tuple[FloatArray, FloatArray]]
-) -> LinearInterpolator:
+def _interpolator(folder: Path, measured: dict[Placement, _Table]) -> LinearInterpolator:
     """Return (nodes, replicas, local batch size) → (step, sync) seconds.
 
     The points are the means of the measured placements, in ascending order, then `scalability.csv`: the
@@ -331,7 +333,7 @@ def _interpolator(
     """
     groups: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
     for placement, (sizes, times) in measured.items():
-        for size, (step_s, sync_s) in zip(sizes.tolist(), times.tolist(), strict=True):
+        for size, (step_s, sync_s) in zip(sizes, times, strict=True):
             groups.setdefault((len(placement), sum(placement), int(size)), []).append((step_s, sync_s))
     points: list[tuple[int, int, int]] = sorted(groups)
     values = [[sum(times) / len(times) for times in zip(*groups[point], strict=True)] for point in points]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pollux_slurm.simulator.cluster import RoundRecord, SimulationResult
 from pollux_slurm.simulator.fairness import AloneTimes, alone_times, mean_rate_alone
-from pollux_slurm.simulator.job import SimulatedJob
+from pollux_slurm.simulator.job import Pieces, SimulatedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,14 +117,19 @@ def _round_outcome(record: RoundRecord, rates: Mapping[str, float | None]) -> Ro
 def _held(result: SimulationResult) -> dict[str, list[tuple[float, int]]]:
     """Return the changes of each job's number of GPUs; one that ended holds none from the next round on."""
     held: dict[str, list[tuple[float, int]]] = {job.job.name: [] for job in result.jobs}
-    holding: dict[str, int] = {}
+    holding: Mapping[str, Pieces] = {}
     for record in result.rounds:
-        counts = {
-            name: sum(gpus for _, gpus in pieces) for name, pieces in record.allocations.items() if pieces
-        }
-        for name in holding.keys() | counts.keys():
-            count = counts.get(name, 0)
-            if count != holding.get(name, 0):
+        for name, pieces in record.allocations.items():
+            before = holding.get(name, ())
+            # Most jobs hold just what they held.
+            if pieces is not before and (count := _num_gpus(pieces)) != _num_gpus(before):
                 held[name].append((record.at_s, count))
-        holding = counts
+        for name, before in holding.items():
+            if name not in record.allocations and before:
+                held[name].append((record.at_s, 0))
+        holding = record.allocations
     return held
+
+
+def _num_gpus(pieces: Pieces) -> int:
+    return sum(gpus for _, gpus in pieces)

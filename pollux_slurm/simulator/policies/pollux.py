@@ -57,6 +57,7 @@ class PolluxPolicy:
         self._tables, self._known_nodes = TableCache(), KnownNodes()
         self._agents = Agents() if agents is None else agents
         self._quiet = QuietRounds(patience_rounds)
+        self._allocations: dict[Pieces, Allocation] = {}
         self._nodes: tuple[Cluster | None, tuple[NodeCapacity, ...]] = (None, ())  # of the last cluster seen
 
     def choose_batch(self, job: SimulatedJob) -> BatchChoice:
@@ -100,10 +101,17 @@ class PolluxPolicy:
             raise SimulationError(f"job {job_id} cannot be scheduled: {reason}")
         number = {name: index for index, name in enumerate(names)}
         return {
-            job.job_id: tuple((number[node], gpus) for node, gpus in job.allocation.gpus_by_node)
+            job.job_id: tuple([(number[node], gpus) for node, gpus in job.allocation.gpus_by_node])
             for job in decision.jobs
             if job.allocation
         }
+
+    def _allocation(self, pieces: Pieces, names: Sequence[str]) -> Allocation:
+        # Jobs hold the same for many rounds. A node's name follows from its number.
+        found = self._allocations.get(pieces)
+        if found is None:
+            found = self._allocations[pieces] = Allocation.of({names[node]: gpus for node, gpus in pieces})
+        return found
 
     def _problem_job(
         self, now_s: float, job: SimulatedJob, names: Sequence[str], *, several: bool
@@ -121,7 +129,7 @@ class PolluxPolicy:
             age_s=now_s - job.job.submitted_s,
             num_restarts=job.num_restarts or 0,
             restart_delay_s=job.expected_delay_s,
-            current=Allocation.of({names[node]: gpus for node, gpus in job.pieces}),
+            current=self._allocation(job.pieces, names),
             pinned=job.in_flight and bool(job.pieces),
             progress=job.useful * application.initial_batch_size,
             epochs_done=job.epoch + part if self._declared else None,
