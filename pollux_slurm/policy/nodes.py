@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,10 @@ BoolArray = npt.NDArray[np.bool_]
 # A set of nodes is an integer whose bit i stands for node i.
 NodeSet = int
 
-# So many tables of columns are kept for the same nodes: jobs come and go, and with them their bounds.
-_MOST_COLUMNS = 64
+T = TypeVar("T")
+
+# So many answers are kept for the same nodes: jobs come and go, and with them the bounds of what is asked.
+_MOST_KEPT = 256
 
 
 def node_set(nodes: Iterable[int]) -> NodeSet:
@@ -98,16 +101,19 @@ class NodeFacts:
         self.for_each = tuple(
             min((row[part] // row[0] for row in with_gpus), default=2**62) for part in (1, 2)
         )
-        self._columns: dict[object, Columns] = {}
+        self._kept: dict[tuple[object, ...], object] = {}
 
-    def columns(self, asked: object, make: Callable[[], Columns]) -> Columns:
-        """Return the columns of what was `asked` of these nodes, made only where they are not known."""
-        found = self._columns.get(asked)
+    def keep(self, asked: tuple[object, ...], make: Callable[[], T]) -> T:
+        """Return what was `asked` of these nodes, made only where it is not known.
+
+        What is asked begins with its name, and tells all else that what is made depends on.
+        """
+        found = self._kept.get(asked)
         if found is None:
-            if len(self._columns) >= _MOST_COLUMNS:
-                self._columns.clear()
-            found = self._columns[asked] = make()
-        return found
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            found = self._kept[asked] = make()
+        return cast(T, found)
 
 
 class KnownNodes:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from pollux_slurm.policy.cluster import Cluster, NodeSet, members_of, need
 from pollux_slurm.policy.menu import Menu
+from pollux_slurm.policy.nodes import Columns
 from pollux_slurm.policy.tables import Tables
 
 FloatArray = npt.NDArray[np.float64]
@@ -60,24 +61,17 @@ def shared_resources(menu: Menu, cluster: Cluster) -> Resources:
     tables = menu.tables
     masks, class_of = _classes(menu, cluster)
     cells, kind_of = _cells(masks, cluster, len(tables.kinds))
-    cell_of = np.full(len(cluster.names), -1, dtype=np.int64)
-    for cell, nodes in enumerate(cells):
-        cell_of[list(members_of(nodes))] = cell
+    facts = cluster.facts
+    cell_of, inside = facts.keep(("cells", tuple(cells)), lambda: _cell_of(cells, len(cluster.names)))
     rows, where, gpus = _holdings(menu, cluster)
     fixed = np.concatenate([menu.settled, np.ones(len(menu.everyone) - menu.num_jobs, dtype=bool)])
     left = _left(menu, cluster, fixed, rows, where, gpus)
     size = _sizes(menu, cluster, fixed, left)
-    measures = (1,) if cluster.widest <= 4 else (1, 2, 3)
-    inside = [cell_of == cell for cell in range(len(cells))]
-    parts = np.array(
-        [[_parts(m, int(size[here].max(initial=0)), cluster.widest) for here in inside] for m in measures]
+    widest = cluster.widest
+    largest = tuple([int(size[here].max(initial=0)) for here in inside])
+    parts, use = facts.keep(
+        ("use", tables.columns, largest, widest), lambda: _uses(tables.columns, largest, widest)
     )
-
-    share = np.minimum(tables.per_node, cluster.widest)  # 0 where it is free to choose: then nothing is said
-    use = np.empty((2 + len(measures), len(share), len(cells)))
-    use[0] = tables.num_gpus[:, None]
-    use[1] = np.where(tables.num_nodes > 1, tables.num_nodes, 0)[:, None]
-    use[2:] = parts[:, :, share].transpose(0, 2, 1) * tables.num_nodes[:, None]
 
     wide = np.bincount(rows, minlength=len(menu.everyone))[rows] > 1
     spans = np.bincount(where[wide], minlength=len(size))
@@ -110,8 +104,30 @@ def shared_resources(menu: Menu, cluster: Cluster) -> Resources:
     )
 
 
+def _cell_of(cells: Sequence[NodeSet], num_nodes: int) -> tuple[IntArray, list[BoolArray]]:
+    """Return each node's cell (n,), −1 for none, and which nodes are in each."""
+    cell_of = np.full(num_nodes, -1, dtype=np.int64)
+    for cell, nodes in enumerate(cells):
+        cell_of[list(members_of(nodes))] = cell
+    return cell_of, [cell_of == cell for cell in range(len(cells))]
+
+
+def _uses(columns: Columns, largest: Sequence[int], widest: int) -> tuple[FloatArray, FloatArray]:
+    """Return `_parts` by measure and cell, of which the `largest` nodes are told, and what columns use."""
+    measures = (1,) if widest <= 4 else (1, 2, 3)
+    parts = np.array([[_parts(m, size, widest) for size in largest] for m in measures])
+    share = np.minimum(columns.per_node, widest)  # 0 where it is free to choose: then nothing is said
+    use = np.empty((2 + len(measures), len(share), len(largest)))
+    use[0] = columns.num_gpus[:, None]
+    use[1] = np.where(columns.num_nodes > 1, columns.num_nodes, 0)[:, None]
+    use[2:] = parts[:, :, share].transpose(0, 2, 1) * columns.num_nodes[:, None]
+    return parts, use
+
+
 def _classes(menu: Menu, cluster: Cluster) -> tuple[list[NodeSet], IntArray]:
     """Return the nodes of each class, that of most jobs first, and each job's class (J,)."""
+    if all(job.partition_nodes is None for job in menu.jobs):
+        return [cluster.open], np.zeros(menu.num_jobs, dtype=np.int64)
     known: dict[frozenset[str] | None, NodeSet] = {None: cluster.open}
     sets = []
     for job, settled in zip(menu.jobs, menu.settled.tolist(), strict=True):
@@ -227,7 +243,19 @@ def _allowed(
     menu: Menu, cluster: Cluster, masks: list[NodeSet], cells: list[NodeSet], kind_of: IntArray
 ) -> BoolArray:
     """Return in which cells a column may stand for a class, (E, C, X): none where nodes do not suffice."""
-    tables = menu.tables
+    columns, facts = menu.tables.columns, cluster.facts
+
+    def make() -> BoolArray:
+        return _found_allowed(columns, cluster, masks, cells, kind_of)
+
+    if cluster.at_least is not facts.at_least:  # more is held of a node than it has
+        return make()
+    return facts.keep(("allowed", columns, tuple(masks), tuple(cells)), make)
+
+
+def _found_allowed(
+    tables: Columns, cluster: Cluster, masks: list[NodeSet], cells: list[NodeSet], kind_of: IntArray
+) -> BoolArray:
     inside = np.array([[bool(mask & nodes) for nodes in cells] for mask in masks], dtype=bool)
     large = np.array(
         [[bool(nodes & at_least) for nodes in cells] for at_least in cluster.at_least], dtype=bool

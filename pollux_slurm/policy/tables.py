@@ -95,16 +95,16 @@ class Tables:
         return 0.0 if found is None else found.goodput / float(self.base[job])
 
 
-def exploration_cap(job: ProblemJob) -> int:
-    """Return the most GPUs a job may be given: twice the most it was measured on, and what it holds.
+def exploration_cap(job: ProblemJob, held: int) -> int:
+    """Return the most GPUs a job may be given: twice the most it was measured on, and those that it holds.
 
     A job without measurements gets its minimum, one GPU at least, so that it can be measured.
     """
     seen = 0
-    for model in (job.model, *(model for _, model in job.models)):
+    for model in (job.model, *[model for _, model in job.models]) if job.models else (job.model,):
         if model is not None and model.throughput is not None and model.max_gpus_seen > seen:
             seen = model.max_gpus_seen
-    return max(2 * seen, job.min_gpus, job.current.num_gpus, 1)
+    return max(2 * seen, job.min_gpus, held, 1)
 
 
 def build_tables(
@@ -131,13 +131,15 @@ def build_tables(
     With `osdi21`, as in the artifact: the fair share is ⌈G/J⌉ GPUs on one node whatever its size, and 50
     batch sizes are tried. With `uneven`, a job's GPUs may be spread over nodes in any way. With `pauses`, the
     last column is no GPU at all. `within_caps`, speedups are 0 in columns that a job may not have, and need
-        not be computed. `facts` are those of `nodes`, if they are known.
+    not be computed. `facts` are those of `nodes`, if they are known.
     """
     cache = TableCache() if cache is None else cache
     facts = NodeFacts(nodes) if facts is None else facts
     cache.trim(sum([max(len(job.models), 1) for job in jobs]))
     kinds, sizes, kind_of_node = facts.kinds, facts.sizes, facts.kind_of_node
-    most = [exploration_cap(job) for job in jobs]
+    # On how many nodes and GPUs each job is.
+    sizes_held = [(job.current.num_nodes, job.current.num_gpus) for job in jobs]
+    most = [exploration_cap(job, gpus) for job, (_, gpus) in zip(jobs, sizes_held, strict=True)]
     caps = np.array(most, dtype=np.int64)
     columns = _columns(facts, jobs, max(most, default=1), uneven=uneven, pauses=pauses)
     kind, num_gpus = columns.kind, columns.num_gpus
@@ -150,16 +152,18 @@ def build_tables(
     shares = np.array(bounded, dtype=np.int64)
 
     keys: dict[Key, int] = dict(columns.keys)
-    share_keys = [_share_keys(of_kind, fair, shares, osdi21=osdi21) for of_kind in sizes]
-    held_keys = [(job.current.num_nodes > 1, job.current.num_gpus) for job in jobs if job.current]
-    for key in (*(key for found in share_keys for key in found), *held_keys, _ONE_GPU):
+    share_keys = [_share_keys(of_kind, fair, bounded, osdi21=osdi21) for of_kind in sizes]
+    held_keys = [(num_nodes > 1, gpus) if num_nodes else None for num_nodes, gpus in sizes_held]
+    for key in (*(key for found in share_keys for key in found), *filter(None, held_keys), _ONE_GPU):
         keys.setdefault(key, len(keys))
+    # The number of each job's key, none for one that holds nothing.
+    held_at = [None if key is None else keys[key] for key in held_keys]
 
     models, model_row, ratio = _models(jobs, kinds, gpu_speeds, cache)
     wanted = None
     if within_caps:
         always = {_ONE_GPU, *(key for found in share_keys for key in found)}
-        wanted = _wanted(jobs, caps, model_row, keys, always, len(models))
+        wanted = _wanted(jobs, most, held_at, model_row, keys, always, len(models))
     goodput, table_rows = cache.lookup(models, list(keys), geometric=osdi21, wanted=wanted)
     has = model_row >= 0
     rows = np.where(has, table_rows[model_row] if len(models) else -1, -1)
@@ -204,8 +208,8 @@ def build_tables(
     speedup = np.where(known[:, None], of_job, num_gpus[None, :]) * inverse[:, None]
     held = np.array(
         [
-            _held(job.current, row, [kind_of_node[node] for node in job.current.nodes], has, by_key, keys)
-            for row, job in enumerate(jobs)
+            0.0 if at is None else _held(job.current, row, at, kind_of_node, has, by_key)
+            for row, (job, at) in enumerate(zip(jobs, held_at, strict=True))
         ],
         dtype=np.float64,
     )
@@ -232,22 +236,26 @@ def build_tables(
 
 def _wanted(
     jobs: Sequence[ProblemJob],
-    caps: IntArray,
+    caps: Sequence[int],
+    held_at: Sequence[int | None],
     model_row: IntArray,
     keys: dict[Key, int],
     always: set[Key],
     num_models: int,
 ) -> BoolArray:
     """Return which keys each model is asked for, of shape `(models, keys)`: those `always`, and its jobs'."""
-    most = [min(job.max_gpus or cap, cap) for job, cap in zip(jobs, caps.tolist(), strict=True)]
-    of_model = np.zeros(num_models + 1, dtype=np.int64)  # the last is that of jobs without one, −1
-    for rows in model_row.T:
-        np.maximum.at(of_model, rows, most)
+    of_model = [0] * (num_models + 1)  # the last is that of jobs without one, −1
+    held: tuple[list[int], list[int]] = ([], [])
+    for job, cap, at, rows in zip(jobs, caps, held_at, model_row.tolist(), strict=True):
+        most = min(job.max_gpus or cap, cap)
+        for row in rows:
+            of_model[row] = max(of_model[row], most)
+            if at is not None:
+                held[0].append(row)
+                held[1].append(at)
     gpus = np.array([0 if key in always else key[1] for key in keys], dtype=np.int64)
-    found: BoolArray = gpus <= of_model[:, None]
-    for job, rows in zip(jobs, model_row, strict=True):
-        if job.current:
-            found[rows, keys[job.current.num_nodes > 1, job.current.num_gpus]] = True
+    found: BoolArray = gpus <= np.array(of_model, dtype=np.int64)[:, None]
+    found[held] = True
     return found[:-1]
 
 
@@ -257,7 +265,7 @@ def _columns(
     """Return what jobs that ask for `most` GPUs at most could be given of these nodes."""
     if uneven:
         shapes = [spread_shapes(sizes, most) for sizes in facts.sizes]
-        return facts.columns((most, pauses), lambda: _made(shapes, uneven=True, pauses=pauses))
+        return facts.keep(("uneven columns", most, pauses), lambda: _made(shapes, uneven=True, pauses=pauses))
     minimums = frozenset([job.min_gpus for job in jobs])
     wanted = minimums.union([job.max_gpus for job in jobs if job.max_gpus is not None])
     needs = Counter([(job.cpus_per_gpu, job.memory_per_gpu_mb) for job in jobs]).most_common(_KINDS_OF_NEED)
@@ -270,7 +278,7 @@ def _columns(
         ]
         return _made(shapes, uneven=False, pauses=pauses)
 
-    return facts.columns((most, pauses, minimums, wanted, shares), make)
+    return facts.keep(("columns", most, pauses, minimums, wanted, shares), make)
 
 
 def _made(shapes: Sequence[Sequence[tuple[int, int]]], *, uneven: bool, pauses: bool) -> Columns:
@@ -316,21 +324,20 @@ def _parts_left(
 def _held(
     current: Allocation,
     row: int,
-    kinds: list[int],
+    at: int,
+    kind_of_node: dict[str, int],
     has: BoolArray,
     by_key: Sequence[FloatArray],
-    keys: dict[Key, int],
 ) -> float:
-    """Return the goodput of what a job holds, or its GPUs where one of their types has no model."""
-    if not current:
-        return 0.0
-    num_gpus = current.num_gpus
-    at = keys[len(kinds) > 1, num_gpus]
+    """Return the goodput of what a job holds, or its GPUs where one of their types has no model.
+
+    `at` is the number of what it holds among the keys.
+    """
     slowest = np.inf
-    for kind in set(kinds):
-        if not has[row, kind]:
-            return float(num_gpus)
-        slowest = min(slowest, float(by_key[kind][row, at]))
+    for kind in {kind_of_node[node] for node, _ in current.gpus_by_node} if len(by_key) > 1 else (0,):
+        if not has.item(row, kind):
+            return float(current.num_gpus)
+        slowest = min(slowest, by_key[kind].item(row, at))
     return slowest
 
 
@@ -346,15 +353,22 @@ def _base(
     """Return each job's goodput at its fair share of one GPU type, 0 where no batch is allowed there."""
     widest = sizes[0] if sizes else int(shares.max(initial=1))
     best = np.zeros(len(shares))
+    below: list[Key] = []
     for key in candidates:
         spread, gpus = key
         whole = osdi21 or (spread == (gpus > widest) and (gpus <= widest or gpus % widest == 0))
-        counts = shares == gpus if not whole or osdi21 else shares >= gpus
-        best = np.where(counts, np.maximum(best, goodput[:, keys[key]]), best)
+        if whole and not osdi21:
+            below.append(key)
+        else:
+            best = np.where(shares == gpus, np.maximum(best, goodput[:, keys[key]]), best)
+    if below:
+        found = goodput.take([keys[key] for key in below], axis=1)
+        counts = np.array([gpus for _, gpus in below], dtype=np.int64) <= shares[:, None]
+        best = np.maximum(best, np.where(counts, found, 0.0).max(axis=1))
     return best
 
 
-def _share_keys(sizes: Sequence[int], fair: int, shares: IntArray, *, osdi21: bool) -> list[Key]:
+def _share_keys(sizes: Sequence[int], fair: int, shares: Iterable[int], *, osdi21: bool) -> list[Key]:
     """Return the configurations of which the best at or below its fair share is a job's speedup of 1."""
     if osdi21:
         return [(False, fair)]
@@ -362,7 +376,7 @@ def _share_keys(sizes: Sequence[int], fair: int, shares: IntArray, *, osdi21: bo
     counts = {
         *range(1, min(widest, fair) + 1),
         *range(2 * widest, fair + 1, widest),
-        *np.unique(shares).tolist(),
+        *shares,
     }
     return [(gpus > widest, gpus) for gpus in sorted(counts)]
 
