@@ -33,6 +33,7 @@ from pollux_slurm.cli.simulate_options import (
 )
 from pollux_slurm.cli.simulate_output import Progress, print_comparison
 from pollux_slurm.errors import UsageError
+from pollux_slurm.garbage import seldom_looking_for_garbage
 
 if TYPE_CHECKING:
     from pollux_slurm.simulator.sweep import SweepResult
@@ -141,6 +142,7 @@ def simulate(
     Example: pollux simulate --traces traces --workload workload-6.csv --policy pollux --policy tiresias
     """
     use_one_thread(os.environ)
+    context.with_resource(seldom_looking_for_garbage())
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return

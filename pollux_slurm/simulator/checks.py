@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pollux_slurm.errors import SimulationError
@@ -47,13 +46,13 @@ def check_sizes(rigid: Sequence[SimulatedJob], rules: Rules, cluster: Cluster) -
 
 def check_allocations(allocations: Mapping[str, Pieces], cluster: Cluster) -> None:
     """Refuse GPUs that are not there, or not to be given in this round."""
-    used: Counter[int] = Counter()
-    room = cluster.node_gpus
+    room, num_nodes = cluster.node_gpus, cluster.num_nodes
+    used = [0] * num_nodes
     for name, pieces in allocations.items():
         for node, gpus in pieces:
-            if not (0 <= node < cluster.num_nodes and gpus > 0):
+            if not (0 <= node < num_nodes and gpus > 0):
                 raise SimulationError(f"job {name} was given {gpus} GPUs on node {node}")
             used[node] += gpus
-    for node, gpus in used.items():
+    for node, gpus in enumerate(used):
         if gpus > room[node]:
             raise SimulationError(f"node {node} was given away {gpus} times over {room[node]} GPUs")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,16 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pollux_slurm.errors import SimulationError
+from pollux_slurm.garbage import seldom_looking_for_garbage
 from pollux_slurm.simulator.applications import Application
 from pollux_slurm.simulator.clock import simulate
 from pollux_slurm.simulator.measured import read_truth
 from pollux_slurm.simulator.settings import RunSettings
 from pollux_slurm.simulator.summary import RunOutcome, outcome_of
 from pollux_slurm.simulator.workload import WorkloadJob
-
-# New objects after which Python looks for cycles of them that nobody holds. A run makes hardly any, and at
-# the usual 700 looking takes up to a tenth of its time.
-_OBJECTS_BETWEEN_LOOKS = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +39,7 @@ def run_one(
     settings = spec.settings
     began_s = clock()
     policy = settings.make_policy()
-    with _seldom_looking_for_garbage():
+    with seldom_looking_for_garbage():
         result = simulate(
             spec.jobs,
             applications,
@@ -62,16 +57,6 @@ def run_one(
         workload=spec.workload,
         wall_s=clock() - began_s,
     )
-
-
-@contextlib.contextmanager
-def _seldom_looking_for_garbage() -> Iterator[None]:
-    before = gc.get_threshold()
-    gc.set_threshold(_OBJECTS_BETWEEN_LOOKS, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def run_all(

@@ -7,6 +7,7 @@ any size at all would be another one each epoch, and a fit.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -46,13 +47,14 @@ class _Fit:
 class _Known:
     """What a job's agent knows of one GPU type: a fit to as many situations of as many sizes.
 
-    `num_seen` is how many situations there were when that was last looked at. `model` has the statistics of
+    `num_seen` situations, of `sizes`, there were when that was last looked at. `model` has the statistics of
     when it was last asked for.
     """
 
     num_situations: int
     num_sizes: int
     num_seen: int
+    sizes: set[_Shape]
     fit: _Fit
     model: GoodputModel
 
@@ -128,8 +130,11 @@ class Agents:
         known = self._known.get(key)
         if known is not None and known.num_seen == len(seen):
             return known
-        sizes = num_sizes(seen)
-        if known is None or sizes > known.num_sizes or len(seen) >= _FURTHER * known.num_situations:
+        # What is measured is only ever added to.
+        sizes: set[_Shape] = set() if known is None else known.sizes
+        for nodes, gpus, _ in itertools.islice(seen, 0 if known is None else known.num_seen, None):
+            sizes.add((nodes > 1, gpus))
+        if known is None or len(sizes) > known.num_sizes or len(seen) >= _FURTHER * known.num_situations:
             fit = self._fit(job, gpu_type, None if known is None else known.fit.theta)
             model = GoodputModel(
                 limits=job.application.limits,
@@ -139,7 +144,12 @@ class Agents:
                 max_nodes_seen=max(nodes for nodes, _, _ in seen),
             )
             known = self._known[key] = _Known(
-                num_situations=len(seen), num_sizes=sizes, num_seen=len(seen), fit=fit, model=model
+                num_situations=len(seen),
+                num_sizes=len(sizes),
+                num_seen=len(seen),
+                sizes=sizes,
+                fit=fit,
+                model=model,
             )
         known.num_seen = len(seen)
         return known
