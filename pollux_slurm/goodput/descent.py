@@ -112,9 +112,10 @@ def bounded_step(
             wanted = [-(slope[i] + sum([curvature[i][j] * step[j] for j in fixed])) * unit[i] for i in free]
         else:
             wanted = [-slope[i] * unit[i] for i in free]
-        matrix = [
-            [curvature[i][j] * unit[i] * unit[j] for j in free[: row + 1]] for row, i in enumerate(free)
-        ]
+        matrix = []
+        for width, i in enumerate(free, 1):
+            source, of_i = curvature[i], unit[i]
+            matrix.append([source[j] * of_i * unit[j] for j in free[:width]])
         first, part = -1, 1.0
         for i, solved in zip(free, solve(matrix, damping, wanted), strict=True):
             moved = step[i] = solved * unit[i]

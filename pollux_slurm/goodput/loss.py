@@ -49,14 +49,16 @@ _NUMBERS = operator.attrgetter(
 )
 _POWERS = np.arange(3.0)
 _FIRST_GAMMAS = np.array([[1.0], [1.2], [1.5], [2.0], [3.0], [4.5], [7.0]])
+# Of each: the power of a hundredth, and the inverse.
+_LEAST_PARTS, _FIRST_INVERSES = 0.01**_FIRST_GAMMAS, 1.0 / _FIRST_GAMMAS
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Point:
     """The loss at x, and what its slope is made of.
 
-    e and w·e `(2R,)`, first those of G, then those of L; D·x `(R + s,)`; v and ∂log L/∂γ `(s,)`; the RMS of G
-    and of L.
+    e and w·e `(2, R)`, first those of G, then those of L; D·x `(R + s,)`; log S/G and log L/G `(s,)`; the RMS
+    of G and of L.
     """
 
     x: list[float]
@@ -64,8 +66,8 @@ class Point:
     error: FloatArray
     weighted: FloatArray
     times_s: FloatArray
-    share: FloatArray
-    by_gamma: FloatArray
+    distance: FloatArray
+    excess: FloatArray
     root_g: float
     root_l: float
 
@@ -89,8 +91,7 @@ class StepTimeLoss:
         _, gpus, self._m, self._grad_s, self._iter_s, weight = table
         self._further = np.maximum(gpus[: self._synced] - 2.0, 0.0)
         self._w = weight / weight.sum()
-        self._w_twice = np.concatenate((self._w, self._w))
-        self._measured = np.log(np.concatenate((self._grad_s, self._iter_s)))
+        self._measured = np.log(table[3:5])
         self._make_design(
             three_local=any(row[1] > 2 for row in local), three_remote=any(row[1] > 2 for row in remote)
         )
@@ -148,7 +149,7 @@ class StepTimeLoss:
             last = self._iter_s[:synced]
             # S from L = (G^γ + S^γ)^(1/γ); a hundredth of the pass where noise made L ≤ G.
             part = (np.minimum(self._grad_s[:synced], last) / last) ** gamma
-            sync = last * np.maximum(1.0 - part, 0.01**gamma) ** (1.0 / gamma)
+            sync = last * np.maximum(1.0 - part, _LEAST_PARTS) ** _FIRST_INVERSES
             for rows, alpha, beta in (
                 (slice(remote, synced), self._alpha_l, self._beta_l),
                 (slice(0, remote), self._alpha_n, self._beta_n),
@@ -160,7 +161,9 @@ class StepTimeLoss:
             if self._alpha_l >= 0 and self._alpha_n >= 0:
                 x[:, self._alpha_n] -= NETWORK_OVER_NODE * x[:, self._alpha_l]
             x[:, -1] = gamma[:, 0]
-        return np.minimum(np.maximum(x, self.low), self.high)
+        low, high = np.array((self.low, self.high))
+        within: FloatArray = np.minimum(np.maximum(x, low), high)
+        return within
 
     def guess_of(self, theta: ThroughputParameters) -> FloatArray:
         """Return the guess `(1, n)` that an earlier θ is."""
@@ -193,54 +196,53 @@ class StepTimeLoss:
         rows, synced = self._num, self._synced
         log_times = np.log(x[:, : self._num_times] @ self._design.T)
         log_g = log_times[:, :rows]
-        error = np.concatenate((log_g, log_g), axis=1) - self._measured
+        error = log_g[:, None] - self._measured
         value = np.zeros(len(x))
         if synced:
             gamma = x[:, -1:]
             distance = log_times[:, rows:] - log_g[:, :synced]
-            error[:, rows : rows + synced] += _soft_plus(gamma * distance) / gamma
+            error[:, 1, :synced] += np.logaddexp(gamma * distance, 0.0) / gamma
             value = _GAMMA_PULL * (x[:, -1] - 1.0) ** 2
             for beta, alpha, within in self._slopes:
                 whole = x[:, alpha] + (NETWORK_OVER_NODE * x[:, within] if within >= 0 else 0.0)
                 square = (x[:, beta] / whole) ** 2
                 value += _SLOPE_PULL * square / (1.0 + square)
-        squares = error * error * self._w_twice
-        for half in (squares[:, :rows], squares[:, rows:]):
-            value += np.sqrt(half.sum(axis=1) + _ROUNDING**2)
+        roots = np.sqrt((error * error * self._w).sum(axis=2) + _ROUNDING**2)
+        value += roots[:, 0]
+        value += roots[:, 1]
         return value
 
     def at(self, x: list[float]) -> Point:
         """Return the loss at x."""
         rows, synced = self._num, self._synced
-        times_s = self._design @ np.array(x[: self._num_times])
+        times_s = self._design.dot(np.array(x[: self._num_times]))
         log_times = np.log(times_s)
         log_g = log_times[:rows]
-        error = np.concatenate((log_g, log_g)) - self._measured
-        share = by_gamma = error[:0]
+        error = log_g - self._measured
+        distance = excess = log_g[:0]
         pulls = 0.0
         if synced:
             gamma = x[-1]
             distance = log_times[rows:] - log_g[:synced]
-            excess = _soft_plus(gamma * distance) / gamma
-            error[rows : rows + synced] += excess
-            share = 0.5 + 0.5 * np.tanh(0.5 * gamma * distance)
-            by_gamma = (share * distance - excess) / gamma
+            # log(1 + (S/G)^γ)/γ, which neither overflows nor loses what is small.
+            excess = np.logaddexp(gamma * distance, 0.0) / gamma
+            error[1, :synced] += excess
             pulls = _GAMMA_PULL * (gamma - 1.0) ** 2
             for beta, alpha, within in self._slopes:
                 # The pull q/(1 + q) with q = (β/α)²: quadratic near 0, harmless where α is far too small.
                 square = (x[beta] / self._whole(x, alpha, within)) ** 2
                 pulls += _SLOPE_PULL * square / (1.0 + square)
-        weighted = self._w_twice * error
-        root_g = math.sqrt(weighted[:rows] @ error[:rows] + _ROUNDING**2)
-        root_l = math.sqrt(weighted[rows:] @ error[rows:] + _ROUNDING**2)
+        weighted = self._w * error
+        root_g = math.sqrt(weighted[0].dot(error[0]) + _ROUNDING**2)
+        root_l = math.sqrt(weighted[1].dot(error[1]) + _ROUNDING**2)
         return Point(
             x=x,
             value=root_g + root_l + pulls,
             error=error,
             weighted=weighted,
             times_s=times_s,
-            share=share,
-            by_gamma=by_gamma,
+            distance=distance,
+            excess=excess,
             root_g=root_g,
             root_l=root_l,
         )
@@ -250,19 +252,22 @@ class StepTimeLoss:
         rows, synced, size = self._num, self._synced, self._num_times
         by_times = self._design / point.times_s[:, None]
         grad = by_times[:rows]
-        by_x = np.zeros((2 * rows, len(self.low)))
-        by_x[:rows, :size] = grad
-        by_x[rows:, :size] = grad
+        by_x = np.zeros((2, rows, len(self.low)))
+        by_x[:, :, :size] = grad
         if synced:
-            by_x[rows : rows + synced, :size] += point.share[:, None] * (by_times[rows:] - grad[:synced])
-            by_x[rows : rows + synced, size] = point.by_gamma
-        slope_g = point.weighted[:rows] @ by_x[:rows] / point.root_g
-        slope_l = point.weighted[rows:] @ by_x[rows:] / point.root_l
-        weight = np.concatenate((self._w / point.root_g, self._w / point.root_l))
-        whole = (by_x * weight[:, None]).T @ by_x
+            gamma, distance = point.x[-1], point.distance
+            share = 0.5 + 0.5 * np.tanh(0.5 * gamma * distance)
+            last = by_x[1, :synced]
+            last[:, :size] += share[:, None] * (by_times[rows:] - grad[:synced])
+            last[:, size] = (share * distance - point.excess) / gamma
+        roots = np.array(((point.root_g,), (point.root_l,)))
+        slopes = (point.weighted[:, None] @ by_x)[:, 0] / roots
+        flat = by_x.reshape(2 * rows, -1)
+        whole = (flat * (self._w / roots).reshape(-1, 1)).T @ flat
         scale = whole.diagonal().tolist()
-        whole -= slope_g[:, None] * (slope_g / point.root_g) + slope_l[:, None] * (slope_l / point.root_l)
-        slope, curvature = (slope_g + slope_l).tolist(), whole.tolist()
+        of_g, of_l = slopes[:, :, None] * (slopes / roots)[:, None]
+        whole -= of_g + of_l
+        slope, curvature = (slopes[0] + slopes[1]).tolist(), whole.tolist()
         if synced:
             self._add_pulls(point.x, slope, curvature, scale)
         return slope, curvature, scale
@@ -319,12 +324,7 @@ class StepTimeLoss:
 
     def error(self, point: Point) -> float:
         """Return the root mean squared log error over both times."""
-        return math.sqrt(float(point.weighted @ point.error) / 2)
-
-
-def _soft_plus(u: FloatArray) -> FloatArray:
-    """Return log(1 + exp u), which neither overflows nor loses what is small."""
-    return np.log1p(np.exp(-np.abs(u))) + np.maximum(u, 0.0)
+        return math.sqrt(float(point.weighted.ravel() @ point.error.ravel()) / 2)
 
 
 def _line(x: FloatArray, y: FloatArray, weight: FloatArray) -> tuple[list[float], list[float]]:
