@@ -175,14 +175,16 @@ class _CachePart:
         rows = np.array([self._row(model) for model in models], dtype=np.int64)
         columns = np.array([self._column(key) for key in keys], dtype=np.int64)
         self._make_room()
-        asked = np.ix_(rows, columns)
+        asked = (rows[:, None], columns)
         missing = ~self._done[asked]
         if wanted is not None:
             missing &= wanted
-        if missing.any():
-            some = np.flatnonzero(missing.any(axis=1))
-            jobs, at_column = np.nonzero(missing[some])
-            self._compute(rows[some], jobs, columns[at_column])
+        row_at, column_at = missing.nonzero()
+        if len(row_at):
+            # A number for each row that lacks something, in their order.
+            some = missing.any(axis=1)
+            number = some.cumsum() - 1
+            self._compute(rows[some], number[row_at], columns[column_at])
         found = self._table.goodput[asked]
         # What others asked for makes no difference.
         return (found if wanted is None else np.where(wanted, found, 0.0)), rows

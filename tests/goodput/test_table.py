@@ -110,6 +110,19 @@ def test_that_many_hostile_limits_cost_a_table_bounded_memory() -> None:
         assert table.goodput[job, size] == pytest.approx(found.goodput, rel=1e-12)
 
 
+@pytest.mark.parametrize("geometric", [False, True])
+def test_that_a_large_table_is_the_small_ones_bit_by_bit(geometric: bool) -> None:
+    hostile = [adaptive(1 + job, 10**9, max_atomic=100, accumulation=True) for job in range(40)]
+    usual = [adaptive(16, 64 * (1 + job), accumulation=job % 2 == 0) for job in range(80)]
+    jobs = [one for trio in zip(hostile, usual, usual[40:], strict=False) for one in trio] + [fixed(8)] * 9
+    sizes = [on(1, 1), on(1, 3), on(2, 2), on(2, 7), on(3, 20), on(2, 1)]
+    table = goodput_table(jobs, sizes, geometric=geometric)
+    for row, job in enumerate(jobs):
+        small = goodput_table([job], sizes, geometric=geometric)
+        for name in GoodputTable.__dataclass_fields__:
+            assert getattr(table, name)[row].tolist() == getattr(small, name)[0].tolist()
+
+
 # -------------------------------------------------------------------------------------------- the cache
 
 # Two nodes for a single GPU cannot be.
