@@ -65,14 +65,16 @@ def _find_prices(menu: Menu, market: Market, search: _Search) -> None:
     search.at(np.zeros(len(market.budget)))
     if not search.short.any() or search.is_low_enough():
         return
-    finite = menu.value[np.isfinite(menu.value)]
+    is_finite = np.isfinite(menu.value)
+    finite = menu.value[is_finite]
     ends = [float(finite.min()), float(finite.max())] if finite.size else []
     ends += menu.stay_value.tolist()
     kinds = market.resources.kind_of
     direction = np.zeros(len(market.budget))
-    direction[: len(kinds)] = steady(_relative_speeds(menu.tables))[kinds]
-    highest = (max(ends) - min(ends) + 1.0) / float(direction[direction > 0].min())
-    usual = _usual_price(menu)
+    speeds = steady(_relative_speeds(menu.tables))[kinds]
+    direction[: len(kinds)] = speeds
+    highest = (max(ends) - min(ends) + 1.0) / float(speeds.min())
+    usual = _usual_price(menu, is_finite)
     # The price of one cell's GPUs is found exactly: where nothing else is short, at a tie some of it may be.
     is_alone = len(kinds) == 1
     search.along(direction, usual, highest, nearness=0.0 if is_alone else _COARSE)
@@ -91,9 +93,12 @@ def _find_prices(menu: Menu, market: Market, search: _Search) -> None:
         search.jointly(usual)
 
 
-def _usual_price(menu: Menu) -> float:
-    """Return what a GPU brings the median job between the least and the most that it is offered."""
-    offered = np.isfinite(menu.value) & (menu.tables.num_gpus > 0)
+def _usual_price(menu: Menu, is_finite: BoolArray) -> float:
+    """Return what a GPU brings the median job between the least and the most that it is offered.
+
+    `is_finite` (J, C) are the values that are.
+    """
+    offered = is_finite & (menu.tables.num_gpus > 0)
     some = offered.any(axis=1)
     if not some.any():
         return 0.0
@@ -251,7 +256,7 @@ def _newton_step(
     """Return the step to the least of the local parabola, along the prices that are free to move."""
     free = (prices > 0) | (slope < 0)
     # The prices that stay are taken out of the equations, each with one of its own that says so.
-    system = np.where(free[:, None] & free, curve, 0.0)
+    system = curve.copy() if free.all() else np.where(free[:, None] & free, curve, 0.0)
     diagonal = system.reshape(-1)[:: len(system) + 1]  # a view
     diagonal += np.where(free, np.maximum(diagonal * damping, 1e-12), 1.0)
     step = -np.linalg.solve(system, np.where(free, slope, 0.0))

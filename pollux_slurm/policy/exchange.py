@@ -43,12 +43,13 @@ class Exchange:
         self._nodes = [np.flatnonzero(state.cluster.kind == kind) for kind in range(kinds)]
         self._counts = np.arange(1, widest + 1)
         num_nodes = len(state.cluster.names)
-        self._free = np.zeros(num_nodes, dtype=np.int64)
+        self._free = np.array(state.free, dtype=np.int64)
         self._known: dict[tuple[int, int], BoolArray] = {}
         self._cost = np.full((num_nodes, widest + 1), np.inf)
         self._victim = np.full((num_nodes, widest + 1), -1, dtype=np.int64)
+        self._cost[:, 0] = 0.0
         for node in range(num_nodes):
-            self._survey(node)
+            self._look_for_victims(node)
 
     def run(self, jobs: list[int], max_steps: int) -> int:
         """Let these jobs look, in this order; return how many found something."""
@@ -72,6 +73,11 @@ class Exchange:
         self._cost[node] = np.inf
         self._victim[node] = -1
         self._cost[node, 0] = 0.0
+        self._look_for_victims(node)
+
+    def _look_for_victims(self, node: int) -> None:
+        """Find whoever minds least that each number of GPUs of a node is freed, where nobody is named yet."""
+        state = self._state
         if not state.cluster.open >> node & 1:
             return
         kind = int(state.cluster.kind[node])

@@ -169,12 +169,13 @@ class LocalSearch:
         reachable = sum(self._best_value(other) for other in order)
         for other in order:
             options = self._offers.by_value(other)
+            best = options[0].value
             # What this job must be worth at least, should all after it get their best.
-            needed = least - (reachable - self._best_value(other))
+            needed = least - (reachable - best)
             found = best_place(self.state, options, other, least=needed)
             if found is None:
                 return False
-            reachable += found.option.value - self._best_value(other)
+            reachable += found.option.value - best
             self.state.put(other, found)
         return reachable > least
 

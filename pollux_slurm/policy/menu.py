@@ -62,8 +62,9 @@ class Menu:
         scores, tables, jobs = self.scores, self.tables, self.jobs
         low, most = gpu_bounds(jobs)
         most = np.minimum(most, tables.caps[:, None])
-        rigid = np.array([job.rigid for job in jobs], dtype=bool)[:, None]
-        most = np.where(rigid, np.minimum(most, low), most)
+        rigid = [job.rigid for job in jobs]
+        if any(rigid):
+            most = np.where(np.array(rigid)[:, None], np.minimum(most, low), most)
         gpus = tables.num_gpus[None, :]
         offered = (gpus >= low) & (gpus <= most) & (tables.speedup > 0)
         if scores.usable is not None:
@@ -115,10 +116,11 @@ class Menu:
         self.moves = ~self.waits
         self.max_moves = problem.moving.max_reallocations
         self.group_budget = np.array([most for _, most in groups], dtype=np.int64)
-        self.stay_gpus = np.zeros((len(everyone), kinds), dtype=np.int64)
-        for row, job in enumerate(everyone):
+        by_kind, kind_of_node = [[0] * kinds for _ in everyone], tables.kind_of_node
+        for of_kinds, job in zip(by_kind, everyone, strict=True):
             for name, gpus in job.current.gpus_by_node:
-                self.stay_gpus[row, tables.kind_of_node[name]] += gpus
+                of_kinds[kind_of_node[name]] += gpus
+        self.stay_gpus = np.array(by_kind, dtype=np.int64).reshape(len(everyone), kinds)
 
     def without(self, problem: Problem, names: Collection[str], left_out: Sequence[ProblemJob]) -> Menu:
         """Return the menu for all jobs but those named, with `left_out` standing where they stand."""
@@ -166,9 +168,9 @@ class Menu:
                 num_nodes=held.num_nodes,
                 per_node=0,
                 num_gpus=held.num_gpus,
-                speedup=float(self.scores.held[job]) if inside else 0.0,
+                speedup=self.scores.held.item(job) if inside else 0.0,
                 penalty=1.0,
-                value=float(self.stay_value[job]) if inside else 0.0,
+                value=self.stay_value.item(job) if inside else 0.0,
                 stays=True,
             )
         num_nodes, per_node, num_gpus, kind = self._shapes[column]

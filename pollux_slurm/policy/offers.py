@@ -31,6 +31,8 @@ class Offers:
         self.limit = limit
         reduced = market.reduced(dual.prices)
         self._regret = reduced.max(axis=1, keepdims=True, initial=-np.inf) - reduced
+        # Rows of it as lists, of the jobs that were asked for: looked at one by one, they are sooner read.
+        self._rows: dict[int, list[float]] = {}
         self._near: dict[int, list[tuple[float, Option]]] = {}
         self._by_value: dict[int, list[Option]] = {}
 
@@ -40,31 +42,41 @@ class Offers:
 
     def regret(self, job: int, option: Option) -> float:
         """Return the regret of one option of a job."""
-        found: float = self._regret[job, option.column]  # −1, the last, is what it has
-        return float(found)
+        return self._row(job)[option.column]  # −1, the last, is what it has
+
+    def _row(self, job: int) -> list[float]:
+        found = self._rows.get(job)
+        if found is None:
+            found = self._rows[job] = self._regret[job].tolist()
+        return found
 
     def near(self, job: int) -> list[tuple[float, Option]]:
         """Return (regret, option) of a job, the least regret first."""
-        if job not in self._near:
-            found = [(self.regret(job, option), option) for option in self.by_value(job)]
-            self._near[job] = sorted(found, key=lambda pair: (pair[0], not pair[1].stays))
-        return self._near[job]
+        near = self._near.get(job)
+        if near is None:
+            regret = self._row(job)
+            found = [(regret[option.column], option) for option in self.by_value(job)]
+            near = self._near[job] = sorted(found, key=lambda pair: (pair[0], not pair[1].stays))
+        return near
 
     def by_value(self, job: int) -> list[Option]:
         """Return the options of a job, the one worth most first."""
-        if job not in self._by_value:
-            menu = self._menu
-            columns = np.flatnonzero(self._regret[job] < self.limit).tolist()
-            last = self._regret.shape[1] - 1
-            options = [menu.option(job, -1 if column == last else column) for column in columns]
+        known = self._by_value.get(job)
+        if known is None:
+            menu, limit, regrets = self._menu, self.limit, self._row(job)
+            options = [
+                menu.option(job, column) for column, regret in enumerate(regrets[:-1]) if regret < limit
+            ]
+            if regrets[-1] < limit:
+                options.append(menu.option(job, -1))
             options.sort(key=lambda o: (-o.value, not o.stays, o.num_gpus, o.num_nodes, o.kind))
-            self._by_value[job] = _undominated(options)
-        return self._by_value[job]
+            known = self._by_value[job] = _undominated(options)
+        return known
 
     def slack(self, state: State) -> float:
         """Return λ·(what is unused) of a state: what it falls short of the bound beyond all regrets."""
         return self._bound - math.fsum(
-            placed.option.value + self._regret[job, placed.option.column]
+            placed.option.value + self._row(job)[placed.option.column]
             for job, placed in enumerate(state.placed[: self._menu.num_jobs])
             if placed is not None
         )
@@ -73,8 +85,8 @@ class Offers:
         """Return the jobs that could have something else and would rather, the unhappiest first."""
         found = [
             (self.regret(job, state.at(job).option), job)
-            for job in range(self._menu.num_jobs)
-            if not self._menu.settled[job]
+            for job, settled in enumerate(self._menu.settled.tolist())
+            if not settled
         ]
         return [job for regret, job in sorted(found, key=lambda pair: (-pair[0], pair[1])) if regret > 0]
 

@@ -155,12 +155,15 @@ class State:
     def _count_spanning(self, placed: Placed, sign: int) -> None:
         which = 0 if placed.option.stays else 1
         count, some = self._num_spanning[which], self._spanning[which]
-        for node, _ in placed.gpus:
-            count[node] += sign
-            if count[node]:
+        if sign > 0:
+            for node, _ in placed.gpus:
+                count[node] += 1
                 some |= 1 << node
-            else:
-                some &= ~(1 << node)
+        else:
+            for node, _ in placed.gpus:
+                count[node] = left = count[node] - 1
+                if not left:
+                    some ^= 1 << node
         self._spanning[which] = some
 
     def may_have(self, job: int, option: Option) -> bool:

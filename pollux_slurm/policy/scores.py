@@ -117,7 +117,6 @@ def job_weights(jobs: Sequence[ProblemJob]) -> FloatArray:
 def held_speedups(jobs: Sequence[ProblemJob], tables: Tables) -> FloatArray:
     """Return the speedup of what each job holds; what breaks the job's own limits is worth nothing."""
     within = [
-        job.pinned or job.min_gpus <= job.current.num_gpus <= (job.max_gpus or job.current.num_gpus)
-        for job in jobs
+        job.pinned or job.min_gpus <= (gpus := job.current.num_gpus) <= (job.max_gpus or gpus) for job in jobs
     ]
     return np.where(within, tables.held, 0.0)

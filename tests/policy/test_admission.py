@@ -10,8 +10,8 @@ import pytest
 
 from pollux_slurm.errors import InvalidProblemError
 from pollux_slurm.goodput import TableCache
-from pollux_slurm.model import Allocation, GpuLimit, Objective
-from pollux_slurm.policy import decide
+from pollux_slurm.model import Allocation, GpuLimit, Objective, ProblemJob
+from pollux_slurm.policy import admission, decide
 from tests.policy.builders import job, linear_model, node, nodes, problem, sizes
 
 THETA = linear_model().throughput
@@ -162,3 +162,19 @@ def test_that_a_model_which_only_equals_a_good_one_is_refused_beside_it() -> Non
         assert model == good
         found = decide(problem(nodes(1), job("good", model=good), job(name, model=model)), tables=cache)
         assert set(dict(found.excluded)) == {name}
+
+
+def test_that_a_job_found_sound_at_one_look_has_no_fault_by_the_rules_either() -> None:
+    numbers = (-1, 0, 1, 2, 2.5, 1e-7, 1e7, math.nan, math.inf, 10**13)
+    odd: tuple[object, ...] = (*numbers, None, True, False, "x", (), frozenset({"x"}))
+    names = {field.name for field in dataclasses.fields(ProblemJob)}
+    names -= {"job_id", "current", "model", "models", "qos", "declaration_doubt", "pinned_because"}
+    plain = 0
+    for held in ({}, {"n0": 2}, {"n9": 2}, {"n0": 0}, {"n0": True}, {"n0": 10**7}, {"n0": 1, "n1": 1}):
+        whole = dataclasses.replace(job("a"), current=Allocation(tuple(held.items())))
+        for name, value in ((name, value) for name in sorted(names) for value in odd):
+            one = dataclasses.replace(whole, **{name: value})
+            if admission._is_plain(one, {"n0", "n1"}):
+                plain += 1
+                assert admission._fault_beside_models(one, {"n0", "n1"}) is None, (name, value)
+    assert plain > 50
