@@ -1,13 +1,12 @@
 """What the nodes of a problem say by themselves, whoever is on them: kept, for they seldom change.
 
-Legend: n nodes, in the problem's order; T GPU types; C columns, what a job could be given (`tables`).
+Legend: n nodes, in the problem's order; T GPU types.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar, cast
 
 import numpy as np
@@ -15,9 +14,7 @@ import numpy.typing as npt
 
 from pollux_slurm.model import NodeCapacity
 
-FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 # A set of nodes is an integer whose bit i stands for node i.
 NodeSet = int
 
@@ -41,24 +38,6 @@ def members_of(nodes: NodeSet) -> Iterator[int]:
         lowest = nodes & -nodes
         yield lowest.bit_length() - 1
         nodes ^= lowest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Columns:
-    """What jobs could be given: `kind` is the GPU type's index, `per_node` 0 where shares are free to choose.
-
-    All arrays have shape `(C,)`; `shapes` are their rows (nodes, share, GPUs, type). `keys` number what
-    throughput depends on, (spread, K), and `key_of` is each column's. `of_kind` are the columns of each type.
-    """
-
-    kind: IntArray
-    num_nodes: IntArray
-    per_node: IntArray
-    num_gpus: IntArray
-    shapes: list[tuple[int, int, int, int]]
-    keys: dict[tuple[bool, int], int]
-    key_of: npt.NDArray[np.intp]
-    of_kind: list[BoolArray]
 
 
 class NodeFacts:

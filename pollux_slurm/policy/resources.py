@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.cluster import Cluster, NodeSet, members_of, need
+from pollux_slurm.policy.columns import Columns
 from pollux_slurm.policy.menu import Menu
-from pollux_slurm.policy.nodes import Columns
 from pollux_slurm.policy.tables import Tables
 
 FloatArray = npt.NDArray[np.float64]
