@@ -183,6 +183,7 @@ class Menu:
             value=self.value.item(job, column),
             kind=kind,
             column=column,
+            is_uneven=not per_node and num_gpus > 0,
         )
 
     def penalised(self, job: int, given: Allocation) -> float:

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pollux_slurm.model import Configuration
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Nothing writes to one. It is not frozen because a simulation makes tens of thousands, and a frozen one takes
+# three times as long to make.
+@dataclass(slots=True, kw_only=True)
 class Option:
     """One thing a job could get: GPUs on new nodes, what it holds now, or nothing (K = 0).
 
     A new option is column `column` of the menu: `num_gpus` GPUs on nodes of one type, `kind`, `per_node` on
     each of N nodes, or, where `per_node` is 0, shared out as it comes over at least two. `value` is what it
-    adds to the objective's sum.
+    adds to the objective's sum. With `is_uneven`, the nodes' shares are free to choose.
     For a waiting job, nothing is worth less than all that other jobs could gain by it, unless the objective
     says otherwise: as many jobs as can be served are, before any gets more.
     """
@@ -27,12 +29,8 @@ class Option:
     stays: bool = False
     kind: int = -1
     column: int = -1
+    is_uneven: bool = False
 
     @property
     def configuration(self) -> Configuration:
         return Configuration(num_nodes=self.num_nodes, num_gpus=self.num_gpus)
-
-    @property
-    def is_uneven(self) -> bool:
-        """Whether the nodes' shares are free to choose."""
-        return self.per_node == 0 and self.num_gpus > 0 and not self.stays
