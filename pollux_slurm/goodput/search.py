@@ -13,8 +13,9 @@ Its logarithm grows with m exactly while
     (var·M0 + sqr·K·P·m) · e(m) < var·M0,    e(m) = m·T'(m)/T(m).
 
 The elasticity e never falls with m: it is the mean of those of T_grad and of the last pass, weighted by their
-times; both rise, and the weight moves towards the larger one. So the goodput has one hill over m, and halving
-the interval by the sign above finds its integer top without trying the others.
+times; both rise, and the weight moves towards the larger one. So the goodput has one hill over m, and cutting
+the interval by the sign above, at guesses of the top and in halves, finds its integer top without trying the
+others.
 
 More passes than A demands only add α_g, so P runs from the fewest passes that reach M0 to the fewest that
 reach M_max (two at least for one replica, which needs two passes to estimate its noise).
@@ -40,6 +41,11 @@ SHORTEST_STEP_S = 1e-12
 _AT_ONCE = 16_384
 # So few pairs that all they can have are searched at once without counting first.
 _FEW_PAIRS = 512
+# How many m are guessed in search of a top before the rest of its range is halved: guesses need four, most
+# often, and may need as many as the range is long.
+_GUESSES = 8
+# How many ranges have to be done before it pays to go on without them.
+_WORTH_LEAVING = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -270,24 +276,44 @@ def _top(pairs: Pairs, passes: FloatArray, low: FloatArray, high: FloatArray) ->
         (alpha, beta, gamma, 1.0 / gamma, sync, var * initial, sqr * gpus * passes, passes - 1.0)
     )
     alpha, beta, gamma, inverse, sync, noise, slope, steps = columns
-    while True:
-        if 4 * wanted < 3 * len(rows):
-            # Of many ranges, most are soon down to one m: the others go on without them.
-            found[rows] = ceiling
-            rows, floor, ceiling = rows[left], floor[left], ceiling[left]
-            columns = columns.take(left, axis=1)
-            alpha, beta, gamma, inverse, sync, noise, slope, steps = columns
-        middle = np.floor((floor + ceiling) * 0.5)
-        scaled, grad, last, share = _elastic(alpha, beta, gamma, inverse, sync, middle)
-        falls = (noise + slope * middle) * scaled * (steps + share) >= noise * grad * (steps + last)
-        # The floor of a range that is down to one m may step over it: its ceiling stays the answer.
-        np.putmask(ceiling, falls, middle)
-        np.putmask(floor, ~falls, middle + 1.0)
-        (left,) = (floor < ceiling).nonzero()
-        wanted = len(left)
-        if wanted == 0:
-            found[rows] = ceiling
-            return found
+    # Guesses may divide by 0 or overflow; the ranges hold them.
+    with np.errstate(all="ignore"):
+        # Without T_sync it is the top; with it, the top is higher.
+        guess = np.ceil(np.sqrt(noise * alpha / (slope * beta)))
+        turn = 0
+        while True:
+            turn += 1
+            # Any m of the range but its last cuts it; that one where there is no guess.
+            middle = np.maximum(np.fmin(guess, ceiling - 1.0), floor)
+            scaled, grad, last, share = _elastic(alpha, beta, gamma, inverse, sync, middle)
+            growth = slope * middle
+            worth, whole_share, whole_last = noise + growth, steps + share, steps + last
+            loss, gain = worth * scaled * whole_share, noise * grad * whole_last
+            falls = loss >= gain
+            np.putmask(ceiling, falls, middle)
+            np.putmask(floor, ~falls, middle + 1.0)
+            # That of a range that is down to one m may have stepped over it.
+            np.minimum(floor, ceiling, out=floor)
+            (left,) = (floor < ceiling).nonzero()
+            wanted = len(left)
+            if wanted == 0:
+                found[rows] = ceiling
+                return found
+            if turn < _GUESSES:
+                # Newton's step for log(loss/gain) = 0 over log m. The elasticity of e has two parts: of
+                # T_grad's own, and of the last pass and its share as T_sync matters less.
+                ratio = scaled / grad
+                both = share * (gamma - 1.0) / whole_share + last / whole_last
+                power = growth / worth + 1.0 - ratio + (1.0 - share / last) * ratio * both
+                guess = np.floor(middle + middle * (gain - loss) / (loss * power))
+            else:
+                guess = np.floor((floor + ceiling) * 0.5)
+            if len(rows) - wanted > _WORTH_LEAVING + wanted:
+                # Of many ranges, most are soon down to one m: the others go on without them.
+                found[rows] = ceiling
+                rows, floor, ceiling, guess = rows[left], floor[left], ceiling[left], guess[left]
+                columns = columns.take(left, axis=1)
+                alpha, beta, gamma, inverse, sync, noise, slope, steps = columns
 
 
 def _elastic(

@@ -96,6 +96,31 @@ def test_that_hostile_limits_cost_a_table_bounded_work() -> None:
     assert table.accumulation_steps[0, 0] < MAX_PASSES_TRIED
 
 
+@pytest.mark.parametrize("gamma", [1.0, 2.0, 10.0])
+def test_that_tops_of_long_ranges_are_those_that_halving_finds(gamma: float) -> None:
+    # 3,000 ranges at once: exact guesses, steep curves that lead guesses astray, tops at either end, θ of
+    # zeros. Some are found at once, so the others go on without them.
+    jobs = [
+        GoodputModel(
+            limits=BatchLimits(initial_batch_size=8, max_batch_size=largest),
+            statistics=GradientStatistics(sqr=sqr, var=var),
+            throughput=ThroughputParameters(
+                alpha_g=alpha, beta_g=beta, alpha_n=sync, beta_n=0.0, alpha_l=0.0, beta_l=0.0, gamma=gamma
+            ),
+        )
+        for largest in (9, 1000, 10**9)
+        for alpha, beta in ((0.0, 1e-3), (1e-7, 1e-6), (0.3, 1e-3), (0.3, 0.0), (50.0, 1e-9))
+        for sync in (0.0, 1e-4, 0.7, 900.0)
+        for sqr, var in ((0.0, 5.0), (3.0, 0.0), (1e-6, 1e3), (1.0, 4.0), (1.0, 1e5))
+    ]
+    sizes = [on(1, 1), on(2, 2), on(2, 5), on(8, 64)]
+    table = goodput_table(jobs, sizes)
+    for row, job in enumerate(jobs):
+        for column, size in enumerate(sizes):
+            single = best_batch(job, size)
+            assert table.goodput[row, column] == pytest.approx(single.goodput if single else 0.0, rel=1e-12)
+
+
 def test_that_many_hostile_limits_cost_a_table_bounded_memory() -> None:
     models = [adaptive(1 + job, 10**9, max_atomic=100, accumulation=True) for job in range(40)]
     sizes = [on(1, gpus) for gpus in range(1, 129)]
