@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -15,7 +16,7 @@ from pollux_slurm.model import Allocation, Decision, Problem, ProblemJob
 from pollux_slurm.policy.admission import check_problem, find_exclusions, frozen
 from pollux_slurm.policy.certificate import bound_serving
 from pollux_slurm.policy.cluster import Cluster
-from pollux_slurm.policy.explain import explain_all, keep, not_overtaking, tell_all
+from pollux_slurm.policy.explain import explain_all, keep, not_overtaking
 from pollux_slurm.policy.genetic import solve_genetically
 from pollux_slurm.policy.greedy import solve_greedily
 from pollux_slurm.policy.local_search import above
@@ -34,6 +35,27 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What each job gets, and for each job left out why, by job id; these keep what they have."""
+
+    allocations: Mapping[str, Allocation]
+    excluded: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Solved:
+    """A solved problem: `jobs` as they took part, `reasons` of others, when tables and answer were there."""
+
+    jobs: Sequence[ProblemJob]
+    menu: Menu
+    cluster: Cluster
+    reasons: Mapping[str, str]
+    solution: Solution
+    table_time: float
+    solve_time: float
+
+
 def decide(
     problem: Problem,
     *,
@@ -41,7 +63,6 @@ def decide(
     tables: TableCache | None = None,
     nodes: KnownNodes | None = None,
     effort: float = 1.0,
-    explained: bool = True,
     time_limit_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Decision:
@@ -57,51 +78,21 @@ def decide(
     `effort`: 1 is for a daemon that has seconds, a few hundredths for a simulation of a thousand rounds.
     `time_limit_s` is a watchdog: when it strikes, the best answer so far, or that of `greedy` where it is
     better, is returned, with `timed_out` set.
-    `tables` keeps goodput tables from one call to the next, `nodes` what follows from the nodes alone. Not
-    `explained`, the answer says what each job gets and how good it is, but not why.
+    `tables` keeps goodput tables from one call to the next, `nodes` what follows from the nodes alone.
 
     Raises `InvalidProblemError` if the problem contradicts itself, `UsageError` for an unknown solver.
     """
-    if solver not in SOLVERS:
-        raise UsageError(f"unknown solver {solver!r}; there are {', '.join(sorted(SOLVERS))}")
     began = clock()
-    known_nodes = KnownNodes() if nodes is None else nodes
-    check_problem(problem, known_nodes)
-    facts = known_nodes.of(problem.nodes)
-    cache = TableCache() if tables is None else tables
-    reasons = find_exclusions(problem, cache)
-    jobs = [job for job in problem.jobs if job.job_id not in reasons]
-    menu = build_menu(problem, jobs, cache, facts, within_caps=not explained)
-    nowhere = {
-        job.job_id
-        for row, job in enumerate(jobs)
-        if not menu.settled[row] and not job.current and not menu.offered[row].any()
-    }
-    unfit = misfits(problem, menu)
-    nowhere |= set(unfit)
-    # Nothing is kept free for a job that could not use it.
-    narrowed = {job.job_id: job for job in held_back(problem, [j for j in jobs if j.job_id not in nowhere])}
-    if any(narrowed.get(job.job_id, job) is not job for job in jobs):
-        jobs = [narrowed.get(job.job_id, job) for job in jobs]
-        menu = build_menu(problem, jobs, cache, facts, within_caps=not explained)
-    if nowhere:
-        reason = "no configuration of what adaptive jobs may use now allows it a batch and its GPUs"
-        reasons |= {job_id: unfit.get(job_id, reason) for job_id in nowhere}
-    left_out = [frozen(job, facts.index) for job in problem.jobs if job.job_id in reasons]
-    if left_out:
-        menu = menu.without(problem, nowhere, left_out)
-    table_time = clock()
-
-    cluster = Cluster(facts, menu.everyone)
-
-    def stop() -> bool:
-        return time_limit_s is not None and clock() - began > time_limit_s
-
-    solution = SOLVERS[solver](cluster, menu, seed=problem.seed, effort=effort, stop=stop)
-    if solution.timed_out and solver != "greedy":
-        solution = _at_least_greedy(solution, cluster, menu)
-    solve_time = clock()
-
+    solved = _solve(
+        problem,
+        solver=solver,
+        tables=tables,
+        nodes=nodes,
+        effort=effort,
+        stop=lambda: time_limit_s is not None and clock() - began > time_limit_s,
+        clock=clock,
+    )
+    menu, solution, reasons = solved.menu, solved.solution, solved.reasons
     state, scores = solution.state, menu.scores
     chosen = [placed.option for placed in state.placed[: menu.num_jobs] if placed is not None]
     fitness = scores.fitness([option.penalty * option.speedup for option in chosen])
@@ -109,11 +100,11 @@ def decide(
     if menu.num_jobs:
         waiting = np.array([option.num_gpus == 0 for option in chosen], dtype=bool)
         # An answer may be better by serving more; of those that serve as many, none is worth more than this.
-        total = bound_serving(menu, cluster, solution, waiting)
+        total = bound_serving(menu, solved.cluster, solution, waiting)
         upper_bound = max(scores.fitness_of_sum(total), fitness)
-    decisions = {one.job_id: one for one in (explain_all if explained else tell_all)(solution, menu)}
+    decisions = {one.job_id: one for one in explain_all(solution, menu)}
     originals: Mapping[str, ProblemJob] = {job.job_id: job for job in problem.jobs}
-    for job in jobs:
+    for job in solved.jobs:
         if job is not originals[job.job_id] and not job.current and job.job_id in decisions:
             decisions[job.job_id] = not_overtaking(decisions[job.job_id])
     decisions |= {job_id: keep(originals[job_id]) for job_id in reasons}
@@ -127,11 +118,97 @@ def decide(
         gap=None if not upper_bound else (upper_bound - fitness) / upper_bound,
         gpu_prices=tuple(zip(kinds, solution.dual.kind_prices(len(kinds)).tolist(), strict=True)),
         times_s=(
-            ("tables", table_time - began),
-            ("solve", solve_time - table_time),
-            ("explain", clock() - solve_time),
+            ("tables", solved.table_time - began),
+            ("solve", solved.solve_time - solved.table_time),
+            ("explain", clock() - solved.solve_time),
         ),
         timed_out=solution.timed_out,
+    )
+
+
+def allocate(
+    problem: Problem,
+    *,
+    solver: str = "exact",
+    tables: TableCache | None = None,
+    nodes: KnownNodes | None = None,
+    effort: float = 1.0,
+) -> Given:
+    """Return what `decide` gives to jobs, and nothing of how good that is or why, which takes longer to tell.
+
+    Raises as `decide` does.
+    """
+    solved = _solve(
+        problem,
+        solver=solver,
+        tables=tables,
+        nodes=nodes,
+        effort=effort,
+        within_caps=True,
+        stop=lambda: False,
+    )
+    state = solved.solution.state
+    found = {job.job_id: job.current for job in problem.jobs}
+    for row, job in enumerate(solved.menu.jobs):
+        placed = state.at(row)
+        if not placed.option.stays:
+            found[job.job_id] = state.cluster.allocation_of(placed.gpus)
+    return Given(allocations=found, excluded=solved.reasons)
+
+
+def _solve(
+    problem: Problem,
+    *,
+    solver: str,
+    tables: TableCache | None,
+    nodes: KnownNodes | None,
+    effort: float,
+    stop: Callable[[], bool],
+    within_caps: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> _Solved:
+    """Check a problem and search until `stop`; `within_caps` as in `build_menu`."""
+    if solver not in SOLVERS:
+        raise UsageError(f"unknown solver {solver!r}; there are {', '.join(sorted(SOLVERS))}")
+    known_nodes = KnownNodes() if nodes is None else nodes
+    check_problem(problem, known_nodes)
+    facts = known_nodes.of(problem.nodes)
+    cache = TableCache() if tables is None else tables
+    reasons = find_exclusions(problem, cache)
+    jobs = [job for job in problem.jobs if job.job_id not in reasons]
+    menu = build_menu(problem, jobs, cache, facts, within_caps=within_caps)
+    nowhere = {
+        job.job_id
+        for row, job in enumerate(jobs)
+        if not menu.settled[row] and not job.current and not menu.offered[row].any()
+    }
+    unfit = misfits(problem, menu)
+    nowhere |= set(unfit)
+    # Nothing is kept free for a job that could not use it.
+    narrowed = {job.job_id: job for job in held_back(problem, [j for j in jobs if j.job_id not in nowhere])}
+    if any(narrowed.get(job.job_id, job) is not job for job in jobs):
+        jobs = [narrowed.get(job.job_id, job) for job in jobs]
+        menu = build_menu(problem, jobs, cache, facts, within_caps=within_caps)
+    if nowhere:
+        reason = "no configuration of what adaptive jobs may use now allows it a batch and its GPUs"
+        reasons |= {job_id: unfit.get(job_id, reason) for job_id in nowhere}
+    left_out = [frozen(job, facts.index) for job in problem.jobs if job.job_id in reasons]
+    if left_out:
+        menu = menu.without(problem, nowhere, left_out)
+    table_time = clock()
+
+    cluster = Cluster(facts, menu.everyone)
+    solution = SOLVERS[solver](cluster, menu, seed=problem.seed, effort=effort, stop=stop)
+    if solution.timed_out and solver != "greedy":
+        solution = _at_least_greedy(solution, cluster, menu)
+    return _Solved(
+        jobs=jobs,
+        menu=menu,
+        cluster=cluster,
+        reasons=reasons,
+        solution=solution,
+        table_time=table_time,
+        solve_time=clock(),
     )
 
 

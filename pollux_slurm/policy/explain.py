@@ -16,28 +16,6 @@ def explain_all(solution: Solution, menu: Menu) -> list[JobDecision]:
     return [_explain(solution, menu, facts, index) for index in range(menu.num_jobs)]
 
 
-def tell_all(solution: Solution, menu: Menu) -> list[JobDecision]:
-    """Return the decisions about all jobs without the reasons, which take about as long as a small search."""
-    found: list[JobDecision] = []
-    for job, placed in zip(menu.jobs, solution.state.placed, strict=False):
-        assert placed is not None
-        chosen = placed.option
-        found.append(
-            JobDecision(
-                job_id=job.job_id,
-                allocation=job.current if chosen.stays else solution.state.cluster.allocation_of(placed.gpus),
-                speedup=chosen.speedup / menu.scores.unit(len(found)),
-                goodput=None,
-                penalty=chosen.penalty,
-                batch=None,
-                bound_by="",
-                runner_up=None,
-                runner_up_speedup=None,
-            )
-        )
-    return found
-
-
 def _explain(solution: Solution, menu: Menu, facts: Facts, index: int) -> JobDecision:
     """Return the decision about job `index` of a solved state."""
     tables, job = menu.tables, menu.jobs[index]

@@ -12,7 +12,7 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from pollux_slurm.model import Allocation, Problem
-from pollux_slurm.policy import decide
+from pollux_slurm.policy import allocate, decide
 from tests.policy import rules
 from tests.policy.builders import given, job, linear_model, node, nodes, problem, sizes
 from tests.policy.problems import random_problem, with_everything
@@ -56,15 +56,22 @@ def test_that_a_job_stays_within_its_own_bounds() -> None:
 
 
 @pytest.mark.parametrize("objective", ["generalized-mean", "osdi21", "price-rank", "attained-work"])
-def test_that_an_answer_without_reasons_is_the_same(objective: str) -> None:
+def test_that_allocations_alone_are_those_of_a_decision(objective: str) -> None:
     # It computes no speedup that a job may not have.
     rng = random.Random(5)
     for _ in range(5):
         asked = with_everything(rng, random_problem(rng, num_nodes=3, num_gpus=4, num_jobs=rng.randint(1, 6)))
         asked = dataclasses.replace(asked, objective=dataclasses.replace(asked.objective, name=objective))
-        told, brief = decide(asked), decide(asked, explained=False)
-        assert given(brief) == given(told)
-        assert brief.fitness == told.fitness
+        told, brief = decide(asked), allocate(asked)
+        assert list(brief.allocations.items()) == [(one.job_id, one.allocation) for one in told.jobs]
+        assert brief.excluded == dict(told.excluded)
+
+
+def test_that_who_is_left_out_of_allocations_keeps_what_it_has() -> None:
+    jobs = (job("bad", {"n0": 2}, weight=-1.0), job("good"))
+    found = allocate(problem(nodes(1), *jobs))
+    assert {name: held.num_gpus for name, held in found.allocations.items()} == {"bad": 2, "good": 2}
+    assert list(found.excluded) == ["bad"]
 
 
 def test_that_jobs_wait_when_there_is_no_room_and_the_most_are_served() -> None:

@@ -1,4 +1,4 @@
-"""The daemon's own policy in a simulation: jobs fit their models as agents do, `decide` places them."""
+"""The daemon's own policy in a simulation: jobs fit their models as agents do, `allocate` places them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pollux_slurm.model import (
     Problem,
     ProblemJob,
 )
-from pollux_slurm.policy import KnownNodes, decide
+from pollux_slurm.policy import KnownNodes, allocate
 from pollux_slurm.simulator.cluster import Cluster
 from pollux_slurm.simulator.job import Pieces, SimulatedJob
 from pollux_slurm.simulator.policies.agents import Agents
@@ -31,7 +31,7 @@ _PAUSING = frozenset({"price-rank", "attained-work"})
 
 
 class PolluxPolicy:
-    """`decide` with an objective. With `declared`, jobs tell how many epochs they will train.
+    """`allocate` with an objective. With `declared`, jobs tell how many epochs they will train.
 
     `pauses` lets running jobs be left without GPUs for a while; None leaves it, and the effort of the search
     with it, to the objective. With `patience_rounds` of 0, every round is decided, as in the daemon.
@@ -87,23 +87,22 @@ class PolluxPolicy:
             moving=self._moving,
             gpu_speeds=tuple({group.gpu_type: group.speed for group in cluster.groups}.items()),
         )
-        decision = decide(
+        given = allocate(
             problem,
             solver=self._solver,
             tables=self._tables,
             nodes=self._known_nodes,
             effort=self._effort,
-            explained=False,
         )
         # In a round in which others have most of the cluster, a job may fit nowhere, and waits.
-        if decision.excluded and cluster.available is None:
-            job_id, reason = decision.excluded[0]
-            raise SimulationError(f"job {job_id} cannot be scheduled: {reason}")
+        if given.excluded and cluster.available is None:
+            job_id = next(job.job_id for job in problem.jobs if job.job_id in given.excluded)
+            raise SimulationError(f"job {job_id} cannot be scheduled: {given.excluded[job_id]}")
         number = {name: index for index, name in enumerate(names)}
         return {
-            job.job_id: tuple([(number[node], gpus) for node, gpus in job.allocation.gpus_by_node])
-            for job in decision.jobs
-            if job.allocation
+            job_id: tuple([(number[node], gpus) for node, gpus in allocation.gpus_by_node])
+            for job_id, allocation in given.allocations.items()
+            if allocation
         }
 
     def _allocation(self, pieces: Pieces, names: Sequence[str]) -> Allocation:
