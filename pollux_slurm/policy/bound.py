@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from pollux_slurm.policy.market import ROUNDING, Dual, Market
 from pollux_slurm.policy.menu import Menu
-from pollux_slurm.policy.steady import inner, on_grid, steady
+from pollux_slurm.policy.steady import grid_step, inner, on_grid, steady
 from pollux_slurm.policy.tables import Tables
 
 FloatArray = npt.NDArray[np.float64]
@@ -148,7 +148,7 @@ class _Search:
         terms, taken, choice = self._market.buy(prices)
         total, slope = float(np.add.reduce(terms)), self._market.budget - taken
         if total < self.bound:
-            bound = total + ROUNDING * float(np.abs(terms).sum())
+            bound = total + ROUNDING * float(np.add.reduce(np.abs(terms)))
             if bound < self.bound:
                 self.prices, self.bound, self.choice, self._slope = prices, bound, choice, slope
         return total, slope
@@ -231,11 +231,11 @@ def _descend(
     total, slope, curve = market.smooth(prices, temperature)
     if not np.isfinite(curve).all():
         return prices, False  # values so far apart that nothing is smooth: the bound stands as it is
-    damping = _DAMPING
+    damping, step = _DAMPING, grid_step(unit, _PRICE_BITS)
     enough = settled * temperature * market.num_jobs
     for _ in range(_NEWTON_STEPS_OF_ONE_TYPE if market.num_cells == 1 else _NEWTON_STEPS):
         tried = np.maximum(prices + _newton_step(prices, slope, curve, unit, damping), 0.0)
-        tried = on_grid(tried, unit, _PRICE_BITS)
+        tried = on_grid(tried, step)
         found = market.smooth(tried, temperature)
         won = total - found[0]
         if not won > 0.0:
@@ -256,9 +256,14 @@ def _newton_step(
     """Return the step to the least of the local parabola, along the prices that are free to move."""
     free = (prices > 0) | (slope < 0)
     # The prices that stay are taken out of the equations, each with one of its own that says so.
-    system = curve.copy() if free.all() else np.where(free[:, None] & free, curve, 0.0)
+    some_stay = not np.logical_and.reduce(free)
+    system = np.where(free[:, None] & free, curve, 0.0) if some_stay else curve.copy()
     diagonal = system.reshape(-1)[:: len(system) + 1]  # a view
-    diagonal += np.where(free, np.maximum(diagonal * damping, 1e-12), 1.0)
-    step = -np.linalg.solve(system, np.where(free, slope, 0.0))
+    more, left = np.maximum(diagonal * damping, 1e-12), slope
+    if some_stay:
+        more, left = np.where(free, more, 1.0), np.where(free, slope, 0.0)
+    diagonal += more
+    step = -np.linalg.solve(system, left)
     # No price more than doubles or so at once.
-    return np.clip(step, -prices - unit, prices + unit)
+    most = prices + unit
+    return np.maximum(np.minimum(step, most), -most)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pollux_slurm.policy.cluster import Cluster
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.resources import Resources, shared_resources
-from pollux_slurm.policy.steady import inner, on_grid
+from pollux_slurm.policy.steady import grid_step, inner, on_grid
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -95,7 +95,9 @@ class Market:
         self._columns = np.arange(len(self._gpus))
         # All jobs of one class: then what a column costs is one row for all, of the uses (A, C) in its cell.
         self._only_use: FloatArray | None = None
+        self._fixed_use: FloatArray | None = None
         if self._fixed is not None and self.num_classes == 1:
+            self._fixed_use = self._fixed[0]
             only = self._only_cell[0]
             self._only_use = self._use[:, self._columns, only]
             self._price_at = np.arange(self._num_shared).reshape(len(self._use), -1)[:, only]
@@ -113,7 +115,7 @@ class Market:
             [*(resources.total - resources.stay_use[count:].sum(axis=0)), *limits, *moves], dtype=np.float64
         )
         self._rows = np.arange(count)
-        self._slope_unit = np.maximum(self.budget, 1.0)
+        self._slope_step = _step_of(self.budget)
         # Nothing but nodes is short, and all may use the same.
         self._is_plain = self._only_use is not None and not self._has_moves and not self._members.shape[1]
 
@@ -132,7 +134,7 @@ class Market:
             setattr(few, name, getattr(self, name)[::step])
         few._rows = np.arange(len(few._stay_value))
         few.budget = self.budget * (len(few._rows) / len(self._rows))
-        few._slope_unit = np.maximum(few.budget, 1.0)
+        few._slope_step = _step_of(few.budget)
         return few
 
     def without(self, waiting: BoolArray, unserved: FloatArray) -> Market:
@@ -196,6 +198,14 @@ class Market:
             return np.add.reduce(self._only_use * prices.take(self._price_at), axis=0)  # type: ignore[no-any-return]
         return self._of_jobs(self._costs(prices))
 
+    def _plain_costs(self, prices: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return what each column costs, (C,), and what each job has, (J,), where the market is plain."""
+        assert self._only_use is not None
+        if self.num_cells == 1 and not any(prices.tolist()[1:]):
+            gpu = prices[0]  # mostly nothing else has a price: the rest would add nothing
+            return self._only_use[0] * gpu, self._stay_use[:, 0] * gpu
+        return self._costs_of_jobs(prices), inner(self._stay_use, prices)
+
     def _of_jobs(self, of_classes: FloatArray) -> FloatArray:
         """Return each job's row of a table by class, or the one row of all."""
         found: FloatArray = of_classes[self._class] if self.num_classes > 1 else of_classes[0]
@@ -245,12 +255,12 @@ class Market:
 
     def _buy_plainly(self, prices: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
         """Return the same where nothing but nodes is short, and all may use the same: the usual case."""
-        assert self._fixed is not None
+        assert self._fixed_use is not None
         reduced = self.reduced(prices, stay_first=True)
         pick = reduced.argmax(axis=1)  # of equals the first: what it has
         choice = pick - 1
         taken = np.add.reduce(self._stay_use.compress(pick == 0, axis=0), axis=0)
-        taken += np.add.reduce(self._fixed[0].take(choice.compress(pick > 0), axis=0), axis=0)
+        taken += np.add.reduce(self._fixed_use.take(choice.compress(pick > 0), axis=0), axis=0)
         terms = np.concatenate((reduced[self._rows, pick], prices * self.budget))
         return terms, taken, choice
 
@@ -285,8 +295,8 @@ class Market:
         where overflow is no warning.
         """
         shared, groups = self._num_shared, self._members.shape[1]
-        stay = self._stay_value - inner(self._stay_use, prices[:shared])
         cells: FloatArray | BoolArray = self._may
+        stay = self._stay_value - inner(self._stay_use, prices[:shared])
         if self._fixed is not None:
             uses = self._fixed
             reduced = self._value - self._costs_of_jobs(prices)
@@ -300,26 +310,34 @@ class Market:
             reduced -= own[:, None] * self._gpus
         if self._has_moves:
             reduced -= (prices[-1] * self._running)[:, None]
-        most = np.maximum(reduced.max(axis=1, initial=-np.inf), stay)
+        most = np.maximum(np.maximum.reduce(reduced, axis=1, initial=-np.inf), stay)
         reduced -= most[:, None]
         reduced /= temperature
         stays = np.exp((stay - most) / temperature)
         # It counts nothing either way, and far below this exponentials take four times as long.
         np.maximum(reduced, _OUT_OF_QUESTION, out=reduced)
         part = np.exp(reduced, out=reduced)
-        whole = part.sum(axis=1) + stays
+        whole = np.add.reduce(part, axis=1) + stays
         part /= whole[:, None]
         stays /= whole
-        total = float((most + temperature * np.log(whole)).sum() + prices @ self.budget)
+        total = float(np.add.reduce(most + temperature * np.log(whole)) + prices @ self.budget)
 
         # E[use] of each job, and Σ E[use·useᵀ] over all of them: of new columns, within cells only.
-        mean = np.zeros((len(whole), len(prices)))
         held = stays[:, None] * self._stay_use
+        if self._is_plain:
+            use = uses[0]
+            mean = part @ use
+            mean += held
+            moment = (use.T * np.add.reduce(part, axis=0)) @ use
+            moment += held.T @ self._stay_use
+            return total, *self._curve(mean, moment, temperature)
+        mean = np.zeros((len(whole), len(prices)))
         new = self._times(part, uses)
         mean[:, :shared] = new + held
         moment = np.zeros((len(prices), len(prices)))
         if self._fixed is not None and self.num_classes == 1:
-            moment[:shared, :shared] = (self._fixed[0].T * part.sum(axis=0)) @ self._fixed[0]
+            use = self._fixed[0]
+            moment[:shared, :shared] = (use.T * np.add.reduce(part, axis=0)) @ use
         else:
             bought, num_cells = self._bought(part, cells), self.num_cells
             for cell in range(num_cells):
@@ -341,11 +359,18 @@ class Market:
             moment[:shared, -1] = moment[-1, :shared] = self._running @ new
             if groups:
                 moment[here, -1] = moment[-1, here] = (self._running * gpus) @ self._members
+        return total, *self._curve(mean, moment, temperature)
+
+    def _curve(
+        self, mean: FloatArray, moment: FloatArray, temperature: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return slope and curvature of the smoothed L, of E[use] (J, R) and Σ E[use·useᵀ] (R, R)."""
         # What is left of sums that cancel is not the same on every machine.
-        slope = on_grid(self.budget - mean.sum(axis=0), self._slope_unit, _BITS_OF_SUMS)
+        slope = on_grid(self.budget - np.add.reduce(mean, axis=0), self._slope_step)
         size = np.sqrt(np.maximum(moment.diagonal(), 1.0))
-        spread = on_grid(moment - mean.T @ mean, size[:, None] * size, _BITS_OF_SUMS)
-        return total, slope, spread / temperature
+        spread = on_grid(moment - mean.T @ mean, grid_step(size[:, None] * size, _BITS_OF_SUMS))
+        spread /= temperature
+        return slope, spread
 
     def _times(self, part: FloatArray, uses: FloatArray) -> FloatArray:
         """Return Σ_c part·use of each job, (J, S), for `uses` (E, C, S) by class."""
@@ -371,8 +396,12 @@ class Market:
         shared, groups = self._num_shared, self._members.shape[1]
         found = np.empty((len(self._rows), len(self._gpus) + 1))
         new, stay = (found[:, 1:], found[:, 0]) if stay_first else (found[:, :-1], found[:, -1])
-        np.subtract(self._value, self._costs_of_jobs(prices), out=new)
-        np.subtract(self._stay_value, inner(self._stay_use, prices[:shared]), out=stay)
+        if self._is_plain:
+            costs, held = self._plain_costs(prices)
+        else:
+            costs, held = self._costs_of_jobs(prices), inner(self._stay_use, prices[:shared])
+        np.subtract(self._value, costs, out=new)
+        np.subtract(self._stay_value, held, out=stay)
         if groups:
             own = inner(self._members, prices[shared : shared + groups])
             new -= own[:, None] * self._gpus
@@ -380,3 +409,8 @@ class Market:
         if self._has_moves:
             new -= (prices[-1] * self._running)[:, None]
         return found
+
+
+def _step_of(budget: FloatArray) -> FloatArray:
+    """Return the steps to which what is left of budgets is rounded."""
+    return grid_step(np.maximum(budget, 1.0), _BITS_OF_SUMS)

@@ -27,10 +27,16 @@ def steady(x: npt.ArrayLike, bits: int = _BITS) -> FloatArray:
     return np.asarray(np.where(np.isfinite(rounded), rounded, x), dtype=np.float64)
 
 
-def on_grid(x: FloatArray, unit: npt.ArrayLike, bits: int) -> FloatArray:
-    """Return numbers rounded to multiples of a power of two, 2^−`bits` of `unit` or a little more."""
-    step = np.ldexp(1.0, np.frexp(unit)[1] - bits)
-    return np.asarray(np.rint(x / step) * step, dtype=np.float64)
+def grid_step(unit: npt.ArrayLike, bits: int) -> FloatArray:
+    """Return a power of two that is 2^−`bits` of `unit` or a little more."""
+    return np.ldexp(1.0, np.frexp(unit)[1] - bits)  # type: ignore[no-any-return]
+
+
+def on_grid(x: FloatArray, step: FloatArray) -> FloatArray:
+    """Return numbers rounded to multiples of a power of two (`grid_step`)."""
+    found: FloatArray = np.rint(x / step)
+    found *= step
+    return found
 
 
 def inner(rows: FloatArray, x: FloatArray) -> FloatArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pollux_slurm.policy.steady import inner, on_grid, steady
+from pollux_slurm.policy.steady import grid_step, inner, on_grid, steady
 
 
 def test_that_the_last_bits_are_gone_and_a_part_in_a_trillion_is_left() -> None:
@@ -20,8 +20,8 @@ def test_that_round_numbers_and_those_beyond_all_stay_as_they_are(number: float)
 
 
 def test_that_a_grid_is_of_powers_of_two() -> None:
-    assert on_grid(np.array([0.3, -0.3, 1e-9]), 1.0, 3).tolist() == [0.25, -0.25, 0.0]
-    assert on_grid(np.array([0.3, 300.0]), np.array([1.0, 1000.0]), 3).tolist() == [0.25, 256.0]
+    assert on_grid(np.array([0.3, -0.3, 1e-9]), grid_step(1.0, 3)).tolist() == [0.25, -0.25, 0.0]
+    assert on_grid(np.array([0.3, 300.0]), grid_step(np.array([1.0, 1000.0]), 3)).tolist() == [0.25, 256.0]
 
 
 def test_that_sums_are_those_of_products() -> None:
