@@ -64,13 +64,18 @@ class Branch:
         for regret, option in self._offers.near(job):
             if regret_so_far + regret >= self._allowed:
                 return
+            if is_last:
+                found = state.find(job, option)
+                if found is not None:
+                    if self._steps_left <= 0:
+                        return
+                    self._steps_left -= 1
+                    self._look_at(found, so_far + option.value)
+                continue
             for placed in self._places(depth, option):
                 if self._steps_left <= 0:
                     return
                 self._steps_left -= 1
-                if is_last:
-                    self._look_at(placed, so_far + option.value)
-                    continue
                 state.put(job, placed)
                 self._descend(depth + 1, so_far + option.value, regret_so_far + regret)
                 state.take(job)
@@ -85,7 +90,7 @@ class Branch:
     def _places(self, depth: int, option: Option) -> Iterator[Placed]:
         """Yield the places of an option that differ in what matters to the jobs still undecided."""
         state, job = self._state, self._order[depth]
-        if option.stays or option.num_gpus == 0 or depth == len(self._order) - 1:
+        if option.stays or option.num_gpus == 0:
             found = state.find(job, option)
             if found is not None:
                 yield found

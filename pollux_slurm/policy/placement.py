@@ -7,7 +7,7 @@ share a node are left to it for as long as neither changes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.options import Option
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """An option with its place: (node index, GPUs) pairs, in the order of the nodes."""
 
     option: Option
@@ -47,10 +46,10 @@ class State:
                 known[job.partition_nodes] = cluster.eligible(job)
         self._home_sets: dict[int, list[NodeSet]] = {}
         self._eligible = [known[job.partition_nodes] for job in jobs]
-        # How many jobs over several nodes stand on each node, and on which nodes any do: those that stay
-        # as they are, and others.
-        self._num_spanning = ([0] * len(self.free), [0] * len(self.free))
+        # On which nodes jobs over several nodes stand: those that stay as they are, and others; and how many
+        # more than one, where there are more.
         self._spanning = [0, 0]
+        self._more_spanning: dict[tuple[int, int], int] = {}
         self._groups = (
             [np.flatnonzero(row).tolist() for row in menu.members] if menu.group_budget.size else []
         )
@@ -76,8 +75,8 @@ class State:
         other._at_home = self._at_home
         other.free, other.idle_gpus, other._room = self.free.copy(), self.idle_gpus, self._room.copy()
         other._free_cpus, other._free_mb = self._free_cpus.copy(), self._free_mb.copy()
-        other._num_spanning = (self._num_spanning[0].copy(), self._num_spanning[1].copy())
-        other._spanning, other._left = self._spanning.copy(), self._left.copy()
+        other._spanning, other._more_spanning = self._spanning.copy(), self._more_spanning.copy()
+        other._left = self._left.copy()
         other._moves_left, other.placed = self._moves_left, self.placed.copy()
         other.members = [jobs.copy() for jobs in self.members]
         return other
@@ -93,14 +92,16 @@ class State:
         self.placed[job] = placed
         option, room, free = placed.option, self._room, self.free
         self.idle_gpus -= option.num_gpus
-        whole, widest, members = 0, self._widest, self.members
+        whole = partly = 0
+        widest, members = self._widest, self.members
         for node, gpus in placed.gpus:
             before = free[node]
             free[node] = after = before - gpus
+            bit = 1 << node
             if gpus == widest:  # all of the largest nodes at once, below
-                whole |= 1 << node
+                whole |= bit
             else:
-                bit = 1 << node
+                partly |= bit
                 for k in range(after + 1, before + 1):
                     room[k] ^= bit
             members[node].add(job)
@@ -108,7 +109,10 @@ class State:
             for k in range(1, widest + 1):
                 room[k] ^= whole
         if len(placed.gpus) > 1:
-            self._count_spanning(placed, 1)
+            which, nodes = 0 if option.stays else 1, whole | partly
+            if self._spanning[which] & nodes:
+                self._count_more(which, nodes, 1)
+            self._spanning[which] |= nodes
         if self._has_shared:
             self._count_shared(job, placed, 1)
 
@@ -119,14 +123,16 @@ class State:
         self.placed[job] = None
         option, room, free = placed.option, self._room, self.free
         self.idle_gpus += option.num_gpus
-        whole, widest, members = 0, self._widest, self.members
+        whole = partly = 0
+        widest, members = self._widest, self.members
         for node, gpus in placed.gpus:
             before = free[node]
             free[node] = after = before + gpus
+            bit = 1 << node
             if gpus == widest:
-                whole |= 1 << node
+                whole |= bit
             else:
-                bit = 1 << node
+                partly |= bit
                 for k in range(before + 1, after + 1):
                     room[k] ^= bit
             members[node].discard(job)
@@ -134,7 +140,8 @@ class State:
             for k in range(1, widest + 1):
                 room[k] ^= whole
         if len(placed.gpus) > 1:
-            self._count_spanning(placed, -1)
+            which, nodes = 0 if option.stays else 1, whole | partly
+            self._spanning[which] ^= self._count_more(which, nodes, -1) if self._more_spanning else nodes
         if self._has_shared:
             self._count_shared(job, placed, -1)
         return placed
@@ -152,19 +159,23 @@ class State:
                 self._free_cpus[node] -= sign * gpus * cpus
                 self._free_mb[node] -= sign * gpus * memory_mb
 
-    def _count_spanning(self, placed: Placed, sign: int) -> None:
-        which = 0 if placed.option.stays else 1
-        count, some = self._num_spanning[which], self._spanning[which]
-        if sign > 0:
-            for node, _ in placed.gpus:
-                count[node] += 1
-                some |= 1 << node
-        else:
-            for node, _ in placed.gpus:
-                count[node] = left = count[node] - 1
-                if not left:
-                    some ^= 1 << node
-        self._spanning[which] = some
+    def _count_more(self, which: int, nodes: NodeSet, sign: int) -> NodeSet:
+        """Count a job in or out where more than one over several nodes stand; return where only it stood."""
+        more, alone = self._more_spanning, nodes
+        for node in members_of(nodes & self._spanning[which]):
+            count = more.get((which, node), 0)
+            if sign > 0:
+                more[which, node] = count + 1
+            elif count:
+                alone ^= 1 << node
+                more[which, node] = count - 1
+                if count == 1:
+                    del more[which, node]
+        return alone
+
+    def _num_spanning(self, which: int, node: int) -> int:
+        """Return how many jobs over several nodes that stay (0), or that do not (1), stand on a node."""
+        return (self._spanning[which] >> node & 1) + self._more_spanning.get((which, node), 0)
 
     def may_have(self, job: int, option: Option) -> bool:
         """Whether limits and the budget of moves leave `option` to a job that was taken out."""
@@ -234,7 +245,7 @@ class State:
                 if fuller:
                     break
             return Placed(option, (((fuller & -fuller).bit_length() - 1, option.per_node),))
-        if option.is_uneven:
+        if not option.per_node:  # free to choose
             return self._spread(job, option, nodes)
         if nodes.bit_count() < option.num_nodes:
             return None
@@ -323,8 +334,8 @@ class State:
                 self.free[node],
                 self._free_cpus[node] if self.cluster.is_tight else 0,
                 self._free_mb[node] if self.cluster.is_tight else 0,
-                self._num_spanning[0][node],
-                self._num_spanning[1][node],
+                self._num_spanning(0, node),
+                self._num_spanning(1, node),
                 int(self.cluster.kind[node]),
             )
             found[key] = found.get(key, 0) | 1 << node
