@@ -40,6 +40,7 @@ class Constructor:
         self._widest = state.cluster.widest
         # Of each GPU type: its columns, the share that they need, and on how many nodes.
         shares = np.minimum(self._share, self._widest + 1)
+        self._any_uneven = bool(np.logical_or.reduce(self._uneven))
         self._of_kind = [
             (mine, shares[mine], tables.num_nodes[mine], self._uneven[mine])
             for mine in map(np.flatnonzero, tables.columns.of_kind)
@@ -98,7 +99,7 @@ class Constructor:
 
     def _gaining(self, reduced: FloatArray, now: FloatArray) -> list[int]:
         """Return the jobs of which another option has a higher reduced value, the highest first."""
-        most = reduced.max(axis=1)
+        most = np.maximum.reduce(reduced, axis=1)
         gain = most - now
         order = np.flatnonzero((gain > 1e-9 * np.maximum(np.abs(most), 1.0)) & ~self._menu.settled)
         return order[np.argsort(-gain[order], kind="stable")].tolist()  # type: ignore[no-any-return]
@@ -106,8 +107,11 @@ class Constructor:
     def _offer(self, reduced: FloatArray) -> None:
         state = self._state
         now = self._present(reduced)
+        gaining = self._gaining(reduced, now)
+        if not gaining:
+            return
         gains, idle, missed = self.may_gain(reduced, now), state.idle_gpus, 0
-        for job in self._gaining(reduced, now):
+        for job in gaining:
             if state.idle_gpus <= 0:
                 return
             if not gains[job] and state.idle_gpus <= idle:
@@ -135,24 +139,27 @@ class Constructor:
         has = [job * width + free[node] + gpus for job, one in enumerate(placed) for node, gpus in one.gpus]
         own = np.bincount(np.array(has, dtype=np.int64), minlength=count * width).reshape(count, width)
         own = own[:, ::-1].cumsum(axis=1)[:, ::-1]
-        room = np.zeros((count, len(tables.num_gpus)), dtype=bool)
+        room = np.zeros((count, len(self._share)), dtype=bool)
         for nodes, (mine, share, num_nodes, uneven) in zip(
             state.cluster.of_kind, self._of_kind, strict=False
         ):
             if not len(mine):
                 continue
             with_room = np.array(state.num_with(nodes), dtype=np.int64)
-            enough_nodes = with_room[share] + own[:, share] >= num_nodes
-            if uneven.any():
+            enough_nodes = with_room.take(share) + own.take(share, axis=1) >= num_nodes
+            if self._any_uneven:
                 held = np.array([one.option.num_gpus for one in placed], dtype=np.int64)
                 parts = held[:, None] + with_room[1:].sum() >= tables.num_gpus[mine]
                 enough_nodes = np.where(uneven, parts, enough_nodes)
-            room[:, mine] = enough_nodes
+            if len(mine) == len(self._share):
+                room = enough_nodes
+            else:
+                room[:, mine] = enough_nodes
         values = np.array([one.option.value for one in placed], dtype=np.float64)
         least, enough = above_all(values), above_all(now)
         better = (menu.value > least[:, None]) & (reduced[:, :-1] > enough[:, None]) & room
         stays = (menu.stay_value > least) & (reduced[:, -1] > enough)
-        return np.asarray(better.any(axis=1) | stays, dtype=bool)
+        return np.logical_or.reduce(better, axis=1) | stays  # type: ignore[no-any-return]
 
     def best_fit(self, job: int, reduced: FloatArray, *, least: float = -np.inf) -> Placed | None:
         """Return the option of a taken-out job that fits and has most reduced value, None if none does.
@@ -184,7 +191,7 @@ class Constructor:
             mine = tables.kind == kind
             share, nodes = np.minimum(self._share, self._widest + 1), tables.num_nodes
             enough = np.where(nodes == 1, single[share] >= 1, several[share] >= nodes)
-            if self._uneven.any():
+            if self._any_uneven:
                 room = int(several[1:].sum())
                 enough = np.where(self._uneven, (tables.num_gpus <= room) & (several[1] >= 2), enough)
             found |= mine & enough

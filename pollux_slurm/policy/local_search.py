@@ -194,7 +194,11 @@ def above(value: float) -> float:
 
 def above_all(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return `above` of each of many values."""
-    return np.asarray(values + _EPSILON * np.maximum(np.abs(values), 1.0), dtype=np.float64)
+    found: npt.NDArray[np.float64] = np.abs(values)
+    np.maximum(found, 1.0, out=found)
+    found *= _EPSILON
+    found += values
+    return found
 
 
 def value(state: State, indices: Iterable[int]) -> float:
