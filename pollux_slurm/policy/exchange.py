@@ -30,18 +30,20 @@ class Exchange:
         self._widest = widest = state.cluster.widest
         kinds = len(tables.kinds)
         # The best value with at most k GPUs on one node of each type, and its column.
-        self._value = np.full((kinds, menu.num_jobs, widest + 1), -np.inf)
-        self._column = np.full((kinds, menu.num_jobs, widest + 1), -1, dtype=np.int64)
-        for column in np.flatnonzero(tables.num_nodes == 1).tolist():
-            kind, gpus = int(tables.kind[column]), int(tables.num_gpus[column])
-            self._value[kind, :, gpus] = menu.value[:, column]
-            self._column[kind, :, gpus] = column
-        for gpus in range(1, widest + 1):
-            worse = self._value[:, :, gpus] <= self._value[:, :, gpus - 1]
-            for table in (self._value, self._column):
-                table[:, :, gpus] = np.where(worse, table[:, :, gpus - 1], table[:, :, gpus])
-        self._nodes = [np.flatnonzero(state.cluster.kind == kind) for kind in range(kinds)]
+        exact = np.full((kinds, menu.num_jobs, widest + 1), -np.inf)
+        with_gpus = np.full((kinds, widest + 1), -1, dtype=np.int64)
+        single = (tables.num_nodes == 1).nonzero()[0]
+        of_kind, gpus = tables.kind[single], tables.num_gpus[single]
+        exact[of_kind, :, gpus] = menu.value.T[single]
+        with_gpus[of_kind, gpus] = single
+        self._value = np.maximum.accumulate(exact, axis=2)
+        # How many GPUs the best is with: of equals, as few as can be.
         self._counts = np.arange(1, widest + 1)
+        most = np.zeros(exact.shape, dtype=np.int64)
+        most[:, :, 1:] = (exact[:, :, 1:] > self._value[:, :, :-1]) * self._counts
+        np.maximum.accumulate(most, axis=2, out=most)
+        self._column = np.array([table.take(at) for table, at in zip(with_gpus, most, strict=True)])
+        self._nodes = [np.flatnonzero(state.cluster.kind == kind) for kind in range(kinds)]
         num_nodes = len(state.cluster.names)
         self._free = np.array(state.free, dtype=np.int64)
         self._known: dict[tuple[int, int], BoolArray] = {}
@@ -78,9 +80,10 @@ class Exchange:
     def _look_for_victims(self, node: int) -> None:
         """Find whoever minds least that each number of GPUs of a node is freed, where nobody is named yet."""
         state = self._state
-        if not state.cluster.open >> node & 1:
+        if not state.cluster.open >> node & 1 or not state.members[node]:
             return
         kind = int(state.cluster.kind[node])
+        least, victim = self._cost[node].tolist(), self._victim[node].tolist()
         for job in sorted(state.members[node]):
             if job >= self._menu.num_jobs or self._menu.settled[job] or not state.eligible(job) >> node & 1:
                 continue
@@ -88,11 +91,12 @@ class Exchange:
             if len(placed.gpus) != 1:
                 continue
             held, now = placed.option.num_gpus, placed.option.value
+            values = self._value[kind, job].tolist()
             for freed in range(1, held):
-                cost = now - self._value[kind, job, held - freed]
-                if cost < self._cost[node, freed]:
-                    self._cost[node, freed] = cost
-                    self._victim[node, freed] = job
+                cost = now - values[held - freed]
+                if cost < least[freed]:
+                    least[freed], victim[freed] = cost, job
+        self._cost[node], self._victim[node] = least, victim
 
     def _look(self, job: int) -> bool:
         state = self._state
