@@ -51,8 +51,11 @@ def _check_statistics(statistics: GradientStatistics) -> None:
 
 
 def _check_throughput(theta: ThroughputParameters) -> None:
-    for name in ("alpha_g", "beta_g", "alpha_n", "beta_n", "alpha_l", "beta_l"):
-        _real(f"throughput.{name}", getattr(theta, name), 0.0, MAX_TIME_S)
+    times = (theta.alpha_g, theta.beta_g, theta.alpha_n, theta.beta_n, theta.alpha_l, theta.beta_l)
+    # Of nearly all in one look that nothing is wrong: a sum with NaN in it is none of at most anything.
+    if {*map(type, times)} != {float} or min(times) < 0.0 or not sum(times) <= MAX_TIME_S:
+        for name in ("alpha_g", "beta_g", "alpha_n", "beta_n", "alpha_l", "beta_l"):
+            _real(f"throughput.{name}", getattr(theta, name), 0.0, MAX_TIME_S)
     _real("throughput.gamma", theta.gamma, 1.0, 10.0)
     if theta.alpha_g + theta.beta_g < MIN_PASS_TIME_S:
         raise InvalidModelError(

@@ -69,29 +69,33 @@ class Menu:
         offered = (gpus >= low) & (gpus <= most) & (tables.speedup > 0)
         if scores.usable is not None:
             offered &= scores.usable
-        waits = np.array([not job.current for job in jobs], dtype=bool)
-        # No GPU at all is what a waiting job has already.
-        nothing = (tables.num_gpus == 0)[None, :] & ~waits[:, None]
-        self.offered = (offered | nothing) & ~self.settled[:, None]
+        self.waits = waits = np.array([not job.current for job in jobs], dtype=bool)
+        nothing = None
+        if self._pauses:
+            # No GPU at all is what a waiting job has already.
+            nothing = (gpus == 0) & ~waits[:, None]
+            offered |= nothing
+        self.offered = offered & ~self.settled[:, None]
 
-        weight, p = scores.weight, scores.exponent
         self.penalty = scores.penalty if scores.penalty.ndim == 2 else scores.penalty[:, None]
-        x = scores.scale * scores.speedup * (self.penalty + _PREFERENCE) + scores.floor
-        value = steady(weight[:, None] * worth(p, x))
+        # Beside the columns: what it holds, and nothing.
+        x = np.full((len(jobs), len(tables.num_gpus) + 2), scores.floor)
+        x[:, :-2] += scores.scale * scores.speedup * (self.penalty + _PREFERENCE)
+        x[:, -2] += scores.scale * scores.held
+        worths = steady(scores.weight[:, None] * worth(scores.exponent, x))
+        value, stay, idle = worths[:, :-2], worths[:, -2], worths[:, -1]
         self.value = np.where(self.offered, value, -np.inf)
-        stay = steady(weight * worth(p, scores.scale * scores.held + scores.floor))
-        idle = steady(weight * float(worth(p, scores.floor)))
-        self.waits = waits
         best = np.maximum(np.where(self.offered, value, idle[:, None]).max(axis=1, initial=-np.inf), stay)
         best = np.where(waits, np.maximum(best, idle), best)
         # Were there enough of everything, and everyone served as well as can be.
         self.most_worth = float(best.sum())
         # A job that waits costs more than all others could gain by it; where running jobs may be paused, only
         # one that was never measured, for nobody knows what it would make of its GPUs.
-        first = (tables.rows < 0).all(axis=1) if self._pauses else np.ones(len(jobs), dtype=bool)
         spread = float((best - idle).max(initial=0.0)) if scores.serves_all else 0.0
-        self.waiting_cost: FloatArray = np.where(first, 2.0 * (len(jobs) + 1) * spread, 0.0)
-        self.value -= np.where(nothing, self.waiting_cost[:, None], 0.0)
+        self.waiting_cost: FloatArray = np.full(len(jobs), 2.0 * (len(jobs) + 1) * spread)
+        if nothing is not None:
+            self.waiting_cost[(tables.rows >= 0).any(axis=1)] = 0.0
+            self.value -= np.where(nothing, self.waiting_cost[:, None], 0.0)
         self.stay_value = np.where(waits, idle - self.waiting_cost, stay)
         self.stay_worth = np.where(waits, idle, stay)
         self.idle_worth = idle
