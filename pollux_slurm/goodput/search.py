@@ -100,20 +100,21 @@ def _search(pairs: Pairs) -> Best:
     # Most often the goodput still grows at m = A, which is allowed. Of the others, the top is searched for.
     (inner,) = (choices.falls | (choices.high < choices.atomic)).nonzero()
     owner, passes, low = choices.owner[inner], choices.passes[inner], choices.low[inner]
-    top = _top(pairs.take(owner), passes, low, choices.high[inner])
+    of_pair = pairs.rows[:8]
+    top = _top(of_pair.take(owner, axis=1), passes, low, choices.high[inner])
     # It lies between two whole numbers, so one less may be better.
     below = np.maximum(top - 1.0, low)
     # Exactly M0, split unevenly: the only choice of a fixed batch, and one more for the others.
     whole_passes, whole_m, whole_fits = _exactly_initial(pairs)
 
-    some = pairs.take(np.concatenate((owner, owner, np.arange(len(gpus)))))
+    some = of_pair.take(np.concatenate((owner, owner, np.arange(len(gpus)))), axis=1)
     passes = np.concatenate((passes, passes, whole_passes))
     atomic = np.concatenate((top, below, whole_m))
-    size = some.rows[6] * passes * atomic
+    size = some[6] * passes * atomic
     num_inner, end = len(inner), 2 * len(inner)
     size[end:] = initial
     rates = np.empty((3, len(size)))
-    rates[1], rates[2] = _rate(some.rows, passes, atomic, size)
+    rates[1], rates[2] = _rate(some, passes, atomic, size)
     rates[0] = size / rates[1] * rates[2]
 
     real = np.where(whole_fits, rates[:, end:], 0.0)
@@ -219,11 +220,12 @@ def _choices(pairs: Pairs) -> _Choices:
     offset = fewest - (count.cumsum() - count)
 
     # At m = A the passes of a pair take as long whatever their number, so the powers are its own.
-    scaled, grad, last, share = _elastic(alpha, beta, gamma, 1.0 / gamma, sync, bound)
-    _, last_s = _pass_times(pairs.rows, bound)
+    inverse = 1.0 / gamma
+    scaled, grad, last, share = _elastic(alpha, beta, gamma, inverse, sync, bound)
+    last_s = _last_pass_s(grad, sync, gamma, inverse)
     noise, slope, both = var * initial, sqr * gpus, var + sqr
     limits, times = (offset, gpus, initial, largest, min_atomic, bound), (scaled, grad, last, share, last_s)
-    columns = np.repeat(np.array((*limits, *times, sqr, var, both, noise, slope)), count, axis=1)
+    columns = np.array((*limits, *times, sqr, var, both, noise, slope)).repeat(count, axis=1)
     passes = columns[0] + np.arange(len(owner))
     parts = columns[1] * passes
     low = np.maximum(columns[4], np.ceil(columns[2] / parts))
@@ -263,15 +265,18 @@ def _exactly_initial(pairs: Pairs) -> tuple[FloatArray, FloatArray, BoolArray]:
     return passes, atomic, fits
 
 
-def _top(pairs: Pairs, passes: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
-    """Return the first m of each range from which the goodput grows no more (`high` if it always grows)."""
+def _top(rows: FloatArray, passes: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+    """Return the first m of each range from which the goodput grows no more (`high` if it always grows).
+
+    `rows` are the first eight of the pairs that the ranges are of.
+    """
     (left,) = (low < high).nonzero()
     if len(left) == 0:
         return low
     floor: FloatArray = low.copy()
     ceiling: FloatArray = high.copy()
-    found, rows, wanted = ceiling, np.arange(len(low)), len(left)
-    alpha, beta, gamma, sync, sqr, var, gpus, initial = pairs.rows[:8]
+    found, at = ceiling, np.arange(len(low))
+    alpha, beta, gamma, sync, sqr, var, gpus, initial = rows
     columns = np.array(
         (alpha, beta, gamma, 1.0 / gamma, sync, var * initial, sqr * gpus * passes, passes - 1.0)
     )
@@ -297,7 +302,7 @@ def _top(pairs: Pairs, passes: FloatArray, low: FloatArray, high: FloatArray) ->
             (left,) = (floor < ceiling).nonzero()
             wanted = len(left)
             if wanted == 0:
-                found[rows] = ceiling
+                found[at] = ceiling
                 return found
             if turn < _GUESSES:
                 # Newton's step for log(loss/gain) = 0 over log m. The elasticity of e has two parts: of
@@ -308,10 +313,10 @@ def _top(pairs: Pairs, passes: FloatArray, low: FloatArray, high: FloatArray) ->
                 guess = np.floor(middle + middle * (gain - loss) / (loss * power))
             else:
                 guess = np.floor((floor + ceiling) * 0.5)
-            if len(rows) - wanted > _WORTH_LEAVING + wanted:
+            if len(at) - wanted > _WORTH_LEAVING + wanted:
                 # Of many ranges, most are soon down to one m: the others go on without them.
-                found[rows] = ceiling
-                rows, floor, ceiling, guess = rows[left], floor[left], ceiling[left], guess[left]
+                found[at] = ceiling
+                at, floor, ceiling, guess = at[left], floor[left], ceiling[left], guess[left]
                 columns = columns.take(left, axis=1)
                 alpha, beta, gamma, inverse, sync, noise, slope, steps = columns
 
@@ -340,17 +345,17 @@ def _rate(
     rows: FloatArray, passes: FloatArray, atomic: FloatArray, size: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return the step time and the efficiency of each choice; `rows` are those of its pair."""
-    grad, last = _pass_times(rows, atomic)
-    sqr, var = rows[4], rows[5]
+    alpha, beta, gamma, sync, sqr, var = rows[:6]
+    grad = np.maximum(alpha + beta * atomic, SHORTEST_STEP_S)
+    last = _last_pass_s(grad, sync, gamma, 1.0 / gamma)
     return (passes - 1.0) * grad + last, _efficiency(sqr, var, var + sqr, size / rows[7])
 
 
-def _pass_times(rows: FloatArray, atomic: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return T_grad and the time of the last pass, in seconds."""
-    alpha, beta, gamma, sync = rows[:4]
-    grad = np.maximum(alpha + beta * atomic, SHORTEST_STEP_S)
+def _last_pass_s(grad: FloatArray, sync: FloatArray, gamma: FloatArray, inverse: FloatArray) -> FloatArray:
+    """Return the time of the last pass in seconds. `inverse` is 1/γ."""
     longer, shorter = np.maximum(grad, sync), np.minimum(grad, sync)
-    return grad, longer * (1.0 + (shorter / longer) ** gamma) ** (1.0 / gamma)
+    last_s: FloatArray = longer * (1.0 + (shorter / longer) ** gamma) ** inverse
+    return last_s
 
 
 def _efficiency(sqr: FloatArray, var: FloatArray, both: FloatArray, scale: FloatArray) -> FloatArray:
@@ -368,7 +373,8 @@ def _first_best(owner: npt.NDArray[np.intp], goodput: FloatArray) -> npt.NDArray
     new = _changes(owner)
     highest = np.fmax.reduceat(goodput, new.nonzero()[0])
     (best,) = (goodput == highest[new.cumsum() - 1]).nonzero()
-    return np.compress(_changes(owner[best]), best)
+    first: npt.NDArray[np.intp] = best[_changes(owner[best])]
+    return first
 
 
 def _changes(values: npt.NDArray[np.intp]) -> BoolArray:

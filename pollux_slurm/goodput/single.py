@@ -132,9 +132,11 @@ class Choices:
         """Return the first batch with the highest goodput, None where there is none."""
         if not self._possible:
             return None
-        if statistics not in self._found:
-            self._found[statistics] = self._best(statistics)
-        return self._found[statistics]
+        # Hashing takes longer than looking up, so what was found is asked for once.
+        found = self._found.get(statistics, False)
+        if isinstance(found, bool):
+            found = self._found[statistics] = self._best(statistics)
+        return found
 
     def _best(self, statistics: GradientStatistics | None) -> GoodputEstimate | None:
         told = cautious(statistics, self._initial)
