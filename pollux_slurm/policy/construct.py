@@ -101,8 +101,10 @@ class Constructor:
         """Return the jobs of which another option has a higher reduced value, the highest first."""
         most = np.maximum.reduce(reduced, axis=1)
         gain = most - now
-        order = np.flatnonzero((gain > 1e-9 * np.maximum(np.abs(most), 1.0)) & ~self._menu.settled)
-        return order[np.argsort(-gain[order], kind="stable")].tolist()  # type: ignore[no-any-return]
+        order = ((gain > 1e-9 * np.maximum(np.abs(most), 1.0)) & ~self._menu.settled).nonzero()[0]
+        if len(order) > 1:
+            order = order.take((-gain.take(order)).argsort(kind="stable"))
+        return order.tolist()  # type: ignore[no-any-return]
 
     def _offer(self, reduced: FloatArray) -> None:
         state = self._state

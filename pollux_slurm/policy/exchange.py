@@ -91,6 +91,8 @@ class Exchange:
             if len(placed.gpus) != 1:
                 continue
             held, now = placed.option.num_gpus, placed.option.value
+            if held < 2:
+                continue
             values = self._value[kind, job].tolist()
             for freed in range(1, held):
                 cost = now - values[held - freed]

@@ -103,17 +103,17 @@ class Market:
             self._price_at = np.arange(self._num_shared).reshape(len(self._use), -1)[:, only]
             self._value = np.where(self._never[0] > 0, -np.inf, self._value)
         self._stay_use = resources.stay_use[:count]
-        self._held = menu.stay_gpus[:count].sum(axis=1).astype(np.float64)
+        self._held = np.add.reduce(menu.stay_gpus[:count], axis=1, dtype=np.float64)
         self._members = menu.members[:count].astype(np.float64)
         moves = [] if menu.max_moves is None else [menu.max_moves]
         self._has_moves = bool(moves)
         self._running = menu.moves.astype(np.float64)
         # What stands outside the objective holds its part of everything.
-        outside = menu.stay_gpus[count:].sum(axis=1)
-        limits = menu.group_budget - outside @ menu.members[count:]
-        self.budget = np.array(
-            [*(resources.total - resources.stay_use[count:].sum(axis=0)), *limits, *moves], dtype=np.float64
-        )
+        nodes = resources.total - np.add.reduce(resources.stay_use[count:], axis=0)
+        limits = menu.group_budget
+        if len(limits):
+            limits = limits - menu.stay_gpus[count:].sum(axis=1) @ menu.members[count:]
+        self.budget = np.array([*nodes.tolist(), *limits.tolist(), *moves], dtype=np.float64)
         self._rows = np.arange(count)
         self._slope_step = _step_of(self.budget)
         # Nothing but nodes is short, and all may use the same.

@@ -30,7 +30,7 @@ class Offers:
         self._bound = dual.bound
         self.limit = limit
         reduced = market.reduced(dual.prices)
-        self._regret = reduced.max(axis=1, keepdims=True, initial=-np.inf) - reduced
+        self._regret = np.maximum.reduce(reduced, axis=1, keepdims=True, initial=-np.inf) - reduced
         # Rows of it as lists, of the jobs that were asked for: looked at one by one, they are sooner read.
         self._rows: dict[int, list[float]] = {}
         self._near: dict[int, list[tuple[float, Option]]] = {}

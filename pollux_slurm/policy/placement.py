@@ -259,15 +259,17 @@ class State:
         return None
 
     def _fits_home(self, job: int) -> bool:
-        home = self._home[job]
-        if len(home) > 1 and any(self._spanning[1] >> node & 1 for node, _ in home):
-            return False
+        home, free = self._home[job], self.free
+        others = self._spanning[1] if len(home) > 1 else 0
+        for node, gpus in home:
+            if free[node] < gpus or others >> node & 1:
+                return False
         if self.cluster.is_tight:
             _, cpus, memory_mb = self._need[job]
             for node, gpus in home:
                 if self._free_cpus[node] < cpus * gpus or self._free_mb[node] < memory_mb * gpus:
                     return False
-        return all(self.free[node] >= gpus for node, gpus in home)
+        return True
 
     def _spread(self, job: int, option: Option, nodes: NodeSet) -> Placed | None:
         """Return K GPUs on the emptiest of these nodes, the rest on the fullest that has room for it."""
