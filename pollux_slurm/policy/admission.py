@@ -6,7 +6,7 @@ A problem that contradicts itself raises; bad numbers in one job cost that job o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 
 from pollux_slurm.errors import InvalidModelError, InvalidProblemError
 from pollux_slurm.goodput import check_model
@@ -116,9 +116,16 @@ def _is_plain(job: ProblemJob, nodes: set[str]) -> bool:
         and (job.progress is None or (type(job.progress) in _NUMBERS and 0 <= job.progress <= MAX_TIME_S))
         and job.epochs_done is None
         and job.epochs_declared is None
-        and len(held) <= 1
-        and all(name in nodes and type(gpus) is int and 1 <= gpus <= MAX_COUNT for name, gpus in held)
+        and (not held or _are_plain(held, nodes))
     )
+
+
+def _are_plain(held: Sequence[tuple[str, int]], nodes: set[str]) -> bool:
+    """Tell of the pieces of an allocation that nothing is wrong with them."""
+    for name, gpus in held:
+        if name not in nodes or type(gpus) is not int or not 1 <= gpus <= MAX_COUNT:
+            return False
+    return len(held) == 1 or len(dict(held)) == len(held)
 
 
 def _fault_beside_models(job: ProblemJob, nodes: set[str]) -> str | None:

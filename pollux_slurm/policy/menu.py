@@ -32,8 +32,8 @@ class Menu:
     """The options of all jobs of a problem, and `Option` objects for those that are looked at one by one.
 
     `value` (J, C) is −inf where a column is not offered; `stay_value` (J,) is what keeping what it has, or
-    waiting, adds to the sum; `stay_use` (J, R) and `use` what it takes. `left_out` jobs follow the J: they
-    take part in the placement only.
+    waiting, adds to the sum; `stay_use` (J, R) and `use` what it takes. `left_out` jobs follow the J, which
+    are `num_jobs`: they take part in the placement only.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Menu:
     ) -> None:
         self.jobs = tuple(jobs)
         self.everyone = (*self.jobs, *left_out)
+        self.num_jobs = len(self.jobs)
         self.tables = tables
         self.scores = scores
         self._pauses = problem.moving.pauses
@@ -151,11 +152,6 @@ class Menu:
     def pause_column(self) -> int | None:
         """The column of no GPU at all, None where running jobs are not paused."""
         return int(np.flatnonzero(self.tables.num_gpus == 0)[0]) if self._pauses else None
-
-    @property
-    def num_jobs(self) -> int:
-        """The jobs that take part in the objective."""
-        return len(self.jobs)
 
     def option(self, job: int, column: int) -> Option:
         """Return one option of a job; column −1 is what it holds, or nothing."""
