@@ -28,6 +28,7 @@ from pollux_slurm.slurm.processes import (
 from tests.chaos.schedule import Planned
 from tests.chaos.site import Site
 from tests.chaos.watch import Replica, replicas
+from tests.stopping import may_write
 
 # How long a leftover stays while its job waits for GPUs elsewhere.
 _SUPERSEDED_S = 120.0
@@ -207,7 +208,8 @@ def _end_when_superseded(site: Site, left: list[Replica], stall_after_s: float) 
         waiting -= over
         if not stalled and time.monotonic() - begun > stall_after_s:
             signal_all(waiting, signal.SIGSTOP)
-            stalled = _may_write(site)
+            # PostgreSQL sees to those who stall by itself.
+            stalled = site.server is not None or may_write(site.disk / "pollux.db")
             if not stalled:
                 signal_all(waiting, signal.SIGCONT)
         pause.wait(0.05)
@@ -336,20 +338,6 @@ def fill_disk(site: Site, planned: Planned, rng: random.Random) -> Injected | No
         return True
 
     return Injected(detail="no space left", undo=Undo(after_s=after_s, act=empty))
-
-
-def _may_write(site: Site) -> bool:
-    """Tell whether nobody holds the lock of SQLite's file; PostgreSQL sees to those who stall by itself."""
-    if site.server is not None:
-        return True
-    file = f"file:{site.disk / 'pollux.db'}?mode=rw"
-    try:
-        with contextlib.closing(sqlite3.connect(file, uri=True, timeout=0.5, isolation_level=None)) as store:
-            store.execute("BEGIN IMMEDIATE")
-            store.execute("ROLLBACK")
-    except sqlite3.OperationalError:  # or the file is away, or its disk is full: nothing can be said
-        return False
-    return True
 
 
 def integrity(site: Site) -> str:

@@ -18,6 +18,7 @@ import pytest
 from pollux_slurm.slurm.sandbox import Sandbox
 from pollux_slurm.store import open_store
 from pollux_slurm.store.contract import Store
+from tests.stopping import stop_between_writes
 from tests.waiting import wait_until
 
 INTERVAL_S = 2
@@ -105,7 +106,7 @@ def test_that_a_second_daemon_takes_over_from_a_stopped_one_which_then_waits(sit
     wait_until(
         lambda: site.said(1, "another daemon holds the lease; waiting"), timeout_s=120, what="the second"
     )
-    first.send_signal(signal.SIGSTOP)
+    stop_between_writes(first.send_signal, site.folder / "pollux.db")
     wait_until(lambda: site.said(1, "round "), timeout_s=120, what="the second one's first round")
     first.send_signal(signal.SIGCONT)
     wait_until(

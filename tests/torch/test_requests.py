@@ -12,6 +12,7 @@ import torch
 import pollux_slurm.torch as pt
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.contract import RunPhase, Store
+from tests.stopping import stop_between_writes
 from tests.store.builders import plan, registration, token_of
 from tests.torch import scripts
 from tests.torch.alone import Numbers, Trainee
@@ -29,6 +30,7 @@ class Job:
 
     def __init__(self, directory: Path, store: Store, url: str) -> None:
         self.directory, self.store = directory, store
+        self.store_file = Path(url.removeprefix("sqlite:///"))
         self.checkpoints = directory / "job"
         self.checkpoints.mkdir()
         token = directory / "token"
@@ -129,7 +131,7 @@ def test_that_training_goes_on_when_the_request_is_withdrawn(job: Job) -> None:
 def test_that_a_leftover_run_neither_writes_nor_goes_on(job: Job) -> None:
     leftover = job.start(2, MANY_EPOCHS, 0)
     job.await_phase(RunPhase.TRAINING)
-    leftover.signal(signal.SIGSTOP)
+    stop_between_writes(leftover.signal, job.store_file)
     run = job.start(1, MANY_EPOCHS, 1)
     job.await_phase(RunPhase.TRAINING, run_number=1)
     leftover.signal(signal.SIGCONT)
