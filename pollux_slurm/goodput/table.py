@@ -234,16 +234,17 @@ class _CachePart:
         """Fill in `columns` of `rows[jobs]`; one that is asked for twice is computed twice."""
         models = [self._models[row] for row in rows.tolist()]
         nodes, gpus = self._sizes[columns].T
-        at_row = rows[jobs]
-        self._done[at_row, columns] = True
+        asked = at_row, at_column = rows[jobs], columns
         measured = np.array([model.throughput is not None for model in models], dtype=bool)
         possible = (nodes <= gpus) & measured[jobs]
         if not possible.all():
             nodes, gpus, jobs = nodes[possible], gpus[possible], jobs[possible]
-            at_row, columns = at_row[possible], columns[possible]
+            at_row, at_column = at_row[possible], at_column[possible]
         best = (search_geometric if self._geometric else search)(_pairs(models, nodes, gpus, jobs))
         for name in GoodputTable.__dataclass_fields__:
-            getattr(self._table, name)[at_row, columns] = getattr(best, name)
+            getattr(self._table, name)[at_row, at_column] = getattr(best, name)
+        # Only now: had the search failed, its answers would be zeros for good.
+        self._done[asked] = True
 
 
 def _pairs(

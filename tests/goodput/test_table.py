@@ -191,6 +191,18 @@ def test_that_only_what_is_wanted_is_told_whatever_others_asked_for() -> None:
         assert all_of_it.tolist() == table.goodput.tolist()
 
 
+def test_that_a_search_that_fails_leaves_nothing_that_is_taken_for_an_answer() -> None:
+    # γ of 10 makes so short a synchronisation nothing beside a pass, if that is no error.
+    theta = ThroughputParameters(
+        alpha_g=0.1, beta_g=0.01, alpha_n=1e-40, beta_n=0.0, alpha_l=1e-40, beta_l=0.0, gamma=10.0
+    )
+    jobs, cache = [dataclasses.replace(adaptive(16, 1024), throughput=theta)], TableCache()
+    with np.errstate(under="raise"), pytest.raises(FloatingPointError):
+        cache.lookup(jobs, KEYS)
+    found, _ = cache.lookup(jobs, KEYS)
+    assert found.tolist() == of_keys(jobs, KEYS, geometric=False).goodput.tolist()
+
+
 def test_that_a_faster_gpu_changes_times_and_not_the_batch() -> None:
     cache = TableCache()
     _, rows = cache.lookup([adaptive(16, 1024)], [(False, 4)])
