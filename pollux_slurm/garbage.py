@@ -13,9 +13,10 @@ _OBJECTS_BETWEEN_LOOKS = 50_000
 
 @contextlib.contextmanager
 def seldom_looking_for_garbage() -> Iterator[None]:
-    """Look more seldom within."""
+    """Look more seldom within, or as before where that is never (0) or more seldom still."""
     before = gc.get_threshold()
-    gc.set_threshold(_OBJECTS_BETWEEN_LOOKS, *before[1:])
+    if before[0] > 0:
+        gc.set_threshold(max(before[0], _OBJECTS_BETWEEN_LOOKS), *before[1:])
     try:
         yield
     finally:
