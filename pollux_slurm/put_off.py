@@ -1,4 +1,9 @@
-"""Modules that others import and do not need here: their code is run when something of them is first used."""
+"""Modules that others import and a process does not need: their code is run at their first use.
+
+For processes of our own that do little else, because other users of such modules may be harmed (Python 3.11):
+a second thread finds one half made while a first use runs its code; and a part of a package that is put off,
+if it is the first of it to be imported, as by unpickling, is made twice, with classes that are not its own.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,16 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 
+# What scipy's triangulation imports and never uses: a third of the time that its import takes (scipy 1.17).
+UNUSED_BY_SIMULATIONS = ("numpy.f2py", "numpy.testing", "scipy.sparse", "scipy.spatial.transform")
+
 
 @contextmanager
 def put_off(names: Collection[str]) -> Iterator[None]:
     """Let what is imported within run the code of the modules `names` at their first use (`LazyLoader`).
 
-    It changes when they are loaded and nothing else. A module that was loaded before stays as it is; a name
-    that nothing imports, as after a change of who imports what, does nothing.
+    A module that was loaded before stays as it is; a name that nothing imports, as after a change of who
+    imports what, does nothing.
     """
     finder = _Lazily(frozenset(names))
     sys.meta_path.insert(0, finder)

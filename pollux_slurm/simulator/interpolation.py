@@ -18,15 +18,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.simulator.put_off import put_off
-
 if TYPE_CHECKING:
     from scipy.spatial import Delaunay
 
 FloatArray = npt.NDArray[np.float64]
 
-# What importing scipy's triangulation imports and never uses: a third of the time that it takes (scipy 1.17).
-_UNUSED = ("numpy.f2py", "numpy.ma", "numpy.testing", "scipy.sparse", "scipy.spatial.transform")
 # Below this part of what its edges could span, a simplex has no volume but by rounding.
 _FLAT = 1e-12
 
@@ -63,8 +59,7 @@ def linear_interpolator(points: FloatArray, values: FloatArray) -> LinearInterpo
 
     Raises `ValueError` for points that lie in a plane.
     """
-    with put_off(_UNUSED):
-        from scipy.spatial import Delaunay, QhullError
+    from scipy.spatial import Delaunay, QhullError
 
     try:
         triangulation = Delaunay(points)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.garbage import seldom_looking_for_garbage
+from pollux_slurm.put_off import UNUSED_BY_SIMULATIONS, put_off
 from pollux_slurm.simulator.applications import Application
 from pollux_slurm.simulator.clock import simulate
 from pollux_slurm.simulator.measured import read_truth
@@ -131,7 +132,8 @@ def _end_quietly() -> None:
 
 
 def _run_elsewhere(spec: RunSpec, traces: Path) -> RunOutcome:
-    return run_one(spec, _traces_of_this_process(traces))
+    with put_off(UNUSED_BY_SIMULATIONS):
+        return run_one(spec, _traces_of_this_process(traces))
 
 
 @functools.lru_cache(maxsize=1)
