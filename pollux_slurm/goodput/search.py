@@ -226,12 +226,14 @@ def _choices(pairs: Pairs) -> _Choices:
     noise, slope, both = var * initial, sqr * gpus, var + sqr
     limits, times = (offset, gpus, initial, largest, min_atomic, bound), (scaled, grad, last, share, last_s)
     columns = np.array((*limits, *times, sqr, var, both, noise, slope)).repeat(count, axis=1)
-    passes = columns[0] + np.arange(len(owner))
-    parts = columns[1] * passes
-    low = np.maximum(columns[4], np.ceil(columns[2] / parts))
-    high = np.minimum(columns[5], np.floor(columns[3] / parts))
+    # From here on, for each choice what its pair has.
+    offset, gpus, initial, largest, min_atomic, m = columns[:6]
+    passes = offset + np.arange(len(owner))
+    parts = gpus * passes
+    low = np.maximum(min_atomic, np.ceil(initial / parts))
+    high = np.minimum(m, np.floor(largest / parts))
     # One replica and one pass: the noise cannot be estimated, so the batch stays M0.
-    high = np.where(parts == 1.0, np.minimum(high, columns[2]), high)
+    high = np.where(parts == 1.0, np.minimum(high, initial), high)
     allowed = low <= high
     if not allowed.all():
         owner, passes, parts, low, high = (one[allowed] for one in (owner, passes, parts, low, high))

@@ -142,9 +142,7 @@ class Constructor:
         own = np.bincount(np.array(has, dtype=np.int64), minlength=count * width).reshape(count, width)
         own = own[:, ::-1].cumsum(axis=1)[:, ::-1]
         room = np.zeros((count, len(self._share)), dtype=bool)
-        for nodes, (mine, share, num_nodes, uneven) in zip(
-            state.cluster.of_kind, self._of_kind, strict=False
-        ):
+        for nodes, (mine, share, num_nodes, uneven) in zip(state.cluster.of_kind, self._of_kind, strict=True):
             if not len(mine):
                 continue
             with_room = np.array(state.num_with(nodes), dtype=np.int64)

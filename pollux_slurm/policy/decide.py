@@ -52,8 +52,8 @@ class _Solved:
     cluster: Cluster
     reasons: Mapping[str, str]
     solution: Solution
-    table_time: float
-    solve_time: float
+    tables_at_s: float
+    solved_at_s: float
 
 
 def decide(
@@ -118,9 +118,9 @@ def decide(
         gap=None if not upper_bound else (upper_bound - fitness) / upper_bound,
         gpu_prices=tuple(zip(kinds, solution.dual.kind_prices(len(kinds)).tolist(), strict=True)),
         times_s=(
-            ("tables", solved.table_time - began),
-            ("solve", solved.solve_time - solved.table_time),
-            ("explain", clock() - solved.solve_time),
+            ("tables", solved.tables_at_s - began),
+            ("solve", solved.solved_at_s - solved.tables_at_s),
+            ("explain", clock() - solved.solved_at_s),
         ),
         timed_out=solution.timed_out,
     )
@@ -195,7 +195,7 @@ def _solve(
     left_out = [frozen(job, facts.index) for job in problem.jobs if job.job_id in reasons]
     if left_out:
         menu = menu.without(problem, nowhere, left_out)
-    table_time = clock()
+    tables_at_s = clock()
 
     cluster = Cluster(facts, menu.everyone)
     solution = SOLVERS[solver](cluster, menu, seed=problem.seed, effort=effort, stop=stop)
@@ -207,8 +207,8 @@ def _solve(
         cluster=cluster,
         reasons=reasons,
         solution=solution,
-        table_time=table_time,
-        solve_time=clock(),
+        tables_at_s=tables_at_s,
+        solved_at_s=clock(),
     )
 
 

@@ -254,13 +254,13 @@ def _allowed(
 
 
 def _found_allowed(
-    tables: Columns, cluster: Cluster, masks: list[NodeSet], cells: list[NodeSet], kind_of: IntArray
+    columns: Columns, cluster: Cluster, masks: list[NodeSet], cells: list[NodeSet], kind_of: IntArray
 ) -> BoolArray:
     inside = np.array([[bool(mask & nodes) for nodes in cells] for mask in masks], dtype=bool)
     large = np.array(
         [[bool(nodes & at_least) for nodes in cells] for at_least in cluster.at_least], dtype=bool
     )
-    kinds, shares = tables.kind.tolist(), np.minimum(tables.per_node, cluster.widest + 1).tolist()
+    kinds, shares = columns.kind.tolist(), np.minimum(columns.per_node, cluster.widest + 1).tolist()
     wanted = set(zip(kinds, shares, strict=True))
     enough = np.zeros((len(masks), len(kinds)), dtype=bool)
     for row, mask in enumerate(masks):
@@ -269,8 +269,8 @@ def _found_allowed(
             for kind, share in wanted
         }
         count = np.array([room[pair] for pair in zip(kinds, shares, strict=True)], dtype=np.int64)
-        enough[row] = count >= np.where(tables.per_node > 0, tables.num_nodes, 2)
-    same = tables.kind[:, None] == kind_of
+        enough[row] = count >= np.where(columns.per_node > 0, columns.num_nodes, 2)
+    same = columns.kind[:, None] == kind_of
     found: BoolArray = inside[:, None, :] & (same & large[shares])[None] & enough[:, :, None]
     return found
 
