@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
@@ -146,6 +147,7 @@ class TracedApplication:
             accumulation=True,
         )
         self._runs, self._measured = runs, measured
+        self._most_a_node = max(map(max, measured))
         self._interpolated = functools.cache(interpolated)
         self._step_times: dict[tuple[Placement, int], StepTime] = {}
         self._statistics: dict[tuple[int, int], GradientStatistics] = {}
@@ -166,15 +168,25 @@ class TracedApplication:
         """Return the time of a step with `placement` GPUs per node.
 
         As measured on the placement, between the batch sizes that were; on others from linear interpolation
-        over (nodes, replicas, local batch size).
+        over (nodes, replicas, local batch size). More GPUs on a node than any trace has are as slow as on
+        several of its largest nodes.
         """
         key = (placement, atomic_batch_size)
         found = self._step_times.get(key)
         if found is None:
-            found = self._step_times[key] = self._find_step_time(placement, atomic_batch_size)
+            found = self._measured_step_time(placement, atomic_batch_size)
+            if found is None and max(placement) > self._most_a_node:
+                cut = tuple(part for gpus in placement for part in _cut(gpus, self._most_a_node))
+                found = self._measured_step_time(cut, atomic_batch_size)
+            if found is None:
+                raise TraceError(
+                    f"{self.name}: the traces tell no step time on {'+'.join(map(str, placement))} GPUs with "
+                    f"{atomic_batch_size} examples each"
+                )
+            self._step_times[key] = found
         return found
 
-    def _find_step_time(self, placement: Placement, atomic_batch_size: int) -> StepTime:
+    def _measured_step_time(self, placement: Placement, atomic_batch_size: int) -> StepTime | None:
         normal = min(placement[i:] + placement[:i] for i in range(len(placement)))
         if normal in self._measured:
             sizes, times = self._measured[normal]
@@ -186,10 +198,7 @@ class TracedApplication:
             step_s, sync_s = self._interpolated()(at)
             if math.isfinite(step_s):
                 return StepTime(step_s=step_s, sync_s=sync_s)
-        raise TraceError(
-            f"{self.name}: the traces tell no step time on {'+'.join(map(str, placement))} GPUs with "
-            f"{atomic_batch_size} examples each"
-        )
+        return None
 
     def statistics(self, batch_size: int, epoch: int) -> GradientStatistics:
         """Return the gradient statistics of an epoch at a batch size, linear between those that were run."""
@@ -232,6 +241,12 @@ class TracedApplication:
     def epoch_end(self, epoch: int) -> float:
         """Return the progress at which `epoch`, counted from 0, is over: the least over all runs."""
         return self._ends[epoch]
+
+
+def _cut(gpus: int, most: int) -> Placement:
+    """Return as many GPUs on nodes of at most `most`."""
+    whole, rest = divmod(gpus, most)
+    return (most,) * whole + ((rest,) if rest else ())
 
 
 def _interpolate(size: float, sizes: Sequence[float], times: Sequence[Sequence[float]]) -> list[float]:
@@ -291,6 +306,8 @@ def _read_runs(folder: Path) -> dict[int, _Epochs]:
         )
         if not progress:
             raise TraceError(f"{file}: no epochs")
+        if not all(map(operator.lt, (0.0, *progress), progress)):
+            raise TraceError(f"{file}: progress counts from the start of the run, so it must rise each epoch")
         runs[int(found[1])] = _Epochs(progress=progress, iterations=iterations, sqr=sqr, var=var)
     if not runs:
         raise TraceError(f"{folder}: no validation-BATCHSIZE.csv; expected the traces of one application")
@@ -305,12 +322,7 @@ def _by_placement(file: Path) -> dict[Placement, _Table]:
     if () in placements.values():
         text = next(text for text in texts if not placements[text])
         raise TraceError(f"{file}: placement is {text!r}; expected a digit for each node")
-    rows = zip(
-        whole_numbers(file, "local_bsz", sizes, low=1),
-        numbers(file, "step_time", steps),
-        numbers(file, "sync_time", syncs),
-        strict=True,
-    )
+    rows = zip(whole_numbers(file, "local_bsz", sizes, low=1), *_times(file, steps, syncs), strict=True)
     for text, row in zip(texts, rows, strict=True):
         found.setdefault(placements[text], []).append(row)
     if not found:
@@ -323,6 +335,15 @@ def _by_placement(file: Path) -> dict[Placement, _Table]:
             [[step_s, sync_s] for _, step_s, sync_s in values],
         )
     return tables
+
+
+def _times(file: Path, steps: Sequence[str], syncs: Sequence[str]) -> tuple[list[float], list[float]]:
+    """Return the seconds of steps, and of the part of each spent synchronising."""
+    step_s, sync_s = numbers(file, "step_time", steps), numbers(file, "sync_time", syncs)
+    if not all(map(operator.lt, sync_s, step_s)):
+        step, sync = next(pair for pair in zip(steps, syncs, strict=True) if float(pair[1]) >= float(pair[0]))
+        raise TraceError(f"{file}: step_time is {step!r}; expected more than sync_time, which is {sync!r}")
+    return step_s, sync_s
 
 
 def _interpolator(folder: Path, measured: dict[Placement, _Table]) -> LinearInterpolator:
@@ -344,10 +365,7 @@ def _interpolator(folder: Path, measured: dict[Placement, _Table]) -> LinearInte
         *(whole_numbers(file, column, texts, low=1) for column, texts in zip(columns, where, strict=False)),
         strict=True,
     )
-    values += map(
-        list,
-        zip(numbers(file, "step_time", step_times), numbers(file, "sync_time", sync_times), strict=True),
-    )
+    values += map(list, zip(*_times(file, step_times, sync_times), strict=True))
     try:
         return linear_interpolator(np.array(points, dtype=np.float64), np.array(values))
     except ValueError as error:

@@ -25,6 +25,15 @@ def test_that_another_placement_is_interpolated(tmp_path: Path) -> None:
     assert made.step_time((4,) * 16, 8).step_s == pytest.approx(1.6)
 
 
+def test_that_more_gpus_than_any_measured_node_has_are_as_slow_as_on_several_nodes(tmp_path: Path) -> None:
+    """Four a node were measured: eight on one are as 4 + 4, six and eight as 4 + 2 + 4 + 4."""
+    made = made_application(tmp_path)
+    for wide, cut in (((8,), (4, 4)), ((5,), (4, 1)), ((6, 8), (4, 2, 4, 4)), ((64,), (4,) * 16)):
+        assert made.step_time(wide, 8) == made.step_time(cut, 8)
+    with pytest.raises(TraceError, match="no step time on 8 GPUs with 17 examples"):
+        made.step_time((8,), 17)
+
+
 def test_that_step_times_are_linear_between_measured_sizes(tmp_path: Path) -> None:
     file = write_traces(tmp_path / "made") / "placements.csv"
     text = file.read_text().replace("\n4,16,0.5,0.1\n", "\n4,16,1.9,0.3\n4,8,0.7,0.2\n")
@@ -70,6 +79,10 @@ def test_that_an_epoch_ends_at_the_least_progress_of_all_runs(tmp_path: Path) ->
         ("placements.csv", "1,2,1.0", "x,2,1.0", "placement is 'x'"),
         ("placements.csv", "1,2,1.0,0.0", "1,2", "line 2 is incomplete"),
         ("placements.csv", "local_bsz", "bsz", "no column 'local_bsz'"),
+        ("placements.csv", "1,2,1.0,0.0", "1,2,0,0", "step_time is '0'; expected more than sync_time"),
+        ("placements.csv", "1,2,1.0,0.0", "1,2,1,1.5", "step_time is '1'.* which is '1.5'"),
+        ("validation-8.csv", "100.0,", "0.0,", "so it must rise each epoch"),
+        ("validation-8.csv", "150.25,", "100.0,", "so it must rise each epoch"),
         ("validation-8.csv", "progress", "other", "no column 'progress'"),
     ],
 )
@@ -93,3 +106,11 @@ def test_that_missing_files_are_named(tmp_path: Path) -> None:
         file.unlink()
     with pytest.raises(TraceError, match="no validation-BATCHSIZE"):
         read_application(folder)
+
+
+def test_that_a_step_of_many_nodes_takes_time(tmp_path: Path) -> None:
+    file = write_traces(tmp_path / "made") / "scalability.csv"
+    file.write_text(file.read_text().replace("0.8,0.05", "0,0"))
+    made = read_application(tmp_path / "made")
+    with pytest.raises(TraceError, match=r"scalability\.csv: step_time is '0'"):
+        made.step_time((4,) * 12, 8)
