@@ -184,15 +184,17 @@ class FixedJobs:
             return _UNKNOWN_S
 
     def _adaptive(self, now_s: float, adaptive: Sequence[SimulatedJob]) -> list[Running]:
-        """Return when the GPUs of adaptive jobs are expected back."""
+        """Return when the GPUs of adaptive jobs are expected back: of one beyond its limit, nobody knows."""
+        ends = {
+            job.job.name: (now_s if job.first_started_s is None else job.first_started_s) + self._limit_s(job)
+            for job in adaptive
+            if job.pieces
+        }
         return [
-            Running(
-                pool=self._types[node],
-                num_gpus=gpus,
-                until_s=(now_s if job.first_started_s is None else job.first_started_s) + self._limit_s(job),
-            )
+            Running(pool=self._types[node], num_gpus=gpus, until_s=ends[job.job.name])
             for job in adaptive
             for node, gpus in job.pieces
+            if ends[job.job.name] > now_s
         ]
 
     def _keep(self, room: list[int], free: Sequence[int], spare: Mapping[str, int]) -> None:

@@ -213,6 +213,26 @@ def test_that_a_large_rigid_job_is_not_passed_for_ever_beside_adaptive_ones(tmp_
     assert policy.seen[120.0] == (2,), "what is free is kept for b"
 
 
+def test_that_an_adaptive_job_beyond_its_limit_may_grow_on_what_a_large_one_waits_for(
+    tmp_path: Path,
+) -> None:
+    """Its user asked for two GPUs and 102 s, until 137; on one it takes 204 s. b waits for all four.
+
+    Up to then, b's turn comes when a has gone. Beyond it nobody knows when that is: a would come to its end
+    on one of four GPUs, the others idle.
+    """
+    jobs = [made_job("a", num_replicas=2, batch_size=32), made_job("b", at_s=40, num_replicas=4)]
+    seed = next(seed for seed in range(100) if draw_adaptive(2, 0.5, seed=seed) == {0})
+    rules = dataclasses.replace(SLURM, adaptive_share=0.5, seed=seed)
+    policy = Scripted(lambda now_s, jobs: {"a": ((0, 1),)})
+    cluster = Cluster(num_nodes=1, interval_s=30)
+    a, b = run(tmp_path, policy, *jobs, cluster=cluster, rules=rules).jobs
+    assert (policy.seen[120.0], policy.seen[150.0]) == ((1,), (4,))
+    assert a.finished_s is not None
+    assert b.first_started_s is not None
+    assert 150 < a.finished_s < b.first_started_s
+
+
 def test_that_an_adaptive_newcomer_passes_a_large_job_only_where_it_delays_it_not(tmp_path: Path) -> None:
     """b waits for all four GPUs, three of which a holds for up to 300 s; a new one asks for one."""
 
