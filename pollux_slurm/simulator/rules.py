@@ -115,7 +115,8 @@ class Failures:
     def __post_init__(self) -> None:
         _require(
             math.isfinite(self.mtbf_s) and self.mtbf_s > 0 and self.repair_s >= 0,
-            f"nodes fail after more than 0 s and are repaired after 0 s or more: {self}",
+            "the time between failures of a node must be above 0, that of its repair 0 s or more, not "
+            f"{self.mtbf_s / 3600:g} h and {self.repair_s:g} s",
         )
 
 
@@ -151,8 +152,12 @@ class Rules:
 
     def __post_init__(self) -> None:
         _require(self.name in RULES, f"unknown rules {self.name!r}; there are {', '.join(RULES)}")
-        for name in ("adaptive_share", "interference"):
-            _require(0 <= getattr(self, name) <= 1, f"{name} must lie between 0 and 1")
+        for name, what in (
+            ("adaptive_share", "the share of adaptive jobs"),
+            ("interference", "interference"),
+        ):
+            value = getattr(self, name)
+            _require(0 <= value <= 1, f"{what} must lie between 0 and 1, not {value:g}")
         _require(self.interference < 1, "interference must be below 1: a job that stands still never ends")
         _require(
             math.isfinite(self.estimate_factor) and self.estimate_factor >= 1,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -111,7 +113,7 @@ def _in_processes(
     # Fresh processes: a fork would inherit the locks of numpy's and the progress bar's threads.
     context = multiprocessing.get_context("spawn")
     workers = min(num_processes, len(specs))
-    with ProcessPoolExecutor(max_workers=workers, mp_context=context, initializer=_end_quietly) as pool:
+    with ProcessPoolExecutor(max_workers=workers, mp_context=context, initializer=_begin_elsewhere) as pool:
         places = {pool.submit(_run_elsewhere, spec, traces): index for index, spec in enumerate(specs)}
         try:
             for num_done, future in enumerate(as_completed(places), start=1):
@@ -126,9 +128,23 @@ def _in_processes(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _end_quietly() -> None:
-    """Let an interrupt end a worker at once, without a traceback of its own."""
+def _begin_elsewhere() -> None:
+    """Let an interrupt end a worker at once, without a traceback of its own, and so the end of its parent.
+
+    A parent that is killed tells its workers nothing, and each holds the pipe open that all wait at: they
+    would wait there for ever.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    import multiprocessing
+
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _run_elsewhere(spec: RunSpec, traces: Path) -> RunOutcome:

@@ -86,7 +86,10 @@ class RunSettings:
         if self.penalty is not None:
             _one_of("penalty", self.penalty, PENALTIES)
         if self.rules != "slurm" and self.slurm != SlurmSettings():
-            raise UsageError(f"partial adoption, unmanaged jobs and failures are not in rules {self.rules}")
+            raise UsageError(
+                "partial adoption, plain requeues, unmanaged jobs and failures are of rules slurm, not in "
+                f"rules {self.rules}: add --rules slurm"
+            )
         try:
             self.cluster()
             self.make_rules()
@@ -105,7 +108,11 @@ class RunSettings:
     def cluster_text(self) -> str:
         """The nodes in a few words."""
         if self.groups:
-            return ", ".join(f"{one.num_nodes} × {one.gpus_per_node} {one.gpu_type}" for one in self.groups)
+            return ", ".join(
+                f"{one.num_nodes} × {one.gpus_per_node} {one.gpu_type}"
+                + (f" at {one.speed:g} times the speed" if one.speed != 1 else "")
+                for one in self.groups
+            )
         size = f"{self.num_nodes} node{'s' * (self.num_nodes > 1)} × {self.gpus_per_node} GPUs"
         return size if self.scaling is None else f"{self.scaling.min_nodes} to {size}"
 

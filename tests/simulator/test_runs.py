@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +18,7 @@ from pollux_slurm.simulator.rules import PLAIN_REQUEUE_S
 from pollux_slurm.simulator.runs import RunSpec, run_all, run_each, run_one
 from pollux_slurm.simulator.settings import RunSettings, SlurmSettings, parse_group
 from tests.simulator.made import made_job, write_traces
+from tests.waiting import wait_until
 
 
 def spec(policy: str, *, replicas: int = 1, interval_s: float = 60.0) -> RunSpec:
@@ -50,6 +56,44 @@ def test_that_an_error_in_another_process_is_the_same_error(tmp_path: Path) -> N
         list(run_each(specs, tmp_path, read_applications(tmp_path), num_processes=2))
 
 
+def test_that_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    """Killed, it cannot tell them, and none of them sees the end of the pipe that they all hold open."""
+    write_traces(tmp_path / "traces" / "made")
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from pollux_slurm.simulator import read_applications\n"
+        "from pollux_slurm.simulator.runs import run_each\n"
+        "from tests.simulator.test_runs import spec\n"
+        "traces = Path(sys.argv[1])\n"
+        "specs = [spec('tiresias')] * 200\n"
+        "for _ in run_each(specs, traces, read_applications(traces), num_processes=2):\n"
+        "    print(flush=True)\n"
+    )
+    words = [sys.executable, "-c", program, str(tmp_path / "traces")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()  # a run has ended: the workers are up
+        parent.kill()
+        parent.stdout.close()
+    try:
+        wait_until(lambda: not _living(parent.pid), timeout_s=60, what="the end of all workers")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(parent.pid, signal.SIGKILL)
+
+
+def _living(group: int) -> list[str]:
+    """Return the processes of a group but those that nobody has waited for."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, of_group = file.read_text().rpartition(")")[2].split()[:3]
+            if int(of_group) == group and state != "Z":
+                found.append(file.parent.name)
+    return found
+
+
 def test_that_rules_slurm_are_made_of_their_settings() -> None:
     told = SlurmSettings(adaptive_share=0.25, requeue_s=PLAIN_REQUEUE_S, unmanaged_share=0.1, mtbf_s=1e6)
     rules = RunSettings(rules="slurm", slurm=told, seed=3, interference=0.1).make_rules()
@@ -63,7 +107,7 @@ def test_that_rules_slurm_are_made_of_their_settings() -> None:
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
 def test_that_settings_nobody_can_simulate_are_refused(share: float) -> None:
-    with pytest.raises(UsageError, match="adaptive_share"):
+    with pytest.raises(UsageError, match="the share of adaptive jobs"):
         RunSettings(rules="slurm", slurm=SlurmSettings(adaptive_share=share))
 
 
@@ -75,7 +119,7 @@ def test_that_an_exponent_reaches_whom_it_is_for() -> None:
 
 
 def test_that_the_papers_rules_know_nothing_of_slurm() -> None:
-    with pytest.raises(UsageError, match="not in rules osdi21"):
+    with pytest.raises(UsageError, match="not in rules osdi21: add --rules slurm"):
         RunSettings(slurm=SlurmSettings(mtbf_s=1e6))
 
 
@@ -91,6 +135,11 @@ def test_that_groups_of_nodes_are_read() -> None:
 def test_that_other_groups_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="a group of nodes is"):
         parse_group(text)
+
+
+def test_that_a_cluster_of_faster_gpus_is_called_another() -> None:
+    settings = [RunSettings(groups=(parse_group(text),)) for text in ("2x4:t4", "2x4:t4=2.5")]
+    assert [one.cluster_text for one in settings] == ["2 × 4 t4", "2 × 4 t4 at 2.5 times the speed"]
 
 
 def test_that_policies_are_called_what_readers_know() -> None:
