@@ -19,6 +19,7 @@ NUM_STYLES = 8
 _LEFT, _RIGHT, _BOTTOM = 64.0, 16.0, 46.0
 _SHORTEST = 3.0
 _CHARACTER = 7.0  # of 13 px text, on average
+_BOLD = 8.6  # of bold text; DejaVu Sans is as wide as any that a browser falls back to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ class LineChart:
         )
         right = _RIGHT
         if self.end_labels:
-            right += 14 + _CHARACTER * max((len(label) for label, _, _ in labels), default=0)
+            right += 14 + _BOLD * max((len(label) for label, _, _ in labels), default=0)
         legend, top = legend_rows(labels) if self.legend and not self.end_labels else ("", 8.0)
         top += 14 * bool(self.marks)
         parts = [legend]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pollux_slurm.report import Figure, LineChart, Page, Panel, Section, Series, linear_axis, render_page
 from pollux_slurm.report.group import cluster_document
 from pollux_slurm.report.html import document_html
 from pollux_slurm.report.job import job_document
@@ -258,3 +259,37 @@ def test_that_a_hostile_name_does_nothing(pages: Mapping[str, str], tmp_path: Pa
     probed = probe(pages["job 2"], tmp_path)
     assert probed["title"].startswith("Job 2 =</title><script>")
     assert HOSTILE not in probed["title"], "control and override characters are replaced"
+
+
+@pytest.mark.parametrize("width", [390, 1000])
+def test_that_names_at_the_ends_of_lines_are_not_cut_off(tmp_path: Path, width: int) -> None:
+    """They are bold, and in the widest of the page's fonts."""
+    require_browser()
+    names = ("generalized-mean", "generalized-mean, amortised", "price-rank (declared), workload-6, paper")
+    chart = LineChart(
+        title="Load",
+        text="x",
+        x=linear_axis("load", [0, 2]),
+        panels=(
+            Panel(
+                y=linear_axis("s", [0, 100]),
+                series=tuple(
+                    Series(label=name, style=index, points=((0, 0), (2, 90 - 30 * index)))
+                    for index, name in enumerate(names)
+                ),
+            ),
+        ),
+        end_labels=True,
+    )
+    page = Page(
+        title="t",
+        lead="l",
+        facts=(),
+        sections=(Section(title="s", figures=(Figure(chart=chart, caption="c"),)),),
+    )
+    figure = probe(render_page(page), tmp_path, width=width)["figures"]["Load"]
+    left, _, whole, _ = figure["told"]["box"]
+    for text in figure["texts"]:
+        if text["text"] in names:
+            assert text["box"][0] + text["box"][2] <= left + whole, text["text"]
+    assert {text["text"] for text in figure["texts"]} >= set(names)
