@@ -29,6 +29,8 @@ from pollux_slurm.cli.simulate_options import (
     UnmanagedOption,
     find_delays,
     make_settings,
+    refuse_idle,
+    refuse_idle_settings,
     use_one_thread,
 )
 from pollux_slurm.cli.simulate_output import Progress, print_comparison
@@ -150,6 +152,9 @@ def simulate(
         return
     if traces is None or not (workload or traces.is_file()):
         raise UsageError("--traces DIR and --workload FILE are needed (see: pollux simulate --help)")
+    refuse_idle_settings(context, rules=rules, groups=node_group, policies=policy)
+    scaled = ("--min-nodes", "--boot-time")
+    refuse_idle(context, scaled, "it is of --autoscale LOW:HIGH", where=autoscale is None)
     from pollux_slurm.simulator import read_queue, read_truth
     from pollux_slurm.simulator.measured import workload_of
     from pollux_slurm.simulator.output import check_writable, make_folder, summary_as_dict, write_results

@@ -75,6 +75,33 @@ def use_one_thread(environ: MutableMapping[str, str]) -> None:
         environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
+def refuse_idle(context: typer.Context, options: Sequence[str], why: str, *, where: bool = True) -> None:
+    """Refuse options that stand on the command line, `where` they would do nothing. Raises `UsageError`."""
+    from pollux_slurm.errors import UsageError
+
+    for parameter in context.command.params if where else ():
+        told = next((option for option in parameter.opts if option in options), None)
+        source = context.get_parameter_source(parameter.name or "")
+        if told is not None and getattr(source, "name", "") == "COMMANDLINE":
+            raise UsageError(f"{told} would do nothing: {why}")
+
+
+def refuse_idle_settings(
+    context: typer.Context, *, rules: str, groups: Sequence[str] | None, policies: Sequence[str] | None
+) -> None:
+    """Refuse what does nothing under other rules, beside groups of nodes or to other policies."""
+    delays = ("--restart-delay", "--restart-delays")
+    why = "under rules slurm, moves take what each part of one was measured to"
+    refuse_idle(context, delays, why, where=rules == "slurm")
+    why = "rules osdi21 draw nothing (see --rules slurm)"
+    refuse_idle(context, ("--rules-seed",), why, where=rules == "osdi21")
+    why = "--node-group tells all nodes"
+    refuse_idle(context, ("--nodes", "--gpus-per-node"), why, where=bool(groups))
+    why = "it is of --policy pollux"
+    others = bool(policies) and "pollux" not in (policies or ())
+    refuse_idle(context, ("--objective", "--declared"), why, where=others)
+
+
 def find_delays(rules: str, traces: Path, delays: Path | None) -> MeasuredDelays | None:
     """Return the measured delays that were named, or those of the measured jobs. Raises `TraceError`."""
     from pollux_slurm.errors import UsageError

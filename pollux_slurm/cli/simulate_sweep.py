@@ -28,6 +28,8 @@ from pollux_slurm.cli.simulate_options import (
     UnmanagedOption,
     find_delays,
     make_settings,
+    refuse_idle,
+    refuse_idle_settings,
 )
 from pollux_slurm.cli.simulate_output import Column, Progress, number_or_dash, print_table
 from pollux_slurm.errors import UsageError
@@ -39,6 +41,7 @@ _Value = TypeVar("_Value")
 
 
 def sweep(
+    context: typer.Context,
     traces: Annotated[
         Path,
         typer.Option(
@@ -102,6 +105,9 @@ def sweep(
     from pollux_slurm.simulator.sweep_report import write_sweep_report
     from pollux_slurm.simulator.workload import read_workloads
 
+    refuse_idle_settings(context, rules=rules, groups=node_group, policies=policy)
+    made = ("--loads", "--seeds", "--hours")
+    refuse_idle(context, made, "workloads are read, not made", where=bool(workload) or traces.is_file())
     measured = find_delays(rules, traces, delays)
     policies = make_settings(
         policies=policy,

@@ -42,7 +42,8 @@ class ScalingLimits:
     def __post_init__(self) -> None:
         if self.min_nodes < 1 or not 0 <= self.boot_s < math.inf:
             raise SimulationError(
-                f"a cluster that grows has at least one node, and boots in 0 s or more: {self}"
+                "a cluster that grows has at least one node, and boots in 0 s or more, not "
+                f"{self.min_nodes} and {self.boot_s:g} s"
             )
 
 

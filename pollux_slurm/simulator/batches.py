@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pollux_slurm.errors import TraceError
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator.applications import Application
 from pollux_slurm.simulator.workload import WorkloadJob
@@ -55,9 +56,11 @@ def user_batch(job: WorkloadJob, application: Application, num_gpus: int) -> Bat
 def user_time_s(job: WorkloadJob, application: Application, gpus_per_node: int) -> float:
     """Return how long a job trains at its user's size and batch, packed on GPUs of the measured type."""
     batch = user_batch(job, application, job.num_replicas)
-    step_s = packed_step_s(
-        application, job.num_replicas, gpus_per_node, batch.atomic_batch_size, batch.accumulation_steps
-    )
+    split = (batch.atomic_batch_size, batch.accumulation_steps)
+    try:
+        step_s = packed_step_s(application, job.num_replicas, gpus_per_node, *split)
+    except TraceError as error:
+        raise TraceError(f"job {job.name}: {error}") from None
     total_s, begin = 0.0, 0.0
     for epoch in range(application.num_epochs):
         end = application.epoch_end(epoch)

@@ -32,6 +32,17 @@ def check_workload(workload: Sequence[WorkloadJob], applications: Mapping[str, A
             )
 
 
+def check_times(workload: Sequence[WorkloadJob], cluster: Cluster) -> None:
+    """Refuse jobs that come when every simulation has been given up."""
+    for job in workload:
+        if job.submitted_s > cluster.longest_s:
+            raise SimulationError(
+                f"job {job.name} is submitted at {job.submitted_s:.0f} s, and a simulation is given up after "
+                f"{cluster.longest_s / 86400:.0f} days, {cluster.longest_s:.0f} s: let times count from the "
+                "first submission"
+            )
+
+
 def check_sizes(rigid: Sequence[SimulatedJob], rules: Rules, cluster: Cluster) -> None:
     """Refuse jobs of one size that no GPU type of the cluster has GPUs enough for."""
     largest = cluster.most_gpus

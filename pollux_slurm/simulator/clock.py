@@ -22,7 +22,7 @@ from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator.applications import Application
 from pollux_slurm.simulator.autoscale import Autoscaler, NodeSupply
 from pollux_slurm.simulator.batches import user_batch, user_time_s
-from pollux_slurm.simulator.checks import check_allocations, check_sizes, check_workload
+from pollux_slurm.simulator.checks import check_allocations, check_sizes, check_times, check_workload
 from pollux_slurm.simulator.cluster import Cluster, RoundRecord, SchedulingPolicy, SimulationResult
 from pollux_slurm.simulator.fixed import FixedJobs
 from pollux_slurm.simulator.job import Pause, Pieces, SimulatedJob
@@ -82,6 +82,7 @@ class _Run:
         autoscaler: Autoscaler | None,
     ) -> None:
         check_workload(workload, applications)
+        check_times(workload, cluster)
         self.cluster, self.rules, self._policy = cluster, rules, policy
         adaptive = draw_adaptive(len(workload), rules.adaptive_share, seed=rules.seed)
         self.jobs = [

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from pollux_slurm.errors import TraceError
 from pollux_slurm.goodput import Observation
 from pollux_slurm.model import BatchChoice, GradientStatistics
 from pollux_slurm.simulator.applications import Application, Placement
@@ -316,7 +317,10 @@ class SimulatedJob:
     def _observe(self, batch: BatchChoice) -> float:
         """Return the seconds of a step, and remember what of it an agent would measure."""
         placement, atomic = self.placement, batch.atomic_batch_size
-        time = self.application.step_time(placement, atomic)
+        try:
+            time = self.application.step_time(placement, atomic)
+        except TraceError as error:
+            raise TraceError(f"job {self.job.name}: {error}") from None
         pass_s = time.pass_s / self.speed
         step_s = time.step_s if self.speed == 1.0 else pass_s + time.sync_s
         situation = (len(placement), self.num_gpus, atomic)

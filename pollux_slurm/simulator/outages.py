@@ -66,7 +66,11 @@ def draw_other_jobs(
     They come at random times, ask for 1, 2, 4, ... up to `most_gpus` GPUs at even odds, and take
     `mean_duration_s` on average, exponentially distributed, a second at least.
     """
-    if not (0 <= share < 1 and num_gpus >= 1 and hours > 0 and mean_duration_s >= 1 and most_gpus >= 1):
+    if not 0 <= share < 1:
+        raise SimulationError(
+            f"the share of GPUs that others use must be 0 or more and below 1, not {share:g}"
+        )
+    if not (num_gpus >= 1 and hours > 0 and mean_duration_s >= 1 and most_gpus >= 1):
         raise SimulationError(
             f"unmanaged jobs cannot use {share} of {num_gpus} GPUs for {hours} h in jobs of "
             f"{mean_duration_s} s and up to {most_gpus} GPUs"

@@ -85,8 +85,8 @@ def check_writable(file: Path) -> None:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write `file` whole or not at all. Raises `UsageError` where that is not possible."""
-    partial = file.with_name(f".{file.name}.partial")
+    """Write `file` whole or not at all, beside others who do. Raises `UsageError` if that is not possible."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
         partial.write_text(text, encoding="utf-8")
         partial.replace(file)

@@ -124,27 +124,30 @@ def _fields(line: str, columns: list[str], number: int) -> dict[str, str]:
 
 
 def _whole_jobs(rows: Iterable[_Row]) -> list[_Row]:
-    """Return one row for each job, its runs put together: the GPUs of the last, and all GPU time."""
+    """Return one row for each job, its runs put together: the GPUs of the last with any, and all GPU time."""
     runs: dict[str, list[_Row]] = {}
     for row in rows:
         runs.setdefault(row.job_id, []).append(row)
-    found, repeated = [], 0
-    for own in runs.values():
+    found, repeated = [], []
+    for job_id, own in runs.items():
         *earlier, last = sorted(own, key=lambda row: row.submitted_s)
         if any(row.state not in _FOLLOWED for row in earlier):
-            repeated += 1
+            repeated.append(job_id)
         gpu_s = sum(row.num_gpus * row.elapsed_s for row in own)
+        # One that was cancelled while it waited for its next run held none in that.
+        num_gpus = next((row.num_gpus for row in (last, *reversed(earlier)) if row.num_gpus), 0)
         found.append(
             dataclasses.replace(
                 last,
                 submitted_s=min(row.submitted_s for row in own),
-                elapsed_s=round(gpu_s / last.num_gpus) if last.num_gpus else 0,
+                num_gpus=num_gpus,
+                elapsed_s=round(gpu_s / num_gpus) if num_gpus else 0,
             )
         )
     if repeated:
         raise TraceError(
-            f"{repeated} job numbers stand twice in sacct's text, and not as runs of one job: use -X, and a "
-            "time within which no number was given out anew"
+            f"{len(repeated)} job numbers stand twice in sacct's text, and not as runs of one job, such as "
+            f"{repeated[0]}: use -X, and one cluster and a time within which no number was given out anew"
         )
     return found
 

@@ -286,11 +286,12 @@ def _claim(folder: Path, shared: Mapping[str, Any]) -> None:
     make_folder(folder)
     file = folder / "sweep.json"
     if not file.exists():
-        if any(folder.iterdir()):
+        # What a sweep that was killed at its first write leaves is nobody's.
+        if any(not found.name.endswith(".partial") for found in folder.iterdir()):
             raise UsageError(f"{folder} is not empty and holds no sweep: choose another folder")
         write_text(file, json.dumps(shared, indent=1) + "\n")
     else:
-        held = _load(file)
+        held = _load(file, then="choose another folder")
         for name in {**held, **shared}:
             if held.get(name) != shared.get(name):
                 told = f" ({held.get(name)}, now {shared.get(name)})" if name != "traces" else ""
@@ -342,11 +343,11 @@ def _result(file: Path) -> SweepResult:
     return SweepResult(**place, summary=numbers)
 
 
-def _load(file: Path) -> dict[str, Any]:
+def _load(file: Path, *, then: str = "remove it and run the sweep again") -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {file} ({error}): remove it and run the sweep again") from None
+        raise UsageError(f"cannot read {file} ({error}): {then}") from None
     if not isinstance(found, dict):
-        raise UsageError(f"{file} is no JSON object: remove it and run the sweep again")
+        raise UsageError(f"{file} is no JSON object: {then}")
     return found

@@ -28,7 +28,7 @@ def read_rows(file: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 @contextmanager
 def _opened(file: Path) -> Iterator[TextIO]:
     try:
-        with file.open(encoding="utf-8", newline="") as stream:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
             yield stream
     except OSError as error:
         raise TraceError(f"{file}: {error.strerror or error}") from None
@@ -39,7 +39,8 @@ def _opened(file: Path) -> Iterator[TextIO]:
 def _check_header(file: Path, header: Sequence[str], columns: Sequence[str]) -> None:
     missing = [column for column in columns if column not in header]
     if missing:
-        raise TraceError(f"{file}: no column {missing[0]!r}; expected {', '.join(columns)}")
+        told = f", not {','.join(header)[:100]!r}" if header else ""
+        raise TraceError(f"{file}: no column {missing[0]!r}; expected {', '.join(columns)}{told}")
 
 
 def read_columns(file: Path, columns: Sequence[str]) -> list[Sequence[str]]:
@@ -88,7 +89,7 @@ def whole_numbers(file: Path, column: str, texts: Sequence[str], *, low: int = 0
     return found if found == values else [whole(file, {column: text}, column, low=low) for text in texts]
 
 
-def number(file: Path, row: dict[str, str], column: str, *, low: float = 0.0) -> float:
+def number(file: Path | str, row: dict[str, str], column: str, *, low: float = 0.0) -> float:
     """Return a finite number ≥ `low` of a row. Raises `TraceError`."""
     try:
         value = float(row[column])
@@ -99,7 +100,7 @@ def number(file: Path, row: dict[str, str], column: str, *, low: float = 0.0) ->
     return value
 
 
-def whole(file: Path, row: dict[str, str], column: str, *, low: int = 0) -> int:
+def whole(file: Path | str, row: dict[str, str], column: str, *, low: int = 0) -> int:
     """Return a whole number ≥ `low` of a row. Raises `TraceError`."""
     value = number(file, row, column, low=low)
     if value != int(value):

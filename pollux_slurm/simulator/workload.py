@@ -49,15 +49,16 @@ def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJo
         if row["name"] in names:
             raise TraceError(f"{file}: two jobs are called {row['name']!r}")
         names.add(row["name"])
+        where = f"{file}: job {row['name']}"
         jobs.append(
             WorkloadJob(
                 name=row["name"],
-                submitted_s=number(file, row, "time"),
+                submitted_s=number(where, row, "time"),
                 application=row["application"],
-                num_replicas=whole(file, row, "num_replicas", low=1),
-                batch_size=whole(file, row, "batch_size", low=1),
+                num_replicas=whole(where, row, "num_replicas", low=1),
+                batch_size=whole(where, row, "batch_size", low=1),
                 account=row.get("account") or "",
-                start_gpus=whole(file, row, "start_gpus") if row.get("start_gpus") else 0,
+                start_gpus=whole(where, row, "start_gpus") if row.get("start_gpus") else 0,
             )
         )
     if not jobs:

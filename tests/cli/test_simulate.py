@@ -244,9 +244,33 @@ def test_that_a_sweep_goes_on_where_it_was(inputs: tuple[str, ...], tmp_path: Pa
         (("--interval", "0"), "interval must be above 0 s"),
         (("--interval", "nan"), "interval must be above 0 s"),
         (("--restart-delay", "-1"), "the restart delay 0 s or more"),
-        (("--adaptive", "0.5"), "not in rules osdi21"),
-        (("--rules", "slurm", "--adaptive", "-1"), "adaptive_share must lie between 0 and 1"),
-        (("--rules", "slurm", "--unmanaged", "2"), "unmanaged jobs cannot use 2.0 of 64 GPUs"),
+        (("--adaptive", "0.5"), "not in rules osdi21: add --rules slurm"),
+        (("--rules", "slurm", "--mtbf-hours", "0"), "not 0 h and 1800 s"),
+        (
+            ("--rules", "slurm", "--restart-delay", "30"),
+            "--restart-delay would do nothing: under rules slurm",
+        ),
+        (("--rules-seed", "0"), "--rules-seed would do nothing: rules osdi21 draw nothing"),
+        (
+            ("--node-group", "8x4:t4", "--nodes", "16"),
+            "--nodes would do nothing: --node-group tells all nodes",
+        ),
+        (
+            ("--policy", "sia", "--objective", "osdi21"),
+            "--objective would do nothing: it is of --policy pollux",
+        ),
+        (("--policy", "tiresias", "--declared"), "--declared would do nothing: it is of --policy pollux"),
+        (("--min-nodes", "2"), "--min-nodes would do nothing: it is of --autoscale"),
+        (("--boot-time", "9"), "--boot-time would do nothing: it is of --autoscale"),
+        (("--autoscale", "0.5:0.7", "--boot-time", "-1"), "boots in 0 s or more, not 1 and -1 s"),
+        (
+            ("--rules", "slurm", "--adaptive", "-1"),
+            "the share of adaptive jobs must lie between 0 and 1, not -1",
+        ),
+        (
+            ("--rules", "slurm", "--unmanaged", "2"),
+            "the share of GPUs that others use must be 0 or more and below 1, not 2",
+        ),
         (("--node-group", "4:t4"), "a group of nodes is '4:t4'; expected such as 8x4:t4"),
         (("--node-group", "4x4:t4=0"), "a group of nodes is '4x4:t4=0': the speed of"),
         (("--policy", "sia", "--autoscale", "0.5:0.7"), "policy sia cannot size a cluster"),
@@ -283,7 +307,11 @@ def test_that_a_mistake_is_one_line(
         (("sweep", *FROM, "--output", "/nope/out"), "application 'cifar10'"),
         (
             ("sweep", *FROM, "--output", "{out}", "--rules", "slurm", "--restart-delays", "0,30"),
-            "rules slurm know no restart delay",
+            "--restart-delays would do nothing: under rules slurm",
+        ),
+        (
+            ("sweep", *FROM, "--workload", "{workload}", "--output", "{out}", "--seeds", "0"),
+            "--seeds would do nothing: workloads are read, not made",
         ),
         (
             ("sweep", *FROM, "--workload", "{workload}", "--output", "{out}", "--penalties", "none"),

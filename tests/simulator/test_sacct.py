@@ -89,7 +89,7 @@ def test_that_a_name_in_the_last_column_may_hold_the_delimiter() -> None:
         ((HEAD, "5|v|Unknown|60|gres/gpu=2|COMPLETED"), "Submit is 'Unknown'"),
         ((HEAD, "5|v|60|00:01:00|gres/gpu=2|COMPLETED"), "ElapsedRaw is '00:01:00'"),
         ((HEAD, "5|v|60"), "line 2 .* has 3 fields"),
-        ((HEAD, ROWS[0], ROWS[0]), "1 job numbers stand twice"),
+        ((HEAD, ROWS[0], ROWS[0]), "1 job numbers stand twice .*, such as 4711: use -X"),
         ((HEAD, ROWS[0], ROWS[0].replace("COMPLETED", "REQUEUED"), ROWS[0]), "1 job numbers stand twice"),
     ],
 )
@@ -139,6 +139,8 @@ def test_that_the_runs_of_a_requeued_job_are_put_together() -> None:
     (job,) = read(HEAD, *rows).jobs
     assert job.num_replicas <= 2
     assert job.application in ("deepspeech2", "bert"), "five GPU-hours in all"
+    (job,) = read(HEAD, *rows[:1], "5|v|9000|1800||CANCELLED by 0").jobs
+    assert job.num_replicas == 4, "as before it was cancelled in the queue"
     assert read(HEAD, ROWS[0], *rows[:1], "5|v|9000|1800|gres/gpu=2|RUNNING").num_not_ended == 1
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.errors import SimulationError
+from pollux_slurm.errors import SimulationError, TraceError
 from pollux_slurm.simulator import Cluster, Delays, Failures, OtherJob, Rules, slurm_rules
 from pollux_slurm.simulator.job import Pieces, SimulatedJob
 from pollux_slurm.simulator.outages import Outages, draw_adaptive, draw_other_jobs
@@ -348,3 +348,17 @@ def test_that_a_rigid_job_too_large_for_the_cluster_is_refused(tmp_path: Path) -
     rules = dataclasses.replace(SLURM, adaptive_share=0.0)
     with pytest.raises(SimulationError, match="job a asks for 9 GPUs, but the cluster has at most 8"):
         run(tmp_path, one_gpu_each, made_job("a", num_replicas=9, batch_size=32), rules=rules)
+
+
+def test_that_jobs_that_come_after_the_end_of_all_simulations_are_refused(tmp_path: Path) -> None:
+    """As with times in seconds since 1970, which no cluster is too small for."""
+    with pytest.raises(SimulationError, match=r"job late is submitted at 1768000000 s.* first submission"):
+        run(tmp_path, one_gpu_each, made_job("a"), made_job("late", at_s=1768000000))
+
+
+def test_that_a_size_nobody_measured_is_told_with_the_job(tmp_path: Path) -> None:
+    odd = made_job("odd", num_replicas=2, batch_size=2)
+    with pytest.raises(TraceError, match="job odd: made: the traces tell no step time on 2 GPUs with 1 "):
+        run(tmp_path / "a", lambda *_: {"odd": ((0, 2),)}, odd)
+    with pytest.raises(TraceError, match="job odd: made: the traces tell no step time"):
+        run(tmp_path / "b", SlurmPolicy(), odd, rules=dataclasses.replace(SLURM, adaptive_share=0.0))

@@ -126,6 +126,20 @@ def test_that_a_damaged_file_is_named(
             read_again()
 
 
+def test_that_what_a_killed_sweep_leaves_is_no_obstacle(
+    tmp_path: Path, traces: Path, applications: Mapping[str, Application]
+) -> None:
+    """Its first file was half written; one without a readable first file is given up."""
+    runs = expand(grid(0.0), applications)
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    (folder / ".sweep.json.123.partial").write_text("{")
+    run_again(folder, traces, runs, nodes=1)
+    (folder / "sweep.json").write_text("{")
+    with pytest.raises(UsageError, match=r"cannot read .*sweep\.json .*: choose another folder"):
+        run_again(folder, traces, runs, nodes=1)
+
+
 def test_that_a_run_of_another_place_is_refused(
     tmp_path: Path, traces: Path, applications: Mapping[str, Application]
 ) -> None:

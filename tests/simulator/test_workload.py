@@ -26,10 +26,11 @@ def test_that_rows_become_jobs(tmp_path: Path) -> None:
         (HEAD, "no jobs"),
         (HEAD + "a,1,other,1,8\n", r"job a: no traces of application 'other' \(there are: made\)"),
         (HEAD + "a,1,made,1,8\na,2,made,1,8\n", "two jobs are called 'a'"),
-        (HEAD + "a,soon,made,1,8\n", "time is 'soon'"),
+        (HEAD + "a,soon,made,1,8\n", "job a: time is 'soon'"),
         (HEAD + "a,-1,made,1,8\n", "time is '-1'"),
         (HEAD + "a,inf,made,1,8\n", "time is 'inf'"),
-        (HEAD + "a,1,made,0,8\n", "num_replicas is '0'"),
+        (HEAD + "a,1,made,0,8\n", "job a: num_replicas is '0'"),
+        (HEAD.replace(",", ";"), "no column 'name'; .*, not 'name;time;"),
         (HEAD + "a,1,made,1\n", "line 2 is incomplete"),
     ],
 )
@@ -45,3 +46,10 @@ def test_that_bytes_that_are_no_text_are_told(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(TraceError, match="not a CSV file"):
         read_workload(file, {"made"})
+
+
+def test_that_a_workload_may_come_from_a_spreadsheet(tmp_path: Path) -> None:
+    """With a byte order mark, and the ends of lines of Windows."""
+    file = tmp_path / "w.csv"
+    file.write_bytes(b"\xef\xbb\xbf" + (HEAD + "a,1,made,1,8\n").replace("\n", "\r\n").encode())
+    assert [job.name for job in read_workload(file, {"made"})] == ["a"]
