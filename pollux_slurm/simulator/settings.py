@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pollux_slurm.errors import SimulationError, UsageError
-from pollux_slurm.model import Objective
+from pollux_slurm.errors import InvalidProblemError, SimulationError, UsageError
+from pollux_slurm.model import Objective, Problem
+from pollux_slurm.policy.admission import check_problem
 from pollux_slurm.policy.objectives import OBJECTIVES
 from pollux_slurm.simulator.autoscale import Autoscaler, NodeSupply, ScalingLimits, UtilityAutoscaler
 from pollux_slurm.simulator.cluster import Cluster, NodeGroup, SchedulingPolicy
@@ -91,10 +92,13 @@ class RunSettings:
                 f"rules {self.rules}: add --rules slurm"
             )
         try:
+            if self.policy == "pollux" and self.exponent is not None:
+                # Now, and not at the first decision of a run that others may come before.
+                check_problem(Problem(nodes=(), jobs=(), objective=Objective(exponent=self.exponent)))
             self.cluster()
             self.make_rules()
             NodeSupply(self.make_autoscaler(self.make_policy()), self.cluster())
-        except SimulationError as error:
+        except (SimulationError, InvalidProblemError) as error:
             raise UsageError(str(error)) from None
 
     @property

@@ -121,6 +121,13 @@ def expand(grid: Grid, applications: Mapping[str, Application]) -> tuple[SweepRu
     """
     if len(set(grid.restart_delays_s)) > 1 and any(policy.rules == "slurm" for policy in grid.policies):
         raise UsageError("rules slurm know no restart delay: their moves take what each part was measured to")
+    goals = {one.objective if one.policy == "pollux" else one.policy for one in grid.policies}
+    for values, what, known in (
+        (grid.exponents, "exponents", _WITH_EXPONENT),
+        (grid.penalties, "forms of the penalty", _WITH_PENALTY),
+    ):
+        if any(value is not None for value in values) and goals and not goals & known:
+            raise UsageError(f"{what} would do nothing: they are of {' and '.join(sorted(known))}")
     workloads: list[tuple[str, float | None, int | None, tuple[WorkloadJob, ...]]] = [
         (name, None, None, jobs) for name, jobs in grid.files.items()
     ]

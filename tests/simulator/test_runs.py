@@ -116,6 +116,9 @@ def test_that_an_exponent_reaches_whom_it_is_for() -> None:
         RunSettings(policy="sia", exponent=1.0)
     assert RunSettings(policy="sia", exponent=-2.0).exponent == -2
     assert RunSettings(exponent=1.0).exponent == 1
+    for exponent in (-1000.0, float("nan")):
+        with pytest.raises(UsageError, match="exponent must be within ±20"):
+            RunSettings(exponent=exponent)
 
 
 def test_that_the_papers_rules_know_nothing_of_slurm() -> None:

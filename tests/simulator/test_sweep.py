@@ -173,3 +173,12 @@ def test_that_seeds_are_averaged_and_compared_one_by_one(
 def test_that_a_sweep_without_policies_is_refused(applications: Mapping[str, Application]) -> None:
     with pytest.raises(UsageError, match="at least one value on each axis"):
         expand(Grid(policies=(), files=workload()), applications)
+
+
+def test_that_axes_that_no_policy_knows_are_refused(applications: Mapping[str, Application]) -> None:
+    """Each would be one run, whatever the values."""
+    rank = (RunSettings(objective="price-rank"),)
+    with pytest.raises(UsageError, match="exponents would do nothing: they are of generalized-mean and sia"):
+        expand(Grid(policies=rank, files=workload(), exponents=(-1.0, -5.0)), applications)
+    with pytest.raises(UsageError, match="forms of the penalty would do nothing"):
+        expand(Grid(policies=policies("tiresias"), files=workload(), penalties=("paper",)), applications)
