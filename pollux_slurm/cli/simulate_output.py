@@ -107,8 +107,8 @@ def print_comparison(summaries: Sequence[Summary], labels: Sequence[str], *, nod
     print_table(
         columns,
         "Simulated. Completion times and makespan in seconds; ratio: average over that of the first policy; "
-        "restarts a job; lost: share of GPU time without progress after moves and failures; ρ: completion "
-        "time over that alone on an equal share; solve: 95th percentile, ms.",
+        "restarts a job; lost: share of GPU time without progress at starts, moves and failures; "
+        "ρ: completion time over that alone on an equal share; solve: 95th percentile, ms.",
     )
 
 

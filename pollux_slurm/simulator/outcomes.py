@@ -16,8 +16,8 @@ class JobOutcome:
 
     `completion_s` is finish − submission, `alone_s` what that would have been alone on a 1/J share and `rho`
     their ratio (see `fairness`; None where the traces do not tell). `lost_gpu_seconds` is the part of
-    `gpu_seconds` in which it came up again or that a failure took. `held` says from when it held how many
-    GPUs, at each change.
+    `gpu_seconds` in which it came up, at first or again, or that a failure took. `held` says from when it
+    held how many GPUs, at each change.
     """
 
     name: str

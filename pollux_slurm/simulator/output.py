@@ -85,11 +85,17 @@ def check_writable(file: Path) -> None:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write `file` whole or not at all, beside others who do. Raises `UsageError` if that is not possible."""
+    """Write `file` whole or not at all, beside others who do. Raises `UsageError` if that is not possible.
+
+    What is no file of its own, such as /dev/stdout, a pipe or a link, is written to and stays what it is.
+    """
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(file)
+        if file.is_symlink() or (file.exists() and not file.is_file()):
+            file.write_text(text, encoding="utf-8")
+        else:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(file)
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}") from None
 

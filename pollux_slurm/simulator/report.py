@@ -40,8 +40,8 @@ _MOST_POINTS = 500
 _SUMMARY_NOTE = (
     "Average, median, p90 and p99 are of completion times, from submission to end; ratio: the average over "
     "that of the first policy of the same workload; node hours: while nodes were there, GPU hours: while "
-    "jobs held GPUs; restarts a job; lost: share of GPU time without progress after moves and failures; ρ: "
-    "completion time over that alone on an equal share of the cluster (finish-time fairness: above 1, "
+    "jobs held GPUs; restarts a job; lost: share of GPU time without progress at starts, moves and failures; "
+    "ρ: completion time over that alone on an equal share of the cluster (finish-time fairness: above 1, "
     "sharing cost the job time)."
 )
 _WORST_RHO, _UNFAIR = "worst\N{NO-BREAK SPACE}ρ", "ρ\N{NO-BREAK SPACE}>\N{NO-BREAK SPACE}1"

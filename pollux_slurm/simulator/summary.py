@@ -28,7 +28,7 @@ class Summary:
     """Completion times (finish − submission) in seconds by job, and what they cost.
 
     `makespan_s` is last finish − first submission; `gpu_hours` counts every GPU while a job held it,
-    `gpu_hours_lost` is the part of them in which jobs came up again or that failures took, and
+    `gpu_hours_lost` is the part of them in which jobs came up, at first or again, or that failures took, and
     `restart_share` their ratio. `rho_*` is finish-time fairness (see `fairness`; None where the traces do
     not tell). `avg_goodput` is the mean over the rounds of what all jobs made, in one-GPU equivalents.
     `node_hours` is for how long nodes were paid for, by GPU type. `solve_s` holds the median, the 95th
