@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 from typer.exceptions import TyperException
@@ -153,17 +154,34 @@ def main() -> None:
         message = _message(error)
         if not message:  # no command was given, and the help has been printed instead
             sys.exit(code)
-        _fail(f"{message} (see: pollux --help)", code)
+        _fail(f"{message} (see: {' '.join(_command(getattr(error, 'ctx', None)))} --help)", code)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         sys.exit(141)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _give_up_output()
+        _fail(f"cannot write what is to be said: {error.strerror}", 1)
+
+
+def _give_up_output() -> None:
+    """Let what is still to be written go nowhere: Python would complain of it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, exit_code: int) -> NoReturn:
     print("pollux: " + " ".join(message.split()), file=sys.stderr)
     sys.exit(exit_code)
+
+
+def _command(context: Any) -> list[str]:
+    """Return the words of the command that Typer's context is of, however Python was told to run it."""
+    if context is None or context.parent is None:
+        return ["pollux"]
+    return [*_command(context.parent), str(context.info_name)]
 
 
 def _message(error: TyperException) -> str:

@@ -384,3 +384,22 @@ def test_that_a_stores_jobs_are_simulated_with_their_delays(
 
 def test_that_an_empty_store_has_nothing_to_simulate(refused: Refused, store: Store, store_url: str) -> None:
     refused(["simulate", "export", "--store", store_url], "no job that could be simulated")
+
+
+def test_that_a_full_disk_is_one_line(inputs: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "pollux_slurm", *inputs, "--policy", "tiresias", "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "pollux: cannot write what is to be said: No space left on device\n"
+
+
+def test_that_a_mistyped_option_is_told_with_the_help_that_knows_it(refused: Refused) -> None:
+    refused(("simulate", "--polcy", "sia"), "(see: pollux simulate --help)")
+    refused(("simulate", "sweep"), "(see: pollux simulate sweep --help)")
+    refused(("simulat",), "(see: pollux --help)")
