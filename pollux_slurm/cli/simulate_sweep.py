@@ -150,16 +150,20 @@ def sweep(
         shared |= {} if measured is None else {"delays": dataclasses.asdict(measured)}
     if interference:
         shared["interference"] = interference
-    with Progress(len(runs), "simulations") as progress:
-        results = run_sweep(
-            runs,
-            output,
-            traces,
-            applications,
-            shared=shared,
-            num_processes=num_processes,
-            on_done=progress.update,
-        )
+    try:
+        with Progress(len(runs), "simulations") as progress:
+            results = run_sweep(
+                runs,
+                output,
+                traces,
+                applications,
+                shared=shared,
+                num_processes=num_processes,
+                on_done=progress.update,
+            )
+    except KeyboardInterrupt:
+        typer.echo(f"pollux: interrupted; the same command goes on with what {output} holds", err=True)
+        raise
     rows = table_rows(results)
     write_text(output / "sweep.csv", csv_text(rows))
     write_text(output / "runs.csv", csv_text(run_rows(results)))

@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from pollux_slurm.store.contract import Store
 from tests.published import traces_dir
 from tests.simulator.made import write_traces
 from tests.simulator.test_export import trained
+from tests.waiting import wait_until
 
 FROM = ("--traces", "{traces}")
 
@@ -403,3 +405,22 @@ def test_that_a_mistyped_option_is_told_with_the_help_that_knows_it(refused: Ref
     refused(("simulate", "--polcy", "sia"), "(see: pollux simulate --help)")
     refused(("simulate", "sweep"), "(see: pollux simulate sweep --help)")
     refused(("simulat",), "(see: pollux --help)")
+
+
+def test_that_who_stops_a_sweep_is_told_how_it_goes_on(inputs: tuple[str, ...], tmp_path: Path) -> None:
+    sweep, delays = tmp_path / "sweep", ",".join(map(str, range(2000)))
+    words = [*inputs[:1], "sweep", *inputs[1:], "--policy", "tiresias", "--restart-delays", delays]
+    command = [sys.executable, "-m", "pollux_slurm", *words, "--output", str(sweep)]
+    # A shell gives what it runs in the background no interrupt; a terminal does.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts
+    ) as running:
+        wait_until(lambda: [*sweep.glob("runs/*.json")], timeout_s=60, what="the first run")
+        running.send_signal(signal.SIGINT)
+        out, said = running.communicate(timeout=60)
+    assert (running.returncode, out) == (130, "")
+    assert said == f"pollux: interrupted; the same command goes on with what {sweep} holds\n"
+
+
+def _hear_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
