@@ -48,7 +48,11 @@ class ScalingLimits:
 
 
 class GoodputPolicy(SchedulingPolicy, Protocol):
-    """A policy that can be asked what it would do, without remembering it, and how fast a job would be."""
+    """A policy that can be asked what it would do, and how fast a job would be."""
+
+    def consider(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
+        """Return what `allocate` would, and remember nothing of it."""
+        ...
 
     def goodput(self, job: SimulatedJob, num_nodes: int, num_gpus: int) -> float | None:
         """Return a job's goodput by its model, in examples/s; None without a model."""
@@ -110,7 +114,7 @@ class UtilityAutoscaler:
             if any(room[node] == 0 for node, _ in job.pieces):
                 job.pieces = ()
         try:
-            given = self._policy.allocate(now_s, jobs, cluster.with_room(room))
+            given = self._policy.consider(now_s, jobs, cluster.with_room(room))
         finally:
             for job, pieces in zip(jobs, held, strict=True):
                 job.pieces = pieces

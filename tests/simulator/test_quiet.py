@@ -93,7 +93,7 @@ def test_that_patience_saves_decisions_and_none_decides_each_round(
 ) -> None:
     workload = [made_job(f"j{number}", at_s=30.0 * number) for number in range(3)]
     asked = []
-    decide = PolluxPolicy._decide
+    decide = PolluxPolicy.consider
 
     def counted(
         self: PolluxPolicy, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
@@ -101,7 +101,7 @@ def test_that_patience_saves_decisions_and_none_decides_each_round(
         asked.append(now_s)
         return decide(self, now_s, jobs, cluster)
 
-    monkeypatch.setattr(PolluxPolicy, "_decide", counted)
+    monkeypatch.setattr(PolluxPolicy, "consider", counted)
     counts = {}
     for patience in (0, 5):
         asked.clear()
@@ -110,3 +110,14 @@ def test_that_patience_saves_decisions_and_none_decides_each_round(
         counts[patience] = (len(asked), len(result.rounds))
     assert counts[0][0] == counts[0][1]
     assert counts[5][0] < counts[5][1]
+
+
+def test_that_a_question_between_two_rounds_changes_neither(application: Application) -> None:
+    """An answer that stands gives each job the very pieces that it has; a decision makes new ones."""
+    policy = PolluxPolicy(Objective())
+    job = SimulatedJob(job=made_job("a"), application=application, choose_batch=policy.choose_batch)
+    held = policy.allocate(10_000.0, [job], CLUSTER)["a"]
+    job.pieces = held
+    smaller = policy.consider(10_060.0, [job], CLUSTER.with_room((1, 0)))["a"]
+    assert smaller is not held
+    assert policy.allocate(10_060.0, [job], CLUSTER)["a"] is held

@@ -70,11 +70,12 @@ class PolluxPolicy:
     def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
         if self._quiet.stands(now_s, jobs, cluster):
             return {job.job.name: job.pieces for job in jobs if job.pieces}
-        given = self._decide(now_s, jobs, cluster)
+        given = self.consider(now_s, jobs, cluster)
         self._quiet.decided(now_s, jobs, cluster, given)
         return given
 
-    def _decide(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
+    def consider(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
+        """Return what would be given now, whatever was answered lately: answers are not remembered here."""
         several = len(cluster.gpu_types) > 1
         if self._nodes[0] != cluster:
             self._nodes = (cluster, _capacities(cluster, several=several))
