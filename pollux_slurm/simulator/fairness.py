@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +24,14 @@ from pollux_slurm.simulator.job import SimulatedJob
 class AloneTimes:
     """How long applications take with a fixed number of GPUs of the measured type, packed on few nodes.
 
-    In each epoch a job takes the measured batch size that is truly fastest there: no estimate, no search.
+    In each epoch a job takes the measured batch size that truly trains fastest there: no estimate, no search.
+    For one that ends with its data, that is not what is through first, but what is of most worth a second.
     """
 
     def __init__(self, gpus_per_node: int) -> None:
         self._gpus_per_node = gpus_per_node
-        self._whole: dict[tuple[str, int], float | None] = {}
-        self._epochs: dict[str, npt.NDArray[np.float64]] = {}
+        self._whole: dict[tuple[str, int], _Alone | None] = {}
+        self._epochs: dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = {}
 
     def training_s(self, application: Application, num_gpus: float) -> float | None:
         """Return the seconds of training on `num_gpus` GPUs, or on fewer where that is faster.
@@ -39,28 +41,35 @@ class AloneTimes:
         """
         num_gpus = min(num_gpus, application.most_gpus)
         low = int(num_gpus)
-        below = self._best_s(application, max(low, 1))
+        below = self._best(application, max(low, 1))
         if below is None or num_gpus <= 0:
             return None
         if low == 0:
-            return below / num_gpus
+            return below.time_s / num_gpus
         part = num_gpus - low
-        above = self._best_s(application, low + 1) if part else below
+        above = self._best(application, low + 1) if part else below
         assert above is not None
-        return 1 / ((1 - part) / below + part / above)
+        return 1 / ((1 - part) / below.time_s + part / above.time_s)
 
-    def _best_s(self, application: Application, most: int) -> float | None:
-        times = (self._on(application, num_gpus) for num_gpus in range(1, most + 1))
-        return min((time for time in times if time is not None), default=None)
+    def useful_rate(self, application: Application) -> float | None:
+        """Return the useful progress a second on one GPU, over the whole training."""
+        alone = self._best(application, 1)
+        return None if alone is None else alone.useful / alone.time_s
 
-    def _on(self, application: Application, num_gpus: int) -> float | None:
+    def _best(self, application: Application, most: int) -> _Alone | None:
+        found = (self._on(application, num_gpus) for num_gpus in range(1, most + 1))
+        return min(
+            (one for one in found if one is not None), key=lambda one: one.time_s / one.useful, default=None
+        )
+
+    def _on(self, application: Application, num_gpus: int) -> _Alone | None:
         key = (application.name, num_gpus)
         if key not in self._whole:
             self._whole[key] = self._train(application, num_gpus)
         return self._whole[key]
 
-    def _train(self, application: Application, num_gpus: int) -> float | None:
-        """Return the seconds of all epochs on exactly `num_gpus`; whole seconds for each, as in a run."""
+    def _train(self, application: Application, num_gpus: int) -> _Alone | None:
+        """Return what all epochs take on exactly `num_gpus`; whole seconds for each, as in a run."""
         steps = []
         for index, batch_size in enumerate(application.batch_sizes):
             batch = split_batch(application, batch_size, num_gpus)
@@ -74,11 +83,15 @@ class AloneTimes:
         if not steps:
             return None
         # Steps `(E, B)` that an epoch takes at each measured batch size, times seconds `(B,)` of one.
-        needed = self._steps_by_epoch(application)[:, [index for index, _ in steps]]
+        tried = [index for index, _ in steps]
+        needed, useful = (found[:, tried] for found in self._by_epoch(application))
         times = needed * np.array([step_s for _, step_s in steps])
-        return float(np.maximum(np.round(times.min(axis=1)), 1.0).sum())
+        chosen = (np.arange(len(times)), (times / useful).argmin(axis=1))
+        time_s = float(np.maximum(np.round(times[chosen]), 1.0).sum())
+        return _Alone(time_s=time_s, useful=float(useful[chosen].sum()))
 
-    def _steps_by_epoch(self, application: Application) -> npt.NDArray[np.float64]:
+    def _by_epoch(self, application: Application) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return the steps, and the useful progress, of each epoch at each batch size: `(E, B)` both."""
         found = self._epochs.get(application.name)
         if found is None:
             ends = [application.epoch_end(epoch) for epoch in range(application.num_epochs)]
@@ -87,8 +100,21 @@ class AloneTimes:
                 [application.step_progress(size, epoch) for size in application.batch_sizes]
                 for epoch in range(application.num_epochs)
             ]
-            found = self._epochs[application.name] = lengths[:, None] / np.array(gains)
+            shares = [
+                [application.useful_share(size, epoch) for size in application.batch_sizes]
+                for epoch in range(application.num_epochs)
+            ]
+            found = lengths[:, None] / np.array(gains), lengths[:, None] * np.array(shares)
+            self._epochs[application.name] = found
         return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Alone:
+    """A whole training: its seconds, and its useful progress."""
+
+    time_s: float
+    useful: float
 
 
 def alone_times(result: SimulationResult, times: AloneTimes) -> list[float | None]:
@@ -121,10 +147,8 @@ def alone_times(result: SimulationResult, times: AloneTimes) -> list[float | Non
 
 def mean_rate_alone(times: AloneTimes, application: Application) -> float | None:
     """Return the useful examples/s of an application on one measured GPU, over its whole training."""
-    training_s = times.training_s(application, 1)
-    if training_s is None:
-        return None
-    return application.epoch_end(application.num_epochs - 1) * application.initial_batch_size / training_s
+    rate = times.useful_rate(application)
+    return None if rate is None else rate * application.initial_batch_size
 
 
 def share_above_one(ratios: Sequence[float]) -> float | None:

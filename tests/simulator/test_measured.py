@@ -23,6 +23,7 @@ from pollux_slurm.simulator.measured import (
     workload_of,
 )
 from pollux_slurm.simulator.policies import PolluxPolicy, SlurmPolicy
+from pollux_slurm.simulator.summary import outcome_of
 
 THETA = ThroughputParameters(
     alpha_g=1.0, beta_g=0.1, alpha_n=0.8, beta_n=0.0, alpha_l=0.5, beta_l=0.25, gamma=1.0
@@ -129,6 +130,15 @@ def test_that_larger_batches_are_done_sooner_and_count_for_less() -> None:
     assert job.made == pytest.approx(job.useful)
     made = sum(sum(record.goodput.values()) for record in result.rounds) * 5 / 10
     assert made == pytest.approx(job.useful, rel=0.02)
+
+
+@pytest.mark.parametrize("job", [JOB, FIXED], ids=["adaptive", "fixed"])
+def test_that_a_job_that_has_the_cluster_to_itself_pays_nothing_for_sharing(job: MeasuredJob) -> None:
+    """It chooses batches for what they are worth; through its data it would be sooner with the largest."""
+    result = run(dataclasses.replace(job, examples_per_epoch=20000.0, max_gpus=1))
+    outcome = outcome_of(result, policy="pollux", objective=None, workload="w", wall_s=1.0)
+    assert outcome.summary.rho_worst == pytest.approx(1.0, abs=0.02)
+    assert outcome.summary.avg_goodput == pytest.approx(1.0, abs=0.02), "of one GPU by itself"
 
 
 def test_that_a_fixed_batch_is_split_unevenly_and_stays_whole() -> None:
