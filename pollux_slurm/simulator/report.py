@@ -131,7 +131,7 @@ def _row(name: str, found: Summary, first_s: float) -> tuple[str, ...]:
         f"{sum(found.node_hours.values()):,.0f}",
         f"{found.gpu_hours:,.0f}",
         f"{found.restarts_per_job:.2f}",
-        f"{100 * found.restart_share:.1f} %",
+        f"{100 * found.restart_share:.1f}\N{NO-BREAK SPACE}%",
         _or_dash(found.rho_worst),
         _percent(found.rho_share_above_1),
     )
@@ -292,4 +292,4 @@ def _or_dash(value: float | None) -> str:
 
 
 def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.0f} %"
+    return "–" if value is None else f"{100 * value:.0f}\N{NO-BREAK SPACE}%"

@@ -237,7 +237,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
                 hours(row["p99_jct_s"]),
                 hours(row["makespan_s"]),
                 f"{row['restarts_per_job']:.2f}",
-                f"{100 * row['restart_share']:.1f} %",
+                f"{100 * row['restart_share']:.1f}\N{NO-BREAK SPACE}%",
                 "–" if row["rho_worst"] is None else f"{row['rho_worst']:.2f}",
             )
             for row in rows

@@ -179,3 +179,9 @@ def test_that_a_page_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
     labels = [one.summary.policy for one in found]
     with pytest.raises(UsageError, match="cannot write"):
         write_report(tmp_path / "no" / "x.html", found, labels=labels, settings=settings("tiresias"))
+
+
+def test_that_no_number_is_parted_from_its_unit() -> None:
+    """On paper the columns are narrow: 7.0 and % stood on two lines."""
+    _, table = sweep_sections(sweep())
+    assert {row[-2] for row in table.tables[0].rows} == {"100.0\N{NO-BREAK SPACE}%"}
