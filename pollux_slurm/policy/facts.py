@@ -80,8 +80,9 @@ class Facts:
         on = np.array([job.current.num_nodes for job in menu.jobs], dtype=np.int64)[:, None]
         left = ((held != gpus) | (on != nodes)).ravel() & (held.ravel() > 0) & (menu.stay_value >= found)
         self.runner_up: list[int] = np.where(left, -1, column).tolist()
-        at_column = menu.scores.speedup[np.arange(count), best] if other.shape[1] else 0.0
-        self.runner_up_speedup: list[float] = np.where(left, menu.scores.held, at_column).tolist()
+        # By the model, and over the fair share, as the speedup of what was chosen is told.
+        at_column = tables.speedup[np.arange(count), best] if other.shape[1] else 0.0
+        self.runner_up_speedup: list[float] = np.where(left, tables.held, at_column).tolist()
         self._room: dict[tuple[int, int], int] = {}
 
     def _allowed(self, menu: Menu) -> BoolArray:

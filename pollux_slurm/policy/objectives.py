@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.model import Problem, ProblemJob
+from pollux_slurm.policy.caution import cautious_speedup
 from pollux_slurm.policy.fitness import paper_penalty, restart_penalty
 from pollux_slurm.policy.packing import packing_well
 from pollux_slurm.policy.price_rank import price_rank
@@ -77,7 +78,7 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) 
 
     Nothing needs to be declared: with work W = progress/g(1) in one-GPU seconds, w = max(W, 60 s)^−0.25.
     f = 1 − δ/H on change, with H = 250 s for δ ≤ 30 s, and in proportion to √δ beyond. Only shares that pack
-    well are used.
+    well are used, and speedups on several nodes are bounded for who was never on several.
     """
     work = np.array([attained_s(job, tables, row) for row, job in enumerate(jobs)], dtype=np.float64)
     weight = job_weights(jobs) * np.maximum(work, 60.0) ** -0.25
@@ -87,7 +88,7 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) 
         floor=problem.objective.floor,
         scale=1.0,
         weight=weight,
-        speedup=tables.speedup / unit[:, None],
+        speedup=cautious_speedup(jobs, tables) / unit[:, None],
         held=held_speedups(jobs, tables) / unit,
         penalty=keep * (1.0 - delay / np.maximum(horizon_s(delay, _HORIZON_S), delay)),
         serves_all=True,

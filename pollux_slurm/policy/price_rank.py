@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.model import Problem, ProblemJob
+from pollux_slurm.policy.caution import cautious_speedup
 from pollux_slurm.policy.packing import packing_well
 from pollux_slurm.policy.scores import (
     Scores,
@@ -63,7 +64,8 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     declaration, as long as it has run already (φ = ½). f = 1 − δ/min(H, T/s + δ) on change, with H = 270 s
     for δ ≤ 30 s, and in proportion to √δ beyond, for a job that resumes after a pause, too. Only shares that
     pack well are used: parts of a node of which several make a whole one, then whole nodes, and the bounds
-    that jobs name themselves. Weights count no GPUs beyond these bounds.
+    that jobs name themselves. Weights count no GPUs beyond these bounds. Speedups on several nodes are
+    bounded for who was never on several (`cautious_speedup`).
     No weight is more than `MAX_DECLARED_WEIGHT` times the median of all, so that little is won by a lie.
     """
     claims = [remaining_s(job, alone) for job, alone in zip(jobs, tables.alone.tolist(), strict=True)]
@@ -74,7 +76,7 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     remaining = np.where(claimed, [max(claim or 1.0, 1.0) for claim in claims], unclaimed)
     unit = one_gpu(tables)
     usable = packing_well(problem, jobs, tables)
-    over_one = tables.speedup / unit[:, None]
+    over_one = cautious_speedup(jobs, tables) / unit[:, None]
     total = sum(node.num_gpus for node in problem.nodes)
 
     fewest, most = gpu_bounds(jobs)

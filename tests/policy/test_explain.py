@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from pollux_slurm.model import Configuration, GpuLimit, JobDecision, MovingRules
+from pollux_slurm.model import Configuration, GpuLimit, JobDecision, MovingRules, Objective
 from pollux_slurm.policy import decide, explanation
 from tests.policy.builders import job, linear_model, node, nodes, problem
 
@@ -155,3 +155,15 @@ def test_that_the_runner_up_is_the_jobs_next_best() -> None:
     found = about_a(job("a"), cluster=(node("n0", 4),))
     assert found.runner_up == Configuration(num_nodes=1, num_gpus=3)
     assert found.runner_up_speedup == 0.75
+
+
+@pytest.mark.parametrize("objective", ["generalized-mean", "price-rank", "attained-work"])
+def test_that_the_next_best_speedup_is_in_the_unit_of_the_chosen_one(objective: str) -> None:
+    # Two linear jobs on two nodes: one node each is the fair share, and half of it half as fast.
+    asked = dataclasses.replace(
+        problem(nodes(2), job("a", max_gpus=4), job("b", max_gpus=4)), objective=Objective(name=objective)
+    )
+    found = decide(asked).jobs[0]
+    assert (found.allocation.num_gpus, found.speedup) == (4, pytest.approx(1.0))
+    assert found.runner_up is not None
+    assert found.runner_up_speedup == pytest.approx(found.runner_up.num_gpus / 4)
