@@ -20,14 +20,14 @@ FloatArray = npt.NDArray[np.float64]
 
 # The most by which a job grows beyond one node, as a power of its GPUs: chosen on generated workloads
 # (docs/evaluation.md).
-_BEYOND_ONE_NODE = 0.55
+_BEYOND_ONE_NODE = 0.5
 
 
 def cautious_speedup(jobs: Sequence[ProblemJob], tables: Tables) -> FloatArray:
     """Return SPEEDUP, (J, C), bounded on several nodes for jobs that were never on several.
 
     With s the most that one node of a GPU type brings, at k GPUs, K GPUs on several of them count as
-    s·(K/k)^0.55 at most. A job without a model, and one that no single node can serve, are left as they are.
+    s·√(K/k) at most. A job without a model, and one that no single node can serve, are left as they are.
     """
     cautious = np.array([_was_on_one_node_only(job) for job in jobs], dtype=bool)
     if not cautious.any() or not (tables.num_nodes > 1).any():

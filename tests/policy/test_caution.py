@@ -27,11 +27,11 @@ def test_that_a_job_that_was_on_one_node_only_is_not_believed_to_grow_as_well_on
     tables, told, cautious = speedups(job("a", model=measured_on(1)), nodes(4))
     one = tables.num_nodes == 1
     np.testing.assert_array_equal(cautious[one], told[one])
-    # By its model it is linear: 4 GPUs are 4 times as fast as one, and 16 GPUs no more than 4·4^0.55 times.
+    # By its model it is linear: 4 GPUs are 4 times as fast as one, and 16 GPUs no more than 4·4^0.5 times.
     unit = told[tables.num_gpus == 1]
     for gpus in (8, 16):
         found = cautious[(tables.num_gpus == gpus) & ~one] / unit
-        assert found == pytest.approx(4 * (gpus / 4) ** 0.55)
+        assert found == pytest.approx(4 * (gpus / 4) ** 0.5)
         assert (found < told[(tables.num_gpus == gpus) & ~one] / unit).all()
 
 
@@ -54,7 +54,7 @@ def test_that_a_job_which_is_fastest_on_a_part_of_a_node_is_bounded_from_there()
     most = told[tables.num_nodes == 1].max()
     gpus = tables.num_gpus[told == most][0]
     several = tables.num_nodes > 1
-    bound = most * (tables.num_gpus[several] / gpus) ** 0.55
+    bound = most * (tables.num_gpus[several] / gpus) ** 0.5
     np.testing.assert_allclose(cautious[several], np.minimum(told[several], bound))
 
 
@@ -75,7 +75,7 @@ def test_that_each_gpu_type_is_bounded_by_its_own_nodes_and_one_measured_on_seve
                 of_kind = tables.kind == kind
                 on_one = told[of_kind & (tables.num_nodes == 1) & (tables.num_gpus == size)]
                 beyond = of_kind & several & (tables.num_gpus == 2 * size)
-                assert cautious[beyond] == pytest.approx(on_one * 2**0.55)
+                assert cautious[beyond] == pytest.approx(on_one * 2**0.5)
 
 
 def test_that_a_job_that_fits_on_no_single_node_is_left_as_it_is() -> None:
