@@ -384,6 +384,15 @@ def test_that_a_stores_jobs_are_simulated_with_their_delays(
     refused([*swept, "--delays", str(other), "--output", str(tmp_path / "sweep")], "another")
 
 
+def test_that_the_papers_search_may_be_told_the_objective_that_it_has(
+    here: Command, refused: Refused, inputs: tuple[str, ...]
+) -> None:
+    said = here(*inputs, "--policy", "genetic", "--objective", "osdi21", "--json")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert json.loads(said.stdout)["policy"] == "genetic"
+    refused([*inputs, "--policy", "genetic", "--objective", "price-rank"], "--objective would do nothing")
+
+
 def test_that_an_empty_store_has_nothing_to_simulate(refused: Refused, store: Store, store_url: str) -> None:
     refused(["simulate", "export", "--store", store_url], "no job that could be simulated")
 
