@@ -103,7 +103,12 @@ def simulate(
     gpus_per_node: GpusOption = 4,
     node_group: GroupOption = None,
     interval: Annotated[float, typer.Option(help="Seconds between decisions.")] = 60.0,
-    restart_delay: Annotated[float, typer.Option(help="Seconds without progress after a move.")] = 30.0,
+    restart_delay: Annotated[
+        float,
+        typer.Option(
+            help="Seconds without progress after a move; with rules slurm what is expected of a first one."
+        ),
+    ] = 30.0,
     adaptive: Annotated[
         float, typer.Option(help="Share of the jobs that are adaptive; the others keep their size.")
     ] = 1.0,

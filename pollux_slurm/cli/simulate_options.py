@@ -90,9 +90,8 @@ def refuse_idle_settings(
     context: typer.Context, *, rules: str, groups: Sequence[str] | None, policies: Sequence[str] | None
 ) -> None:
     """Refuse what does nothing under other rules, beside groups of nodes or to other policies."""
-    delays = ("--restart-delay", "--restart-delays")
     why = "under rules slurm, moves take what each part of one was measured to"
-    refuse_idle(context, delays, why, where=rules == "slurm")
+    refuse_idle(context, ("--restart-delays",), why, where=rules == "slurm")
     why = "rules osdi21 draw nothing (see --rules slurm)"
     refuse_idle(context, ("--rules-seed",), why, where=rules == "osdi21")
     why = "--node-group tells all nodes"

@@ -57,7 +57,8 @@ class RunSettings:
 
     `objective`, `declared`, `exponent` and `penalty` are those of policy `pollux`; None is the objective's
     own. `exponent` is also the power of `sia`. `groups` replaces `num_nodes` × `gpus_per_node`.
-    `restart_delay_s` is the price of a move under rules `osdi21`, `slurm` and `seed` belong to rules `slurm`.
+    `restart_delay_s` is the price of a move under rules `osdi21`, and under `slurm` what is expected of a
+    job's first one. `slurm` and `seed` belong to rules `slurm`.
     `interference` is the share of its speed that a job over several nodes loses beside another. With
     `scaling`, the cluster is the largest that it may become.
 

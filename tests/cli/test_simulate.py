@@ -248,10 +248,6 @@ def test_that_a_sweep_goes_on_where_it_was(inputs: tuple[str, ...], tmp_path: Pa
         (("--restart-delay", "-1"), "the restart delay 0 s or more"),
         (("--adaptive", "0.5"), "not in rules osdi21: add --rules slurm"),
         (("--rules", "slurm", "--mtbf-hours", "0"), "not 0 h and 1800 s"),
-        (
-            ("--rules", "slurm", "--restart-delay", "30"),
-            "--restart-delay would do nothing: under rules slurm",
-        ),
         (("--rules-seed", "0"), "--rules-seed would do nothing: rules osdi21 draw nothing"),
         (
             ("--node-group", "8x4:t4", "--nodes", "16"),
@@ -382,6 +378,19 @@ def test_that_a_stores_jobs_are_simulated_with_their_delays(
     )
     assert row["avg_jct_s"] == pytest.approx(found["avg_jct_s"])
     refused([*swept, "--delays", str(other), "--output", str(tmp_path / "sweep")], "another")
+
+
+def test_that_rules_slurm_take_the_cost_that_is_expected_of_a_first_move(
+    here: Command, inputs: tuple[str, ...]
+) -> None:
+    def restarts(*options: str) -> float:
+        said = here(*inputs, "--rules", "slurm", *options, "--policy", "pollux", "--json")
+        assert (said.returncode, said.stderr) == (0, "")
+        return float(json.loads(said.stdout)["restarts_per_job"])
+
+    # Who expects a move to take an hour makes none, and so never measures one.
+    assert restarts("--restart-delay", "3600") == 0 < restarts()
+    assert restarts("--restart-delay", "30") == restarts()
 
 
 def test_that_the_papers_search_may_be_told_the_objective_that_it_has(
