@@ -29,6 +29,7 @@ from pollux_slurm.cli.simulate_options import (
     UnmanagedOption,
     find_delays,
     make_settings,
+    options_given,
     refuse_idle,
     refuse_idle_settings,
     use_one_thread,
@@ -230,11 +231,7 @@ def _read_sweep(folder: Path) -> Sequence[SweepResult]:
 
 def _refuse_options(context: typer.Context) -> None:
     """Options before a sub-command would do nothing: say so."""
-    given = [
-        f"--{name.replace('_', '-')}"
-        for name in context.params
-        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
-    ]
+    given = options_given(context)
     if given:
         raise UsageError(
             f"{given[0]} stands before {context.invoked_subcommand}; options of a sub-command stand after it"

@@ -75,23 +75,28 @@ def use_one_thread(environ: MutableMapping[str, str]) -> None:
         environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
+def options_given(context: typer.Context) -> list[str]:
+    """Return the options that stand on the command line, by their long names."""
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if getattr(context.get_parameter_source(parameter.name or ""), "name", "") == "COMMANDLINE"
+    ]
+
+
 def refuse_idle(context: typer.Context, options: Sequence[str], why: str, *, where: bool = True) -> None:
     """Refuse options that stand on the command line, `where` they would do nothing. Raises `UsageError`."""
     from pollux_slurm.errors import UsageError
 
-    for parameter in context.command.params if where else ():
-        told = next((option for option in parameter.opts if option in options), None)
-        source = context.get_parameter_source(parameter.name or "")
-        if told is not None and getattr(source, "name", "") == "COMMANDLINE":
-            raise UsageError(f"{told} would do nothing: {why}")
+    idle = [option for option in options_given(context) if where and option in options]
+    if idle:
+        raise UsageError(f"{idle[0]} would do nothing: {why}")
 
 
 def refuse_idle_settings(
     context: typer.Context, *, rules: str, groups: Sequence[str] | None, policies: Sequence[str] | None
 ) -> None:
     """Refuse what does nothing under other rules, beside groups of nodes or to other policies."""
-    why = "under rules slurm, moves take what each part of one was measured to"
-    refuse_idle(context, ("--restart-delays",), why, where=rules == "slurm")
     why = "rules osdi21 draw nothing (see --rules slurm)"
     refuse_idle(context, ("--rules-seed",), why, where=rules == "osdi21")
     why = "--node-group tells all nodes"

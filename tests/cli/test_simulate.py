@@ -305,7 +305,7 @@ def test_that_a_mistake_is_one_line(
         (("sweep", *FROM, "--output", "/nope/out"), "application 'cifar10'"),
         (
             ("sweep", *FROM, "--output", "{out}", "--rules", "slurm", "--restart-delays", "0,30"),
-            "--restart-delays would do nothing: under rules slurm",
+            "rules slurm know no restart delay",
         ),
         (
             ("sweep", *FROM, "--workload", "{workload}", "--output", "{out}", "--seeds", "0"),
