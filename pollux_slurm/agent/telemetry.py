@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass, replace
 
 from pollux_slurm.agent.tuning import Training, Tuner
-from pollux_slurm.model import BatchChoice, BatchLimits
+from pollux_slurm.model import BatchChoice, BatchLimits, JobWarning
 from pollux_slurm.store.contract import CheckpointConfirmation, Report, RunPhase
 
 _LOG = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ class Telemetry:
         self._proposal: tuple[BatchLimits, BatchChoice] | None = None
         self._told_of_step = False
         self._written: CheckpointConfirmation | None = None
+        self._warnings: dict[JobWarning, None] = {}
 
     @property
     def phase(self) -> RunPhase:
@@ -102,6 +103,14 @@ class Telemetry:
         """Tell how far training has come."""
         self._progress = progress
 
+    def warn(self, warning: JobWarning) -> None:
+        """Tell of something that the job's owner must hear of. From any thread; once is as good as often.
+
+        Every report from now on carries it, so that a lost one loses no warning.
+        """
+        with self._lock:
+            self._warnings[warning] = None
+
     def checkpointed(self, *, blocked_s: float, size_bytes: int) -> None:
         """Tell of a checkpoint that nobody asked for; standstills until the next report add up."""
         with self._lock:
@@ -122,6 +131,7 @@ class Telemetry:
             training, phase, progress = self._training, self._phase, self._progress
             examples, steps, span_s = self._interval_examples, self._interval_steps, self._interval_s
             data_s = self._interval_data_s
+            warnings = tuple(self._warnings)
             self._interval_examples, self._interval_steps, self._interval_s = 0, 0, 0.0
             self._interval_data_s = 0.0
             written = None
@@ -140,6 +150,7 @@ class Telemetry:
             throughput=examples / span_s if span_s > 0 else None,
             step_time_s=span_s / steps if steps else None,
             checkpoint=checkpoint or written,
+            warnings=warnings,
         )
         if training is None:
             return report

@@ -17,6 +17,7 @@ from pollux_slurm.cli.common import (
     settings,
 )
 from pollux_slurm.cli.problems import read_problem
+from pollux_slurm.cli.status import warnings_as_dicts
 from pollux_slurm.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def explain(
             facts["paused_at"] = paused_at.isoformat() if paused_at is not None else None
             last = record.last_reallocation
             facts["paused_because"] = last.reason if paused_at is not None and last is not None else None
+            facts["warnings"] = warnings_as_dicts(record)
     if as_json:
         print_json(facts)
     else:
@@ -164,6 +166,9 @@ def lines(facts: dict[str, Any]) -> list[str]:
             else "its GPUs are worth more to others for now; a later round gives it GPUs again"
         )
         found.append(f"  paused     since {facts['paused_at']}: its checkpoint is written; {rest}")
+    for one in facts.get("warnings", ()):
+        since = f"since run {one['run_number']}, {one['first_seen_at']}"
+        found.append(f"  warning    {one['meaning']} ({since}); cure: {one['cure']}")
     if facts["excluded"] is not None:
         return found
     if facts["global_batch_size"] is not None:

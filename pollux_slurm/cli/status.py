@@ -41,6 +41,8 @@ def status(
         console.print("no adaptive jobs" if all_jobs else "no active adaptive jobs (finished ones: --all)")
         return
     console.print(jobs_table(records, now=datetime.now(timezone.utc), width=console.width))
+    for line in warning_lines(records):
+        typer.echo(line)
     if decided is not None:
         typer.echo(f"{decided.explanation} (more: pollux explain {decided.job.job_id})")
 
@@ -79,6 +81,7 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
         "last_decision": record.last_decision.as_dict() if record.last_decision else None,
         "last_decision_at": _iso(record.last_decision_at),
         "bound_by": record.last_decision_bound_by,
+        "warnings": warnings_as_dicts(record),
         "reallocation": None
         if reallocation is None
         else {
@@ -87,6 +90,29 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
             "target": reallocation.target.as_dict(),
         },
     }
+
+
+def warnings_as_dicts(record: JobRecord) -> list[dict[str, Any]]:
+    """Return what a job warned of as plain containers, with what each name means and its cure."""
+    return [
+        {
+            "warning": one.warning.value,
+            "run_number": one.run_number,
+            "first_seen_at": one.first_seen_at.isoformat(),
+            "meaning": one.warning.sentence,
+            "cure": one.warning.cure,
+        }
+        for one in record.warnings
+    ]
+
+
+def warning_lines(records: tuple[JobRecord, ...]) -> list[str]:
+    """Return a line for each thing that one of the jobs warned of."""
+    return [
+        f"! job {record.slurm_job_id}: {one.warning.sentence} (cure: pollux explain {record.slurm_job_id})"
+        for record in records
+        for one in record.warnings
+    ]
 
 
 # Below this many characters the table leaves out what can be asked for with `--json`.
@@ -125,7 +151,8 @@ def _cells(record: JobRecord, now: datetime) -> dict[str, str]:
         "JOB": record.slurm_job_id,
         "NAME": _printable(record.name, 20),
         "USER": _printable(record.user_name, 12),
-        "STATE": "paused" if record.paused_at is not None else record.state.value,
+        "STATE": ("paused" if record.paused_at is not None else record.state.value)
+        + (" !" if record.warnings else ""),
         "GPUS": str(record.allocation.num_gpus or "-"),
         "BATCH": str(sample.batch.global_batch_size) if sample and sample.batch else "-",
         "GOODPUT/s": _number(sample.goodput if sample else None),

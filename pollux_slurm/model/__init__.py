@@ -1,6 +1,6 @@
 """The frozen types that cross layers. No I/O, no formulas beyond one-line properties.
 
-Four files: allocations; one job's goodput model; what Slurm shows; the scheduling problem.
+Five files: allocations; one job's goodput model; what Slurm shows; the scheduling problem; what jobs warn of.
 What only the store and its users exchange (reports, records) stands in `pollux_slurm.store.contract`.
 """
 
@@ -34,6 +34,7 @@ from pollux_slurm.model.problem import (
     ProblemJob,
     ReallocationStep,
 )
+from pollux_slurm.model.warnings import JobWarning
 
 __all__ = [
     "Allocation",
@@ -49,6 +50,7 @@ __all__ = [
     "JobShape",
     "JobState",
     "JobTerms",
+    "JobWarning",
     "MovingRules",
     "NodeCapacity",
     "Objective",

@@ -28,9 +28,10 @@ from pollux_slurm.store.schema import (
     ReallocationStepRow,
     RunNodeRow,
     RunRow,
+    RunWarningRow,
     SampleRow,
 )
-from pollux_slurm.store.statements import inserted_id
+from pollux_slurm.store.statements import inserted_id, upsert
 from pollux_slurm.store.tokens import hash_token
 
 # How long after the end of its lease a daemon still counts as alive: clocks of two hosts may differ so much.
@@ -76,6 +77,7 @@ class SqlAgentStore:
             at = max(at, run.last_report_at)
             _write_model(connection, job.id, report, at)
             _write_sample(connection, run.id, report, at)
+            _write_warnings(connection, run.id, report, at)
             if not _is_bare_start(report):
                 write_declaration(connection, job.id, report, at)
             _write_checkpoint(connection, job.id, run, report, at)
@@ -279,6 +281,14 @@ def _write_sample(connection: Connection, run_id: int, report: Report, at: datet
             total_epochs=report.total_epochs,
         )
     )
+
+
+def _write_warnings(connection: Connection, run_id: int, report: Report, at: datetime) -> None:
+    if report.warnings:
+        connection.execute(
+            upsert(connection, RunWarningRow).on_conflict_do_nothing(),
+            [{"run_id": run_id, "warning": name.value, "first_seen_at": at} for name in report.warnings],
+        )
 
 
 def _write_checkpoint(connection: Connection, job_id: int, run: _Run, report: Report, at: datetime) -> None:

@@ -18,6 +18,7 @@ from pollux_slurm.model import (
     BatchLimits,
     GoodputModel,
     GradientStatistics,
+    JobWarning,
     ThroughputParameters,
 )
 from pollux_slurm.store.contract import CheckpointConfirmation, Report, RunPhase
@@ -36,6 +37,7 @@ MAX_PROGRESS = 1e18
 MAX_EPOCHS = 10**9
 MAX_BYTES = 2**60
 MAX_ID = 2**63 - 1
+MAX_WARNINGS = 32
 
 # An efficiency computed in floating point may overshoot 1 by rounding; more than that is a mistake.
 _ROUNDING = 1e-6
@@ -70,6 +72,7 @@ def checked_report(report: Report) -> Report:
         if report.restore_s is None
         else _real("restore_s", report.restore_s, 0.0, MAX_DURATION_S),
         checkpoint=None if report.checkpoint is None else _checkpoint(report.checkpoint),
+        warnings=_warnings(report.warnings),
     )
 
 
@@ -146,6 +149,15 @@ def _checkpoint(checkpoint: CheckpointConfirmation) -> CheckpointConfirmation:
         blocked_s=_real("checkpoint.blocked_s", checkpoint.blocked_s, 0.0, MAX_DURATION_S),
         size_bytes=_whole("checkpoint.size_bytes", checkpoint.size_bytes, 0, MAX_BYTES),
     )
+
+
+def _warnings(warnings: tuple[JobWarning, ...]) -> tuple[JobWarning, ...]:
+    if not isinstance(warnings, tuple | list) or len(warnings) > MAX_WARNINGS:
+        _refuse("warnings", f"at most {MAX_WARNINGS} names", warnings)
+    for warning in warnings:
+        if not isinstance(warning, JobWarning):
+            _refuse("warnings", "JobWarnings", warning)
+    return tuple(dict.fromkeys(warnings))
 
 
 def _efficiency(value: float | None) -> float | None:

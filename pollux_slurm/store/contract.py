@@ -53,6 +53,7 @@ from pollux_slurm.store.exchanged import (
     RunPhase,
     RunRecord,
     Sample,
+    WarningRecord,
 )
 
 __all__ = [
@@ -72,6 +73,7 @@ __all__ = [
     "RunRecord",
     "Sample",
     "Store",
+    "WarningRecord",
 ]
 
 

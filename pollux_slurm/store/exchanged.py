@@ -16,6 +16,7 @@ from pollux_slurm.model import (
     JobDecision,
     JobState,
     JobTerms,
+    JobWarning,
     ReallocationStep,
 )
 
@@ -53,7 +54,7 @@ class Report:
     `throughput` (examples/s), `step_time_s` and `efficiency` are measured over the last interval;
     `predicted_throughput` is what the model in force predicts for this configuration and batch.
     `progress` is in scale-invariant iterations; `epoch` is the one under way, `total_epochs` what the loop
-    declared with `remaining_epochs_until`, None if nothing.
+    declared with `remaining_epochs_until`, None if nothing. `warnings` are all that the run has warned of.
     """
 
     run_number: int
@@ -74,6 +75,7 @@ class Report:
     first_step_s: float | None = None
     restore_s: float | None = None
     checkpoint: CheckpointConfirmation | None = None
+    warnings: tuple[JobWarning, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,15 @@ class RunRecord:
     first_step_s: float | None
     restore_s: float | None
     num_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarningRecord:
+    """Something that a job warned of, with the first of its runs that did."""
+
+    warning: JobWarning
+    run_number: int
+    first_seen_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +241,7 @@ class JobRecord:
     `models` are the newest model of each type of GPU that the job is known to have run on, newest first.
     `declarations` are the numbers of epochs that it has declared, in order. `last_held_at` is when it lost
     its last GPUs; None while it holds some, and before it ever did. `last_reallocation` is the newest, open
-    or ended.
+    or ended. `warnings` are what its runs warned of, each once, by the time it was first heard.
     """
 
     slurm_job_id: str
@@ -261,6 +272,7 @@ class JobRecord:
     last_held_at: datetime | None = None
     last_reallocation: Reallocation | None = None
     granted_time_limit_s: float | None = None
+    warnings: tuple[WarningRecord, ...] = ()
 
     @property
     def paused_at(self) -> datetime | None:

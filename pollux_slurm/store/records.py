@@ -14,9 +14,9 @@ from sqlalchemy import Connection, Select, and_, exists, func, select
 from sqlalchemy.orm import aliased
 
 from pollux_slurm.errors import UnknownJobError
-from pollux_slurm.model import Allocation, BatchChoice, GoodputModel, JobTerms
+from pollux_slurm.model import Allocation, BatchChoice, GoodputModel, JobTerms, JobWarning
 from pollux_slurm.store.clean import clean_text
-from pollux_slurm.store.contract import JobRecord, RunRecord, Sample
+from pollux_slurm.store.contract import JobRecord, RunRecord, Sample, WarningRecord
 from pollux_slurm.store.declarations import read_declarations
 from pollux_slurm.store.models import model_of_row, read_models_by_type, select_models
 from pollux_slurm.store.moves import read_last_reallocations, read_restart_delays
@@ -30,6 +30,7 @@ from pollux_slurm.store.schema import (
     RoundRow,
     RunNodeRow,
     RunRow,
+    RunWarningRow,
     SampleRow,
     UserRow,
 )
@@ -95,6 +96,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     by_type = read_models_by_type(connection, scope)
     declarations = read_declarations(connection, scope)
     held_until = _ends_of_last_stretch(connection, scope)
+    warnings = _first_warnings(connection, scope)
     records = []
     for row in rows:
         num_restarts, costs = delays.get(row.id, (0, ()))
@@ -136,6 +138,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 last_held_at=None if allocations[row.id] else held_until.get(row.id),
                 last_reallocation=last,
                 granted_time_limit_s=row.time_limit_s,
+                warnings=tuple(warnings[row.id]),
             )
         )
     return tuple(records)
@@ -177,6 +180,25 @@ def _ends_of_last_stretch(connection: Connection, scope: Scope) -> dict[int, dat
         .group_by(AllocationRow.job_id)
     )
     return {row.job_id: row.ended_at for row in rows}
+
+
+def _first_warnings(connection: Connection, scope: Scope) -> defaultdict[int, list[WarningRecord]]:
+    known = {warning.value: warning for warning in JobWarning}
+    rows = connection.execute(
+        select(RunRow.job_id, RunRow.run_number, RunWarningRow.warning, RunWarningRow.first_seen_at)
+        .join(RunRow, RunRow.id == RunWarningRow.run_id)
+        .where(RunRow.job_id.in_(scope))
+        .order_by(RunWarningRow.first_seen_at, RunRow.run_number, RunWarningRow.warning)
+    )
+    found: defaultdict[int, dict[JobWarning, WarningRecord]] = defaultdict(dict)
+    for row in rows:
+        warning = known.get(row.warning)
+        if warning is not None:
+            found[row.job_id].setdefault(
+                warning,
+                WarningRecord(warning=warning, run_number=row.run_number, first_seen_at=row.first_seen_at),
+            )
+    return defaultdict(list, {job_id: list(of_job.values()) for job_id, of_job in found.items()})
 
 
 def _latest_models(connection: Connection, scope: Scope) -> dict[int, GoodputModel]:

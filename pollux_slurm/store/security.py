@@ -16,8 +16,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from sqlalchemy import Connection, inspect, text
 
 from pollux_slurm.errors import StoreError, UsageError
+from pollux_slurm.model import JobWarning
 from pollux_slurm.resources import resource_dir
 from pollux_slurm.store.agent import DAEMON_GRACE_S
+from pollux_slurm.store.checks import MAX_WARNINGS
 from pollux_slurm.store.contract import MAX_DECLARATIONS
 from pollux_slurm.store.models import MODEL_COLUMNS
 from pollux_slurm.store.schema import VERSION_TABLE, Base
@@ -75,6 +77,8 @@ def apply_security(connection: Connection) -> None:
         ordinary_bytes=ORDINARY_BYTES,
         max_bytes=MAX_REPORT_BYTES,
         max_declarations=MAX_DECLARATIONS,
+        max_warnings=MAX_WARNINGS,
+        warnings=[warning.value for warning in JobWarning],
         model_columns=MODEL_COLUMNS,
         grace_s=DAEMON_GRACE_S,
     )

@@ -266,6 +266,7 @@ DECLARE
     v_global bigint;
     v_atomic bigint;
     v_accumulation bigint;
+    v_warnings jsonb;
     v_checkpoint jsonb;
     v_request_id bigint;
     v_blocked_s double precision;
@@ -321,6 +322,14 @@ BEGIN
     -- Computed in floating point it may overshoot 1 by rounding.
     IF v_efficiency > 1 THEN
         v_efficiency := 1;
+    END IF;
+    v_warnings := v_report -> 'warnings';
+    IF COALESCE(jsonb_typeof(v_warnings), 'null') = 'null' THEN
+        v_warnings := '[]'::jsonb;
+    END IF;
+    IF jsonb_typeof(v_warnings) <> 'array' OR jsonb_array_length(v_warnings) > {{ max_warnings }} THEN
+        RAISE EXCEPTION USING ERRCODE = 'PX003',
+            MESSAGE = 'report refused: warnings must be at most {{ max_warnings }} names';
     END IF;
     IF v_batch IS NOT NULL THEN
         SELECT pollux_whole(v_batch, 'global_batch_size', 1, 1000000000, 'batch.global_batch_size'),
@@ -436,6 +445,13 @@ BEGIN
             END IF;
         END IF;
     END IF;
+
+    -- Only names that this release knows; those of a newer library are passed over.
+    INSERT INTO run_warnings (run_id, warning, first_seen_at)
+    SELECT v_run.id, w.name, v_at
+    FROM jsonb_array_elements_text(v_warnings) AS w (name)
+    WHERE w.name IN ({% for warning in warnings %}'{{ warning }}'{% if not loop.last %}, {% endif %}{% endfor %})
+    ON CONFLICT DO NOTHING;
 
     IF v_checkpoint IS NOT NULL THEN
         -- The job's own request, still waiting, and planned for this start of the job.

@@ -7,7 +7,7 @@ import pytest
 from pollux_slurm.agent.profile import Situation, StepProfile
 from pollux_slurm.agent.telemetry import Progress, Telemetry
 from pollux_slurm.agent.tuning import Training, Tuner
-from pollux_slurm.model import BatchChoice, BatchLimits, Configuration, GradientStatistics
+from pollux_slurm.model import BatchChoice, BatchLimits, Configuration, GradientStatistics, JobWarning
 from pollux_slurm.store.contract import CheckpointConfirmation, RunPhase
 
 BATCH = BatchChoice(global_batch_size=32, atomic_batch_size=16, accumulation_steps=0)
@@ -113,3 +113,13 @@ def test_that_a_job_which_waits_for_data_is_told_so_once(
     told = [record.message for record in caplog.records if "waiting for data" in record.message]
     assert len(told) == 1
     assert told[0].startswith("75 %")
+
+
+def test_that_a_warning_is_in_every_report_from_then_on_and_once(telemetry: Telemetry) -> None:
+    assert telemetry.compose(sequence=1, checkpoint=None).warnings == ()
+    for _ in range(3):
+        telemetry.warn(JobWarning.REPLICAS_DIFFER)
+    telemetry.warn(JobWarning.NEVER_STEPPED)
+    for sequence in (2, 3):
+        report = telemetry.compose(sequence=sequence, checkpoint=None)
+        assert report.warnings == (JobWarning.REPLICAS_DIFFER, JobWarning.NEVER_STEPPED)

@@ -17,6 +17,7 @@ from pollux_slurm.model import (
     JobDecision,
     JobState,
     JobTerms,
+    JobWarning,
     Problem,
 )
 from pollux_slurm.store import open_store
@@ -143,3 +144,35 @@ def test_that_a_store_without_a_schema_says_what_to_type(tmp_path: Path) -> None
     assert done.returncode == 1
     assert "pollux db init" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_that_a_job_that_warns_is_marked_with_what_it_means(url: str) -> None:
+    assert " !" not in pollux("status", "--store", url).stdout
+    store = open_store(url)
+    warned = Report(
+        run_number=0,
+        restart_count=0,
+        sequence=2,
+        phase=RunPhase.TRAINING,
+        gpus_per_node=(4,),
+        warnings=(JobWarning.REPLICAS_DIFFER,),
+    )
+    store.report(TOKEN, warned, at=NOON + timedelta(seconds=90))
+    store.close()
+    shown = pollux("status", "--store", url).stdout
+    assert "running !" in next(line for line in shown.splitlines() if line.startswith("7 "))
+    assert f"! job 7: {JobWarning.REPLICAS_DIFFER.sentence} (cure: pollux explain 7)" in shown.splitlines()
+    first, second = json.loads(pollux("status", "--json", "--store", url).stdout)
+    assert second["warnings"] == []
+    assert first["warnings"] == [
+        {
+            "warning": "replicas_differ",
+            "run_number": 0,
+            "first_seen_at": "2026-01-01T12:01:30+00:00",
+            "meaning": JobWarning.REPLICAS_DIFFER.sentence,
+            "cure": JobWarning.REPLICAS_DIFFER.cure,
+        }
+    ]
+    explained = pollux("explain", "7", "--store", url).stdout
+    assert JobWarning.REPLICAS_DIFFER.sentence in explained
+    assert JobWarning.REPLICAS_DIFFER.cure in explained

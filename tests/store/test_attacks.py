@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from psycopg import errors
 
 from pollux_slurm.errors import ReportsLimitedError, StoreError, UnknownJobError
-from pollux_slurm.model import JobState
+from pollux_slurm.model import JobState, JobWarning
 from pollux_slurm.store import open_agent_store
 from pollux_slurm.store.contract import Store
 from pollux_slurm.store.security import BURST_REPORTS, MAX_REPORT_BYTES
@@ -284,6 +284,30 @@ class TestValues:
             send(stranger, text)
         assert refused.value.sqlstate in ("PX003", "22P02", "54001")
         assert victims.run_history("1") == ()
+
+    def test_that_warnings_are_names_of_ours_and_nothing_else(
+        self, stranger: Connection, victims: Store
+    ) -> None:
+        names = ["no_name_of_ours", "<script>", "", "never_stepped", "x" * 5000, None, 1, ["a"], {"b": 1}]
+        send(stranger, raw_report(1, warnings=names))
+        assert [one.warning for one in victims.job("1").warnings] == [JobWarning.NEVER_STEPPED]
+
+    @pytest.mark.parametrize("bad", ["replicas_differ", {"replicas_differ": 1}, 1, ["a"] * 33])
+    def test_that_what_is_no_list_of_warnings_is_refused(
+        self, stranger: Connection, victims: Store, bad: Any
+    ) -> None:
+        with pytest.raises(psycopg.Error) as refused:
+            send(stranger, raw_report(1, warnings=bad))
+        assert refused.value.sqlstate in ("PX003", "22023")
+        assert victims.run_history("1") == ()
+
+    def test_that_a_report_of_a_library_without_warnings_is_taken(
+        self, stranger: Connection, victims: Store
+    ) -> None:
+        values = json.loads(raw_report(1))
+        del values["warnings"]
+        send(stranger, json.dumps(values))
+        assert victims.job("1").warnings == ()
 
     @pytest.mark.parametrize("extra", [MAX_REPORT_BYTES, 50 * 2**20])
     def test_that_an_oversized_report_is_refused(

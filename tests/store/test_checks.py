@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pollux_slurm.errors import ReportRefusedError
-from pollux_slurm.model import BatchChoice, BatchLimits, GoodputModel, GradientStatistics
+from pollux_slurm.model import BatchChoice, BatchLimits, GoodputModel, GradientStatistics, JobWarning
 from pollux_slurm.store.checks import checked_report, checked_run_number
 from pollux_slurm.store.contract import CheckpointConfirmation, Report, RunPhase, Store
 from tests.store.builders import BATCH, MODEL, THETA, at, registration, report, token_of
@@ -87,6 +87,9 @@ def test_that_a_hostile_number_is_refused_by_name(field: str, value: Any) -> Non
         ),
         ({"checkpoint": CheckpointConfirmation(request_id=1, blocked_s=1, size_bytes=-1)}, "size_bytes"),
         ({"checkpoint": CheckpointConfirmation(request_id=2**64, blocked_s=1, size_bytes=1)}, "request_id"),
+        ({"warnings": "replicas_differ"}, "warnings"),
+        ({"warnings": ("replicas_differ",)}, "warnings"),
+        ({"warnings": (JobWarning.REPLICAS_DIFFER,) * 40}, "warnings must be at most 32 names"),
         ({"model": "model"}, "model"),
         ({"model": dataclasses.replace(MODEL, limits=None)}, "model.limits"),
         ({"model": dataclasses.replace(MODEL, limits="128")}, "model.limits"),
@@ -207,8 +210,9 @@ fair = {
     "batch": batches | st.just(BATCH),
     "model": models | st.just(MODEL),
     "checkpoint": checkpoints,
+    "warnings": st.lists(st.sampled_from(JobWarning), max_size=4).map(tuple),
 }
-foul = dict.fromkeys(NUMBERS, anything) | {"gpus_per_node": sizes, "phase": anything}
+foul = dict.fromkeys(NUMBERS, anything) | {"gpus_per_node": sizes, "phase": anything, "warnings": anything}
 reports = st.builds(Report, **fair) | st.builds(
     Report,
     **{key: strategy | foul.get(key, strategy) for key, strategy in fair.items()},

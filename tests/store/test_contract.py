@@ -16,9 +16,9 @@ from pollux_slurm.errors import (
     UnknownJobError,
     UsageError,
 )
-from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.model import Allocation, JobState, JobWarning
 from pollux_slurm.policy import explanation
-from pollux_slurm.store.contract import AllocationRecord, RunPhase, Store
+from pollux_slurm.store.contract import AllocationRecord, RunPhase, Store, WarningRecord
 from pollux_slurm.store.tokens import hash_token
 from tests.store.builders import (
     BATCH,
@@ -423,6 +423,27 @@ class TestReports:
         running.report(token_of(1), report(7, model=grown), at=at(20))
         running.report(token_of(1), report(2, run_number=1), at=at(40))
         assert running.model_history("1") == ((at(10), MODEL), (at(20), grown), (at(40), MODEL))
+
+    def test_that_a_warning_is_kept_once_with_the_run_that_first_gave_it(self, running: Store) -> None:
+        differ, never = JobWarning.REPLICAS_DIFFER, JobWarning.NEVER_STEPPED
+        assert running.job("1").warnings == ()
+        running.report(token_of(1), report(2, warnings=(differ,)), at=at(20))
+        running.report(token_of(1), report(3, warnings=(differ, never)), at=at(30))
+        running.report(token_of(1), report(1, run_number=1, warnings=(differ,)), at=at(40))
+        kept = (
+            WarningRecord(warning=differ, run_number=0, first_seen_at=at(20)),
+            WarningRecord(warning=never, run_number=0, first_seen_at=at(30)),
+        )
+        assert running.job("1").warnings == kept
+        assert [job.warnings for job in running.active_jobs()] == [kept]
+
+    def test_that_a_first_report_may_warn(self, running: Store) -> None:
+        running.register_jobs([registration(2)], at=at(20))
+        running.report(token_of(2), report(1, warnings=(JobWarning.NEVER_STEPPED,)), at=at(21))
+        assert [[one.warning for one in job.warnings] for job in running.jobs()] == [
+            [],
+            [JobWarning.NEVER_STEPPED],
+        ]
 
     def test_that_a_clock_set_back_is_survived(self, running: Store) -> None:
         running.report(token_of(1), report(2), at=at(-3600))

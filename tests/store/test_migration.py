@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Connection, func, inspect, select
 
 from pollux_slurm.errors import SchemaVersionError, StoreError
+from pollux_slurm.model import JobWarning
 from pollux_slurm.resources import resource_dir
 from pollux_slurm.store import open_store
 from pollux_slurm.store.administration import check_store, init_store, upgrade_store
@@ -37,7 +38,7 @@ def fill(url: str) -> None:
     store = open_store(url)
     store.register_jobs([registration(1)], at=at(0))
     store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(1))
-    store.report(token_of(1), report(1), at=at(2))
+    store.report(token_of(1), report(1, warnings=(JobWarning.NEVER_STEPPED,)), at=at(2))
     store.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(3))
     move_running_job(store, start=20)
     store.observe_jobs([observation(1, gpus={"n1": 3, "n2": 1})], at=at(30))
@@ -140,7 +141,7 @@ def test_that_every_migration_keeps_the_data(any_empty_url: str) -> None:
         # Tables that came later go with their rows on the way down, and nothing else does.
         first = set(inspect(connection).get_table_names())
         assert set(before) - first == {
-            *("gpu_prices", "declarations", "accounts"),
+            *("gpu_prices", "declarations", "accounts", "run_warnings"),
             *("run_days", "allocation_days", "job_days", "nodes", "node_days"),
         }
         for revision in REVISIONS[1:]:

@@ -23,6 +23,7 @@ from pollux_slurm.store.schema.jobs import (
     ModelVersionRow,
     RunNodeRow,
     RunRow,
+    RunWarningRow,
     SampleRow,
     UserRow,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "RunDayRow",
     "RunNodeRow",
     "RunRow",
+    "RunWarningRow",
     "SampleRow",
     "UserRow",
     "UtcDateTime",

@@ -193,6 +193,21 @@ class RunNodeRow(Base):
     num_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs used there.")
 
 
+class RunWarningRow(Base):
+    __tablename__ = "run_warnings"
+    __table_args__ = (
+        CheckConstraint("length(warning) BETWEEN 1 AND 64", name="warning"),
+        {"comment": "What runs warned of, by name; `pollux explain` says what each means."},
+    )
+
+    run_id: Mapped[int] = mapped_column(
+        ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True, comment="The run."
+    )
+    # Any text to the database, so that a new name needs no migration; only known ones are written.
+    warning: Mapped[str] = mapped_column(Text, primary_key=True, comment="Name of what it warned of.")
+    first_seen_at: Mapped[datetime] = when("When a report of the run first told of it.")
+
+
 _THETA = ("alpha_g", "beta_g", "alpha_n", "beta_n", "alpha_l", "beta_l", "gamma")
 
 

@@ -1,0 +1,39 @@
+"""What a job can warn of: names only, since a report is data from a stranger. The sentences are made here."""
+
+from __future__ import annotations
+
+import enum
+
+
+class JobWarning(str, enum.Enum):
+    """Something about a job's training that its owner must hear of. Reports carry the value, never a text."""
+
+    REPLICAS_DIFFER = "replicas_differ"
+    NEVER_STEPPED = "never_stepped"
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, for people."""
+        return _WORDS[self][0]
+
+    @property
+    def cure(self) -> str:
+        """What to do about it."""
+        return _WORDS[self][1]
+
+
+_WORDS: dict[JobWarning, tuple[str, str]] = {
+    JobWarning.REPLICAS_DIFFER: (
+        "the weights of its replicas differ, so that it trains another model than one GPU would",
+        "give every optimizer that steps the model to AdaptiveDataParallel, call the wrapped model and not "
+        "the one inside, and wrap it after its layers are frozen or unfrozen; try: pollux rehearse -- "
+        "python <script>",
+    ),
+    JobWarning.NEVER_STEPPED: (
+        "a loop over its AdaptiveDataLoader ended without one step of a wrapped optimizer, so that nothing "
+        "is known of its training",
+        "train the model through AdaptiveDataParallel(model, optimizer) and step that optimizer in the loop, "
+        "without another wrapper (accelerate, Lightning, Trainer) around it; try: pollux rehearse -- "
+        "python <script>",
+    ),
+}
