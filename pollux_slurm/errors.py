@@ -23,6 +23,7 @@ PolluxError
 ├── CheckpointError
 │   ├── DamagedCheckpointError a checkpoint's content does not match its checksum
 │   └── SupersededRunError     a newer run of the same job has taken over its checkpoints
+├── TrainingError              training goes wrong, and `strict` makes that its end
 ├── LaunchError                the training processes cannot be started
 ├── TraceError                 a trace or workload file does not tell what is asked of it
 └── SimulationError            an impossible cluster, or a workload that never ends
@@ -130,6 +131,10 @@ class DamagedCheckpointError(CheckpointError):
 
 class SupersededRunError(CheckpointError):
     """A newer run of the same job has taken over its checkpoints: this one must stop."""
+
+
+class TrainingError(PolluxError):
+    """Training goes wrong in a way that its script must cure. Without `strict` the job's log says so."""
 
 
 class LaunchError(PolluxError):

@@ -22,7 +22,8 @@ class JobEnvironment:
     """One training process's place in its job.
 
     `gpus_per_node` is in rank order and sums to `world_size`. `restart_count` is Slurm's. `token` is None
-    where no store is to be told (no Slurm, or no store configured).
+    where no store is to be told (no Slurm, or no store configured). `strict` is whether what is wrong with
+    the training ends it.
     """
 
     rank: int
@@ -33,6 +34,7 @@ class JobEnvironment:
     checkpoint_dir: Path | None
     token: str | None
     config: Config
+    strict: bool
 
     @property
     def num_nodes(self) -> int:
@@ -55,6 +57,7 @@ def read_environment(environ: Mapping[str, str]) -> JobEnvironment:
         checkpoint_dir=Path(directory) if directory else None,
         token=_token(environ),
         config=load_config(environ),
+        strict=_switch(environ, "POLLUX_STRICT"),
     )
 
 
@@ -65,6 +68,13 @@ def _count(environ: Mapping[str, str], name: str, default: int, *, low: int) -> 
     if not (text.isascii() and text.isdigit()) or int(text) < low:
         raise ConfigError(f"{name}={text!r} is not a whole number from {low}: start it with `pollux run`")
     return int(text)
+
+
+def _switch(environ: Mapping[str, str], name: str) -> bool:
+    text = environ.get(name, "").strip()
+    if text not in ("", "0", "1"):
+        raise ConfigError(f"{name}={text!r} is neither 0 nor 1")
+    return text == "1"
 
 
 def _gpus_per_node(environ: Mapping[str, str], world_size: int) -> tuple[int, ...]:

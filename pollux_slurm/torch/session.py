@@ -21,6 +21,7 @@ from pollux_slurm.torch.batching import PassPlan, StepPlan
 from pollux_slurm.torch.boundary import Agreement, Boundary
 from pollux_slurm.torch.checkpoint import Checkpointable, Checkpointer, read_checkpoint
 from pollux_slurm.torch.control import Control
+from pollux_slurm.torch.faults import Faults
 from pollux_slurm.torch.joining import claim, join_group, memory_bounds
 from pollux_slurm.torch.measuring import Measuring
 from pollux_slurm.torch.memory import OutOfMemoryWatch
@@ -56,6 +57,7 @@ class Session:
         checkpoint_dir: Path | None,
         pace: CheckpointPace | None,
         max_wait_s: float,
+        strict: bool,
     ) -> None:
         self.rank, self.world_size = environment.rank, environment.world_size
         self._environment = environment
@@ -86,6 +88,7 @@ class Session:
         self._measuring = Measuring(
             environment, run_number=run_number, restore_s=restore_s, progress=self._progress
         )
+        self.faults = Faults(strict=strict, rank=self.rank, telemetry=self._measuring.telemetry)
         self._stop = StopFlag()
         checkpointer = Checkpointer(
             control=self.control, lineage=lineage, is_kept=checkpoint_dir is not None, loaded=loaded
@@ -116,6 +119,11 @@ class Session:
         self._measuring.start()
 
     # ------------------------------------------------------------------------------------ what others ask
+
+    @property
+    def strict(self) -> bool:
+        """Whether a fault of the training raises; told of by `faults.tell` either way."""
+        return self.faults.strict
 
     @property
     def current_epoch(self) -> int | None:

@@ -22,6 +22,7 @@ def init_process_group(
     checkpoint_interval_s: float | Literal["auto"] | None = "auto",
     max_wait_s: float = 600.0,
     node_mtbf_s: float = 7 * 86400.0,
+    strict: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> None:
     """Join the job's other replicas and take up the training where its last checkpoint left it.
@@ -34,6 +35,9 @@ def init_process_group(
     every `node_mtbf_s`), and training goes on by itself `max_wait_s` after a requested one if nobody stops
     the job.
 
+    What is wrong with the training but lets it go on (the replicas' weights differ) is an error in the job's
+    log; with `strict`, or POLLUX_STRICT=1, it raises `TrainingError`.
+
     Everything the job was told comes from `environ` (the process's environment unless given).
     """
     if has_session():
@@ -45,6 +49,7 @@ def init_process_group(
         checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir is not None else environment.checkpoint_dir,
         pace=pace_of(checkpoint_interval_s, node_mtbf_s / environment.num_nodes),
         max_wait_s=max_wait_s,
+        strict=strict or environment.strict,
     )
     set_session(session)
     atexit.register(session.leave)
