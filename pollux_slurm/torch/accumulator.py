@@ -16,9 +16,9 @@ from pollux_slurm.torch.current import current_session
 class Accumulator(MutableMapping[str, Any]):
     """A dict of sums. Each replica adds its own part; `synchronized()` shows the total.
 
-    Outside of `synchronized()` it takes `acc[key] += value`, `acc[key] -= value`, `update` and `subtract`,
-    and reads as if it were empty. What is added while a replica passes over a stand-in batch (see
-    `AdaptiveDataLoader.is_padding`) is left out: it belongs to no example.
+    Outside of `synchronized()` it takes `acc[key] += value`, `acc[key] -= value`, `acc += mapping`,
+    `acc -= mapping`, `update` and `subtract`, and reads as if it were empty. What is added while a replica
+    passes over a stand-in batch (see `AdaptiveDataLoader.is_padding`) is left out: it belongs to no example.
 
     Inside of `with acc.synchronized():` it is an ordinary dict, the same on every replica, and every
     replica must change it in the same way. After a restart in the middle of an epoch, the blocks that the
@@ -67,6 +67,15 @@ class Accumulator(MutableMapping[str, Any]):
         for key, value in dict(*others, **values).items():
             self.add(key, -value)
 
+    def __iadd__(self, other: Mapping[str, Any]) -> Accumulator:
+        for key, value in dict(other).items():
+            self.add(key, value)
+        return self
+
+    def __isub__(self, other: Mapping[str, Any]) -> Accumulator:
+        self.subtract(other)
+        return self
+
     @contextlib.contextmanager
     def synchronized(self) -> Iterator[Accumulator]:
         """Sum over the replicas and open the dict. Every replica must enter it at the same place."""
@@ -106,6 +115,19 @@ class Accumulator(MutableMapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         return self._totals[key] if self._is_open else _Sum()
 
+    def __contains__(self, key: object) -> bool:
+        return self._is_open and key in self._totals
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the sum of `key`, and `default` where there is none or it does not show."""
+        return self._totals.get(key, default) if self._is_open else default
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """Set what is not there, as a dict does; inside of `synchronized()` only."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
     def __setitem__(self, key: str, value: Any) -> None:
         if self._is_open:
             self._totals[key] = value
@@ -125,6 +147,14 @@ class Accumulator(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._totals) if self._is_open else 0
+
+    def __repr__(self) -> str:
+        if self._is_open:
+            return f"Accumulator({self._totals})"
+        own = dict(self._local)
+        for key, value in self._outside.items():
+            _add(own, key, value)
+        return f"Accumulator({self._totals}, added here since: {own})"
 
     def clear(self) -> None:
         """Forget all sums; inside of `synchronized()` only."""

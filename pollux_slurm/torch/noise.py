@@ -175,6 +175,7 @@ class NoiseEstimator:
             "sigma2": list(self._sigma2),
             "moments": [*self._first, *self._second],
             "num_updates": self.num_updates,
+            "initial_batch_size": self._initial_batch_size,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -183,6 +184,7 @@ class NoiseEstimator:
         self._sqr, self._sigma2 = list(state["sqr"]), list(state["sigma2"])
         self._first, self._second = list(state["moments"][:2]), list(state["moments"][2:])
         self.num_updates, self._known = state["num_updates"], None
+        self._initial_batch_size = state.get("initial_batch_size", self._initial_batch_size)
 
 
 def ratio_interval(a: float, b: float, aa: float, ab: float, bb: float) -> tuple[float, float]:

@@ -43,11 +43,55 @@ def test_that_sums_show_inside_of_a_synchronized_block_only() -> None:
             assert dict(sums) == {}
 
 
+def test_that_it_reads_as_if_it_were_empty_outside() -> None:
+    with joined():
+        sums = pt.Accumulator()
+        sums["a"] += 1
+        assert "a" not in sums
+        assert sums.get("a") is None
+        assert sums.get("a", 5) == 5
+        assert (list(sums.items()), list(sums.values()), bool(sums)) == ([], [], False)
+        for value in (1.0, 2.0):
+            if "loss" not in sums:
+                sums["loss"] += value
+        with sums.synchronized():
+            assert "a" in sums
+            assert (sums.get("a"), sums.get("b"), sums.get("b", 5)) == (1, None, 5)
+            assert sums["loss"] == 3.0
+            assert (sums.setdefault("a", 7), sums.setdefault("b", 7), sums["b"]) == (1, 7, 7)
+
+
+def test_that_a_mapping_is_added_and_subtracted_key_by_key() -> None:
+    with joined():
+        sums = given = pt.Accumulator()
+        sums += {"a": 2, "b": torch.tensor(1.5)}
+        sums -= {"a": 0.5, "c": 1}
+        assert sums is given
+        with sums.synchronized():
+            assert dict(sums) == {"a": 1.5, "b": 1.5, "c": -1}
+            sums += {"a": 1}
+            sums -= {"b": 0.5}
+            assert dict(sums) == {"a": 2.5, "b": 1.0, "c": -1}
+
+
+def test_that_its_text_shows_its_values() -> None:
+    with joined():
+        sums = pt.Accumulator()
+        sums["a"] += 2
+        with sums.synchronized():
+            assert repr(sums) == "Accumulator({'a': 2})"
+        sums["a"] += 3
+        sums["b"] += 0.5
+        assert repr(sums) == "Accumulator({'a': 2}, added here since: {'a': 3, 'b': 0.5})"
+
+
 def test_that_anything_but_adding_is_refused_outside() -> None:
     with joined():
         sums = pt.Accumulator()
         with pytest.raises(UsageError, match="\\+="):
             sums["a"] = 1
+        with pytest.raises(UsageError, match="\\+="):
+            sums.setdefault("a", 1)
         with pytest.raises(UsageError, match="cleared inside"):
             sums.clear()
         with pytest.raises(UsageError, match="changed inside"):

@@ -223,6 +223,35 @@ def test_that_progress_at_a_larger_batch_goes_on_where_it_was(tmp_path: Path) ->
     assert parts[-1][1] == pytest.approx(whole[1], rel=1e-3)
 
 
+def test_that_statistics_are_the_same_right_after_a_restart(tmp_path: Path) -> None:
+    with joined(tmp_path):
+        parallel = measure(sgd)
+        before, before_of_groups = known(parallel), parallel.group_statistics
+    with joined(tmp_path):
+        model = Coordinates()
+        parallel = pt.AdaptiveDataParallel(model, sgd(model))
+        assert (parallel.statistics, parallel.group_statistics) == (before, before_of_groups)
+
+
+def test_that_a_loops_batch_is_chosen_by_statistics_at_its_own_initial_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with joined() as session:
+        parallel, seen = measure(sgd), []
+        at_eight = known(parallel).var
+        loader = pt.AdaptiveDataLoader(Points(), batch_size=2 * M0)
+        loader.autoscale_batch_size(4 * M0)
+        propose = session._measuring.propose
+
+        def spy(limits: Any, batch: Any, noise: Any) -> Any:
+            seen.append(noise.statistics().var)
+            return propose(limits, batch, noise)
+
+        monkeypatch.setattr(session._measuring, "propose", spy)
+        next(iter(loader))
+    assert seen == [pytest.approx(at_eight / 2)]
+
+
 # ------------------------------------------------------------ what scripts do to gradients changes nothing
 
 
