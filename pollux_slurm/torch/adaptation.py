@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,47 +15,56 @@ from pollux_slurm.torch.gradients import GradientReducer
 from pollux_slurm.torch.metric import GradientMetric
 from pollux_slurm.torch.noise import NoiseEstimator
 from pollux_slurm.torch.patching import patch, patch_class
+from pollux_slurm.torch.replicas import WeightComparison
 from pollux_slurm.torch.scaling_rules import ScalingMoment, ScalingRule, gain
 from pollux_slurm.torch.stepnorms import NormReader, NormSums
 
 
 class Adaptation:
-    """What `AdaptiveDataParallel` adds to one model and its optimizer, LR scheduler and gradient scaler."""
+    """What `AdaptiveDataParallel` adds to one model and its optimizers, LR schedulers and gradient scaler.
+
+    `rules` are those of the `optimizers`, one each.
+    """
 
     def __init__(
         self,
         *,
         name: str,
         model: torch.nn.Module,
-        optimizer: Optimizer,
-        lr_scheduler: Any,
+        optimizers: Sequence[Optimizer],
+        lr_schedulers: Sequence[Any],
         mp_scaler: Any,
-        rule: ScalingRule,
+        rules: Sequence[ScalingRule],
         metric: GradientMetric,
         reducer: GradientReducer,
+        comparison: WeightComparison,
         epoch_key: Callable[[], int],
     ) -> None:
         self.name, self.reducer, self.noise = name, reducer, NoiseEstimator()
+        self.comparison = comparison
         self._metric = metric
-        self._model, self._optimizer, self._rule = model, optimizer, rule
-        self._lr_scheduler, self._mp_scaler = lr_scheduler, mp_scaler
+        self._model, self.optimizers, self._rules = model, optimizers, rules
+        self._lr_schedulers, self._mp_scaler = lr_schedulers, mp_scaler
+        # Optimizers that are stepping now: each may call others of its own.
+        self.num_stepping = 0
         self._batch_scale, self._batch_size, self._progress = 1.0, 1, 0.0
         self.device = next(model.parameters()).device
         self._reader = NormReader(later=self.device.type != "cpu")
         self._scale: torch.Tensor | None = None
         # Examples since the last step whose norms were taken.
         self._unmeasured = 0
-        # Calls of the LR scheduler between loops, by epoch: in its state, and by this process.
+        # Of each LR scheduler, the calls between loops by epoch: in its state, and by this process.
         self._epoch_key = epoch_key
-        self._scheduled: dict[int, int] = {}
-        self._called: dict[int, int] = {}
+        self._scheduled: list[dict[int, int]] = [{} for _ in lr_schedulers]
+        self._called: list[dict[int, int]] = [{} for _ in lr_schedulers]
         self.has_stepped = False
         self.last_gain = 1.0
         self.last_factor = 1.0
-        patch(optimizer, "step", self._step)
-        patch(optimizer, "zero_grad", self._zero_grad)
-        if lr_scheduler is not None:
-            patch_class(lr_scheduler, "step", self._schedule)
+        for index, optimizer in enumerate(optimizers):
+            patch(optimizer, "step", functools.partial(self._step, index))
+            patch(optimizer, "zero_grad", functools.partial(self._zero_grad, index))
+        for index, lr_scheduler in enumerate(lr_schedulers):
+            patch_class(lr_scheduler, "step", functools.partial(self._schedule, index))
         if mp_scaler is not None:
             patch(mp_scaler, "step", self._scaled_step)
             for method in ("update", "unscale_"):
@@ -71,8 +80,12 @@ class Adaptation:
         self._batch_scale, self._batch_size = global_batch_size / initial_batch_size, global_batch_size
         self._progress = progress
 
+    def parameter_ids(self) -> set[int]:
+        """Return the identities of the model's parameters."""
+        return {id(parameter) for parameter in self._model.parameters()}
+
     def take_stepped(self) -> bool:
-        """Tell whether the optimizer has stepped since the last call."""
+        """Tell whether an optimizer has stepped since the last call."""
         stepped, self.has_stepped = self.has_stepped, False
         return stepped
 
@@ -101,17 +114,18 @@ class Adaptation:
     # ------------------------------------------------------------------------------ checkpointed state
 
     def sync(self) -> None:
-        """Nothing to do: every replica holds the same."""
+        """See whether every replica holds the same, as it should."""
+        self.comparison.compare()
 
     def state_dict(self) -> dict[str, Any]:
         state = {
             "model": self._model.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "noise": self.noise.state_dict(),
             "measuring": [*self.reducer.schedule, self._unmeasured],
         }
-        if self._lr_scheduler is not None:
-            state["lr_scheduler"] = self._lr_scheduler.state_dict()
+        if self._lr_schedulers:
+            state["lr_schedulers"] = [scheduler.state_dict() for scheduler in self._lr_schedulers]
             state["scheduled"] = self._scheduled
         if self._mp_scaler is not None:
             state["mp_scaler"] = self._mp_scaler.state_dict()
@@ -119,13 +133,15 @@ class Adaptation:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         self._metric.restored()
         self.noise.load_state_dict(state["noise"])
         *self.reducer.schedule, self._unmeasured = state.get("measuring", (0, 0, 0))
-        if self._lr_scheduler is not None:
-            self._lr_scheduler.load_state_dict(state["lr_scheduler"])
-            self._scheduled = dict(state.get("scheduled", {}))
+        if self._lr_schedulers:
+            for scheduler, saved in zip(self._lr_schedulers, state["lr_schedulers"], strict=True):
+                scheduler.load_state_dict(saved)
+            self._scheduled = [dict(scheduled) for scheduled in state["scheduled"]]
         if self._mp_scaler is not None:
             self._mp_scaler.load_state_dict(state["mp_scaler"])
 
@@ -134,14 +150,19 @@ class Adaptation:
     def _unless_accumulating(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return None if self.reducer.is_accumulating else original(*args, **kwargs)
 
-    def _scaled_step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _scaled_step(
+        self, original: Callable[..., Any], optimizer: Optimizer, *args: Any, **kwargs: Any
+    ) -> Any:
+        self.reducer.held.check_reduced()
         if self.reducer.is_accumulating:
             return None
-        # Also where it finds an overflow, and does not ask the optimizer to step.
-        self.reducer.spent()
-        return original(*args, **kwargs)
+        for index, own in enumerate(self.optimizers):
+            if own is optimizer:
+                # Also where it finds an overflow, and does not ask the optimizer to step.
+                self.reducer.held.spent(index)
+        return original(optimizer, *args, **kwargs)
 
-    def _schedule(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _schedule(self, index: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Step the LR scheduler, unless the pass only accumulates or the step is in its state already.
 
         Code between loops runs again after a restart, and the checkpoint may have been written after it.
@@ -150,15 +171,19 @@ class Adaptation:
             return self._unless_accumulating(original, *args, **kwargs)
         epoch = self._epoch_key()
         # Epochs that are over do not come again; −1 stands for all code outside of the epochs' loop.
-        self._scheduled = {key: value for key, value in self._scheduled.items() if key in (epoch, -1)}
-        self._called = {key: value for key, value in self._called.items() if key in (epoch, -1)}
-        self._called[epoch] = self._called.get(epoch, 0) + 1
-        if self._called[epoch] <= self._scheduled.get(epoch, 0):
+        scheduled, called = (
+            {key: value for key, value in calls[index].items() if key in (epoch, -1)}
+            for calls in (self._scheduled, self._called)
+        )
+        self._scheduled[index], self._called[index] = scheduled, called
+        called[epoch] = called.get(epoch, 0) + 1
+        if called[epoch] <= scheduled.get(epoch, 0):
             return None
-        self._scheduled[epoch] = self._called[epoch]
+        scheduled[epoch] = called[epoch]
         return original(*args, **kwargs)
 
-    def _step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _step(self, index: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.reducer.held.check_reduced()
         if self.reducer.is_accumulating:
             closure = args[0] if args else kwargs.get("closure")
             if closure is None:
@@ -166,36 +191,41 @@ class Adaptation:
             with torch.enable_grad():  # as the optimizer would: this pass's gradient is computed in there
                 return closure()
         self.has_stepped = True
-        self.reducer.spent()
+        self.reducer.held.spent(index)
         self.reducer.restore_unused()
         if self._mp_scaler is not None:
             # By what mixed precision has multiplied the gradients, asked for without waiting for the device.
             self._scale = self._mp_scaler.scale(torch.ones((), device=self.device))
         self.last_gain = self.gain
-        factors = self._factors()
-        self.last_factor = factors[0]
-        self._metric.stepped()
-        if all(factor == 1.0 for factor in factors):
-            return original(*args, **kwargs)
+        groups, factors = self.optimizers[index].param_groups, self._factors(index)
+        if index == 0:
+            self.last_factor = factors[0]
+        self._metric.stepped(index)
         # Changed for this one step only: the LR scheduler goes on from its own value.
-        own = [group["lr"] for group in self._optimizer.param_groups]
+        own = [group["lr"] for group in groups]
+        is_scaled = any(factor != 1.0 for factor in factors)
+        self.num_stepping += 1
         try:
-            for group, rate, factor in zip(self._optimizer.param_groups, own, factors, strict=True):
-                group["lr"] = rate * factor
+            if is_scaled:
+                for group, rate, factor in zip(groups, own, factors, strict=True):
+                    group["lr"] = rate * factor
             return original(*args, **kwargs)
         finally:
-            for group, rate in zip(self._optimizer.param_groups, own, strict=True):
-                group["lr"] = rate
+            self.num_stepping -= 1
+            if is_scaled:
+                for group, rate in zip(groups, own, strict=True):
+                    group["lr"] = rate
 
-    def _factors(self) -> list[float]:
-        """Return the rule's factor for each parameter group, by the gain of its own gradients."""
-        count = self._metric.num_groups
+    def _factors(self, index: int) -> list[float]:
+        """Return the rule's factor for each group of an optimizer, by the gain of its own gradients."""
+        first = sum(len(optimizer.param_groups) for optimizer in self.optimizers[:index])
+        count = len(self.optimizers[index].param_groups)
         groups = self.noise.group_statistics()
-        gains = [gain(group, self._batch_scale) for group in groups]
-        if len(gains) != count:
+        gains = [gain(group, self._batch_scale) for group in groups[first : first + count]]
+        if len(groups) != self._metric.num_groups:
             gains = [self.last_gain] * count
         return [
-            self._rule.factor_at(
+            self._rules[index].factor_at(
                 ScalingMoment(
                     scale=self._batch_scale,
                     gain=own,
@@ -206,6 +236,6 @@ class Adaptation:
             for own in gains
         ]
 
-    def _zero_grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self.reducer.zeroed()
+    def _zero_grad(self, index: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.reducer.zeroed(index)
         return original(*args, **kwargs)

@@ -1,6 +1,6 @@
 """The job's state as one file: who contributes to it, how it is written and read.
 
-A checkpoint is what `torch.load(weights_only=True)` takes: `{"format": 1, "states": {name: plain data}}`.
+A checkpoint is what `torch.load(weights_only=True)` takes: `{"format": 2, "states": {name: plain data}}`.
 Any number of replicas can read it.
 """
 
@@ -30,7 +30,7 @@ from pollux_slurm.torch.control import Control
 from pollux_slurm.torch.plain import to_plain
 
 _LOG = logging.getLogger(__name__)
-_FORMAT = 1
+_FORMAT = 2
 
 
 class Checkpointable(Protocol):

@@ -6,6 +6,7 @@ import logging
 
 from pollux_slurm.agent.telemetry import Telemetry
 from pollux_slurm.errors import TrainingError
+from pollux_slurm.model import JobWarning
 
 _LOG = logging.getLogger(__name__)
 
@@ -19,17 +20,19 @@ class Faults:
     def __init__(self, *, strict: bool, rank: int, telemetry: Telemetry | None) -> None:
         self.strict = strict
         self._rank, self._telemetry = rank, telemetry
-        self._told: set[str] = set()
+        self._told: set[JobWarning] = set()
 
-    def tell(self, kind: str, message: str) -> None:
-        """Tell of a fault of `kind`, with its cure: once for each kind, by rank 0.
+    def tell(self, warning: JobWarning, message: str) -> None:
+        """Tell what is wrong and how to cure it: once for each `warning`, by rank 0.
 
         Under `strict` it raises `TrainingError` on every rank that calls.
         """
         if self.strict:
             raise TrainingError(message)
-        if kind in self._told:
+        if warning in self._told:
             return
-        self._told.add(kind)
+        self._told.add(warning)
         if self._rank == 0:
             _LOG.error(message)
+        if self._telemetry is not None:
+            self._telemetry.warn(warning)

@@ -29,6 +29,7 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.batching import PassPlan
 from pollux_slurm.torch.byhand import ByHand
 from pollux_slurm.torch.consecutive import Consecutive
+from pollux_slurm.torch.held import HeldGradients
 from pollux_slurm.torch.metric import GradientMetric, views
 from pollux_slurm.torch.stepnorms import StepNorms
 from pollux_slurm.torch.timing import Instant
@@ -53,7 +54,10 @@ _UNSPENT = (
 
 
 class GradientReducer:
-    """One model's hook and its buffers. `instant` makes a time stamp on the gradients' device."""
+    """One model's hook and its buffers. `instant` makes a time stamp on the gradients' device.
+
+    `reduced` are those of the `parameters` that DDP has in its buckets (all, unless given).
+    """
 
     def __init__(
         self,
@@ -63,6 +67,7 @@ class GradientReducer:
         instant: Callable[[], Instant],
         metric: GradientMetric,
         parameters: Sequence[torch.Tensor],
+        reduced: Sequence[torch.Tensor] | None = None,
         finds_unused: bool = False,
     ) -> None:
         self._world_size, self._group, self._instant = world_size, group, instant
@@ -83,7 +88,8 @@ class GradientReducer:
         self._hand = ByHand(parameters)
         # Why no backward pass may come now; None where it may.
         self.refusal: str | None = None
-        self._sees_zeroing = self._is_spent = self._holds_gradients = self._is_spoiled = False
+        self.held = HeldGradients(metric, parameters if reduced is None else reduced)
+        self._is_spoiled = False
         self._is_reduced = False
         self.local_end: Instant | None = None
         self.sync_end: Instant | None = None
@@ -100,6 +106,7 @@ class GradientReducer:
         if plan is None:
             self._hand.leave_loop(1.0 / self._world_size)
         elif plan.index > 0:
+            self.held.check_reduced()
             # This pass's own gradient is to stand there alone, whether the script zeroes or not.
             self._drop_gradients()
         elif self._hand.is_open or self._hand.num_passes:
@@ -150,16 +157,11 @@ class GradientReducer:
     def schedule(self, value: list[int]) -> None:
         self._num_steps, self._num_measured = value
 
-    def zeroed(self) -> None:
-        """Tell that the script has zeroed the gradients."""
-        self._sees_zeroing = True
-        self._holds_gradients = False
-        self.refusal = None if self.refusal == _UNSPENT else self.refusal
+    def zeroed(self, optimizer: int | None = None) -> None:
+        """Tell that the script has zeroed the gradients (those of one optimizer, by its place)."""
+        if self.held.zeroed(optimizer) and self.refusal == _UNSPENT:
+            self.refusal = None
         self._hand.zeroed(self._plan)
-
-    def spent(self) -> None:
-        """Tell that the script has stepped with the gradients, or has let a gradient scaler skip the step."""
-        self._is_spent = True
 
     def _drop_gradients(self) -> None:
         for parameter in self._parameters:
@@ -167,12 +169,12 @@ class GradientReducer:
 
     def _make_room(self) -> None:
         """Before the first of several passes: do away with gradients that were stepped with."""
-        if not self._holds_gradients:
+        if not self.held.is_held:
             return
-        if self._is_spent:
-            self._drop_gradients()
-        elif any(parameter.grad is not None for parameter in self._parameters):
+        if self.held.are_left:
             self.refusal = _UNSPENT
+        else:
+            self._drop_gradients()
 
     def begin_by_hand(self) -> None:
         """Take in that a `no_sync` block begins."""
@@ -191,9 +193,9 @@ class GradientReducer:
             return
         if self.refusal is not None:
             raise UsageError(self.refusal)
-        if not hand.num_passes and self._adds_to_reduced:
+        if not hand.num_passes and self.held.are_added_to:
             self._is_spoiled = True
-        self._holds_gradients, self._is_spent = True, False
+        self.held.computed()
         if plan is not None:
             hand.end_pass(plan)
         # Now, that a stand-in's gradients are gone: another's might be taken for them.
@@ -231,7 +233,7 @@ class GradientReducer:
     @property
     def is_pending(self) -> bool:
         """True while gradients wait for a step to come: those of whole batches that the script adds up."""
-        return self._hand.num_passes > 0 or (self._holds_gradients and not self._is_spent)
+        return self._hand.num_passes > 0 or self.held.is_pending
 
     def restore_unused(self) -> None:
         """Give back the gradients of parameters that the last pass of a step left out, and earlier ones had.
@@ -246,7 +248,7 @@ class GradientReducer:
     def take_norms(self) -> StepNorms | None:
         """Return the norms of the step just reduced; None where no gradient was, or its norms say nothing."""
         norms, self._norms = self._norms, StepNorms()
-        self._is_spent = True
+        self.held.is_spent = True
         self._hand.forget()
         # A second backward pass over the same batch met a gradient that was reduced already.
         if self._backwards_in_pass != 1 or not norms.mean or self._is_spoiled:
@@ -259,6 +261,8 @@ class GradientReducer:
         del state
         if bucket.index() == 0:
             self._begin_backward()
+        if bucket.is_last():
+            self.held.reduced()
         gradient = bucket.buffer()
         plan = self._plan
         weight = 1.0 / self._world_size if plan is None else plan.weight
@@ -297,21 +301,13 @@ class GradientReducer:
                 "two backward passes over one batch cannot be combined with gradient accumulation; add the "
                 "losses and call backward once, or allow no accumulation in autoscale_batch_size"
             )
-        if not self._hand.num_passes and self._single_pass and self._adds_to_reduced:
+        if not self._hand.num_passes and self._single_pass and self.held.are_added_to:
             # The norm would be that of a sum of two batches.
             self._is_spoiled = True
         self._is_spoiled = self._is_spoiled or not self._hand.is_even
-        self._holds_gradients, self._is_spent = True, False
+        self.held.computed()
         # Kept now: the script may zero the gradients before anybody asks.
         self._norms.num_by_hand = self._hand.num_passes + 1
-
-    @property
-    def _adds_to_reduced(self) -> bool:
-        """True where gradients of an earlier batch are still there.
-
-        A script that steps and never calls `zero_grad` is taken to do away with them in a way of its own.
-        """
-        return self._holds_gradients and (self._sees_zeroing or not self._is_spent)
 
     def _of_pass(self, bucket: GradBucket) -> torch.Tensor:
         """Return what this pass alone has added to a bucket, laid out like it."""

@@ -4,13 +4,13 @@ An optimizer that divides each coordinate by a running root mean square moves al
 p = 1/(√v̂ + ε), so what tells how much a larger batch is worth is the noise of p ⊙ g, not of g. v̂ comes from
 steps before the present one, so it does not depend on the gradient that it is applied to.
 
-Norms are kept apart by the optimizer's parameter groups. All work is on flat buckets or with multi-tensor
-kernels, and every result stays on the gradients' device.
+Norms are kept apart by parameter group: those of the first optimizer, then those of the next one. All work is
+on flat buckets or with multi-tensor kernels, and every result stays on the gradients' device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,69 +33,96 @@ _FLOOR = 1e-2
 
 
 class GradientMetric:
-    """Squared norms of gradients, by parameter group of `optimizer`.
+    """Squared norms of gradients, by parameter group of `optimizers`, each in the metric of its optimizer.
 
     `begin_step` must be called before the norms of a step are taken; within a step the metric is fixed.
     """
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = optimizer
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers = optimizers
         self._groups: dict[int, int] = {}
         self._num_parameters = -1
-        self._num_steps: int | None = None
-        # By group: what √v is divided by, and ε; empty where norms are plain.
-        self._corrections: list[tuple[float, float]] = []
+        # By optimizer: its steps, as far as they were counted.
+        self._num_steps: list[int | None] = [None] * len(optimizers)
+        # By group: whose it is; what √v is divided by, and ε, None where norms are plain.
+        self._owners: list[Optimizer] = []
+        self._corrections: list[tuple[float, float] | None] = []
 
     @property
     def num_groups(self) -> int:
         """How many numbers a norm has."""
-        return len(self._optimizer.param_groups)
+        return sum(len(optimizer.param_groups) for optimizer in self._optimizers)
+
+    @property
+    def num_optimizers(self) -> int:
+        """How many optimizers there are."""
+        return len(self._optimizers)
+
+    def has_gradients(self, *, besides: Collection[int]) -> bool:
+        """Whether any parameter has a gradient whose optimizer is not one of these places."""
+        return any(
+            parameter.grad is not None
+            for index, optimizer in enumerate(self._optimizers)
+            if index not in besides
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
 
     @property
     def preconditions(self) -> bool:
         """True where norms are those of p ⊙ g."""
-        return bool(self._corrections)
+        return any(correction is not None for correction in self._corrections)
 
-    def stepped(self) -> None:
-        """Tell that the optimizer has stepped."""
-        if self._num_steps is not None:
-            self._num_steps += 1
+    def stepped(self, index: int) -> None:
+        """Tell that an optimizer has stepped."""
+        steps = self._num_steps[index]
+        if steps is not None:
+            self._num_steps[index] = steps + 1
 
     def restored(self) -> None:
-        """Tell that the optimizer's state was loaded."""
-        self._num_steps = None
+        """Tell that the optimizers' states were loaded."""
+        self._num_steps = [None] * len(self._optimizers)
 
     def begin_step(self) -> bool:
-        """Look at the optimizer; False while its preconditioner is not settled, and norms mean nothing."""
-        groups = self._optimizer.param_groups
+        """Look at the optimizers; False while a preconditioner is not settled, and norms mean nothing."""
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         count = sum(len(group["params"]) for group in groups)
         if count != self._num_parameters:
             self._num_parameters = count
             self._groups = {id(p): index for index, group in enumerate(groups) for p in group["params"]}
-        state = next(iter(self._optimizer.state.values()), None)
-        if not state:
+        self._owners = [optimizer for optimizer in self._optimizers for _ in optimizer.param_groups]
+        self._corrections = []
+        is_settled = True
+        for index, optimizer in enumerate(self._optimizers):
+            is_settled &= self._look_at(index, optimizer)
+        return is_settled
+
+    def _look_at(self, index: int, optimizer: Optimizer) -> bool:
+        """Add the corrections of an optimizer's groups; False while its preconditioner is not settled."""
+        groups = optimizer.param_groups
+        state = next(iter(optimizer.state.values()), None)
+        if not state or not any(key in state for key in _SECOND_MOMENTS):
+            self._corrections += [None] * len(groups)
             # Before its first step only the name tells.
-            self._corrections = []
-            return not normalises(type(self._optimizer).__name__)
-        if not any(key in state for key in _SECOND_MOMENTS):
-            self._corrections = []
-            return True
-        if self._num_steps is None:
+            return bool(state) or not normalises(type(optimizer).__name__)
+        num_steps = self._num_steps[index]
+        if num_steps is None:
             # Read once, and counted from then on: on a GPU reading waits for the device.
             step = state.get("step", _SETTLED_AT)
-            self._num_steps = int(step.item()) if isinstance(step, torch.Tensor) else int(step)
-        self._corrections = [_correction(group, self._num_steps) for group in groups]
-        return self._num_steps >= _SETTLED_AT
+            num_steps = int(step.item()) if isinstance(step, torch.Tensor) else int(step)
+            self._num_steps[index] = num_steps
+        self._corrections += [_correction(group, num_steps) for group in groups]
+        return num_steps >= _SETTLED_AT
 
     def squared_norms(self, flat: torch.Tensor, bucket: GradBucket) -> torch.Tensor:
         """Return |x|² by parameter group, of shape `(num_groups,)`, for a tensor laid out as `bucket` is.
 
-        Parameters that the optimizer does not have count for nothing.
+        Parameters that no optimizer has count for nothing.
         """
         parameters = bucket.parameters()
         places = {self._groups.get(id(parameter), -1) for parameter in parameters}
         place = min(places)
-        if not self._corrections and len(places) == 1 and place >= 0:
+        if len(places) == 1 and place >= 0 and self._corrections[place] is None:
             wide = _wide(flat)
             return _at(torch.dot(wide, wide), place, self.num_groups)
         return self.squared_norms_of(parameters, views(flat, bucket))
@@ -113,37 +140,43 @@ class GradientMetric:
         device = gradients[0].device if gradients else None
         result = torch.zeros(self.num_groups, dtype=kind, device=device)
         for group, pairs in sorted(by_group.items()):
-            measured = self._precondition(pairs, group) if self._corrections else [x for _, x in pairs]
+            correction = self._corrections[group]
+            measured = [x for _, x in pairs]
+            if correction is not None:
+                measured = _preconditioned(pairs, self._owners[group], *correction)
             if measured:
                 norms = torch.stack(torch._foreach_norm(measured))
                 result[group] = torch.dot(norms, norms)
         return result
 
-    def _precondition(
-        self, given: Sequence[tuple[torch.Tensor, torch.Tensor]], group: int
-    ) -> list[torch.Tensor]:
-        """Return p ⊙ g of each parameter that has a second moment; the others never had a gradient."""
-        pairs = [
-            (gradient, moment)
-            for parameter, gradient in given
-            if (moment := _second_moment(self._optimizer.state.get(parameter), gradient)) is not None
-        ]
-        if not pairs:
-            return []
-        correction, epsilon = self._corrections[group]
-        with torch.no_grad():
-            roots = torch._foreach_sqrt([moment for _, moment in pairs])
-            # The root mean square over a parameter is the norm of its roots over √D.
-            floors = torch._foreach_norm(roots)
-            scales = [_FLOOR / max(root.numel(), 1) ** 0.5 for root in roots]
-            floors = torch._foreach_mul(floors, scales)
-            torch._foreach_add_(roots, list(floors))
-            if correction != 1.0:
-                torch._foreach_div_(roots, correction)
-            if epsilon:
-                torch._foreach_add_(roots, epsilon)
-            quotients = torch._foreach_div([gradient for gradient, _ in pairs], list(roots))
-        return list(quotients)
+
+def _preconditioned(
+    given: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    optimizer: Optimizer,
+    correction: float,
+    epsilon: float,
+) -> list[torch.Tensor]:
+    """Return p ⊙ g of each parameter that has a second moment; the others never had a gradient."""
+    pairs = [
+        (gradient, moment)
+        for parameter, gradient in given
+        if (moment := _second_moment(optimizer.state.get(parameter), gradient)) is not None
+    ]
+    if not pairs:
+        return []
+    with torch.no_grad():
+        roots = torch._foreach_sqrt([moment for _, moment in pairs])
+        # The root mean square over a parameter is the norm of its roots over √D.
+        floors = torch._foreach_norm(roots)
+        scales = [_FLOOR / max(root.numel(), 1) ** 0.5 for root in roots]
+        floors = torch._foreach_mul(floors, scales)
+        torch._foreach_add_(roots, list(floors))
+        if correction != 1.0:
+            torch._foreach_div_(roots, correction)
+        if epsilon:
+            torch._foreach_add_(roots, epsilon)
+        quotients = torch._foreach_div([gradient for gradient, _ in pairs], list(roots))
+    return list(quotients)
 
 
 def _correction(group: dict[str, Any], step: int) -> tuple[float, float]:

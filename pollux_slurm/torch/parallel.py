@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,63 +16,116 @@ from pollux_slurm.torch.adaptation import Adaptation
 from pollux_slurm.torch.current import current_session
 from pollux_slurm.torch.gradients import GradientReducer
 from pollux_slurm.torch.metric import GradientMetric
+from pollux_slurm.torch.replicas import WeightComparison
 from pollux_slurm.torch.scaling_rules import ScalingRule, default_rule
 from pollux_slurm.torch.tensorboard import ScalarWriter, write_scalars
 from pollux_slurm.torch.timing import instants_on
 
+_WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule"}
+_ONE_WRAPPER = (
+    "two of them would sum the gradients twice: leave the other wrapper out, and with accelerate do not give "
+    "the model to prepare()"
+)
+
+
+def _listed(given: Any) -> list[Any]:
+    return [] if given is None else list(given) if isinstance(given, Sequence) else [given]
+
+
+def _check_optimizers(optimizers: Sequence[Optimizer]) -> None:
+    if not optimizers:
+        raise UsageError("AdaptiveDataParallel needs the optimizer that steps the model")
+    parameters = [id(p) for one in optimizers for group in one.param_groups for p in group["params"]]
+    if len(set(parameters)) < len(parameters):
+        raise UsageError("a parameter is in two optimizers: give each its own part of the parameters")
+
 
 class AdaptiveDataParallel(DistributedDataParallel):
-    """Wrap a model with its optimizer, LR scheduler and gradient scaler, and restore them after a restart.
+    """Wrap a model with its optimizers, LR schedulers and gradient scaler, and restore them after a restart.
 
     While an `AdaptiveDataLoader` hands out the micro-batches of one global batch, `optimizer.step`,
     `lr_scheduler.step` and `mp_scaler.step`, `update` and `unscale_` take effect after the last one only, so
     the loop is the plain one: zero_grad, forward, backward, step, for each batch.
 
+    Several optimizers, each with its own part of the parameters, and several schedulers are given as lists.
+    An optimizer that steps the model and was not given is refused at its first step.
+
     `scaling_rule` says how the learning rate follows the batch size: `AdaScale` by default, `SqrtScale` for
-    Adam-like optimizers. Further keyword arguments go to `DistributedDataParallel`. Raises `UsageError` for a
-    model with sparse gradients.
+    Adam-like optimizers. The weights are compared over the replicas now and then, but for the parameters or
+    modules named in `exempt_from_comparison`. Further keyword arguments go to `DistributedDataParallel`.
+
+    Raises `UsageError` for a model with sparse gradients or one that is wrapped already; in its forward where
+    another data-parallel wrapper is around it.
     """
 
     def __init__(
         self,
         model: torch.nn.Module,
-        optimizer: Optimizer,
-        lr_scheduler: Any = None,
+        optimizer: Optimizer | Sequence[Optimizer],
+        lr_scheduler: Any | Sequence[Any] = None,
         mp_scaler: Any = None,
         scaling_rule: ScalingRule | None = None,
         *,
         name: str | None = None,
+        exempt_from_comparison: Sequence[str] = (),
         **ddp_options: Any,
     ) -> None:
         session = current_session()
+        optimizers = _listed(optimizer)
+        _check_optimizers(optimizers)
         for module_name, module in model.named_modules():
+            if not _WRAPPERS.isdisjoint(kind.__name__ for kind in type(module).__mro__):
+                raise UsageError(
+                    f"{module_name or 'the model'}: is in a {type(module).__name__}; {_ONE_WRAPPER}"
+                )
             if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
                 raise UsageError(f"{module_name or 'the model'}: sparse gradients; make it with sparse=False")
         ddp_options.setdefault("gradient_as_bucket_view", True)
         super().__init__(model, **ddp_options)
         device = next(model.parameters()).device
-        metric = GradientMetric(optimizer)
+        metric = GradientMetric(optimizers)
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        parameters = [parameter for _, parameter in named]
+        reduced = [parameter for name, parameter in named if name not in self.parameters_to_ignore]
+        # Of a compiled model the one that was compiled: its weights have the same names either way.
+        plain_model = getattr(model, "_orig_mod", model)
         self._pollux = Adaptation(
             name=name or session.next_name("model"),
-            # Of a compiled model the one that was compiled: its weights have the same names either way.
-            model=getattr(model, "_orig_mod", model),
-            optimizer=optimizer,
-            lr_scheduler=lr_scheduler,
+            model=plain_model,
+            optimizers=optimizers,
+            lr_schedulers=_listed(lr_scheduler),
             mp_scaler=mp_scaler,
-            rule=scaling_rule or default_rule(type(optimizer).__name__),
+            rules=[scaling_rule or default_rule(type(one).__name__) for one in optimizers],
             metric=metric,
             reducer=GradientReducer(
                 world_size=session.world_size,
                 group=self.process_group,
                 instant=instants_on(device),
                 metric=metric,
-                parameters=[p for p in model.parameters() if p.requires_grad],
+                parameters=parameters,
+                reduced=reduced,
                 finds_unused=self.find_unused_parameters,
+            ),
+            comparison=WeightComparison(
+                plain_model,
+                known=reduced,
+                exempt=[*exempt_from_comparison, *self.parameters_to_ignore],
+                control=session.control,
+                faults=session.faults,
             ),
             epoch_key=lambda: session.epoch_key,
         )
         self.register_comm_hook(None, self._pollux.reducer.hook)
         session.add_model(self._pollux)
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Call the model. Raises `UsageError` from within another data-parallel wrapper."""
+        if getattr(DistributedDataParallel, "_active_ddp_module", None) is not None:
+            raise UsageError(f"DistributedDataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
+        return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+
+    def _replicate_for_data_parallel(self) -> Any:
+        raise UsageError(f"DataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
 
     @property
     def gain(self) -> float:

@@ -30,6 +30,7 @@ from pollux_slurm.torch.progress import ProgressState
 from pollux_slurm.torch.quiet import wait_for_gloo
 from pollux_slurm.torch.steps import Steps
 from pollux_slurm.torch.stopping import StopFlag
+from pollux_slurm.torch.strays import Strays
 
 if TYPE_CHECKING:
     from pollux_slurm.torch.adaptation import Adaptation
@@ -116,6 +117,7 @@ class Session:
         if checkpointer.is_kept:
             self._stop.install()
             self._watch.install()
+        self._strays = Strays()
         self._measuring.start()
 
     # ------------------------------------------------------------------------------------ what others ask
@@ -178,6 +180,7 @@ class Session:
     def add_model(self, model: Adaptation) -> None:
         """Add a model that steps with the loaders' batches, and restore it."""
         self._checkpointer.register(model)
+        self._strays.add(model)
         self._steps.add(model)
 
     # ----------------------------------------------------------------------------------------------- epochs
@@ -339,6 +342,7 @@ class Session:
         self.is_closed = True
         self._stop.remove()
         self._watch.remove()
+        self._strays.remove()
         self._boundary.release()
         self._checkpointer.wait()
         self._measuring.close(timeout_s=_CLOSE_TIMEOUT_S)

@@ -11,6 +11,7 @@ from pollux_slurm.torch.control import Control
 from pollux_slurm.torch.measuring import Measuring
 from pollux_slurm.torch.memory import MemoryBounds
 from pollux_slurm.torch.progress import ProgressState
+from pollux_slurm.torch.replicas import is_time_to_compare
 
 if TYPE_CHECKING:
     from pollux_slurm.torch.adaptation import Adaptation
@@ -38,7 +39,7 @@ class Steps:
         self._control, self._boundary, self._memory = control, boundary, memory
         self._measuring, self._clock, self._progress = measuring, measuring.clock, progress
         self._models: list[Adaptation] = []
-        self._num_passed_by = 0
+        self._num_passed_by = self._num_batches = 0
         self.is_dirty = False
 
     def add(self, model: Adaptation) -> None:
@@ -62,6 +63,7 @@ class Steps:
         """Begin a loop over `loader`. `is_awaited`: a checkpoint may have been confirmed meanwhile."""
         self._boundary.begin_loop()
         for model in self._models:
+            model.comparison.check_parameters()
             # Steps over something else are none of this loop's.
             model.take_stepped()
         if self._boundary.is_holding or is_awaited:
@@ -88,6 +90,9 @@ class Steps:
         """Choose the batch size anew where it may vary: rank 0 does, for all."""
         if loader.limits.max_batch_size is None or not self._models:
             return
+        for model in self._models:
+            # Else its statistics would be at the batch of the loop before.
+            model.noise.set_initial_batch_size(loader.batch_size)
         choice = loader.choice
         if self._control.rank == 0:
             choice = self._measuring.propose(loader.limits, choice, self._models[0].noise)
@@ -128,6 +133,7 @@ class Steps:
     def end_step(self, loader: AdaptiveDataLoader, step: StepPlan) -> BatchChoice | None:
         """Close a global batch: measure, then let the ranks agree. Returns the batch agreed upon, if any."""
         stepped = [model for model in self._models if model.take_stepped()]
+        self._compare_now_and_then()
         first = stepped[0] if stepped else None
         if first is not None:
             # The largest of all replicas, so that all know the same.
@@ -157,6 +163,13 @@ class Steps:
             self._clock.start()
         self._clock.batch_wanted()
         return chosen
+
+    def _compare_now_and_then(self) -> None:
+        """See whether the replicas' weights are the same, beside what each checkpoint does."""
+        self._num_batches += 1
+        if is_time_to_compare(self._num_batches):
+            for model in self._models:
+                model.comparison.compare()
 
     def _must_pass_by(self, stepped: list[Adaptation]) -> bool:
         """Whether gradients of whole batches wait for a step: a checkpoint here would lose them."""

@@ -6,6 +6,7 @@ import pytest
 
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import ConfigError, PolluxError, TrainingError
+from pollux_slurm.model import JobWarning
 from pollux_slurm.torch.current import current_session, set_session
 from tests.torch.alone import joined
 
@@ -16,17 +17,20 @@ def test_that_a_fault_is_told_once_of_each_kind(caplog: pytest.LogCaptureFixture
     with joined() as session:
         assert not session.strict
         for _ in range(3):
-            session.faults.tell("one", "this is wrong: do that")
-        session.faults.tell("other", "that is wrong: do this")
+            session.faults.tell(JobWarning.REPLICAS_DIFFER, "this is wrong: do that")
+        session.faults.tell(JobWarning.NEVER_STEPPED, "that is wrong: do this")
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == [
         "this is wrong: do that",
         "that is wrong: do this",
     ]
+    assert session._measuring.telemetry is not None
+    report = session._measuring.telemetry.compose(sequence=1, checkpoint=None)
+    assert report.warnings == (JobWarning.REPLICAS_DIFFER, JobWarning.NEVER_STEPPED)
 
 
 def test_that_a_fault_is_an_error_under_strict() -> None:
     with joined(strict=True) as session, pytest.raises(TrainingError, match="do that"):
-        session.faults.tell("one", "this is wrong: do that")
+        session.faults.tell(JobWarning.REPLICAS_DIFFER, "this is wrong: do that")
     assert issubclass(TrainingError, PolluxError)
 
 
