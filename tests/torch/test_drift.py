@@ -13,6 +13,7 @@ from torch.nn.functional import mse_loss
 
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import UsageError
+from pollux_slurm.torch.current import current_session
 from pollux_slurm.torch.replicas import is_time_to_compare
 from tests.torch.alone import Numbers, Slope, Trainee, joined
 from tests.torch.ranks import run_ranks, start
@@ -240,7 +241,7 @@ def test_that_an_optimizer_may_step_by_another_and_one_of_another_model_is_left_
 def drift(kind: str, strict: bool, exempt: list[str], directory: str | None) -> list[float]:
     """Train with something that is unlike on each replica."""
     pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None, strict=strict)
-    rank = torch.distributed.get_rank()
+    session, rank = current_session(), torch.distributed.get_rank()
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     parallel = pt.AdaptiveDataParallel(model, optimizer, exempt_from_comparison=exempt)
@@ -258,6 +259,8 @@ def drift(kind: str, strict: bool, exempt: list[str], directory: str | None) -> 
                     model.head.weight *= 1.0 + 1e-6 * rank
                 if kind == "nan" and rank == 1:
                     model.head.weight[0, 0] = float("nan")
+        if kind == "late":
+            model.head.weight.data += rank * (session.epoch_key == 1)
     return model.head.weight.flatten().tolist()
 
 
@@ -272,6 +275,13 @@ def test_that_weights_that_differ_are_an_error_in_the_log_once(tmp_path: Path) -
 @pytest.mark.parametrize("kind", ["noise", "nan"])
 def test_that_weights_that_differ_end_strict_training_on_every_replica(tmp_path: Path, kind: str) -> None:
     run = start(tmp_path, 2, drift, kind, True, [], None)
+    assert run.wait() == [1, 1]
+    assert run.output().count("TrainingError: the replicas' weights differ: 'head.weight' on replica 1") == 2
+
+
+def test_that_weights_are_compared_before_they_are_kept(tmp_path: Path) -> None:
+    # Changed after the last batch, so that only the last checkpoint can tell.
+    run = start(tmp_path, 2, drift, "late", True, [], str(tmp_path / "job"))
     assert run.wait() == [1, 1]
     assert run.output().count("TrainingError: the replicas' weights differ: 'head.weight' on replica 1") == 2
 

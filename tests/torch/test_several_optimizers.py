@@ -105,37 +105,52 @@ def test_that_another_number_of_optimizers_does_not_fit_the_checkpoint(tmp_path:
 
 
 class Two(torch.nn.Module):
-    """Two slopes, each for its own optimizer."""
+    """Two slopes, each for its own optimizer; the gradient of the second has no noise."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = Slope(), Slope()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.first(inputs) + self.second(inputs)
+        return self.first(inputs) + self.second(torch.ones_like(inputs))
 
 
-def test_that_each_optimizer_has_the_rule_of_its_kind_and_the_noise_of_its_own_groups() -> None:
+Kind = type[torch.optim.SGD | torch.optim.Adam]
+
+
+@pytest.mark.parametrize(
+    ("kind", "rate"),
+    [
+        # AdaScale: without noise a larger batch is worth no more.
+        (torch.optim.SGD, 1.0),
+        # The square root of the factor 4 by which the batch has grown.
+        (torch.optim.Adam, 2.0),
+    ],
+)
+def test_that_each_optimizer_has_the_rule_of_its_kind_and_the_noise_of_its_own_groups(
+    kind: Kind, rate: float
+) -> None:
     with joined():
         model, rates = Two(), []
-        plain_one = torch.optim.SGD(model.first.parameters(), lr=1.0)
-        normalising = torch.optim.Adam(model.second.parameters(), lr=1.0)
-        for optimizer in (plain_one, normalising):
+        optimizers = [
+            torch.optim.SGD(model.first.parameters(), lr=1.0),
+            kind(model.second.parameters(), lr=1.0),
+        ]
+        for optimizer in optimizers:
             optimizer.register_step_pre_hook(
                 lambda optimizer, args, kwargs: rates.append(optimizer.param_groups[0]["lr"])
             )
-        parallel = pt.AdaptiveDataParallel(model, [plain_one, normalising])
+        parallel = pt.AdaptiveDataParallel(model, optimizers)
         loader = pt.AdaptiveDataLoader(Numbers(240), batch_size=2, shuffle=True)
         loader.autoscale_batch_size(8, (8, 8))
         for inputs, _ in loader:
-            for optimizer in (plain_one, normalising):
+            for optimizer in optimizers:
                 optimizer.zero_grad()
             parallel(inputs).mean().backward()
-            for optimizer in (plain_one, normalising):
+            for optimizer in optimizers:
                 optimizer.step()
         assert len(parallel.group_statistics) == 2
-        assert rates[1::2] == [2.0] * 30
-        # AdaScale: the gain is known after a while, and less than the factor 4 by which the batch has grown.
+        assert rates[1::2] == pytest.approx([rate] * 30)
         assert rates[0] == 1.0
         assert 1.0 < rates[-2] < 4.0
 
