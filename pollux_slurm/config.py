@@ -68,7 +68,7 @@ class DaemonConfig:
     max_in_flight: int = 8
     lease_ttl_s: float = 30.0
     pause_ttl_s: float = 900.0
-    watch_s: float = 5.0
+    watch_s: float = 10.0
     metrics_listen: str = "127.0.0.1:9748"
     partitions: tuple[str, ...] = ()
     jobs: str = field(default="auto", metadata={"choices": ("auto", "all", "own")})

@@ -26,6 +26,8 @@ from pollux_slurm.store.contract import AgentStore, CheckpointConfirmation, Repo
 
 _LOG = logging.getLogger(__name__)
 _MOST_BACKOFF_S = 30.0
+# Until a run has told what was measured its reports come sooner, but for one that takes its time.
+_SOONER_S, _MOST_SOONER = 10.0, 12
 
 
 def utc_now() -> datetime:
@@ -65,6 +67,7 @@ class Reporter:
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="pollux-reporter", daemon=True)
         self._sequence = 0
+        self._is_measured = False
         self._unsent: Report | None = None
         # All below are written under the condition; single reads by training need no lock.
         self._report_wanted = False
@@ -146,7 +149,7 @@ class Reporter:
                         store = self._open_store()
                     if due:
                         self._report(store)
-                        next_report = self._monotonic() + self._report_interval_s
+                        next_report = self._monotonic() + self._until_next_s()
                     if store is not None and not closing and started >= next_poll:
                         request = store.poll(self._token, self._run_number, at=self._now()).checkpoint_request
                         self._request = request
@@ -190,6 +193,12 @@ class Reporter:
             if store is not None:
                 store.close()
 
+    def _until_next_s(self) -> float:
+        """Return how long until the next report. The first that tells what was measured is waited for."""
+        if self._is_measured or self._sequence > _MOST_SOONER:
+            return self._report_interval_s
+        return min(self._report_interval_s, _SOONER_S)
+
     def _pause(self, pause_s: float, *, interruptible: bool) -> None:
         """Wait; new work ends the wait early, unless the store has just failed to answer."""
         deadline = self._monotonic() + pause_s
@@ -209,6 +218,8 @@ class Reporter:
         if unsent is None or unsent.checkpoint is not confirmation:
             self._sequence += 1
             unsent = self._compose(sequence=self._sequence, checkpoint=confirmation)
+        model = unsent.model
+        self._is_measured |= model is not None and model.throughput is not None
         if store is None:
             return
         if confirmation is not None:

@@ -53,7 +53,7 @@ class Lease:
         One that ran out unnoticed is taken again if nobody else took it meanwhile.
         """
         now = self._monotonic()
-        before = self._store.lease_owner() if self.was_lost() else None
+        before = self._store.daemon_seen().owner if self.was_lost() else None
         if not self._store.acquire_lease(self._owner, ttl_s=self.ttl_s, at=self._clock()):
             self._until = float("-inf")
             raise LeaseLostError("another daemon holds the lease")

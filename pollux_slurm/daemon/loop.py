@@ -1,4 +1,4 @@
-"""The daemon: a round at each interval, and between them what it has begun to move goes on."""
+"""The daemon: a round at each interval or when something happened, and between them its moves go on."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pollux_slurm.daemon.lease import Lease
 from pollux_slurm.daemon.notify import Notifier
 from pollux_slurm.daemon.round import RoundResult, Rounds, Settings
 from pollux_slurm.daemon.telemetry import Telemetry
+from pollux_slurm.daemon.watch import Watch
 from pollux_slurm.errors import LeaseLostError, PolluxError, SlurmError, StoreError
 from pollux_slurm.model import Decision, Problem
 from pollux_slurm.policy import decide
@@ -54,7 +55,6 @@ class Daemon:
         self._notifier = notifier or Notifier({}, monotonic=monotonic)
         self._reload = reload
         self._reload_asked = reload_asked or threading.Event()
-        self._slurm = slurm
         self._config = config
         self._clock = wall_clock
         self._monotonic = monotonic
@@ -82,6 +82,7 @@ class Daemon:
             scope=scope,
             site_limits=site_limits,
         )
+        self._watch = Watch(look=self._rounds.look, glance=store.milestones, monotonic=monotonic)
 
     @property
     def skipped_rounds(self) -> Counter[str]:
@@ -103,16 +104,14 @@ class Daemon:
                     break
                 self._reload_if_asked()
                 next_round = self._monotonic() + self._config.interval_s
-                next_look = self._monotonic() + self._config.watch_s
                 self.round()
+                self._watch.begin(self._rounds.sight, self._config)
                 while not self._stop.is_set() and (left := next_round - self._monotonic()) > 0:
                     self.tick()
                     if self._lease.was_lost() or self._reload_asked.is_set():
                         break
-                    if self._monotonic() >= next_look:
-                        next_look = self._monotonic() + self._config.watch_s
-                        if self._somebody_came():
-                            break
+                    if self._watch.is_due():
+                        break
                     self._stop.wait(min(self._config.tick_s, left))
             self._notifier.stopping()
             self._settle_before_stop()
@@ -135,15 +134,6 @@ class Daemon:
             self._lease.configure(settings.config)
             _log.info("the settings were reloaded")
         self._notifier.ready()
-
-    def _somebody_came(self) -> bool:
-        """Whether an adaptive job waits that no round has seen: it need not wait for the next one."""
-        try:
-            newcomers = self._rounds.newcomers(self._slurm.snapshot())
-        except PolluxError as error:
-            _log.info("cannot look for new jobs for now: %s", error)
-            return False
-        return any(registration.slurm_job_id not in self._rounds.known for registration in newcomers)
 
     def run_once(self) -> RoundResult:
         """Hold one round, and drive what is open to its end: every step of it has a time-out."""

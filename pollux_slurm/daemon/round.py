@@ -28,6 +28,7 @@ from pollux_slurm.daemon.observe import Picture
 from pollux_slurm.daemon.plan import planned_moves
 from pollux_slurm.daemon.problems import save_problem
 from pollux_slurm.daemon.telemetry import Telemetry
+from pollux_slurm.daemon.watch import Sight
 from pollux_slurm.errors import (
     LeaseLostError,
     PolluxError,
@@ -63,7 +64,7 @@ class Settings:
 
 
 class Rounds:
-    """The rounds of one daemon. `known` are the jobs that the last one saw.
+    """The rounds of one daemon. `sight` is what the last one saw that another could answer.
 
     `meanwhile` is called again and again while a decision is searched for, until `stop` is set. `scope` tells
     whose jobs are served: one user's, by number, or everybody's (None). `site_limits` are Slurm's own.
@@ -84,7 +85,7 @@ class Rounds:
         scope: Callable[[], int | None] = rights.everybody,
         site_limits: Callable[[], SiteLimits] = limits.no_limits,
     ) -> None:
-        self.known: frozenset[str] = frozenset()
+        self.sight = Sight()
         self.telemetry = telemetry
         self._slurm, self._store, self._clock, self._lease = slurm, store, clock, lease
         self._notifier, self._stop, self._meanwhile = notifier, stop, meanwhile
@@ -97,7 +98,12 @@ class Rounds:
         """Go by other settings from now on."""
         self._config, self._policy, self._decide = settings.config, settings.policy, settings.decide
 
-    def newcomers(self, snapshot: ClusterSnapshot) -> tuple[JobRegistration, ...]:
+    def look(self) -> Sight:
+        """Return what Slurm shows now; raises `SlurmError` and `StoreError`."""
+        snapshot = self._slurm.snapshot()
+        return Sight.of(snapshot, self._adaptive(snapshot), self._store.open_reallocations())
+
+    def _adaptive(self, snapshot: ClusterSnapshot) -> tuple[JobRegistration, ...]:
         """Return the adaptive jobs that are served, known or not."""
         return observe.registrations(snapshot, self._config.partitions, only_user_id=self._scope())
 
@@ -133,9 +139,9 @@ class Rounds:
             _log.warning("%s", note)
         with self.telemetry.phase("read_slurm"):
             snapshot = self._slurm.snapshot()
-        self.known = frozenset(job.job_id for job in snapshot.jobs)
         now = self._clock()
-        copies = self._store.register_jobs(self.newcomers(snapshot), at=now)
+        adaptive = self._adaptive(snapshot)
+        copies = self._store.register_jobs(adaptive, at=now)
         for job_id in copies:
             _log.warning("job %s: not registered: its Comment carries the token of another job", job_id)
         records = observe.served(snapshot, self._store.active_jobs(), self._scope())
@@ -146,9 +152,13 @@ class Rounds:
             unsettled=self._care_for(snapshot, records, now),
         )
         self._store.observe_jobs(seen, at=now)
+        milestones = self._store.milestones()  # before the models are read: what comes between is news
+        records = observe.served(snapshot, self._store.active_jobs(), self._scope())
+        under_way = [record.open_reallocation for record in records if record.open_reallocation is not None]
+        self.sight = Sight.of(snapshot, adaptive, under_way, milestones)
         picture = observe.picture(
             snapshot,
-            observe.served(snapshot, self._store.active_jobs(), self._scope()),
+            records,
             self._config.partitions,
             left_alone_because=lambda record: (
                 orders.kept_by_hand(record) or returning.left_alone_because(record)
@@ -192,7 +202,7 @@ class Rounds:
                 "round %d: %s job %s %s → %s", round_id, verb, move.job.slurm.job_id, move.source, move.target
             )
             if not self._config.shadow:
-                self._store.plan_reallocation(
+                planned = self._store.plan_reallocation(
                     move.job.slurm.job_id,
                     source=move.source,
                     target=move.target,
@@ -201,6 +211,8 @@ class Rounds:
                     round_id=round_id,
                     at=self._clock(),
                 )
+                under_way.append(planned)
+        self.sight = Sight.of(snapshot, adaptive, under_way, milestones)
         if not self._config.shadow:
             self._prolong_pauses(picture, {move.job.slurm.job_id for move in moves}, now)
         _log.info(

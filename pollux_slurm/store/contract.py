@@ -42,11 +42,13 @@ from pollux_slurm.store.exchanged import (
     MAX_DECLARATIONS,
     AllocationRecord,
     CheckpointConfirmation,
+    DaemonSeen,
     DecisionRecord,
     Declaration,
     JobObservation,
     JobRecord,
     JobRegistration,
+    Milestone,
     Poll,
     Reallocation,
     Report,
@@ -61,11 +63,13 @@ __all__ = [
     "AgentStore",
     "AllocationRecord",
     "CheckpointConfirmation",
+    "DaemonSeen",
     "DecisionRecord",
     "Declaration",
     "JobObservation",
     "JobRecord",
     "JobRegistration",
+    "Milestone",
     "Poll",
     "Reallocation",
     "Report",
@@ -106,8 +110,8 @@ class Store(AgentStore, Protocol):
     def holds_lease(self, owner: str, *, at: datetime) -> bool:
         """Tell whether `owner` holds the lease at this moment."""
 
-    def lease_owner(self) -> str | None:
-        """Return who took the lease last, even if it ran out; None when it was given back."""
+    def daemon_seen(self) -> DaemonSeen:
+        """Return who took the lease last, even if it ran out, and when a round last decided."""
 
     def release_lease(self, owner: str) -> None:
         """Give the lease back, if `owner` holds it."""
@@ -140,6 +144,12 @@ class Store(AgentStore, Protocol):
 
     def job(self, slurm_job_id: str) -> JobRecord:
         """Return one job; raises `UnknownJobError`."""
+
+    def milestones(self) -> frozenset[Milestone]:
+        """Return what the current runs of the jobs that are not over have come to, by one small statement.
+
+        A run that has not told of a step is not there; nor is one that waits to be stopped, or is finished.
+        """
 
     # housekeeping
     def tend(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from pollux_slurm.model import (
     Allocation,
@@ -227,6 +228,27 @@ class Reallocation:
 
     def entered_at(self, step: ReallocationStep) -> datetime | None:
         return next((at for known, at in self.times if known is step), None)
+
+
+class Milestone(NamedTuple):
+    """How far a job's current run has come: it trains; `is_measured`: and its throughput was fitted in it."""
+
+    slurm_job_id: str
+    run_number: int
+    is_measured: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonSeen:
+    """What the store knows of the daemon. `owner` holds the lease, or held it until it fell silent; None
+    when the last one gave it back, or none ever ran. Its lease was prolonged at `renewed_at` and ends at
+    `expires_at`. `last_round_at` is when a round last decided.
+    """
+
+    owner: str | None = None
+    renewed_at: datetime | None = None
+    expires_at: datetime | None = None
+    last_round_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, delete, or_, select
 
 from pollux_slurm.store.clean import clean_text, utc
-from pollux_slurm.store.schema import LeaseRow
+from pollux_slurm.store.exchanged import DaemonSeen
+from pollux_slurm.store.schema import LeaseRow, RoundRow
 from pollux_slurm.store.statements import upsert
 
 _DAEMON = "daemon"
@@ -46,10 +47,17 @@ def holds_lease(connection: Connection, owner: str, *, at: datetime) -> bool:
     return connection.execute(held).first() is not None
 
 
-def lease_owner(connection: Connection) -> str | None:
-    """Return who took the lease last, even if it ran out; None when it was given back."""
-    owner = connection.execute(select(LeaseRow.owner).where(LeaseRow.name == _DAEMON)).scalar()
-    return None if owner is None else str(owner)
+def daemon_seen(connection: Connection) -> DaemonSeen:
+    """Return who took the lease last, even if it ran out, and when a round last decided."""
+    at = connection.execute(select(RoundRow.at).order_by(RoundRow.id.desc()).limit(1)).scalar()
+    held = connection.execute(
+        select(LeaseRow.owner, LeaseRow.acquired_at, LeaseRow.expires_at).where(LeaseRow.name == _DAEMON)
+    ).one_or_none()
+    if held is None:
+        return DaemonSeen(last_round_at=at)
+    return DaemonSeen(
+        owner=held.owner, renewed_at=held.acquired_at, expires_at=held.expires_at, last_round_at=at
+    )
 
 
 def release_lease(connection: Connection, owner: str) -> None:

@@ -16,7 +16,14 @@ from sqlalchemy.orm import aliased
 from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.model import Allocation, BatchChoice, GoodputModel, JobTerms, JobWarning
 from pollux_slurm.store.clean import clean_text
-from pollux_slurm.store.contract import JobRecord, RunRecord, Sample, WarningRecord
+from pollux_slurm.store.contract import (
+    JobRecord,
+    Milestone,
+    RunPhase,
+    RunRecord,
+    Sample,
+    WarningRecord,
+)
 from pollux_slurm.store.declarations import read_declarations
 from pollux_slurm.store.models import model_of_row, read_models_by_type, select_models
 from pollux_slurm.store.moves import read_last_reallocations, read_restart_delays
@@ -211,6 +218,27 @@ def _latest_models(connection: Connection, scope: Scope) -> dict[int, GoodputMod
     wanted = select(latest).select_from(JobRow).where(JobRow.id.in_(scope))
     rows = connection.execute(select_models().where(ModelVersionRow.id.in_(wanted)))
     return {row.job_id: model_of_row(row) for row in rows}
+
+
+def read_milestones(connection: Connection) -> frozenset[Milestone]:
+    """Return what the current runs of jobs have come to: see `Store.milestones`."""
+    later = aliased(RunRow)
+    measured = exists().where(
+        ModelVersionRow.job_id == RunRow.job_id,
+        ModelVersionRow.run_number == RunRow.run_number,
+        ModelVersionRow.alpha_g.is_not(None),
+    )
+    rows = connection.execute(
+        select(JobRow.slurm_job_id, RunRow.run_number, measured.label("is_measured"))
+        .join(RunRow, RunRow.job_id == JobRow.id)
+        .where(
+            JobRow.finished_at.is_(None),
+            RunRow.num_steps > 0,
+            RunRow.phase == RunPhase.TRAINING,
+            ~exists().where(later.job_id == RunRow.job_id, later.run_number > RunRow.run_number),
+        )
+    )
+    return frozenset(Milestone(row.slurm_job_id, row.run_number, bool(row.is_measured)) for row in rows)
 
 
 SAMPLE_COLUMNS = (

@@ -13,10 +13,12 @@ from pollux_slurm.store import explanations, journal, lease, observation, record
 from pollux_slurm.store.agent import SqlAgentStore
 from pollux_slurm.store.contract import (
     AllocationRecord,
+    DaemonSeen,
     DecisionRecord,
     JobObservation,
     JobRecord,
     JobRegistration,
+    Milestone,
     Poll,
     Reallocation,
     Report,
@@ -57,9 +59,9 @@ class SqlStore:
         with self._database.read() as connection:
             return lease.holds_lease(connection, owner, at=at)
 
-    def lease_owner(self) -> str | None:
+    def daemon_seen(self) -> DaemonSeen:
         with self._database.read() as connection:
-            return lease.lease_owner(connection)
+            return lease.daemon_seen(connection)
 
     def release_lease(self, owner: str) -> None:
         with self._database.write() as connection:
@@ -85,6 +87,10 @@ class SqlStore:
     def job(self, slurm_job_id: str) -> JobRecord:
         with self._database.read() as connection:
             return records.read_job(connection, slurm_job_id)
+
+    def milestones(self) -> frozenset[Milestone]:
+        with self._database.read() as connection:
+            return records.read_milestones(connection)
 
     # housekeeping
     def tend(self) -> tuple[str, ...]:

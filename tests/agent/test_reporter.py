@@ -288,3 +288,19 @@ def test_that_a_stale_confirmation_ends_the_thread() -> None:
     with reporting(lambda: failing) as reporter:
         wait(lambda: reporter.superseded, "the news")
     assert failing.num_calls == 1
+
+
+def test_that_a_run_tells_soon_what_was_measured_and_then_at_the_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pollux_slurm.agent.reporter._SOONER_S", 0.01)
+    sent: list[int] = []
+
+    def compose(*, sequence: int, checkpoint: CheckpointConfirmation | None) -> Report:
+        sent.append(sequence)
+        return report(sequence, model=MODEL if sequence == 3 else None)
+
+    with reporting(None, compose, report_interval_s=3600.0) as reporter:
+        wait(lambda: len(sent) >= 3, "the report with what was measured")
+        wait(lambda: reporter._until_next_s() == 3600.0, "the interval")
+        assert sent == [1, 2, 3]
