@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,7 @@ from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.policy import decide
 from pollux_slurm.policy.problem_json import problem_from_json
 from tests.daemon.builders import MODEL
-from tests.daemon.world import CONFIG, World
+from tests.daemon.world import CONFIG, World, running
 
 
 def daemon_of(world: World, policy: PolicyConfig, config: DaemonConfig = CONFIG) -> Daemon:
@@ -101,58 +99,6 @@ def test_that_a_problem_that_cannot_be_saved_costs_no_round(
     result = daemon_of(world, PolicyConfig(), config).round()
     assert result.skipped is None
     assert "its problem was not saved" in caplog.text
-
-
-class Time(threading.Event):
-    """A stop that never comes by itself: to wait on it lets the world's time pass, and `then` happen."""
-
-    def __init__(self, world: World, then: Callable[[float], None]) -> None:
-        super().__init__()
-        self.world, self.then = world, then
-        self.began = world.clock()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.world.clock.advance(timeout or 0.0)
-        self.then((self.world.clock() - self.began).total_seconds())
-        return self.is_set()
-
-
-def running(world: World, config: DaemonConfig, then: Callable[[float], None], **more: Any) -> Daemon:
-    """Run a daemon on the world's time until `then` sets its stop."""
-    stop = Time(world, then)
-    return Daemon(
-        slurm=world.slurm,
-        store=world.store,
-        config=config,
-        owner="d",
-        wall_clock=world.clock,
-        monotonic=lambda: world.clock.now.timestamp(),
-        stop=stop,
-        decide=world.decide,
-        **more,
-    )
-
-
-def test_that_a_job_that_comes_between_two_rounds_does_not_wait_for_the_next(world: World) -> None:
-    config = dataclasses.replace(CONFIG, interval_s=600, watch_s=5)
-    world.neighbour(gpus=1)
-    world.neighbour(gpus=1)
-    came: list[str] = []
-    placed: list[float] = []
-
-    def then(passed_s: float) -> None:
-        if passed_s > 20 and not came:
-            came.append(world.submit(gpus=8))  # more than any node has free: Slurm cannot start it so
-            world.targets = {came[0]: {"n1": 3}}
-        if came and world.job(came[0]).state is JobState.RUNNING:
-            placed.append(passed_s)
-        if placed or passed_s > 300:
-            daemon._stop.set()
-
-    daemon = running(world, config, then)
-    daemon.run()
-    assert placed
-    assert placed[0] < 20 + 5 + 5
 
 
 def test_that_new_settings_hold_from_the_next_round_and_wrong_ones_do_not(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon.loop import Daemon
@@ -210,3 +211,33 @@ class World:
         """Tell whether the oldest open move has come to `step`."""
         moves = self.store.open_reallocations()
         return bool(moves) and moves[0].step is step
+
+
+class Time(threading.Event):
+    """A stop that never comes by itself: to wait on it lets the world's time pass, and `then` happen."""
+
+    def __init__(self, world: World, then: Callable[[float], None]) -> None:
+        super().__init__()
+        self.world, self.then = world, then
+        self.began = world.clock()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.world.clock.advance(timeout or 0.0)
+        self.then((self.world.clock() - self.began).total_seconds())
+        return self.is_set()
+
+
+def running(world: World, config: DaemonConfig, then: Callable[[float], None], **more: Any) -> Daemon:
+    """Run a daemon on the world's time until `then` sets its stop."""
+    stop = Time(world, then)
+    return Daemon(
+        slurm=world.slurm,
+        store=world.store,
+        config=config,
+        owner="d",
+        wall_clock=world.clock,
+        monotonic=lambda: world.clock.now.timestamp(),
+        stop=stop,
+        decide=world.decide,
+        **more,
+    )
