@@ -30,6 +30,7 @@ if __package__ in (None, ""):  # run as a script: make `examples.demo` importabl
 
 from examples.demo.summary import Expectation, print_summary  # noqa: E402
 from pollux_slurm.cli.status import jobs_table  # noqa: E402
+from pollux_slurm.daemon.presence import shown_now  # noqa: E402
 from pollux_slurm.store import open_store  # noqa: E402
 from pollux_slurm.store.contract import Store  # noqa: E402
 
@@ -152,7 +153,7 @@ def submit_and_watch(
                 job_ids[job.name] = submit(job, directory, env)
                 last_submitted = time.monotonic()
             records = store.jobs()
-            table = jobs_table(records, now=datetime.now(timezone.utc), width=console.width)
+            table = jobs_table(shown_now(records, None), now=datetime.now(timezone.utc), width=console.width)
             table.title = f"pollux demo, {elapsed:.0f} s"
             if console.is_terminal:
                 live.update(table)

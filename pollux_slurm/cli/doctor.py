@@ -94,7 +94,8 @@ def examined(
     `from_nodes` nodes are asked for what they see, of the `folders`, too.
     """
     from pollux_slurm.daemon import rules
-    from pollux_slurm.daemon.doctor import Finding, Verdict, examine_jobs, examine_slurm
+    from pollux_slurm.daemon.doctor import Finding, Verdict, examine_daemon, examine_jobs, examine_slurm
+    from pollux_slurm.daemon.presence import shown_now
     from pollux_slurm.slurm import connect
 
     def failed(name: str, error: PolluxError) -> Finding:
@@ -107,10 +108,10 @@ def examined(
         )
     except PolluxError as error:
         yield failed("settings", error)
-    snapshot, records = None, None
+    snapshot, records, seen = None, None, None
     try:
         with opened_store(config) as store:
-            records = store.active_jobs()
+            records, seen = store.active_jobs(), store.daemon_seen()
         local = (config.store.url or "").startswith("sqlite")
         yield Finding(
             name="store",
@@ -134,6 +135,8 @@ def examined(
         yield from examine_slurm(config, version=version, site=site, snapshot=snapshot, clock_skew_s=skew_s)
         yield _whose_jobs(config, slurm)
         yield from _checkpoint_times(config, site, clock())
+    if records is not None and seen is not None:
+        yield examine_daemon(seen, shown_now(records, snapshot), clock())
     if snapshot is not None and records is not None:
         yield from examine_jobs(snapshot, records)
     if snapshot is not None and from_nodes:

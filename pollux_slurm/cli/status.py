@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pollux_slurm.cli.common import ConfigOption, JsonOption, StoreOption, opened_store, print_json, settings
+from pollux_slurm.cli.common import (
+    ConfigOption,
+    JsonOption,
+    StoreOption,
+    opened_store,
+    print_json,
+    print_text,
+    settings,
+)
+from pollux_slurm.errors import SlurmError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pollux_slurm.store.contract import JobRecord
+    from pollux_slurm.config import Config
+    from pollux_slurm.daemon.presence import ShownJob
+    from pollux_slurm.model import ClusterSnapshot
+    from pollux_slurm.store.contract import DaemonSeen, JobRecord
 
 
 def status(
@@ -24,27 +39,83 @@ def status(
 ) -> None:
     """Show adaptive jobs: state, GPUs, batch size, goodput, speedup, restarts, last decision.
 
+    States and GPUs are asked of Slurm itself where it can be reached from here.
+
     Example: pollux status 1234 --json
     """
-    with opened_store(settings(config_file, store_url)) as store:
+    from pollux_slurm.daemon.presence import absence, left_held, shown_now
+
+    config = settings(config_file, store_url)
+    with opened_store(config) as store:
         records = (store.job(job),) if job is not None else store.jobs(include_finished=all_jobs)
         decided = store.decision(job) if job is not None and not as_json else None
+        seen = store.daemon_seen()
+    now = datetime.now(timezone.utc)
+    snapshot, why_not = _asked_of_slurm(config) if any(not r.state.is_over for r in records) else (None, "")
+    jobs = shown_now(records, snapshot)
+    records = tuple(shown.record for shown in jobs)
+    missing = absence(seen, now, left_held(jobs))
     if as_json:
-        print_json([job_as_dict(record) for record in records])
+        if missing is not None:
+            typer.echo(f"pollux: {missing}", err=True)
+        print_json(
+            [
+                job_as_dict(shown.record)
+                | {"state_from": "slurm" if shown.is_now else "store", "held": shown.held}
+                for shown in jobs
+            ]
+        )
         return
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
         console.width = 200  # in a pipe or a log there is no edge to fit into
+    if missing is not None:
+        print_text(missing)
+    for line in _how_old(jobs, seen, now, why_not):
+        print_text(line)
     if not records:
         console.print("no adaptive jobs" if all_jobs else "no active adaptive jobs (finished ones: --all)")
         return
-    console.print(jobs_table(records, now=datetime.now(timezone.utc), width=console.width))
+    console.print(jobs_table(jobs, now=now, width=console.width))
     for line in warning_lines(records):
         typer.echo(line)
     if decided is not None:
         typer.echo(f"{decided.explanation} (more: pollux explain {decided.job.job_id})")
+
+
+# A slurmctld that is slow to answer must not keep people from what the store knows.
+_PATIENCE_S = 10.0
+
+
+def _asked_of_slurm(config: Config) -> tuple[ClusterSnapshot | None, str]:
+    """Return what Slurm shows now, and why it could not be asked, where it could not."""
+    from pollux_slurm.slurm import connect
+
+    patience_s = min(config.slurm.command_timeout_s, _PATIENCE_S)
+    asked = dataclasses.replace(config.slurm, backend="commands", command_timeout_s=patience_s)
+    try:
+        return connect(asked, os.environ).snapshot(), ""
+    except SlurmError as error:
+        return None, str(error)
+
+
+def _how_old(jobs: tuple[ShownJob, ...], seen: DaemonSeen, now: datetime, why_not: str) -> Iterator[str]:
+    """Say from when what is shown comes, where not all of it is of now."""
+    from pollux_slurm.daemon.presence import ago
+
+    open_jobs = [shown for shown in jobs if not shown.record.state.is_over or shown.is_now]
+    if not open_jobs:
+        return
+    round_was = "there was none yet" if seen.last_round_at is None else f"{ago(now - seen.last_round_at)} ago"
+    unknown = [shown.record.slurm_job_id for shown in open_jobs if not shown.is_now]
+    if why_not:
+        yield f"states as of the daemon's last round ({round_was}); Slurm cannot be asked: {why_not}"
+        return
+    yield f"states and GPUs: Slurm, now; decisions: the last round ({round_was}); the rest: as REPORTED"
+    if unknown:
+        yield f"not known to this Slurm, shown as of the last round: {', '.join(unknown)}"
 
 
 def job_as_dict(record: JobRecord) -> dict[str, Any]:
@@ -82,6 +153,7 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
         "last_decision_at": _iso(record.last_decision_at),
         "bound_by": record.last_decision_bound_by,
         "warnings": warnings_as_dicts(record),
+        "reported_at": _iso(sample.at if sample else None),
         "reallocation": None
         if reallocation is None
         else {
@@ -119,15 +191,15 @@ def warning_lines(records: tuple[JobRecord, ...]) -> list[str]:
 _WIDE = 120
 
 
-def jobs_table(records: tuple[JobRecord, ...], *, now: datetime, width: int) -> Table:
+def jobs_table(jobs: tuple[ShownJob, ...], *, now: datetime, width: int) -> Table:
     """Return the table that `pollux status` prints, fit for a terminal of `width` characters."""
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    rows = [_cells(record, now) for record in records]
+    rows = [_cells(shown, now) for shown in jobs]
     left = ("JOB", "NAME", "USER", "STATE", "NODES", "DECISION")
-    narrow = {"USER", "RESTARTS", "AGE", "NODES"} if width < _WIDE else set()
+    narrow = {"USER", "RESTARTS", "AGE", "REPORTED", "NODES"} if width < _WIDE else set()
     columns = [column for column in (rows[0] if rows else {}) if column not in narrow]
     for column in columns:
         # Texts give way where room is short; numbers stay whole.
@@ -144,15 +216,14 @@ def jobs_table(records: tuple[JobRecord, ...], *, now: datetime, width: int) -> 
     return table
 
 
-def _cells(record: JobRecord, now: datetime) -> dict[str, str]:
+def _cells(shown: ShownJob, now: datetime) -> dict[str, str]:
     """Return one job's row by column, in the order shown."""
-    sample = record.sample
+    record, sample = shown.record, shown.record.sample
     return {
         "JOB": record.slurm_job_id,
         "NAME": _printable(record.name, 20),
         "USER": _printable(record.user_name, 12),
-        "STATE": ("paused" if record.paused_at is not None else record.state.value)
-        + (" !" if record.warnings else ""),
+        "STATE": _state(shown) + (" !" if record.warnings else ""),
         "GPUS": str(record.allocation.num_gpus or "-"),
         "BATCH": str(sample.batch.global_batch_size) if sample and sample.batch else "-",
         "GOODPUT/s": _number(sample.goodput if sample else None),
@@ -160,9 +231,16 @@ def _cells(record: JobRecord, now: datetime) -> dict[str, str]:
         "EPOCH": _epochs(record),
         "RESTARTS": str(record.num_restarts),
         "AGE": _duration((record.finished_at or now) - record.submitted_at),
+        "REPORTED": _duration(now - sample.at) if sample else "-",
         "NODES": str(record.allocation),
         "DECISION": _decision(record),
     }
+
+
+def _state(shown: ShownJob) -> str:
+    if shown.held:
+        return "held"
+    return "paused" if shown.record.paused_at is not None else shown.record.state.value
 
 
 def _decision(record: JobRecord) -> str:

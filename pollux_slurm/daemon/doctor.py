@@ -6,11 +6,13 @@ import enum
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from pollux_slurm.config import Config
 from pollux_slurm.daemon.observe import is_recorded_job
+from pollux_slurm.daemon.presence import ShownJob, absence, is_silent, left_held
 from pollux_slurm.model import ClusterSnapshot, JobState
-from pollux_slurm.store.contract import JobRecord
+from pollux_slurm.store.contract import DaemonSeen, JobRecord
 
 _OLDEST, _NEWEST = (22, 5), (26, 5)
 # What Slurm needs beside KillWait to put a job back into the queue.
@@ -163,6 +165,20 @@ def _nodes(config: Config, snapshot: ClusterSnapshot) -> Iterator[Finding]:
             text=f"the settings name {', '.join(unknown)}; Slurm has {', '.join(sorted(known)) or 'none'}",
             cure="correct daemon.partitions or [policy.kept_shares]",
         )
+
+
+def examine_daemon(seen: DaemonSeen, jobs: Sequence[ShownJob], now: datetime) -> Finding:
+    """Say whether a daemon acts; one that died in the midst of moves leaves jobs held."""
+    held = left_held(jobs)
+    missing = absence(seen, now)
+    if missing is None:
+        return Finding(name="daemon", verdict=Verdict.OK, text=f"runs as {seen.owner}")
+    verdict = Verdict.FAIL if held else Verdict.WARN if is_silent(seen, now) else Verdict.OK
+    cure = "start it: systemctl start pollux-daemon, or pollux daemon" if verdict is not Verdict.OK else ""
+    if held:
+        missing += f"; held in the midst of a move: {', '.join(held)}"
+        cure += f"; it goes on with them. To let them start by hand: scontrol release {' '.join(held)}"
+    return Finding(name="daemon", verdict=verdict, text=missing, cure=cure)
 
 
 def examine_jobs(snapshot: ClusterSnapshot, records: Sequence[JobRecord]) -> Iterator[Finding]:

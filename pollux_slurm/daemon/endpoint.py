@@ -8,9 +8,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from pollux_slurm.daemon import metrics
+from pollux_slurm.daemon.presence import absence, is_silent
 from pollux_slurm.daemon.telemetry import Telemetry
 from pollux_slurm.errors import ConfigError
 
@@ -31,17 +33,29 @@ def address(text: str) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
-def health(telemetry: Telemetry) -> tuple[bool, dict[str, object]]:
-    """Return whether the daemon is well, and what it says of itself. One that waits for the lease is."""
+def health(telemetry: Telemetry, now_utc: datetime | None = None) -> tuple[bool, dict[str, object]]:
+    """Return whether the daemon is well, and what it says of itself.
+
+    One that waits for the lease is, unless the one that has it is silent: then nobody acts.
+    """
+    at = now_utc or datetime.now(timezone.utc)
+    missing = None if telemetry.is_leader else absence(telemetry.lease, at)
+    silent = missing is not None and is_silent(telemetry.lease, at)
     now = telemetry.monotonic()
     age_s = None if telemetry.last_round_s is None else now - telemetry.last_round_s
     # Of one that has never finished a round: Slurm or the store may have been away from the start.
     since_s = telemetry.first_tried_s if telemetry.last_round_s is None else telemetry.last_round_s
     patience_s = _SILENT_INTERVALS * telemetry.interval_s + 60.0
     late = telemetry.is_leader and since_s is not None and now - since_s > patience_s
-    return not late, {
-        "status": "no round for too long" if late else "ok",
+    heard = telemetry.lease.renewed_at
+    return not (late or silent), {
+        "status": "no round for too long" if late else missing if silent else "ok",
         "leader": telemetry.is_leader,
+        "waits_for": None if telemetry.is_leader else telemetry.lease.owner,
+        "waits_for_heard_age_s": None
+        if telemetry.is_leader or heard is None
+        else round((at - heard).total_seconds(), 1),
+        "held_jobs": list(telemetry.held_jobs),
         "round": telemetry.round_id,
         "last_round_age_s": None if age_s is None else round(age_s, 1),
         "skipped_rounds": dict(telemetry.skipped),

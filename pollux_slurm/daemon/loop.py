@@ -13,6 +13,7 @@ from pollux_slurm.daemon import limits, rights
 from pollux_slurm.daemon.enact import Enactor
 from pollux_slurm.daemon.lease import Lease
 from pollux_slurm.daemon.notify import Notifier
+from pollux_slurm.daemon.presence import held_by_journal
 from pollux_slurm.daemon.round import RoundResult, Rounds, Settings
 from pollux_slurm.daemon.telemetry import Telemetry
 from pollux_slurm.daemon.watch import Watch
@@ -55,6 +56,7 @@ class Daemon:
         self._notifier = notifier or Notifier({}, monotonic=monotonic)
         self._reload = reload
         self._reload_asked = reload_asked or threading.Event()
+        self._store = store
         self._config = config
         self._clock = wall_clock
         self._monotonic = monotonic
@@ -169,9 +171,13 @@ class Daemon:
             self._lease.renew()
             self.telemetry.is_leader = True
             if self._config.shadow:
+                # Those of a daemon before it: one that only records does not go on with them.
+                self.telemetry.held_jobs = held_by_journal(self._store.open_reallocations())
                 return 0
             self._enactor.journal_late_commands()
             self.telemetry.open_moves = self._enactor.tick()
+            moves = self._store.open_reallocations() if self.telemetry.open_moves else ()
+            self.telemetry.held_jobs = held_by_journal(moves)
             return self.telemetry.open_moves
         except LeaseLostError as error:
             self.telemetry.is_leader = False
@@ -183,6 +189,14 @@ class Daemon:
         except Exception:
             _log.exception("tick failed")
         return 1
+
+    def _look_at_who_acts(self) -> None:
+        """Note for `/health` who has the lease, and the jobs that are held meanwhile."""
+        try:
+            self.telemetry.lease = self._store.daemon_seen()
+            self.telemetry.held_jobs = held_by_journal(self._store.open_reallocations())
+        except PolluxError as error:
+            _log.info("cannot look for who has the lease for now: %s", error)
 
     def _tell_of_late_commands(self) -> None:
         try:
@@ -223,6 +237,7 @@ class Daemon:
                 return True
             except LeaseLostError:
                 self.telemetry.is_leader = False
+                self._look_at_who_acts()
                 self._tell_of_late_commands()
                 if not told:
                     _log.info("another daemon holds the lease; waiting")

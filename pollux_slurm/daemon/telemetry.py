@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from pollux_slurm.model import Decision, JobState, ReallocationStep
-from pollux_slurm.store.contract import JobRecord, Reallocation
+from pollux_slurm.store.contract import DaemonSeen, JobRecord, Reallocation
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,6 +17,8 @@ class Telemetry:
     """Counts since the start of this process, and what was last seen. `phases` holds (times, seconds in all).
 
     `lost_s` is the time that jobs stood still for confirmed moves, from checkpoint to the first step after.
+    `lease` is what the store last said of who acts, read while this daemon waits for it; `held_jobs` are held
+    in the midst of a move, by whichever daemon.
     """
 
     monotonic: Callable[[], float]
@@ -37,6 +39,8 @@ class Telemetry:
     commands: Counter[str] = field(default_factory=Counter)
     commands_of_round: int = 0
     is_leader: bool = False
+    lease: DaemonSeen = field(default_factory=DaemonSeen)
+    held_jobs: tuple[str, ...] = ()
     _commands_before: int = 0
 
     @contextmanager
