@@ -32,6 +32,25 @@ def _one_of(*choices: str) -> Any:
     return field(default=choices[0], metadata={"choices": choices})
 
 
+def _from(default: float, least: float, most: float, *, below: bool = False) -> Any:
+    """Return a number's field that may be from `least` to `most`, `below` it if so said."""
+    return field(default=default, metadata={"least": least, "most": most, "below": below})
+
+
+def _perhaps(least: float, most: float, default: float | None = None) -> Any:
+    """Return a number's field that may be left out."""
+    return field(default=default, metadata={"least": least, "most": most, "below": False})
+
+
+def _table(least: float, most: float, *, everyone: bool = False) -> Any:
+    """Return the field of a table of names with a number each; in some, `*` stands for `everyone` else."""
+    return field(default=(), metadata={"least": least, "most": most, "below": False, "everyone": everyone})
+
+
+# No wait is longer, in seconds: thirty days.
+_LONGEST_S = 2_592_000.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """Where jobs and daemon meet. `url` is an SQLAlchemy URL; None means that no store is configured."""
@@ -48,7 +67,7 @@ class SlurmConfig:
 
     backend: str = _one_of("commands", "pyslurm")
     bin_dir: str | None = None
-    command_timeout_s: float = 30.0
+    command_timeout_s: float = _from(30.0, 1.0, 3600.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,38 +77,23 @@ class DaemonConfig:
     `jobs` says whose jobs it serves: everybody's ("all"), its own user's ("own"), or as its rights are.
     """
 
-    interval_s: float = 60.0
-    tick_s: float = 0.5
-    checkpoint_timeout_s: float = 300.0
-    requeue_timeout_s: float = 90.0
-    start_timeout_s: float = 120.0
-    first_report_timeout_s: float = 600.0
-    restart_delay_s: float = 30.0
-    max_in_flight: int = 8
-    lease_ttl_s: float = 30.0
-    pause_ttl_s: float = 900.0
-    watch_s: float = 10.0
+    interval_s: float = _from(60.0, 0.5, 86400.0)
+    tick_s: float = _from(0.5, 0.05, 60.0)
+    checkpoint_timeout_s: float = _from(300.0, 1.0, _LONGEST_S)
+    requeue_timeout_s: float = _from(90.0, 1.0, _LONGEST_S)
+    start_timeout_s: float = _from(120.0, 1.0, _LONGEST_S)
+    first_report_timeout_s: float = _from(600.0, 1.0, _LONGEST_S)
+    restart_delay_s: float = _from(30.0, 0.1, 86400.0)
+    max_in_flight: int = _from(8, 1, 10**6)
+    lease_ttl_s: float = _from(30.0, 1.0, 86400.0)
+    pause_ttl_s: float = _from(900.0, 10.0, _LONGEST_S)
+    watch_s: float = _from(10.0, 0.5, 86400.0)
     metrics_listen: str = "127.0.0.1:9748"
     partitions: tuple[str, ...] = ()
     jobs: str = field(default="auto", metadata={"choices": ("auto", "all", "own")})
     shadow: bool = False
     problems_dir: str | None = None
-    problems_kept: int = 100
-
-
-def _from(default: float, least: float, most: float, *, below: bool = False) -> Any:
-    """Return a number's field that may be from `least` to `most`, `below` it if so said."""
-    return field(default=default, metadata={"least": least, "most": most, "below": below})
-
-
-def _perhaps(least: float, most: float, default: float | None = None) -> Any:
-    """Return a number's field that may be left out."""
-    return field(default=default, metadata={"least": least, "most": most, "below": False})
-
-
-def _table(least: float, most: float, *, everyone: bool = False) -> Any:
-    """Return the field of a table of names with a number each; in some, `*` stands for `everyone` else."""
-    return field(default=(), metadata={"least": least, "most": most, "below": False, "everyone": everyone})
+    problems_kept: int = _from(100, 1, 10**6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +139,8 @@ class AgentConfig:
     `keep_connection` is for a store behind a pooler: a job then stays connected between its calls.
     """
 
-    report_interval_s: float = 30.0
-    poll_interval_s: float = 2.0
+    report_interval_s: float = _from(30.0, 0.1, 3600.0)
+    poll_interval_s: float = _from(2.0, 0.05, 600.0)
     keep_connection: bool = False
     throughput_equation: str = "pollux"
 
@@ -340,10 +344,6 @@ def _convert_number(
             number = math.nan
     except OverflowError:  # a whole number beyond any float
         number = math.nan
-    if not rules:
-        if not number > 0:
-            raise ConfigError(f"{where}: expected a positive {hint.__name__}, not {value!r}")
-        return number
     least, most = rules["least"], rules["most"]
     if not least <= number <= most or (rules["below"] and number == most):
         kind = "a whole number" if hint is int else "a number"

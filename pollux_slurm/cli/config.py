@@ -34,11 +34,11 @@ def check(
 
     Example: pollux config check --config /etc/pollux/pollux.toml
     """
-    from pollux_slurm.daemon import rules
+    from pollux_slurm.daemon import settings_check
     from pollux_slurm.store.url import parse_store_url
 
     config = settings(config_file, store_url)
-    rules.check(config.policy)
+    settings_check.check(config)
     url = None if config.store.url is None else str(parse_store_url(config.store.url))
     found = effective(config, url=url, url_from_flag=store_url is not None)
     if as_json:

@@ -155,20 +155,20 @@ def _say_whose(scope: Scope) -> None:
 
 def daemon_settings(config: Config, *, interval_s: float | None, shadow: bool) -> Settings:
     """Return what the daemon runs by; raises `ConfigError` for what no round could be held with."""
-    from pollux_slurm.daemon import rules
-    from pollux_slurm.daemon.endpoint import address
+    from pollux_slurm.daemon import settings_check
     from pollux_slurm.daemon.round import Settings
     from pollux_slurm.goodput import TableCache
     from pollux_slurm.policy import KnownNodes, decide
 
-    rules.check(config.policy)
-    address(config.daemon.metrics_listen)
+    settings_check.check(config)
+    held = dataclasses.replace(
+        config.daemon,
+        interval_s=interval_s or config.daemon.interval_s,
+        shadow=shadow or config.daemon.shadow,
+    )
+    settings_check.check_rhythm(held)
     return Settings(
-        config=dataclasses.replace(
-            config.daemon,
-            interval_s=interval_s or config.daemon.interval_s,
-            shadow=shadow or config.daemon.shadow,
-        ),
+        config=held,
         policy=config.policy,
         # Goodput tables are kept from round to round: only what was reported anew is computed.
         decide=functools.partial(

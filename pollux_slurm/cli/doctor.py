@@ -93,7 +93,7 @@ def examined(
 
     `from_nodes` nodes are asked for what they see, of the `folders`, too.
     """
-    from pollux_slurm.daemon import rules
+    from pollux_slurm.daemon import settings_check
     from pollux_slurm.daemon.doctor import Finding, Verdict, examine_daemon, examine_jobs, examine_slurm
     from pollux_slurm.daemon.presence import shown_now
     from pollux_slurm.slurm import connect
@@ -102,7 +102,7 @@ def examined(
         return Finding(name=name, verdict=Verdict.FAIL, text=str(error), cure="see above")
 
     try:
-        rules.check(config.policy)
+        settings_check.check(config)
         yield Finding(
             name="settings", verdict=Verdict.OK, text=str(config.path or "defaults and environment")
         )

@@ -1,4 +1,4 @@
-"""The admin's `[policy]` settings as fields of a scheduling problem. Pure."""
+"""The admin's `[policy]` settings as fields of a scheduling problem, and what no settings may be. Pure."""
 
 from __future__ import annotations
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import pytest
 
-from pollux_slurm.config import load_config
+from pollux_slurm.cli.daemon import daemon_settings
+from pollux_slurm.config import Config, load_config
+from pollux_slurm.errors import ConfigError
 from tests.cli.inside import pollux
 
 
@@ -54,6 +58,65 @@ def test_that_the_daemon_refuses_the_same_before_it_starts(file: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "policy.account_weights.vision: expected a number from 0.01 to 100, not -1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            '[daemon]\nmetrics_listen = "9748"\n',
+            "daemon.metrics_listen: expected host:port or off, not '9748'",
+        ),
+        ("[daemon]\nlease_ttl_s = 91\n", "one and a half times daemon.interval_s (90)"),
+        ("[daemon]\ninterval_s = 10\nlease_ttl_s = 30\n", "one and a half times daemon.interval_s (15)"),
+        ("[daemon]\ntick_s = 5\nlease_ttl_s = 10\n", "four times daemon.tick_s (20)"),
+        ("[daemon]\ninterval_s = 5\ntick_s = 6\n", "daemon.tick_s = 6"),
+        ("[daemon]\ninterval_s = 600\n", "daemon.pause_ttl_s = 900: rounds prolong it"),
+        ("[daemon]\ncheckpoint_timeout_s = 3\n", "agent.poll_interval_s = 2"),
+        ('[daemon]\npartitions = ["a,b"]\n', "daemon.partitions: 'a,b' is no partition's name"),
+        ('[slurm]\nbin_dir = "/no/such/folder"\n', "slurm.bin_dir: /no/such/folder: there is no such folder"),
+        ('[templates]\ndir = "/no/such/folder"\n', "templates.dir: /no/such/folder"),
+        ("[policy]\nexponent = 0\nfloor = 1e-9\nhorizon_s = 1e13\n", "policy.horizon_s"),
+        ('[store]\nurl = "mysql://x/y"\n', "mysql"),
+    ],
+)
+def test_that_what_a_daemon_would_refuse_or_be_hurt_by_is_refused(file: Path, text: str, words: str) -> None:
+    file.write_text(text)
+    done = pollux("config", "check", "--config", str(file))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert words in done.stderr
+
+
+NUMBERS = sorted(
+    f"{section}.{key.name}"
+    for section, kind in typing.get_type_hints(Config).items()
+    if dataclasses.is_dataclass(kind)
+    for key in dataclasses.fields(kind)
+    if "least" in key.metadata and "everyone" not in key.metadata
+)
+
+
+def test_that_every_number_has_bounds() -> None:
+    for kind in typing.get_type_hints(Config).values():
+        for key in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
+            if str(key.type).split(" ")[0] in ("int", "float"):
+                assert {"least", "most"} <= set(key.metadata), key.name
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1000", "1e300", "true", '"3"', "[1]", "{}"])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_that_no_number_may_be_senseless(file: Path, name: str, value: str) -> None:
+    section, _, key = name.partition(".")
+    file.write_text(f"[{section}]\n{key} = {value}\n")
+    with pytest.raises(ConfigError, match=key):
+        load_config({}, path=file)
+
+
+def test_that_the_daemon_holds_its_flags_to_the_same(file: Path) -> None:
+    config = load_config({}, path=file)
+    assert daemon_settings(config, interval_s=5, shadow=False).config.interval_s == 5
+    with pytest.raises(ConfigError, match="pause_ttl_s"):
+        daemon_settings(config, interval_s=3600, shadow=False)
 
 
 def test_that_the_example_is_a_settings_file(tmp_path: Path) -> None:
