@@ -5,6 +5,7 @@ Nothing here changes anything; `--dry-run` prints the plan, `pollux_slurm.agent.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shlex
@@ -18,7 +19,13 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.model import JobTerms
 from pollux_slurm.rendering import render
 from pollux_slurm.slurm.batch_script import BatchScript, parse_script
-from pollux_slurm.slurm.sbatch_options import GivenOption, SbatchOption, Takes, parse_words
+from pollux_slurm.slurm.sbatch_options import (
+    GivenOption,
+    SbatchOption,
+    Takes,
+    is_abbreviation,
+    parse_words,
+)
 from pollux_slurm.slurm.sbatch_request import SbatchRequest, starting_gpus, time_limit_s, warning_s
 from pollux_slurm.slurm.terms import MAX_GPUS, encode_comment
 
@@ -92,6 +99,7 @@ def plan_submission(
     """
     parsed = parse_words(words, exact=POLLUX_OPTIONS)
     options, rest = parsed.options, parsed.rest
+    _refuse_slips(options)
     for option in options:
         if option.name in _FLAGS and option.value is not None:
             raise UsageError(f"option --{option.name} takes no value")
@@ -205,6 +213,23 @@ def _as_file_name(name: str) -> str:
 
 
 # ------------------------------------------------------------------------------------- the user's options
+
+
+# How alike an unknown option must be to one of ours. Sites add options of their own to sbatch.
+_ALIKE = 0.85
+
+
+def _refuse_slips(options: Sequence[GivenOption]) -> None:
+    """Raise `UsageError` for an option that sbatch has not, and that is all but written as one of ours."""
+    for option in options:
+        written = option.words[0].partition("=")[0] if option.name is None and option.words else ""
+        if not written.startswith("--") or is_abbreviation(written[2:]):
+            continue
+        meant = difflib.get_close_matches(written[2:], sorted(_OWN), n=1, cutoff=_ALIKE)
+        if meant:
+            raise UsageError(
+                f"there is no option {written}; do you mean --{meant[0]}? (pollux sbatch --help)"
+            )
 
 
 def _count(options: Sequence[GivenOption], name: str) -> int | None:

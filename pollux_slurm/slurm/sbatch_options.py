@@ -234,6 +234,11 @@ def _resolve(written: str, exact: Sequence[SbatchOption]) -> tuple[str | None, T
     return None, takes.pop() if len(takes) == 1 else Takes.NOTHING
 
 
+def is_abbreviation(written: str) -> bool:
+    """Whether sbatch may take `written` for the beginning of one of its options, or of several."""
+    return any(option.name.startswith(written) for option in SBATCH_OPTIONS)
+
+
 def _letters(word: str, following: str | None) -> list[GivenOption]:
     """Read a word of one-letter options; the first with a value takes the rest of the word, or the next."""
     found: list[tuple[str | None, str | None]] = []

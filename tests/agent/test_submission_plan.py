@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.submission_plan import SubmissionPlan, plan_submission
+from pollux_slurm.agent.submission_plan import (
+    POLLUX_OPTIONS,
+    SubmissionPlan,
+    _refuse_slips,
+    plan_submission,
+)
 from pollux_slurm.agent.token import token_sha256
 from pollux_slurm.config import Config, StoreConfig, TemplatesConfig
 from pollux_slurm.errors import ConfigError, UsageError
+from pollux_slurm.slurm.sbatch_options import SBATCH_OPTIONS, parse_words
 from pollux_slurm.slurm.terms import decode_comment, user_part
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -367,3 +373,34 @@ def test_that_variables_and_directives_can_be_what_is_refused(
 
 def test_that_requeue_on_the_command_line_settles_a_variable_that_forbids_it() -> None:
     assert plan(["--requeue"], environ={"SBATCH_NO_REQUEUE": "1"}).options[0] == "--requeue"
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("--max-gpu", "--max-gpus"),
+        ("--max-gpu=2", "--max-gpus"),
+        ("--max_gpus=2", "--max-gpus"),
+        ("--maxgpus", "--max-gpus"),
+        ("--min-gpu", "--min-gpus"),
+        ("--checkpoint_dir=/x", "--checkpoint-dir"),
+        ("--total-tme=1-0", "--total-time"),
+        ("--dryrun", "--dry-run"),
+        ("--allow-unconfirmd", "--allow-unconfirmed"),
+    ],
+)
+def test_that_a_slip_in_one_of_our_options_is_told(word: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"there is no option {word.partition('=')[0]}; do you mean {meant}"):
+        plan(["-p", "main", word, "2", "--wrap=true"])
+
+
+@pytest.mark.parametrize("name", [option.name for option in SBATCH_OPTIONS])
+def test_that_no_option_of_sbatch_and_no_abbreviation_of_one_is_taken_for_a_slip(name: str) -> None:
+    for length in range(1, len(name) + 1):
+        options = parse_words([f"--{name[:length]}=1"], exact=POLLUX_OPTIONS).options
+        _refuse_slips(options)
+
+
+@pytest.mark.parametrize("word", ["--checkpoint=5", "--max-gpu-power=300", "--gpu-clocks", "--x11", "--bell"])
+def test_that_options_that_a_site_added_pass(word: str) -> None:
+    _refuse_slips(parse_words([word], exact=POLLUX_OPTIONS).options)
