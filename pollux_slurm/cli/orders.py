@@ -76,16 +76,17 @@ def resume(
 
 
 def _order(give: Callable[[Store], Reallocation], wait_s: float, url: str, *, said: str) -> None:
-    from pollux_slurm.daemon.presence import absence, left_held, shown_now
+    from pollux_slurm.daemon.presence import absence, held_by_journal
     from pollux_slurm.store import open_store
 
     store = open_store(url)
     try:
+        held = held_by_journal(store.open_reallocations())
+        missing = absence(store.daemon_seen(), _now(), held)
+        if missing is not None:
+            typer.echo(f"pollux: nobody carries orders out for now: {missing}", err=True)
         ordered = give(store)
         typer.echo(f"{said} (the daemon does so at its next look; see: pollux status {ordered.slurm_job_id})")
-        missing = absence(store.daemon_seen(), _now(), left_held(shown_now(store.active_jobs(), None)))
-        if missing is not None:
-            typer.echo(f"pollux: nobody carries it out for now: {missing}", err=True)
         deadline = time.monotonic() + wait_s
         while wait_s:
             now = next(r for r in store.reallocations(ordered.slurm_job_id) if r.id == ordered.id)

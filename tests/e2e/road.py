@@ -77,6 +77,12 @@ class Road:
         process.send_signal(signum)
         return process.wait(timeout=300)
 
+    def pollux(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command as its user does."""
+        return subprocess.run(
+            [*POLLUX, *arguments], env=self.env, capture_output=True, text=True, timeout=300, check=False
+        )
+
     def sbatch(self, *arguments: str) -> str:
         """Submit with `pollux sbatch`; return the job's number."""
         done = subprocess.run(

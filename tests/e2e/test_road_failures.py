@@ -79,6 +79,18 @@ def test_that_a_daemon_killed_amid_a_reallocation_is_followed_up_by_the_next(roa
 
     road.wait(beyond_the_requeue, "a job to be requeued", every_s=0.02)
     road.stop_daemon(signal.SIGKILL)
+
+    def told() -> str:
+        shown = road.pollux("status").stdout
+        return shown if "the daemon is silent: process " in shown else ""
+
+    said = road.wait(told, "status to say that the daemon is silent")
+    held = road.slurm.read_job(job_id)
+    assert held is not None
+    assert "states and GPUs: Slurm, now" in said
+    assert (f"scontrol release {job_id}" in said) == held.held
+    examined = road.pollux("doctor")
+    assert ("FAIL daemon: the daemon is silent" in examined.stdout) == held.held
     road.start_daemon()
     record = road.wait_over(job_id)
     assert record.state is JobState.COMPLETED, road.log()

@@ -18,7 +18,14 @@ from pollux_slurm.errors import (
 )
 from pollux_slurm.model import Allocation, JobState, JobWarning
 from pollux_slurm.policy import explanation
-from pollux_slurm.store.contract import AllocationRecord, RunPhase, Store, WarningRecord
+from pollux_slurm.store.contract import (
+    AllocationRecord,
+    DaemonSeen,
+    Milestone,
+    RunPhase,
+    Store,
+    WarningRecord,
+)
 from pollux_slurm.store.tokens import hash_token
 from tests.store.builders import (
     BATCH,
@@ -781,6 +788,17 @@ class TestLease:
         assert any_store.holds_lease("a", at=at(17))
         assert not any_store.acquire_lease("b", ttl_s=10, at=at(17))
 
+    def test_that_who_had_it_last_is_known_until_it_is_given_back(self, any_store: Store) -> None:
+        assert any_store.daemon_seen() == DaemonSeen()
+        assert any_store.acquire_lease("a", ttl_s=10, at=at(5))
+        round_id = any_store.record_round(problem_of([]), decision_of([]), shadow=False, at=at(6))
+        assert round_id
+        assert any_store.daemon_seen() == DaemonSeen(
+            owner="a", renewed_at=at(5), expires_at=at(15), last_round_at=at(6)
+        )
+        any_store.release_lease("a")
+        assert any_store.daemon_seen() == DaemonSeen(last_round_at=at(6))
+
     def test_that_only_its_owner_gives_it_back(self, any_store: Store) -> None:
         assert any_store.acquire_lease("a", ttl_s=10, at=at(0))
         any_store.release_lease("b")
@@ -789,3 +807,23 @@ class TestLease:
         any_store.release_lease("a")
         assert not any_store.holds_lease("a", at=at(1))
         assert any_store.acquire_lease("b", ttl_s=10, at=at(1))
+
+
+class TestMilestones:
+    def test_that_a_run_has_come_as_far_as_its_reports_say(self, any_store: Store) -> None:
+        def tell(sequence: int, **changes: Any) -> frozenset[Milestone]:
+            any_store.report(token_of(1), report(sequence, **changes), at=at(10 * sequence))
+            return any_store.milestones()
+
+        unmeasured = dataclasses.replace(MODEL, throughput=None)
+        any_store.register_jobs([registration(1), registration(2)], at=at(0))
+        assert tell(1, num_steps=0, phase=RunPhase.STARTING, model=None) == frozenset()
+        assert tell(2, num_steps=1, model=unmeasured) == {Milestone("1", 0, False)}
+        assert tell(3, num_steps=9) == {Milestone("1", 0, True)}
+        assert tell(4, num_steps=9, phase=RunPhase.WAITING) == frozenset()
+        # A run after a move has everything before it again.
+        again = {"run_number": 1, "restart_count": 1}
+        assert tell(5, **again, num_steps=0, phase=RunPhase.STARTING, model=None) == frozenset()
+        assert tell(6, **again, num_steps=10, model=unmeasured) == {Milestone("1", 1, False)}
+        any_store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(99))], at=at(99))
+        assert any_store.milestones() == frozenset()
