@@ -121,6 +121,7 @@ def run_until(
             daemon._stop.set()
 
     def read() -> None:
+        world.slurm.before["snapshot"] = read
         if next(reads) > 5000:  # rounds without end in one instant
             daemon._stop.set()
 
