@@ -23,7 +23,7 @@ class JobEnvironment:
 
     `gpus_per_node` is in rank order and sums to `world_size`. `restart_count` is Slurm's. `token` is None
     where no store is to be told (no Slurm, or no store configured). `strict` is whether what is wrong with
-    the training ends it.
+    the training ends it. `job_id` is Slurm's number, None outside.
     """
 
     rank: int
@@ -35,6 +35,7 @@ class JobEnvironment:
     token: str | None
     config: Config
     strict: bool
+    job_id: str | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -58,6 +59,7 @@ def read_environment(environ: Mapping[str, str]) -> JobEnvironment:
         token=_token(environ),
         config=load_config(environ),
         strict=_switch(environ, "POLLUX_STRICT"),
+        job_id=environ.get("POLLUX_JOB_ID") or environ.get("SLURM_JOB_ID") or None,
     )
 
 

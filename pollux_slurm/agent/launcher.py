@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pollux_slurm.agent.layout import RunLayout, RunOptions, rank_environments, without_foreign
-from pollux_slurm.agent.memory import run_until_it_fits
+from pollux_slurm.agent.lineage import num_runs
+from pollux_slurm.agent.memory import STOPPED, run_until_it_fits
 from pollux_slurm.agent.processes import Crew, cannot_start
 from pollux_slurm.agent.rendezvous import LOOPBACK, find_free_port
 from pollux_slurm.agent.step import visible_gpus
@@ -53,15 +54,26 @@ def launch(
 
         job = prepare_job(options, environ=environ, config=config, cwd=cwd, warn=warn)
         directory = job.environ.get("POLLUX_CHECKPOINT_DIR")
-        return run_until_it_fits(
-            lambda: run_step(command, job), Path(directory) if directory else None, warn=warn
-        )
+        return _watched(lambda: run_step(command, job), Path(directory) if directory else None, warn=warn)
     if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         raise UsageError(
             "pollux run was started several times by srun: call it in the batch script itself, "
             "it calls srun on its own"
         )
     return _run_here(command, options, environ=environ, warn=warn)
+
+
+def _watched(run: Callable[[], int], directory: Path | None, *, warn: Callable[[str], None]) -> int:
+    """Run the processes, again with smaller passes where memory was short; say if none joined the library."""
+    before = 0 if directory is None else num_runs(directory)
+    code = run_until_it_fits(run, directory, warn=warn)
+    # A process that failed may not have come so far.
+    if directory is not None and (code == 0 or code in STOPPED) and num_runs(directory) == before:
+        warn(
+            "no process of this run has called pollux_slurm.torch.init_process_group: it ran like any other "
+            "program, nothing of it was measured or reported, and no checkpoint was written"
+        )
+    return code
 
 
 def _is_in_step(environ: Mapping[str, str]) -> bool:
@@ -97,7 +109,7 @@ def _run_here(
         extra["POLLUX_CHECKPOINT_DIR"] = str(options.checkpoint_dir)
     environments = rank_environments(layout, 0, {**environ, **extra})
     directory = options.checkpoint_dir or environ.get("POLLUX_CHECKPOINT_DIR") or None
-    return run_until_it_fits(
+    return _watched(
         lambda: Crew(command, environments, patience_s=options.patience_s).run().exit_code,
         None if directory is None else Path(directory),
         warn=warn,

@@ -36,6 +36,7 @@ _LOG = logging.getLogger(__name__)
 _CLAIM = re.compile(r"(\d{6,})\.json")
 _FILE = re.compile(r"(\d{6,})-(\d{6,})-([0-9a-f]{64})\.pt")
 _CHUNK_BYTES = 1 << 20
+_ELSEWHERE = "kept-elsewhere-"
 _MAX_CLAIM_ATTEMPTS = 100
 
 
@@ -177,6 +178,19 @@ def claim_run(directory: Path, *, restart_count: int, host: str, pid: int, at: d
     except OSError as error:
         raise CheckpointError(f"{directory}: cannot be used for checkpoints: {error}") from error
     raise CheckpointError(f"{directory}: other runs of this job keep claiming it; stop them first")
+
+
+def num_runs(directory: Path) -> int:
+    """Return how many runs have claimed `directory`, or told there that they claimed another one."""
+    with contextlib.suppress(OSError):
+        return len(list(_claimed_runs(directory / "runs"))) + len(list(directory.glob(f"{_ELSEWHERE}*")))
+    return len(list(directory.glob(f"{_ELSEWHERE}*")))
+
+
+def note_elsewhere(directory: Path, *, restart_count: int) -> None:
+    """Leave word in the directory that the job was given that its run keeps its checkpoints in another."""
+    with contextlib.suppress(OSError):
+        (directory / f"{_ELSEWHERE}{restart_count}").touch()
 
 
 def read_claim(directory: Path, run_number: int) -> RunClaim:

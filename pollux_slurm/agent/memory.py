@@ -23,7 +23,7 @@ _FOLDER = "memory"
 # Each start halves a local batch at least.
 _MOST_STARTS = 24
 # How the processes end that were told to stop; whatever they left behind, nobody wants them again.
-_STOPPED = (130, 143)
+STOPPED = (130, 143)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ def run_until_it_fits(run: Callable[[], int], directory: Path | None, *, warn: C
     for _ in range(_MOST_STARTS):
         code = run()
         now = num_bounds(directory)
-        if code == 0 or code in _STOPPED or now <= known:
+        if code == 0 or code in STOPPED or now <= known:
             return code
         known = now
         warn("a local batch did not fit into memory: starting again with smaller passes")

@@ -6,6 +6,7 @@ checkpoint at most waits to be delivered. An outage costs reports, never steps.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -22,12 +23,14 @@ from pollux_slurm.errors import (
     StoreUnavailable,
     UnknownJobError,
 )
-from pollux_slurm.store.contract import AgentStore, CheckpointConfirmation, Report
+from pollux_slurm.store.contract import AgentStore, CheckpointConfirmation, Move, Report
 
 _LOG = logging.getLogger(__name__)
 _MOST_BACKOFF_S = 30.0
 # Until a run has told what was measured its reports come sooner, but for one that takes its time.
 _SOONER_S, _MOST_SOONER = 10.0, 12
+# A job is registered within seconds of its start where a daemon runs.
+_UNKNOWN_FOR_S = 120.0
 
 
 def utc_now() -> datetime:
@@ -46,6 +49,9 @@ class Reporter:
 
     Without a store (`open_store` is None) the thread still composes at each interval, since composing is
     also what fits the model and proposes a batch size.
+
+    `job_name` ("job 3") and `where` (in which epoch, at which example) are for the line in the job's log
+    that says why a run ends.
     """
 
     def __init__(
@@ -57,12 +63,15 @@ class Reporter:
         compose: Compose,
         report_interval_s: float,
         poll_interval_s: float,
+        job_name: str = "the job",
+        where: Callable[[], str] | None = None,
         now: Callable[[], datetime] = utc_now,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open_store, self._token, self._run_number = open_store, token, run_number
         self._compose = compose
         self._report_interval_s, self._poll_interval_s = report_interval_s, poll_interval_s
+        self._job_name, self._where = job_name, where
         self._now, self._monotonic = now, monotonic
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="pollux-reporter", daemon=True)
@@ -77,6 +86,10 @@ class Reporter:
         self._superseded = False
         self._closing = False
         self._complaints: set[str] = set()
+        # Of the request last seen. Used in the thread alone.
+        self._move: tuple[int, Move | None] | None = None
+        self._is_leaving = False
+        self._unknown_since: float | None = None
 
     # ------------------------------------------------------------ the training thread's side
 
@@ -112,6 +125,14 @@ class Reporter:
         """Stop trying: training goes on, and what was written is no longer its last checkpoint."""
         with self._changed:
             self._confirmation = None
+            is_leaving, self._is_leaving = self._is_leaving, False
+        if is_leaving:
+            _LOG.info("%s goes on where it is: the move was given up", self._job_name)
+
+    def say_stopped(self, *, is_saved: bool) -> None:
+        """Say in the job's log that SIGTERM ends this run."""
+        saved = "its checkpoint is written" if is_saved else "no checkpoint was written now"
+        _LOG.info("%s is stopped by SIGTERM%s: %s", self._job_name, self._place(), saved)
 
     def was_delivered(self, request_id: int) -> bool:
         """Tell whether the store has the confirmation for `request_id`."""
@@ -152,9 +173,10 @@ class Reporter:
                         next_report = self._monotonic() + self._until_next_s()
                     if store is not None and not closing and started >= next_poll:
                         request = store.poll(self._token, self._run_number, at=self._now()).checkpoint_request
+                        self._look_at(store, request)
                         self._request = request
                         next_poll = self._monotonic() + self._poll_interval_s
-                    failures = 0
+                    failures, self._unknown_since = 0, None
                 except StaleRunError as error:
                     self._complain(error)
                     self._superseded = True
@@ -162,6 +184,7 @@ class Reporter:
                 except UnknownJobError:
                     # Not registered yet: the daemon does so from its next bulk read.
                     answered = False
+                    self._wonder()
                 except StoreUnavailable as error:
                     answered = False
                     failures += 1
@@ -231,6 +254,55 @@ class Reporter:
             if confirmation is not None and self._confirmation is confirmation:
                 self._confirmation = None
                 self._delivered = confirmation.request_id
+                self._is_leaving = confirmation.request_id is not None
+                is_leaving = self._is_leaving
+            else:
+                is_leaving = False
+        if is_leaving:
+            self._say_why()
+
+    def _look_at(self, store: AgentStore, request: int | None) -> None:
+        """Learn, once for each request, what it is for: before it is answered, since then Slurm is quick."""
+        if request is None or (self._move is not None and self._move[0] == request):
+            return
+        self._move = (request, None)
+        # For a line in the log only: no reason not to answer the request.
+        with contextlib.suppress(PolluxError):
+            self._move = (request, store.move(self._token, request))
+
+    def _say_why(self) -> None:
+        """Say, beside Slurm's own words about a requeue, why this run ends and what comes next."""
+        request, move = self._move or (None, None)
+        if move is None or request != self._delivered:
+            what = "is stopped to be placed anew"
+        elif not move.target:
+            what = f"is paused and gives back {move.source}"
+        elif move.source == move.target:
+            what = f"is started again on {move.target}"
+        else:
+            what = f"is moved from {move.source} to {move.target}"
+        reason = f" ({move.reason})" if move is not None and move.reason else ""
+        _LOG.info(
+            "%s %s%s%s: its checkpoint is written, and Slurm requeues it now",
+            *(self._job_name, what, self._place(), reason),
+        )
+
+    def _place(self) -> str:
+        where = "" if self._where is None else self._where()
+        return f", {where}" if where else ""
+
+    def _wonder(self) -> None:
+        """Say once where nobody comes to register the job."""
+        now = self._monotonic()
+        if self._unknown_since is None:
+            self._unknown_since = now
+        elif now - self._unknown_since >= _UNKNOWN_FOR_S:
+            self._complain(
+                UnknownJobError(
+                    f"it does not know {self._job_name} yet: nothing is reported, and nobody moves the job; "
+                    "is pollux daemon running?"
+                )
+            )
 
     def _send(self, store: AgentStore, report: Report) -> None:
         bad = non_finite_field(report)

@@ -257,6 +257,11 @@ def _speak_for_job(
     warn: Callable[[str], None],
 ) -> None:
     """Make sure that a job which can be adaptive has its token; adds POLLUX_TOKEN_FILE to `environ`."""
+    if config.store.url is None:
+        warn(
+            f"job {job_id} trains without a store: nothing is reported, and nobody moves it; the store is "
+            "named by POLLUX_STORE_URL, or [store] url of /etc/pollux/pollux.toml, on the job's nodes"
+        )
     if environ.get("POLLUX_TOKEN_FILE"):
         if options.min_gpus is not None or options.max_gpus is not None or options.allow_unconfirmed:
             warn("the bounds given to pollux sbatch hold; those given to pollux run are for plain sbatch")

@@ -64,6 +64,6 @@ def run(
         environ=environ,
         config=load_config(environ),
         cwd=cwd,
-        warn=lambda message: typer.echo(f"pollux: {message}", err=True),
+        warn=lambda message: typer.echo("pollux: " + " ".join(message.split()), err=True),
     )
     raise typer.Exit(code)

@@ -30,7 +30,7 @@ def open_store(url: str, *, create: bool = False) -> Store:
 def open_agent_store(url: str, *, keep_connection: bool = False) -> AgentStore:
     """Open the job's door of the store at `url`; raises what `open_store` does.
 
-    On PostgreSQL nothing is connected before the first call: the job's login may only call two functions.
+    On PostgreSQL nothing is connected before the first call: the job's login may only call three functions.
     Each call is a connection of its own but with `keep_connection`, which is for a pooler in front: that has
     room for as many as there are jobs, the server itself does not.
     """

@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, insert, select, update
 
 from pollux_slurm.errors import ReportRefusedError, StaleRunError, UnknownJobError
-from pollux_slurm.model import ReallocationStep
-from pollux_slurm.store.checks import checked_report, checked_run_number
+from pollux_slurm.model import Allocation, ReallocationStep
+from pollux_slurm.store.checks import checked_report, checked_request_id, checked_run_number
 from pollux_slurm.store.clean import utc
-from pollux_slurm.store.contract import Poll, Report, RunPhase
+from pollux_slurm.store.contract import Move, Poll, Report, RunPhase
 from pollux_slurm.store.database import Database
 from pollux_slurm.store.declarations import write_declaration
 from pollux_slurm.store.models import model_columns, model_of_row, select_models
@@ -24,6 +24,7 @@ from pollux_slurm.store.schema import (
     JobRow,
     LeaseRow,
     ModelVersionRow,
+    ReallocationNodeRow,
     ReallocationRow,
     ReallocationStepRow,
     RunNodeRow,
@@ -31,6 +32,7 @@ from pollux_slurm.store.schema import (
     RunWarningRow,
     SampleRow,
 )
+from pollux_slurm.store.schema.daemon import Side
 from pollux_slurm.store.statements import inserted_id, upsert
 from pollux_slurm.store.tokens import hash_token
 
@@ -105,6 +107,27 @@ class SqlAgentStore:
             died = exists().where(LeaseRow.expires_at <= at - timedelta(seconds=DAEMON_GRACE_S))
             wanted = wanted.where(~died)
             return Poll(checkpoint_request=connection.execute(wanted).scalar())
+
+    def move(self, token: str, request_id: int) -> Move | None:
+        """Return what a reallocation of the job moves: see `AgentStore.move`."""
+        request_id = checked_request_id(request_id)
+        with self._database.read() as connection:
+            job = _job_of_token(connection, token)
+            wanted = select(ReallocationRow.reason).where(
+                ReallocationRow.id == request_id, ReallocationRow.job_id == job.id
+            )
+            found = connection.execute(wanted).one_or_none()
+            if found is None:
+                return None
+            sides: dict[Side, dict[str, int]] = {side: {} for side in Side}
+            for row in connection.execute(
+                select(
+                    ReallocationNodeRow.side, ReallocationNodeRow.node_name, ReallocationNodeRow.num_gpus
+                ).where(ReallocationNodeRow.reallocation_id == request_id)
+            ):
+                sides[row.side][row.node_name] = row.num_gpus
+        source, target = (Allocation.of(sides[side]) for side in (Side.SOURCE, Side.TARGET))
+        return Move(source=source, target=target, reason=found.reason)
 
     def close(self) -> None:
         """Give back the connections."""

@@ -81,6 +81,11 @@ def checked_run_number(run_number: int) -> int:
     return _whole("run_number", run_number, 0, MAX_RUNS)
 
 
+def checked_request_id(request_id: int) -> int:
+    """Return the number of a reallocation; raises `ReportRefusedError` unless it is one."""
+    return _whole("request_id", request_id, 0, MAX_ID)
+
+
 def _gpus_per_node(sizes: tuple[int, ...]) -> tuple[int, ...]:
     if not isinstance(sizes, tuple | list) or not 1 <= len(sizes) <= MAX_NODES:
         _refuse("gpus_per_node", f"1 to {MAX_NODES} nodes", sizes)

@@ -49,6 +49,7 @@ from pollux_slurm.store.exchanged import (
     JobRecord,
     JobRegistration,
     Milestone,
+    Move,
     Poll,
     Reallocation,
     Report,
@@ -70,6 +71,7 @@ __all__ = [
     "JobRecord",
     "JobRegistration",
     "Milestone",
+    "Move",
     "Poll",
     "Reallocation",
     "Report",
@@ -82,7 +84,7 @@ __all__ = [
 
 
 class AgentStore(Protocol):
-    """All that a job may do: two calls, each with the job's own token."""
+    """All that a job may do: three calls, each with the job's own token."""
 
     def report(self, token: str, report: Report, *, at: datetime) -> None:
         """Record a report.
@@ -95,6 +97,12 @@ class AgentStore(Protocol):
 
     def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
         """Return what the job should do. Raises `UnknownJobError`, `StaleRunError`, `StoreUnavailable`."""
+
+    def move(self, token: str, request_id: int) -> Move | None:
+        """Return what this reallocation of the job moves; None where it has no such one.
+
+        Raises `UnknownJobError`, `StoreUnavailable`.
+        """
 
     def close(self) -> None:
         """Give back the connections."""

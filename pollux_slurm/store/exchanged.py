@@ -90,6 +90,15 @@ class Poll:
     checkpoint_request: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """Where a job is moved, for its log. An empty `target`: it is paused. `reason` is None for a round's."""
+
+    source: Allocation
+    target: Allocation
+    reason: str | None
+
+
 # -------------------------------------------------------------------------------------------- for the daemon
 
 

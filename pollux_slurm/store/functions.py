@@ -1,4 +1,4 @@
-"""The job's door in PostgreSQL: two functions of the database (`sql/security/functions.sql`), by their names.
+"""The job's door in PostgreSQL: three functions (`sql/security/functions.sql`), called by their names.
 
 A job's login has no right on any table. Each call opens a connection, asks once and closes it again: between
 its calls, seconds apart, a job holds none of the server's connections.
@@ -25,9 +25,10 @@ from pollux_slurm.errors import (
     StoreUnavailable,
     UnknownJobError,
 )
-from pollux_slurm.store.checks import checked_report, checked_run_number
+from pollux_slurm.model import Allocation
+from pollux_slurm.store.checks import checked_report, checked_request_id, checked_run_number
 from pollux_slurm.store.clean import utc
-from pollux_slurm.store.contract import Poll, Report
+from pollux_slurm.store.contract import Move, Poll, Report
 from pollux_slurm.store.database import Database
 
 MAX_CONNECTION_S = 60.0
@@ -42,7 +43,7 @@ _BAD_VALUES = ("22", "54")
 
 
 class FunctionAgentStore:
-    """`AgentStore` by `pollux_report` and `pollux_poll`. The time is the server's: `at` is not sent."""
+    """`AgentStore` by three functions of the database. The time is the server's: `at` is not sent."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -57,6 +58,12 @@ class FunctionAgentStore:
         utc(at)
         return _poll(
             self._ask("SELECT pollux_poll(%s, %s)", _sendable(token), checked_run_number(run_number))
+        )
+
+    def move(self, token: str, request_id: int) -> Move | None:
+        """Return what a reallocation of the job moves: see `AgentStore.move`."""
+        return _move(
+            self._ask("SELECT pollux_move(%s, %s)", _sendable(token), checked_request_id(request_id))
         )
 
     def close(self) -> None:
@@ -86,6 +93,12 @@ class RecordingAgentStore:
         with _named_errors(self._database), self._database.read() as connection:
             return _poll(connection.exec_driver_sql("SELECT pollux_answer(%s, %s, %s)", values).scalar_one())
 
+    def move(self, token: str, request_id: int) -> Move | None:
+        """Return what a reallocation of the job moves: see `AgentStore.move`."""
+        values = (_sendable(token), checked_request_id(request_id))
+        with _named_errors(self._database), self._database.read() as connection:
+            return _move(connection.exec_driver_sql("SELECT pollux_move(%s, %s)", values).scalar_one())
+
     def close(self) -> None:
         """Give back the connections."""
         self._database.close()
@@ -100,6 +113,13 @@ def report_json(report: Report) -> str:
 
 def _poll(answer: int | None) -> Poll:
     return Poll(checkpoint_request=answer)
+
+
+def _move(answer: dict[str, Any] | None) -> Move | None:
+    if answer is None:
+        return None
+    source, target = (Allocation.of(answer[side]) for side in ("source", "target"))
+    return Move(source=source, target=target, reason=answer["reason"])
 
 
 def _sendable(token: str) -> str:

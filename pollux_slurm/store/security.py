@@ -1,6 +1,6 @@
 """Who may do what in a PostgreSQL store: `sql/security/`, applied after every change of the schema.
 
-Four group roles: `pollux_agent` may execute two functions and nothing else, `pollux_reader` sees the
+Four group roles: `pollux_agent` may execute three functions and nothing else, `pollux_reader` sees the
 reporting views with a person's own jobs, `pollux_analyst` everybody's there, `pollux_daemon` reads and writes
 the tables. A fifth, `pollux_owner`, owns everything where a superuser made the store, so that no function
 runs as one. Where somebody without the right to make roles keeps a database of their own, the functions are

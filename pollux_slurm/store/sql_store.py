@@ -19,6 +19,7 @@ from pollux_slurm.store.contract import (
     JobRecord,
     JobRegistration,
     Milestone,
+    Move,
     Poll,
     Reallocation,
     Report,
@@ -49,6 +50,9 @@ class SqlStore:
 
     def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
         return self._jobs_door.poll(token, run_number, at=at)
+
+    def move(self, token: str, request_id: int) -> Move | None:
+        return self._jobs_door.move(token, request_id)
 
     # lease
     def acquire_lease(self, owner: str, *, ttl_s: float, at: datetime) -> bool:

@@ -304,6 +304,7 @@ class Boundary:
             if self.reporter is not None:
                 if confirmation is not None:
                     self.reporter.confirm(confirmation)
+                self.reporter.say_stopped(is_saved=confirmation is not None)
                 self.reporter.close(timeout_s=_LAST_REPORT_TIMEOUT_S)
             self.stop.heed()
         # Whether anything was written is known to all ranks, whether a request still stands to rank 0 only.

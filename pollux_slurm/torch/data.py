@@ -155,6 +155,11 @@ class AdaptiveDataLoader:
         return None if self._plan is None else max(self._plan.size, 1)
 
     @property
+    def num_examples_done(self) -> int:
+        """Examples of the loop under way whose steps are taken; after a restart, where it goes on."""
+        return self._position.start
+
+    @property
     def choice(self) -> BatchChoice:
         """The batch in use."""
         if self._choice is None:

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from pollux_slurm.agent.environment import JobEnvironment
-from pollux_slurm.agent.lineage import Lineage, claim_run
+from pollux_slurm.agent.lineage import Lineage, claim_run, note_elsewhere
 from pollux_slurm.agent.memory import MemoryBound, read_bounds
 from pollux_slurm.agent.pacing import CheckpointPace
 from pollux_slurm.agent.reporter import Reporter, utc_now
@@ -82,6 +83,9 @@ def claim(
     lineage: Lineage | None = None
     told: Any = None
     if environment.rank == 0:
+        given = environment.checkpoint_dir
+        if given is not None and given.absolute() != directory.absolute():
+            note_elsewhere(given, restart_count=environment.restart_count)
         lineage = claim_run(
             directory,
             restart_count=environment.restart_count,
@@ -100,7 +104,14 @@ def claim(
     return lineage, run_number, resume_path
 
 
-def make_reporter(environment: JobEnvironment, telemetry: Telemetry, run_number: int) -> Reporter:
+def job_name(environment: JobEnvironment) -> str:
+    """Return what the job is called in its log."""
+    return "the job" if environment.job_id is None else f"job {environment.job_id}"
+
+
+def make_reporter(
+    environment: JobEnvironment, telemetry: Telemetry, run_number: int, where: Callable[[], str]
+) -> Reporter:
     """Return the reporter of rank 0, to the store that the environment names."""
     url, agent = environment.config.store.url, environment.config.agent
     open_store = None
@@ -119,6 +130,8 @@ def make_reporter(environment: JobEnvironment, telemetry: Telemetry, run_number:
         compose=telemetry.compose,
         report_interval_s=agent.report_interval_s,
         poll_interval_s=agent.poll_interval_s,
+        job_name=job_name(environment),
+        where=where,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from pollux_slurm.agent.environment import JobEnvironment, process_age_s
@@ -22,7 +24,8 @@ from pollux_slurm.torch.timing import HostInstant, Instant, instants_on
 class Measuring:
     """The step clock of one replica; on rank 0 also telemetry and the reporter's thread.
 
-    `restore_s` is how long it took to take up a checkpoint, None without one. `telemetry` and `reporter` are
+    `restore_s` is how long it took to take up a checkpoint, None without one; `where` says how far training
+    is, in words. `telemetry` and `reporter` are
     None on other ranks.
     """
 
@@ -33,6 +36,7 @@ class Measuring:
         run_number: int,
         restore_s: float | None,
         progress: ProgressState,
+        where: Callable[[], str],
     ) -> None:
         self.clock = StepClock(HostInstant)
         self.profile = StepProfile()
@@ -53,7 +57,7 @@ class Measuring:
                 tuner=self._tuner,
                 restore_s=restore_s,
             )
-            self.reporter = make_reporter(environment, self.telemetry, run_number)
+            self.reporter = make_reporter(environment, self.telemetry, run_number, where)
 
     @property
     def state(self) -> MeasuredState:

@@ -41,6 +41,11 @@ class Position:
         self._restored: dict[str, Any] | None = None
         self.global_batch_size: int | None = None
 
+    @property
+    def start(self) -> int:
+        """Where the loop that is not done yet goes on, in examples."""
+        return self._start
+
     def begin_loop(self, epoch: int, *, is_inner: bool = False) -> Loop | None:
         """Return the loop that begins within `epoch`; None if it was done before a restart.
 

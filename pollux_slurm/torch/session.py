@@ -22,7 +22,7 @@ from pollux_slurm.torch.boundary import Agreement, Boundary
 from pollux_slurm.torch.checkpoint import Checkpointable, Checkpointer, read_checkpoint
 from pollux_slurm.torch.control import Control
 from pollux_slurm.torch.faults import Faults
-from pollux_slurm.torch.joining import claim, join_group, memory_bounds
+from pollux_slurm.torch.joining import claim, job_name, join_group, memory_bounds
 from pollux_slurm.torch.measuring import Measuring
 from pollux_slurm.torch.memory import OutOfMemoryWatch
 from pollux_slurm.torch.naming import Names, is_of_epoch, saved_name
@@ -70,6 +70,11 @@ class Session:
         lineage, run_number, resume_path = claim(self.control, environment, checkpoint_dir)
         loaded = {} if resume_path is None else read_checkpoint(resume_path)
         restore_s = None if resume_path is None else time.perf_counter() - started
+        if lineage is not None and lineage.claim.resumed_from is not None:
+            _LOG.info(
+                "%s goes on from the checkpoint of its run %d, with %d replicas",
+                *(job_name(environment), lineage.claim.resumed_from.run_number, self.world_size),
+            )
         self.run_number, self.is_resumed = run_number, resume_path is not None
         self.memory = memory_bounds(self.control, checkpoint_dir)
         self._watch = OutOfMemoryWatch(
@@ -87,7 +92,7 @@ class Session:
         self._progress = ProgressState()
         self._has_pointed = self.is_closed = False
         self._measuring = Measuring(
-            environment, run_number=run_number, restore_s=restore_s, progress=self._progress
+            environment, run_number=run_number, restore_s=restore_s, progress=self._progress, where=self.place
         )
         self.faults = Faults(strict=strict, rank=self.rank, telemetry=self._measuring.telemetry)
         self._stop = StopFlag()
@@ -144,6 +149,13 @@ class Session:
     def epoch_key(self) -> int:
         """The epoch that positions and orders belong to; −1 outside of `remaining_epochs_until`."""
         return -1 if self._progress.epoch is None else self._progress.epoch
+
+    def place(self) -> str:
+        """Say how far training is, for the job's log; from any thread."""
+        epoch, loader = self._progress.epoch, self._driver
+        if epoch is None:
+            return f"after {self._progress.finished_epochs} epochs"
+        return f"in epoch {epoch}" + ("" if loader is None else f" at example {loader.num_examples_done}")
 
     @property
     def current_loader(self) -> AdaptiveDataLoader | None:

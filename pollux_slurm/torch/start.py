@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from pollux_slurm.agent.environment import read_environment
+from pollux_slurm.agent.joblog import speak
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.current import has_session, set_session
 from pollux_slurm.torch.joining import pace_of
@@ -43,6 +44,7 @@ def init_process_group(
     if has_session():
         raise UsageError("init_process_group was called already in this process")
     environment = read_environment(os.environ if environ is None else environ)
+    speak()
     session = Session(
         environment,
         backend=backend,

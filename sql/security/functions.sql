@@ -1,5 +1,5 @@
--- What a job may do on PostgreSQL, and all that it may do: pollux_report and pollux_poll, at the end of this
--- file. They do what pollux_slurm.store.agent does on SQLite; one contract suite holds both to it. Whoever
+-- What a job may do on PostgreSQL, and all that it may do: pollux_report, pollux_poll and pollux_move, at the
+-- end of this file. They do what pollux_slurm.store.agent does on SQLite; one contract suite holds both to it. Whoever
 -- calls them is a stranger: each number is checked here, whatever the caller has checked before.
 --
 -- The helpers have no search_path of their own: only the functions below call them, whose is fixed, and nobody
@@ -530,7 +530,7 @@ AS $$
                       WHERE m.member = r.oid AND g.rolname <> 'pollux_agent')
 $$;
 
--- ------------------------------------------------------------------------------------------------ the two doors
+-- ---------------------------------------------------------------------------------------------- the three doors
 
 CREATE FUNCTION pollux_report(token text, report text) RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, {{ schema }}, pg_temp
@@ -540,7 +540,28 @@ CREATE FUNCTION pollux_poll(token text, run_number integer) RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, {{ schema }}, pg_temp
 AS $$ SELECT pollux_answer(token, run_number, pollux_clock()) $$;
 
+-- For its own reallocation only, whatever number it names.
+CREATE FUNCTION pollux_move(token text, request_id bigint) RETURNS jsonb
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, {{ schema }}, pg_temp
+AS $$
+DECLARE
+    v_job_id CONSTANT bigint := pollux_job_of_token(token);
+    v_move jsonb;
+BEGIN
+    SELECT jsonb_build_object('reason', a.reason) || jsonb_object_agg(s.side, COALESCE(
+        (SELECT jsonb_object_agg(n.node_name, n.num_gpus) FROM reallocation_nodes AS n
+         WHERE n.reallocation_id = a.id AND n.side = s.side), '{}'::jsonb))
+    INTO v_move
+    FROM reallocations AS a CROSS JOIN (VALUES ('source'), ('target')) AS s (side)
+    WHERE a.id = request_id AND a.job_id = v_job_id
+    GROUP BY a.id;
+    RETURN v_move;
+END
+$$;
+
 COMMENT ON FUNCTION pollux_report(text, text) IS
     'Record a job''s report, a JSON object of at most {{ max_bytes }} bytes, with the job''s own token.';
 COMMENT ON FUNCTION pollux_poll(text, integer) IS
     'Return the number of the reallocation that waits for this job''s checkpoint, or null.';
+COMMENT ON FUNCTION pollux_move(text, bigint) IS
+    'Return from which nodes to which others a reallocation of this job moves it, and why, or null.';

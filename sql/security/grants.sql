@@ -11,7 +11,8 @@ REVOKE ALL ON FUNCTION {{ function }} FROM PUBLIC;
 GRANT CONNECT ON DATABASE {{ database }} TO pollux_agent, pollux_reader, pollux_daemon;
 GRANT USAGE ON SCHEMA {{ schema }} TO pollux_agent, pollux_reader, pollux_daemon;
 
-GRANT EXECUTE ON FUNCTION pollux_report(text, text), pollux_poll(text, integer) TO pollux_agent, pollux_daemon;
+GRANT EXECUTE ON FUNCTION pollux_report(text, text), pollux_poll(text, integer), pollux_move(text, bigint)
+TO pollux_agent, pollux_daemon;
 
 GRANT SELECT ON {{ version_table }} TO pollux_reader;
 {% for view in views %}

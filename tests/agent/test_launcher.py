@@ -121,6 +121,23 @@ def test_that_processes_that_ran_out_of_memory_are_started_again(tmp_path: Path)
     assert done.stderr.count("did not fit into memory: starting again") == 2
 
 
+def test_that_a_run_that_never_joined_the_library_is_said_to_be_an_ordinary_program(tmp_path: Path) -> None:
+    claim = "import os, pathlib; runs = pathlib.Path(os.environ['POLLUX_CHECKPOINT_DIR'], 'runs'); " + (
+        "runs.mkdir(exist_ok=True); (runs / f'{len(list(runs.iterdir())):06d}.json').touch()"
+    )
+    said = "pollux: no process of this run has called pollux_slurm.torch.init_process_group"
+    for script, is_said in (
+        ("pass", True),
+        (claim, False),
+        (claim, False),
+        ("pass", True),
+        ("exit(3)", False),
+    ):
+        done = pollux_run(["--checkpoint-dir", "job", "--", sys.executable, "-c", script], cwd=tmp_path)
+        assert (said in done.stderr) is is_said, script
+    assert pollux_run(["--", sys.executable, "-c", "pass"]).stderr == ""
+
+
 # ------------------------------------------------------------------------------------- one node of a step
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -20,10 +21,18 @@ from pollux_slurm.errors import (
     StoreUnavailable,
     UnknownJobError,
 )
-from pollux_slurm.model import GradientStatistics
+from pollux_slurm.model import Allocation, GradientStatistics
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store import open_agent_store
-from pollux_slurm.store.contract import AgentStore, CheckpointConfirmation, Poll, Report, RunPhase, Store
+from pollux_slurm.store.contract import (
+    AgentStore,
+    CheckpointConfirmation,
+    Move,
+    Poll,
+    Report,
+    RunPhase,
+    Store,
+)
 from tests.store.builders import MODEL, at, plan, registration, report, token_of
 from tests.waiting import wait_until
 
@@ -49,6 +58,9 @@ class FailingStore:
     def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
         self._fail()
         return Poll(checkpoint_request=None)
+
+    def move(self, token: str, request_id: int) -> Move | None:
+        return None
 
     def close(self) -> None:
         self.closed += 1
@@ -98,6 +110,75 @@ def test_that_reports_and_requests_pass_through_the_real_store(store: Store, sto
         assert store.reallocations()[0].step is Step.CHECKPOINTED
         store.advance_reallocation(move.id, Step.ROLLED_BACK, expected=Step.CHECKPOINTED, at=at(22))
         wait(lambda: reporter.checkpoint_request is None, "the request to go")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "job 1 is moved from n0:2 to n1:3+n2:1, in epoch 10 at example 7152: its checkpoint is written"),
+        (
+            {"target": Allocation(), "reason": "by hand: pollux pause"},
+            "job 1 is paused and gives back n0:2, in epoch 10 at example 7152 (by hand: pollux pause): its",
+        ),
+        ({"target": Allocation.of({"n0": 2})}, "job 1 is started again on n0:2, in epoch 10 at example 7152"),
+    ],
+)
+def test_that_the_log_says_why_a_run_ends_and_what_comes_next(
+    store: Store, store_url: str, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], said: str
+) -> None:
+    caplog.set_level("INFO", logger="pollux_slurm")
+    store.register_jobs([registration(1)], at=at(0))
+    named = {"job_name": "job 1", "where": lambda: "in epoch 10 at example 7152"}
+    with reporting(lambda: open_agent_store(store_url), **named) as reporter:
+        wait(lambda: store.job("1").sample, "a first report")
+        move = plan(store, **changes)
+        store.advance_reallocation(move.id, Step.CHECKPOINT_REQUESTED, expected=Step.PLANNED, at=at(21))
+        wait(lambda: reporter.checkpoint_request, "the request")
+        reporter.confirm(CheckpointConfirmation(request_id=move.id, blocked_s=0.1, size_bytes=10))
+        wait(lambda: any(said in line for line in caplog.messages), "the line")
+        store.advance_reallocation(move.id, Step.ROLLED_BACK, expected=Step.CHECKPOINTED, at=at(22))
+        wait(lambda: reporter.checkpoint_request is None, "the request to go")
+        for _ in range(2):
+            reporter.withdraw_confirmation()
+    ours = [line for line in caplog.messages if line.startswith("job 1 ")]
+    assert [said in ours[0], *ours[1:]] == [True, "job 1 goes on where it is: the move was given up"]
+
+
+def test_that_a_store_that_cannot_tell_where_to_holds_up_no_checkpoint(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Vague(FailingStore):
+        def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
+            return Poll(checkpoint_request=7)
+
+        def move(self, token: str, request_id: int) -> Move | None:
+            raise SchemaVersionError("it has no such function")
+
+    caplog.set_level("INFO", logger="pollux_slurm")
+    vague = Vague()
+    with reporting(lambda: vague) as reporter:
+        wait(lambda: reporter.checkpoint_request == 7, "the request")
+        reporter.confirm(CheckpointConfirmation(request_id=7, blocked_s=0.1, size_bytes=10))
+        wait(lambda: reporter.was_delivered(7), "delivery")
+        wait(lambda: caplog.messages, "the line")
+    assert caplog.messages == [
+        "the job is stopped to be placed anew: its checkpoint is written, and Slurm requeues it now"
+    ]
+    assert vague.closed == 1
+
+
+def test_that_a_job_that_nobody_registers_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    ticks = itertools.count(0.0, 10.0)  # each look at the clock takes ten seconds
+
+    class Unknown(FailingStore):
+        def report(self, token: str, report: Report, *, at: datetime) -> None:
+            self.num_calls += 1
+            raise UnknownJobError("never heard of it")
+
+    unknown = Unknown()
+    with reporting(lambda: unknown, monotonic=lambda: next(ticks), poll_interval_s=0.001):
+        wait(lambda: unknown.num_calls >= 30, "several attempts")
+    assert len([line for line in caplog.messages if "is pollux daemon running?" in line]) == 1
 
 
 def test_that_a_job_not_registered_yet_is_tried_again(store: Store, store_url: str) -> None:

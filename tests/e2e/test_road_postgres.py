@@ -1,4 +1,4 @@
-"""The same road over a real PostgreSQL: jobs come with a login that may call two functions only."""
+"""The same road over a real PostgreSQL: jobs come with a login that may call three functions only."""
 
 from __future__ import annotations
 

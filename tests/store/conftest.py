@@ -13,7 +13,7 @@ from sqlalchemy import inspect
 
 from pollux_slurm.store import open_agent_store, open_store
 from pollux_slurm.store.administration import add_login
-from pollux_slurm.store.contract import Poll, Report, Store
+from pollux_slurm.store.contract import Move, Poll, Report, Store
 from pollux_slurm.store.database import Database
 from pollux_slurm.store.opening import open_database, reach_database
 from pollux_slurm.store.schema import Base
@@ -85,6 +85,9 @@ class StoreOfTwoLogins(SqlStore):
     def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
         set_clock(self._clock, at)
         return self._jobs.poll(token, run_number, at=at)
+
+    def move(self, token: str, request_id: int) -> Move | None:
+        return self._jobs.move(token, request_id)
 
     def close(self) -> None:
         super().close()

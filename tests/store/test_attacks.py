@@ -125,13 +125,13 @@ class TestTokens:
 
 
 class TestRights:
-    def test_that_the_login_may_execute_two_functions_only(self, stranger: Connection) -> None:
+    def test_that_the_login_may_execute_three_functions_only(self, stranger: Connection) -> None:
         rows = stranger.execute(
             "SELECT p.proname FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace "
             "WHERE n.nspname NOT IN ('pg_catalog', 'information_schema') "
             "AND has_function_privilege(p.oid, 'EXECUTE') ORDER BY 1"
         ).fetchall()
-        assert [name for (name,) in rows] == ["pollux_poll", "pollux_report"]
+        assert [name for (name,) in rows] == ["pollux_move", "pollux_poll", "pollux_report"]
 
     def test_that_it_has_no_right_on_any_relation(self, stranger: Connection) -> None:
         rights = stranger.execute(

@@ -22,6 +22,7 @@ from pollux_slurm.store.contract import (
     AllocationRecord,
     DaemonSeen,
     Milestone,
+    Move,
     RunPhase,
     Store,
     WarningRecord,
@@ -506,6 +507,28 @@ class TestCheckpoints:
         assert running.poll(token_of(1), 0, at=at(110)).checkpoint_request is None
         assert running.acquire_lease("next", ttl_s=30, at=at(111))
         assert running.poll(token_of(1), 0, at=at(112)).checkpoint_request == planned.id
+
+    def test_that_a_job_is_told_where_it_is_moved(self, running: Store) -> None:
+        first = plan(running)
+        source = Allocation.of({"n0": 2})
+        assert running.move(token_of(1), first.id) == Move(
+            source=source, target=Allocation.of({"n1": 3, "n2": 1}), reason=None
+        )
+        advance(running, first, (Step.FAILED, 30))
+        pause = plan(running, target=Allocation(), reason="paused by hand")
+        assert running.move(token_of(1), pause.id) == Move(
+            source=source, target=Allocation(), reason="paused by hand"
+        )
+
+    def test_that_a_job_is_told_of_its_own_moves_only(self, running: Store) -> None:
+        running.register_jobs([registration(2)], at=at(0))
+        first = plan(running)
+        for request_id in (first.id, first.id + 1, 0, 2**63 - 1):
+            assert running.move(token_of(2), request_id) is None
+        with pytest.raises(UnknownJobError):
+            running.move("nobody's", first.id)
+        with pytest.raises(UnknownJobError):
+            running.move("nobody's", first.id + 1)
 
     def test_that_a_confirmation_moves_the_reallocation(self, running: Store) -> None:
         planned = plan(running)

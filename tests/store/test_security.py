@@ -220,7 +220,8 @@ class TestOwners:
         assert {owner for _, owner, _, _ in rows} == {"pollux_owner"}
         definers = {name: path for name, _, definer, path in rows if definer}
         assert set(definers) == {
-            "pollux_report", "pollux_poll", "pollux_record", "pollux_answer", "pollux_end_long_connections"
+            "pollux_report", "pollux_poll", "pollux_move", "pollux_record", "pollux_answer",
+            "pollux_end_long_connections",
         }  # fmt: skip
         for name, path in definers.items():
             assert path is not None

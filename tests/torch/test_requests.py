@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ class Job:
         token.chmod(0o600)
         self.env = {
             "POLLUX_TOKEN_FILE": str(token),
+            "POLLUX_JOB_ID": "1",
             "POLLUX_STORE_URL": url,
             "POLLUX_AGENT_REPORT_INTERVAL_S": "0.3",
             "POLLUX_AGENT_POLL_INTERVAL_S": "0.1",
@@ -107,6 +109,12 @@ def test_that_a_job_moved_by_request_ends_as_if_it_had_never_moved(job: Job) -> 
     assert job.advance(request, Step.CHECKPOINTED, Step.REQUEUED)
     run.terminate()
     assert run.wait() == [143] * 3, run.output()
+    ours = [line for line in run.output().splitlines() if "job 1 " in line]
+    assert len(ours) == 1
+    moved = (
+        r"pollux: job 1 is moved from n0:2 to n1:3\+n2:1, in epoch \d+( at example \d+)?: its checkpoint .*"
+    )
+    assert re.fullmatch(moved, ours[0])
     for result in job.start(2, 40, 1).succeed():
         assert result["run_number"] == 1
         assert_same_training(result, reference)
