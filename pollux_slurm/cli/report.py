@@ -39,9 +39,23 @@ app = typer.Typer(
 _FORMS = {".html": "html", ".htm": "html", ".csv": "csv", ".json": "json", ".txt": "text"}
 
 _ALWAYS = "1970-01-01"
+_MONTH, _WEEK = "30d", "7d"
 
 SinceOption = Annotated[
-    str, typer.Option("--since", metavar="TIME", help="From: 30d, 12h or 2w ago, or 2026-10-01 (UTC).")
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="TIME",
+        help="From: 30d, 12h or 2w ago, or 2026-10-01 (UTC); if left out, all there is, at most a month.",
+    ),
+]
+ShadowSinceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="TIME",
+        help="From: 30d, 12h or 2w ago, or 2026-10-01 (UTC); if left out, all there is, at most a week.",
+    ),
 ]
 JobSinceOption = Annotated[
     str | None, typer.Option("--since", metavar="TIME", help="From: 12h ago, or 2026-10-01 (UTC).")
@@ -145,7 +159,7 @@ def account(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="The account; all beside each other if left out.")
     ] = None,
-    since: SinceOption = "30d",
+    since: SinceOption = None,
     until: UntilOption = None,
 ) -> Document:
     """Report on an account, or on all: GPU hours by user and day, what they brought, fairness, jobs.
@@ -155,14 +169,16 @@ def account(
     · pollux report account --csv --table account_usage
     · pollux report account vision --json
     """
-    from pollux_slurm.report.group import account_document
+    from pollux_slurm.report.group import account_document, life_of
     from pollux_slurm.report.reading import read_group
     from pollux_slurm.store.reporting import open_reports
 
     now = datetime.now(timezone.utc)
-    range_ = _range(since, until, now)
+    range_ = _range(since or _MONTH, until, now)
     with open_reports(wanted.settings().require_store_url()) as reports:
         history = read_group(reports, range_, account=name)
+    if since is None and until is None:
+        range_ = life_of(history, range_)
     command = _command("account", name or "", since, until)
     return account_document(history, range_, account=name, made_at=now, command=command)
 
@@ -171,7 +187,7 @@ def account(
 @_report
 def cluster(
     wanted: Wanted,
-    since: SinceOption = "30d",
+    since: SinceOption = None,
     until: UntilOption = None,
 ) -> Document:
     """Report on the whole cluster: usage by account and day, rounds, fairness, reallocations, nodes, jobs.
@@ -181,14 +197,16 @@ def cluster(
     · pollux report cluster --since 30d --csv --table jobs
     · pollux report cluster --since 30d --json
     """
-    from pollux_slurm.report.group import cluster_document
+    from pollux_slurm.report.group import cluster_document, life_of
     from pollux_slurm.report.reading import read_group
     from pollux_slurm.store.reporting import open_reports
 
     now = datetime.now(timezone.utc)
-    range_ = _range(since, until, now)
+    range_ = _range(since or _MONTH, until, now)
     with open_reports(wanted.settings().require_store_url()) as reports:
         history = read_group(reports, range_)
+    if since is None and until is None:
+        range_ = life_of(history, range_)
     return cluster_document(history, range_, made_at=now, command=_command("cluster", "", since, until))
 
 
@@ -196,7 +214,7 @@ def cluster(
 @_report
 def shadow(
     wanted: Wanted,
-    since: SinceOption = "7d",
+    since: ShadowSinceOption = None,
     until: UntilOption = None,
 ) -> Document:
     """Report on a daemon in shadow mode: what it would have done, its predicted gain, how well it predicted.
@@ -207,12 +225,15 @@ def shadow(
     · pollux report shadow --since 7d --json
     """
     from pollux_slurm.report.shadow import read_shadow, shadow_document
+    from pollux_slurm.report.times import range_of
     from pollux_slurm.store.reporting import open_reports
 
     now = datetime.now(timezone.utc)
-    range_ = _range(since, until, now)
+    range_ = _range(since or _WEEK, until, now)
     with open_reports(wanted.settings().require_store_url()) as reports:
         findings = read_shadow(reports, range_)
+    if since is None and until is None:
+        range_ = range_of((one.at for one in findings.history.rounds), range_)
     return shadow_document(findings, range_, made_at=now, command=_command("shadow", "", since, until))
 
 
@@ -305,11 +326,12 @@ def _text(document: Document, form: str, table: str | None, *, to_file: bool) ->
     return captured.get()
 
 
-def _command(kind: str, name: str, since: str, until: str | None) -> str:
+def _command(kind: str, name: str, since: str | None, until: str | None) -> str:
     """Return the command that prints the report again, as hints show it."""
     import shlex
 
-    words = ["pollux", "report", kind, *([name] if name else []), "--since", since]
+    words = ["pollux", "report", kind, *([name] if name else [])]
+    words += ["--since", since] if since is not None else []
     return shlex.join([*words, *(["--until", until] if until is not None else [])])
 
 

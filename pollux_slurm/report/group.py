@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pollux_slurm.report.document import Document, Fact, Kind
 from pollux_slurm.report.fairness import fairness_part
@@ -13,7 +13,7 @@ from pollux_slurm.report.moves_by_day import moves_by_day_part
 from pollux_slurm.report.parts import accuracy_part, jobs_part
 from pollux_slurm.report.rounds import nodes_part, rounds_part
 from pollux_slurm.report.texts import plural
-from pollux_slurm.report.times import Range
+from pollux_slurm.report.times import Range, range_of
 from pollux_slurm.report.usage import UsageRow, by_gpu_hours, usage_part
 from pollux_slurm.store.report_rows import (
     AccountUsage,
@@ -49,6 +49,20 @@ class GroupHistory:
     rounds: Sequence[RoundEntry] = ()
     nodes: Sequence[NodeUsage] = ()
     truncated: tuple[str, ...] = ()
+
+
+def life_of(history: GroupHistory, range_: Range) -> Range:
+    """Return the part of `range_` in which anything happened: a young store is seen whole, not as a speck.
+
+    What lasts counts up to the range's end. All of the range where not every row was read.
+    """
+    if history.truncated:
+        return range_
+    moments = [round_.at for round_ in history.rounds]
+    for job in history.jobs:
+        moments += [job.submitted_at, job.finished_at or range_.until - timedelta(microseconds=1)]
+    moments += [move.planned_at for move in history.moves]
+    return range_of(moments, range_)
 
 
 def cluster_document(history: GroupHistory, range_: Range, *, made_at: datetime, command: str) -> Document:

@@ -69,6 +69,16 @@ def parse_range(since: str, until: str | None, *, now: datetime) -> Range:
     return Range(since=begin, until=end)
 
 
+def range_of(moments: Iterable[datetime], within: Range) -> Range:
+    """Return the part of `within` that `moments` span, with some room at both ends; all of it for none."""
+    found = [moment for moment in moments if within.since <= moment < within.until]
+    if not found:
+        return within
+    first, last = min(found), max(found)
+    room = max((last - first) / 50, timedelta(seconds=1))
+    return Range(since=max(first - room, within.since), until=min(last + room, within.until))
+
+
 def moment_text(moment: datetime) -> str:
     """Return a time for people: date and minute, in UTC."""
     return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M}"
