@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,13 +18,14 @@ from pollux_slurm.cli.common import (
     print_text,
     settings,
 )
+from pollux_slurm.cli.explained import moment, owners_lines
+from pollux_slurm.cli.notes import silence, warnings_as_dicts
 from pollux_slurm.cli.problems import read_problem
-from pollux_slurm.cli.status import warnings_as_dicts
 from pollux_slurm.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from pollux_slurm.model import Decision, JobDecision, Problem
-    from pollux_slurm.store.contract import DecisionRecord
+    from pollux_slurm.store.contract import DecisionRecord, JobRecord, Reallocation, Store
 
 
 def explain(
@@ -34,11 +37,14 @@ def explain(
         Path | None,
         typer.Option("--problem", metavar="FILE", help="Solve a saved problem, and explain a job of it."),
     ] = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="The policy's own terms, too: prices, fitness, restart factor.")
+    ] = False,
     as_json: JsonOption = False,
     config_file: ConfigOption = None,
     store_url: StoreOption = None,
 ) -> None:
-    """Say why a job has the GPUs it has: what bound it, what came next, and what that would have cost others.
+    """Say why a job has the GPUs it has, what is predicted of them, and what would have to change for more.
 
     Example: pollux explain 1234
     """
@@ -48,17 +54,84 @@ def explain(
         facts = explain_problem(read_problem(problem_file), job)
     else:
         with opened_store(settings(config_file, store_url)) as store:
-            facts = facts_of_record(_recorded(store.decision(job, round_id), job, round_id))
-            record = store.job(job)
-            paused_at = record.paused_at if round_id is None else None
-            facts["paused_at"] = paused_at.isoformat() if paused_at is not None else None
-            last = record.last_reallocation
-            facts["paused_because"] = last.reason if paused_at is not None and last is not None else None
-            facts["warnings"] = warnings_as_dicts(record)
+            facts = _facts_of_store(store, job, round_id)
     if as_json:
         print_json(facts)
     else:
-        print_text("\n".join(line.replace("\n", "\\n") for line in lines(facts)))
+        print_text("\n".join(line.replace("\n", "\\n") for line in lines(facts, details=details)))
+
+
+def _facts_of_store(store: Store, job: str, round_id: int | None) -> dict[str, Any]:
+    found, record = store.decision(job, round_id), store.job(job)
+    silent, warnings = silence(record, datetime.now(timezone.utc)), warnings_as_dicts(record)
+    told: dict[str, Any]
+    if found is None and round_id is None and (silent or warnings):
+        told = {"job_id": job, "round": None, "explanation": f"no round has decided about job {job} yet"}
+    else:
+        decided = _recorded(found, job, round_id)
+        told = facts_of_record(decided)
+        last = record.last_reallocation if round_id is None else None
+        # The texts of an old round may be pruned: then nothing is known of what it was decided from.
+        with contextlib.suppress(StoreError):
+            if decided.excluded is None:
+                told |= _outlook(store.round_problem(decided.round_id)[0], decided.job, last)
+    return {**told, **_present(record, round_id), "warnings": warnings, "silent": silent}
+
+
+def _present(record: JobRecord, round_id: int | None) -> dict[str, Any]:
+    """Return what is so now, whatever a round has decided: nothing of it where another round is asked for."""
+    if round_id is not None:
+        return {"paused_at": None, "paused_because": None}
+    paused_at, last, sample = record.paused_at, record.last_reallocation, record.sample
+    measured = None
+    if (
+        record.allocation
+        and sample is not None
+        and sample.throughput is not None
+        and sample.batch is not None
+    ):
+        measured = {
+            "at": sample.at.isoformat(),
+            "throughput": sample.throughput,
+            "global_batch_size": sample.batch.global_batch_size,
+        }
+    return {
+        "paused_at": paused_at.isoformat() if paused_at is not None else None,
+        "paused_because": last.reason if paused_at is not None and last is not None else None,
+        "measured": measured,
+        "num_restarts": record.num_restarts,
+        "mean_restart_delay_s": record.mean_restart_delay_s,
+    }
+
+
+def _outlook(problem: Problem, job: JobDecision, last: Reallocation | None = None) -> dict[str, Any]:
+    """Return what the round predicted for a job, over one GPU and over the size it had before.
+
+    That is what it held in the round's problem, or where it keeps that, what `last` moved it from.
+    """
+    from pollux_slurm.goodput import best_batch
+    from pollux_slurm.model import Configuration
+
+    posed = next((one for one in problem.jobs if one.job_id == job.job_id), None)
+    if posed is None:
+        return {}
+    told: dict[str, Any] = {"before": posed.current.as_dict()}
+    by_type = dict(posed.models)
+    model = by_type.get(job.gpu_type or "") or posed.model or next(iter(by_type.values()), None)
+    there = best_batch(model, job.allocation.configuration) if model is not None and job.allocation else None
+    if model is None or there is None:
+        return told
+    told["predicted"] = {"throughput": there.throughput, "efficiency": there.efficiency}
+    single = best_batch(model, Configuration(num_nodes=1, num_gpus=1))
+    if single is not None and job.allocation.num_gpus > 1:
+        told["speedup_over_one_gpu"] = there.goodput / single.goodput
+    former = posed.current
+    if former == job.allocation and last is not None and last.target == former:
+        former = last.source
+    held = best_batch(model, former.configuration) if former else None
+    if held is not None and former.configuration != job.allocation.configuration:
+        told |= {"size_before": former.num_gpus, "speedup_over_before": there.goodput / held.goodput}
+    return told
 
 
 def _recorded(found: DecisionRecord | None, job: str, round_id: int | None) -> DecisionRecord:
@@ -106,6 +179,7 @@ def facts_of_decision(problem: Problem, decision: Decision, job_id: str) -> dict
     excluded = dict(decision.excluded).get(job_id)
     return {
         **_facts(job, decision),
+        **(_outlook(problem, job) if excluded is None else {}),
         "round": None,
         "at": None,
         "shadow": None,
@@ -149,15 +223,21 @@ def _facts(job: JobDecision, decided: Decision | DecisionRecord) -> dict[str, An
         "declared_gain": job.declared_gain,
         "declaration_doubt": job.declaration_doubt,
         "pinned_because": job.pinned_because,
+        # Of the round's problem, where it is known.
+        "before": None,
+        "predicted": None,
+        "speedup_over_one_gpu": None,
+        "size_before": None,
+        "speedup_over_before": None,
     }
 
 
-def lines(facts: dict[str, Any]) -> list[str]:
-    """Return what a person reads: the one line of the decision, then what it was made from."""
-    found = [facts["explanation"]]
+def lines(facts: dict[str, Any], *, details: bool = False) -> list[str]:
+    """Return what a person reads: the decision in the owner's words, then with `details` in the policy's."""
+    found = owners_lines(facts)
     if facts["round"] is not None:
         shadow = ", in shadow mode: not enacted" if facts["shadow"] else ""
-        found.append(f"  round      {facts['round']} at {facts['at']}{shadow}")
+        found.append(f"  round      {facts['round']}, {moment(facts['at'])}{shadow}")
     if facts.get("paused_at") is not None:
         why = facts.get("paused_because")
         rest = (
@@ -165,10 +245,21 @@ def lines(facts: dict[str, Any]) -> list[str]:
             if why
             else "its GPUs are worth more to others for now; a later round gives it GPUs again"
         )
-        found.append(f"  paused     since {facts['paused_at']}: its checkpoint is written; {rest}")
+        found.append(f"  paused     since {moment(facts['paused_at'])}: its checkpoint is written; {rest}")
     for one in facts.get("warnings", ()):
-        since = f"since run {one['run_number']}, {one['first_seen_at']}"
+        since = f"since run {one['run_number']}, {moment(one['first_seen_at'])}"
         found.append(f"  warning    {one['meaning']} ({since}); cure: {one['cure']}")
+    if facts.get("silent") is not None:
+        found.append(f"  silent     {facts['silent']}")
+    if facts.get("allocation") is None:
+        return found
+    if not details:
+        return [*found, "  (how the policy weighed it: --details)"]
+    return [*found, *_details(facts)]
+
+
+def _details(facts: dict[str, Any]) -> list[str]:
+    found = [f"  policy     {facts['explanation']}"]
     if facts["excluded"] is not None:
         return found
     if facts["global_batch_size"] is not None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pollux_slurm.cli.common import ConfigOption, StoreOption, opened_store, settings
+from pollux_slurm.cli.explained import summary
 from pollux_slurm.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -342,4 +343,4 @@ def _explanation(config: Config, job_id: str) -> str:
             decided = store.decision(job_id)
     except StoreError:
         return ""
-    return "" if decided is None else decided.explanation
+    return "" if decided is None else summary(decided.job, decided.excluded)

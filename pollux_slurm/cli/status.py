@@ -19,6 +19,8 @@ from pollux_slurm.cli.common import (
     print_text,
     settings,
 )
+from pollux_slurm.cli.explained import summary
+from pollux_slurm.cli.notes import note_lines, silence, warnings_as_dicts
 from pollux_slurm.errors import SlurmError
 
 if TYPE_CHECKING:
@@ -79,10 +81,10 @@ def status(
         console.print("no adaptive jobs" if all_jobs else "no active adaptive jobs (finished ones: --all)")
         return
     console.print(jobs_table(jobs, now=now, width=console.width))
-    for line in warning_lines(records):
+    for line in note_lines(records, now):
         typer.echo(line)
     if decided is not None:
-        typer.echo(f"{decided.explanation} (more: pollux explain {decided.job.job_id})")
+        typer.echo(f"{summary(decided.job, decided.excluded)} (more: pollux explain {decided.job.job_id})")
 
 
 # A slurmctld that is slow to answer must not keep people from what the store knows.
@@ -154,6 +156,7 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
         "bound_by": record.last_decision_bound_by,
         "warnings": warnings_as_dicts(record),
         "reported_at": _iso(sample.at if sample else None),
+        "silent": silence(record, datetime.now(timezone.utc)),
         "reallocation": None
         if reallocation is None
         else {
@@ -162,29 +165,6 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
             "target": reallocation.target.as_dict(),
         },
     }
-
-
-def warnings_as_dicts(record: JobRecord) -> list[dict[str, Any]]:
-    """Return what a job warned of as plain containers, with what each name means and its cure."""
-    return [
-        {
-            "warning": one.warning.value,
-            "run_number": one.run_number,
-            "first_seen_at": one.first_seen_at.isoformat(),
-            "meaning": one.warning.sentence,
-            "cure": one.warning.cure,
-        }
-        for one in record.warnings
-    ]
-
-
-def warning_lines(records: tuple[JobRecord, ...]) -> list[str]:
-    """Return a line for each thing that one of the jobs warned of."""
-    return [
-        f"! job {record.slurm_job_id}: {one.warning.sentence} (cure: pollux explain {record.slurm_job_id})"
-        for record in records
-        for one in record.warnings
-    ]
 
 
 # Below this many characters the table leaves out what can be asked for with `--json`.
@@ -223,11 +203,11 @@ def _cells(shown: ShownJob, now: datetime) -> dict[str, str]:
         "JOB": record.slurm_job_id,
         "NAME": _printable(record.name, 20),
         "USER": _printable(record.user_name, 12),
-        "STATE": _state(shown) + (" !" if record.warnings else ""),
+        "STATE": _state(shown) + (" !" if record.warnings or silence(record, now) else ""),
         "GPUS": str(record.allocation.num_gpus or "-"),
         "BATCH": str(sample.batch.global_batch_size) if sample and sample.batch else "-",
         "GOODPUT/s": _number(sample.goodput if sample else None),
-        "SPEEDUP": _number(record.last_decision_speedup if record.model else None),
+        "×SHARE": _number(record.last_decision_speedup if record.model else None),
         "EPOCH": _epochs(record),
         "RESTARTS": str(record.num_restarts),
         "AGE": _duration((record.finished_at or now) - record.submitted_at),

@@ -154,7 +154,8 @@ class Session:
         """Say how far training is, for the job's log; from any thread."""
         epoch, loader = self._progress.epoch, self._driver
         if epoch is None:
-            return f"after {self._progress.finished_epochs} epochs"
+            number = self._progress.finished_epochs
+            return f"after {number} epoch{'' if number == 1 else 's'}"
         return f"in epoch {epoch}" + ("" if loader is None else f" at example {loader.num_examples_done}")
 
     @property

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from pollux_slurm.model import Allocation, GpuLimit, ReallocationStep
+from pollux_slurm.goodput import best_batch
+from pollux_slurm.model import Allocation, Configuration, GpuLimit, JobState, ReallocationStep
 from pollux_slurm.policy import decide
 from pollux_slurm.policy.problem_json import problem_to_json
 from pollux_slurm.store import open_store
 from tests.cli.inside import pollux
 from tests.policy.builders import job, nodes, problem
-from tests.store.builders import at, registration
+from tests.store.builders import at, observation, registration
 
 PROBLEM = problem(nodes(2), job("7", {"n0": 2}), job("8", max_gpus=4), job("9", min_gpus=3, max_gpus=2))
 
@@ -30,17 +32,64 @@ def url(store_url: str) -> str:
 
 
 def test_that_the_last_round_is_explained(url: str) -> None:
-    shown = pollux("explain", "7", "--store", url).stdout
-    first = shown.splitlines()[0]
-    assert first.startswith("job 7: n0:4; speedup ")
+    shown = pollux("explain", "7", "--store", url).stdout.splitlines()
+    assert shown[0] == "job 7 goes from 2 GPUs on 1 node (n0:2) to 4 GPUs on 1 node (n0:4)"
+    told = {line[2:12].strip(): line[13:] for line in shown[1:] if line[2:12].strip()}
+    assert list(told) == ["predicted", "not more", "next best", "round", "(how the p"]
+    (over,) = (line.strip() for line in shown if line.strip().startswith("that is"))
+    number = "[0-9.]+"
+    assert re.fullmatch(
+        f"that is {number} times one GPU and {number} times the 2 GPUs that it had before", over
+    )
+    assert told["predicted"] == "4,000 examples per second with batches of 5040"
+    assert re.fullmatch(r"\d GPUs on \d nodes?, predicted [0-9.]+ times one GPU", told["next best"])
+    assert told["round"] == "1, 2026-03-01 12:01:00 UTC, in shadow mode: not enacted"
+    for word in ("speedup", "goodput", "fitness", "price", "bound by", "restart factor"):
+        assert word not in "\n".join(shown)
+
+
+def test_that_the_policys_terms_stand_behind_details(url: str) -> None:
+    plain = pollux("explain", "7", "--store", url).stdout.splitlines()
+    shown = pollux("explain", "7", "--details", "--store", url).stdout.splitlines()
+    assert shown[: len(plain) - 1] == plain[:-1]
+    (first,) = (line for line in shown if line.startswith("  policy "))
+    assert first.startswith("  policy     job 7: n0:4; speedup ")
     for words in ("restart factor 1.00", "bound by ", "next best ", "at a price of "):
         assert words in first
-    for words in (
-        "round      1 at 2026-03-01T12:01:00+00:00, in shadow mode",
-        "5040 examples a step: 1260 per",
-    ):
-        assert words in shown
-    assert "generalized-mean, solved by exact: fitness" in shown
+    assert any("5040 examples a step: 1260 per" in line for line in shown)
+    assert any("generalized-mean, solved by exact: fitness" in line for line in shown)
+
+
+def test_that_a_size_is_compared_with_one_gpu_and_with_the_last_one(url: str) -> None:
+    """What a fair share would give is no measure for an owner: 0.8 of it may be twice what there was."""
+    model = next(one for one in PROBLEM.jobs if one.job_id == "7").model
+    assert model is not None
+    rates = {}
+    for gpus in (1, 2, 4):
+        found = best_batch(model, Configuration(num_nodes=1, num_gpus=gpus))
+        assert found is not None
+        rates[gpus] = found.goodput
+    told = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
+    assert (told["before"], told["size_before"]) == ({"n0": 2}, 2)
+    assert told["speedup_over_one_gpu"] == pytest.approx(rates[4] / rates[1])
+    assert told["speedup_over_before"] == pytest.approx(rates[4] / rates[2])
+    assert told["predicted"]["throughput"] * told["predicted"]["efficiency"] == pytest.approx(rates[4])
+
+    store = open_store(url)
+    source, target = Allocation.of({"n0": 2}), Allocation.of({"n0": 4})
+    move = store.plan_reallocation(
+        "7", source=source, target=target, moves_running=True, from_restart_count=0, round_id=1, at=at(61)
+    )
+    store.advance_reallocation(move.id, ReallocationStep.CONFIRMED, expected=move.step, at=at(62))
+    held = problem(nodes(2), job("7", {"n0": 4}, pinned=True, pinned_because="it is new there"))
+    store.record_round(held, decide(held), shadow=False, at=at(70))
+    store.close()
+    told = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
+    assert (told["before"], told["size_before"]) == ({"n0": 4}, 2)
+    assert told["speedup_over_before"] == pytest.approx(rates[4] / rates[2])
+    shown = pollux("explain", "7", "--store", url).stdout
+    assert shown.startswith("job 7 keeps 4 GPUs on 1 node (n0:4)\n")
+    assert "  not more   it is new there\n" in shown
 
 
 def test_that_the_json_form_says_the_same(url: str) -> None:
@@ -68,7 +117,7 @@ def test_that_a_job_that_was_left_out_is_told_why(url: str) -> None:
 
 def test_that_status_of_one_job_ends_with_the_line(url: str) -> None:
     last = pollux("status", "7", "--store", url).stdout.splitlines()[-1]
-    assert last.startswith("job 7: n0:4; ")
+    assert last.startswith("job 7: 4 GPUs on 1 node (n0:4); not more: ")
     assert last.endswith("(more: pollux explain 7)")
 
 
@@ -108,7 +157,37 @@ def test_that_a_limit_is_said_to_bind(tmp_path: Path) -> None:
     file = tmp_path / "limited.json"
     file.write_text(problem_to_json(bound))
     shown = pollux("explain", "7", "--problem", str(file)).stdout
-    assert "bound by limit (its account's or user's limit of GPUs)" in shown
+    assert "not more   the GPU limit of its account, user or QOS is reached; an admin can raise that" in shown
+    detailed = pollux("explain", "7", "--details", "--problem", str(file)).stdout
+    assert "bound by limit (its account's or user's limit of GPUs)" in detailed
+
+
+def test_that_every_bound_has_the_owners_words() -> None:
+    from pollux_slurm.cli.explained import _MORE
+    from pollux_slurm.policy.wording import _BOUNDS
+
+    assert set(_MORE) == set(_BOUNDS)
+
+
+def test_that_a_job_that_never_reported_says_so(url: str) -> None:
+    store = open_store(url)
+    store.observe_jobs([observation(10, gpus={"n0": 2}, started_at=at(5))], at=at(6))
+    store.close()
+    shown = pollux("explain", "10", "--store", url)
+    assert shown.returncode == 0
+    assert shown.stdout.startswith("no round has decided about job 10 yet\n  silent     it started ")
+    assert "pollux_slurm.torch.init_process_group" in shown.stdout
+    listed = pollux("status", "--store", url).stdout
+    assert "running !" in next(line for line in listed.splitlines() if line.startswith("10 "))
+    assert "! job 10: it started " in listed
+    assert "minutes ago and has not reported: either it never calls" in listed
+    told = {one["job_id"]: one for one in json.loads(pollux("status", "--json", "--store", url).stdout)}
+    assert (told["7"]["silent"], told["10"]["silent"] is None) == (None, False)
+
+    store = open_store(url)
+    store.observe_jobs([observation(10, JobState.COMPLETED, ended_at=at(500))], at=at(501))
+    store.close()
+    assert "silent     it ended without one report" in pollux("explain", "10", "--store", url).stdout
 
 
 def test_that_a_paused_job_is_said_to_be_paused(url: str) -> None:
@@ -124,7 +203,7 @@ def test_that_a_paused_job_is_said_to_be_paused(url: str) -> None:
     )
     store.advance_reallocation(move.id, ReallocationStep.CONFIRMED, expected=move.step, at=at(62))
     store.close()
-    assert "paused     since 2026-03-01T12:01:02" in pollux("explain", "7", "--store", url).stdout
+    assert "paused     since 2026-03-01 12:01:02 UTC" in pollux("explain", "7", "--store", url).stdout
     assert "paused" in pollux("status", "7", "--store", url).stdout
     (shown,) = json.loads(pollux("status", "7", "--json", "--store", url).stdout)
     assert (shown["state"], shown["paused_at"]) == ("pending", "2026-03-01T12:01:02+00:00")

@@ -1,0 +1,166 @@
+"""A decision in the words of the job's owner: GPUs, examples per second, what would have to change.
+
+The policy's own terms are `pollux_slurm.policy.wording`'s, and stand behind `--details`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pollux_slurm.model import Allocation
+
+if TYPE_CHECKING:
+    from pollux_slurm.model import JobDecision
+
+_MORE = {
+    "capacity": "more GPUs bring more to other jobs for now; it gets more when some of those end",
+    "max_gpus": "its owner allows no more: submit with a larger --max-gpus",
+    "exploration": "it may at most double what it has run on; it can grow further once it has reported from "
+    "this size",
+    "penalty": "another restart would cost it more than the larger size brings; each round weighs that anew",
+    "placement": "the GPUs that are free do not lie together on few enough nodes",
+    "cpus": "where GPUs are free there are too few CPUs: ask for fewer of them per GPU (--cpus-per-gpu)",
+    "memory": "where GPUs are free there is too little memory: ask for less per GPU (--mem-per-gpu)",
+    "partition": "the nodes that it may use have no more",
+    "rigid": "it has one size only: its least and its most GPUs are the same, or it cannot be requeued",
+    "young": "it started too lately, or ends too soon, to be moved",
+    "limit": "the GPU limit of its account, user or QOS is reached; an admin can raise that",
+    "moves": "enough jobs are moved in this round; its turn may come in the next",
+    "waiting": "GPUs are kept for a job that has waited for too long",
+    "pinned": "it has to stay as it is for now",
+    "nothing": "more GPUs are predicted not to make it faster",
+}
+
+
+def summary(job: JobDecision, excluded: str | None) -> str:
+    """Return a decision in one line, without numbers that only the policy knows."""
+    if excluded is not None:
+        return f"job {job.job_id} is left as it is: {excluded}"
+    has = _gpus_of(job.allocation.as_dict(), job.gpu_type)
+    return f"job {job.job_id}: {has}; not more: {_why(job.bound_by, job.pinned_because)}"
+
+
+def owners_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Return what the owner of a job reads of the facts that `pollux explain --json` prints."""
+    found = [_headline(facts)]
+    if facts.get("excluded") is None and facts.get("allocation") is not None:
+        found += _predicted(facts)
+        found += _said("not more", _why(facts["bound_by"], facts["pinned_because"]))
+        found += _runner_up(facts)
+        found += _declared(facts)
+    found += _restarts(facts)
+    return found
+
+
+def _headline(facts: Mapping[str, Any]) -> str:
+    job = f"job {facts['job_id']}"
+    if facts.get("excluded") is not None:
+        return f"{job} is left as it is: {facts['excluded']}"
+    if facts.get("allocation") is None:
+        return str(facts["explanation"])
+    now, before = facts["allocation"], facts["before"]
+    has = _gpus_of(now, facts["gpu_type"])
+    if before == now:
+        return f"{job} keeps {has}" if now else f"{job} gets no GPUs yet"
+    if not before:
+        return f"{job} gets {has}"
+    if not now:
+        return f"{job} gives back its {_gpus_of(before, None)} for now"
+    return f"{job} goes from {_gpus_of(before, None)} to {has}"
+
+
+def _predicted(facts: Mapping[str, Any]) -> list[str]:
+    found = []
+    predicted, measured = facts.get("predicted"), facts.get("measured")
+    if predicted is not None:
+        rate, share = predicted["throughput"], predicted["efficiency"]
+        useful = "" if share > 0.995 else f", as useful as {_rate(rate * share)} at its initial batch size"
+        batch = f"with batches of {facts['global_batch_size']}"
+        found += _said("predicted", f"{_rate(rate)} examples per second {batch}{useful}")
+        times = [
+            (facts["speedup_over_one_gpu"], "one GPU"),
+            (facts["speedup_over_before"], f"the {_num(facts['size_before'] or 0)} that it had before"),
+        ]
+        shown = [f"{factor:.2g} times {what}" for factor, what in times if factor is not None]
+        found += _said("", "that is " + " and ".join(shown) if shown else "")
+    elif facts["allocation"]:
+        found += _said("predicted", "nothing yet: no step of it has been measured")
+    if measured is not None:
+        found += _said(
+            "measured",
+            f"{_rate(measured['throughput'])} examples per second with batches of "
+            f"{measured['global_batch_size']} ({moment(measured['at'])})",
+        )
+    return found
+
+
+def _runner_up(facts: Mapping[str, Any]) -> list[str]:
+    other = facts["runner_up"]
+    if other is None:
+        return []
+    if not other["num_gpus"]:
+        return _said("else", "it would have to wait")
+    words = _gpus(other["num_gpus"], other["num_nodes"], other["gpu_type"])
+    over_one, speedup = facts.get("speedup_over_one_gpu"), facts["speedup"]
+    if over_one is not None and speedup:
+        words += f", predicted {over_one * other['speedup'] / speedup:.2g} times one GPU"
+    return _said("next best", words)
+
+
+def _declared(facts: Mapping[str, Any]) -> list[str]:
+    if facts["declaration_doubt"] is not None:
+        return _said("epochs", f"what it declares does not count: {facts['declaration_doubt']}")
+    if facts["declared_gain"] is not None:
+        return _said(
+            "epochs", f"what it declares changes its weight by a factor of {facts['declared_gain']:.2f}"
+        )
+    return []
+
+
+def moment(at: str) -> str:
+    """Return a time as `--json` has it for people."""
+    return f"{datetime.fromisoformat(at):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _restarts(facts: Mapping[str, Any]) -> list[str]:
+    number, cost_s = facts.get("num_restarts"), facts.get("mean_restart_delay_s")
+    if not number:
+        return []
+    cost = "" if cost_s is None else f", each of which cost it {_span(cost_s)} of training"
+    return _said("restarts", f"{number}{cost}")
+
+
+def _why(bound_by: str, pinned_because: str | None) -> str:
+    return pinned_because or _MORE.get(bound_by, bound_by)
+
+
+def _said(name: str, text: str) -> list[str]:
+    return [f"  {name:<10} {text}"] if text else []
+
+
+def _gpus_of(gpus_by_node: Mapping[str, int], gpu_type: str | None) -> str:
+    held = Allocation.of(gpus_by_node)
+    return f"{_gpus(held.num_gpus, held.num_nodes, gpu_type)} ({held})" if held else "no GPUs"
+
+
+def _gpus(num_gpus: int, num_nodes: int, gpu_type: str | None) -> str:
+    kind = f" {gpu_type}" if gpu_type else ""
+    return f"{num_gpus}{kind} GPU{_s(num_gpus)} on {num_nodes} node{_s(num_nodes)}"
+
+
+def _num(number: int) -> str:
+    return f"{number} GPU{_s(number)}"
+
+
+def _s(number: int) -> str:
+    return "" if number == 1 else "s"
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.2g}"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.0f} minutes"
