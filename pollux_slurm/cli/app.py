@@ -39,8 +39,8 @@ class _Commands(LazyGroup):
             name="explain",
             module="pollux_slurm.cli.explain",
             attribute="explain",
-            line="Say why a job has the GPUs it has, what is predicted of them, and what would have to change "
-            "for more.",
+            line="Say why a job has the GPUs it has, what is predicted of them, and what would have to "
+            "change for more.",
         ),
         Known(
             name="replay",

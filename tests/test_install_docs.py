@@ -1,0 +1,77 @@
+"""The installation commands of README and guides, as they stand there, and the table of settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.config import Config
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+
+
+def pip_lines(word: str) -> list[tuple[str, str]]:
+    """Return (page, command) of every command of pip in the pages that has `word`."""
+    text = re.compile(rf"(?:\S*/)?pip {word} [^\n`]*")
+    return [(page.name, line) for page in PAGES for line in text.findall(page.read_text())]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what an installation needs of a checkout, and the wheel that the guide makes in it."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("pollux_slurm", "templates", "sql"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder / name)
+    ((_, command),) = pip_lines("wheel")
+    pip(command, folder)
+    return folder
+
+
+def pip(command: str, cwd: Path, *more: str) -> str:
+    """Run a command of pip in `cwd`, offline: with the build backend that is here, without dependencies."""
+    words = [word for word in shlex.split(command)[1:] if word != "--no-deps"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *words, "--no-deps", "--no-build-isolation", *more],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "does not provide the extra" not in done.stderr, command
+    return done.stdout
+
+
+@pytest.mark.parametrize(("page", "command"), sorted(set(pip_lines("install"))))
+def test_that_an_installation_command_works_from_a_checkout(page: str, command: str, checkout: Path) -> None:
+    assert "Would install pollux-slurm-" in pip(command, checkout, "--dry-run", "--force-reinstall"), page
+
+
+def test_that_the_guides_say_how_to_install() -> None:
+    assert {page for page, _ in pip_lines("install")} >= {"README.md", "admin.md", "user.md"}
+
+
+def test_that_the_table_of_settings_has_every_setting_and_no_other() -> None:
+    page = (ROOT / "docs" / "admin.md").read_text()
+    table = page[page.index("## Settings") :].split("\n\n")
+    rows = next(part for part in table if part.startswith("| key |")).splitlines()[2:]
+    told = [key for row in rows for key in re.findall(r"`([a-z_]+\.[a-z_]+)`", row.split("|")[1])]
+    parts = {part.name: getattr(Config(), part.name) for part in dataclasses.fields(Config)}
+    known = [
+        f"{name}.{key.name}"
+        for name, part in parts.items()
+        if dataclasses.is_dataclass(part)
+        for key in dataclasses.fields(part)
+    ]
+    assert sorted(told) == sorted(known)
