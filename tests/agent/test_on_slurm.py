@@ -44,6 +44,9 @@ def test_that_a_job_is_submitted_as_sbatch_does_and_tells_its_terms(
     assert (done.returncode, done.stderr) == (0, "")
     (told,) = place.ranks(0, 1)
     job = place.wait(place.jobs[-1], JobState.COMPLETED)
+    # Nothing about a store was configured here, and the script never joined the library.
+    assert f"pollux: job {job.job_id} trains without a store: nothing is reported" in place.log()
+    assert place.log().count("pollux: no process of this run has called pollux_slurm.torch.init_process") == 1
     terms = decode_comment(job.comment)
     assert terms is not None
     assert (terms.min_gpus, terms.max_gpus) == (1, 4)

@@ -9,13 +9,16 @@ import os
 import sqlite3
 import subprocess
 import sys
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
+from pollux_slurm.model import JobState
 from pollux_slurm.store import open_store
 from tests.cli.inside import pollux
 from tests.report.stories import tell
+from tests.store.builders import observation, registration
 
 SINCE = ("--since", "2026-02-01", "--until", "2026-04-01")
 
@@ -147,3 +150,27 @@ def test_that_a_terminal_of_another_alphabet_is_no_traceback(url: str, form: tup
 def test_that_the_dashboard_is_printed() -> None:
     found = json.loads(pollux("report", "dashboard", "sqlite").stdout)
     assert (found["title"], found["uid"]) == ("Pollux for Slurm", "pollux-slurm")
+
+
+def test_that_a_young_store_is_seen_whole_and_not_as_a_speck_of_a_month(store_url: str) -> None:
+    now = datetime.now(timezone.utc)
+    began = now - timedelta(hours=2)
+    store = open_store(store_url)
+    store.register_jobs([registration(1, submitted_at=began)], at=began)
+    ended = began + timedelta(minutes=50)
+    done = observation(1, JobState.COMPLETED, started_at=began, ended_at=ended)
+    store.observe_jobs([done], at=ended)
+    store.close()
+    for kind in ("cluster", "account"):
+        found = json.loads(pollux("report", kind, "--json", "--store", store_url).stdout)
+        since, until = (datetime.fromisoformat(found[end]) for end in ("since", "until"))
+        assert (since, until) == (began - timedelta(minutes=1), ended + timedelta(minutes=1)), kind
+    asked = json.loads(pollux("report", "cluster", "--since", "30d", "--json", "--store", store_url).stdout)
+    assert datetime.fromisoformat(asked["until"]) - datetime.fromisoformat(asked["since"]) == timedelta(30)
+
+    store = open_store(store_url)
+    store.register_jobs([registration(2, submitted_at=ended)], at=ended)
+    store.close()
+    found = json.loads(pollux("report", "cluster", "--json", "--store", store_url).stdout)
+    assert datetime.fromisoformat(found["until"]) >= now, "job 2 is still there"
+    assert datetime.fromisoformat(found["since"]) > began - timedelta(minutes=10)

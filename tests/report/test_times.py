@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollux_slurm.errors import UsageError
-from pollux_slurm.report.times import Range, days_axis, parse_range, time_axis
+from pollux_slurm.report.times import Range, days_axis, parse_range, range_of, time_axis
 
 NOW = datetime(2026, 11, 21, 11, 3, 7, tzinfo=timezone.utc)
 
@@ -115,3 +115,16 @@ def test_that_years_of_days_have_few_ticks() -> None:
     axis = days_axis([], Range(since=utc(2024, 1, 1), until=utc(2026, 12, 31)))
     assert len(axis.ticks) <= 10
     assert axis.label == "day (UTC), 2024 to 2026"
+
+
+def test_that_a_range_of_moments_is_what_they_span_with_some_room() -> None:
+    month = Range(since=NOW - timedelta(days=30), until=NOW)
+    first, last = NOW - timedelta(minutes=150), NOW - timedelta(minutes=50)
+    assert range_of([last, first, last], month) == Range(
+        since=first - timedelta(minutes=2), until=last + timedelta(minutes=2)
+    )
+    assert range_of([first, NOW - timedelta(days=31)], month) == Range(
+        since=first - timedelta(seconds=1), until=first + timedelta(seconds=1)
+    )
+    assert range_of([month.since, NOW - timedelta(microseconds=1)], month) == month
+    assert range_of([NOW], month) == range_of([], month) == month

@@ -94,6 +94,7 @@ class Office:
         self.phase, self.first_step_s = RunPhase.TRAINING, 1.0
         self.confirmed: list[CheckpointConfirmation] = []
         self.phases: list[RunPhase] = []
+        self.said: list[bool] = []
 
     def set_phase(self, phase: RunPhase) -> None:
         self.phase = phase
@@ -106,6 +107,9 @@ class Office:
         return any(one.request_id == request_id for one in self.confirmed)
 
     def withdraw_confirmation(self) -> None: ...
+
+    def say_stopped(self, *, is_saved: bool) -> None:
+        self.said.append(is_saved)
 
     def report_soon(self) -> None: ...
 

@@ -115,10 +115,13 @@ def test_that_a_job_moved_by_request_ends_as_if_it_had_never_moved(job: Job) -> 
         r"pollux: job 1 is moved from n0:2 to n1:3\+n2:1, in epoch \d+( at example \d+)? \(a test's\): its .*"
     )
     assert re.fullmatch(moved, ours[0])
-    for result in job.start(2, 40, 1).succeed():
+    following = job.start(2, 40, 1)
+    for result in following.succeed():
         assert result["run_number"] == 1
         assert_same_training(result, reference)
     job.await_phase(RunPhase.FINISHED, run_number=1)
+    goes_on = "pollux: job 1 goes on from the checkpoint of its run 0, with 2 replicas"
+    assert following.output().splitlines().count(goes_on) == 1
 
 
 def test_that_training_goes_on_when_the_request_is_withdrawn(job: Job) -> None:

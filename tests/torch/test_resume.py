@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,5 +66,11 @@ def test_that_data_loading_workers_outlive_the_sigterm_that_asks_for_a_checkpoin
     run.terminate()
     assert run.wait() == [143, 143], run.output()
     assert "killed by signal" not in run.output()
+    stopped = [line for line in run.output().splitlines() if "stopped by SIGTERM" in line]
+    assert len(stopped) == 1
+    place = r"(in epoch \d( at example \d+)?|after \d epochs?)"
+    assert re.fullmatch(
+        f"pollux: the job is stopped by SIGTERM, {place}: its checkpoint is written", stopped[0]
+    )
     for result in run_ranks(tmp_path, 2, scripts.train, *arguments, restart_count=1):
         assert_same_training(result, reference)
