@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Container
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -33,8 +34,9 @@ _OVER = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobS
 class SlurmNode:
     """One node as Slurm sees it. `gpu_type` is None where GRES carries no type; nodes hold one type each.
 
-    `used_gpus` counts every job's GPUs; `available` is False for a node that is down, drained, failing or
-    reserved, on which nothing new may start.
+    `used_gpus` counts every job's GPUs, and all of a node that gives out shards of GPUs; `available` is False
+    for a node that is down, drained, failing or reserved, on which nothing new may start, and `responds` for
+    one that slurmctld has lost: what ran there may still run. `features` are the active ones.
     """
 
     name: str
@@ -48,6 +50,8 @@ class SlurmNode:
     available: bool
     state: str
     partitions: tuple[str, ...] = ()
+    features: frozenset[str] = frozenset()
+    responds: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,15 @@ class SlurmJob:
     may start at the earliest, None for any other and for one that Slurm set no such time. `priority` is
     Slurm's, larger first.
     `memory_by_node` tells that it asked for memory by node, and neither by GPU nor by CPU.
+
+    Where it may run: `partition` names several, with commas, while a job of `-p a,b` waits, and its own while
+    it runs. A node must have all features of one of `feature_sets`, if there are any, and none of
+    `excluded_nodes` is used. `required_nodes` are those that its request names now: its owner's
+    (`--nodelist`), until it is given a shape on named nodes.
+
+    `blocked_because` says why Slurm does not start a PENDING job whatever is free (a dependency, a partition
+    that is down, ...). `held_since_requeue` tells that a held job is so since it was requeued, and that no
+    administrator has held it since; its owner's hold on top of that leaves no trace in Slurm.
     """
 
     job_id: str
@@ -96,6 +109,26 @@ class SlurmJob:
     qos: str = ""
     memory_by_node: bool = False
     held_by_slurm: bool = False
+    feature_sets: tuple[frozenset[str], ...] = ()
+    excluded_nodes: tuple[str, ...] = ()
+    required_nodes: tuple[str, ...] = ()
+    blocked_because: str | None = None
+    held_since_requeue: bool = False
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions that it may run in, or runs in."""
+        return tuple(self.partition.split(","))
+
+    def may_run_on(self, node: SlurmNode, named: Container[str] = ()) -> bool:
+        """Whether Slurm would ever start the job there; `named` are the nodes that its owner asked for."""
+        return (
+            (not node.partitions or any(name in node.partitions for name in self.partitions))
+            and self.requested_gpu_type in (None, node.gpu_type)
+            and (not self.feature_sets or any(wanted <= node.features for wanted in self.feature_sets))
+            and node.name not in self.excluded_nodes
+            and (not named or node.name in named)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ def _parse_one(item: str) -> Gres:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCount:
-    """The GPUs among some resources. `types` are the types named; `others` the names that are not GPUs."""
+    """The GPUs among some resources. `types` are the types named; `others` the names of what else there is any of."""
 
     count: int
     types: frozenset[str]
@@ -71,5 +71,5 @@ def count_gpus(items: Iterable[Gres]) -> GpuCount:
     return GpuCount(
         count=max(typed, untyped),
         types=frozenset(item.type for item in gpus if item.type is not None),
-        others=frozenset(item.name for item in items if item.name != "gpu"),
+        others=frozenset(item.name for item in items if item.name != "gpu" and item.count),
     )

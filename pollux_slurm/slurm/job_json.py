@@ -14,6 +14,7 @@ from typing import Any
 from pollux_slurm.model import Allocation, JobState, SlurmJob
 from pollux_slurm.slurm.gres import Gres, count_gpus, parse_gres
 from pollux_slurm.slurm.json_fields import Fields
+from pollux_slurm.slurm.places import Place, blocked_because
 
 # What Slurm calls a state or a flag on one. 22.05 prints only the weightiest word, later releases a list.
 _BASE = {
@@ -52,6 +53,7 @@ _FLAGS = {
 _HELD_REASONS = frozenset({"JobHeldUser", "JobHeldAdmin", "job requeued in held state"})
 # What tells, as state_description or state_reason, that nobody but Slurm holds a job.
 _HELD_BY_SLURM = frozenset({"launch failed requeued held", "JobHoldMaxRequeue"})
+_REQUEUED_HELD = "job requeued in held state"
 _WITHOUT_GPUS = "Slurm has started it without the GPUs that it asked for"
 
 
@@ -60,14 +62,14 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
     fields = Fields(content, f"job {content.get('job_id', '(unnumbered)')}")
     job_id = str(fields.count("job_id"))
     state = _state(fields)
-    request = _Request.read(fields)
+    request, place = _Request.read(fields), Place.read(fields)
     allocation, cpus, memory_mb = _held_resources(fields, state, request.num_gpus)
     array_id, task_id = fields.number("array_job_id") or 0, fields.number("array_task_id")
     num_cpus = fields.number("cpus") or 0
     num_nodes = max(fields.number("node_count") or 1, 1)
     requested_gpus = max(request.num_gpus, allocation.num_gpus)
     held = state is JobState.PENDING and _is_held(fields)
-    problem = _unschedulable_reason(fields, request, array_id=array_id, task_id=task_id)
+    problem = _unschedulable_reason(fields, request, array_id=array_id, task_id=task_id) or place.problem
     if problem is None and cpus and requested_gpus and not fields.words("gres_detail"):
         problem = _WITHOUT_GPUS
     return SlurmJob(
@@ -103,6 +105,11 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         begins_at=fields.time("eligible_time") if state is JobState.PENDING else None,
         # 24.11 fills this in for a job with --mem-per-gpu, too, once it runs.
         memory_by_node=request.memory_per_gpu_mb is None and bool(fields.number("memory_per_node")),
+        feature_sets=place.feature_sets,
+        excluded_nodes=place.excluded,
+        required_nodes=place.required,
+        blocked_because=blocked_because(fields) if state is JobState.PENDING else None,
+        held_since_requeue=held and _is_held_since_requeue(fields),
     )
 
 
@@ -136,6 +143,12 @@ def _is_held_by_slurm(fields: Fields) -> bool:
     """Whether Slurm gave the job up. A person's hold of a job that is held so leaves no trace (22.05)."""
     said = {fields.text("state_description", ""), fields.text("state_reason", "")}
     return bool(said & _HELD_BY_SLURM)
+
+
+def _is_held_since_requeue(fields: Fields) -> bool:
+    """Whether the hold is of the requeue. A hold by an administrator changes the reason (22.05)."""
+    reason, said = fields.text("state_reason", ""), fields.text("state_description", "")
+    return reason == _REQUEUED_HELD or (reason == "JobHeldUser" and said == _REQUEUED_HELD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from pollux_slurm.slurm.json_fields import Fields
 _UP = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 # Flags under which new jobs still start. Any other one (DRAIN, NOT_RESPONDING, MAINTENANCE, RESERVED,
 # POWERED_DOWN, one of a later release, ...) makes a node unavailable.
+_LOST = frozenset({"DOWN", "NOT_RESPONDING"})
 _HARMLESS = frozenset(
     {"CLOUD", "COMPLETING", "DYNAMIC_FUTURE", "DYNAMIC_NORM", "PLANNED", "PERFCTRS", "EXTERNAL"}
 )
@@ -25,6 +26,7 @@ def parse_node(content: Mapping[str, Any]) -> SlurmNode:
     if not states or not fields.text("name"):
         raise fields.bad("state" if name else "name")
     gpus, used = _gpus(fields, "gres"), _gpus(fields, "gres_used")
+    shards = "shard" in used.others
     one_type = len(gpus.types) <= 1
     num_cpus = fields.number("effective_cpus")  # less those set aside for the system; not in 22.05
     reserved_mb = fields.number("specialized_memory") or 0
@@ -32,7 +34,8 @@ def parse_node(content: Mapping[str, Any]) -> SlurmNode:
         name=fields.text("name"),
         gpu_type=gpus.type,
         num_gpus=gpus.count,
-        used_gpus=used.count,
+        # Which GPUs the shards are of is not always told; none of them can be given out whole (gres/shard).
+        used_gpus=gpus.count if shards else used.count,
         num_cpus=fields.count("cpus") if num_cpus is None else num_cpus,
         used_cpus=fields.count("alloc_cpus"),
         memory_mb=max(fields.count("real_memory") - reserved_mb, 0),
@@ -41,7 +44,15 @@ def parse_node(content: Mapping[str, Any]) -> SlurmNode:
         available=states[0] in _UP and _HARMLESS.issuperset(states[1:]) and one_type,
         state="+".join(states).lower() + ("" if one_type else " (GPUs of several types)"),
         partitions=fields.words("partitions"),
+        features=_features(fields),
+        responds=_LOST.isdisjoint(states),
     )
+
+
+def _features(fields: Fields) -> frozenset[str]:
+    """Return the active features, of which 22.05 makes one text."""
+    words = fields.words("active_features")
+    return frozenset(feature for word in words for feature in word.split(",") if feature)
 
 
 def _gpus(fields: Fields, key: str) -> GpuCount:
