@@ -24,10 +24,11 @@ _IN_MOTION = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a job needs of a node with each of its GPUs (invariant 11)."""
+    """What a job needs of a node with each of its GPUs (invariant 11), and the node that its owner named."""
 
     cpus_per_gpu: int = 1
     memory_per_gpu_mb: int = 0
+    named: tuple[str, ...] = ()
 
 
 class GpuBook:
@@ -98,13 +99,12 @@ class GpuBook:
     def _room(self, job: SlurmJob, needs: Needs, but_for: int) -> dict[str, int]:
         """Return how many GPUs the job could have on each node alone.
 
-        Nodes of its partition count, with GPUs of the type that it asked for, and what CPUs and memory allow.
+        Nodes on which Slurm would start it count, and what CPUs and memory allow.
         """
         free = self._unreserved(but_for)
         found = {}
         for node in self._nodes:
-            fits = node.available and (not node.partitions or job.partition in node.partitions)
-            if not fits or job.requested_gpu_type not in (None, node.gpu_type):
+            if not node.available or not job.may_run_on(node, needs.named):
                 continue
             room = min(free[node.name], (node.num_cpus - node.used_cpus) // max(needs.cpus_per_gpu, 1))
             if needs.memory_per_gpu_mb > 0:

@@ -245,10 +245,9 @@ class Desk:
         self.slurm.release(case.id)
         self._released_here[case.reallocation.id] = self.clock()
 
-    def take_back(self, case: Case) -> None:
-        """Hold a job that was released. Whatever fails from here on, the next tick releases it."""
+    def forget_release(self, case: Case) -> None:
+        """Let a job that was let go be given another shape, and be let go again."""
         self._released_here.pop(case.reallocation.id, None)
-        self.hold(case)
 
     def has_released(self, reallocation: Reallocation) -> bool:
         """Whether this process, and no earlier one, has released the job."""

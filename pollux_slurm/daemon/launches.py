@@ -90,7 +90,7 @@ def place_of(
     fitting = [
         node
         for node in snapshot.nodes
-        if node.available and node.num_gpus >= least and job.partition in node.partitions
+        if node.available and node.num_gpus >= least and job.may_run_on(node, record.required_nodes)
     ]
     node = min(fitting, key=lambda node: (node.used_gpus - node.num_gpus, node.name), default=None)
     return Allocation() if node is None else Allocation.of({node.name: least})

@@ -29,7 +29,8 @@ def jobs_in_turn(picture: Picture, usable: UsableNodes, policy: PolicyConfig) ->
     bars: dict[str, int] = {}
     for job in picture.managed:
         if job.slurm.state is JobState.PENDING and job.record.paused_at is None:
-            bars[job.slurm.partition] = max(bars.get(job.slurm.partition, 0), job.slurm.priority or 0)
+            for name in job.slurm.partitions:
+                bars[name] = max(bars.get(name, 0), job.slurm.priority or 0)
     waiting = [
         job
         for job in picture.snapshot.jobs
@@ -38,7 +39,7 @@ def jobs_in_turn(picture: Picture, usable: UsableNodes, policy: PolicyConfig) ->
         and not job.held
         and job.reason in _WAITS_FOR_ROOM
         and job.requested_gpus > 0
-        and (job.priority or 0) > bars.get(job.partition, 0)
+        and (job.priority or 0) > max(bars.get(name, 0) for name in job.partitions)
     ]
     waiting.sort(key=lambda job: (-(job.priority or 0), int(job.job_id)))
     return tuple(_as_problem_job(job, picture, usable) for job in waiting[:MOST_IN_TURN])
@@ -53,7 +54,7 @@ def _as_problem_job(job: SlurmJob, picture: Picture, usable: UsableNodes) -> Pro
         cpus_per_gpu=job.cpus_per_gpu or max(math.ceil(job.num_cpus / job.requested_gpus), 0),
         memory_per_gpu_mb=job.memory_per_gpu_mb or 0,
         waiting_s=max((picture.snapshot.read_at - since).total_seconds(), 0.0),
-        partition_nodes=usable.by(job),
+        partition_nodes=usable.by(job, job.required_nodes),
         rigid=True,
     )
 

@@ -6,6 +6,7 @@ Everything else that holds GPUs, CPUs or memory is a neighbour whose share is ta
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -68,7 +69,7 @@ def registrations(
     wanted = frozenset(partitions)
     found = []
     for job in snapshot.jobs:
-        if job.state.is_over or (wanted and job.partition not in wanted):
+        if job.state.is_over or (wanted and wanted.isdisjoint(job.partitions)):
             continue
         if only_user_id not in (None, job.user_id):
             continue
@@ -90,6 +91,7 @@ def registrations(
                 memory_per_gpu_mb=job.memory_per_gpu_mb or math.ceil(held_memory / gpus),
                 submitted_at=job.submitted_at,
                 time_limit_s=job.time_limit_s,
+                required_nodes=job.required_nodes,
             )
         )
     return tuple(found)
@@ -194,11 +196,20 @@ def picture(
             continue
         if job.state.is_over and record.open_reallocation is None:
             continue
-        if not wanted or job.partition in wanted or record.open_reallocation is not None:
-            managed.append(
-                ManagedJob(slurm=job, record=record, left_alone_because=left_alone_because(record))
-            )
+        served = [name for name in job.partitions if name in wanted]
+        if served:  # of a job of -p a,b where only a is served, only the nodes of a are given
+            job = dataclasses.replace(job, partition=",".join(served))
+        if not wanted or served or record.open_reallocation is not None:
+            because = left_alone_because(record) or _named_nodes(record)
+            managed.append(ManagedJob(slurm=job, record=record, left_alone_because=because))
     return Picture(snapshot=snapshot, managed=tuple(managed), nodes=node_capacities(snapshot, managed))
+
+
+def _named_nodes(record: JobRecord) -> str | None:
+    """Return why a job whose owner named several nodes is left alone: Slurm starts it on all of them only."""
+    if len(record.required_nodes) <= 1:
+        return None
+    return f"its owner asks for {len(record.required_nodes)} nodes by name (--nodelist)"
 
 
 def node_capacities(snapshot: ClusterSnapshot, managed: Iterable[ManagedJob]) -> tuple[NodeCapacity, ...]:

@@ -37,7 +37,8 @@ def problem(
 
     A job in flight is pinned at its target, so that nobody else is promised those GPUs. A running job is
     pinned until its current run has reported a step: before that it has no checkpoint to lose and no model
-    to decide by. A job that its owner or an admin holds, or lets begin later, takes no part: the hand wins.
+    to decide by. A waiting job that Slurm would not start now whatever it is given takes no part
+    (`left_out_because`), nor does one that its owner or an admin holds, or lets begin later: the hand wins.
     `policy` is what the admin wants; without it the defaults hold. `pause_ttl_s` is how far ahead a pause
     sets a job's begin time. `neighbours` take part as they are; `nodes` stands for the picture's.
     """
@@ -68,7 +69,7 @@ def problem(
                 current=current,
                 pinned=because is not None,
                 pinned_because=because,
-                partition_nodes=usable.by(job.slurm),
+                partition_nodes=usable.by(job.slurm, record.required_nodes),
                 weight=rules.weight(
                     policy, account=job.slurm.account, user=job.slurm.user_name, job_id=job.slurm.job_id
                 ),
@@ -115,30 +116,23 @@ def _models(record: JobRecord) -> tuple[GoodputModel | None, tuple[tuple[str, Go
 
 
 class UsableNodes:
-    """The nodes that jobs may use, found once for each partition and type of GPU."""
+    """The nodes that jobs may use, found once for all jobs that ask for the same."""
 
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._nodes = snapshot.nodes
-        self._found: dict[tuple[str, str | None], frozenset[str]] = {}
+        self._found: dict[tuple[object, ...], frozenset[str]] = {}
 
-    def by(self, job: SlurmJob) -> frozenset[str] | None:
-        """Return the nodes of a job's partition, of those with GPUs of the type that it asked for, if it did.
+    def by(self, job: SlurmJob, named: tuple[str, ...]) -> frozenset[str] | None:
+        """Return the nodes on which Slurm would ever start a job whose owner `named` nodes, or none.
 
-        Slurm keeps that type whatever shape the job is given later (docs/slurm-facts.md). None: any node, for
-        a partition that has all of them (two thousand jobs need not each name a thousand nodes) and for one
-        that no node names.
+        Slurm keeps what the job asked for whatever shape it is given later (docs/slurm-facts.md). None: any
+        node, where that is all of them (two thousand jobs need not each name a thousand nodes).
         """
-        key = (job.partition, job.requested_gpu_type)
+        asked = (job.requested_gpu_type, job.feature_sets, job.excluded_nodes, named)
+        key = (job.partition, *asked)
         if key not in self._found:
-            self._found[key] = frozenset(
-                node.name
-                for node in self._nodes
-                if job.partition in node.partitions and job.requested_gpu_type in (None, node.gpu_type)
-            )
-        everywhere = len(self._found[key]) == len(self._nodes)
-        if everywhere or (not self._found[key] and job.requested_gpu_type is None):
-            return None
-        return self._found[key]
+            self._found[key] = frozenset(node.name for node in self._nodes if job.may_run_on(node, named))
+        return None if len(self._found[key]) == len(self._nodes) else self._found[key]
 
 
 def is_parked(job: ManagedJob, now: datetime) -> bool:
@@ -169,27 +163,28 @@ def _begins_later(job: ManagedJob, now: datetime, pause_ttl_s: float) -> bool:
     return (job.slurm.begins_at - now).total_seconds() > most_s + 60.0
 
 
+def left_out_because(job: ManagedJob) -> str | None:
+    """Return why no round moves the job or gives it a place, None where one may."""
+    return job.left_alone_because or job.slurm.unschedulable_reason or job.slurm.blocked_because
+
+
 def _placement(job: ManagedJob, now: datetime, pause_ttl_s: float) -> tuple[Allocation, str | None] | None:
     """Return what the job counts as holding and why it is pinned there, if it is; None: it takes no part."""
     reallocation = job.record.open_reallocation
     if reallocation is not None:
         return reallocation.target, "it is being moved"
     if job.slurm.state is JobState.PENDING:
-        if job.left_alone_because is not None:
-            return None
-        if job.slurm.held or job.slurm.unschedulable_reason is not None:
+        if job.slurm.held or left_out_because(job) is not None:
             return None
         if _begins_later(job, now, pause_ttl_s):
             return None
         return Allocation(), None
     if not job.slurm.allocation:
         return None
-    because = job.left_alone_because
+    because = left_out_because(job)
     if because is not None:
         return job.slurm.allocation, because
-    if job.slurm.unschedulable_reason is not None:
-        because = job.slurm.unschedulable_reason
-    elif job.slurm.state is not JobState.RUNNING:
+    if job.slurm.state is not JobState.RUNNING:
         because = f"it is {job.slurm.state.value}"
     elif not job.has_reported_this_run:
         ended = job.record.run is not None and job.record.run.phase is RunPhase.FINISHED

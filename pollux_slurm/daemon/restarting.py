@@ -25,9 +25,10 @@ from pollux_slurm.model import JobShape, JobState, SlurmJob
 _log = logging.getLogger(__name__)
 
 # Reasons of a pending job that no waiting cures, as Slurm 22.05 words them.
-_HOPELESS_REASONS = frozenset({"BadConstraints", "PartitionNodeLimit", "JobArrayTaskLimit"})
+_HOPELESS_REASONS = frozenset({"BadConstraints", "PartitionNodeLimit"})
 
 _REFUSED = "Slurm refused to let it wait: "
+_BY_HAND = "the job was held by another hand"
 # Ends what the reason says of a target that was given up for another, once.
 _TAKEN = ", which others took"
 
@@ -84,14 +85,28 @@ class Restarting:
         if job.state is JobState.RUNNING:
             # For a pending job: Slurm started it before it was held. For a requeued one: another hand did.
             self._desk.move(case.reallocation, Step.ROLLED_BACK, "the job started before it was reshaped")
+        elif job.state is JobState.PENDING and self._is_held_by_hand(case):
+            self._desk.move(case.reallocation, Step.FAILED, _BY_HAND)
         elif job.state is JobState.PENDING and case.reallocation.is_pause:
             self._park(case)
         elif job.state is JobState.PENDING:
-            if not job.held:
-                # To hold it first makes the rest free of races: Slurm refuses to hold a job that has started.
-                # A requeued job found like this was released by hand within the second.
-                self._desk.hold(case)
             self._reshape_or_way_back(case, book)
+
+    def _is_held_by_hand(self, case: Case) -> bool:
+        """Whether a person, and not this reallocation, holds the waiting job; a drain is to end held anyway.
+
+        A reallocation holds its job by the requeue alone, which Slurm tells from a later hold, but for one by
+        the job's owner on top of it. So the hand wins, whichever daemon goes on with the reallocation.
+        """
+        reallocation, job = case.reallocation, case.job
+        if job is None or not job.held or orders.is_drain(reallocation):
+            return False
+        if self._desk.has_released(reallocation):
+            return True
+        if orders.is_resume(reallocation) and reallocation.step is Step.RESHAPED:
+            return False
+        runs = reallocation.from_restart_count + reallocation.moves_running
+        return not (job.held_since_requeue or job.held_by_slurm) or job.restart_count != runs
 
     def _park(self, case: Case) -> None:
         if orders.is_drain(case.reallocation):
@@ -155,8 +170,8 @@ class Restarting:
         if case.job is not None:
             found = book.most_on_one_node(case.job, most=most, needs=needs, but_for=reallocation.id)
             if found > least:
-                yield JobShape(num_gpus=found, cpus_per_gpu=needs.cpus_per_gpu)
-        yield JobShape(num_gpus=least, cpus_per_gpu=needs.cpus_per_gpu)
+                yield JobShape(num_gpus=found, nodes=needs.named, cpus_per_gpu=needs.cpus_per_gpu)
+        yield JobShape(num_gpus=least, nodes=needs.named, cpus_per_gpu=needs.cpus_per_gpu)
 
     def _elsewhere(self, case: Case, book: GpuBook) -> Case | None:
         """Journal, once, what fits now as the target of a job whose place was taken; None if nothing does.
@@ -184,13 +199,14 @@ class Restarting:
         if self._fails_as_fallen(case) or self._desk.fails_as_over(case):
             return
         assert job is not None
-        if job.state is JobState.PENDING and job.held:
-            if self._desk.has_released(reallocation):
-                self._desk.move(reallocation, Step.FAILED, "the job was held by another hand")
-            else:
-                if _goes_elsewhere(case):  # the daemon before may have come no further than to say so
-                    self._reshape_elsewhere(case)
-                self._desk.release(case)
+        if job.state is JobState.PENDING and self._is_held_by_hand(case):
+            self._desk.move(reallocation, Step.FAILED, _BY_HAND)
+        elif job.state is JobState.PENDING and _is_to_go_elsewhere(case, job):
+            # The daemon before may have come no further than to say so.
+            self._reshape_elsewhere(case)
+            self._desk.release(case)
+        elif job.state is JobState.PENDING and job.held:
+            self._desk.release(case)
         elif reallocation.is_pause:
             self._paused(case, job)
         elif job.state is JobState.RUNNING:
@@ -198,7 +214,8 @@ class Restarting:
         elif job.state is JobState.PENDING:
             is_lost = book.lost_to_neighbours(reallocation)
             waited_s = self._desk.waited_s(case)
-            is_late = waited_s > self._desk.config.start_timeout_s or job.reason in _HOPELESS_REASONS
+            is_hopeless = job.reason in _HOPELESS_REASONS or job.blocked_because is not None
+            is_late = waited_s > self._desk.config.start_timeout_s or is_hopeless
             if is_late or (is_lost and waited_s > SETTLING_S):
                 self._give_up_place(case, job, book)
 
@@ -230,7 +247,7 @@ class Restarting:
 
         Where nothing fits, it waits in the queue with its minimum, and the next rounds decide about it.
         """
-        self._desk.take_back(case)
+        self._desk.forget_release(case)
         elsewhere = self._elsewhere(case, book)
         if elsewhere is not None and self._reshape_elsewhere(elsewhere):
             self._desk.release(elsewhere)
@@ -288,7 +305,11 @@ def _needs(case: Case) -> Needs:
     record = case.record
     if record is None:
         return Needs()
-    return Needs(cpus_per_gpu=record.cpus_per_gpu, memory_per_gpu_mb=record.memory_per_gpu_mb)
+    return Needs(
+        cpus_per_gpu=record.cpus_per_gpu,
+        memory_per_gpu_mb=record.memory_per_gpu_mb,
+        named=record.required_nodes,
+    )
 
 
 def _least(case: Case) -> int:
@@ -297,6 +318,10 @@ def _least(case: Case) -> int:
 
 def _goes_elsewhere(case: Case) -> bool:
     return (case.said or "").endswith(_TAKEN)
+
+
+def _is_to_go_elsewhere(case: Case, job: SlurmJob) -> bool:
+    return _goes_elsewhere(case) and {*job.required_nodes} != {*case.reallocation.target.nodes}
 
 
 def _has_stepped(case: Case) -> bool:

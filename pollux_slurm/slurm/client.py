@@ -8,8 +8,8 @@ Contract, held by every backend and by the tests' in-memory double:
   slurmctld remembers them.
 - Nothing above this layer sees Slurm's text: states are `JobState`, hosts are lists, times are aware UTC.
 - A command that changes a job first reads that job's state and refuses with `JobStateError` when it is
-  not the state that the command needs. In particular `reshape` refuses unless the job is PENDING and held:
-  on a running job the same update would shrink it at once and kill its tasks (Slurm 22.05).
+  not the state that the command needs. In particular `reshape` refuses unless the job is PENDING: on a
+  running job the same update would shrink it at once and kill its tasks (Slurm 22.05).
 - Commands are idempotent: to hold a held job, or to release a released one, is no error.
 - A refused command raises `SlurmCommandError` with Slurm's own words; a slurmctld that does not answer
   raises `SlurmUnavailable`, and the caller must assume that the command may or may not have happened.
@@ -71,7 +71,9 @@ class SlurmClient(Protocol):
         """Keep a PENDING job from starting. Refused, without effect, if it started meanwhile."""
 
     def reshape(self, job_id: str, shape: JobShape, *, known: SlurmJob | None = None) -> None:
-        """Give a PENDING, held job a new shape, and a start no sooner than two seconds after it was killed.
+        """Give a PENDING job a new shape, held or not, and a start no sooner than two seconds after its kill.
+
+        A job that starts meanwhile keeps its shape, and `JobStateError` says so.
 
         `known` is the job as a snapshot has shown it since it was requeued: then only its state is read
         again. In 22.05 to read one job whole is to read them all.

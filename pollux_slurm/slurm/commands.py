@@ -176,13 +176,13 @@ class CommandsClient:
             self._change(job_id, "scontrol", "uhold", peek.address)
 
     def reshape(self, job_id: str, shape: JobShape, *, known: SlurmJob | None = None) -> None:
-        """Give a PENDING, held job a new shape, and a start no sooner than two seconds after its kill."""
+        """Give a PENDING job a new shape, and a start no sooner than two seconds after its kill."""
         if shape.num_gpus < max(shape.num_nodes, 1) or shape.cpus_per_gpu < 1:
             raise UsageError(f"job {job_id}: no job can have the shape {shape}")
         job = known if known is not None else self.read_job(job_id)
         peek = self._expect(job_id, JobState.PENDING, to="reshape it")
-        if job is None or not peek.held:
-            raise JobStateError(f"job {job_id} is pending but not held: only a held job can be reshaped")
+        if job is None:
+            raise JobStateError(f"job {job_id} is unknown to Slurm: cannot reshape it")
         _expect_run(job_id, peek, job.restart_count)
         if job.unschedulable_reason is not None:
             raise SlurmCommandError(f"job {job_id} cannot be reshaped: {job.unschedulable_reason}")

@@ -46,7 +46,7 @@ def _parse_one(item: str) -> Gres:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCount:
-    """The GPUs among some resources. `types` are the types named; `others` the names of what else there is any of."""
+    """The GPUs among some resources. `types` are the types named; `others` what else there is."""
 
     count: int
     types: frozenset[str]

@@ -83,10 +83,11 @@ class Place:
             except ValueError:
                 hosts[key] = ()
                 problem = f"its {option}={text[:60]} cannot be understood"
-        constraint, features = fields.text("features", ""), ()
+        constraint = fields.text("features", "")
         try:
             features = feature_sets(constraint)
         except ValueError:
+            features = ()
             problem = f"its --constraint={constraint[:60]} is more than features joined by & or by |"
         if fields.content.get("contiguous") is True:
             problem = "it asks for neighbouring nodes (--contiguous)"
@@ -110,7 +111,7 @@ def blocked_because(fields: Fields) -> str | None:
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:
-    """Return the hosts of a list such as `n[0-3,7],m1`, in its order; `ValueError` for one of another form."""
+    """Return the hosts of a list such as `n[0-3,7],m1`, in its order; `ValueError` for another form."""
     hosts: list[str] = []
     items = _ITEM.findall(text)
     if ",".join(items) != text.strip(","):

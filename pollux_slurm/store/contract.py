@@ -27,7 +27,7 @@ Two doors: `AgentStore` is all that a job may do; `Store` is the daemon's and th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -143,6 +143,9 @@ class Store(AgentStore, Protocol):
         Unknown ids are ignored. A changed allocation closes the open stretch of history and opens another.
         A job that is over gets its end time, its open allocation closed, and its token stops working.
         """
+
+    def note_left_out(self, reasons: Mapping[str, str]) -> None:
+        """Record why the last round left jobs out; what was said of others that are not over is forgotten."""
 
     def active_jobs(self) -> tuple[JobRecord, ...]:
         """Return every job that is not over, in a bounded number of statements."""

@@ -117,6 +117,7 @@ class JobRegistration:
     memory_per_gpu_mb: int
     submitted_at: datetime
     time_limit_s: float | None = None
+    required_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +274,8 @@ class JobRecord:
     `declarations` are the numbers of epochs that it has declared, in order. `last_held_at` is when it lost
     its last GPUs; None while it holds some, and before it ever did. `last_reallocation` is the newest, open
     or ended. `warnings` are what its runs warned of, each once, by the time it was first heard.
+    `required_nodes` are those that its owner asked for by name, and `left_out_because` is why the
+    last round decided nothing about it, or left it as it is.
     """
 
     slurm_job_id: str
@@ -304,6 +307,8 @@ class JobRecord:
     last_reallocation: Reallocation | None = None
     granted_time_limit_s: float | None = None
     warnings: tuple[WarningRecord, ...] = ()
+    required_nodes: tuple[str, ...] = ()
+    left_out_because: str | None = None
 
     @property
     def paused_at(self) -> datetime | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -34,6 +34,21 @@ def observe_jobs(connection: Connection, observations: Sequence[JobObservation],
                 typed[row.id, entry.restart_count] = entry.gpu_type
     changes.write(connection)
     _write_types(connection, typed)
+
+
+def note_left_out(connection: Connection, reasons: Mapping[str, str]) -> None:
+    """Record why a round left jobs out: see `Store.note_left_out`."""
+    lives = JobRow.finished_at.is_(None)
+    connection.execute(
+        update(JobRow).where(lives, JobRow.left_out_because.is_not(None)).values(left_out_because=None)
+    )
+    if reasons:
+        connection.execute(
+            update(JobRow)
+            .where(lives, JobRow.slurm_job_id == bindparam("number"))
+            .values(left_out_because=bindparam("because")),
+            [{"number": number, "because": clean_text(because)} for number, because in reasons.items()],
+        )
 
 
 class _Changes:

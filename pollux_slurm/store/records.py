@@ -86,6 +86,8 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
             JobRow.started_at,
             JobRow.finished_at,
             JobRow.time_limit_s,
+            JobRow.required_nodes,
+            JobRow.left_out_because,
         )
         .join(UserRow, UserRow.user_id == JobRow.user_id)
         .where(JobRow.id.in_(scope))
@@ -146,6 +148,8 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 last_reallocation=last,
                 granted_time_limit_s=row.time_limit_s,
                 warnings=tuple(warnings[row.id]),
+                required_nodes=tuple(row.required_nodes.split(",")) if row.required_nodes else (),
+                left_out_because=row.left_out_because,
             )
         )
     return tuple(records)

@@ -205,6 +205,7 @@ def _insert(connection: Connection, jobs: Sequence[JobRegistration], at: datetim
                 "submitted_at": utc(job.submitted_at),
                 "registered_at": at,
                 "time_limit_s": job.time_limit_s,
+                "required_nodes": clean_text(",".join(job.required_nodes)) or None,
             }
             for job in jobs
         ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import func, select
@@ -79,6 +79,10 @@ class SqlStore:
     def observe_jobs(self, observations: Sequence[JobObservation], *, at: datetime) -> None:
         with self._database.write() as connection:
             observation.observe_jobs(connection, observations, at=at)
+
+    def note_left_out(self, reasons: Mapping[str, str]) -> None:
+        with self._database.write() as connection:
+            observation.note_left_out(connection, reasons)
 
     def active_jobs(self) -> tuple[JobRecord, ...]:
         return self.jobs(include_finished=False)

@@ -1,4 +1,4 @@
--- Schema 0008 of a pollux store on postgresql. Generated: pollux db schema postgresql
+-- Schema 0011 of a pollux store on postgresql. Generated: pollux db schema postgresql
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 CREATE TABLE accounts (
@@ -130,6 +130,8 @@ CREATE TABLE jobs (
     started_at TIMESTAMP WITH TIME ZONE,
     finished_at TIMESTAMP WITH TIME ZONE,
     time_limit_s DOUBLE PRECISION,
+    required_nodes TEXT,
+    left_out_because TEXT,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
     CONSTRAINT ck_jobs_token_sha256 CHECK (length(token_sha256) = 64),
     CONSTRAINT ck_jobs_min_gpus CHECK (min_gpus >= 1),
@@ -176,6 +178,8 @@ COMMENT ON COLUMN jobs.registered_at IS 'When the daemon first saw it.';
 COMMENT ON COLUMN jobs.started_at IS 'When it first started; null before.';
 COMMENT ON COLUMN jobs.finished_at IS 'When it ended for good; null while it lives.';
 COMMENT ON COLUMN jobs.time_limit_s IS 'Time limit of one run when it was registered, seconds; null for none, or not known.';
+COMMENT ON COLUMN jobs.required_nodes IS 'Nodes that its owner asked for by name, with commas; null for none.';
+COMMENT ON COLUMN jobs.left_out_because IS 'Why the last round left it out, or as it is; null when it decided about it.';
 
 CREATE TABLE node_days (
     node_name TEXT NOT NULL,

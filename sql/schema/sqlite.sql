@@ -1,4 +1,4 @@
--- Schema 0008 of a pollux store on sqlite. Generated: pollux db schema sqlite
+-- Schema 0011 of a pollux store on sqlite. Generated: pollux db schema sqlite
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 -- accounts: Slurm accounts that jobs are charged to.
@@ -131,6 +131,8 @@ CREATE TABLE gpu_prices (
 --   started_at: When it first started; null before.
 --   finished_at: When it ended for good; null while it lives.
 --   time_limit_s: Time limit of one run when it was registered, seconds; null for none, or not known.
+--   required_nodes: Nodes that its owner asked for by name, with commas; null for none.
+--   left_out_because: Why the last round left it out, or as it is; null when it decided about it.
 
 CREATE TABLE jobs (
     id INTEGER NOT NULL,
@@ -151,6 +153,8 @@ CREATE TABLE jobs (
     started_at DATETIME,
     finished_at DATETIME,
     time_limit_s DOUBLE,
+    required_nodes TEXT,
+    left_out_because TEXT,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
     CONSTRAINT ck_jobs_token_sha256 CHECK (length(token_sha256) = 64),
     CONSTRAINT ck_jobs_min_gpus CHECK (min_gpus >= 1),

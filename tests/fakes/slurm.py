@@ -205,8 +205,6 @@ class FakeSlurm:
         if shape.num_gpus < shape.num_nodes or shape.cpus_per_gpu < 1:
             raise UsageError(f"job {job_id}: no job can have the shape {shape}")
         job = self._expect(job_id, JobState.PENDING)
-        if not job.shown.held:
-            raise JobStateError(f"job {job_id} is pending but not held")
         if known is not None and known.restart_count != job.shown.restart_count:
             raise JobStateError(f"job {job_id} has been requeued {job.shown.restart_count} times")
         if job.shown.unschedulable_reason is not None:
@@ -223,6 +221,7 @@ class FakeSlurm:
         job.shown = dataclasses.replace(
             job.shown,
             begins_at=job.eligible_at,
+            required_nodes=shape.nodes,
             requested_gpus=shape.num_gpus,
             cpus_per_gpu=shape.cpus_per_gpu,
             num_cpus=shape.num_gpus * shape.cpus_per_gpu,
@@ -237,7 +236,7 @@ class FakeSlurm:
         job = self._expect(job_id, JobState.PENDING)
         self.on_command("release")
         job = self._expect(job_id, JobState.PENDING)  # as Slurm itself refuses
-        job.shown = dataclasses.replace(job.shown, held=False, reason="None")
+        job.shown = dataclasses.replace(job.shown, held=False, held_since_requeue=False, reason="None")
         self._advance()
 
     def set_comment(self, job_id: str, comment: str) -> None:
@@ -379,6 +378,7 @@ class FakeSlurm:
                         job.shown,
                         state=JobState.PENDING,
                         held=job.held_after_kill,
+                        held_since_requeue=job.held_after_kill,
                         submitted_at=now,
                         started_at=None,
                         begins_at=job.eligible_at,

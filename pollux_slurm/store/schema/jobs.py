@@ -104,6 +104,12 @@ class JobRow(Base):
     time_limit_s: Mapped[float | None] = mapped_column(
         Double, comment="Time limit of one run when it was registered, seconds; null for none, or not known."
     )
+    required_nodes: Mapped[str | None] = mapped_column(
+        Text, comment="Nodes that its owner asked for by name, with commas; null for none."
+    )
+    left_out_because: Mapped[str | None] = mapped_column(
+        Text, comment="Why the last round left it out, or as it is; null when it decided about it."
+    )
 
 
 class RunRow(Base):
