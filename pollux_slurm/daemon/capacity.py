@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pollux_slurm.daemon.comebacks import may_have_leftover, unsettled_nodes
 from pollux_slurm.model import Allocation, ClusterSnapshot, ReallocationStep, SlurmJob
 from pollux_slurm.store.contract import Reallocation
 
@@ -37,6 +38,7 @@ class GpuBook:
     def __init__(self, snapshot: ClusterSnapshot, open_reallocations: Sequence[Reallocation]) -> None:
         self._open = {reallocation.id: reallocation for reallocation in open_reallocations}
         self._nodes = snapshot.nodes
+        self._unsettled = unsettled_nodes(snapshot)
         self._available = {node.name: node.available for node in snapshot.nodes}
         self._free = {node.name: node.num_gpus - node.used_gpus for node in snapshot.nodes}
         in_flight = {reallocation.slurm_job_id for reallocation in open_reallocations}
@@ -111,6 +113,10 @@ class GpuBook:
                 room = min(room, (node.memory_mb - node.used_memory_mb) // needs.memory_per_gpu_mb)
             found[node.name] = max(room, 0)
         return found
+
+    def may_have_leftover(self, place: Allocation) -> bool:
+        """Whether processes of a job that ran there may still run on a node that is lost, or just back."""
+        return may_have_leftover(place, self._unsettled)
 
     def type_of(self, node: str) -> str | None:
         """Return the type of a node's GPUs, None for a nameless one or an unknown node."""

@@ -241,8 +241,12 @@ class Desk:
             raise
 
     def release(self, case: Case) -> None:
-        """Let the job go. Found held after this, it was held by a person, whose wish counts more."""
-        self.slurm.release(case.id)
+        """Let the job go. Found held after this, it was held by a person, whose wish counts more.
+
+        One that was not held when it was read is not released: whoever has held it since means it.
+        """
+        if case.job is None or case.job.held:
+            self.slurm.release(case.id)
         self._released_here[case.reallocation.id] = self.clock()
 
     def forget_release(self, case: Case) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
-from pollux_slurm.daemon import limits, rights
+from pollux_slurm.daemon import comebacks, limits, rights
 from pollux_slurm.daemon.enact import Enactor
 from pollux_slurm.daemon.lease import Lease
 from pollux_slurm.daemon.notify import Notifier
@@ -52,6 +52,7 @@ class Daemon:
         scope: Callable[[], int | None] = rights.everybody,
         site_limits: Callable[[], limits.SiteLimits] = limits.no_limits,
     ) -> None:
+        slurm = comebacks.remembering(slurm)
         self.telemetry = telemetry or Telemetry(monotonic=monotonic)
         self._notifier = notifier or Notifier({}, monotonic=monotonic)
         self._reload = reload

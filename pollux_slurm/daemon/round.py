@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon import (
+    comebacks,
     limits,
     neighbours,
     observe,
@@ -216,7 +217,9 @@ class Rounds:
                 under_way.append(planned)
         self.sight = Sight.of(snapshot, adaptive, under_way, milestones)
         if not self._config.shadow:
-            self._prolong_pauses(picture, {move.job.slurm.job_id for move in moves}, now)
+            leaving = {move.job.slurm.job_id for move in moves}
+            self._prolong_pauses(picture, leaving, now)
+            self._keep_from_leftovers(picture, leaving, now)
         _log.info(
             "round %d: %d jobs, fitness %.4g, %d to move",
             round_id,
@@ -284,6 +287,26 @@ class Rounds:
                 slurm.park(job.slurm.job_id, for_s=self._config.pause_ttl_s)
             except SlurmCommandError as error:
                 _log.info("job %s: its pause is not prolonged: %s", job.slurm.job_id, error)
+
+    def _keep_from_leftovers(self, picture: Picture, leaving: Container[str], now: datetime) -> None:
+        """Let jobs wait on that Slurm requeued off a lost node: it may start them there beside a leftover."""
+        unsettled = comebacks.unsettled_nodes(picture.snapshot)
+        slurm = self._slurm.guarded(self._lease.check)
+        for job in picture.managed if unsettled else ():
+            shown = job.slurm
+            may_start = not (shown.held or job.in_flight or shown.job_id in leaving)
+            if not (may_start and shown.restart_count and comebacks.starts_soon(shown, now)):
+                continue
+            if pose.left_out_because(job) is not None:
+                continue
+            ran_on = comebacks.last_place(self._store.allocation_history(shown.job_id))
+            if not comebacks.may_have_leftover(ran_on, unsettled):
+                continue
+            _log.info("job %s: waits, since it may still run on %s", shown.job_id, ran_on)
+            try:
+                slurm.park(shown.job_id, for_s=comebacks.WAIT_S)
+            except SlurmCommandError as error:
+                _log.info("job %s: is not kept waiting: %s", shown.job_id, error)
 
     def _save_problem(self, round_id: int, problem: Problem) -> None:
         """Keep the problem as a file, if the admin wants that. A full disk costs the file, not the round."""

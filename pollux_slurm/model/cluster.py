@@ -36,7 +36,8 @@ class SlurmNode:
 
     `used_gpus` counts every job's GPUs, and all of a node that gives out shards of GPUs; `available` is False
     for a node that is down, drained, failing or reserved, on which nothing new may start, and `responds` for
-    one that slurmctld has lost: what ran there may still run. `features` are the active ones.
+    one that slurmctld has given up (DOWN): what ran there may still run. So may it for a moment where such a
+    node is back, which is then `settling` (`pollux_slurm.daemon.comebacks`). `features` are the active ones.
     """
 
     name: str
@@ -52,6 +53,7 @@ class SlurmNode:
     partitions: tuple[str, ...] = ()
     features: frozenset[str] = frozenset()
     responds: bool = True
+    settling: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

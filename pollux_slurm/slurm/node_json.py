@@ -12,7 +12,6 @@ from pollux_slurm.slurm.json_fields import Fields
 _UP = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 # Flags under which new jobs still start. Any other one (DRAIN, NOT_RESPONDING, MAINTENANCE, RESERVED,
 # POWERED_DOWN, one of a later release, ...) makes a node unavailable.
-_LOST = frozenset({"DOWN", "NOT_RESPONDING"})
 _HARMLESS = frozenset(
     {"CLOUD", "COMPLETING", "DYNAMIC_FUTURE", "DYNAMIC_NORM", "PLANNED", "PERFCTRS", "EXTERNAL"}
 )
@@ -45,7 +44,7 @@ def parse_node(content: Mapping[str, Any]) -> SlurmNode:
         state="+".join(states).lower() + ("" if one_type else " (GPUs of several types)"),
         partitions=fields.words("partitions"),
         features=_features(fields),
-        responds=_LOST.isdisjoint(states),
+        responds="DOWN" not in states,
     )
 
 

@@ -93,7 +93,7 @@ def test_that_a_waiting_job_is_reshaped_where_it_waits(world: World) -> None:
 
 
 def test_that_a_waiting_job_that_starts_first_is_not_shrunk(world: World) -> None:
-    """The hazard: an update with fewer nodes shrinks a running job at once. To hold it first must fail."""
+    """The hazard: an update with fewer nodes shrinks a running job at once."""
     blocker = world.neighbour(gpus=4), world.neighbour(gpus=4)
     job_id = world.submit(gpus=4)
     world.targets = {job_id: {"n1": 2}}
@@ -102,7 +102,7 @@ def test_that_a_waiting_job_that_starts_first_is_not_shrunk(world: World) -> Non
         world.slurm.finish(blocker[0])
         world.slurm.snapshot()  # time for Slurm to start what waits
 
-    world.slurm.before["hold"] = make_room
+    world.slurm.before["reshape"] = make_room
     daemon = world.daemon()
     daemon.round()
     world.targets = {}
@@ -110,7 +110,7 @@ def test_that_a_waiting_job_that_starts_first_is_not_shrunk(world: World) -> Non
     assert world.job(job_id).allocation == Allocation.of({"n0": 4})
     step, reason = last(world, job_id)
     assert (step, reason) == (Step.ROLLED_BACK, "the job started before it was reshaped")
-    assert ("reshape", job_id) not in world.slurm.calls
+    assert world.slurm.calls.count(("reshape", job_id)) == 1, "refused, and not tried again"
 
 
 def test_that_growth_waits_for_the_gpus_that_shrinking_frees(world: World) -> None:
@@ -207,7 +207,7 @@ def test_that_a_shape_that_slurm_refuses_brings_the_job_back_to_its_old_one(worl
     assert world.job(job_id).allocation == Allocation.of({"n0": 2})
 
 
-@pytest.mark.parametrize("method", ["requeue_hold", "hold", "reshape", "release"])
+@pytest.mark.parametrize("method", ["requeue_hold", "reshape", "release"])
 def test_that_a_silent_slurmctld_only_delays(world: World, method: str) -> None:
     job_id = started(world)
     world.targets = {job_id: {"n1": 4}}
@@ -228,6 +228,41 @@ def test_that_a_job_held_by_hand_after_its_release_stays_held(world: World) -> N
     world.settle(daemon, seconds=20)
     assert world.job(job_id).held
     assert last(world, job_id) == (Step.FAILED, "the job was held by another hand")
+
+
+def held_by(world: World, job_id: str, hand: str) -> None:
+    """Hold the job as Slurm shows it: an owner's hold on top of a requeue's cannot be told from that."""
+    world.slurm.set_job(job_id, held=True, held_since_requeue=False, reason=f"JobHeld{hand}")
+
+
+@pytest.mark.parametrize("step", [Step.REQUEUED, Step.RELEASED])
+def test_that_a_hold_by_hand_during_a_move_outlives_the_daemon(world: World, step: Step) -> None:
+    world.neighbour(gpus=4)
+    job_id = started(world)
+    world.targets = {job_id: {"n1": 2}}
+    daemon = world.daemon()
+    world.settle(daemon, until=lambda: world.is_at(step), seconds=20)
+    world.slurm.snapshot()  # the kill is over
+    world.clock.advance(0.5)
+    world.slurm.snapshot()
+    assert world.job(job_id).state is JobState.PENDING
+    held_by(world, job_id, "Admin" if step is Step.REQUEUED else "User")
+    world.targets = {}
+    world.settle(world.daemon(), seconds=30)  # the first one is dead
+    assert world.job(job_id).held
+    assert last(world, job_id) == (Step.FAILED, "the job was held by another hand")
+
+
+def test_that_a_waiting_job_held_by_hand_as_it_gets_its_place_stays_held(world: World) -> None:
+    world.neighbour(gpus=4), world.neighbour(gpus=4)
+    job_id = world.submit(gpus=4)
+    world.targets = {job_id: {"n1": 2}}
+    world.slurm.before["reshape"] = lambda: held_by(world, job_id, "User")
+    world.settle(world.daemon(), until=lambda: world.is_at(Step.RESHAPED), seconds=8)
+    world.targets = {}
+    world.settle(world.daemon(), seconds=20)
+    assert world.job(job_id).held
+    assert world.open_moves() == 0
 
 
 def test_that_a_cancelled_job_closes_the_journal(world: World) -> None:
@@ -312,7 +347,7 @@ def test_that_a_daemon_killed_at_any_call_leaves_a_job_running_and_no_move(
             assert job.restart_count == (1 if job_id == running else 0), f"call {at}"
         assert world.open_moves() == 0
         if not died:
-            assert at > 20, "too few calls were tried"
+            assert at > 15, "too few calls were tried"
             break
 
 
@@ -374,7 +409,6 @@ def test_that_a_job_whose_owner_takes_it_back_while_it_is_held_is_let_go(world: 
 @pytest.mark.parametrize(
     ("method", "error"),
     [
-        ("hold", SlurmUnavailable("socket timed out")),
         ("reshape", SlurmUnavailable("socket timed out")),
         ("reshape", SlurmCommandError("Requested node configuration is not available")),
         ("release", SlurmCommandError("try again in a bit")),

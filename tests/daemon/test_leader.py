@@ -91,13 +91,10 @@ def test_that_a_leader_stopped_before_any_call_does_no_harm_when_it_wakes_up(cle
             break
 
 
-@pytest.mark.parametrize("method", ["requeue_hold", "hold", "reshape", "release"])
+@pytest.mark.parametrize("method", ["requeue_hold", "reshape", "release"])
 def test_that_a_command_that_reaches_slurm_too_late_leaves_no_job_held(world: World, method: str) -> None:
     """The gap that no check closes: stopped between the last look at the lease and Slurm's socket."""
     job_id, target = started(world), {"n1": 2}
-    if method == "hold":  # a job that waits in the queue is held, not requeued
-        world.neighbour(gpus=4)
-        job_id, target = world.submit(gpus=4), {"n0": 2}
     world.targets = {job_id: target}
     done = arrived(world, job_id, target)
     first, second = world.daemon(owner="first"), world.daemon(owner="second")

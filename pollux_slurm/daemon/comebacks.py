@@ -1,0 +1,90 @@
+"""Nodes that come back after slurmctld had given them up, and jobs that may have left processes there.
+
+Slurm requeues the jobs of a node that it loses (DOWN), while their processes may go on there. When the node
+comes back Slurm ends them, which takes up to KillWait and as long as an epilog runs. Meanwhile a job must not
+start where its own leftover is. Slurm 22.05 to 24.11 does not tell the two runs apart: the late end of the
+leftover's script counts as the end of the new run (with exit code 0 the job is COMPLETED), slurmd refuses the
+second copy of the job, which drains the node, and the late end of the epilog takes the node away from the
+running job, after which the next `srun` of its script ends slurmctld (`build_job_info_resp`; not since 25.05).
+
+So a node that came back takes nothing new for a while, and a job that Slurm requeued off a lost node waits
+for a place by name: otherwise Slurm may start it there within a second of the node's return.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, SlurmJob, SlurmNode
+from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.store.contract import AllocationRecord
+
+# KillWait is 30 s unless the site sets it; the rest is for an epilog.
+SETTLING = timedelta(seconds=60)
+# How long a job is kept from starting by itself at a time, and when that is renewed. Slurm's own delay after
+# a requeue is 121 s (22.05).
+WAIT_S = 180.0
+RENEWED_AT_S = 90.0
+
+
+def remembering(slurm: SlurmClient) -> SlurmClient:
+    """Return the client with snapshots in which a node that has just come back is not available."""
+    return cast(SlurmClient, _Remembering(slurm))
+
+
+class _Remembering:
+    """Delegates to a client; remembers between snapshots which nodes were lost."""
+
+    def __init__(self, slurm: SlurmClient) -> None:
+        self._slurm = slurm
+        self._lost: set[str] = set()
+        self._back_at: dict[str, datetime] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._slurm, name)
+
+    def snapshot(self) -> ClusterSnapshot:
+        snapshot = self._slurm.snapshot()
+        nodes = tuple(self._remembered(node, snapshot.read_at) for node in snapshot.nodes)
+        return dataclasses.replace(snapshot, nodes=nodes)
+
+    def _remembered(self, node: SlurmNode, now: datetime) -> SlurmNode:
+        if not node.responds:
+            self._lost.add(node.name)
+            self._back_at.pop(node.name, None)
+            return node
+        if node.name in self._lost:
+            self._lost.remove(node.name)
+            self._back_at[node.name] = now
+        back_at = self._back_at.get(node.name)
+        if back_at is None:
+            return node
+        if now - back_at >= SETTLING:
+            del self._back_at[node.name]
+            return node
+        state = f"{node.state} (back for {(now - back_at).total_seconds():.0f} s)"
+        return dataclasses.replace(node, available=False, settling=True, state=state)
+
+
+def unsettled_nodes(snapshot: ClusterSnapshot) -> frozenset[str]:
+    """Return the nodes on which processes may run that Slurm has given up: lost ones, and those just back."""
+    return frozenset(node.name for node in snapshot.nodes if node.settling or not node.responds)
+
+
+def may_have_leftover(place: Allocation, unsettled: frozenset[str]) -> bool:
+    """Whether a job that ran there may still have processes on an unsettled node."""
+    return not unsettled.isdisjoint(place.nodes)
+
+
+def last_place(history: Iterable[AllocationRecord]) -> Allocation:
+    """Return where a job ran last, nothing if it never did."""
+    return next((held.allocation for held in reversed(tuple(history)) if held.allocation), Allocation())
+
+
+def starts_soon(job: SlurmJob, now: datetime) -> bool:
+    """Whether Slurm may start a waiting job before the next rounds have looked at it."""
+    soon = now + timedelta(seconds=RENEWED_AT_S)
+    return job.state is JobState.PENDING and (job.begins_at is None or job.begins_at < soon)

@@ -1,0 +1,115 @@
+"""A job does not start on a node where a leftover of its earlier run may still end (docs/slurm-facts.md)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pollux_slurm.daemon import comebacks
+from pollux_slurm.daemon.loop import Daemon
+from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.model import ReallocationStep as Step
+from tests.daemon.world import World
+from tests.fakes.slurm import FakeClock, FakeSlurm, fake_node
+
+SETTLING_S = comebacks.SETTLING.total_seconds()
+
+
+def started(world: World, *, gpus: int) -> tuple[str, Daemon]:
+    """Start a job under a daemon that has seen it take its first steps."""
+    job_id, daemon = world.submit(gpus=gpus), world.daemon()
+    world.settle(daemon, until=lambda: world.has_stepped(job_id), seconds=8)
+    assert world.job(job_id).state is JobState.RUNNING
+    return job_id, daemon
+
+
+def hold_rounds(world: World, daemon: Daemon, seconds: float) -> None:
+    """Let time pass with a round every 20 s."""
+    for _ in range(int(seconds / 20)):
+        world.clock.advance(20)
+        daemon.tick()
+        daemon.round()
+
+
+def lose(world: World, name: str) -> None:
+    world.slurm.set_node(name, available=False, responds=False, state="down")
+
+
+def bring_back(world: World, name: str) -> None:
+    world.slurm.set_node(name, available=True, responds=True, state="idle")
+
+
+def requeue_off_lost_node(world: World, job_id: str) -> None:
+    """Do as slurmctld does with a job of a node that it gives up: back into the queue, to begin in 121 s."""
+    number = world.job(job_id).restart_count
+    world.slurm.requeue(job_id, restart_count=number)
+    world.clock.advance(1)
+    world.slurm.snapshot()
+    assert (world.job(job_id).state, world.job(job_id).held) == (JobState.PENDING, False)
+
+
+def test_that_a_node_that_came_back_takes_nothing_until_it_has_settled() -> None:
+    clock = FakeClock()
+    slurm = FakeSlurm([fake_node("n0"), fake_node("n1")], clock=clock)
+    seen = comebacks.remembering(slurm)
+
+    def available() -> list[bool]:
+        return [node.available for node in seen.snapshot().nodes]
+
+    assert available() == [True, True], "a node that was never lost is not new"
+    slurm.set_node("n0", available=False, responds=False)
+    assert available() == [False, True]
+    slurm.set_node("n0", available=True, responds=True)
+    clock.advance(500)  # nobody looked
+    assert available() == [False, True]
+    assert comebacks.unsettled_nodes(seen.snapshot()) == {"n0"}
+    clock.advance(SETTLING_S - 1)
+    assert available() == [False, True]
+    clock.advance(1)
+    assert available() == [True, True]
+    slurm.set_node("n0", available=False)  # drained: its slurmd answers
+    assert available() == [False, True]
+    slurm.set_node("n0", available=True)
+    assert available() == [True, True]
+
+
+def test_that_a_job_requeued_off_a_lost_node_waits_until_the_node_has_settled(world: World) -> None:
+    world.neighbour(gpus=4)
+    job_id, daemon = started(world, gpus=2)
+    assert world.job(job_id).allocation == Allocation.of({"n1": 2})
+    lose(world, "n1")
+    requeue_off_lost_node(world, job_id)
+    hold_rounds(world, daemon, 300)  # longer than Slurm's own delay
+    assert world.job(job_id).state is JobState.PENDING
+    bring_back(world, "n1")
+    hold_rounds(world, daemon, SETTLING_S)
+    assert world.job(job_id).state is JobState.PENDING, "its leftover may still end there"
+    world.targets = {job_id: {"n1": 2}}
+    world.settle(daemon, until=lambda: world.job(job_id).state is JobState.RUNNING, seconds=60)
+    assert world.job(job_id).allocation == Allocation.of({"n1": 2})
+
+
+def test_that_such_a_job_starts_on_another_node_as_soon_as_it_is_given_one(world: World) -> None:
+    job_id, daemon = started(world, gpus=2)
+    lose(world, "n0")
+    requeue_off_lost_node(world, job_id)
+    world.targets = {job_id: {"n1": 2}}
+    world.settle(daemon, until=lambda: world.job(job_id).state is JobState.RUNNING, seconds=20)
+    assert world.job(job_id).allocation == Allocation.of({"n1": 2})
+
+
+def test_that_a_move_whose_node_is_lost_on_the_way_does_not_end_anywhere_slurm_likes(world: World) -> None:
+    world.neighbour(gpus=4)
+    job_id, daemon = started(world, gpus=2)
+    world.targets = {job_id: {"n1": 4}}
+    world.settle(daemon, until=lambda: world.is_at(Step.REQUEUED), seconds=20)
+    lose(world, "n1")
+    world.targets = {}
+    hold_rounds(world, daemon, 60)
+    bring_back(world, "n1")
+    hold_rounds(world, daemon, SETTLING_S)
+    assert (world.job(job_id).state, world.job(job_id).held) == (JobState.PENDING, False)
+    begins_at = world.job(job_id).begins_at
+    assert begins_at is not None
+    assert begins_at > world.clock() + timedelta(seconds=1), "the daemon may die: it starts by itself then"
+    hold_rounds(world, daemon, 240)
+    assert world.job(job_id).state is JobState.RUNNING
