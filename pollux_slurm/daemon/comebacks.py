@@ -5,7 +5,8 @@ comes back Slurm ends them, which takes up to KillWait and as long as an epilog 
 start where its own leftover is. Slurm 22.05 to 24.11 does not tell the two runs apart: the late end of the
 leftover's script counts as the end of the new run (with exit code 0 the job is COMPLETED), slurmd refuses the
 second copy of the job, which drains the node, and the late end of the epilog takes the node away from the
-running job, after which the next `srun` of its script ends slurmctld (`build_job_info_resp`; not since 25.05).
+running job, after which the next `srun` of its script ends slurmctld (in `build_job_info_resp`; not from
+25.05 on).
 
 So a node that came back takes nothing new for a while, and a job that Slurm requeued off a lost node waits
 for a place by name: otherwise Slurm may start it there within a second of the node's return.

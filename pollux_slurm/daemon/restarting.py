@@ -16,7 +16,7 @@ import dataclasses
 import logging
 from collections.abc import Iterable
 
-from pollux_slurm.daemon import comebacks, launches, orders, returning
+from pollux_slurm.daemon import launches, orders, returning
 from pollux_slurm.daemon.capacity import GpuBook, Needs
 from pollux_slurm.daemon.case import SETTLING_S, Case, Desk, Step
 from pollux_slurm.errors import JobStateError, SlurmCommandError
@@ -140,18 +140,9 @@ class Restarting:
             except SlurmCommandError as error:
                 refused.append(str(error))
                 _log.warning("job %s: cannot get the shape %s: %s", case.id, shape, error)
-        else:
-            self._keep_waiting(case, book)
         reason = f"Slurm refused the shape: {refused[0]}" if refused else None
         if self._desk.move(case.reallocation, Step.RELEASED, reason):
             self._desk.release(case)
-
-    def _keep_waiting(self, case: Case, book: GpuBook) -> None:
-        """Keep a job waiting that must not start just anywhere; rounds prolong it, or find it a place."""
-        if not book.may_have_leftover(case.reallocation.source):
-            return
-        left_s = case.reallocation.time_left_s
-        self._desk.slurm.park(case.id, for_s=comebacks.WAIT_S, time_limit_s=left_s)
 
     def _reshape(self, case: Case, shape: JobShape) -> None:
         left_s = case.reallocation.time_left_s
@@ -175,7 +166,8 @@ class Restarting:
     def _any_shapes(case: Case, book: GpuBook) -> Iterable[JobShape]:
         """Return the most GPUs that one node has free now, up to what was planned, and the job's minimum.
 
-        Both on whichever node Slurm likes; a job that may have left processes on one of them gets neither.
+        Both on whichever node Slurm likes. A job that may have left processes on one of them gets neither: it
+        waits until its begin time, two minutes after its requeue, and rounds see to the rest (`comebacks`).
         """
         reallocation, needs, least = case.reallocation, _needs(case), _least(case)
         if book.may_have_leftover(reallocation.source):
@@ -275,8 +267,6 @@ class Restarting:
                 raise
             except SlurmCommandError as error:
                 _log.warning("job %s: cannot get the shape %s: %s", case.id, shape, error)
-        else:
-            self._keep_waiting(case, book)
         self._desk.release(case)
         reason = f"did not start in its new shape ({job.reason})"
         self._desk.move(case.reallocation, Step.FAILED, f"{case.said}; {reason}" if case.said else reason)

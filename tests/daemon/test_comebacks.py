@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from pollux_slurm.daemon import comebacks
 from pollux_slurm.daemon.loop import Daemon
-from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.model import Allocation, Decision, JobState, Problem
 from pollux_slurm.model import ReallocationStep as Step
 from tests.daemon.world import World
 from tests.fakes.slurm import FakeClock, FakeSlurm, fake_node
@@ -74,8 +74,16 @@ def test_that_a_node_that_came_back_takes_nothing_until_it_has_settled() -> None
 
 def test_that_a_job_requeued_off_a_lost_node_waits_until_the_node_has_settled(world: World) -> None:
     world.neighbour(gpus=4)
-    job_id, daemon = started(world, gpus=2)
+    job_id, _ = started(world, gpus=2)
     assert world.job(job_id).allocation == Allocation.of({"n1": 2})
+
+    def decide(problem: Problem) -> Decision:
+        """Give the job its place again as soon as the node takes jobs."""
+        takes_jobs = {node.name for node in problem.nodes if node.accepts_new}
+        world.targets = {job_id: {"n1": 2}} if "n1" in takes_jobs else {}
+        return world.decide(problem)
+
+    daemon = world.daemon(decide=decide)
     lose(world, "n1")
     requeue_off_lost_node(world, job_id)
     hold_rounds(world, daemon, 300)  # longer than Slurm's own delay
@@ -83,7 +91,6 @@ def test_that_a_job_requeued_off_a_lost_node_waits_until_the_node_has_settled(wo
     bring_back(world, "n1")
     hold_rounds(world, daemon, SETTLING_S)
     assert world.job(job_id).state is JobState.PENDING, "its leftover may still end there"
-    world.targets = {job_id: {"n1": 2}}
     world.settle(daemon, until=lambda: world.job(job_id).state is JobState.RUNNING, seconds=60)
     assert world.job(job_id).allocation == Allocation.of({"n1": 2})
 
@@ -104,12 +111,12 @@ def test_that_a_move_whose_node_is_lost_on_the_way_does_not_end_anywhere_slurm_l
     world.settle(daemon, until=lambda: world.is_at(Step.REQUEUED), seconds=20)
     lose(world, "n1")
     world.targets = {}
-    hold_rounds(world, daemon, 60)
+    world.tick(daemon, times=30)  # no round meanwhile
     bring_back(world, "n1")
-    hold_rounds(world, daemon, SETTLING_S)
+    world.tick(daemon, times=10)
     assert (world.job(job_id).state, world.job(job_id).held) == (JobState.PENDING, False)
     begins_at = world.job(job_id).begins_at
     assert begins_at is not None
-    assert begins_at > world.clock() + timedelta(seconds=1), "the daemon may die: it starts by itself then"
-    hold_rounds(world, daemon, 240)
+    assert begins_at > world.clock() + timedelta(seconds=1), "should the daemon die, it starts by itself then"
+    hold_rounds(world, daemon, 360)
     assert world.job(job_id).state is JobState.RUNNING
