@@ -100,6 +100,15 @@ def test_that_jobs_of_other_partitions_are_neighbours_unless_in_flight() -> None
     assert [one.slurm.job_id for one in both.managed] == ["1", "2"]
 
 
+def test_that_of_a_job_of_several_partitions_those_count_that_are_served() -> None:
+    waiting = job("1", JobState.PENDING, partition="main,debug")
+    (registered,) = observe.registrations(snapshot([node("n0")], [waiting]), ["main"])
+    assert registered.slurm_job_id == "1"
+    (seen,) = observe.picture(snapshot([node("n0")], [waiting]), [record("1")], ["main"]).managed
+    assert seen.slurm.partitions == ("main",)
+    assert observe.picture(snapshot([node("n0")], [waiting]), [record("1")], ["other"]).managed == ()
+
+
 @pytest.mark.parametrize("comment", ["", "words", encode_comment("", JobTerms(token_sha256="cd" * 32))])
 def test_that_a_job_with_another_comment_than_the_registered_one_is_not_managed(comment: str) -> None:
     seen = snapshot([node("n0", used=1)], [job("1", on={"n0": 1}, comment=comment)])

@@ -141,3 +141,51 @@ def test_that_a_job_may_use_its_partitions_nodes_only() -> None:
     seen = observe.picture(snapshot(nodes, [job("1", JobState.PENDING)]), [record("1")])
     (one,) = pose.problem(seen, now=NOON, default_restart_delay_s=30).jobs
     assert one.partition_nodes == frozenset({"n0", "n2"})
+
+
+def test_that_a_job_is_offered_the_nodes_only_on_which_slurm_would_start_it() -> None:
+    nodes = [
+        node("n0", partitions=("a",), features=frozenset({"fast"})),
+        node("n1", partitions=("b",), features=frozenset({"fast"})),
+        node("n2", partitions=("c",), features=frozenset({"fast"})),
+        node("n3", partitions=("a", "b")),
+    ]
+    places = {
+        "1": {"partition": "a,b"},
+        "2": {"partition": "a,b", "feature_sets": (frozenset({"fast"}),)},
+        "3": {"partition": "a,b", "excluded_nodes": ("n3", "n0")},
+        "4": {"partition": "a,b"},
+    }
+    jobs = [job(job_id, JobState.PENDING, **place) for job_id, place in places.items()]
+    records = [record(job_id, required_nodes=("n1",) if job_id == "4" else ()) for job_id in places]
+    seen = observe.picture(snapshot(nodes, jobs), records)
+    problem = pose.problem(seen, now=NOON, default_restart_delay_s=30)
+    assert {one.job_id: set(one.partition_nodes or ()) for one in problem.jobs} == {
+        "1": {"n0", "n1", "n3"},
+        "2": {"n0", "n1"},
+        "3": {"n1"},
+        "4": {"n1"},
+    }
+
+
+def test_that_a_waiting_job_that_slurm_would_not_start_takes_no_part() -> None:
+    waiting = job("1", JobState.PENDING, reason="PartitionDown", blocked_because="its partition is down")
+    seen = observe.picture(snapshot([node("n0")], [waiting]), [record("1")])
+    assert problem_of(seen) == {}
+    assert pose.left_out_because(seen.managed[0]) == "its partition is down"
+
+
+def test_that_a_job_whose_owner_named_several_nodes_stays_as_it_is() -> None:
+    named = record("1", required_nodes=("n0", "n1"))
+    running = job("1", on={"n0": 1, "n1": 1}, required_nodes=("n0", "n1"))
+    seen = observe.picture(snapshot([node("n0", used=1), node("n1", used=1)], [running]), [named])
+    assert reason_of(seen) == "its owner asks for 2 nodes by name (--nodelist)"
+    waiting = job("1", JobState.PENDING, required_nodes=("n0", "n1"))
+    assert problem_of(observe.picture(snapshot([node("n0"), node("n1")], [waiting]), [named])) == {}
+
+
+def test_that_nodes_named_by_a_move_do_not_bind_the_next_one() -> None:
+    moved = job("1", on={"n0": 2}, required_nodes=("n0",), restart_count=1)
+    seen = observe.picture(snapshot([node("n0", used=2), node("n1")], [moved]), [record("1")])
+    (one,) = pose.problem(seen, now=NOON, default_restart_delay_s=30).jobs
+    assert one.partition_nodes is None

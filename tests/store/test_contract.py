@@ -70,6 +70,21 @@ class TestRegistration:
         assert (job.model, job.sample, job.run, job.open_reallocation) == (None, None, None, None)
         assert (job.num_restarts, job.mean_restart_delay_s, job.last_decision) == (0, None, None)
 
+    def test_that_the_nodes_that_its_owner_named_stay_known(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(1, required_nodes=("n0", "n1")), registration(2)], at=at(0))
+        any_store.register_jobs([registration(1, required_nodes=("n7",))], at=at(9))
+        assert [job.required_nodes for job in any_store.active_jobs()] == [("n0", "n1"), ()]
+
+    def test_that_it_is_known_why_the_last_round_left_a_job_out(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(1), registration(2)], at=at(0))
+        any_store.note_left_out({"1": "its partition is down", "77": "nobody knows it"})
+        assert [job.left_out_because for job in any_store.active_jobs()] == ["its partition is down", None]
+        any_store.note_left_out({"2": "it asks for a reservation"})
+        assert [job.left_out_because for job in any_store.active_jobs()] == [
+            None,
+            "it asks for a reservation",
+        ]
+
     def test_that_a_known_job_stays_as_it_is(self, any_store: Store) -> None:
         any_store.register_jobs([registration(1)], at=at(0))
         again = registration(1, name="other", terms={"min_gpus": 4})
