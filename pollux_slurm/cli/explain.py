@@ -65,7 +65,9 @@ def _facts_of_store(store: Store, job: str, round_id: int | None) -> dict[str, A
     found, record = store.decision(job, round_id), store.job(job)
     silent, warnings = silence(record, datetime.now(timezone.utc)), warnings_as_dicts(record)
     told: dict[str, Any]
-    if found is None and round_id is None and (silent or warnings):
+    if round_id is None and not record.allocation and record.left_out_because is not None:
+        told = _facts_of_left_out(job, record.left_out_because)
+    elif found is None and round_id is None and (silent or warnings):
         told = {"job_id": job, "round": None, "explanation": f"no round has decided about job {job} yet"}
     else:
         decided = _recorded(found, job, round_id)
@@ -132,6 +134,17 @@ def _outlook(problem: Problem, job: JobDecision, last: Reallocation | None = Non
     if held is not None and former.configuration != job.allocation.configuration:
         told |= {"size_before": former.num_gpus, "speedup_over_before": there.goodput / held.goodput}
     return told
+
+
+def _facts_of_left_out(job: str, because: str) -> dict[str, Any]:
+    """Return what is to be said of a waiting job about which rounds decide nothing."""
+    return {
+        "job_id": job,
+        "round": None,
+        "at": None,
+        "excluded": because,
+        "explanation": f"job {job} waits, and rounds leave it to Slurm: {because}",
+    }
 
 
 def _recorded(found: DecisionRecord | None, job: str, round_id: int | None) -> DecisionRecord:

@@ -157,6 +157,7 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
         "warnings": warnings_as_dicts(record),
         "reported_at": _iso(sample.at if sample else None),
         "silent": silence(record, datetime.now(timezone.utc)),
+        "left_out_because": record.left_out_because,
         "reallocation": None
         if reallocation is None
         else {

@@ -303,3 +303,69 @@ def test_that_reshape_keeps_every_job_it_starts_again(cluster: Cluster) -> None:
     assert started is not None
     wait_until(lambda: time.time() > started.timestamp() + 1.5, timeout_s=120, what="a second to pass")
     assert {cluster.job(job_id).state for job_id in jobs} == {JobState.RUNNING}
+
+
+# -------------------------------------------------------------------- where a job may run, and who holds it
+
+
+def test_that_where_a_job_may_run_is_read_and_kept_over_a_move(cluster: Cluster) -> None:
+    """Of -p a,b both count while it waits; constraint and exclusion stay when it is given named nodes."""
+    for name, node in (("first", "n0"), ("second", "n1")):
+        cluster.scontrol("create", f"PartitionName={name}", f"Nodes={node}", "State=UP")
+    for node in ("n0", "n1", "n2"):
+        features = "fast,big" if node != "n2" else "slow"
+        cluster.scontrol("update", f"NodeName={node}", f"AvailableFeatures={features}")
+        cluster.scontrol("update", f"NodeName={node}", f"ActiveFeatures={features}")
+    try:
+        options = ("--partition=first,second", "--constraint=fast&big", "--exclude=n[2-3]", "--gpus=1")
+        job_id = cluster.start(*options)
+        nodes = {node.name: node for node in cluster.client.snapshot().nodes}
+        running = cluster.job(job_id)
+        (source,) = running.allocation.nodes
+        assert [name for name, node in nodes.items() if running.may_run_on(node)] == [source]
+        cluster.client.requeue_hold(job_id)
+        waiting = cluster.wait_pending(job_id)
+        assert waiting.partitions == ("first", "second")
+        assert (waiting.feature_sets, waiting.excluded_nodes) == (({"fast", "big"},), ("n2", "n3"))
+        assert [name for name, node in nodes.items() if waiting.may_run_on(node)] == ["n0", "n1"]
+        target = ({"n0", "n1"} - {source}).pop()
+        cluster.client.reshape(job_id, JobShape(num_gpus=2, nodes=(target,)))
+        assert cluster.job(job_id).required_nodes == (target,)
+        cluster.client.release(job_id)
+        moved = cluster.wait_for(job_id, lambda job: job.state is JobState.RUNNING, "RUNNING")
+        assert moved.allocation == Allocation.of({target: 2})
+        assert (moved.feature_sets, moved.excluded_nodes) == (({"fast", "big"},), ("n2", "n3"))
+    finally:
+        cluster.clean()
+        for name in ("first", "second"):
+            cluster.scontrol("delete", f"PartitionName={name}")
+        for node in ("n0", "n1", "n2"):
+            cluster.scontrol("update", f"NodeName={node}", "AvailableFeatures=", "ActiveFeatures=")
+
+
+def test_that_slurm_starts_no_job_that_is_said_to_be_blocked(cluster: Cluster) -> None:
+    never = cluster.start("--gpus=1", script="#!/bin/sh\nsleep 600\nexit 1\n")
+    waiting = cluster.submit(f"--dependency=afterok:{never}", "--gpus=1")
+    cluster.wait_for(waiting, lambda job: "(Dependency)" in (job.blocked_because or ""), "blocked")
+    cluster.client.cancel(never)
+    cluster.wait_for(
+        waiting,
+        lambda job: job.state.is_over or "DependencyNeverSatisfied" in (job.blocked_because or ""),
+        "blocked for good",
+    )
+
+
+def test_that_slurm_tells_a_hold_of_the_requeue_from_an_administrators(cluster: Cluster) -> None:
+    job_id = cluster.start("--gpus=1")
+    cluster.client.requeue_hold(job_id)
+    assert cluster.wait_pending(job_id).held_since_requeue
+    cluster.client.reshape(job_id, JobShape(num_gpus=1, nodes=("n1",)))
+    assert cluster.job(job_id).held_since_requeue, "a new shape leaves it"
+    cluster.scontrol("hold", job_id)
+    held = cluster.job(job_id)
+    assert (held.held, held.held_since_requeue) == (True, False)
+    cluster.scontrol("update", f"JobId={job_id}", "StartTime=now+600")
+    cluster.scontrol("release", job_id)
+    cluster.scontrol("uhold", job_id)
+    held = cluster.job(job_id)
+    assert (held.held, held.held_since_requeue) == (True, False), "released and held by its owner"
