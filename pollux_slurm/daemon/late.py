@@ -162,7 +162,7 @@ def suspects(
             or record.paused_at is not None
         ):
             continue
-        is_held = job.state is JobState.PENDING and job.held and is_recorded_job(job, record)
+        is_held = job.state is JobState.PENDING and job.held_since_requeue and is_recorded_job(job, record)
         if is_held and job.unschedulable_reason is None and now - _ended_at(last) <= _FORGET_AFTER:
             found.append((record, job))
     return found
