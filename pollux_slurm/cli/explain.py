@@ -65,7 +65,8 @@ def _facts_of_store(store: Store, job: str, round_id: int | None) -> dict[str, A
     found, record = store.decision(job, round_id), store.job(job)
     silent, warnings = silence(record, datetime.now(timezone.utc)), warnings_as_dicts(record)
     told: dict[str, Any]
-    if round_id is None and not record.allocation and record.left_out_because is not None:
+    waits = round_id is None and not record.allocation and record.paused_at is None
+    if waits and record.left_out_because is not None:
         told = _facts_of_left_out(job, record.left_out_because)
     elif found is None and round_id is None and (silent or warnings):
         told = {"job_id": job, "round": None, "explanation": f"no round has decided about job {job} yet"}

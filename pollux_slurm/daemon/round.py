@@ -179,12 +179,12 @@ class Rounds:
             decision = self._decide_aside(problem)
         refused = {job.slurm.job_id: pose.left_out_because(job) for job in picture.managed}
         left_out = {job_id: reason for job_id, reason in refused.items() if reason is not None}
+        if left_out != {job.slurm_job_id: job.left_out_because for job in records if job.left_out_because}:
+            self._store.note_left_out(left_out)
         left_out |= dict(decision.excluded)
         for job_id, reason in left_out.items():
             if self._left_out.get(job_id) != reason:  # not again in every round
                 _log.warning("job %s: left as it is: %s", job_id, reason)
-        if left_out != {job.slurm_job_id: job.left_out_because for job in records if job.left_out_because}:
-            self._store.note_left_out(left_out)
         self._left_out = left_out
         if decision.timed_out:
             limit = self._policy.time_limit_s

@@ -115,6 +115,16 @@ def test_that_a_job_that_was_left_out_is_told_why(url: str) -> None:
     assert shown.startswith("job 9 is left as it is: min_gpus 3 is above max_gpus 2\n")
 
 
+def test_that_a_job_that_takes_part_in_no_round_is_told_why(url: str) -> None:
+    store = open_store(url)
+    store.note_left_out({"10": "Slurm does not start it now, whatever is free (PartitionDown)"})
+    store.close()
+    shown = pollux("explain", "10", "--store", url).stdout
+    assert shown.startswith("job 10 waits, and rounds leave it to Slurm: Slurm does not start it now")
+    told = json.loads(pollux("explain", "10", "--json", "--store", url).stdout)
+    assert told["excluded"].endswith("(PartitionDown)")
+
+
 def test_that_status_of_one_job_ends_with_the_line(url: str) -> None:
     last = pollux("status", "7", "--store", url).stdout.splitlines()[-1]
     assert last.startswith("job 7: 4 GPUs on 1 node (n0:4); not more: ")

@@ -79,6 +79,18 @@ def test_that_a_job_is_that_is_left_out_is_complained_about_once(
     assert caplog.text.count("left as it is") == 1
 
 
+def test_that_a_job_that_slurm_would_not_start_gets_nothing_until_it_would(world: World) -> None:
+    world.neighbour(gpus=4), world.neighbour(gpus=4)
+    job_id, because = world.submit(gpus=4), "Slurm does not start it now (PartitionDown)"
+    world.slurm.set_job(job_id, blocked_because=because)
+    daemon = daemon_of(world, PolicyConfig())
+    assert daemon.round().num_jobs == 0
+    assert world.store.job(job_id).left_out_because == because
+    world.slurm.set_job(job_id, blocked_because=None)
+    assert daemon.round().num_jobs == 1
+    assert world.store.job(job_id).left_out_because is None
+
+
 def test_that_the_problems_of_the_last_rounds_are_files(world: World, tmp_path: Path) -> None:
     job_id = world.submit()
     folder = tmp_path / "problems"
