@@ -56,10 +56,10 @@ def owners_lines(facts: Mapping[str, Any]) -> list[str]:
 
 def _headline(facts: Mapping[str, Any]) -> str:
     job = f"job {facts['job_id']}"
-    if facts.get("excluded") is not None:
-        return f"{job} is left as it is: {facts['excluded']}"
     if facts.get("allocation") is None:
         return str(facts["explanation"])
+    if facts.get("excluded") is not None:
+        return f"{job} is left as it is: {facts['excluded']}"
     now, before = facts["allocation"], facts["before"]
     has = _gpus_of(now, facts["gpu_type"])
     if before == now:
