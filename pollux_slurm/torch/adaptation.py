@@ -48,6 +48,7 @@ class Adaptation:
         # Optimizers that are stepping now: each may call others of its own.
         self.num_stepping = 0
         self._batch_scale, self._batch_size, self._progress = 1.0, 1, 0.0
+        self._schedule_steps = 1
         self.device = next(model.parameters()).device
         self._reader = NormReader(later=self.device.type != "cpu")
         self._scale: torch.Tensor | None = None
@@ -74,8 +75,18 @@ class Adaptation:
     def gain(self) -> float:
         return gain(self.noise.statistics(), self._batch_scale)
 
-    def set_batch(self, *, initial_batch_size: int, global_batch_size: int, progress: float = 0.0) -> None:
-        """Tell the batch of the coming steps, and how far training has come (in steps at M0)."""
+    def set_batch(
+        self,
+        *,
+        initial_batch_size: int,
+        global_batch_size: int,
+        progress: float = 0.0,
+        schedule_steps: int = 1,
+    ) -> None:
+        """Tell the batch of the coming step, how far training has come (in steps at M0), and how many
+        batches of M0 end with this one.
+        """
+        self._schedule_steps = schedule_steps
         self.noise.set_initial_batch_size(initial_batch_size)
         self._batch_scale, self._batch_size = global_batch_size / initial_batch_size, global_batch_size
         self._progress = progress
@@ -165,10 +176,16 @@ class Adaptation:
     def _schedule(self, index: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Step the LR scheduler, unless the pass only accumulates or the step is in its state already.
 
+        A schedule that is stepped within a loop counts batches of M0, so that it ends at the same example
+        whatever the batch size was; one that is told where it stands (an epoch, a metric) is told once.
         Code between loops runs again after a restart, and the checkpoint may have been written after it.
         """
+        if self.reducer.is_accumulating:
+            return None
         if self.reducer.is_in_loop:
-            return self._unless_accumulating(original, *args, **kwargs)
+            for _ in range(1 if args or kwargs else self._schedule_steps):
+                original(*args, **kwargs)
+            return None
         epoch = self._epoch_key()
         # Epochs that are over do not come again; −1 stands for all code outside of the epochs' loop.
         scheduled, called = (

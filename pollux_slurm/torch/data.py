@@ -97,6 +97,8 @@ class AdaptiveDataLoader:
         self.sampler, self.batch_sampler, self.drop_last = sampler, batch_sampler, drop_last
         self._choice: BatchChoice | None = None
         self._plan: PassPlan | None = None
+        # How many steps the global batch under way is worth to a schedule.
+        self.schedule_steps = 1
         self._held: ref[Batches] | None = None
         length = None if is_stream else len(dataset)  # type: ignore[arg-type]
         self._position = Position(name or self._session.next_name("loader"), length)
@@ -188,6 +190,14 @@ class AdaptiveDataLoader:
         """True while this replica's batch is a stand-in that belongs to no example of its own."""
         return self._plan is not None and self._plan.is_padding
 
+    @property
+    def is_stepping(self) -> bool:
+        """True in the pass whose `optimizer.step()` takes effect, False in those that only accumulate.
+
+        True outside of a loop, too.
+        """
+        return self._plan is None or self._plan.is_last
+
     def to_tensorboard(self, writer: ScalarWriter, global_step: int, tag_prefix: str = "") -> None:
         """Write the batch in use to a TensorBoard writer (or another with its `add_scalar`)."""
         scalars = {
@@ -198,24 +208,30 @@ class AdaptiveDataLoader:
         write_scalars(writer, scalars, global_step, tag_prefix)
 
     def __len__(self) -> int:
-        """Return how many batches an epoch has for each replica at the present batch size.
+        """Return how many batches an epoch has.
+
+        Within an epoch of `remaining_epochs_until`, or a loop, these are the ones that a whole loop yields:
+        the exact number with a fixed batch, else an estimate by the present batch size. Before, where
+        schedules are made, they are global batches of `batch_size` examples, which is what a schedule
+        counts: the same number for any replicas, passes and batch sizes.
 
         With a batch sampler it is what there would be if all its batches had the typical size. Raises
         `TypeError` where the dataset or the sampler has no length.
         """
+        within = self._session.current_epoch is not None or self._plan is not None
+        passes = self.choice.accumulation_steps + 1 if within else 1
         if self._has_own_batches:
-            return len(self.batch_sampler) * (self.choice.accumulation_steps + 1)  # type: ignore[arg-type]
+            return len(self.batch_sampler) * passes  # type: ignore[arg-type]
         length = len(self.dataset if self.sampler is None else self.sampler)  # type: ignore[arg-type]
-        full, rest = divmod(length, self.choice.global_batch_size)
-        passes = full * (self.choice.accumulation_steps + 1)
-        if rest and not self._drop_last:
-            last = next(
-                plan_epoch(
-                    0, rest, self.choice, num_replicas=self._session.world_size, rank=0, drop_last=False
-                )
-            )
-            passes += len(last.passes)
-        return passes
+        full, rest = divmod(length, self.choice.global_batch_size if within else self.batch_size)
+        if not rest or self._drop_last:
+            return full * passes
+        if not within:
+            return full + 1
+        last = next(
+            plan_epoch(0, rest, self.choice, num_replicas=self._session.world_size, rank=0, drop_last=False)
+        )
+        return full * passes + len(last.passes)
 
     def __iter__(self) -> Batches:
         return Batches(self._batches)
@@ -258,6 +274,8 @@ class AdaptiveDataLoader:
         session, position = self._session, self._position
         position.global_batch_size = self.choice.global_batch_size
         for step, batches in self._steps(loop, order):
+            if not self._has_own_batches:
+                self.schedule_steps = self._scheduled(step.end) - self._scheduled(step.start)
             for plan in step.passes:
                 batch = next(batches)
                 session.begin_pass(self, plan)
@@ -269,6 +287,10 @@ class AdaptiveDataLoader:
             if chosen is not None and self.choose(chosen):
                 return False
         return True
+
+    def _scheduled(self, position: int) -> int:
+        """Return how far a schedule is that counts batches of `batch_size`, at a position of a loop."""
+        return position // self.batch_size if self._drop_last else -(-position // self.batch_size)
 
     def _steps(self, loop: Loop, order: Order | None) -> Steps:
         if isinstance(self._feed, StreamFeed):

@@ -123,6 +123,7 @@ class Steps:
                     initial_batch_size=loader.batch_size,
                     global_batch_size=loader.choice.global_batch_size,
                     progress=self._progress.progress,
+                    schedule_steps=loader.schedule_steps,
                 )
         self._set_plan(plan)
 
