@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from pollux_slurm.torch.batching import StepPlan
 from pollux_slurm.torch.boundary import ModelStep
 from pollux_slurm.torch.gradients import GradientReducer
+from pollux_slurm.torch.groups import ParameterGroups
 from pollux_slurm.torch.metric import GradientMetric
 from pollux_slurm.torch.noise import NoiseEstimator
 from pollux_slurm.torch.patching import patch, patch_class
@@ -45,6 +46,7 @@ class Adaptation:
         self._metric = metric
         self._model, self.optimizers, self._rules = model, optimizers, rules
         self._lr_schedulers, self._mp_scaler = lr_schedulers, mp_scaler
+        self._groups = [ParameterGroups(optimizer, model) for optimizer in optimizers]
         # Optimizers that are stepping now: each may call others of its own.
         self.num_stepping = 0
         self._batch_scale, self._batch_size, self._progress = 1.0, 1, 0.0
@@ -131,6 +133,7 @@ class Adaptation:
     def state_dict(self) -> dict[str, Any]:
         state = {
             "model": self._model.state_dict(),
+            "groups": [groups.state_dict() for groups in self._groups],
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "noise": self.noise.state_dict(),
             "measuring": [*self.reducer.schedule, self._unmeasured],
@@ -144,6 +147,8 @@ class Adaptation:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._model.load_state_dict(state["model"])
+        for groups, added in zip(self._groups, state["groups"], strict=True):
+            groups.load_state_dict(added)
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self._metric.restored()
