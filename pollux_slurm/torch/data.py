@@ -234,7 +234,7 @@ class AdaptiveDataLoader:
         return full * passes + len(last.passes)
 
     def __iter__(self) -> Batches:
-        return Batches(self._batches)
+        return Batches(self._batches, lambda: self._session.has_open_step)
 
     def let_go(self, reason: str) -> None:
         """End the loop under way, for whose iterator somebody still has a use."""

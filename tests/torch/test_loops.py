@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -64,12 +65,72 @@ def test_that_an_iterator_kept_over_epochs_is_refused_and_one_for_each_works() -
         loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)
         for epoch in pt.remaining_epochs_until(2):
             batches = iter(loader)
-            for _ in range(2):
-                trainee.count(next(batches)[0])
+            for number, (inputs, _) in enumerate(batches):
+                trainee.count(inputs)
+                if number == 1:
+                    break
             assert session.progress == 2 * epoch + 1
         assert (trainee.weight, session.progress) == (-4, 4)
         with pytest.raises(UsageError, match="epoch 1 ended while an iterator over"):
             next(batches)
+
+
+def train_counting(trainee: Trainee, loader: pt.AdaptiveDataLoader) -> None:
+    batches = iter(loader)
+    for _ in range(len(loader)):
+        inputs, _ = next(batches)
+        trainee.count(inputs)
+
+
+def train_until_none(trainee: Trainee, loader: pt.AdaptiveDataLoader) -> None:
+    batches = iter(loader)
+    while (batch := next(batches, None)) is not None:
+        trainee.count(batch[0])
+
+
+def train_until_stopped(trainee: Trainee, loader: pt.AdaptiveDataLoader) -> None:
+    batches = iter(loader)
+    while True:
+        try:
+            inputs, _ = next(batches)
+        except StopIteration:
+            break
+        trainee.count(inputs)
+
+
+@pytest.mark.parametrize("largest", [4, 2])
+def test_that_training_that_counts_batches_is_refused_at_its_first_use(largest: int) -> None:
+    with joined():
+        trainee = Trainee()
+        loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)
+        loader.autoscale_batch_size(4, (1, largest), gradient_accumulation=True)
+        for _ in pt.remaining_epochs_until(1):
+            glances = iter(loader)
+            assert [next(glances)[1].tolist() for _ in range(2)] != []
+            del glances
+            with pytest.raises(UsageError, match="Write `for batch in loader:`"):
+                train_counting(trainee, loader)
+        assert trainee.weight == -1
+
+
+@pytest.mark.parametrize("loop", [train_until_none, train_until_stopped])
+def test_that_an_iterator_whose_end_is_expected_goes_on_after_a_move(tmp_path: Path, loop: Any) -> None:
+    def run(stop_after: int | None) -> list[float]:
+        trainee, weights = Trainee(), []
+        loader = pt.AdaptiveDataLoader(Numbers(12), batch_size=4)
+        for _ in pt.remaining_epochs_until(20):
+            if stop_after is not None and trainee.weight == -stop_after:
+                os.kill(os.getpid(), signal.SIGTERM)
+            loop(trainee, loader)
+            weights.append(trainee.weight)
+        return weights
+
+    with joined(tmp_path), pytest.raises(pt.TrainingStopped):
+        run(stop_after=30)
+    with joined(tmp_path) as session:
+        # Stopped after the first step of epoch 10.
+        assert session.finished_epochs == 10
+        assert run(stop_after=None) == [-3.0 * epoch for epoch in range(11, 21)]
 
 
 def test_that_training_inside_of_a_forgotten_iterator_is_refused() -> None:
