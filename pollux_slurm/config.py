@@ -142,6 +142,7 @@ class AgentConfig:
     report_interval_s: float = _from(30.0, 0.1, 3600.0)
     poll_interval_s: float = _from(2.0, 0.05, 600.0)
     keep_connection: bool = False
+    epoch_end_wait_s: float = _from(60.0, 0.0, 86400.0)
     throughput_equation: str = "pollux"
 
 

@@ -3,11 +3,12 @@
 At each boundary (where steps are short: at each so many, see `spacing`) every rank adds its flags and norms
 to one exchange, and acts on the sums of the exchange before it, which had a step's time to finish (with one
 replica: on its own). So all ranks checkpoint, wait, stop and change the batch size at the same boundary, and
-no step waits for a rank.
+no step waits for a rank. A request waits for the end of the epoch where that is near (`EpochEnd`): rank 0
+tells the others of it then.
 
 Nothing here happens at any other moment: a script's validation over an ordinary loader is not interrupted. A
-request or SIGTERM that comes meanwhile is answered with a copy of the states as they were before (`Standby`),
-and the ranks see it at the end of the epoch or at the next adaptive batch.
+request that is not to wait, or SIGTERM, that comes meanwhile is answered with a copy of the states as they
+were before (`Standby`), and the ranks see it at the end of the epoch or at the next adaptive batch.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pollux_slurm.model import BatchChoice
 from pollux_slurm.store.contract import CheckpointConfirmation, RunPhase
 from pollux_slurm.torch.checkpoint import Checkpointer, Written
 from pollux_slurm.torch.control import Control
+from pollux_slurm.torch.epochend import EpochEnd
 from pollux_slurm.torch.spacing import Spacing
 from pollux_slurm.torch.standby import GRACE_S, Standby
 from pollux_slurm.torch.stepnorms import NormSums
@@ -86,6 +88,7 @@ class Boundary:
     reporter: Reporter | None
     telemetry: Telemetry | None
     pace: CheckpointPace | None
+    epoch_end: EpochEnd
     max_wait_s: float
     pause: Callable[[float], None] = time.sleep
     monotonic: Callable[[], float] = time.monotonic
@@ -176,6 +179,7 @@ class Boundary:
                 telemetry=self.telemetry,
                 stop=self.stop,
                 answered=self._answered,
+                is_awaited=self.epoch_end.is_awaited,
                 write=write,
             )
 
@@ -184,10 +188,13 @@ class Boundary:
         values[_STOP] = float(self.stop.is_set)
         if self.control.rank == 0:
             self._take_written()
+            self.epoch_end.passed()
             request = None if self.reporter is None else self.reporter.checkpoint_request
+            if request is not None and (request == self._answered or self.epoch_end.is_awaited(request)):
+                request = None
             can_write = self.checkpointer.is_kept and self.monotonic() >= self._not_before_s
             values[_CONFIRMED] = float(self._confirmed is not None)
-            values[_REQUEST] = float(can_write and request is not None and request != self._answered)
+            values[_REQUEST] = float(can_write and request is not None)
             values[_SUPERSEDED] = float(
                 self._superseded is not None or (self.reporter is not None and self.reporter.superseded)
             )

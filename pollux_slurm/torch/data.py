@@ -99,6 +99,8 @@ class AdaptiveDataLoader:
         self._plan: PassPlan | None = None
         # How many steps the global batch under way is worth to a schedule.
         self.schedule_steps = 1
+        # The loop under way, and its examples where that is known.
+        self._loop: tuple[Loop, int | None] | None = None
         self._held: ref[Batches] | None = None
         length = None if is_stream else len(dataset)  # type: ignore[arg-type]
         self._position = Position(name or self._session.next_name("loader"), length)
@@ -198,6 +200,11 @@ class AdaptiveDataLoader:
         """
         return self._plan is None or self._plan.is_last
 
+    @property
+    def standing(self) -> tuple[int, int | None]:
+        """Where the loop under way stands, in examples, and of how many (None: not known)."""
+        return (0, None) if self._loop is None else (self._loop[0].start, self._loop[1])
+
     def to_tensorboard(self, writer: ScalarWriter, global_step: int, tag_prefix: str = "") -> None:
         """Write the batch in use to a TensorBoard writer (or another with its `add_scalar`)."""
         scalars = {
@@ -253,6 +260,7 @@ class AdaptiveDataLoader:
             # This loop had run to its end before the restart.
             return
         order = self._order(loop)
+        self._loop = loop, None if order is None else len(order)
         with self._session.loop(self):
             self._held = held
             try:

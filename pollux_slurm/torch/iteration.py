@@ -12,8 +12,8 @@ from weakref import ref
 from pollux_slurm.errors import UsageError
 
 _COUNTED = (
-    "training that calls next() on an iterator over an AdaptiveDataLoader and does not expect its end: after a "
-    "move the loop goes on in the middle of its epoch, with fewer batches left than the script counts. Write "
+    "training that counts its calls of next() on an iterator over an AdaptiveDataLoader: after a move the "
+    "loop goes on in the middle of its epoch, with fewer batches left than the script counts. Write "
     "`for batch in loader:` (and `break`, for a part of an epoch), or expect the end: `next(iterator, None)`"
 )
 

@@ -21,6 +21,7 @@ from pollux_slurm.torch.batching import PassPlan, StepPlan
 from pollux_slurm.torch.boundary import Agreement, Boundary
 from pollux_slurm.torch.checkpoint import Checkpointable, Checkpointer, read_checkpoint
 from pollux_slurm.torch.control import Control
+from pollux_slurm.torch.epochend import EpochEnd
 from pollux_slurm.torch.faults import Faults
 from pollux_slurm.torch.joining import claim, job_name, join_group, memory_bounds
 from pollux_slurm.torch.measuring import Measuring
@@ -57,6 +58,7 @@ class Session:
         backend: str | None,
         checkpoint_dir: Path | None,
         pace: CheckpointPace | None,
+        epoch_end_wait_s: float,
         max_wait_s: float,
         strict: bool,
     ) -> None:
@@ -100,6 +102,7 @@ class Session:
             control=self.control, lineage=lineage, is_kept=checkpoint_dir is not None, loaded=loaded
         )
         self._checkpointer = checkpointer
+        self._epoch_end = EpochEnd(wait_s=epoch_end_wait_s)
         self._boundary = Boundary(
             control=self.control,
             checkpointer=checkpointer,
@@ -107,6 +110,7 @@ class Session:
             reporter=self._measuring.reporter,
             telemetry=self._measuring.telemetry,
             pace=pace,
+            epoch_end=self._epoch_end,
             max_wait_s=max_wait_s,
         )
         self._steps = Steps(
@@ -207,12 +211,16 @@ class Session:
         """Begin, or take up again, the first epoch that is not finished."""
         self._end_loops("an epoch began")
         self._progress.epoch = self._progress.finished_epochs
+        self._epoch_end.begin_epoch()
         if self._checkpointer.is_kept:
             self._stop.install()
 
     def end_epoch(self) -> None:
         """Count the epoch as finished: from here on a checkpoint does not repeat any of it."""
         self._end_loops(f"epoch {self._progress.epoch} ended")
+        # A request that has waited for this moment is not to be answered with what was before.
+        self._boundary.release()
+        self._epoch_end.end_epoch()
         self._progress.finished_epochs += 1
         self._progress.epoch = None
         for name in [name for name in self._checkpointer.unclaimed if is_of_epoch(name)]:
@@ -238,6 +246,7 @@ class Session:
 
     def leave_epochs(self, *, by_break: bool) -> None:
         """The script leaves its epochs before their end: by `break` on all ranks, or by an error on some."""
+        self._epoch_end.end_epoch()
         if by_break:
             self._end_loops("the epochs were left")
             try:
@@ -280,11 +289,13 @@ class Session:
                 self._watch.forget()
                 is_awaited, self._has_pointed = self._has_pointed, False
                 self._steps.begin_loop(loader, is_awaited=is_awaited)
+                self._epoch_end.begin_loop(loader)
             yield
         finally:
             self._loops.remove(loader)
             if is_outer:
                 self._driver = None
+                self._epoch_end.end_loop()
                 self._steps.leave_loop()
             elif len(self._loops) == 1:
                 self._steps.refuse(None)
@@ -317,6 +328,7 @@ class Session:
     def end_loop(self, loader: AdaptiveDataLoader) -> None:
         """A loop has come to its end."""
         if self._driver is loader:
+            self._epoch_end.end_loop()
             self._steps.end_loop()
 
     def failed_in(self, loader: AdaptiveDataLoader) -> None:

@@ -2,7 +2,8 @@
 
 At the end of an adaptive loop a copy of all states is held in the host's memory. Until the next boundary a
 thread of rank 0 looks for a request or SIGTERM and writes that copy: nothing is trained meanwhile, and after
-a restart the code between the loops runs anew. So neither the script nor the other ranks need be asked.
+a restart the code between the loops runs anew. So neither the script nor the other ranks need be asked. A
+request that waits for the epoch's end is answered here only if that does not come in time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _RETRY_S = 10.0
 
 
 class Standby:
-    """Watches from its making to its `release`. `write` writes the copy, again after a failure.
+    """Watches from its making to its `release`. `write` writes the copy, again after a failure; a request
+    that `is_awaited` is left alone for the time being.
 
     After the `release`, `confirmed` is what was confirmed and still stands: not one step may be trained
     before all ranks have waited to be stopped. `answered` is the newest request that needs no answer.
@@ -38,11 +40,12 @@ class Standby:
         telemetry: Telemetry,
         stop: StopFlag,
         answered: int | None,
+        is_awaited: Callable[[int], bool],
         write: Callable[[], Written],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reporter, self._telemetry, self._stop, self._write = reporter, telemetry, stop, write
-        self._monotonic = monotonic
+        self._is_awaited, self._monotonic = is_awaited, monotonic
         self.answered = answered
         self.confirmed: CheckpointConfirmation | None = None
         self._phase = telemetry.phase
@@ -64,7 +67,11 @@ class Standby:
             pause_s = _LOOK_EVERY_S
             request = self._reporter.checkpoint_request
             self._give_up_if_gone(request)
-            is_asked = request is not None and request not in (self.answered, self._confirmed_id)
+            is_asked = (
+                request is not None
+                and request not in (self.answered, self._confirmed_id)
+                and not self._is_awaited(request)
+            )
             if not is_asked and not (self._stop.is_set and not self._is_saved_for_stop):
                 continue
             # The copy does not change: one file answers whatever comes.

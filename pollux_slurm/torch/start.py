@@ -10,6 +10,7 @@ from typing import Literal
 
 from pollux_slurm.agent.environment import read_environment
 from pollux_slurm.agent.joblog import speak
+from pollux_slurm.config import Config
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.current import has_session, set_session
 from pollux_slurm.torch.joining import pace_of
@@ -21,6 +22,7 @@ def init_process_group(
     *,
     checkpoint_dir: str | os.PathLike[str] | None = None,
     checkpoint_interval_s: float | Literal["auto"] | None = "auto",
+    epoch_end_wait_s: float | None = None,
     max_wait_s: float = 600.0,
     node_mtbf_s: float = 7 * 86400.0,
     strict: bool = False,
@@ -34,7 +36,8 @@ def init_process_group(
     is written at the first step boundary after each `checkpoint_interval_s` (None: only on request, on
     SIGTERM and at the end; "auto": as often as loses least time, given what one costs and that a node fails
     every `node_mtbf_s`), and training goes on by itself `max_wait_s` after a requested one if nobody stops
-    the job.
+    the job. A requested one waits for the end of the epoch if that is at most `epoch_end_wait_s` away (None:
+    the setting `agent.epoch_end_wait_s`), and never longer than half the time that a move has for it.
 
     What is wrong with the training but lets it go on (the replicas' weights differ) is an error in the job's
     log; with `strict`, or POLLUX_STRICT=1, it raises `TrainingError`.
@@ -50,8 +53,17 @@ def init_process_group(
         backend=backend,
         checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir is not None else environment.checkpoint_dir,
         pace=pace_of(checkpoint_interval_s, node_mtbf_s / environment.num_nodes),
+        epoch_end_wait_s=_epoch_end_wait_s(environment.config, epoch_end_wait_s),
         max_wait_s=max_wait_s,
         strict=strict or environment.strict,
     )
     set_session(session)
     atexit.register(session.leave)
+
+
+def _epoch_end_wait_s(config: Config, given_s: float | None) -> float:
+    """Return how long a request may wait. The other half of a move's time is for the checkpoint itself."""
+    if given_s is not None and not given_s >= 0:
+        raise UsageError(f"epoch_end_wait_s must be seconds from 0, not {given_s!r}")
+    wanted_s = config.agent.epoch_end_wait_s if given_s is None else given_s
+    return min(wanted_s, config.daemon.checkpoint_timeout_s / 2)

@@ -16,6 +16,7 @@ from pollux_slurm.store.contract import CheckpointConfirmation, RunPhase
 from pollux_slurm.torch.boundary import Boundary, ModelStep
 from pollux_slurm.torch.checkpoint import Written
 from pollux_slurm.torch.control import Control
+from pollux_slurm.torch.epochend import EpochEnd
 from pollux_slurm.torch.stepnorms import NormSums
 from pollux_slurm.torch.stopping import StopFlag, TrainingStopped
 from tests.waiting import wait_until
@@ -119,11 +120,14 @@ class Office:
 class Job:
     """Boundaries of as many ranks; `pause` is what passes while they stand still."""
 
-    def __init__(self, num_ranks: int, *, pace: CheckpointPace | None = None) -> None:
+    def __init__(
+        self, num_ranks: int, *, pace: CheckpointPace | None = None, epoch_end_wait_s: float = 0.0
+    ) -> None:
         self.now, self.num_pauses = 0.0, 0
         self.office, self.disk = Office(), Disk()
         self.while_waiting: Callable[[], None] = lambda: None
         self.wire = Wire()
+        self.epoch_end = EpochEnd(wait_s=epoch_end_wait_s, monotonic=lambda: self.now)
         self.ranks = [
             Boundary(
                 control=self._control(self.wire, rank, num_ranks),
@@ -132,6 +136,7 @@ class Job:
                 reporter=self.office if rank == 0 else None,  # type: ignore[arg-type]
                 telemetry=self.office if rank == 0 else None,  # type: ignore[arg-type]
                 pace=pace,
+                epoch_end=self.epoch_end,
                 max_wait_s=600.0,
                 pause=self._pause,
                 monotonic=lambda: self.now,
@@ -345,3 +350,108 @@ def test_that_a_batch_proposed_in_one_loop_is_not_taken_up_in_the_next() -> None
     for boundary in job.ranks:
         boundary.begin_loop()
     assert [job.cross() for _ in range(2)] == [[QUIET] * 2] * 2
+
+
+class Walk:
+    """A loader whose loop stands where the test puts it."""
+
+    memory_name = "loader-0"
+
+    def __init__(self, length: int | None) -> None:
+        self.standing: tuple[int, int | None] = (0, length)
+
+    def go(self, job: Job, num_steps: int, *, took_s: float = 1.0) -> list[Any]:
+        """Take steps of 10 examples; return what the ranks were told after each."""
+        told = []
+        for _ in range(num_steps):
+            job.now += took_s
+            self.standing = (self.standing[0] + 10, self.standing[1])
+            told.append(job.cross())
+        return told
+
+
+def leave(job: Job) -> None:
+    """End the loop, as it does before code that takes long."""
+    job.epoch_end.end_loop()
+    for boundary in job.ranks:
+        boundary.cross((), proposal=None, wait=False)
+
+
+def test_that_a_request_waits_for_the_end_of_the_epoch_where_that_is_near() -> None:
+    job, walk = Job(2, epoch_end_wait_s=60.0), Walk(1000)
+    job.while_waiting = lambda: setattr(job.office, "checkpoint_request", None)
+    job.epoch_end.begin_epoch()
+    job.epoch_end.begin_loop(walk)
+    assert walk.go(job, 50) == [[QUIET] * 2] * 50
+    job.office.checkpoint_request = 5
+    # 50 steps of a second are left.
+    assert walk.go(job, 50) == [[QUIET] * 2] * 50
+    leave(job)
+    assert job.disk.done == []
+    job.epoch_end.end_epoch()
+    job.cross()
+    assert job.cross() == [(None, True)] * 2
+    assert [one.request_id for one in job.office.confirmed] == [5]
+
+
+@pytest.mark.parametrize(("done", "length"), [(20, 1000), (2, 1000), (30, None)])
+def test_that_a_request_does_not_wait_where_the_end_is_far_or_not_known(
+    done: int, length: int | None
+) -> None:
+    job, walk = Job(1, epoch_end_wait_s=60.0), Walk(length)
+    job.while_waiting = lambda: setattr(job.office, "checkpoint_request", None)
+    job.epoch_end.begin_epoch()
+    job.epoch_end.begin_loop(walk)
+    walk.go(job, done)
+    job.office.checkpoint_request = 5
+    assert walk.go(job, 1) == [[(None, True)]]
+
+
+def test_that_an_end_that_does_not_come_in_time_is_waited_for_no_longer() -> None:
+    job, walk = Job(1, epoch_end_wait_s=60.0), Walk(1000)
+    job.while_waiting = lambda: setattr(job.office, "checkpoint_request", None)
+    job.epoch_end.begin_epoch()
+    job.epoch_end.begin_loop(walk)
+    walk.go(job, 80)
+    job.office.checkpoint_request = 5
+    assert walk.go(job, 1) == [[QUIET]]
+    # From here on steps take longer: the end is out of reach at last.
+    told = walk.go(job, 10, took_s=9.0)
+    assert [QUIET] in told
+    assert [(None, True)] in told
+    assert told.index([(None, True)]) <= 60 / 9
+
+
+def test_that_sigterm_does_not_wait_for_the_end_of_the_epoch() -> None:
+    job, walk = Job(1, epoch_end_wait_s=60.0), Walk(1000)
+    job.epoch_end.begin_epoch()
+    job.epoch_end.begin_loop(walk)
+    walk.go(job, 80)
+    job.office.checkpoint_request = 5
+    assert walk.go(job, 1) == [[QUIET]]
+    job.ranks[0].stop.is_set = True
+    assert walk.go(job, 1) == [[TrainingStopped]]
+    # It answers the request as well.
+    assert [one.request_id for one in job.office.confirmed] == [5]
+
+
+def test_that_a_long_validation_and_a_stream_are_known_from_the_second_epoch_on() -> None:
+    job, walk = Job(1, epoch_end_wait_s=60.0), Walk(None)
+    for tail_s, is_awaited_after, is_awaited_in in [
+        (100.0, True, False),
+        (20.0, False, False),
+        (20.0, True, True),
+    ]:
+        job.epoch_end.begin_epoch()
+        walk.standing = (0, None)
+        job.epoch_end.begin_loop(walk)
+        walk.go(job, 30)
+        request = int(job.now)
+        # Ten steps before the end of the loop, and after it.
+        assert job.epoch_end.is_awaited(request) is is_awaited_in
+        walk.go(job, 10)
+        job.epoch_end.end_loop()
+        assert job.epoch_end.is_awaited(request + 1) is is_awaited_after
+        job.now += tail_s
+        job.epoch_end.end_epoch()
+        assert not job.epoch_end.is_awaited(request + 2)

@@ -13,6 +13,7 @@ import torch
 import pollux_slurm.torch as pt
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.contract import RunPhase, Store
+from pollux_slurm.torch.checkpoint import read_checkpoint
 from tests.stopping import stop_between_writes
 from tests.store.builders import plan, registration, token_of
 from tests.torch import scripts
@@ -24,6 +25,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.torch
 
 MANY_EPOCHS = 100_000
+LONG_WAIT = {"POLLUX_AGENT_EPOCH_END_WAIT_S": "600", "POLLUX_DAEMON_CHECKPOINT_TIMEOUT_S": "1200"}
 
 
 class Job:
@@ -208,7 +210,9 @@ def test_that_a_request_during_a_long_validation_is_answered_meanwhile(
     job: Job, is_stopped_meanwhile: bool
 ) -> None:
     arguments = (str(job.checkpoints), str(job.directory))
-    run = start(job.directory, 2, train_and_validate, *arguments, env=job.env)
+    # It is not to wait for the epoch's end.
+    env = {**job.env, "POLLUX_AGENT_EPOCH_END_WAIT_S": "0"}
+    run = start(job.directory, 2, train_and_validate, *arguments, env=env)
     wait_until((job.directory / "validating-0").exists, timeout_s=120, what="the validation")
     job.await_phase(RunPhase.TRAINING)
     request = job.request(0)
@@ -230,6 +234,63 @@ def test_that_a_request_during_a_long_validation_is_answered_meanwhile(
     job.await_report(run_number=1)
     (job.directory / "go-1").touch()
     assert resumed.succeed() == [["1: -3.0", "1: -4.0"]] * 2
+
+
+def test_that_a_request_during_a_validation_waits_for_the_end_of_the_epoch(job: Job) -> None:
+    arguments = (str(job.checkpoints), str(job.directory))
+    env = {**job.env, **LONG_WAIT}
+    run = start(job.directory, 2, train_and_validate, *arguments, env=env)
+    wait_until((job.directory / "validating-0").exists, timeout_s=120, what="the validation")
+    job.await_phase(RunPhase.TRAINING)
+    request = job.request(0)
+    for _ in range(3):
+        job.await_report(run_number=0)
+    assert job.step_of(request) is Step.CHECKPOINT_REQUESTED
+    (job.directory / "go-0").touch()
+    wait_until(lambda: job.step_of(request) is Step.CHECKPOINTED, timeout_s=120, what="confirmation")
+    run.terminate()
+    assert run.wait() == [143, 143], run.output()
+    # It is the next epoch that begins: nothing of the one before runs anew.
+    (job.directory / "validating-0").unlink()
+    (job.directory / "go-1").touch()
+    resumed = start(job.directory, 2, train_and_validate, *arguments, env=job.env, restart_count=1)
+    assert resumed.succeed() == [["1: -3.0", "1: -4.0"]] * 2
+    assert not (job.directory / "validating-0").exists()
+
+
+def train_with_sums_of_its_own(directory: str, num_epochs: int) -> None:
+    """Train as the README's ordinary script does: sums begin anew in each epoch, and are divided after it."""
+    pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None)
+    trainee = Trainee(lr=0.0)
+    loader = pt.AdaptiveDataLoader(Numbers(64), batch_size=4)
+    for _ in pt.remaining_epochs_until(num_epochs):
+        total, n = 0.0, 0
+        for inputs, indices in loader:
+            trainee.step(inputs)
+            total += float(indices.sum())
+            n += len(indices)
+        assert (n, total / n) == (64, 31.5), f"{n} examples"
+
+
+def test_that_moves_of_a_script_with_short_epochs_leave_its_own_sums_whole(job: Job) -> None:
+    arguments = (str(job.checkpoints), MANY_EPOCHS)
+    # However slow this machine is.
+    env = {**job.env, **LONG_WAIT}
+    for restart in range(4):
+        run = start(job.directory, 1, train_with_sums_of_its_own, *arguments, env=env, restart_count=restart)
+        job.await_phase(RunPhase.TRAINING, run_number=restart)
+        request = job.request(restart)
+        wait_until(lambda move=request: job.step_of(move) is Step.CHECKPOINTED, timeout_s=120, what="it")
+        assert job.advance(request, Step.CHECKPOINTED, Step.REQUEUED)
+        run.terminate()
+        assert run.wait() == [143], run.output()
+        assert job.advance(request, Step.REQUEUED, Step.ROLLED_BACK)
+    states = [
+        read_checkpoint(job.checkpoints / "checkpoints" / name)
+        for name in scripts.checkpoints(job.checkpoints)
+    ]
+    assert {state["loader-0"]["start"] for state in states} == {0}
+    assert {len(state["loader-0"]["ended"]) for state in states} == {1}
 
 
 def test_that_training_goes_on_when_nobody_stops_it_and_answers_each_request_once(job: Job) -> None:

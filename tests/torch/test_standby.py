@@ -21,12 +21,14 @@ class Watch:
 
     def __init__(self, *, answered: int | None = None) -> None:
         self.now, self.num_written = 0.0, 0
+        self.awaited: int | None = None
         self.office, self.stop = Office(), StopFlag()
         self.standby = Standby(
             reporter=self.office,  # type: ignore[arg-type]
             telemetry=self.office,  # type: ignore[arg-type]
             stop=self.stop,
             answered=answered,
+            is_awaited=lambda request: request == self.awaited,
             write=self._write,
             monotonic=lambda: self.now,
         )
@@ -93,3 +95,14 @@ def test_that_what_was_answered_before_is_not_answered_again() -> None:
     watch.await_confirmed([None])
     watch.standby.release()
     assert watch.confirmed() == [None]
+
+
+def test_that_a_request_that_waits_for_the_epochs_end_is_answered_only_when_it_has_waited_enough() -> None:
+    watch = Watch()
+    watch.awaited = watch.office.checkpoint_request = 5
+    # SIGTERM does not wait, and once it is answered the request has been looked at, too.
+    watch.stop.is_set = True
+    watch.await_confirmed([None])
+    watch.awaited = None
+    watch.await_confirmed([None, 5])
+    watch.standby.release()
