@@ -258,9 +258,11 @@ class AdaptiveDataLoader:
         loop = self._position.begin_loop(self._session.epoch_key, is_inner=self._session.is_in_loop)
         if loop is None:
             # This loop had run to its end before the restart.
+            self._session.takes_up(self, start=None, length=None)
             return
         order = self._order(loop)
         self._loop = loop, None if order is None else len(order)
+        self._session.takes_up(self, start=loop.start, length=self._loop[1])
         with self._session.loop(self):
             self._held = held
             try:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -109,9 +107,9 @@ class MemoryBounds:
 class OutOfMemoryWatch:
     """Leaves a bound for the job's next start when a local batch runs out of memory.
 
-    It looks at errors that nobody catches. Such an error closes the loop on its way up, which tells what was
-    under way (`leave`); where the script holds the loop's iterator in a variable, `under_way` still does.
-    Both are loader and local batch. `directory` is None where nothing can be left.
+    It is told (`note`) of errors that nobody catches. Such an error closes the loop on its way up, which
+    tells what was under way (`leave`); where the script holds the loop's iterator in a variable, `under_way`
+    still does. Both are loader and local batch. `directory` is None where nothing can be left.
     """
 
     def __init__(
@@ -126,17 +124,6 @@ class OutOfMemoryWatch:
         self._bounds, self._directory = bounds, directory
         self._run_number, self._rank, self._under_way = run_number, rank, under_way
         self._left: tuple[str, int] | None = None
-        self._before: Callable[..., Any] | None = None
-
-    def install(self) -> None:
-        """Look at what passes `sys.excepthook`, and pass it on."""
-        if self._before is None:
-            self._before, sys.excepthook = sys.excepthook, self._hook
-
-    def remove(self) -> None:
-        """Give the hook back, unless somebody else has put another in its place."""
-        if self._before is not None and sys.excepthook == self._hook:
-            sys.excepthook, self._before = self._before, None
 
     def leave(self) -> None:
         """Tell that an error leaves the loop under way."""
@@ -164,11 +151,6 @@ class OutOfMemoryWatch:
             "%s: %d examples at once did not fit into memory; the next start takes at most %d",
             *(loader, size, bound.largest),
         )
-
-    def _hook(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        self.note(error)
-        if self._before is not None:
-            self._before(kind, error, traceback)
 
 
 @contextmanager

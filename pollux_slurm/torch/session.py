@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from pollux_slurm.agent.environment import JobEnvironment
 from pollux_slurm.agent.pacing import CheckpointPace
-from pollux_slurm.errors import PolluxError, UsageError
+from pollux_slurm.errors import PolluxError, TrainingError, UsageError
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.batching import PassPlan, StepPlan
 from pollux_slurm.torch.boundary import Agreement, Boundary
@@ -23,6 +23,7 @@ from pollux_slurm.torch.checkpoint import Checkpointable, Checkpointer, read_che
 from pollux_slurm.torch.control import Control
 from pollux_slurm.torch.epochend import EpochEnd
 from pollux_slurm.torch.faults import Faults
+from pollux_slurm.torch.foreign import ForeignSteps
 from pollux_slurm.torch.joining import claim, job_name, join_group, memory_bounds
 from pollux_slurm.torch.measuring import Measuring
 from pollux_slurm.torch.memory import OutOfMemoryWatch
@@ -32,6 +33,8 @@ from pollux_slurm.torch.quiet import wait_for_gloo
 from pollux_slurm.torch.steps import Steps
 from pollux_slurm.torch.stopping import StopFlag
 from pollux_slurm.torch.strays import Strays
+from pollux_slurm.torch.takenup import TakenUp
+from pollux_slurm.torch.uncaught import Uncaught
 
 if TYPE_CHECKING:
     from pollux_slurm.torch.adaptation import Adaptation
@@ -120,12 +123,17 @@ class Session:
             memory=self.memory,
             progress=self._progress,
         )
+        self._foreign = ForeignSteps(
+            self.faults, is_own=self._steps.is_own, is_in_loop=lambda: self.is_in_loop
+        )
         checkpointer.register(self._progress)
         checkpointer.register(self.memory)
         checkpointer.register(self._measuring.state)
+        self._taken_up, self._resumed_at = TakenUp(is_resumed=self.is_resumed), self._progress.num_steps
+        self._uncaught, self._has_died = Uncaught(before=self._die, after=self._explain), False
+        self._uncaught.install()
         if checkpointer.is_kept:
             self._stop.install()
-            self._watch.install()
         self._strays = Strays()
         self._measuring.start()
 
@@ -217,6 +225,8 @@ class Session:
 
     def end_epoch(self) -> None:
         """Count the epoch as finished: from here on a checkpoint does not repeat any of it."""
+        self._foreign.check()
+        self._taken_up.end()
         self._end_loops(f"epoch {self._progress.epoch} ended")
         # A request that has waited for this moment is not to be answered with what was before.
         self._boundary.release()
@@ -232,6 +242,7 @@ class Session:
 
     def finish(self) -> None:
         """Write the checkpoint after which no epoch is left, and say so. SIGTERM ends the script again."""
+        self._check_steps()
         self._end_training()
         if self._stop.is_set:
             # It came after the last boundary.
@@ -288,6 +299,7 @@ class Session:
                 self._driver = loader
                 self._watch.forget()
                 is_awaited, self._has_pointed = self._has_pointed, False
+                self._foreign.check()
                 self._steps.begin_loop(loader, is_awaited=is_awaited)
                 self._epoch_end.begin_loop(loader)
             yield
@@ -328,8 +340,29 @@ class Session:
     def end_loop(self, loader: AdaptiveDataLoader) -> None:
         """A loop has come to its end."""
         if self._driver is loader:
+            self._foreign.check()
             self._epoch_end.end_loop()
             self._steps.end_loop()
+
+    def takes_up(self, loader: AdaptiveDataLoader, *, start: int | None, length: int | None) -> None:
+        """Remember where a loop goes on after a restart; `start` None: it had ended before."""
+        self._taken_up.loop(loader.name, start=start, length=length)
+
+    def _check_steps(self) -> None:
+        """Tell of a training none of whose steps is known, here or in an earlier run."""
+        if self._progress.num_steps == 0:
+            self._foreign.check_end(has_gradients=self._steps.has_gradients)
+
+    def _die(self, error: BaseException) -> None:
+        """An error ends the script."""
+        self._has_died = True
+        self.note_failure(error)
+
+    def _explain(self, error: BaseException) -> None:
+        """Say what an error may come of, until the epoch that was taken up ends (without one: to a step)."""
+        epoch = self.current_epoch
+        if epoch is not None or self._progress.num_steps == self._resumed_at:
+            self._taken_up.explain(error, epoch=epoch)
 
     def failed_in(self, loader: AdaptiveDataLoader) -> None:
         """Remember what was under way in a loop that an error leaves."""
@@ -361,12 +394,16 @@ class Session:
     def close(self) -> None:
         """Wait for a checkpoint under way; send what is left to say, for a bounded time; leave the group."""
         atexit.unregister(self.leave)
+        if not (self._has_died or self._stop.is_set or self.is_closed):
+            with contextlib.suppress(TrainingError):
+                self._check_steps()
         # While there is something to leave them to: iterators in global variables outlive all modules.
         with contextlib.suppress(PolluxError):
             self._end_loops("the session ended")
         self.is_closed = True
         self._stop.remove()
-        self._watch.remove()
+        self._uncaught.remove()
+        self._foreign.remove()
         self._strays.remove()
         self._boundary.release()
         self._checkpointer.wait()

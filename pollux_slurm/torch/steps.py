@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch.optim import Optimizer
+
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.torch.batching import PassPlan, StepPlan
 from pollux_slurm.torch.boundary import Agreement, Boundary
@@ -51,6 +53,15 @@ class Steps:
     def is_open(self) -> bool:
         """True between an optimizer's step and the boundary after it."""
         return any(model.has_stepped for model in self._models)
+
+    def is_own(self, optimizer: Optimizer) -> bool:
+        """True for an optimizer that was given to a model of this job."""
+        return any(one is optimizer for model in self._models for one in model.optimizers)
+
+    @property
+    def has_gradients(self) -> bool:
+        """True where gradients of a wrapped model were computed and nothing was done with them."""
+        return any(model.reducer.is_pending for model in self._models)
 
     def refuse(self, reason: str | None) -> None:
         """Let no backward pass come, for a reason; None where one may."""

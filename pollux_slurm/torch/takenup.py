@@ -1,0 +1,41 @@
+"""What a restart took up, told where the script then dies: its own variables began anew, training did not."""
+
+from __future__ import annotations
+
+import logging
+
+from pollux_slurm.errors import PolluxError
+
+_LOG = logging.getLogger(__name__)
+
+
+class TakenUp:
+    """What goes on from a checkpoint in this process; nothing unless it `is_resumed`."""
+
+    def __init__(self, *, is_resumed: bool) -> None:
+        self._is_open = is_resumed
+        self._loops: list[str] = []
+
+    def loop(self, loader: str, *, start: int | None, length: int | None) -> None:
+        """Tell that a loop goes on at example `start` of `length`, or (None) had ended before."""
+        if self._is_open and (start is None or 0 < start == length):
+            self._loops.append(f"the loop over {loader!r} had ended and yields nothing")
+        elif self._is_open and start:
+            of = "" if length is None else f" of {length}"
+            self._loops.append(f"the loop over {loader!r} goes on at example {start}{of}")
+
+    def end(self) -> None:
+        """Tell that the epoch that was taken up has come to its end."""
+        self._is_open = False
+
+    def explain(self, error: BaseException, *, epoch: int | None) -> None:
+        """Say in the job's log what an error in `epoch` (None: outside of all) may come of."""
+        if not self._is_open or not isinstance(error, Exception) or isinstance(error, PolluxError):
+            return
+        _LOG.error(
+            "this error came soon after a restart, which took up %s: %s. The script began anew, and its own "
+            "variables with it: counts, sums, lists. What it needs of them belongs into an Accumulator or a "
+            "State: see 'Variables of your own' in docs/user.md",
+            "the training" if epoch is None else f"epoch {epoch}",
+            "; ".join(self._loops) or "no loop had begun yet",
+        )
