@@ -47,6 +47,8 @@ class Adaptation:
         self._model, self.optimizers, self._rules = model, optimizers, rules
         self._lr_schedulers, self._mp_scaler = lr_schedulers, mp_scaler
         self._groups = [ParameterGroups(optimizer, model) for optimizer in optimizers]
+        # Parameters that the checkpoint had frozen, until that is taken up.
+        self._frozen: set[str] | None = None
         # Optimizers that are stepping now: each may call others of its own.
         self.num_stepping = 0
         self._batch_scale, self._batch_size, self._progress = 1.0, 1, 0.0
@@ -133,6 +135,7 @@ class Adaptation:
     def state_dict(self) -> dict[str, Any]:
         state = {
             "model": self._model.state_dict(),
+            "frozen": [name for name, p in self._model.named_parameters() if not p.requires_grad],
             "groups": [groups.state_dict() for groups in self._groups],
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "noise": self.noise.state_dict(),
@@ -147,6 +150,7 @@ class Adaptation:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._model.load_state_dict(state["model"])
+        self._frozen = set(state["frozen"])
         for groups, added in zip(self._groups, state["groups"], strict=True):
             groups.load_state_dict(added)
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
@@ -160,6 +164,15 @@ class Adaptation:
             self._scheduled = [dict(scheduled) for scheduled in state["scheduled"]]
         if self._mp_scaler is not None:
             self._mp_scaler.load_state_dict(state["mp_scaler"])
+
+    def take_up(self) -> None:
+        """Freeze and unfreeze parameters as they were at the checkpoint, after the script has made its model:
+        the epoch in which it did so may be over.
+        """
+        if self._frozen is not None:
+            for name, parameter in self._model.named_parameters():
+                parameter.requires_grad_(name not in self._frozen)
+            self._frozen = None
 
     # ----------------------------------------------------------------------------- the patched methods
 

@@ -26,14 +26,13 @@ class ParameterGroups:
         patch(optimizer, "add_param_group", self._add)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the names of each group's parameters, None for one outside of the model; and the frozen."""
+        """Return the names of each group's parameters, None for one outside of the model."""
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
         return {
             "names": [
                 [names.get(id(parameter)) for parameter in group["params"]]
                 for group in self._optimizer.param_groups
-            ],
-            "frozen": [name for name, p in self._model.named_parameters() if not p.requires_grad],
+            ]
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -51,8 +50,6 @@ class ParameterGroups:
                     "not the model's: give it to the optimizer before AdaptiveDataParallel"
                 )
             added = [(name, parameters[name]) for name in names]
-            for name, parameter in added:
-                parameter.requires_grad_(name not in state["frozen"])
             is_named = "param_names" in first
             self._optimizer.add_param_group({"params": added if is_named else [p for _, p in added]})
             self._awaited.append({id(parameter) for _, parameter in added})

@@ -220,6 +220,7 @@ class Session:
         self._end_loops("an epoch began")
         self._progress.epoch = self._progress.finished_epochs
         self._epoch_end.begin_epoch()
+        self._steps.take_up()
         if self._checkpointer.is_kept:
             self._stop.install()
 
@@ -300,6 +301,7 @@ class Session:
                 self._watch.forget()
                 is_awaited, self._has_pointed = self._has_pointed, False
                 self._foreign.check()
+                self._steps.take_up()
                 self._steps.begin_loop(loader, is_awaited=is_awaited)
                 self._epoch_end.begin_loop(loader)
             yield

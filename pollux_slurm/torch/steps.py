@@ -58,6 +58,11 @@ class Steps:
         """True for an optimizer that was given to a model of this job."""
         return any(one is optimizer for model in self._models for one in model.optimizers)
 
+    def take_up(self) -> None:
+        """Finish what a restart takes up: the script has made its models, and training begins."""
+        for model in self._models:
+            model.take_up()
+
     @property
     def has_gradients(self) -> bool:
         """True where gradients of a wrapped model were computed and nothing was done with them."""

@@ -24,11 +24,12 @@ def train(kind: str, stop_after: int | None, *, freezes: bool, is_named: bool = 
     """Train the last layer, from epoch 2 on the first one, too, with a rate of its own."""
     torch.manual_seed(2)
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 1))
-    model[0].requires_grad_(not freezes)
     named = model[2].named_parameters() if is_named else model[2].parameters()
     optimizer = OPTIMIZERS[kind](named, lr=0.05)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
-    parallel = pt.AdaptiveDataParallel(model, optimizer, scheduler)
+    parallel = pt.AdaptiveDataParallel(model, optimizer, scheduler, find_unused_parameters=freezes)
+    # After it, as DistributedDataParallel wants it.
+    model[0].requires_grad_(not freezes)
     loader = pt.AdaptiveDataLoader(Numbered(), batch_size=24, shuffle=True)
     num_steps = 0
     for epoch in pt.remaining_epochs_until(5):
