@@ -12,7 +12,7 @@ import torch
 
 import pollux_slurm.torch as pt
 from pollux_slurm.model import BatchChoice
-from tests.torch.alone import Numbers, Trainee, joined, propose
+from tests.torch.alone import Numbers, Slope, joined, propose
 from tests.torch.ranks import run_ranks, start
 
 pytestmark = pytest.mark.torch
@@ -40,7 +40,7 @@ def train_one_cycle(
 ) -> list[Any]:
     """Train as a plain script does that steps OneCycleLR after each batch."""
     pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None)
-    model, rates = Trainee().model, Rates()
+    model, rates = Slope(), Rates()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = pt.AdaptiveDataLoader(Numbers(NUM_EXAMPLES), batch_size=BATCH, drop_last=drop_last)
     largest = -(-BATCH // (num_passes * int(os.environ["WORLD_SIZE"])))
@@ -117,7 +117,7 @@ def test_that_one_cycle_goes_on_over_moves_to_other_numbers_of_replicas_and_pass
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_that_a_schedule_counts_batches_of_the_initial_size_under_adaptation(drop_last: bool) -> None:
     with joined() as session:
-        model = Trainee().model
+        model = Slope()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         loader = pt.AdaptiveDataLoader(Numbers(44), batch_size=4, drop_last=drop_last)
         loader.autoscale_batch_size(12, (1, 12))
@@ -146,7 +146,7 @@ def test_that_a_schedule_counts_batches_of_the_initial_size_under_adaptation(dro
 
 def test_that_a_schedule_that_is_told_a_metric_is_told_it_once() -> None:
     with joined() as session:
-        model = Trainee().model
+        model = Slope()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=5)
         parallel = pt.AdaptiveDataParallel(model, optimizer, scheduler)
