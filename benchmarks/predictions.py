@@ -3,8 +3,9 @@
 For each application: θ is fitted to the rows of a random half of its measured placements (fixed seed, the
 same as in the tests) and predicts the step times of the other half. Printed is the mean absolute percentage
 error over those rows; over the rows among them whose number of replicas no fitted row had; and, each number
-of replicas left out in turn, over the rows of the one left out. Then the CPU time, of all threads, that a fit
-of twenty configurations takes, and finding batches by it.
+of replicas left out in turn, over the rows of the one left out. Then the errors that outliers among raw steps
+leave (`tests/goodput/outliers.py`), and the CPU time, of all threads, that a fit of twenty configurations
+takes, and finding batches by it.
 
     POLLUX_TRACES=/path/to/traces python -m benchmarks.predictions
 """
@@ -26,6 +27,7 @@ from pollux_slurm.goodput import (
     iteration_time_s,
 )
 from pollux_slurm.model import BatchLimits, Configuration, GoodputModel, GradientStatistics
+from tests.goodput.outliers import at_percentile, prediction_errors
 from tests.goodput.traces import APPLICATIONS, by_placement
 
 _SEEDS = range(20)
@@ -44,7 +46,29 @@ def main() -> None:
             f"{application:<12} {f'{100 * error:.1f} % ({held})':>14} {100 * mean:>8.1f} % {new_text:>13} "
             f"{100 * each_left_out(placements):>12.1f} %"
         )
+    errors_of_outliers()
     time_of_fits()
+
+
+def errors_of_outliers() -> None:
+    """Print how far predictions are off where some raw steps take ten times as long, by steps measured."""
+    counts: dict[str, Callable[[random.Random], int]] = {
+        "1": lambda rng: 1,
+        "1 to 8": lambda rng: rng.choice((1, 1, 2, 3, 5, 8)),
+        "64, a fifth 1": lambda rng: 1 if rng.random() < 0.2 else 64,
+        "64": lambda rng: 64,
+    }
+    shares = (0.0, 0.05, 0.1, 0.2)
+    print("error of predicted step times, 90th and 99th percentile, by the share of steps ten times too long")
+    print(f"{'steps of each':<14}" + "".join(f"{f'{100 * share:g} %':>18}" for share in shares))
+    for name, num_steps in counts.items():
+        texts = []
+        for share in shares:
+            rng = random.Random(7)
+            some = [prediction_errors(rng, num_steps=num_steps, share=share) for _ in range(60)]
+            errors = [error for one in some for error in one]
+            texts.append(f"{100 * at_percentile(errors, 90):.1f} %, {100 * at_percentile(errors, 99):.1f} %")
+        print(f"{name:<14}" + "".join(f"{text:>18}" for text in texts))
 
 
 def time_of_fits() -> None:

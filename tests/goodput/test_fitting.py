@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pollux_slurm.goodput import Observation, check_model, fit_throughput, gradient_time_s, iteration_time_s
-from pollux_slurm.goodput.loss import NETWORK_OVER_NODE, SMALLEST_S
+from pollux_slurm.goodput.descent import descend
+from pollux_slurm.goodput.loss import NETWORK_OVER_NODE, SMALLEST_S, StepTimeLoss
 from pollux_slurm.model import BatchLimits, GoodputModel, ThroughputParameters
+from tests.goodput.outliers import at_percentile, prediction_errors
 from tests.goodput.traces import APPLICATIONS, by_placement
 
 TRUTH = ThroughputParameters(
@@ -185,6 +188,51 @@ def test_that_fitting_again_from_its_own_answer_changes_nothing_that_matters() -
     second = fit_throughput(noisy, previous=first.parameters)
     assert first.error is not None
     assert second.error == pytest.approx(first.error, rel=1e-3)
+
+
+# ---------------------------------------------------------------------------------------------- outliers
+
+STEPS = {
+    "one step a situation": lambda rng: 1,
+    "a few steps": lambda rng: rng.choice((1, 1, 2, 3, 5, 8)),
+    "mostly many": lambda rng: 1 if rng.random() < 0.2 else 64,
+}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.1])
+@pytest.mark.parametrize("num_steps", STEPS.values(), ids=STEPS)
+def test_that_steps_ten_times_too_long_leave_predictions_within_a_few_percent(
+    num_steps: Callable[[random.Random], int], share: float
+) -> None:
+    rng = random.Random(5)
+    errors = [error for _ in range(30) for error in prediction_errors(rng, num_steps=num_steps, share=share)]
+    # Of least squares alone, up to 92 and 180 %.
+    assert at_percentile(errors, 90) <= 0.05
+    assert at_percentile(errors, 99) <= 0.12
+
+
+def test_that_a_size_that_is_truly_slow_is_predicted_as_slow_as_it_was_measured() -> None:
+    seen = [observe(1, k, m) for k, m in ((1, 16), (1, 32), (1, 64), (2, 16), (2, 32), (4, 16))]
+    # Four processes on two cores: a pass takes twice as long, too, as no other size's does.
+    slow = dataclasses.replace(
+        seen[-1], grad_time_s=2.0 * seen[-1].grad_time_s, iter_time_s=2.0 * seen[-1].iter_time_s
+    )
+    found = fit_throughput([*seen[:-1], slow]).parameters
+    assert found is not None
+    assert float(iteration_time_s(found, 1, 4, 16)) == pytest.approx(slow.iter_time_s, rel=0.02)
+    assert float(iteration_time_s(found, 1, 1, 32)) == pytest.approx(seen[1].iter_time_s, rel=0.02)
+
+
+def test_that_measurements_within_what_models_come_to_count_as_they_did() -> None:
+    rng = random.Random(1)
+    noisy = [
+        dataclasses.replace(seen, iter_time_s=seen.iter_time_s * rng.uniform(0.8, 1.25))
+        for seen in EVERYTHING
+    ]
+    loss = StepTimeLoss(noisy)
+    least_squares = descend(loss, loss.guesses()[loss.values(loss.guesses()).argmin()].tolist())
+    assert not loss.is_far(least_squares)
+    assert fit_throughput(noisy).parameters == loss.parameters(least_squares.x)
 
 
 # ------------------------------------------------------------------------------------- published traces

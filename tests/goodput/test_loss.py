@@ -75,6 +75,22 @@ def test_that_the_truth_predicts_itself(observations: list[Observation]) -> None
         assert float(gradient_time_s(theta, seen.atomic_batch_size)) == pytest.approx(seen.grad_time_s)
 
 
+def test_that_the_slope_of_discounted_errors_is_that_of_their_loss() -> None:
+    odd = [*noisy(EVERYTHING[:-1]), dataclasses.replace(EVERYTHING[-1], iter_time_s=30.0)]
+    loss = StepTimeLoss(odd)
+    start = loss.guesses()[3].tolist()
+    assert loss.is_far(loss.at(start))
+    before = loss.at(start)
+    loss.discount(before)
+    assert loss.error(loss.at(start)) < 0.5 * loss.error(before)
+    slope, _, _ = loss.expansion(loss.at(start))
+    for index, value in enumerate(start):
+        step = 1e-6 * value
+        above, below = ([*start[:index], value + side, *start[index + 1 :]] for side in (step, -step))
+        measured = (loss.at(above).value - loss.at(below).value) / (2 * step)
+        assert slope[index] * value == pytest.approx(measured * value, abs=1e-6)
+
+
 def test_that_a_guess_at_the_true_gamma_is_the_truth() -> None:
     loss = StepTimeLoss(EVERYTHING)
     truth = loss.guess_of(TRUTH)[0]
