@@ -13,6 +13,11 @@ from typing import Any
 
 # Per situation, the newest of so many steps count: enough for a median, few enough to forget a changed node.
 _NEWEST = 64
+# Of steps that follow each other faster than this, one in this time is kept. Minutes count then, over all
+# visits to a situation, not the last seconds: what keeps a machine busy for a moment, such as a job that
+# starts, would else make one size look slow until the next one is measured at a bad moment, and the job move
+# to and fro between them.
+_SPACING_S = 5.0
 # A median of this many steps counts in full.
 _FULL_WEIGHT_AT = 8
 _MAX_SITUATIONS = 256
@@ -58,10 +63,14 @@ class StepTimes:
 
 @dataclass(slots=True)
 class _Record:
-    """The newest steps of one situation, as (grad, iter, data) seconds, and when the last one was."""
+    """The newest steps of one situation, as (grad, iter, data) seconds, and when the last one kept was."""
 
     steps: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=_NEWEST))
     last_at: float = 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Tell whether a step now is kept: each of the first, then one in a while; clocks may be set back."""
+        return len(self.steps) < _FULL_WEIGHT_AT or not 0.0 <= now - self.last_at < _SPACING_S
 
 
 class StepProfile:
@@ -78,20 +87,24 @@ class StepProfile:
 
     @property
     def version(self) -> int:
-        """A number that changes with every record."""
+        """A number that changes with every step that is kept."""
         return self._version
 
     def record(
         self, situation: Situation, *, grad_time_s: float, iter_time_s: float, data_time_s: float = 0.0
     ) -> None:
-        """Add one step; a time that is not positive and finite is dropped."""
+        """Add one step; what is not positive and finite is dropped, as is one of many in a short time."""
         if not (_is_time(grad_time_s) and _is_time(iter_time_s)):
             return
+        now = self._now()
         with self._lock:
+            known = self._records.get(situation)
+            if known is not None and not known.is_due(now):
+                return
             # Popped and put back, so that the situation measured longest ago is the first to be dropped.
             record = self._records.pop(situation, None) or _Record()
             record.steps.append((grad_time_s, iter_time_s, data_time_s if _is_time(data_time_s) else 0.0))
-            record.last_at = self._now()
+            record.last_at = now
             self._records[situation] = record
             while len(self._records) > _MAX_SITUATIONS:
                 del self._records[next(iter(self._records))]

@@ -20,7 +20,9 @@ from pollux_slurm.cli.simulate_options import (
     JobsOption,
     MtbfOption,
     NodesOption,
+    NoiseOption,
     ObjectiveOption,
+    OutliersOption,
     PlainRequeueOption,
     PolicyOption,
     ReportOption,
@@ -118,6 +120,8 @@ def simulate(
     mtbf_hours: MtbfOption = None,
     delays: DelaysOption = None,
     interference: InterferenceOption = 0.0,
+    measurement_noise: NoiseOption = 0.0,
+    measurement_outliers: OutliersOption = 0.0,
     rules_seed: SeedOption = 0,
     autoscale: Annotated[
         str | None,
@@ -158,7 +162,8 @@ def simulate(
         return
     if traces is None or not (workload or traces.is_file()):
         raise UsageError("--traces DIR and --workload FILE are needed (see: pollux simulate --help)")
-    refuse_idle_settings(context, rules=rules, groups=node_group, policies=policy)
+    noise = (measurement_noise, measurement_outliers)
+    refuse_idle_settings(context, rules=rules, groups=node_group, policies=policy, noise=noise)
     scaled = ("--min-nodes", "--boot-time")
     refuse_idle(context, scaled, "it is of --autoscale LOW:HIGH", where=autoscale is None)
     from pollux_slurm.simulator import read_queue, read_truth
@@ -186,6 +191,7 @@ def simulate(
         unmanaged_share=unmanaged,
         mtbf_hours=mtbf_hours,
         interference=interference,
+        noise=noise,
         scaling=scaling,
         delays=find_delays(rules, traces, delays),
         seed=rules_seed,

@@ -49,6 +49,15 @@ MtbfOption = Annotated[
 InterferenceOption = Annotated[
     float, typer.Option(help="Share of its speed that a job over several nodes loses beside another.")
 ]
+NoiseOption = Annotated[
+    float,
+    typer.Option(
+        help="How far measured step times are off: standard deviation of their logarithm, such as 0.1."
+    ),
+]
+OutliersOption = Annotated[
+    float, typer.Option(help="Share of the minutes in which agents measure ten times what a step takes.")
+]
 DelaysOption = Annotated[
     Path | None,
     typer.Option(
@@ -57,7 +66,7 @@ DelaysOption = Annotated[
     ),
 ]
 SeedOption = Annotated[
-    int, typer.Option("--rules-seed", help="Draws adaptive jobs, failures and jobs of others.")
+    int, typer.Option("--rules-seed", help="Draws adaptive jobs, failures, jobs of others, and noise.")
 ]
 JobsOption = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Simulations to run at the same time.")]
 ReportOption = Annotated[
@@ -94,11 +103,16 @@ def refuse_idle(context: typer.Context, options: Sequence[str], why: str, *, whe
 
 
 def refuse_idle_settings(
-    context: typer.Context, *, rules: str, groups: Sequence[str] | None, policies: Sequence[str] | None
+    context: typer.Context,
+    *,
+    rules: str,
+    groups: Sequence[str] | None,
+    policies: Sequence[str] | None,
+    noise: tuple[float, float],
 ) -> None:
     """Refuse what does nothing under other rules, beside groups of nodes or to other policies."""
-    why = "rules osdi21 draw nothing (see --rules slurm)"
-    refuse_idle(context, ("--rules-seed",), why, where=rules == "osdi21")
+    why = "rules osdi21 draw nothing (see --rules slurm and --measurement-noise)"
+    refuse_idle(context, ("--rules-seed",), why, where=rules == "osdi21" and not any(noise))
     why = "--node-group tells all nodes"
     refuse_idle(context, ("--nodes", "--gpus-per-node"), why, where=bool(groups))
     others = bool(policies) and "pollux" not in (policies or ())
@@ -142,14 +156,22 @@ def make_settings(
     unmanaged_share: float,
     mtbf_hours: float | None,
     interference: float,
+    noise: tuple[float, float],
     scaling: ScalingSettings | None = None,
     delays: MeasuredDelays | None = None,
     seed: int,
 ) -> tuple[RunSettings, ...]:
     """Return the settings of each policy, `pollux` with each objective. Raises `UsageError`."""
+    from pollux_slurm.errors import SimulationError, UsageError
+    from pollux_slurm.simulator.noise import MeasurementNoise
     from pollux_slurm.simulator.rules import PLAIN_REQUEUE_S
     from pollux_slurm.simulator.settings import RunSettings, SlurmSettings, parse_group
 
+    spread, outliers = noise
+    try:
+        measured_with = MeasurementNoise(spread=spread, outliers=outliers)
+    except SimulationError as error:
+        raise UsageError(str(error)) from None
     return tuple(
         RunSettings(
             policy=name,
@@ -162,6 +184,7 @@ def make_settings(
             interval_s=interval_s,
             restart_delay_s=restart_delay_s,
             interference=interference,
+            noise=measured_with,
             slurm=SlurmSettings(
                 adaptive_share=adaptive_share,
                 requeue_s=PLAIN_REQUEUE_S if plain_requeue else None,

@@ -19,7 +19,9 @@ from pollux_slurm.cli.simulate_options import (
     JobsOption,
     MtbfOption,
     NodesOption,
+    NoiseOption,
     ObjectiveOption,
+    OutliersOption,
     PlainRequeueOption,
     PolicyOption,
     ReportOption,
@@ -89,6 +91,8 @@ def sweep(
     mtbf_hours: MtbfOption = None,
     delays: DelaysOption = None,
     interference: InterferenceOption = 0.0,
+    measurement_noise: NoiseOption = 0.0,
+    measurement_outliers: OutliersOption = 0.0,
     rules_seed: SeedOption = 0,
     num_processes: JobsOption = 1,
     report: ReportOption = None,
@@ -105,7 +109,8 @@ def sweep(
     from pollux_slurm.simulator.sweep_report import write_sweep_report
     from pollux_slurm.simulator.workload import read_workloads
 
-    refuse_idle_settings(context, rules=rules, groups=node_group, policies=policy)
+    noise = (measurement_noise, measurement_outliers)
+    refuse_idle_settings(context, rules=rules, groups=node_group, policies=policy, noise=noise)
     made = ("--loads", "--seeds", "--hours")
     refuse_idle(context, made, "workloads are read, not made", where=bool(workload) or traces.is_file())
     measured = find_delays(rules, traces, delays)
@@ -121,6 +126,7 @@ def sweep(
         unmanaged_share=unmanaged,
         mtbf_hours=mtbf_hours,
         interference=interference,
+        noise=noise,
         delays=measured,
         seed=rules_seed,
     )
@@ -150,6 +156,9 @@ def sweep(
         shared |= {} if measured is None else {"delays": dataclasses.asdict(measured)}
     if interference:
         shared["interference"] = interference
+    if any(noise):
+        shared |= {"measurement_noise": measurement_noise, "measurement_outliers": measurement_outliers}
+        shared["seed"] = rules_seed
     try:
         with Progress(len(runs), "simulations") as progress:
             results = run_sweep(

@@ -27,6 +27,7 @@ from pollux_slurm.simulator.cluster import Cluster, RoundRecord, SchedulingPolic
 from pollux_slurm.simulator.fixed import FixedJobs
 from pollux_slurm.simulator.job import Pause, Pieces, SimulatedJob
 from pollux_slurm.simulator.moves import waiting_times
+from pollux_slurm.simulator.noise import NoisyMeasurements
 from pollux_slurm.simulator.outages import Outages, draw_adaptive
 from pollux_slurm.simulator.rules import OSDI21, Delays, Rules
 from pollux_slurm.simulator.workload import WorkloadJob
@@ -117,14 +118,17 @@ class _Run:
     def _job(
         self, job: WorkloadJob, applications: Mapping[str, Application], *, adaptive: bool
     ) -> SimulatedJob:
-        application = applications[job.application]
-        delays = self.rules.delays
+        application, rules = applications[job.application], self.rules
+        delays = rules.delays
         return SimulatedJob(
             job=job,
             application=application,
             choose_batch=self._policy.choose_batch if adaptive else _users_batch,
             adaptive=adaptive,
             exact=delays is not None,
+            noisy=NoisyMeasurements(rules.noise, seed=rules.seed, job=job.name)
+            if adaptive and rules.noise
+            else None,
             checkpoint_interval_s=self.rules.checkpoint_interval_s,
             write_s=0.0 if delays is None else delays.write_s(job.application),
             expected_delay_s=self.cluster.restart_delay_s,

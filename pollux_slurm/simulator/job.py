@@ -10,6 +10,7 @@ from pollux_slurm.errors import TraceError
 from pollux_slurm.goodput import Observation
 from pollux_slurm.model import BatchChoice, GradientStatistics
 from pollux_slurm.simulator.applications import Application, Placement
+from pollux_slurm.simulator.noise import NoisyMeasurements
 from pollux_slurm.simulator.workload import WorkloadJob
 
 # (node, GPUs on it), in the order in which they were given: the same nodes in another order are a move.
@@ -51,7 +52,8 @@ class SimulatedJob:
     something was learnt: its answer depends on nothing but what is held, was measured, and on statistics.
     An `adaptive` job is the policy's to size and move. `gpu_type` is that of its GPUs, the slowest of
     several, and `speed` how fast one computes relative to the measured type; `interference` is the share of
-    its speed that neighbours take. `seen` holds what its agent has measured, by GPU type.
+    its speed that neighbours take. `seen` holds what its agent has measured, by GPU type, and `num_measured`
+    counts it: without `noisy`, each situation once; with it, anew in each round.
 
     With `exact`, it behaves as on a Slurm cluster: it checkpoints each `checkpoint_interval_s` of training,
     for `write_s`, and ends at any fraction of a second; else as in the artifact, at a whole second.
@@ -67,6 +69,7 @@ class SimulatedJob:
     choose_batch: ChooseBatch = field(repr=False)
     adaptive: bool = True
     exact: bool = False
+    noisy: NoisyMeasurements | None = None
     checkpoint_interval_s: float | None = None
     write_s: float = 0.0
     pieces: Pieces = ()
@@ -87,6 +90,7 @@ class SimulatedJob:
     lost_progress: float = 0.0
     paused_s: dict[str, float] = field(default_factory=dict)
     seen: dict[str, dict[Situation, Observation]] = field(default_factory=dict)
+    num_measured: int = 0
     statistics: GradientStatistics | None = None
     # What it trains on for another `_leaves_in_s`, until the GPUs that it was given are free.
     _old: _Shape | None = None
@@ -100,8 +104,7 @@ class SimulatedJob:
     _unsaved_gpu_s: float = 0.0
     # Of which pieces the placement and the number of GPUs were last told.
     _told: tuple[Pieces, Placement, int] = ((), (), 0)
-    # How many situations were measured; what there was to go by when a batch was last asked for.
-    _num_seen: int = 0
+    # What there was to go by when a batch was last asked for.
     _chosen_by: tuple[object, ...] = ()
     # On what the job last trained, for how long a step there; in which epoch, and its progress per second.
     _trained_on: tuple[object, ...] = ()
@@ -212,6 +215,8 @@ class SimulatedJob:
         """Train from `now_s` for `duration_s`, or to the end if that is sooner."""
         if not self.pieces or self.finished_s is not None:
             return
+        if self.noisy is not None:
+            self._trained_on = ()
         if self._old is not None:
             spent_s = min(self._leaves_in_s, duration_s)
             self._swap()
@@ -227,7 +232,7 @@ class SimulatedJob:
 
     def _choose(self) -> None:
         """Ask for a batch if anything has changed that an answer may depend on."""
-        told = (self.pieces, self.gpu_type, self._num_seen, self.statistics)
+        told = (self.pieces, self.gpu_type, self.num_measured, self.statistics)
         if self.batch is None or told != self._chosen_by:
             self.batch, self._chosen_by = self.choose_batch(self), told
 
@@ -325,15 +330,16 @@ class SimulatedJob:
         step_s = time.step_s if self.speed == 1.0 else pass_s + time.sync_s
         situation = (len(placement), self.num_gpus, atomic)
         seen = self.seen.setdefault(self.gpu_type, {})
-        if situation not in seen:
-            self._num_seen += 1
-            seen[situation] = Observation(
+        if situation not in seen or self.noisy is not None:
+            self.num_measured += 1
+            truth = Observation(
                 num_nodes=len(placement),
                 num_gpus=self.num_gpus,
                 atomic_batch_size=atomic,
                 grad_time_s=pass_s,
                 iter_time_s=step_s,
             )
+            seen[situation] = truth if self.noisy is None else self.noisy.measure(truth, self.gpu_type)
         return step_s + pass_s * batch.accumulation_steps
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 
 from pollux_slurm.errors import SimulationError
+from pollux_slurm.simulator.noise import NO_NOISE, MeasurementNoise
 
 RULES = ("osdi21", "slurm")
 # Seconds that Slurm keeps a requeued job from starting unless its begin time is set (measured on 22.05.8).
@@ -135,7 +136,8 @@ class Rules:
     get what they leave.
 
     `interference` is the share of its speed that a job over several nodes loses on a node that holds two such
-    jobs. With `slurm_starts`, adaptive jobs whose submission names a size are started with it by Slurm.
+    jobs. What agents measure is off by `noise`, drawn with `seed`. With `slurm_starts`, adaptive jobs whose
+    submission names a size are started with it by Slurm.
     """
 
     name: str = "osdi21"
@@ -147,6 +149,7 @@ class Rules:
     rigid_first: bool = False
     estimate_factor: float = 2.0
     interference: float = 0.0
+    noise: MeasurementNoise = NO_NOISE
     slurm_starts: bool = True
     seed: int = 0
 
@@ -180,6 +183,7 @@ def slurm_rules(
     rigid_first: bool = False,
     estimate_factor: float = 2.0,
     interference: float = 0.0,
+    noise: MeasurementNoise = NO_NOISE,
     slurm_starts: bool = True,
     seed: int = 0,
 ) -> Rules:
@@ -194,6 +198,7 @@ def slurm_rules(
         rigid_first=rigid_first,
         estimate_factor=estimate_factor,
         interference=interference,
+        noise=noise,
         slurm_starts=slurm_starts,
         seed=seed,
     )

@@ -14,8 +14,10 @@ from pollux_slurm.policy.objectives import OBJECTIVES
 from pollux_slurm.simulator.autoscale import Autoscaler, NodeSupply, ScalingLimits, UtilityAutoscaler
 from pollux_slurm.simulator.cluster import Cluster, NodeGroup, SchedulingPolicy
 from pollux_slurm.simulator.measured import MeasuredDelays
+from pollux_slurm.simulator.noise import NO_NOISE, MeasurementNoise
 from pollux_slurm.simulator.outages import draw_other_jobs
 from pollux_slurm.simulator.policies import POLICIES, PolluxPolicy, SiaPolicy, make_policy
+from pollux_slurm.simulator.policies.pollux import PATIENCE_ROUNDS
 from pollux_slurm.simulator.rules import RULES, Delays, Failures, Rules, slurm_rules
 
 PENALTIES = ("paper", "amortised")
@@ -58,8 +60,9 @@ class RunSettings:
     `objective`, `declared`, `exponent` and `penalty` are those of policy `pollux`; None is the objective's
     own. `exponent` is also the power of `sia`. `groups` replaces `num_nodes` × `gpus_per_node`.
     `restart_delay_s` is the price of a move under rules `osdi21`, and under `slurm` what is expected of a
-    job's first one. `slurm` and `seed` belong to rules `slurm`.
-    `interference` is the share of its speed that a job over several nodes loses beside another. With
+    job's first one. `slurm` belongs to rules `slurm`; `seed` to these, and to `noise`.
+    `interference` is the share of its speed that a job over several nodes loses beside another. What agents
+    measure of step times is off by `noise`. With
     `scaling`, the cluster is the largest that it may become.
 
     Raises `UsageError` for what cannot be simulated.
@@ -77,6 +80,7 @@ class RunSettings:
     interval_s: float = 60.0
     restart_delay_s: float = 30.0
     interference: float = 0.0
+    noise: MeasurementNoise = NO_NOISE
     slurm: SlurmSettings = SlurmSettings()
     scaling: ScalingSettings | None = None
     seed: int = 0
@@ -132,7 +136,7 @@ class RunSettings:
 
     def make_rules(self) -> Rules:
         if self.rules != "slurm":
-            return Rules(name=self.rules, interference=self.interference)
+            return Rules(name=self.rules, interference=self.interference, noise=self.noise, seed=self.seed)
         told = self.slurm
         delays = Delays() if told.delays is None else told.delays.as_delays()
         return slurm_rules(
@@ -150,6 +154,7 @@ class RunSettings:
             # Where nobody adapts, all stand in one queue, those of others included.
             adaptive_share=0.0 if self.policy == "slurm" else told.adaptive_share,
             interference=self.interference,
+            noise=self.noise,
             # The others hold no daemon's rules: they place every job themselves.
             slurm_starts=self.policy in ("pollux", "genetic"),
             seed=self.seed,
@@ -182,6 +187,8 @@ class RunSettings:
                 penalty=objective.penalty if self.penalty is None else self.penalty,
             ),
             declared=self.declared,
+            # What is measured anew in each round may change each answer.
+            patience_rounds=0 if self.noise else PATIENCE_ROUNDS,
         )
 
 

@@ -122,6 +122,9 @@ def setting_facts(settings: RunSettings, varying: Collection[str] = ()) -> tuple
         facts.append(("A node fails every", duration_text(told.mtbf_s)))
     if settings.interference:
         facts.append(("Speed lost to interference", f"{100 * settings.interference:g} %"))
+    if settings.noise:
+        noise = f"{100 * settings.noise.spread:g} %, {100 * settings.noise.outliers:g} % of minutes outliers"
+        facts.append(("Noise of measured step times", noise))
     return tuple(facts)
 
 

@@ -20,10 +20,40 @@ def test_that_outliers_do_not_count() -> None:
 
 
 def test_that_old_steps_are_forgotten() -> None:
-    profile = StepProfile()
-    for time_s in [1.0] * 200 + [2.0] * 64:
+    at = [0.0]
+    profile = StepProfile(now=lambda: at[0])
+    for time_s in [10.0] * 200 + [20.0] * 64:
+        at[0] += time_s
         profile.record(HERE, grad_time_s=time_s, iter_time_s=time_s)
-    assert profile.medians()[0].grad_time_s == 2.0
+    assert profile.medians()[0].grad_time_s == 20.0
+
+
+def test_that_a_busy_minute_does_not_change_what_minutes_before_it_have_shown() -> None:
+    at = [0.0]
+    profile = StepProfile(now=lambda: at[0])
+
+    def train(step_s: float, *, until_s: float) -> None:
+        while at[0] < until_s:
+            at[0] += step_s
+            profile.record(HERE, grad_time_s=step_s, iter_time_s=step_s)
+
+    train(0.125, until_s=150.0)
+    train(0.5, until_s=210.0)
+    assert profile.medians()[0].iter_time_s == 0.125
+    # A node that is slow for good is found to be within minutes.
+    train(0.5, until_s=480.0)
+    assert profile.medians()[0].iter_time_s == 0.5
+
+
+def test_that_the_first_steps_all_count_and_a_clock_that_was_set_back_stops_nothing() -> None:
+    at = [1000.0]
+    profile = StepProfile(now=lambda: at[0])
+    for _ in range(20):
+        profile.record(HERE, grad_time_s=1.0, iter_time_s=1.0)
+    assert (profile.medians()[0].count, profile.version) == (8, 8)
+    at[0] = 10.0
+    profile.record(HERE, grad_time_s=1.0, iter_time_s=1.0)
+    assert profile.medians()[0].count == 9
 
 
 def test_that_of_two_steps_the_shorter_one_counts() -> None:

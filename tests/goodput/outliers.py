@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable
@@ -32,7 +33,8 @@ def prediction_errors(
 
     In each situation it measures `num_steps` steps with 2 % noise, of which `share` take ten times as long.
     """
-    profile = StepProfile(now=lambda: 0.0)
+    seconds = itertools.count(0.0, 10.0)
+    profile = StepProfile(now=lambda: next(seconds))
     for n, k, m in MEASURED:
         grad_s, iter_s = float(gradient_time_s(TRUTH, m)), float(iteration_time_s(TRUTH, n, k, m))
         for _ in range(num_steps(rng)):

@@ -47,13 +47,15 @@ class _Fit:
 class _Known:
     """What a job's agent knows of one GPU type: a fit to as many situations of as many sizes.
 
-    `num_seen` situations, of `sizes`, there were when that was last looked at. `model` has the statistics of
+    `num_seen` situations, of `sizes`, there were when that was last looked at, after `num_measured`
+    measurements. `model` has the statistics of
     when it was last asked for.
     """
 
     num_situations: int
     num_sizes: int
     num_seen: int
+    num_measured: int
     sizes: set[_Shape]
     fit: _Fit
     model: GoodputModel
@@ -128,13 +130,19 @@ class Agents:
             return None
         key = (job.job.name, gpu_type)
         known = self._known.get(key)
-        if known is not None and known.num_seen == len(seen):
+        measured_anew = job.noisy is not None and known is not None and known.num_measured < job.num_measured
+        if known is not None and known.num_seen == len(seen) and not measured_anew:
             return known
         # What is measured is only ever added to.
         sizes: set[_Shape] = set() if known is None else known.sizes
         for nodes, gpus, _ in itertools.islice(seen, 0 if known is None else known.num_seen, None):
             sizes.add((nodes > 1, gpus))
-        if known is None or len(sizes) > known.num_sizes or len(seen) >= _FURTHER * known.num_situations:
+        if (
+            known is None
+            or measured_anew
+            or len(sizes) > known.num_sizes
+            or len(seen) >= _FURTHER * known.num_situations
+        ):
             fit = self._fit(job, gpu_type, None if known is None else known.fit.theta)
             model = GoodputModel(
                 limits=job.application.limits,
@@ -147,6 +155,7 @@ class Agents:
                 num_situations=len(seen),
                 num_sizes=len(sizes),
                 num_seen=len(seen),
+                num_measured=job.num_measured,
                 sizes=sizes,
                 fit=fit,
                 model=model,
@@ -165,7 +174,9 @@ class Agents:
         if found is None:
             ordered = [seen[situation] for situation in sorted(seen)]
             theta = fit_throughput(ordered, previous=previous, last_gain=_LAST_GAIN).parameters
-            found = self._fits[key] = _Fit(theta=theta, choices={})
+            found = _Fit(theta=theta, choices={})
+            if job.noisy is None:  # else nobody measures the same again
+                self._fits[key] = found
         return found
 
     def _best(
