@@ -79,6 +79,7 @@ def problem(
                 epochs_done=claim.epochs_done,
                 epochs_declared=claim.epochs_declared,
                 declaration_doubt=claim.doubt,
+                prediction_error=record.prediction_error,
                 waiting_s=0.0 if current else max((now - idle_since).total_seconds(), 0.0),
             )
         )

@@ -42,7 +42,8 @@ class ProblemJob:
 
     What is declared of its length: `progress`, the useful examples so far (goodput integrated over time),
     and `epochs_done` of `epochs_declared`. `declaration_doubt` says why a declaration was not passed on.
-    `waiting_s` is how long it has been without GPUs.
+    `waiting_s` is how long it has been without GPUs. `prediction_error` is how far its throughput was from
+    what its model said, on average of late, as a part of that.
     """
 
     job_id: str
@@ -69,6 +70,7 @@ class ProblemJob:
     declaration_doubt: str | None = None
     waiting_s: float = 0.0
     qos: str = ""
+    prediction_error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

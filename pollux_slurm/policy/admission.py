@@ -111,6 +111,8 @@ def _is_plain(job: ProblemJob, nodes: set[str]) -> bool:
         and 0 <= job.restart_delay_s <= MAX_TIME_S
         and type(job.waiting_s) in _NUMBERS
         and 0 <= job.waiting_s <= MAX_TIME_S
+        and type(job.prediction_error) in _NUMBERS
+        and 0 <= job.prediction_error <= 1
         and type(job.weight) in _NUMBERS
         and 1e-6 <= job.weight <= 1e6
         and (job.progress is None or (type(job.progress) in _NUMBERS and 0 <= job.progress <= MAX_TIME_S))
@@ -153,6 +155,8 @@ def _fault_beside_models(job: ProblemJob, nodes: set[str]) -> str | None:
         return "age_s, restart_delay_s and num_restarts must be finite and at least 0"
     if not _is_time(job.waiting_s):
         return f"waiting_s must be finite and at least 0, not {shown(job.waiting_s)}"
+    if not _is_number(job.prediction_error) or not 0 <= job.prediction_error <= 1:
+        return f"prediction_error must be from 0 to 1, not {shown(job.prediction_error)}"
     if not _is_number(job.weight) or not 1e-6 <= job.weight <= 1e6:
         return f"weight must be a number from 1e-6 to 1e6, not {shown(job.weight)}"
     for name in ("progress", "epochs_done", "epochs_declared"):

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.model import Problem, ProblemJob
-from pollux_slurm.policy.fitness import mean, mean_of_sum
+from pollux_slurm.policy.fitness import kept_share, mean, mean_of_sum
 from pollux_slurm.policy.tables import Tables
 
 FloatArray = npt.NDArray[np.float64]
@@ -87,7 +87,7 @@ def horizon_s(delay: FloatArray, usual_s: float) -> FloatArray:
 
 def hysteresis(problem: Problem, jobs: Sequence[ProblemJob]) -> FloatArray:
     return np.array(
-        [1.0 - problem.moving.hysteresis if job.current else 1.0 for job in jobs], dtype=np.float64
+        [kept_share(job, problem.moving) if job.current else 1.0 for job in jobs], dtype=np.float64
     )
 
 

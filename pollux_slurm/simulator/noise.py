@@ -19,6 +19,8 @@ OUTLIER = 10.0
 """How many times too long an outlier is."""
 # So long do an agent's medians reach back in a situation (`agent/profile.py`: 64 steps, 5 s apart).
 _MINUTES_KEPT = 5
+# Over so many measurements predictions are judged (`store/records.py`).
+_REPORTS_COMPARED = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,12 @@ class NoisyMeasurements:
         self._noise = noise
         self._random = random.Random(f"{seed} {job}")
         self._minutes: dict[tuple[object, ...], deque[tuple[float, float]]] = {}
+        self._errors: deque[float] = deque(maxlen=_REPORTS_COMPARED)
+
+    @property
+    def error(self) -> float:
+        """By what part throughput was off what was expected, on average of late: `prediction_error`."""
+        return statistics.fmean(self._errors) if self._errors else 0.0
 
     def measure(self, truth: Observation, gpu_type: str) -> Observation:
         """Return the medians after another minute in the situation of `truth`."""
@@ -62,8 +70,10 @@ class NoisyMeasurements:
         key = (gpu_type, truth.num_nodes, truth.num_gpus, truth.atomic_batch_size)
         minutes = self._minutes.setdefault(key, deque(maxlen=_MINUTES_KEPT))
         minutes.append((grad_s, grad_s + sync_s))
-        return replace(
+        expected = replace(
             truth,
             grad_time_s=statistics.median_low(grad for grad, _ in minutes),
             iter_time_s=statistics.median_low(last for _, last in minutes),
         )
+        self._errors.append(min(abs(expected.iter_time_s / (grad_s + sync_s) - 1.0), 1.0))
+        return expected

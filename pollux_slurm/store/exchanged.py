@@ -276,6 +276,8 @@ class JobRecord:
     or ended. `warnings` are what its runs warned of, each once, by the time it was first heard.
     `required_nodes` are those that its owner asked for by name, and `left_out_because` is why the
     last round decided nothing about it, or left it as it is.
+    `prediction_error` is the mean of |throughput/predicted − 1|, each at most 1, over the last 16
+    reports of the last run that has any; 0 without one.
     """
 
     slurm_job_id: str
@@ -309,6 +311,7 @@ class JobRecord:
     warnings: tuple[WarningRecord, ...] = ()
     required_nodes: tuple[str, ...] = ()
     left_out_because: str | None = None
+    prediction_error: float = 0.0
 
     @property
     def paused_at(self) -> datetime | None:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, exists, func, select
+from sqlalchemy import Connection, ScalarSelect, Select, Subquery, and_, case, exists, func, select
 from sqlalchemy.orm import aliased
 
 from pollux_slurm.errors import UnknownJobError
@@ -41,6 +41,9 @@ from pollux_slurm.store.schema import (
     SampleRow,
     UserRow,
 )
+
+# Predictions are judged by so many reports: eight minutes of them, at the usual interval.
+_REPORTS_COMPARED = 16
 
 Scope = Select[Any]
 """A select of the wanted jobs' ids in this database."""
@@ -98,6 +101,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     allocations = _open_allocations(connection, scope)
     models = _latest_models(connection, scope)
     samples = _latest_samples(connection, scope)
+    errors = _prediction_errors(connection, scope)
     runs = _current_runs(connection, scope)
     reallocations = read_last_reallocations(connection, scope)
     delays = read_restart_delays(connection, scope)
@@ -150,6 +154,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 warnings=tuple(warnings[row.id]),
                 required_nodes=tuple(row.required_nodes.split(",")) if row.required_nodes else (),
                 left_out_because=row.left_out_because,
+                prediction_error=errors.get(row.id, 0.0),
             )
         )
     return tuple(records)
@@ -285,7 +290,37 @@ def sample_of_row(row: Any) -> Sample:
 
 
 def _latest_samples(connection: Connection, scope: Scope) -> dict[int, Sample]:
-    # Of the last run that has any: a run that has just started has none.
+    runs, last = _sampled_runs(scope)
+    rows = connection.execute(
+        select(runs.c.job_id, *SAMPLE_COLUMNS)
+        .select_from(runs)
+        .join(SampleRow, and_(SampleRow.run_id == runs.c.run_id, SampleRow.sequence == last))
+    )
+    return {row.job_id: sample_of_row(row) for row in rows}
+
+
+def _prediction_errors(connection: Connection, scope: Scope) -> dict[int, float]:
+    runs, last = _sampled_runs(scope)
+    measured, predicted = SampleRow.throughput, SampleRow.predicted_throughput
+    # Jobs may report any number above 0, and PostgreSQL refuses a quotient that has no double.
+    error = func.abs(
+        case((measured < 1e-9, 1e-9), else_=measured) / case((predicted < 1e-9, 1e-9), else_=predicted) - 1.0
+    )
+    rows = connection.execute(
+        select(runs.c.job_id, func.avg(case((error > 1.0, 1.0), else_=error)).label("error"))
+        .select_from(runs)
+        .join(SampleRow, SampleRow.run_id == runs.c.run_id)
+        .where(SampleRow.sequence > last - _REPORTS_COMPARED, measured.is_not(None), predicted.is_not(None))
+        .group_by(runs.c.job_id)
+    )
+    return {row.job_id: row.error for row in rows}
+
+
+def _sampled_runs(scope: Scope) -> tuple[Subquery, ScalarSelect[Any]]:
+    """Return (job_id, run_id) of the last run of each job that has samples, and its last sample's sequence.
+
+    A run that has just started has none.
+    """
     run = (
         select(RunRow.id)
         .where(RunRow.job_id == JobRow.id, exists().where(SampleRow.run_id == RunRow.id))
@@ -296,13 +331,7 @@ def _latest_samples(connection: Connection, scope: Scope) -> dict[int, Sample]:
     )
     runs = select(JobRow.id.label("job_id"), run.label("run_id")).where(JobRow.id.in_(scope)).subquery()
     other = aliased(SampleRow)
-    last = select(func.max(other.sequence)).where(other.run_id == runs.c.run_id).scalar_subquery()
-    rows = connection.execute(
-        select(runs.c.job_id, *SAMPLE_COLUMNS)
-        .select_from(runs)
-        .join(SampleRow, and_(SampleRow.run_id == runs.c.run_id, SampleRow.sequence == last))
-    )
-    return {row.job_id: sample_of_row(row) for row in rows}
+    return runs, select(func.max(other.sequence)).where(other.run_id == runs.c.run_id).scalar_subquery()
 
 
 RUN_COLUMNS = (

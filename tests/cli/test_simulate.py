@@ -257,6 +257,8 @@ def test_that_a_sweep_goes_on_where_it_was(inputs: tuple[str, ...], tmp_path: Pa
             ("--policy", "sia", "--objective", "osdi21"),
             "--objective would do nothing: it is of --policy pollux",
         ),
+        (("--measurement-noise", "-0.1"), "noise of measurements must lie between 0 and 2, not -0.1"),
+        (("--measurement-outliers", "1.5"), "share of outliers must lie between 0 and 1, not 1.5"),
         (("--policy", "tiresias", "--declared"), "--declared would do nothing: it is of --policy pollux"),
         (("--min-nodes", "2"), "--min-nodes would do nothing: it is of --autoscale"),
         (("--boot-time", "9"), "--boot-time would do nothing: it is of --autoscale"),

@@ -71,11 +71,13 @@ def test_that_a_job_in_flight_counts_at_its_target_even_where_a_neighbour_took_i
     assert problem.nodes[0].num_gpus == 4
 
 
-def test_that_age_and_measured_delay_reach_the_problem() -> None:
-    known = record("1", num_restarts=3, mean_restart_delay_s=12.5, submitted_at=NOON - timedelta(hours=1))
+def test_that_age_measured_delay_and_prediction_error_reach_the_problem() -> None:
+    since = NOON - timedelta(hours=1)
+    known = record("1", num_restarts=3, mean_restart_delay_s=12.5, submitted_at=since, prediction_error=0.25)
     seen = observe.picture(snapshot([node("n0", used=1)], [job("1", on={"n0": 1})]), [known])
     (one,) = pose.problem(seen, now=NOON, default_restart_delay_s=30).jobs
     assert (one.age_s, one.num_restarts, one.restart_delay_s) == (3600, 3, 12.5)
+    assert one.prediction_error == 0.25
 
 
 def test_that_a_job_that_named_a_type_of_gpu_is_offered_that_type_only() -> None:

@@ -441,6 +441,21 @@ class TestReports:
         running.report(token_of(1), report(2, run_number=1, throughput=400.0), at=at(40))
         assert [s.throughput for s in running.sample_history("1")] == [200.0, 210.0, 400.0]
 
+    def test_that_predictions_are_judged_by_the_last_reports_of_the_last_run(self, running: Store) -> None:
+        for sequence in range(2, 20):
+            told = report(sequence, throughput=150.0, predicted_throughput=200.0)
+            running.report(token_of(1), told, at=at(10.0 + sequence))
+        assert running.job("1").prediction_error == pytest.approx(0.25)
+        # A number that any job may report counts as 1 at most, whatever a quotient would be.
+        for throughput, predicted in ((1e12, 1e-300), (1e-300, 1e12), (None, 200.0)):
+            sequence += 1
+            told = report(sequence, throughput=throughput, predicted_throughput=predicted)
+            running.report(token_of(1), told, at=at(10.0 + sequence))
+        assert running.job("1").prediction_error == pytest.approx((13 * 0.25 + 2 * 1.0) / 15)
+        anew = report(1, run_number=1, restart_count=1, throughput=180.0, predicted_throughput=200.0)
+        running.report(token_of(1), anew, at=at(60))
+        assert running.job("1").prediction_error == pytest.approx(0.1)
+
     def test_that_models_are_kept_in_order_over_runs(self, running: Store) -> None:
         grown = dataclasses.replace(MODEL, max_gpus_seen=4)
         running.report(token_of(1), report(7, model=grown), at=at(20))

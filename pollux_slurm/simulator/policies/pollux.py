@@ -131,6 +131,7 @@ class PolluxPolicy:
             restart_delay_s=job.expected_delay_s,
             current=self._allocation(job.pieces, names),
             pinned=job.in_flight and bool(job.pieces),
+            prediction_error=0.0 if job.noisy is None else job.noisy.error,
             progress=job.useful * application.initial_batch_size,
             epochs_done=job.epoch + part if self._declared else None,
             epochs_declared=float(application.num_epochs) if self._declared else None,
