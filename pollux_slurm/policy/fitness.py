@@ -15,11 +15,6 @@ from pollux_slurm.model import MovingRules, Objective, ProblemJob
 
 FloatArray = npt.NDArray[np.float64]
 
-# A model that is off by so much is so in each round alike, and sends no job to and fro.
-_USUAL_ERROR = 0.05
-# However wrong its predictions are, a job moves where that is expected to bring so much: 1/(1 − 0.3).
-_MOST_DOUBTED = 0.3
-
 
 def worth(exponent: float, x: npt.ArrayLike) -> FloatArray:
     """Return what each x = f·SPEEDUP + floor adds to the sum that the fitness grows with, weight aside."""
@@ -70,27 +65,17 @@ def restart_penalty(job: ProblemJob, objective: Objective, moving: MovingRules |
 
     "paper" (eq. 13): max(T − R·δ, 0)/(T + δ), with T age, R reallocations so far, δ the delay of one.
     "amortised": max(H − δ, 0)/H, with H the horizon over which the delay must pay, no longer than the rest of
-    the job by its own declaration. Either is lowered by what is kept of a speedup that is only predicted.
+    the job by its own declaration. Either is lowered by the hysteresis.
     """
     if not job.current:
         return 1.0
-    keep = kept_share(job, moving)
+    keep = 1.0 if moving is None else 1.0 - moving.hysteresis
     delay_s = job.restart_delay_s
     if delay_s == 0:
         return keep
     if objective.penalty == "amortised":
         return keep * max(objective.horizon_s - delay_s, 0.0) / objective.horizon_s
     return keep * paper_penalty(job.age_s, job.num_restarts, delay_s)
-
-
-def kept_share(job: ProblemJob, moving: MovingRules | None = None) -> float:
-    """Return the part of its speedup elsewhere that is counted for a running job.
-
-    The hysteresis is taken from it, and what predictions for this job were off by, beyond what a good model
-    is: a gain within the error of its prediction is none.
-    """
-    doubted = min(max(job.prediction_error - _USUAL_ERROR, 0.0), _MOST_DOUBTED)
-    return (1.0 - doubted) * (1.0 - (0.0 if moving is None else moving.hysteresis))
 
 
 def paper_penalty(age_s: float, num_restarts: int, delay_s: float) -> float:

@@ -20,6 +20,7 @@ from pollux_slurm.policy.price_rank import price_rank
 from pollux_slurm.policy.scores import (
     Scores,
     attained_s,
+    believed,
     delays,
     held_speedups,
     horizon_s,
@@ -48,7 +49,7 @@ def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: Table
         weight=job_weights(jobs),
         speedup=tables.speedup,
         held=held_speedups(jobs, tables),
-        penalty=_penalties(problem, jobs),
+        penalty=_penalties(problem, jobs)[:, None] * believed(jobs, tables),
         serves_all=True,
     )
 
@@ -82,7 +83,8 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) 
     """
     work = np.array([attained_s(job, tables, row) for row, job in enumerate(jobs)], dtype=np.float64)
     weight = job_weights(jobs) * np.maximum(work, 60.0) ** -0.25
-    unit, delay, keep = one_gpu(tables), delays(jobs), hysteresis(problem, jobs)
+    unit, delay = one_gpu(tables), delays(jobs)
+    move = 1.0 - delay / np.maximum(horizon_s(delay, _HORIZON_S), delay)
     return Scores(
         exponent=0.7,
         floor=problem.objective.floor,
@@ -90,7 +92,7 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) 
         weight=weight,
         speedup=cautious_speedup(jobs, tables) / unit[:, None],
         held=held_speedups(jobs, tables) / unit,
-        penalty=keep * (1.0 - delay / np.maximum(horizon_s(delay, _HORIZON_S), delay)),
+        penalty=(hysteresis(problem, jobs) * move)[:, None] * believed(jobs, tables),
         serves_all=True,
         units=1.0 / unit,
         usable=packing_well(problem, jobs, tables),

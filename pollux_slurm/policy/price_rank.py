@@ -30,6 +30,7 @@ from pollux_slurm.policy.packing import packing_well
 from pollux_slurm.policy.scores import (
     Scores,
     attained_s,
+    believed,
     delays,
     held_speedups,
     horizon_s,
@@ -87,7 +88,7 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     delay = delays(jobs, resuming=True)[:, None]
     after = remaining[:, None] / np.maximum(over_one, 1e-12)
     horizon = np.minimum(horizon_s(delay, _HORIZON_S), after + delay)
-    keep = hysteresis(problem, jobs)[:, None]
+    keep = hysteresis(problem, jobs)[:, None] * believed(jobs, tables)
     return Scores(
         exponent=_EXPONENT,
         floor=problem.objective.floor,

@@ -12,10 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.model import Problem, ProblemJob
-from pollux_slurm.policy.fitness import kept_share, mean, mean_of_sum
+from pollux_slurm.policy.fitness import mean, mean_of_sum
 from pollux_slurm.policy.tables import Tables
 
 FloatArray = npt.NDArray[np.float64]
+
+# A model that is off by so much is so in each round alike, and sends no job to and fro.
+_USUAL_ERROR = 0.05
+# However wrong its predictions are, a job gives up GPUs for a gain of 1/(1 − 0.3).
+_MOST_DOUBTED = 0.3
 BoolArray = npt.NDArray[np.bool_]
 
 # The restart that a horizon is told for.
@@ -87,8 +92,21 @@ def horizon_s(delay: FloatArray, usual_s: float) -> FloatArray:
 
 def hysteresis(problem: Problem, jobs: Sequence[ProblemJob]) -> FloatArray:
     return np.array(
-        [kept_share(job, problem.moving) if job.current else 1.0 for job in jobs], dtype=np.float64
+        [1.0 - problem.moving.hysteresis if job.current else 1.0 for job in jobs], dtype=np.float64
     )
+
+
+def believed(jobs: Sequence[ProblemJob], tables: Tables) -> FloatArray:
+    """Return the part of a predicted SPEEDUP that counts, (J, C): on fewer GPUs than a job holds, less by
+    what its predictions were off, beyond what a good model is.
+
+    So a job gives GPUs up for a gain of its own, or for another's, that is more than its error. On more it is
+    believed in full: one that was measured at a bad moment there would else never find out.
+    """
+    held = np.array([job.current.num_gpus for job in jobs], dtype=np.float64)
+    error = np.array([job.prediction_error for job in jobs], dtype=np.float64)
+    doubt = np.clip(error - _USUAL_ERROR, 0.0, _MOST_DOUBTED)
+    return np.where(tables.num_gpus < held[:, None], 1.0 - doubt[:, None], 1.0)
 
 
 def remaining_s(job: ProblemJob, alone: float) -> float | None:

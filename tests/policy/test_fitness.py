@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from pollux_slurm.model import MovingRules, Objective
+from pollux_slurm.model import Objective
 from pollux_slurm.policy.fitness import mean, mean_of_sum, restart_penalty, worth
 from tests.policy.builders import job
 
@@ -68,18 +68,6 @@ def test_that_the_penalty_is_the_part_of_its_life_a_job_did_not_spend_restarting
 ) -> None:
     moved = job("a", {"n0": 1}, age_s=age_s, num_restarts=num_restarts, restart_delay_s=delay_s)
     assert restart_penalty(moved, Objective()) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("error", "kept"), [(0.0, 1.0), (0.05, 1.0), (0.15, 0.9), (0.25, 0.8), (0.35, 0.7), (1.0, 0.7)]
-)
-def test_that_a_move_must_promise_more_than_predictions_were_off_beyond_what_models_are(
-    error: float, kept: float
-) -> None:
-    moved = job("a", {"n0": 1}, age_s=970.0, restart_delay_s=30.0, prediction_error=error)
-    assert restart_penalty(moved, Objective()) == pytest.approx(0.97 * kept)
-    assert restart_penalty(moved, Objective(), MovingRules(hysteresis=0.5)) == pytest.approx(0.485 * kept)
-    assert restart_penalty(job("a", prediction_error=error), Objective()) == 1.0
 
 
 def test_that_a_job_which_holds_nothing_pays_nothing() -> None:
