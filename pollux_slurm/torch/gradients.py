@@ -54,7 +54,7 @@ _UNSPENT = (
 
 
 class GradientReducer:
-    """One model's hook and its buffers. `instant` makes a time stamp on the gradients' device.
+    """One model's hook and its buffers. `stamp` makes a time stamp on the gradients' device, if wanted.
 
     `reduced` are those of the `parameters` that DDP has in its buckets (all, unless given).
     """
@@ -64,13 +64,13 @@ class GradientReducer:
         *,
         world_size: int,
         group: dist.ProcessGroup | None,
-        instant: Callable[[], Instant],
+        stamp: Callable[[], Instant | None],
         metric: GradientMetric,
         parameters: Sequence[torch.Tensor],
         reduced: Sequence[torch.Tensor] | None = None,
         finds_unused: bool = False,
     ) -> None:
-        self._world_size, self._group, self._instant = world_size, group, instant
+        self._world_size, self._group, self._stamp = world_size, group, stamp
         self._parameters = parameters
         self._metric = metric
         self._finds_unused = finds_unused
@@ -279,7 +279,7 @@ class GradientReducer:
             gradient.mul_(weight)
         self._add_held(bucket)
         if bucket.is_last():
-            self.local_end = self._instant()
+            self.local_end = self._stamp()
             self._is_reduced = True
         if self._world_size > 1:
             return self._reduce(bucket)
@@ -361,7 +361,7 @@ class GradientReducer:
             if measures:
                 norms.mean[index] = metric.squared_norms(reduced, bucket)
             if is_last:
-                self.sync_end = self._instant()
+                self.sync_end = self._stamp()
             return reduced
 
         future: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)

@@ -38,7 +38,8 @@ class Measuring:
         progress: ProgressState,
         where: Callable[[], str],
     ) -> None:
-        self.clock = StepClock(HostInstant)
+        # Only rank 0 makes anything of step times.
+        self.clock = StepClock(HostInstant if environment.rank == 0 else None)
         self.profile = StepProfile()
         self._configuration = Configuration(num_nodes=environment.num_nodes, num_gpus=environment.world_size)
         self._tuner = Tuner(
@@ -66,7 +67,8 @@ class Measuring:
 
     def runs_on(self, device: torch.device) -> None:
         """Tell where the model is that is stepped with, before its first step."""
-        self.clock.instant = instants_on(device)
+        if self.clock.instant is not None:
+            self.clock.instant = instants_on(device)
         if device.type == "cuda":
             self._tuner.gpu_type = torch.cuda.get_device_name(device)
 

@@ -19,7 +19,6 @@ from pollux_slurm.torch.metric import GradientMetric
 from pollux_slurm.torch.replicas import WeightComparison
 from pollux_slurm.torch.scaling_rules import ScalingRule, default_rule
 from pollux_slurm.torch.tensorboard import ScalarWriter, write_scalars
-from pollux_slurm.torch.timing import instants_on
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule"}
 _ONE_WRAPPER = (
@@ -82,7 +81,6 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 raise UsageError(f"{module_name or 'the model'}: sparse gradients; make it with sparse=False")
         ddp_options.setdefault("gradient_as_bucket_view", True)
         super().__init__(model, **ddp_options)
-        device = next(model.parameters()).device
         metric = GradientMetric(optimizers)
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         parameters = [parameter for _, parameter in named]
@@ -100,7 +98,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
             reducer=GradientReducer(
                 world_size=session.world_size,
                 group=self.process_group,
-                instant=instants_on(device),
+                stamp=session.stamp,
                 metric=metric,
                 parameters=parameters,
                 reduced=reduced,

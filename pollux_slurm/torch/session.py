@@ -34,6 +34,7 @@ from pollux_slurm.torch.steps import Steps
 from pollux_slurm.torch.stopping import StopFlag
 from pollux_slurm.torch.strays import Strays
 from pollux_slurm.torch.takenup import TakenUp
+from pollux_slurm.torch.timing import Instant
 from pollux_slurm.torch.uncaught import Uncaught
 
 if TYPE_CHECKING:
@@ -189,6 +190,10 @@ class Session:
     def has_open_step(self) -> bool:
         """True between an optimizer's step and the boundary after it."""
         return self._steps.is_open
+
+    def stamp(self) -> Instant | None:
+        """Return this moment of the training device, in a step whose time is taken."""
+        return self._measuring.clock.stamp()
 
     def next_name(self, kind: str) -> str:
         """Return a name for the next unnamed object of its kind: the same in every run of one script."""

@@ -7,9 +7,10 @@ batch size) are not.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pollux_slurm.torch.timing import Instant
@@ -17,6 +18,8 @@ from pollux_slurm.torch.timing import Instant
 # Unsteady steps after a start or a change: caches, allocators, DDP's regrouped buckets, restarted workers.
 _WARM_UP_STEPS = 2
 _MAX_UNRESOLVED = 64
+# From one stamped step to the next at least.
+_SPACING_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +68,15 @@ class _Stamped:
 
 
 class StepClock:
-    """Collects the stamps of one training loop's steps. `instant` stamps the device that trains."""
+    """Collects the stamps of one training loop's steps. `instant` stamps the device that trains; it is None
+    where nobody wants to know.
+    """
 
     def __init__(
-        self, instant: Callable[[], Instant], *, monotonic: Callable[[], float] = time.perf_counter
+        self, instant: Callable[[], Instant] | None, *, monotonic: Callable[[], float] = time.perf_counter
     ) -> None:
         self.instant, self._monotonic = instant, monotonic
+        self._is_stamping, self._next_at = False, -math.inf
         self._wanted_at: float | None = None
         self._data_s = 0.0
         self._marks: list[Instant] = []
@@ -83,9 +89,21 @@ class StepClock:
 
     def start(self) -> None:
         """Begin timing here: a loop starts, or goes on after an interruption."""
-        self._marks = [self.instant()]
-        self._data_s = 0.0
+        self._begin_step(())
         self.batch_wanted()
+
+    def _begin_step(self, ends: Sequence[Instant]) -> None:
+        """Decide whether the coming step is stamped; `ends` are the stamps of the one before, if it was."""
+        self._data_s = 0.0
+        now = self._monotonic()
+        self._is_stamping = self.instant is not None and now >= self._next_at
+        if self.instant is not None and self._is_stamping:
+            self._next_at = now + _SPACING_S
+            self._marks = [ends[-1] if ends else self.instant()]
+
+    def stamp(self) -> Instant | None:
+        """Return this moment of the device; None in a step that is not stamped."""
+        return self.instant() if self.instant is not None and self._is_stamping else None
 
     def batch_wanted(self) -> None:
         """Tell that the loop asks for its next batch."""
@@ -99,7 +117,8 @@ class StepClock:
 
     def pass_done(self) -> None:
         """Stamp the end of a pass."""
-        self._marks.append(self.instant())
+        if self.instant is not None and self._is_stamping:
+            self._marks.append(self.instant())
         self.batch_wanted()
 
     def step_done(
@@ -112,9 +131,8 @@ class StepClock:
         is_typical: bool,
     ) -> None:
         """Close the step; without the reducer's stamps, or when not typical, it does not count."""
-        marks = tuple(self._marks)
-        self._marks = [marks[-1]]
-        data_s, self._data_s = self._data_s, 0.0
+        marks, data_s = tuple(self._marks) if self._is_stamping else (), self._data_s
+        self._begin_step(marks)
         if self._unsteady > 0:
             self._unsteady -= 1
         elif is_typical and local_end is not None and sync_end is not None and len(marks) > 1:
