@@ -48,9 +48,11 @@ class Consecutive:
         elif self._previous_size is None:
             previous.copy_(gradient)
         else:
-            norms.previous.append(self._metric.squared_norms(previous, bucket))
+            on_bucket = self._metric.on(bucket)
+            norms.mean[index] = on_bucket.squared(gradient)
+            norms.previous.append(on_bucket.squared(previous))
             torch.sub(gradient, previous, out=previous)
-            norms.difference.append(self._metric.squared_norms(previous, bucket))
+            norms.difference.append(on_bucket.squared(previous))
         if bucket.is_last():
             is_pair = self._previous_size is not None
             norms.previous_size = self._previous_size if self._is_pair_whole else None

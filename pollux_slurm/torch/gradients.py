@@ -251,7 +251,7 @@ class GradientReducer:
         self.held.is_spent = True
         self._hand.forget()
         # A second backward pass over the same batch met a gradient that was reduced already.
-        if self._backwards_in_pass != 1 or not norms.mean or self._is_spoiled:
+        if self._backwards_in_pass != 1 or not (norms.mean or norms.is_alone) or self._is_spoiled:
             self._consecutive.forget()
             return None
         return norms
@@ -284,9 +284,10 @@ class GradientReducer:
         if self._world_size > 1:
             return self._reduce(bucket)
         if plan is not None and self._measures:
-            self._norms.mean[bucket.index()] = self._metric.squared_norms(gradient, bucket)
             if self._is_alone:
                 self._consecutive.compare(bucket, plan.size, self._norms)
+            else:
+                self._norms.mean[bucket.index()] = self._metric.squared_norms(gradient, bucket)
         if bucket.is_last():
             self.sync_end = self.local_end
         return _done(gradient)

@@ -31,6 +31,9 @@ _SETTLED_AT = 20
 # square is taken to be at least this part of its parameter's own.
 _FLOOR = 1e-2
 
+# A parameter group's place; which of some parameters are in it; their 1/p, None where norms are plain.
+Part = tuple[int, list[int], list[torch.Tensor] | None]
+
 
 class GradientMetric:
     """Squared norms of gradients, by parameter group of `optimizers`, each in the metric of its optimizer.
@@ -114,69 +117,103 @@ class GradientMetric:
         self._corrections += [_correction(group, num_steps) for group in groups]
         return num_steps >= _SETTLED_AT
 
+    def on(self, bucket: GradBucket) -> BucketNorms:
+        """Return what takes the norms of tensors laid out as `bucket` is."""
+        return BucketNorms(self, bucket)
+
     def squared_norms(self, flat: torch.Tensor, bucket: GradBucket) -> torch.Tensor:
         """Return |x|² by parameter group, of shape `(num_groups,)`, for a tensor laid out as `bucket` is.
 
         Parameters that no optimizer has count for nothing.
         """
-        parameters = bucket.parameters()
-        places = {self._groups.get(id(parameter), -1) for parameter in parameters}
-        place = min(places)
-        if len(places) == 1 and place >= 0 and self._corrections[place] is None:
-            wide = _wide(flat)
-            return _at(torch.dot(wide, wide), place, self.num_groups)
-        return self.squared_norms_of(parameters, views(flat, bucket))
+        return self.on(bucket).squared(flat)
 
     def squared_norms_of(
         self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
     ) -> torch.Tensor:
         """Return the same for gradients given one by one."""
-        by_group: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-        for parameter, gradient in zip(parameters, gradients, strict=True):
+        return self.sum_squares(self.parts_of(parameters, gradients), gradients)
+
+    def only_plain_group(self, parameters: Sequence[torch.Tensor]) -> int | None:
+        """Return the one group that all of them are in, where its norms are plain; else None."""
+        places = {self._groups.get(id(parameter), -1) for parameter in parameters}
+        place = min(places)
+        return place if len(places) == 1 and place >= 0 and self._corrections[place] is None else None
+
+    def parts_of(self, parameters: Sequence[torch.Tensor], like: Sequence[torch.Tensor]) -> list[Part]:
+        """Return, by parameter group, which of the parameters are in it, and their 1/p."""
+        by_group: dict[int, list[int]] = {}
+        for index, parameter in enumerate(parameters):
             place = self._groups.get(id(parameter), -1)
             if place >= 0:
-                by_group.setdefault(place, []).append((parameter, _wide(gradient)))
+                by_group.setdefault(place, []).append(index)
+        parts: list[Part] = []
+        for group, indices in sorted(by_group.items()):
+            correction = self._corrections[group]
+            if correction is None:
+                parts.append((group, indices, None))
+                continue
+            state = self._owners[group].state
+            moments = {
+                index: moment
+                for index in indices
+                if (moment := _second_moment(state.get(parameters[index]), like[index])) is not None
+            }
+            if moments:
+                # The others never had a gradient.
+                parts.append((group, list(moments), _divisors(list(moments.values()), *correction)))
+        return parts
+
+    def sum_squares(self, parts: Sequence[Part], gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return |p ⊙ x|² by parameter group for `gradients`, one for each parameter."""
+        results = {}
+        for group, indices, divisors in parts:
+            measured = [_wide(gradients[index]) for index in indices]
+            if divisors is not None:
+                measured = list(torch._foreach_div(measured, divisors))
+            norms = torch.stack(torch._foreach_norm(measured))
+            results[group] = torch.dot(norms, norms)
+        if len(results) == 1:
+            ((group, value),) = results.items()
+            return _at(value, group, self.num_groups)
         kind = torch.float64 if gradients and gradients[0].dtype == torch.float64 else torch.float32
         device = gradients[0].device if gradients else None
-        result = torch.zeros(self.num_groups, dtype=kind, device=device)
-        for group, pairs in sorted(by_group.items()):
-            correction = self._corrections[group]
-            measured = [x for _, x in pairs]
-            if correction is not None:
-                measured = _preconditioned(pairs, self._owners[group], *correction)
-            if measured:
-                norms = torch.stack(torch._foreach_norm(measured))
-                result[group] = torch.dot(norms, norms)
-        return result
+        total = torch.zeros(self.num_groups, dtype=kind, device=device)
+        for group, value in results.items():
+            total[group] = value
+        return total
 
 
-def _preconditioned(
-    given: Sequence[tuple[torch.Tensor, torch.Tensor]],
-    optimizer: Optimizer,
-    correction: float,
-    epsilon: float,
-) -> list[torch.Tensor]:
-    """Return p ⊙ g of each parameter that has a second moment; the others never had a gradient."""
-    pairs = [
-        (gradient, moment)
-        for parameter, gradient in given
-        if (moment := _second_moment(optimizer.state.get(parameter), gradient)) is not None
-    ]
-    if not pairs:
-        return []
-    with torch.no_grad():
-        roots = torch._foreach_sqrt([moment for _, moment in pairs])
-        # The root mean square over a parameter is the norm of its roots over √D.
-        floors = torch._foreach_norm(roots)
-        scales = [_FLOOR / max(root.numel(), 1) ** 0.5 for root in roots]
-        floors = torch._foreach_mul(floors, scales)
-        torch._foreach_add_(roots, list(floors))
-        if correction != 1.0:
-            torch._foreach_div_(roots, correction)
-        if epsilon:
-            torch._foreach_add_(roots, epsilon)
-        quotients = torch._foreach_div([gradient for gradient, _ in pairs], list(roots))
-    return list(quotients)
+class BucketNorms:
+    """Takes norms of tensors laid out as one bucket, within one step: p is computed once for all of them."""
+
+    def __init__(self, metric: GradientMetric, bucket: GradBucket) -> None:
+        self._metric, self._bucket = metric, bucket
+        parameters = bucket.parameters()
+        self._group = metric.only_plain_group(parameters)
+        self._parts = [] if self._group is not None else metric.parts_of(parameters, bucket.gradients())
+
+    def squared(self, flat: torch.Tensor) -> torch.Tensor:
+        """Return |p ⊙ x|² by parameter group, of shape `(num_groups,)`."""
+        if self._group is not None:
+            wide = _wide(flat)
+            return _at(torch.dot(wide, wide), self._group, self._metric.num_groups)
+        return self._metric.sum_squares(self._parts, views(flat, self._bucket))
+
+
+@torch.no_grad()
+def _divisors(moments: Sequence[torch.Tensor], correction: float, epsilon: float) -> list[torch.Tensor]:
+    """Return 1/p for parameters of these second moments."""
+    roots = torch._foreach_sqrt(list(moments))
+    # The root mean square over a parameter is the norm of its roots over √D.
+    floors = torch._foreach_norm(roots)
+    floors = torch._foreach_mul(floors, [_FLOOR / max(root.numel(), 1) ** 0.5 for root in roots])
+    torch._foreach_add_(roots, list(floors))
+    if correction != 1.0:
+        torch._foreach_div_(roots, correction)
+    if epsilon:
+        torch._foreach_add_(roots, epsilon)
+    return list(roots)
 
 
 def _correction(group: dict[str, Any], step: int) -> tuple[float, float]:

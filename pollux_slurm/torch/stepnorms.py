@@ -18,7 +18,8 @@ class StepNorms:
     `parts` holds n·|g|² of this replica's passes, by bucket; `mean` |ḡ|² by bucket, of the reduced gradient;
     `num_by_hand` is P, the passes that the script itself has accumulated (1 where it does not). `is_alone`
     marks one replica and one pass, for which `previous` is |g_{t−1}|² by bucket, `difference`
-    |g_t − g_{t−1}|² and `previous_size` the examples of step t − 1.
+    |g_t − g_{t−1}|² and `previous_size` the examples of step t − 1; that is None in the first step of a pair,
+    which has no norms.
     """
 
     parts: list[torch.Tensor] = field(default_factory=list)
@@ -29,17 +30,22 @@ class StepNorms:
     difference: list[torch.Tensor] = field(default_factory=list)
     previous_size: int | None = None
 
-    def packed(self, scale: torch.Tensor | None) -> torch.Tensor:
-        """Return all in one tensor of shape `(4·G + 1,)`, so that one transfer reads it: the sums over the
-        buckets of parts, mean, previous and difference, and the gradients' scale (1 without one).
+    def packed(self, scale: torch.Tensor | None) -> torch.Tensor | None:
+        """Return all in one tensor, so that one transfer reads it; None if there is nothing to read.
+
+        The sums over the buckets, of shape `(G,)` each, of parts and mean (alone: of mean, previous and
+        difference), then the gradients' scale where there is one.
         """
-        some = next(iter(self.mean.values()))
-        sums = [
-            torch.stack(list(values)).sum(dim=0) if values else torch.zeros_like(some)
-            for values in (self.parts, self.mean.values(), self.previous, self.difference)
-        ]
-        one = torch.ones(1, dtype=some.dtype, device=some.device)
-        return torch.cat([*sums, one if scale is None else scale.reshape(1).to(one)])
+        kinds: list[list[torch.Tensor]] = []
+        if not self.is_alone:
+            mean = list(self.mean.values())
+            kinds = [self.parts or [torch.zeros_like(mean[0])], mean]
+        elif self.previous_size is not None:
+            kinds = [list(self.mean.values()), self.previous, self.difference]
+        sums = [one[0] if len(one) == 1 else torch.stack(one).sum(dim=0) for one in kinds]
+        if scale is not None:
+            sums.append(scale.reshape(1).to(sums[0]) if sums else scale.reshape(1))
+        return torch.cat(sums) if sums else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +65,12 @@ class NormSums:
 class _Taken:
     """One step's norms as they were taken, perhaps not yet read: M and C, and what `StepNorms` says else.
 
-    `values` are `StepNorms.packed`, None where the step said nothing.
+    `is_empty` where the step said nothing; else `values` are `StepNorms.packed`.
     """
 
+    is_empty: bool = True
     values: HostCopy | None = None
+    has_scale: bool = False
     size: int = 0
     num_cells: int = 0
     num_by_hand: int = 1
@@ -89,8 +97,11 @@ class NormReader:
         """
         taken = _Taken()
         if norms is not None:
+            packed = norms.packed(scale)
             taken = _Taken(
-                values=HostCopy(norms.packed(scale)),
+                is_empty=False,
+                values=None if packed is None else HostCopy(packed),
+                has_scale=scale is not None,
                 size=step.size * norms.num_by_hand,
                 num_cells=step.num_cells * norms.num_by_hand,
                 num_by_hand=norms.num_by_hand,
@@ -104,27 +115,35 @@ class NormReader:
     def _sums(self, taken: _Taken, size: int) -> NormSums:
         nothing = NormSums(parts_sum=(0.0,) * size, mean_sqr=(0.0,) * size)
         previous_scale, self._previous_scale = self._previous_scale, None
-        if taken.values is None:
+        if taken.is_empty:
             return nothing
-        *norms, scale = taken.values.read()
-        if len(norms) != 4 * size or not scale > 0:
-            # A parameter group was added since, or mixed precision has no scale.
+        norms = [] if taken.values is None else taken.values.read()
+        scale = norms.pop() if taken.has_scale else 1.0
+        if not scale > 0:
+            # Mixed precision has no scale yet.
             return nothing
-        parts, mean, previous, difference = (
+        # With one replica and one pass: of this step and the one before.
+        if taken.is_alone and (taken.previous_size is None or previous_scale != scale):
+            self._previous_scale = scale
+            return nothing
+        num_kinds = 3 if taken.is_alone else 2
+        if len(norms) != num_kinds * size:
+            # A parameter group was added since.
+            return nothing
+        kinds = [
             tuple(value / scale**2 for value in norms[start : start + size])
-            for start in range(0, 4 * size, size)
-        )
+            for start in range(0, num_kinds * size, size)
+        ]
         if not taken.is_alone:
+            parts, mean = kinds
             return NormSums(
                 parts_sum=parts,
                 mean_sqr=tuple(value / taken.num_by_hand**2 for value in mean),
                 num_examples=taken.size,
                 num_parts=taken.num_cells,
             )
-        # With one replica and one pass: of this step and the one before.
-        if taken.previous_size is None or previous_scale != scale:
-            self._previous_scale = scale
-            return nothing
+        mean, previous, difference = kinds
+        assert taken.previous_size is not None
         pairs = [
             parts_of_consecutive(
                 previous_sqr=before,
