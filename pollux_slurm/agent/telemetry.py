@@ -17,9 +17,10 @@ _LOADING_SHARE = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far training has come. `progress` is in scale-invariant iterations."""
+    """How far training has come. `progress` is in scale-invariant iterations, `num_examples` of this run."""
 
     num_steps: int = 0
+    num_examples: int = 0
     progress: float = 0.0
     epoch: int = 0
     total_epochs: int | None = None
@@ -143,6 +144,7 @@ class Telemetry:
             sequence=sequence,
             phase=phase,
             num_steps=progress.num_steps,
+            num_examples=progress.num_examples,
             progress=progress.progress,
             epoch=progress.epoch,
             total_epochs=progress.total_epochs,

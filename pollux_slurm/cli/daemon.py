@@ -24,9 +24,13 @@ from pollux_slurm.config import Config
 from pollux_slurm.errors import ConfigError, PolluxError, SlurmError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pollux_slurm.daemon.books import PastRuns
     from pollux_slurm.daemon.limits import LimitsReader
     from pollux_slurm.daemon.rights import Scope
     from pollux_slurm.daemon.round import Settings
+    from pollux_slurm.model import AccountedRun
     from pollux_slurm.slurm.client import SlurmClient
 
 
@@ -92,6 +96,7 @@ def daemon(
             reload_asked=reload_asked,
             scope=scope,
             site_limits=limits_of(config, slurm),
+            past_runs=past_runs_of(config, slurm),
         )
         if not once:
             runner.run()
@@ -133,6 +138,18 @@ def limits_of(config: Config, slurm: SlurmClient) -> LimitsReader:
         )
 
     return LimitsReader(read, monotonic=time.monotonic)
+
+
+def past_runs_of(config: Config, slurm: SlurmClient) -> PastRuns:
+    """Return who asks Slurm's accounting database for runs, where slurmctld writes to one."""
+    from pollux_slurm.slurm.connection import accounting
+
+    def ask(job_ids: Sequence[str], since: datetime) -> tuple[AccountedRun, ...] | None:
+        if "slurmdbd" not in slurm.settings().get("AccountingStorageType", ""):
+            return None
+        return accounting(config.slurm, os.environ).runs(job_ids, since=since)
+
+    return ask
 
 
 def user_name() -> str:

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon import late, launches, time_limits
@@ -18,9 +18,9 @@ from pollux_slurm.daemon.late import LateCommand, LateCommands
 from pollux_slurm.daemon.observe import is_recorded_job
 from pollux_slurm.daemon.telemetry import Telemetry
 from pollux_slurm.errors import JobStateError, LeaseLostError, SlurmError, StoreError
-from pollux_slurm.model import Allocation, ClusterSnapshot, ReallocationStep, SlurmJob
+from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationStep, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.store.contract import JobRecord, Reallocation, Store
+from pollux_slurm.store.contract import JobObservation, JobRecord, Reallocation, Store
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +28,8 @@ Step = ReallocationStep
 NOT_OURS = "its Comment no longer carries the terms that were registered"
 # After a release, Slurm needs a moment before the nodes show what is really free.
 SETTLING_S = 5.0
+# An answer of Slurm within this time tells to a second when a command took effect.
+_PROMPT = timedelta(seconds=1.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +199,24 @@ class Desk:
     def requeue(self, case: Case) -> None:
         """Put the running job back into the queue, held by us."""
         number = case.reallocation.from_restart_count
+        asked_at = self.clock()
         self._unless_late(case, lambda: self.slurm.requeue_hold(case.id, restart_count=number), requeued=True)
+        self._note_end(case, asked_at)
+
+    def _note_end(self, case: Case, asked_at: datetime) -> None:
+        """Note that a run ended, now: Slurm itself shows the end of a run that was requeued to nobody."""
+        ended_at = self.clock()
+        if case.job is None or ended_at - asked_at > _PROMPT:
+            return  # the next look estimates
+        seen = JobObservation(
+            slurm_job_id=case.id,
+            state=JobState.COMPLETING,
+            allocation=Allocation(),
+            started_at=case.job.started_at,
+            ended_at=ended_at.replace(microsecond=0),
+            restart_count=case.job.restart_count,
+        )
+        self.store.observe_jobs([seen], at=ended_at)
 
     def bring_back(self, case: Case) -> None:
         """Put the job that failed back into the queue, held by us."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
-from pollux_slurm.daemon import comebacks, limits, rights
+from pollux_slurm.daemon import books, comebacks, limits, rights
 from pollux_slurm.daemon.enact import Enactor
 from pollux_slurm.daemon.lease import Lease
 from pollux_slurm.daemon.notify import Notifier
@@ -51,6 +51,7 @@ class Daemon:
         reload_asked: threading.Event | None = None,
         scope: Callable[[], int | None] = rights.everybody,
         site_limits: Callable[[], limits.SiteLimits] = limits.no_limits,
+        past_runs: books.PastRuns = books.no_past_runs,
     ) -> None:
         slurm = comebacks.remembering(slurm)
         self.telemetry = telemetry or Telemetry(monotonic=monotonic)
@@ -84,6 +85,7 @@ class Daemon:
             meanwhile=self.tick,
             scope=scope,
             site_limits=site_limits,
+            past_runs=past_runs,
         )
         self._watch = Watch(look=self._rounds.look, glance=store.milestones, monotonic=monotonic)
 

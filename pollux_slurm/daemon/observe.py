@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from pollux_slurm.model import (
     Allocation,
@@ -21,6 +22,11 @@ from pollux_slurm.model import (
 )
 from pollux_slurm.slurm.terms import decode_comment
 from pollux_slurm.store.contract import JobObservation, JobRecord, JobRegistration, RunPhase
+
+# How far the clocks of this host and of slurmctld's may be apart. A time limit is a minute at least.
+_CLOCKS_DIFFER = timedelta(seconds=30)
+# A run that reported so near to its time limit has met it: reports come every half minute or so.
+_NEAR_ITS_LIMIT = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +68,14 @@ class Picture:
 def registrations(
     snapshot: ClusterSnapshot, partitions: Iterable[str] = (), *, only_user_id: int | None = None
 ) -> tuple[JobRegistration, ...]:
-    """Return the adaptive jobs of `snapshot` that are not over.
+    """Return the adaptive jobs of `snapshot`, also those that ended before anybody saw them.
 
     Where they are given, only those in `partitions`, and those of the user `only_user_id`.
     """
     wanted = frozenset(partitions)
     found = []
     for job in snapshot.jobs:
-        if job.state.is_over or (wanted and wanted.isdisjoint(job.partitions)):
+        if wanted and wanted.isdisjoint(job.partitions):
             continue
         if only_user_id not in (None, job.user_id):
             continue
@@ -131,9 +137,9 @@ def observations(
 ) -> tuple[tuple[JobObservation, ...], frozenset[str]]:
     """Return what `snapshot` says of the registered jobs, and the ids that slurmctld no longer knows as such.
 
-    Of an `unsettled` job nothing is said yet: one that failed may still be brought back. A job that is
-    missing for the second read in a row (`vanished_before`) is over: slurmctld forgets a job MinJobAge after
-    its end. What its last run reported tells how it ended.
+    Of an `unsettled` job only that its run has ended is said: one that failed may still be brought back. A
+    job that is missing for the second read in a row (`vanished_before`) is over: slurmctld forgets a job
+    MinJobAge after its end. How it ended is then a guess from what its last run reported.
     """
     by_id = {job.job_id: job for job in snapshot.jobs}
     type_of_node = {node.name: node.gpu_type for node in snapshot.nodes}
@@ -141,39 +147,72 @@ def observations(
     for record in records:
         job = by_id.get(record.slurm_job_id)
         if job is not None and is_recorded_job(job, record):
-            if unsettled(record, job):
-                continue
+            look = _look_at(job, snapshot.read_at, type_of_node)
             seen.append(
-                JobObservation(
-                    slurm_job_id=job.job_id,
-                    state=job.state,
-                    allocation=job.allocation,
-                    started_at=job.started_at,
-                    ended_at=job.ended_at if job.state.is_over else None,
-                    gpu_type=_one_type(job, type_of_node),
-                    restart_count=job.restart_count,
-                )
+                dataclasses.replace(look, state=JobState.COMPLETING) if unsettled(record, job) else look
             )
             continue
         missing.add(record.slurm_job_id)
         if record.slurm_job_id in vanished_before:
-            finished = record.run is not None and record.run.phase is RunPhase.FINISHED
-            seen.append(
-                JobObservation(
-                    slurm_job_id=record.slurm_job_id,
-                    state=JobState.COMPLETED if finished else JobState.FAILED,
-                    allocation=Allocation(),
-                    started_at=record.started_at,
-                    ended_at=snapshot.read_at,
-                )
-            )
+            seen.append(_vanished(record, snapshot.read_at))
     return tuple(seen), frozenset(missing)
 
 
+def _look_at(job: SlurmJob, read_at: datetime, type_of_node: Mapping[str, str | None]) -> JobObservation:
+    started_at, ended_at = job.started_at, job.ended_at
+    if job.state is JobState.COMPLETING and (ended_at is None or ended_at > read_at + _CLOCKS_DIFFER):
+        started_at = ended_at = None  # it is being requeued, and these are what Slurm expects
+    return JobObservation(
+        slurm_job_id=job.job_id,
+        state=job.state,
+        allocation=job.allocation,
+        started_at=started_at,
+        ended_at=ended_at,
+        gpu_type=_one_type(job, type_of_node),
+        restart_count=job.restart_count,
+        submitted_at=job.submitted_at,
+        held_before=job.held_before,
+        suspended_at=job.suspended_at,
+        resumed_at=job.resumed_at,
+        counted_s=job.counted_s,
+        resized_at=job.resized_at,
+    )
+
+
+def _vanished(record: JobRecord, read_at: datetime) -> JobObservation:
+    """Return the guess of how a job ended that Slurm has forgotten."""
+    run, started_at = record.run, record.started_at
+    ended_at = read_at
+    if run is not None and started_at is not None:
+        ended_at = max(run.last_report_at, started_at)
+    limit_s = record.granted_time_limit_s
+    if started_at is None:
+        state = JobState.CANCELLED  # what else becomes of a job that waits
+    elif run is not None and run.phase is RunPhase.FINISHED:
+        state = JobState.COMPLETED
+    elif (
+        limit_s is not None
+        and record.num_restarts == 0
+        and ended_at - started_at >= timedelta(seconds=limit_s) - _NEAR_ITS_LIMIT
+    ):
+        state = JobState.TIMEOUT
+    else:
+        state = JobState.FAILED
+    return JobObservation(
+        slurm_job_id=record.slurm_job_id,
+        state=state,
+        allocation=Allocation(),
+        started_at=None,
+        ended_at=ended_at,
+        estimated=True,
+    )
+
+
 def _one_type(job: SlurmJob, type_of_node: Mapping[str, str | None]) -> str | None:
-    """Return the type of the GPUs that a running job holds, None for several or a nameless one."""
-    types = {type_of_node.get(node) for node in job.allocation.nodes}
-    return types.pop() if job.state is JobState.RUNNING and len(types) == 1 else None
+    """Return the type of the GPUs of the run that Slurm shows, None for several or a nameless one."""
+    is_shown = job.state is JobState.RUNNING or job.state.is_over
+    types = {type_of_node.get(node) for node in (job.allocation or job.held_before).nodes}
+    return types.pop() if is_shown and len(types) == 1 else None
 
 
 def picture(

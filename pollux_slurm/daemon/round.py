@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon import (
+    books,
     comebacks,
     limits,
     neighbours,
@@ -69,6 +70,7 @@ class Rounds:
 
     `meanwhile` is called again and again while a decision is searched for, until `stop` is set. `scope` tells
     whose jobs are served: one user's, by number, or everybody's (None). `site_limits` are Slurm's own.
+    `past_runs` asks its accounting database.
     """
 
     def __init__(
@@ -85,12 +87,13 @@ class Rounds:
         meanwhile: Callable[[], object],
         scope: Callable[[], int | None] = rights.everybody,
         site_limits: Callable[[], SiteLimits] = limits.no_limits,
+        past_runs: books.PastRuns = books.no_past_runs,
     ) -> None:
         self.sight = Sight()
         self.telemetry = telemetry
         self._slurm, self._store, self._clock, self._lease = slurm, store, clock, lease
         self._notifier, self._stop, self._meanwhile = notifier, stop, meanwhile
-        self._scope, self._site_limits = scope, site_limits
+        self._scope, self._site_limits, self._past_runs = scope, site_limits, past_runs
         self._vanished: frozenset[str] = frozenset()
         self._left_out: dict[str, str] = {}
         self.configure(settings)
@@ -153,6 +156,7 @@ class Rounds:
             unsettled=self._care_for(snapshot, records, now),
         )
         self._store.observe_jobs(seen, at=now)
+        books.settle(self._store, self._past_runs, now=now)
         milestones = self._store.milestones()  # before the models are read: what comes between is news
         records = observe.served(snapshot, self._store.active_jobs(), self._scope())
         under_way = [record.open_reallocation for record in records if record.open_reallocation is not None]

@@ -58,6 +58,8 @@ class Sight:
         jobs, waiting, can_grow = set(), set(), False
         for registration in served:
             job = by_id[registration.slurm_job_id]
+            if job.state.is_over:
+                continue
             jobs.add(job.job_id)
             if job.job_id in targets or job.unschedulable_reason is not None:
                 continue

@@ -9,6 +9,7 @@ from pollux_slurm.model.allocations import (
     Configuration,
 )
 from pollux_slurm.model.cluster import (
+    AccountedRun,
     ClusterSnapshot,
     JobShape,
     JobState,
@@ -37,6 +38,7 @@ from pollux_slurm.model.problem import (
 from pollux_slurm.model.warnings import JobWarning
 
 __all__ = [
+    "AccountedRun",
     "Allocation",
     "BatchChoice",
     "BatchLimits",

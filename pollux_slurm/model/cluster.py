@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from pollux_slurm.model.allocations import Allocation
@@ -79,6 +79,10 @@ class SlurmJob:
     `blocked_because` says why Slurm does not start a PENDING job whatever is free (a dependency, a partition
     that is down, ...). `held_since_requeue` tells that a held job is so since it was requeued, and that no
     administrator has held it since; its owner's hold on top of that leaves no trace in Slurm.
+    `held_before` is what a job that is over, or completing, had held in its last run. Of a run that was
+    suspended, `counted_s` is how long it had run before, and either `suspended_at` or `resumed_at` is set;
+    `resized_at` is when GPUs were last taken from it while it ran. Of a COMPLETING job that is
+    being requeued, Slurm shows as `started_at` and `ended_at` what it expects of the next run.
     """
 
     job_id: str
@@ -116,6 +120,11 @@ class SlurmJob:
     required_nodes: tuple[str, ...] = ()
     blocked_because: str | None = None
     held_since_requeue: bool = False
+    held_before: Allocation = field(default_factory=Allocation)
+    suspended_at: datetime | None = None
+    resumed_at: datetime | None = None
+    counted_s: float = 0.0
+    resized_at: datetime | None = None
 
     @property
     def partitions(self) -> tuple[str, ...]:
@@ -192,3 +201,21 @@ class JobTerms:
     allow_unconfirmed: bool = False
     slice_s: int | None = None
     total_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountedRun:
+    """One run of a job as Slurm's accounting database has it; several where it was resized meanwhile.
+
+    `state` is None for a part of a run that ended with the loss of some of its GPUs.
+    `elapsed_s` is what Slurm counts of it, in seconds, without suspensions. `num_gpus` is None where the
+    database keeps no GPUs (`AccountingStorageTRES`); `nodes` is empty for a job that ended without a start.
+    """
+
+    slurm_job_id: str
+    state: JobState | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    elapsed_s: float
+    num_gpus: int | None
+    nodes: tuple[str, ...]

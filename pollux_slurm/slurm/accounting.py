@@ -1,11 +1,19 @@
-"""What Slurm's accounting database says: who may act for others, and how many GPUs who may hold."""
+"""What Slurm's accounting database says: who may act for others, how many GPUs who may hold, past runs."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from pollux_slurm.errors import SlurmReadError
+from pollux_slurm.model import AccountedRun
+from pollux_slurm.slurm.hand import job_number
+from pollux_slurm.slurm.job_json import state_of
 from pollux_slurm.slurm.runner import CommandRunner
+
+_NO_NODES = ("", "None assigned", "Unknown", "(null)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +108,29 @@ class Accounting:
                 found[fields.get("PartitionName", "")] = fields["QoS"]
         return found
 
+    def runs(self, job_ids: Sequence[str], *, since: datetime) -> tuple[AccountedRun, ...]:
+        """Return every run of these jobs that began after `since`, by slurmdbd. Raises as `admin_level`.
+
+        slurmctld sends a run's end to slurmdbd within seconds; until then it has none.
+        """
+        columns = "JobIDRaw,Submit,Start,End,ElapsedRaw,State,AllocTRES,NodeList"
+        answer = self.runner.run(
+            "sacct", "-D", "-X", "-P", "-n", "--noconvert", "--allusers",
+            f"--jobs={','.join(job_number(job_id) for job_id in job_ids)}",
+            f"--starttime={since.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S}",
+            f"--format={columns}",
+        )  # fmt: skip
+        if answer.exit_code != 0:
+            raise SlurmReadError(f"sacct failed: {answer.complaint}")
+        rows = [line.split("|") for line in answer.stdout.splitlines() if line.strip()]
+        odd = next((row for row in rows if len(row) != len(columns.split(","))), None)
+        if odd is not None:
+            raise SlurmReadError(f"sacct printed a row that is none: {odd}")
+        found: list[AccountedRun] = []
+        for row in rows:
+            found.append(_run_of(row, found))
+        return tuple(found)
+
     def _table(self, columns: tuple[str, ...], *question: str) -> list[list[str]]:
         answer = self.runner.run("sacctmgr", "-n", "-P", *question, f"format={','.join(columns)}")
         if answer.exit_code != 0:
@@ -109,6 +140,71 @@ class Accounting:
         if odd is not None:
             raise SlurmReadError(f"sacctmgr {' '.join(question)} printed a row that is none: {odd}")
         return rows
+
+
+def _run_of(row: list[str], before: Sequence[AccountedRun]) -> AccountedRun:
+    """Return the run of a row of sacct.
+
+    Where a running job loses GPUs, slurmdbd parts the run: the second part is submitted at that moment, but
+    shows the start of the first, and an ElapsedRaw from there (22.05).
+    """
+    job_id, submitted, started, ended, elapsed, state, tres, nodes = row
+    started_at, ended_at, elapsed_s = _time(started), _time(ended), float(elapsed or 0)
+    words = state.upper().split(maxsplit=1)  # CANCELLED by 1000
+    resized_at = next(
+        (
+            part.ended_at
+            for part in reversed(before)
+            if part.slurm_job_id == job_id and part.state is None and part.ended_at == _time(submitted)
+        ),
+        None,
+    )
+    if resized_at is not None and started_at is not None:
+        elapsed_s -= (resized_at - started_at).total_seconds()
+        started_at = resized_at
+    return AccountedRun(
+        slurm_job_id=job_id,
+        state=None if words[0] == "RESIZING" else state_of(words[:1], f"sacct: job {job_id}"),
+        started_at=started_at,
+        ended_at=ended_at,
+        elapsed_s=elapsed_s,
+        num_gpus=gpus_of(tres),
+        nodes=() if nodes in _NO_NODES else expanded(nodes),
+    )
+
+
+def _time(text: str) -> datetime | None:
+    """Return a time as sacct writes it in the runner's time zone, UTC; None for one that is not known."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=timezone.utc)
+    except ValueError:
+        return None
+
+
+def expanded(nodes: str) -> tuple[str, ...]:
+    """Return the names in a list such as `n[0-2,07],login`. Raises `SlurmReadError` for another form."""
+    found: list[str] = []
+    for item in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*", nodes):
+        names = [""]
+        for fixed, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", item):
+            parts = [fixed] if fixed else _numbers(ranges, nodes)
+            names = [name + part for name in names for part in parts]
+        found.extend(names)
+    return tuple(found)
+
+
+def _numbers(ranges: str, nodes: str) -> list[str]:
+    numbers: list[str] = []
+    for entry in ranges.split(","):
+        first, _, last = entry.partition("-")
+        if (
+            not first.isdecimal()
+            or not (last or first).isdecimal()
+            or int(last or first) - int(first) > 65_536
+        ):
+            raise SlurmReadError(f"sacct: cannot make sense of the nodes {nodes[:120]!r}")
+        numbers.extend(f"{number:0{len(first)}d}" for number in range(int(first), int(last or first) + 1))
+    return numbers
 
 
 def gpus_of(tres: str) -> int | None:

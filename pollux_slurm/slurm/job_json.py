@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pollux_slurm.errors import SlurmReadError
 from pollux_slurm.model import Allocation, JobState, SlurmJob
 from pollux_slurm.slurm.gres import Gres, count_gpus, parse_gres
 from pollux_slurm.slurm.json_fields import Fields
@@ -70,8 +71,10 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
     requested_gpus = max(request.num_gpus, allocation.num_gpus)
     held = state is JobState.PENDING and _is_held(fields)
     problem = _unschedulable_reason(fields, request, array_id=array_id, task_id=task_id) or place.problem
+    has_ended = state.is_over or state is JobState.COMPLETING
     if problem is None and cpus and requested_gpus and not fields.words("gres_detail"):
         problem = _WITHOUT_GPUS
+    paused_at = fields.time("suspend_time")  # or went on
     return SlurmJob(
         job_id=job_id,
         name=fields.text("name", ""),
@@ -96,7 +99,7 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         submitted_at=fields.time("submit_time"),
         # For a pending job Slurm puts an expectation here.
         started_at=None if state is JobState.PENDING else fields.time("start_time"),
-        ended_at=fields.time("end_time") if state.is_over else None,
+        ended_at=fields.time("end_time") if has_ended else None,
         time_limit_s=_time_limit_s(fields),
         exit_code=_exit_code(fields) if state.is_over else None,
         unschedulable_reason=problem,
@@ -110,6 +113,11 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         required_nodes=place.required,
         blocked_because=blocked_because(fields) if state is JobState.PENDING else None,
         held_since_requeue=held and _is_held_since_requeue(fields),
+        held_before=_given_back(fields, request) if has_ended else Allocation(),
+        suspended_at=paused_at if "SUSPENDED" in fields.words("job_state") else None,
+        resumed_at=None if "SUSPENDED" in fields.words("job_state") else paused_at,
+        counted_s=float(fields.number("pre_sus_time") or 0) if paused_at is not None else 0.0,
+        resized_at=fields.time("resize_time"),
     )
 
 
@@ -250,6 +258,38 @@ def _held_resources(
         tuple(sorted((name, count * threads) for name, count, _ in nodes)),
         tuple(sorted((name, memory_mb) for name, _, memory_mb in nodes)),
     )
+
+
+def _given_back(fields: Fields, request: _Request) -> Allocation:
+    """Return what a run that is over had held; empty where Slurm no longer tells, or where it never ran.
+
+    The GPUs of each node are no longer shown; they are spread as its CPUs are.
+    """
+    try:
+        tres = count_gpus(parse_gres(_gpus_only(fields.text("tres_alloc_str", ""))))
+        nodes = _allocated_nodes(fields)
+    except (ValueError, SlurmReadError):
+        return Allocation()
+    num_gpus = tres.count or request.num_gpus
+    if not nodes or num_gpus < len(nodes):
+        return Allocation()
+    return Allocation.of(_spread(num_gpus, {name: cores for name, cores, _ in nodes}))
+
+
+def _gpus_only(tres: str) -> str:
+    return ",".join(entry for entry in tres.split(",") if entry.startswith("gres/gpu"))
+
+
+def _spread(num_gpus: int, cores: Mapping[str, int]) -> dict[str, int]:
+    """Spread GPUs over nodes by their CPUs, at least one each."""
+    total = max(sum(cores.values()), 1)
+    left = num_gpus - len(cores)
+    shares = {name: left * count / total for name, count in cores.items()}
+    gpus = {name: 1 + int(share) for name, share in shares.items()}
+    for name in sorted(shares, key=lambda name: int(shares[name]) - shares[name]):
+        if sum(gpus.values()) < num_gpus:
+            gpus[name] += 1
+    return gpus
 
 
 def _allocated_nodes(fields: Fields) -> list[tuple[str, int, int]]:

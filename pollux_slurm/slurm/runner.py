@@ -11,7 +11,7 @@ from pathlib import Path
 from pollux_slurm.errors import SlurmUnavailable
 
 # What a user may have set to filter or reshape the commands' output. A bulk read must not be narrowed by it.
-_UNWANTED_PREFIXES = ("SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_")
+_UNWANTED_PREFIXES = ("SACCT_", "SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_")
 # Where FederationParameters say fed_display, a plain squeue shows the jobs of other clusters as well;
 # and each squeue asks slurmctld what federation it is in (22.05).
 _THIS_CLUSTER_ONLY = {"SQUEUE_LOCAL": "1", "SINFO_LOCAL": "1", "SCONTROL_LOCAL": "1"}

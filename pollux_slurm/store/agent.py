@@ -302,6 +302,7 @@ def _write_sample(connection: Connection, run_id: int, report: Report, at: datet
             progress=report.progress,
             epoch=report.epoch,
             total_epochs=report.total_epochs,
+            num_examples=report.num_examples,
         )
     )
 

@@ -33,6 +33,7 @@ MAX_BATCH_SIZE = 10**9
 MAX_RATE = 1e12
 MAX_DURATION_S = 1e7
 MAX_STEPS = 10**15
+MAX_EXAMPLES = 10**15
 MAX_PROGRESS = 1e18
 MAX_EPOCHS = 10**9
 MAX_BYTES = 2**60
@@ -62,6 +63,9 @@ def checked_report(report: Report) -> Report:
         step_time_s=_positive("step_time_s", report.step_time_s, MAX_DURATION_S),
         efficiency=_efficiency(report.efficiency),
         num_steps=_whole("num_steps", report.num_steps, 0, MAX_STEPS),
+        num_examples=None
+        if report.num_examples is None
+        else _whole("num_examples", report.num_examples, 0, MAX_EXAMPLES),
         progress=_real("progress", report.progress, 0.0, MAX_PROGRESS),
         epoch=_whole("epoch", report.epoch, 0, MAX_EPOCHS),
         total_epochs=None

@@ -32,6 +32,7 @@ from datetime import datetime
 from typing import Protocol
 
 from pollux_slurm.model import (
+    AccountedRun,
     Allocation,
     Decision,
     GoodputModel,
@@ -140,8 +141,22 @@ class Store(AgentStore, Protocol):
     def observe_jobs(self, observations: Sequence[JobObservation], *, at: datetime) -> None:
         """Record state and allocation of registered jobs, in a bounded number of statements.
 
-        Unknown ids are ignored. A changed allocation closes the open stretch of history and opens another.
-        A job that is over gets its end time, its open allocation closed, and its token stops working.
+        Unknown ids are ignored. Stretches of history follow Slurm's runs, by Slurm's own times: another run,
+        or a changed allocation, closes the open stretch and opens another. What Slurm does not tell to a
+        second is marked as estimated. A job that is over gets its end time, its open allocation closed, and
+        its token stops working.
+        """
+
+    def estimated_jobs(self, *, since: datetime) -> tuple[tuple[str, datetime], ...]:
+        """Return the jobs of whose runs a part is estimated, newest first, with when they were submitted.
+
+        Those that ended before `since` are left out.
+        """
+
+    def settle_jobs(self, runs: Sequence[AccountedRun]) -> tuple[str, ...]:
+        """Correct what is estimated of jobs by what Slurm's accounting database has of their runs.
+
+        What is known is left as it is. Returns the ids of the jobs of which nothing is estimated any more.
         """
 
     def note_left_out(self, reasons: Mapping[str, str]) -> None:

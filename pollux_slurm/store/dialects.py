@@ -2,7 +2,8 @@
 
 | mark | is |
 |---|---|
-| `seconds(a, b)` | the seconds from moment a to moment b |
+| `seconds(a, b)` | the seconds from moment a to moment b, to a thousandth |
+| `days_ago(n)` | the day n days before today, in UTC |
 | `day(a)`, `day_before(a)` | the day of a moment in UTC, the day before it |
 | `next_day(d)`, `midnight(d)` | the day after day d, the moment when it begins |
 | `least(a, b)`, `greatest(a, b)` | the smaller, the larger of two values, neither of them null |
@@ -29,7 +30,13 @@ def _ratio(part: str, whole: str) -> str:
 
 
 _SQLITE: dict[str, Mark] = {
-    "seconds": lambda start, end: f"((julianday({end}) - julianday({start})) * 86400.0)",
+    # julianday() is some 40 microseconds off: it gives the whole seconds, and the six digits that follow them
+    # in a moment's text, where there are any, the rest.
+    "seconds": lambda start, end: (
+        f"(ROUND((ROUND((julianday(substr({end}, 1, 19)) - julianday(substr({start}, 1, 19))) * 86400.0)"
+        f" * 1000000 + substr({end}, 21, 6) - substr({start}, 21, 6)) / 1000.0) / 1000.0)"
+    ),
+    "days_ago": lambda days: f"date('now', '-{days} day')",
     "day": lambda moment: f"date({moment})",
     "day_before": lambda moment: f"date({moment}, '-1 day')",
     "next_day": lambda day: f"date({day}, '+1 day')",
@@ -42,7 +49,10 @@ _SQLITE: dict[str, Mark] = {
     "no": "0",
 }
 _POSTGRESQL: dict[str, Mark] = {
-    "seconds": lambda start, end: f"(extract(epoch FROM ({end}) - ({start}))::double precision)",
+    "seconds": lambda start, end: (
+        f"(round((extract(epoch FROM ({end}) - ({start})))::numeric, 3)::double precision)"
+    ),
+    "days_ago": lambda days: f"((CURRENT_TIMESTAMP AT TIME ZONE 'UTC')::date - {days})",
     "day": lambda moment: f"(({moment}) AT TIME ZONE 'UTC')::date",
     "day_before": lambda moment: f"((({moment}) AT TIME ZONE 'UTC')::date - 1)",
     "next_day": lambda day: f"(({day}) + 1)",

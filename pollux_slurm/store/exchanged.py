@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
@@ -54,6 +54,7 @@ class Report:
     the first optimizer step, None until then; `restore_s` is the part spent reading the checkpoint.
     `throughput` (examples/s), `step_time_s` and `efficiency` are measured over the last interval;
     `predicted_throughput` is what the model in force predicts for this configuration and batch.
+    `num_examples` are those that this run has trained on so far, None from an agent that does not count.
     `progress` is in scale-invariant iterations; `epoch` is the one under way, `total_epochs` what the loop
     declared with `remaining_epochs_until`, None if nothing. `warnings` are all that the run has warned of.
     """
@@ -70,6 +71,7 @@ class Report:
     step_time_s: float | None = None
     efficiency: float | None = None
     num_steps: int = 0
+    num_examples: int | None = None
     progress: float = 0.0
     epoch: int = 0
     total_epochs: int | None = None
@@ -330,8 +332,14 @@ class JobRecord:
 class JobObservation:
     """What one bulk read of Slurm said of a registered job.
 
-    `gpu_type` is that of the GPUs it holds, None for none, several or a nameless one; with `restart_count`
-    it tells on what the run of this start measures.
+    `gpu_type` is that of the GPUs it holds or held, None for none, several or a nameless one; with
+    `restart_count` it tells on what the run of this start measures. `started_at` and `ended_at` are the
+    run's, by Slurm's clock; `ended_at` is None, too, for a job that is just being requeued, whose end Slurm
+    does not show. `submitted_at` is reset by a requeue. `held_before` is what a run that is over had held.
+
+    Of a run that was suspended, `counted_s` is how long it had run before, in seconds, and either
+    `suspended_at` or `resumed_at` is set. `resized_at` is when GPUs were last taken from a running job.
+    `estimated`: Slurm knows the job no more, and how and when it ended is a guess.
     """
 
     slurm_job_id: str
@@ -341,13 +349,26 @@ class JobObservation:
     ended_at: datetime | None
     gpu_type: str | None = None
     restart_count: int | None = None
+    submitted_at: datetime | None = None
+    held_before: Allocation = field(default_factory=Allocation)
+    suspended_at: datetime | None = None
+    resumed_at: datetime | None = None
+    counted_s: float = 0.0
+    resized_at: datetime | None = None
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationRecord:
-    """A stretch of time during which a job held an allocation. `ended_at` is None while it does."""
+    """A stretch of time during which a job held an allocation. `ended_at` is None while it does.
+
+    `restart_count` is that of its run, None where not known; `estimated` says that Slurm did not tell when it
+    began or ended.
+    """
 
     slurm_job_id: str
     allocation: Allocation
     started_at: datetime
     ended_at: datetime | None
+    restart_count: int | None = None
+    estimated: bool = False

@@ -25,9 +25,15 @@ def read_allocations(connection: Connection, slurm_job_id: str) -> tuple[Allocat
     ):
         nodes[node.number][node.node_name] = node.num_gpus
     rows = connection.execute(
-        select(AllocationRow.number, AllocationRow.started_at, AllocationRow.ended_at)
+        select(
+            AllocationRow.number,
+            AllocationRow.started_at,
+            AllocationRow.ended_at,
+            AllocationRow.restart_count,
+            AllocationRow.estimated,
+        )
         .where(AllocationRow.job_id.in_(scope))
-        .order_by(AllocationRow.number)
+        .order_by(AllocationRow.started_at, AllocationRow.number)
     )
     return tuple(
         AllocationRecord(
@@ -35,6 +41,8 @@ def read_allocations(connection: Connection, slurm_job_id: str) -> tuple[Allocat
             allocation=Allocation.of(nodes[row.number]),
             started_at=row.started_at,
             ended_at=row.ended_at,
+            restart_count=row.restart_count,
+            estimated=row.estimated,
         )
         for row in rows
     )

@@ -7,14 +7,16 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy.orm import aliased
 
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.store.clean import clean_text, utc
 from pollux_slurm.store.contract import JobObservation
-from pollux_slurm.store.schema import AllocationNodeRow, AllocationRow, JobRow, RunRow
-from pollux_slurm.store.statements import is_one_of
+from pollux_slurm.store.schema import AllocationNodeRow, AllocationRow, JobRow, RoundRow, RunRow
+from pollux_slurm.store.statements import is_one_of, is_one_of_ids
+from pollux_slurm.store.stretches import Change, Hints, Stretch, change_of, counted_s
 
-_STARTED = frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED})
+_HOLDING = frozenset({JobState.RUNNING, JobState.SUSPENDED})
 
 
 def observe_jobs(connection: Connection, observations: Sequence[JobObservation], *, at: datetime) -> None:
@@ -22,18 +24,38 @@ def observe_jobs(connection: Connection, observations: Sequence[JobObservation],
     at = utc(at)
     if not observations:
         return
-    known = _known_jobs(connection, [entry.slurm_job_id for entry in observations])
-    held = _open_nodes(connection, [entry.slurm_job_id for entry in observations])
-    changes = _Changes(at)
-    typed: dict[tuple[int, int], str] = {}
+    ids = [entry.slurm_job_id for entry in observations]
+    known = _known_jobs(connection, ids)
+    held = _open_nodes(connection, ids)
+    pairs = []
     for entry in observations:
         row = known.pop(entry.slurm_job_id, None)  # a second word about the same job is not heard
         if row is not None:
-            changes.add(row, Allocation.of(held.get(row.id, {})), entry)
-            if entry.gpu_type is not None and entry.restart_count is not None:
-                typed[row.id, entry.restart_count] = entry.gpu_type
+            pairs.append((row, entry))
+    ended = _ended_stretches(connection, pairs)
+    hints = _hints(connection, pairs)
+    changes = _Changes(at)
+    for row, entry in pairs:
+        last = _last_stretch(row, Allocation.of(held.get(row.id, {})))
+        others_s = (
+            0.0 if entry.started_at is None else counted_s(ended.get(row.id, ()), utc(entry.started_at))
+        )
+        change = change_of(last, entry, at=at, others_s=others_s, hints=hints.get(row.id))
+        changes.add(row, entry, change)
+    _write_types(connection, _types_of(pairs))
     changes.write(connection)
-    _write_types(connection, typed)
+
+
+def _last_stretch(row: Any, held: Allocation) -> Stretch | None:
+    if row.number is None:
+        return None
+    return Stretch(
+        number=row.number,
+        started_at=row.stretch_started_at,
+        ended_at=row.stretch_ended_at,
+        restart_count=row.restart_count,
+        allocation=held,
+    )
 
 
 def note_left_out(connection: Connection, reasons: Mapping[str, str]) -> None:
@@ -57,45 +79,47 @@ class _Changes:
     def __init__(self, at: datetime) -> None:
         self._at = at
         self._jobs: list[dict[str, Any]] = []
+        self._moved: list[dict[str, Any]] = []
         self._closed: list[dict[str, Any]] = []
         self._opened: list[dict[str, Any]] = []
         self._nodes: list[dict[str, Any]] = []
 
-    def add(self, row: Any, held: Allocation, seen: JobObservation) -> None:
+    def add(self, row: Any, seen: JobObservation, change: Change) -> None:
         started_at = row.started_at or _first_start(seen, self._at)
         finished_at = None
         if seen.state.is_over:
             # Known to be over, it keeps the end that was first seen.
-            finished_at = row.finished_at or min(utc(seen.ended_at or self._at), self._at)
-        if (row.state, row.started_at, row.finished_at) != (seen.state, started_at, finished_at):
+            finished_at = row.finished_at or utc(seen.ended_at or self._at)
+        estimated = row.estimated or change.is_estimated or seen.estimated
+        known = (row.state, row.started_at, row.finished_at, row.estimated)
+        if known != (seen.state, started_at, finished_at, estimated):
             self._jobs.append(
-                {"b_id": row.id, "state": seen.state, "started_at": started_at, "finished_at": finished_at}
+                {
+                    "b_id": row.id,
+                    "state": seen.state,
+                    "started_at": started_at,
+                    "finished_at": finished_at,
+                    "estimated": estimated,
+                }
             )
-        holds = Allocation() if seen.state.is_over else seen.allocation
-        if holds != held:
-            self._change_allocation(row, held, holds, seen)
-
-    def _change_allocation(self, row: Any, held: Allocation, holds: Allocation, seen: JobObservation) -> None:
-        floor = row.stretch_started_at if held else row.stretch_ended_at
-        began = ended = self._at if floor is None else max(self._at, floor)
-        # Between two looks Slurm's own times are nearer to the truth than the time of this look; but not
-        # its start time when it lies before this stretch: GPUs were then taken from a running job.
-        started_at = None if seen.started_at is None else utc(seen.started_at)
-        if started_at is not None and started_at < began and (floor is None or started_at > floor):
-            began = started_at
-        if held:
-            if holds:
-                ended = began
-            elif seen.ended_at is not None:
-                ended = max(min(utc(seen.ended_at), ended), row.stretch_started_at)
-            self._closed.append({"b_job_id": row.id, "b_number": row.number, "ended_at": ended})
-        if holds:
-            number = 0 if row.number is None else row.number + 1
-            self._opened.append({"job_id": row.id, "number": number, "started_at": began})
-            self._nodes.extend(
-                {"job_id": row.id, "number": number, "node_name": clean_text(node), "num_gpus": gpus}
-                for node, gpus in holds.gpus_by_node
+        last = {"b_job_id": row.id, "b_number": row.number}
+        if change.moved_start is not None:
+            self._moved.append({**last, "started_at": change.moved_start})
+        if change.closed_at is not None:
+            self._closed.append({**last, "ended_at": change.closed_at, "estimated": change.closed_by_guess})
+        first = 0 if row.most is None else row.most + 1
+        for number, new in enumerate(change.opened, start=first):
+            self._opened.append(
+                {
+                    "job_id": row.id,
+                    "number": number,
+                    "started_at": new.started_at,
+                    "ended_at": new.ended_at,
+                    "restart_count": seen.restart_count,
+                    "estimated": new.estimated,
+                }
             )
+            self._nodes.extend(node_rows(row.id, number, new.allocation))
 
     def write(self, connection: Connection) -> None:
         if self._jobs:
@@ -106,22 +130,42 @@ class _Changes:
                     state=bindparam("state"),
                     started_at=bindparam("started_at"),
                     finished_at=bindparam("finished_at"),
+                    estimated=bindparam("estimated"),
                 ),
                 self._jobs,
             )
-        if self._closed:
-            connection.execute(
-                update(AllocationRow)
-                .where(
-                    AllocationRow.job_id == bindparam("b_job_id"),
-                    AllocationRow.number == bindparam("b_number"),
+        for changed in (self._moved, self._closed):
+            if changed:
+                columns = [name for name in changed[0] if not name.startswith("b_")]
+                connection.execute(
+                    update(AllocationRow)
+                    .where(
+                        AllocationRow.job_id == bindparam("b_job_id"),
+                        AllocationRow.number == bindparam("b_number"),
+                    )
+                    .values({name: bindparam(name) for name in columns}),
+                    changed,
                 )
-                .values(ended_at=bindparam("ended_at")),
-                self._closed,
-            )
         if self._opened:
             connection.execute(insert(AllocationRow), self._opened)
             connection.execute(insert(AllocationNodeRow), self._nodes)
+
+
+def node_rows(job_id: int, number: int, allocation: Allocation) -> list[dict[str, Any]]:
+    """Return the rows of the nodes of a stretch."""
+    return [
+        {"job_id": job_id, "number": number, "node_name": clean_text(node), "num_gpus": gpus}
+        for node, gpus in allocation.gpus_by_node
+    ]
+
+
+def _types_of(pairs: Sequence[tuple[Any, JobObservation]]) -> dict[tuple[int, int], str]:
+    """Return the type of GPU of each start, by job id and restart count."""
+    return {
+        (row.id, seen.restart_count): seen.gpu_type
+        for row, seen in pairs
+        if seen.gpu_type is not None and seen.restart_count is not None
+    }
 
 
 def _write_types(connection: Connection, typed: dict[tuple[int, int], str]) -> None:
@@ -148,10 +192,56 @@ def _write_types(connection: Connection, typed: dict[tuple[int, int], str]) -> N
 
 def _first_start(seen: JobObservation, at: datetime) -> datetime | None:
     """Return when the job started, None if it has not: Slurm foretells a start to jobs that wait."""
-    if seen.state in _STARTED:
-        return min(utc(seen.started_at or at), at)
+    if seen.state in _HOLDING:
+        return utc(seen.started_at or at)
     ran = seen.started_at is not None and seen.ended_at is not None and seen.started_at < seen.ended_at
-    return utc(seen.started_at) if seen.state.is_over and ran and seen.started_at else None
+    return utc(seen.started_at) if ran and seen.started_at else None
+
+
+def _ended_stretches(
+    connection: Connection, pairs: Sequence[tuple[Any, JobObservation]]
+) -> dict[int, list[tuple[datetime, datetime]]]:
+    """Return the ended stretches of the jobs whose run was suspended, which few are."""
+    ids = [row.id for row, seen in pairs if seen.suspended_at is not None or seen.resumed_at is not None]
+    found: dict[int, list[tuple[datetime, datetime]]] = {}
+    if ids:
+        rows = connection.execute(
+            select(AllocationRow.job_id, AllocationRow.started_at, AllocationRow.ended_at).where(
+                is_one_of_ids(connection, AllocationRow.job_id, ids), AllocationRow.ended_at.is_not(None)
+            )
+        )
+        for row in rows:
+            found.setdefault(row.job_id, []).append((row.started_at, row.ended_at))
+    return found
+
+
+def _hints(connection: Connection, pairs: Sequence[tuple[Any, JobObservation]]) -> dict[int, Hints]:
+    """Return what bounds the end of runs that Slurm may not show any more; nothing is asked without any."""
+    doubtful = [
+        row.id
+        for row, seen in pairs
+        if row.number is not None
+        and row.stretch_ended_at is None
+        and (seen.ended_at is None if seen.state not in _HOLDING else _has_begun_anew(row, seen))
+    ]
+    if not doubtful:
+        return {}
+    looked_at = connection.execute(select(func.max(RoundRow.at))).scalar()
+    reports = connection.execute(
+        select(RunRow.job_id, RunRow.restart_count, func.max(RunRow.last_report_at).label("at"))
+        .where(is_one_of_ids(connection, RunRow.job_id, doubtful))
+        .group_by(RunRow.job_id, RunRow.restart_count)
+    )
+    told = {(report.job_id, report.restart_count): report.at for report in reports}
+    rows = {row.id: row for row, _ in pairs}
+    return {
+        job_id: Hints(looked_at=looked_at, last_report_at=told.get((job_id, rows[job_id].restart_count)))
+        for job_id in doubtful
+    }
+
+
+def _has_begun_anew(row: Any, seen: JobObservation) -> bool:
+    return seen.started_at is not None and utc(seen.started_at) > row.stretch_started_at
 
 
 def _known_jobs(connection: Connection, slurm_job_ids: Sequence[str]) -> dict[str, Any]:
@@ -161,12 +251,17 @@ def _known_jobs(connection: Connection, slurm_job_ids: Sequence[str]) -> dict[st
         .where(is_one_of(connection, JobRow.slurm_job_id, slurm_job_ids))
         .group_by(JobRow.slurm_job_id)
     )
+    other = aliased(AllocationRow)
     last = (
-        select(func.max(AllocationRow.number))
-        .where(AllocationRow.job_id == JobRow.id)
+        select(other.number)
+        .where(other.job_id == JobRow.id)
+        # One that was entered later may lie before it.
+        .order_by(other.started_at.desc(), other.number.desc())
+        .limit(1)
         .correlate(JobRow)
         .scalar_subquery()
     )
+    most = select(func.max(other.number)).where(other.job_id == JobRow.id).correlate(JobRow).scalar_subquery()
     rows = connection.execute(
         select(
             JobRow.id,
@@ -174,9 +269,12 @@ def _known_jobs(connection: Connection, slurm_job_ids: Sequence[str]) -> dict[st
             JobRow.state,
             JobRow.started_at,
             JobRow.finished_at,
+            JobRow.estimated,
             AllocationRow.number,
+            AllocationRow.restart_count,
             AllocationRow.started_at.label("stretch_started_at"),
             AllocationRow.ended_at.label("stretch_ended_at"),
+            most.label("most"),
         )
         .outerjoin(AllocationRow, (AllocationRow.job_id == JobRow.id) & (AllocationRow.number == last))
         .where(JobRow.id.in_(newest))

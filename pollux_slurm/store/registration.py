@@ -86,7 +86,7 @@ def _end_superseded(connection: Connection, jobs: Sequence[_Known], at: datetime
     connection.execute(
         update(JobRow)
         .where(JobRow.id == bindparam("b_id"))
-        .values(state=JobState.CANCELLED, finished_at=bindparam("b_at")),
+        .values(state=JobState.CANCELLED, finished_at=bindparam("b_at"), estimated=True),
         ids,
     )
     connection.execute(
@@ -96,7 +96,8 @@ def _end_superseded(connection: Connection, jobs: Sequence[_Known], at: datetime
             ended_at=case(
                 (AllocationRow.started_at > bindparam("b_at"), AllocationRow.started_at),
                 else_=bindparam("b_at", type_=AllocationRow.started_at.type),
-            )
+            ),
+            estimated=True,
         ),
         ids,
     )

@@ -47,6 +47,8 @@ class JobGoodput:
     runs: int
     restarts: int
     lost_s: float
+    requeues: int
+    estimated: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

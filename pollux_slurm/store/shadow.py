@@ -232,7 +232,7 @@ def _stretches(
     rows = connection.execute(
         select(AllocationRow.job_id, AllocationRow.number, AllocationRow.started_at, AllocationRow.ended_at)
         .where(overlapping)
-        .order_by(AllocationRow.job_id, AllocationRow.number)
+        .order_by(AllocationRow.job_id, AllocationRow.started_at, AllocationRow.number)
     )
     return tuple(
         Stretch(

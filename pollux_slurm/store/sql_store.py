@@ -8,8 +8,18 @@ from datetime import datetime
 from sqlalchemy import func, select
 
 from pollux_slurm.errors import StoreError
-from pollux_slurm.model import Allocation, Decision, GoodputModel, Problem, ReallocationStep
-from pollux_slurm.store import explanations, journal, lease, observation, records, registration, rounds, sums
+from pollux_slurm.model import AccountedRun, Allocation, Decision, GoodputModel, Problem, ReallocationStep
+from pollux_slurm.store import (
+    explanations,
+    journal,
+    lease,
+    observation,
+    records,
+    registration,
+    rounds,
+    settling,
+    sums,
+)
 from pollux_slurm.store.agent import SqlAgentStore
 from pollux_slurm.store.contract import (
     AllocationRecord,
@@ -83,6 +93,14 @@ class SqlStore:
     def note_left_out(self, reasons: Mapping[str, str]) -> None:
         with self._database.write() as connection:
             observation.note_left_out(connection, reasons)
+
+    def estimated_jobs(self, *, since: datetime) -> tuple[tuple[str, datetime], ...]:
+        with self._database.read() as connection:
+            return settling.estimated_jobs(connection, since=since)
+
+    def settle_jobs(self, runs: Sequence[AccountedRun]) -> tuple[str, ...]:
+        with self._database.write() as connection:
+            return settling.settle_jobs(connection, runs)
 
     def active_jobs(self) -> tuple[JobRecord, ...]:
         return self.jobs(include_finished=False)

@@ -6,7 +6,17 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, CursorResult, String, any_, func, literal, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    CursorResult,
+    String,
+    any_,
+    func,
+    literal,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import InstrumentedAttribute
 
@@ -32,6 +42,17 @@ def is_one_of(
         listed = func.json_each(literal(json.dumps(values))).table_valued("value")
         return column.in_(select(listed.c.value))
     return column == any_(literal(values, postgresql.ARRAY(String())))
+
+
+def is_one_of_ids(
+    connection: Connection, column: InstrumentedAttribute[int], numbers: Iterable[int]
+) -> ColumnElement[bool]:
+    """Return `column IN numbers`, likewise."""
+    values = list(numbers)
+    if connection.dialect.name == "sqlite":
+        listed = func.json_each(literal(json.dumps(values))).table_valued("value")
+        return column.in_(select(listed.c.value))
+    return column == any_(literal(values, postgresql.ARRAY(BigInteger())))
 
 
 def inserted_id(result: CursorResult[Any]) -> int:

@@ -32,9 +32,13 @@ _TRIGGERS = (
         row="(SELECT NEW.run_id AS run_id, NEW.at AS at, NEW.progress AS progress,"
         " NEW.throughput AS throughput, NEW.efficiency AS efficiency,"
         " NEW.predicted_throughput AS predicted_throughput, NEW.step_time_s AS step_time_s,"
+        " NEW.num_examples AS num_examples,"
+        " (SELECT b.num_examples FROM goodput_samples AS b WHERE b.run_id = NEW.run_id"
+        " AND b.sequence < NEW.sequence ORDER BY b.sequence DESC LIMIT 1) AS previous_examples,"
         " (SELECT b.at FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence"
         " ORDER BY b.sequence DESC LIMIT 1) AS previous_at)",
-        whole="(SELECT g.*, lag(g.at) OVER (PARTITION BY g.run_id ORDER BY g.sequence) AS previous_at"
+        whole="(SELECT g.*, lag(g.at) OVER (PARTITION BY g.run_id ORDER BY g.sequence) AS previous_at,"
+        " lag(g.num_examples) OVER (PARTITION BY g.run_id ORDER BY g.sequence) AS previous_examples"
         " FROM goodput_samples AS g)",
     ),
     *(

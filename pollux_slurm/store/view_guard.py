@@ -14,6 +14,7 @@ from pollux_slurm.errors import StoreError
 
 AGGREGATES = {
     "account_usage": "Shown whole to every reader: an account with one user reveals that user's usage.",
+    "calendar": "Shown whole to every reader: days, and nothing that is anybody's.",
     "node_usage": "Shown whole to every reader: how busy each node was, not with whose jobs.",
     "round_history": "Shown whole to every reader: how many jobs were decided about, not whose.",
 }

@@ -128,6 +128,7 @@ class Measuring:
             self.telemetry.set_progress(
                 Progress(
                     num_steps=self._progress.num_steps,
+                    num_examples=self._progress.run_examples,
                     progress=self._progress.progress,
                     epoch=self._progress.finished_epochs,
                     total_epochs=self._progress.total_epochs,

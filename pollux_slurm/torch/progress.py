@@ -10,7 +10,10 @@ from pollux_slurm.agent.tuning import Tuner
 
 
 class ProgressState:
-    """Epochs and progress, as checkpointed state. `epoch` is the one under way in this process."""
+    """Epochs and progress, as checkpointed state. `epoch` is the one under way in this process.
+
+    `run_examples` are those trained on since this process started, over all replicas; no checkpoint has them.
+    """
 
     name = "progress"
 
@@ -18,6 +21,7 @@ class ProgressState:
         self.epoch: int | None = None
         self.total_epochs: int | None = None
         self.finished_epochs, self.num_steps, self.progress = 0, 0, 0.0
+        self.run_examples = 0
 
     def sync(self) -> None:
         """Nothing to do: every replica counts the same."""

@@ -42,6 +42,8 @@ class Steps:
         self._measuring, self._clock, self._progress = measuring, measuring.clock, progress
         self._models: list[Adaptation] = []
         self._num_passed_by = self._num_batches = 0
+        # Of batches since the last step: a loop in which nothing steps, as a validation, trains on none.
+        self._num_examples = self._batch_size = 0
         self.is_dirty = False
 
     def add(self, model: Adaptation) -> None:
@@ -77,6 +79,7 @@ class Steps:
 
     def begin_loop(self, loader: AdaptiveDataLoader, *, is_awaited: bool) -> None:
         """Begin a loop over `loader`. `is_awaited`: a checkpoint may have been confirmed meanwhile."""
+        self._num_examples = 0
         self._boundary.begin_loop()
         for model in self._models:
             model.comparison.check_parameters()
@@ -99,7 +102,9 @@ class Steps:
         for model in stepped:
             model.reducer.take_norms()
         if stepped:
+            self._num_examples += self._batch_size
             self._count(stepped[0])
+        self._num_examples = 0
         self._clock.disturb(num_steps=1)
 
     def _choose_batch(self, loader: AdaptiveDataLoader) -> None:
@@ -133,6 +138,7 @@ class Steps:
     def begin_pass(self, loader: AdaptiveDataLoader, plan: PassPlan) -> None:
         """Tell the models what the coming pass is."""
         self._clock.batch_ready()
+        self._batch_size = plan.step_size
         if plan.index == 0:
             for model in self._models:
                 model.set_batch(
@@ -149,6 +155,7 @@ class Steps:
 
     def end_step(self, loader: AdaptiveDataLoader, step: StepPlan) -> BatchChoice | None:
         """Close a global batch: measure, then let the ranks agree. Returns the batch agreed upon, if any."""
+        self._num_examples += step.size
         stepped = [model for model in self._models if model.take_stepped()]
         self._compare_now_and_then()
         first = stepped[0] if stepped else None
@@ -197,6 +204,8 @@ class Steps:
     def _count(self, model: Adaptation) -> None:
         self.is_dirty = True
         self._progress.num_steps += 1
+        self._progress.run_examples += self._num_examples
+        self._num_examples = 0
         self._progress.progress += model.last_gain
         self._measuring.tell_progress()
 

@@ -8,7 +8,7 @@ SELECT CASE WHEN target_gpus > source_gpus THEN 'grown'
        AVG(goodput_after / goodput_before) AS goodput_ratio
 FROM reallocation_history
 WHERE step = 'confirmed' AND moves_running
-  AND planned_at >= '2026-03-01' AND planned_at < '2026-04-01'
+  AND planned_at >= (SELECT month_ago FROM calendar)
 GROUP BY CASE WHEN target_gpus > source_gpus THEN 'grown'
               WHEN target_gpus < source_gpus THEN 'shrunk'
               ELSE 'moved'

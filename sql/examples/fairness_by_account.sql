@@ -5,7 +5,7 @@ SELECT account,
        MAX(rho) AS worst_rho,
        AVG(CASE WHEN rho > 1.0 THEN 1.0 WHEN rho <= 1.0 THEN 0.0 END) AS share_worse_off
 FROM fairness
-WHERE submitted_at >= '2026-03-01' AND submitted_at < '2026-04-01'
+WHERE submitted_at >= (SELECT month_ago FROM calendar)
 GROUP BY account
 HAVING COUNT(rho) > 0
 ORDER BY worst_rho DESC

@@ -5,6 +5,6 @@ SELECT account,
        SUM(useful_gpu_hours) AS useful_gpu_hours,
        SUM(useful_examples) AS useful_examples
 FROM account_usage
-WHERE day >= '2026-03-01' AND day < '2026-04-01'
+WHERE day >= (SELECT month_ago FROM calendar)
 GROUP BY account
 ORDER BY gpu_hours DESC, account

@@ -3,6 +3,6 @@ SELECT day,
        SUM(gpu_hours) AS gpu_hours,
        SUM(trained_gpu_hours) / SUM(gpu_hours) AS progress_share
 FROM account_usage
-WHERE day >= '2026-03-01' AND day < '2026-04-01' AND gpu_hours > 0.0
+WHERE day >= (SELECT month_ago FROM calendar) AND gpu_hours > 0.0
 GROUP BY day
 ORDER BY day

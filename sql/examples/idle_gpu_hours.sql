@@ -1,7 +1,7 @@
 -- Which jobs held GPUs without telling of progress, and for how many GPU hours?
 SELECT slurm_job_id, user_name, account, state, gpu_hours - trained_gpu_hours AS idle_gpu_hours, progress_share
 FROM job_goodput
-WHERE submitted_at >= '2026-03-01' AND submitted_at < '2026-04-01'
+WHERE submitted_at >= (SELECT month_ago FROM calendar)
   AND gpu_hours - trained_gpu_hours > 0.5
 ORDER BY idle_gpu_hours DESC
 LIMIT 20

@@ -5,7 +5,7 @@ SELECT user_name,
        SUM(num_samples) AS samples,
        SUM(mean_error * num_samples) / SUM(num_samples) AS mean_error
 FROM model_accuracy
-WHERE day >= '2026-03-01' AND day < '2026-04-01'
+WHERE day >= (SELECT month_ago FROM calendar)
 GROUP BY user_name, slurm_job_id, run_number
 HAVING SUM(mean_error * num_samples) > 0.0
 ORDER BY mean_error DESC

@@ -6,6 +6,6 @@ SELECT gpu_type,
        SUM(mean_error * num_samples) / SUM(num_samples) AS mean_error,
        SUM(mean_abs_error * num_samples) / SUM(num_samples) AS mean_abs_error
 FROM model_accuracy
-WHERE day >= '2026-03-01' AND day < '2026-04-01'
+WHERE day >= (SELECT month_ago FROM calendar)
 GROUP BY gpu_type, num_gpus, num_nodes
 ORDER BY gpu_type, num_gpus, num_nodes

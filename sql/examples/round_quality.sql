@@ -10,6 +10,6 @@ SELECT objective,
        SUM(total_gpus) AS gpus_there,
        SUM(num_moves) AS moves
 FROM round_history
-WHERE at >= '2026-03-01' AND at < '2026-04-01'
+WHERE at >= (SELECT month_ago FROM calendar)
 GROUP BY objective, solver, shadow
 ORDER BY objective, solver, shadow

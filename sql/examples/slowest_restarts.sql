@@ -1,4 +1,4 @@
--- Which restarts since a day cost the most, and where did the time go?
+-- Which restarts cost the most, and where did the time go?
 SELECT slurm_job_id,
        user_name,
        planned_at,
@@ -11,6 +11,6 @@ SELECT slurm_job_id,
 FROM reallocation_history
 WHERE step = 'confirmed'
   AND moves_running
-  AND planned_at >= '2026-03-01'
+  AND planned_at >= (SELECT month_ago FROM calendar)
 ORDER BY total_s DESC
 LIMIT 20

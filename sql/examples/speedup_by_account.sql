@@ -5,6 +5,6 @@ SELECT account,
        AVG(speedup_fair_share) AS over_fair_share,
        AVG(efficiency) AS efficiency
 FROM job_goodput
-WHERE submitted_at >= '2026-03-01' AND submitted_at < '2026-04-01' AND speedup_fair_share IS NOT NULL
+WHERE submitted_at >= (SELECT month_ago FROM calendar) AND speedup_fair_share IS NOT NULL
 GROUP BY account
 ORDER BY over_fair_share DESC

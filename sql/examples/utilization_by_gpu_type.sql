@@ -4,6 +4,6 @@ SELECT gpu_type,
        SUM(gpu_hours) AS gpu_hours,
        SUM(offered_gpu_hours) AS offered_gpu_hours
 FROM node_usage
-WHERE day >= '2026-03-01' AND day < '2026-04-01'
+WHERE day >= (SELECT month_ago FROM calendar)
 GROUP BY gpu_type
 ORDER BY gpu_type

@@ -1,5 +1,5 @@
--- What did the scheduler do to my job?
+-- What did the scheduler do to the job that was submitted last?
 SELECT at, event, num_gpus, num_nodes, span_s, duration_s, detail
 FROM job_timeline
-WHERE slurm_job_id = '1'
+WHERE job_id = (SELECT MAX(job_id) FROM job_goodput)
 ORDER BY job_id, at, rank

@@ -1,6 +1,6 @@
 -- Which jobs were worse off than if the cluster had been cut into equal parts?
 SELECT slurm_job_id, user_name, account, rho, elapsed_s, alone_s, waited_s, mean_gpus, fair_share_gpus
 FROM fairness
-WHERE submitted_at >= '2026-03-01' AND submitted_at < '2026-04-01' AND rho > 1.0
+WHERE submitted_at >= (SELECT month_ago FROM calendar) AND rho > 1.0
 ORDER BY rho DESC
 LIMIT 20

@@ -1,4 +1,4 @@
--- Schema 0011 of a pollux store on postgresql. Generated: pollux db schema postgresql
+-- Schema 0010 of a pollux store on postgresql. Generated: pollux db schema postgresql
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 CREATE TABLE accounts (
@@ -132,6 +132,7 @@ CREATE TABLE jobs (
     time_limit_s DOUBLE PRECISION,
     required_nodes TEXT,
     left_out_because TEXT,
+    estimated BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
     CONSTRAINT ck_jobs_token_sha256 CHECK (length(token_sha256) = 64),
     CONSTRAINT ck_jobs_min_gpus CHECK (min_gpus >= 1),
@@ -146,6 +147,8 @@ CREATE TABLE jobs (
 );
 
 CREATE INDEX ix_jobs_account_submitted_at ON jobs (account, submitted_at);
+
+CREATE INDEX ix_jobs_estimated ON jobs (estimated) WHERE estimated;
 
 CREATE INDEX ix_jobs_finished_at ON jobs (finished_at);
 
@@ -180,6 +183,7 @@ COMMENT ON COLUMN jobs.finished_at IS 'When it ended for good; null while it liv
 COMMENT ON COLUMN jobs.time_limit_s IS 'Time limit of one run when it was registered, seconds; null for none, or not known.';
 COMMENT ON COLUMN jobs.required_nodes IS 'Nodes that its owner asked for by name, with commas; null for none.';
 COMMENT ON COLUMN jobs.left_out_because IS 'Why the last round left it out, or as it is; null when it decided about it.';
+COMMENT ON COLUMN jobs.estimated IS 'Is a part of what it held, or how it ended, a guess? Slurm''s records do not tell.';
 
 CREATE TABLE node_days (
     node_name TEXT NOT NULL,
@@ -207,6 +211,8 @@ CREATE TABLE allocations (
     number INTEGER NOT NULL,
     started_at TIMESTAMP WITH TIME ZONE NOT NULL,
     ended_at TIMESTAMP WITH TIME ZONE,
+    restart_count INTEGER,
+    estimated BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT pk_allocations PRIMARY KEY (job_id, number),
     CONSTRAINT ck_allocations_number CHECK (number >= 0),
     CONSTRAINT ck_allocations_ended_at CHECK (ended_at >= started_at),
@@ -222,6 +228,8 @@ COMMENT ON COLUMN allocations.job_id IS 'The job.';
 COMMENT ON COLUMN allocations.number IS 'Which stretch of the job: 0, 1, ...';
 COMMENT ON COLUMN allocations.started_at IS 'When the stretch began.';
 COMMENT ON COLUMN allocations.ended_at IS 'When it ended; null while it lasts.';
+COMMENT ON COLUMN allocations.restart_count IS 'Slurm''s restart count of the run that held it; null where not known.';
+COMMENT ON COLUMN allocations.estimated IS 'Did Slurm not tell when it began or ended, so that this is a guess?';
 
 CREATE TABLE decisions (
     round_id BIGINT NOT NULL,
@@ -580,6 +588,7 @@ CREATE TABLE goodput_samples (
     progress DOUBLE PRECISION NOT NULL,
     epoch BIGINT NOT NULL,
     total_epochs BIGINT,
+    num_examples BIGINT,
     CONSTRAINT pk_goodput_samples PRIMARY KEY (run_id, sequence),
     CONSTRAINT ck_goodput_samples_sequence CHECK (sequence >= 0),
     CONSTRAINT ck_goodput_samples_batch CHECK ((global_batch_size IS NULL) = (atomic_batch_size IS NULL) AND (global_batch_size IS NULL) = (accumulation_steps IS NULL)),
@@ -613,6 +622,7 @@ COMMENT ON COLUMN goodput_samples.efficiency IS 'Statistical efficiency, 0 to 1;
 COMMENT ON COLUMN goodput_samples.progress IS 'Scale-invariant iterations done.';
 COMMENT ON COLUMN goodput_samples.epoch IS 'The epoch under way, from 0.';
 COMMENT ON COLUMN goodput_samples.total_epochs IS 'Epochs declared; null if none were.';
+COMMENT ON COLUMN goodput_samples.num_examples IS 'Examples that the run has processed so far, by its own count; null where it told none.';
 
 CREATE TABLE reallocation_nodes (
     reallocation_id BIGINT NOT NULL,
@@ -667,6 +677,7 @@ CREATE TABLE run_days (
     predicted_examples DOUBLE PRECISION NOT NULL,
     error_sum DOUBLE PRECISION NOT NULL,
     abs_error_sum DOUBLE PRECISION NOT NULL,
+    counted_examples DOUBLE PRECISION DEFAULT 0 NOT NULL,
     CONSTRAINT pk_run_days PRIMARY KEY (run_id, day),
     CONSTRAINT ck_run_days_counts CHECK (num_samples >= 0 AND num_compared >= 0),
     CONSTRAINT ck_run_days_times CHECK (trained_s >= 0 AND measured_s >= 0 AND compared_s >= 0),
@@ -693,6 +704,7 @@ COMMENT ON COLUMN run_days.compared_examples IS 'Their measured throughput times
 COMMENT ON COLUMN run_days.predicted_examples IS 'Their predicted throughput times time.';
 COMMENT ON COLUMN run_days.error_sum IS 'Sum over them of predicted/measured - 1, each at most a million.';
 COMMENT ON COLUMN run_days.abs_error_sum IS 'The same without signs.';
+COMMENT ON COLUMN run_days.counted_examples IS 'Examples that the run counted; throughput times time where it told of no count.';
 
 CREATE TABLE run_nodes (
     run_id BIGINT NOT NULL,
@@ -723,15 +735,15 @@ COMMENT ON COLUMN run_warnings.run_id IS 'The run.';
 COMMENT ON COLUMN run_warnings.warning IS 'Name of what it warned of.';
 COMMENT ON COLUMN run_warnings.first_seen_at IS 'When a report of the run first told of it.';
 
-CREATE FUNCTION pollux_goodput_samples_sum() RETURNS trigger LANGUAGE plpgsql AS $body$ BEGIN INSERT INTO run_days (run_id, day, num_samples, progress, trained_s, trained_gpu_s, examples, measured_s, useful_examples, efficiency_s, useful_gpu_s, num_compared, compared_s, compared_examples, predicted_examples, error_sum, abs_error_sum) SELECT p.run_id, p.day, SUM(p.n), MAX(p.progress), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s * p.gpus END), SUM(COALESCE(p.throughput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.s END), SUM(COALESCE(p.goodput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s END), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s * p.gpus END), SUM(CASE WHEN p.error IS NULL THEN 0 ELSE p.n END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.throughput * p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.predicted * p.s END), SUM(COALESCE(p.error, 0.0) * p.n), SUM(ABS(COALESCE(p.error, 0.0)) * p.n) FROM ( WITH clean AS ( SELECT s.run_id, s.at, s.progress, CASE WHEN s.throughput < 1e-9 THEN 1e-9 ELSE s.throughput END AS throughput, CASE WHEN s.efficiency < 1e-9 THEN 1e-9 ELSE s.efficiency END AS efficiency, CASE WHEN s.predicted_throughput < 1e-9 THEN 1e-9 ELSE s.predicted_throughput END AS predicted, COALESCE((extract(epoch FROM (s.at) - (s.previous_at))::double precision), (extract(epoch FROM (s.at) - (r.first_report_at))::double precision) - COALESCE(r.first_step_s, 0.0)) AS elapsed_s, CASE WHEN s.step_time_s >= 0.001 THEN s.step_time_s ELSE 0.001 END AS step_s, (extract(epoch FROM (s.at) - (((((s.at) AT TIME ZONE 'UTC')::date)::timestamp AT TIME ZONE 'UTC')))::double precision) AS today_s, (SELECT SUM(n.num_gpus) FROM run_nodes AS n WHERE n.run_id = s.run_id) AS told_gpus, (SELECT SUM(n.num_gpus) FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = r.job_id AND a.started_at <= s.at AND (a.ended_at IS NULL OR a.ended_at > s.at)) AS held_gpus FROM (SELECT NEW.run_id AS run_id, NEW.at AS at, NEW.progress AS progress, NEW.throughput AS throughput, NEW.efficiency AS efficiency, NEW.predicted_throughput AS predicted_throughput, NEW.step_time_s AS step_time_s, (SELECT b.at FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence ORDER BY b.sequence DESC LIMIT 1) AS previous_at) AS s JOIN runs AS r ON r.id = s.run_id ), covered AS ( SELECT c.*, c.throughput * c.efficiency AS goodput, COALESCE(LEAST(c.told_gpus, c.held_gpus), c.told_gpus, 0) AS gpus, CASE WHEN c.predicted > c.throughput * 1e6 THEN 1e6 ELSE c.predicted / c.throughput - 1.0 END AS error, LEAST(3600.0, GREATEST(c.elapsed_s, c.step_s)) AS covered_s FROM clean AS c ) SELECT c.run_id, ((c.at) AT TIME ZONE 'UTC')::date AS day, 1 AS n, LEAST(c.covered_s, c.today_s) AS s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus FROM covered AS c UNION ALL SELECT c.run_id, (((c.at) AT TIME ZONE 'UTC')::date - 1), 0, c.covered_s - c.today_s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus FROM covered AS c WHERE c.covered_s > c.today_s ) AS p WHERE true GROUP BY p.run_id, p.day ON CONFLICT (run_id, day) DO UPDATE SET num_samples = run_days.num_samples + excluded.num_samples, progress = GREATEST(run_days.progress, excluded.progress), trained_s = run_days.trained_s + excluded.trained_s, trained_gpu_s = run_days.trained_gpu_s + excluded.trained_gpu_s, examples = run_days.examples + excluded.examples, measured_s = run_days.measured_s + excluded.measured_s, useful_examples = run_days.useful_examples + excluded.useful_examples, efficiency_s = run_days.efficiency_s + excluded.efficiency_s, useful_gpu_s = run_days.useful_gpu_s + excluded.useful_gpu_s, num_compared = run_days.num_compared + excluded.num_compared, compared_s = run_days.compared_s + excluded.compared_s, compared_examples = run_days.compared_examples + excluded.compared_examples, predicted_examples = run_days.predicted_examples + excluded.predicted_examples, error_sum = run_days.error_sum + excluded.error_sum, abs_error_sum = run_days.abs_error_sum + excluded.abs_error_sum; RETURN NULL; END $body$;
+CREATE FUNCTION pollux_goodput_samples_sum() RETURNS trigger LANGUAGE plpgsql AS $body$ BEGIN INSERT INTO run_days (run_id, day, num_samples, progress, trained_s, trained_gpu_s, examples, measured_s, useful_examples, efficiency_s, useful_gpu_s, num_compared, compared_s, compared_examples, predicted_examples, error_sum, abs_error_sum, counted_examples) SELECT p.run_id, p.day, SUM(p.n), MAX(p.progress), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s * p.gpus END), SUM(COALESCE(p.throughput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.s END), SUM(COALESCE(p.goodput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s END), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s * p.gpus END), SUM(CASE WHEN p.error IS NULL THEN 0 ELSE p.n END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.throughput * p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.predicted * p.s END), SUM(COALESCE(p.error, 0.0) * p.n), SUM(ABS(COALESCE(p.error, 0.0)) * p.n), SUM(COALESCE(p.counted * p.s / p.covered_s, p.throughput * p.s, 0.0)) FROM ( WITH clean AS ( SELECT s.run_id, s.at, CASE WHEN s.num_examples < s.previous_examples THEN 0 ELSE s.num_examples - COALESCE(s.previous_examples, 0) END AS counted, s.progress, CASE WHEN s.throughput < 1e-9 THEN 1e-9 ELSE s.throughput END AS throughput, CASE WHEN s.efficiency < 1e-9 THEN 1e-9 ELSE s.efficiency END AS efficiency, CASE WHEN s.predicted_throughput < 1e-9 THEN 1e-9 ELSE s.predicted_throughput END AS predicted, COALESCE((round((extract(epoch FROM (s.at) - (s.previous_at)))::numeric, 3)::double precision), (round((extract(epoch FROM (s.at) - (r.first_report_at)))::numeric, 3)::double precision) - COALESCE(r.first_step_s, 0.0)) AS elapsed_s, CASE WHEN s.step_time_s >= 0.001 THEN s.step_time_s ELSE 0.001 END AS step_s, (round((extract(epoch FROM (s.at) - (((((s.at) AT TIME ZONE 'UTC')::date)::timestamp AT TIME ZONE 'UTC'))))::numeric, 3)::double precision) AS today_s, (SELECT SUM(n.num_gpus) FROM run_nodes AS n WHERE n.run_id = s.run_id) AS told_gpus, (SELECT SUM(n.num_gpus) FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = r.job_id AND a.started_at <= s.at AND (a.ended_at IS NULL OR a.ended_at > s.at)) AS held_gpus FROM (SELECT NEW.run_id AS run_id, NEW.at AS at, NEW.progress AS progress, NEW.throughput AS throughput, NEW.efficiency AS efficiency, NEW.predicted_throughput AS predicted_throughput, NEW.step_time_s AS step_time_s, NEW.num_examples AS num_examples, (SELECT b.num_examples FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence ORDER BY b.sequence DESC LIMIT 1) AS previous_examples, (SELECT b.at FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence ORDER BY b.sequence DESC LIMIT 1) AS previous_at) AS s JOIN runs AS r ON r.id = s.run_id ), covered AS ( SELECT c.*, c.throughput * c.efficiency AS goodput, COALESCE(LEAST(c.told_gpus, c.held_gpus), c.told_gpus, 0) AS gpus, CASE WHEN c.predicted > c.throughput * 1e6 THEN 1e6 ELSE c.predicted / c.throughput - 1.0 END AS error, LEAST(3600.0, GREATEST(c.elapsed_s, c.step_s)) AS covered_s FROM clean AS c ) SELECT c.run_id, ((c.at) AT TIME ZONE 'UTC')::date AS day, 1 AS n, LEAST(c.covered_s, c.today_s) AS s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus, c.counted, c.covered_s FROM covered AS c UNION ALL SELECT c.run_id, (((c.at) AT TIME ZONE 'UTC')::date - 1), 0, c.covered_s - c.today_s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus, c.counted, c.covered_s FROM covered AS c WHERE c.covered_s > c.today_s ) AS p WHERE true GROUP BY p.run_id, p.day ON CONFLICT (run_id, day) DO UPDATE SET num_samples = run_days.num_samples + excluded.num_samples, progress = GREATEST(run_days.progress, excluded.progress), trained_s = run_days.trained_s + excluded.trained_s, trained_gpu_s = run_days.trained_gpu_s + excluded.trained_gpu_s, examples = run_days.examples + excluded.examples, measured_s = run_days.measured_s + excluded.measured_s, useful_examples = run_days.useful_examples + excluded.useful_examples, efficiency_s = run_days.efficiency_s + excluded.efficiency_s, useful_gpu_s = run_days.useful_gpu_s + excluded.useful_gpu_s, num_compared = run_days.num_compared + excluded.num_compared, compared_s = run_days.compared_s + excluded.compared_s, compared_examples = run_days.compared_examples + excluded.compared_examples, predicted_examples = run_days.predicted_examples + excluded.predicted_examples, error_sum = run_days.error_sum + excluded.error_sum, abs_error_sum = run_days.abs_error_sum + excluded.abs_error_sum, counted_examples = run_days.counted_examples + excluded.counted_examples; RETURN NULL; END $body$;
 
 CREATE TRIGGER goodput_samples_sum AFTER INSERT ON goodput_samples FOR EACH ROW EXECUTE FUNCTION pollux_goodput_samples_sum();
 
-CREATE FUNCTION pollux_allocations_begun() RETURNS trigger LANGUAGE plpgsql AS $body$ BEGIN INSERT INTO allocation_days (job_id, number, day, held_s) SELECT d.job_id, d.number, d.day, (extract(epoch FROM (LEAST(d.ended_at, ((((d.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(d.started_at, ((d.day)::timestamp AT TIME ZONE 'UTC'))))::double precision) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.started_at) AT TIME ZONE 'UTC')::date AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.day) + 1) FROM days AS a WHERE ((((a.day) + 1))::timestamp AT TIME ZONE 'UTC') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET held_s = excluded.held_s; RETURN NULL; END $body$;
+CREATE FUNCTION pollux_allocations_begun() RETURNS trigger LANGUAGE plpgsql AS $body$ BEGIN INSERT INTO allocation_days (job_id, number, day, held_s) SELECT d.job_id, d.number, d.day, (round((extract(epoch FROM (LEAST(d.ended_at, ((((d.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(d.started_at, ((d.day)::timestamp AT TIME ZONE 'UTC')))))::numeric, 3)::double precision) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.started_at) AT TIME ZONE 'UTC')::date AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.day) + 1) FROM days AS a WHERE ((((a.day) + 1))::timestamp AT TIME ZONE 'UTC') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET held_s = excluded.held_s; RETURN NULL; END $body$;
 
 CREATE TRIGGER allocations_begun AFTER INSERT ON allocations FOR EACH ROW EXECUTE FUNCTION pollux_allocations_begun();
 
-CREATE FUNCTION pollux_allocations_ended() RETURNS trigger LANGUAGE plpgsql AS $body$ BEGIN INSERT INTO allocation_days (job_id, number, day, held_s) SELECT d.job_id, d.number, d.day, (extract(epoch FROM (LEAST(d.ended_at, ((((d.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(d.started_at, ((d.day)::timestamp AT TIME ZONE 'UTC'))))::double precision) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.started_at) AT TIME ZONE 'UTC')::date AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.day) + 1) FROM days AS a WHERE ((((a.day) + 1))::timestamp AT TIME ZONE 'UTC') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET held_s = excluded.held_s; RETURN NULL; END $body$;
+CREATE FUNCTION pollux_allocations_ended() RETURNS trigger LANGUAGE plpgsql AS $body$ BEGIN INSERT INTO allocation_days (job_id, number, day, held_s) SELECT d.job_id, d.number, d.day, (round((extract(epoch FROM (LEAST(d.ended_at, ((((d.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(d.started_at, ((d.day)::timestamp AT TIME ZONE 'UTC')))))::numeric, 3)::double precision) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.started_at) AT TIME ZONE 'UTC')::date AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.day) + 1) FROM days AS a WHERE ((((a.day) + 1))::timestamp AT TIME ZONE 'UTC') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET held_s = excluded.held_s; RETURN NULL; END $body$;
 
 CREATE TRIGGER allocations_ended AFTER UPDATE OF ended_at ON allocations FOR EACH ROW EXECUTE FUNCTION pollux_allocations_ended();
 
@@ -767,12 +779,12 @@ SELECT x.reallocation_id,
        ends.c2 AS target_gpus,
        ends.c3 AS target_nodes,
        x.checkpoint_s,
-       CASE WHEN (extract(epoch FROM (x.released_at) - (x.checkpointed_at))::double precision) < 0.0 THEN 0.0 ELSE (extract(epoch FROM (x.released_at) - (x.checkpointed_at))::double precision) END AS hold_s,
-       CASE WHEN (extract(epoch FROM (x.running_at) - (x.requeued_at))::double precision) < 0.0 THEN 0.0 ELSE (extract(epoch FROM (x.running_at) - (x.requeued_at))::double precision) END AS slurm_s,
-       CASE WHEN (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.running_at))::double precision) < 0.0 THEN 0.0 ELSE (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.running_at))::double precision) END AS launch_s,
+       CASE WHEN (round((extract(epoch FROM (x.released_at) - (x.checkpointed_at)))::numeric, 3)::double precision) < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (x.released_at) - (x.checkpointed_at)))::numeric, 3)::double precision) END AS hold_s,
+       CASE WHEN (round((extract(epoch FROM (x.running_at) - (x.requeued_at)))::numeric, 3)::double precision) < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (x.running_at) - (x.requeued_at)))::numeric, 3)::double precision) END AS slurm_s,
+       CASE WHEN (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.running_at)))::numeric, 3)::double precision) < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.running_at)))::numeric, 3)::double precision) END AS launch_s,
        CASE WHEN x.requeued_at IS NULL THEN NULL
-            WHEN x.checkpoint_s IS NULL THEN CASE WHEN (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at))::double precision) < 0.0 THEN 0.0 ELSE (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at))::double precision) END
-            ELSE CASE WHEN (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at))::double precision) + x.checkpoint_s < 0.0 THEN 0.0 ELSE (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at))::double precision) + x.checkpoint_s END
+            WHEN x.checkpoint_s IS NULL THEN CASE WHEN (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at)))::numeric, 3)::double precision) < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at)))::numeric, 3)::double precision) END
+            ELSE CASE WHEN (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at)))::numeric, 3)::double precision) + x.checkpoint_s < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at)))::numeric, 3)::double precision) + x.checkpoint_s END
        END AS total_s,
        goodput_then.c0 AS goodput_before,
        goodput_now.c0 AS goodput_after
@@ -837,7 +849,10 @@ WHERE v.user_name = session_user OR (
 -- the time that its reports cover; they, and the speedups made of them, are null where nothing was measured.
 -- speedup_one_gpu is the measured goodput over the one that rounds predicted for it on one GPU,
 -- speedup_fair_share over the one that they predicted at its fair share of the cluster.
--- lost_s adds up the standstill of the confirmed reallocations.
+-- examples are those that its runs counted. lost_s adds up the standstill of the confirmed reallocations. requeues is Slurm's restart
+-- count in the last run, restarts the moves among them.
+-- gpu_hours are Slurm's own (ElapsedRaw times GPUs) to a second per run; estimated says where a part of them,
+-- or the end, is a guess, because neither Slurm nor its accounting database told.
 -- Shows a person's own rows, by session_user, unless granted more.
 CREATE VIEW job_goodput WITH (security_barrier) AS
 SELECT v.*
@@ -871,7 +886,9 @@ SELECT x.job_id,
        x.goodput / x.fair_goodput AS speedup_fair_share,
        x.runs,
        x.restarts,
-       x.lost_s
+       x.lost_s,
+       x.requeues,
+       x.estimated
 FROM (
     SELECT j.id AS job_id,
            j.slurm_job_id,
@@ -883,8 +900,8 @@ FROM (
            j.submitted_at,
            j.started_at,
            j.finished_at,
-           GREATEST(0.0, (extract(epoch FROM (COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)) - (j.submitted_at))::double precision)) AS waited_s,
-           (extract(epoch FROM (j.finished_at) - (j.submitted_at))::double precision) AS submit_to_finish_s,
+           GREATEST(0.0, (round((extract(epoch FROM (COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)) - (j.submitted_at)))::numeric, 3)::double precision)) AS waited_s,
+           (round((extract(epoch FROM (j.finished_at) - (j.submitted_at)))::numeric, 3)::double precision) AS submit_to_finish_s,
            COALESCE(held.c0, 0.0) AS gpu_hours,
            COALESCE(measured.c0, 0.0) AS trained_gpu_hours,
            COALESCE(measured.c1, 0) AS num_samples,
@@ -898,20 +915,24 @@ FROM (
            decided.c1 AS fair_goodput,
            begun.c0 AS runs,
            moved.c0 AS restarts,
-           COALESCE(moved.c1, 0.0) AS lost_s
+           COALESCE(moved.c1, 0.0) AS lost_s,
+           COALESCE(ran.c0, 0) AS requeues,
+           j.estimated
     FROM jobs AS j
     JOIN users AS u ON u.user_id = j.user_id
-    LEFT JOIN LATERAL (SELECT SUM(GREATEST(0.0, (extract(epoch FROM (COALESCE(a.ended_at, CURRENT_TIMESTAMP)) - (a.started_at))::double precision)) * n.num_gpus) / 3600.0 AS c0
+    LEFT JOIN LATERAL (SELECT SUM(GREATEST(0.0, (round((extract(epoch FROM (COALESCE(a.ended_at, CURRENT_TIMESTAMP)) - (a.started_at)))::numeric, 3)::double precision)) * n.num_gpus) / 3600.0 AS c0
         FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = j.id) AS held ON true
- LEFT JOIN LATERAL (SELECT SUM(d.trained_gpu_s) / 3600.0 AS c0, CAST(SUM(d.num_samples) AS BIGINT) AS c1, (CASE WHEN SUM(d.trained_s) > 0.0 THEN SUM(d.examples) / SUM(d.trained_s) END) AS c2, (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.efficiency_s) / SUM(d.measured_s) END) AS c3, (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.useful_examples) / SUM(d.measured_s) END) AS c4, SUM(d.examples) AS c5, SUM(d.useful_examples) AS c6, MAX(d.progress) AS c7
+ LEFT JOIN LATERAL (SELECT MAX(a.restart_count) AS c0
+        FROM allocations AS a WHERE a.job_id = j.id) AS ran ON true
+ LEFT JOIN LATERAL (SELECT SUM(d.trained_gpu_s) / 3600.0 AS c0, CAST(SUM(d.num_samples) AS BIGINT) AS c1, (CASE WHEN SUM(d.trained_s) > 0.0 THEN SUM(d.examples) / SUM(d.trained_s) END) AS c2, (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.efficiency_s) / SUM(d.measured_s) END) AS c3, (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.useful_examples) / SUM(d.measured_s) END) AS c4, SUM(d.counted_examples) AS c5, SUM(d.useful_examples) AS c6, MAX(d.progress) AS c7
         FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS measured ON true
  LEFT JOIN LATERAL (SELECT (CASE WHEN SUM(d.num_single) > 0.0 THEN SUM(d.single_goodput_sum) / SUM(d.num_single) END) AS c0, (CASE WHEN SUM(d.num_compared) > 0.0 THEN SUM(d.fair_goodput_sum) / SUM(d.num_compared) END) AS c1
         FROM job_days AS d WHERE d.job_id = j.id) AS decided ON true
  LEFT JOIN LATERAL (SELECT COUNT(*) AS c0
         FROM runs AS r WHERE r.job_id = j.id) AS begun ON true
  LEFT JOIN LATERAL (SELECT COUNT(*) AS c0, SUM(CASE WHEN x.requeued_at IS NULL THEN NULL
-            WHEN x.checkpoint_s IS NULL THEN CASE WHEN (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at))::double precision) < 0.0 THEN 0.0 ELSE (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at))::double precision) END
-            ELSE CASE WHEN (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at))::double precision) + x.checkpoint_s < 0.0 THEN 0.0 ELSE (extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at))::double precision) + x.checkpoint_s END
+            WHEN x.checkpoint_s IS NULL THEN CASE WHEN (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at)))::numeric, 3)::double precision) < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at)))::numeric, 3)::double precision) END
+            ELSE CASE WHEN (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at)))::numeric, 3)::double precision) + x.checkpoint_s < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at)))::numeric, 3)::double precision) + x.checkpoint_s END
        END) AS c1
         FROM (
     SELECT c.blocked_s AS checkpoint_s,
@@ -958,7 +979,7 @@ SELECT e.job_id,
        j.account,
        e.at,
        e.until,
-       (extract(epoch FROM (e.until) - (e.at))::double precision) AS span_s,
+       (round((extract(epoch FROM (e.until) - (e.at)))::numeric, 3)::double precision) AS span_s,
        e.rank,
        e.event,
        e.num_gpus,
@@ -1078,7 +1099,7 @@ SELECT x.day,
             WHEN SUM(x.gpu_s) > 0.0 THEN 1.0
             ELSE 0.0
        END AS progress_share,
-       SUM(x.examples) AS examples,
+       SUM(x.counted_examples) AS examples,
        SUM(x.useful_examples) AS useful_examples,
        (CASE WHEN SUM(x.trained_s) > 0.0 THEN SUM(x.examples) / SUM(x.trained_s) END) AS throughput,
        (CASE WHEN SUM(x.measured_s) > 0.0 THEN SUM(x.efficiency_s) / SUM(x.measured_s) END) AS efficiency,
@@ -1093,6 +1114,7 @@ SELECT h.day,
        0.0 AS trained_s,
        0.0 AS measured_s,
        0.0 AS examples,
+       0.0 AS counted_examples,
        0.0 AS useful_examples,
        0.0 AS efficiency_s
 FROM (
@@ -1102,7 +1124,7 @@ UNION ALL
 SELECT o.job_id,
        o.number,
        o.day,
-       (extract(epoch FROM (LEAST(o.ended_at, ((((o.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(o.started_at, ((o.day)::timestamp AT TIME ZONE 'UTC'))))::double precision)
+       (round((extract(epoch FROM (LEAST(o.ended_at, ((((o.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(o.started_at, ((o.day)::timestamp AT TIME ZONE 'UTC')))))::numeric, 3)::double precision)
 FROM (
     WITH RECURSIVE days AS (
         SELECT a.job_id, a.number, a.started_at, CURRENT_TIMESTAMP AS ended_at, ((a.started_at) AT TIME ZONE 'UTC')::date AS day
@@ -1118,7 +1140,7 @@ FROM (
 JOIN allocation_nodes AS n ON n.job_id = h.job_id AND n.number = h.number
 UNION ALL
 SELECT d.day, r.job_id, NULL, 0.0, d.trained_gpu_s, d.useful_gpu_s, d.trained_s, d.measured_s, d.examples,
-       d.useful_examples, d.efficiency_s
+       d.counted_examples, d.useful_examples, d.efficiency_s
 FROM run_days AS d
 JOIN runs AS r ON r.id = d.run_id
 ) AS x
@@ -1142,7 +1164,7 @@ SELECT x.day,
             WHEN SUM(x.gpu_s) > 0.0 THEN 1.0
             ELSE 0.0
        END AS progress_share,
-       SUM(x.examples) AS examples,
+       SUM(x.counted_examples) AS examples,
        SUM(x.useful_examples) AS useful_examples,
        (CASE WHEN SUM(x.trained_s) > 0.0 THEN SUM(x.examples) / SUM(x.trained_s) END) AS throughput,
        (CASE WHEN SUM(x.measured_s) > 0.0 THEN SUM(x.efficiency_s) / SUM(x.measured_s) END) AS efficiency,
@@ -1157,6 +1179,7 @@ SELECT h.day,
        0.0 AS trained_s,
        0.0 AS measured_s,
        0.0 AS examples,
+       0.0 AS counted_examples,
        0.0 AS useful_examples,
        0.0 AS efficiency_s
 FROM (
@@ -1166,7 +1189,7 @@ UNION ALL
 SELECT o.job_id,
        o.number,
        o.day,
-       (extract(epoch FROM (LEAST(o.ended_at, ((((o.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(o.started_at, ((o.day)::timestamp AT TIME ZONE 'UTC'))))::double precision)
+       (round((extract(epoch FROM (LEAST(o.ended_at, ((((o.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(o.started_at, ((o.day)::timestamp AT TIME ZONE 'UTC')))))::numeric, 3)::double precision)
 FROM (
     WITH RECURSIVE days AS (
         SELECT a.job_id, a.number, a.started_at, CURRENT_TIMESTAMP AS ended_at, ((a.started_at) AT TIME ZONE 'UTC')::date AS day
@@ -1182,7 +1205,7 @@ FROM (
 JOIN allocation_nodes AS n ON n.job_id = h.job_id AND n.number = h.number
 UNION ALL
 SELECT d.day, r.job_id, NULL, 0.0, d.trained_gpu_s, d.useful_gpu_s, d.trained_s, d.measured_s, d.examples,
-       d.useful_examples, d.efficiency_s
+       d.counted_examples, d.useful_examples, d.efficiency_s
 FROM run_days AS d
 JOIN runs AS r ON r.id = d.run_id
 ) AS x
@@ -1223,7 +1246,7 @@ UNION ALL
 SELECT o.job_id,
        o.number,
        o.day,
-       (extract(epoch FROM (LEAST(o.ended_at, ((((o.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(o.started_at, ((o.day)::timestamp AT TIME ZONE 'UTC'))))::double precision)
+       (round((extract(epoch FROM (LEAST(o.ended_at, ((((o.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(o.started_at, ((o.day)::timestamp AT TIME ZONE 'UTC')))))::numeric, 3)::double precision)
 FROM (
     WITH RECURSIVE days AS (
         SELECT a.job_id, a.number, a.started_at, CURRENT_TIMESTAMP AS ended_at, ((a.started_at) AT TIME ZONE 'UTC')::date AS day
@@ -1257,7 +1280,7 @@ SELECT r.job_id,
        j.account,
        r.run_number,
        d.day,
-       COALESCE(r.gpu_type, '') AS gpu_type,
+       COALESCE(r.gpu_type, place.c0, '') AS gpu_type,
        size.c0 AS num_gpus,
        size.c1 AS num_nodes,
        d.num_compared AS num_samples,
@@ -1271,6 +1294,8 @@ JOIN jobs AS j ON j.id = r.job_id
 JOIN users AS u ON u.user_id = j.user_id
 LEFT JOIN LATERAL (SELECT COALESCE(SUM(n.num_gpus), 0) AS c0, COUNT(*) AS c1
         FROM run_nodes AS n WHERE n.run_id = r.id) AS size ON true
+ LEFT JOIN LATERAL (SELECT CASE WHEN COUNT(DISTINCT k.gpu_type) = 1 THEN MIN(k.gpu_type) END AS c0
+        FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number JOIN nodes AS k ON k.node_name = n.node_name WHERE a.job_id = r.job_id AND a.restart_count = r.restart_count) AS place ON true
 
 WHERE d.num_compared > 0
 ) AS v
@@ -1320,8 +1345,8 @@ FROM (
            j.state,
            j.submitted_at,
            j.finished_at,
-           GREATEST(0.0, (extract(epoch FROM (COALESCE(j.finished_at, CURRENT_TIMESTAMP)) - (j.submitted_at))::double precision)) AS elapsed_s,
-           GREATEST(0.0, (extract(epoch FROM (COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)) - (j.submitted_at))::double precision)) AS waited_s,
+           GREATEST(0.0, (round((extract(epoch FROM (COALESCE(j.finished_at, CURRENT_TIMESTAMP)) - (j.submitted_at)))::numeric, 3)::double precision)) AS elapsed_s,
+           GREATEST(0.0, (round((extract(epoch FROM (COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)) - (j.submitted_at)))::numeric, 3)::double precision)) AS waited_s,
            COALESCE(decided.c0, 0) AS num_rounds,
            decided.c1 AS fair_share_gpus,
            decided.c2 AS mean_gpus,
@@ -1383,3 +1408,10 @@ WHERE v.user_name = session_user OR (
     WHERE r.rolname IN ('pollux_analyst', 'pollux_daemon')
        OR r.oid = (SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = 'jobs'::regclass)
 );
+
+-- One row: today (UTC), and the days 7, 30 and 365 days before it, for questions about a time up to now.
+CREATE VIEW calendar WITH (security_barrier) AS
+SELECT ((CURRENT_TIMESTAMP AT TIME ZONE 'UTC')::date - 0) AS today,
+       ((CURRENT_TIMESTAMP AT TIME ZONE 'UTC')::date - 7) AS week_ago,
+       ((CURRENT_TIMESTAMP AT TIME ZONE 'UTC')::date - 30) AS month_ago,
+       ((CURRENT_TIMESTAMP AT TIME ZONE 'UTC')::date - 365) AS year_ago;

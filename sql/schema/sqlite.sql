@@ -1,4 +1,4 @@
--- Schema 0011 of a pollux store on sqlite. Generated: pollux db schema sqlite
+-- Schema 0010 of a pollux store on sqlite. Generated: pollux db schema sqlite
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 -- accounts: Slurm accounts that jobs are charged to.
@@ -133,6 +133,7 @@ CREATE TABLE gpu_prices (
 --   time_limit_s: Time limit of one run when it was registered, seconds; null for none, or not known.
 --   required_nodes: Nodes that its owner asked for by name, with commas; null for none.
 --   left_out_because: Why the last round left it out, or as it is; null when it decided about it.
+--   estimated: Is a part of what it held, or how it ended, a guess? Slurm's records do not tell.
 
 CREATE TABLE jobs (
     id INTEGER NOT NULL,
@@ -155,6 +156,7 @@ CREATE TABLE jobs (
     time_limit_s DOUBLE,
     required_nodes TEXT,
     left_out_because TEXT,
+    estimated BOOLEAN DEFAULT 0 NOT NULL,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
     CONSTRAINT ck_jobs_token_sha256 CHECK (length(token_sha256) = 64),
     CONSTRAINT ck_jobs_min_gpus CHECK (min_gpus >= 1),
@@ -170,6 +172,8 @@ CREATE TABLE jobs (
 );
 
 CREATE INDEX ix_jobs_account_submitted_at ON jobs (account, submitted_at);
+
+CREATE INDEX ix_jobs_estimated ON jobs (estimated) WHERE estimated;
 
 CREATE INDEX ix_jobs_finished_at ON jobs (finished_at);
 
@@ -209,12 +213,16 @@ CREATE INDEX ix_node_days_day ON node_days (day);
 --   number: Which stretch of the job: 0, 1, ...
 --   started_at: When the stretch began.
 --   ended_at: When it ended; null while it lasts.
+--   restart_count: Slurm's restart count of the run that held it; null where not known.
+--   estimated: Did Slurm not tell when it began or ended, so that this is a guess?
 
 CREATE TABLE allocations (
     job_id INTEGER NOT NULL,
     number INTEGER NOT NULL,
     started_at DATETIME NOT NULL,
     ended_at DATETIME,
+    restart_count INTEGER,
+    estimated BOOLEAN DEFAULT 0 NOT NULL,
     CONSTRAINT pk_allocations PRIMARY KEY (job_id, number),
     CONSTRAINT ck_allocations_number CHECK (number >= 0),
     CONSTRAINT ck_allocations_ended_at CHECK (ended_at >= started_at),
@@ -584,6 +592,7 @@ CREATE TABLE decision_nodes (
 --   progress: Scale-invariant iterations done.
 --   epoch: The epoch under way, from 0.
 --   total_epochs: Epochs declared; null if none were.
+--   num_examples: Examples that the run has processed so far, by its own count; null where it told none.
 
 CREATE TABLE goodput_samples (
     run_id INTEGER NOT NULL,
@@ -599,6 +608,7 @@ CREATE TABLE goodput_samples (
     progress DOUBLE NOT NULL,
     epoch INTEGER NOT NULL,
     total_epochs INTEGER,
+    num_examples INTEGER,
     CONSTRAINT pk_goodput_samples PRIMARY KEY (run_id, sequence),
     CONSTRAINT ck_goodput_samples_sequence CHECK (sequence >= 0),
     CONSTRAINT ck_goodput_samples_batch CHECK ((global_batch_size IS NULL) = (atomic_batch_size IS NULL) AND (global_batch_size IS NULL) = (accumulation_steps IS NULL)),
@@ -671,6 +681,7 @@ CREATE INDEX ix_reallocation_steps_step_at ON reallocation_steps (step, at);
 --   predicted_examples: Their predicted throughput times time.
 --   error_sum: Sum over them of predicted/measured - 1, each at most a million.
 --   abs_error_sum: The same without signs.
+--   counted_examples: Examples that the run counted; throughput times time where it told of no count.
 
 CREATE TABLE run_days (
     run_id INTEGER NOT NULL,
@@ -690,6 +701,7 @@ CREATE TABLE run_days (
     predicted_examples DOUBLE NOT NULL,
     error_sum DOUBLE NOT NULL,
     abs_error_sum DOUBLE NOT NULL,
+    counted_examples DOUBLE DEFAULT 0 NOT NULL,
     CONSTRAINT pk_run_days PRIMARY KEY (run_id, day),
     CONSTRAINT ck_run_days_counts CHECK (num_samples >= 0 AND num_compared >= 0),
     CONSTRAINT ck_run_days_times CHECK (trained_s >= 0 AND measured_s >= 0 AND compared_s >= 0),
@@ -727,11 +739,11 @@ CREATE TABLE run_warnings (
     CONSTRAINT fk_run_warnings_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE CASCADE
 );
 
-CREATE TRIGGER goodput_samples_sum AFTER INSERT ON goodput_samples FOR EACH ROW BEGIN INSERT INTO run_days (run_id, day, num_samples, progress, trained_s, trained_gpu_s, examples, measured_s, useful_examples, efficiency_s, useful_gpu_s, num_compared, compared_s, compared_examples, predicted_examples, error_sum, abs_error_sum) SELECT p.run_id, p.day, SUM(p.n), MAX(p.progress), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s * p.gpus END), SUM(COALESCE(p.throughput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.s END), SUM(COALESCE(p.goodput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s END), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s * p.gpus END), SUM(CASE WHEN p.error IS NULL THEN 0 ELSE p.n END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.throughput * p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.predicted * p.s END), SUM(COALESCE(p.error, 0.0) * p.n), SUM(ABS(COALESCE(p.error, 0.0)) * p.n) FROM ( WITH clean AS ( SELECT s.run_id, s.at, s.progress, CASE WHEN s.throughput < 1e-9 THEN 1e-9 ELSE s.throughput END AS throughput, CASE WHEN s.efficiency < 1e-9 THEN 1e-9 ELSE s.efficiency END AS efficiency, CASE WHEN s.predicted_throughput < 1e-9 THEN 1e-9 ELSE s.predicted_throughput END AS predicted, COALESCE(((julianday(s.at) - julianday(s.previous_at)) * 86400.0), ((julianday(s.at) - julianday(r.first_report_at)) * 86400.0) - COALESCE(r.first_step_s, 0.0)) AS elapsed_s, CASE WHEN s.step_time_s >= 0.001 THEN s.step_time_s ELSE 0.001 END AS step_s, ((julianday(s.at) - julianday((date(s.at) || ' 00:00:00.000000'))) * 86400.0) AS today_s, (SELECT SUM(n.num_gpus) FROM run_nodes AS n WHERE n.run_id = s.run_id) AS told_gpus, (SELECT SUM(n.num_gpus) FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = r.job_id AND a.started_at <= s.at AND (a.ended_at IS NULL OR a.ended_at > s.at)) AS held_gpus FROM (SELECT NEW.run_id AS run_id, NEW.at AS at, NEW.progress AS progress, NEW.throughput AS throughput, NEW.efficiency AS efficiency, NEW.predicted_throughput AS predicted_throughput, NEW.step_time_s AS step_time_s, (SELECT b.at FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence ORDER BY b.sequence DESC LIMIT 1) AS previous_at) AS s JOIN runs AS r ON r.id = s.run_id ), covered AS ( SELECT c.*, c.throughput * c.efficiency AS goodput, COALESCE(MIN(c.told_gpus, c.held_gpus), c.told_gpus, 0) AS gpus, CASE WHEN c.predicted > c.throughput * 1e6 THEN 1e6 ELSE c.predicted / c.throughput - 1.0 END AS error, MIN(3600.0, MAX(c.elapsed_s, c.step_s)) AS covered_s FROM clean AS c ) SELECT c.run_id, date(c.at) AS day, 1 AS n, MIN(c.covered_s, c.today_s) AS s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus FROM covered AS c UNION ALL SELECT c.run_id, date(c.at, '-1 day'), 0, c.covered_s - c.today_s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus FROM covered AS c WHERE c.covered_s > c.today_s ) AS p WHERE true GROUP BY p.run_id, p.day ON CONFLICT (run_id, day) DO UPDATE SET num_samples = run_days.num_samples + excluded.num_samples, progress = MAX(run_days.progress, excluded.progress), trained_s = run_days.trained_s + excluded.trained_s, trained_gpu_s = run_days.trained_gpu_s + excluded.trained_gpu_s, examples = run_days.examples + excluded.examples, measured_s = run_days.measured_s + excluded.measured_s, useful_examples = run_days.useful_examples + excluded.useful_examples, efficiency_s = run_days.efficiency_s + excluded.efficiency_s, useful_gpu_s = run_days.useful_gpu_s + excluded.useful_gpu_s, num_compared = run_days.num_compared + excluded.num_compared, compared_s = run_days.compared_s + excluded.compared_s, compared_examples = run_days.compared_examples + excluded.compared_examples, predicted_examples = run_days.predicted_examples + excluded.predicted_examples, error_sum = run_days.error_sum + excluded.error_sum, abs_error_sum = run_days.abs_error_sum + excluded.abs_error_sum; END;
+CREATE TRIGGER goodput_samples_sum AFTER INSERT ON goodput_samples FOR EACH ROW BEGIN INSERT INTO run_days (run_id, day, num_samples, progress, trained_s, trained_gpu_s, examples, measured_s, useful_examples, efficiency_s, useful_gpu_s, num_compared, compared_s, compared_examples, predicted_examples, error_sum, abs_error_sum, counted_examples) SELECT p.run_id, p.day, SUM(p.n), MAX(p.progress), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s * p.gpus END), SUM(COALESCE(p.throughput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.s END), SUM(COALESCE(p.goodput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s END), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s * p.gpus END), SUM(CASE WHEN p.error IS NULL THEN 0 ELSE p.n END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.throughput * p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.predicted * p.s END), SUM(COALESCE(p.error, 0.0) * p.n), SUM(ABS(COALESCE(p.error, 0.0)) * p.n), SUM(COALESCE(p.counted * p.s / p.covered_s, p.throughput * p.s, 0.0)) FROM ( WITH clean AS ( SELECT s.run_id, s.at, CASE WHEN s.num_examples < s.previous_examples THEN 0 ELSE s.num_examples - COALESCE(s.previous_examples, 0) END AS counted, s.progress, CASE WHEN s.throughput < 1e-9 THEN 1e-9 ELSE s.throughput END AS throughput, CASE WHEN s.efficiency < 1e-9 THEN 1e-9 ELSE s.efficiency END AS efficiency, CASE WHEN s.predicted_throughput < 1e-9 THEN 1e-9 ELSE s.predicted_throughput END AS predicted, COALESCE((ROUND((ROUND((julianday(substr(s.at, 1, 19)) - julianday(substr(s.previous_at, 1, 19))) * 86400.0) * 1000000 + substr(s.at, 21, 6) - substr(s.previous_at, 21, 6)) / 1000.0) / 1000.0), (ROUND((ROUND((julianday(substr(s.at, 1, 19)) - julianday(substr(r.first_report_at, 1, 19))) * 86400.0) * 1000000 + substr(s.at, 21, 6) - substr(r.first_report_at, 21, 6)) / 1000.0) / 1000.0) - COALESCE(r.first_step_s, 0.0)) AS elapsed_s, CASE WHEN s.step_time_s >= 0.001 THEN s.step_time_s ELSE 0.001 END AS step_s, (ROUND((ROUND((julianday(substr(s.at, 1, 19)) - julianday(substr((date(s.at) || ' 00:00:00.000000'), 1, 19))) * 86400.0) * 1000000 + substr(s.at, 21, 6) - substr((date(s.at) || ' 00:00:00.000000'), 21, 6)) / 1000.0) / 1000.0) AS today_s, (SELECT SUM(n.num_gpus) FROM run_nodes AS n WHERE n.run_id = s.run_id) AS told_gpus, (SELECT SUM(n.num_gpus) FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = r.job_id AND a.started_at <= s.at AND (a.ended_at IS NULL OR a.ended_at > s.at)) AS held_gpus FROM (SELECT NEW.run_id AS run_id, NEW.at AS at, NEW.progress AS progress, NEW.throughput AS throughput, NEW.efficiency AS efficiency, NEW.predicted_throughput AS predicted_throughput, NEW.step_time_s AS step_time_s, NEW.num_examples AS num_examples, (SELECT b.num_examples FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence ORDER BY b.sequence DESC LIMIT 1) AS previous_examples, (SELECT b.at FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence ORDER BY b.sequence DESC LIMIT 1) AS previous_at) AS s JOIN runs AS r ON r.id = s.run_id ), covered AS ( SELECT c.*, c.throughput * c.efficiency AS goodput, COALESCE(MIN(c.told_gpus, c.held_gpus), c.told_gpus, 0) AS gpus, CASE WHEN c.predicted > c.throughput * 1e6 THEN 1e6 ELSE c.predicted / c.throughput - 1.0 END AS error, MIN(3600.0, MAX(c.elapsed_s, c.step_s)) AS covered_s FROM clean AS c ) SELECT c.run_id, date(c.at) AS day, 1 AS n, MIN(c.covered_s, c.today_s) AS s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus, c.counted, c.covered_s FROM covered AS c UNION ALL SELECT c.run_id, date(c.at, '-1 day'), 0, c.covered_s - c.today_s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus, c.counted, c.covered_s FROM covered AS c WHERE c.covered_s > c.today_s ) AS p WHERE true GROUP BY p.run_id, p.day ON CONFLICT (run_id, day) DO UPDATE SET num_samples = run_days.num_samples + excluded.num_samples, progress = MAX(run_days.progress, excluded.progress), trained_s = run_days.trained_s + excluded.trained_s, trained_gpu_s = run_days.trained_gpu_s + excluded.trained_gpu_s, examples = run_days.examples + excluded.examples, measured_s = run_days.measured_s + excluded.measured_s, useful_examples = run_days.useful_examples + excluded.useful_examples, efficiency_s = run_days.efficiency_s + excluded.efficiency_s, useful_gpu_s = run_days.useful_gpu_s + excluded.useful_gpu_s, num_compared = run_days.num_compared + excluded.num_compared, compared_s = run_days.compared_s + excluded.compared_s, compared_examples = run_days.compared_examples + excluded.compared_examples, predicted_examples = run_days.predicted_examples + excluded.predicted_examples, error_sum = run_days.error_sum + excluded.error_sum, abs_error_sum = run_days.abs_error_sum + excluded.abs_error_sum, counted_examples = run_days.counted_examples + excluded.counted_examples; END;
 
-CREATE TRIGGER allocations_begun AFTER INSERT ON allocations FOR EACH ROW BEGIN INSERT INTO allocation_days (job_id, number, day, held_s) SELECT d.job_id, d.number, d.day, ((julianday(MIN(d.ended_at, (date(d.day, '+1 day') || ' 00:00:00.000000'))) - julianday(MAX(d.started_at, (d.day || ' 00:00:00.000000')))) * 86400.0) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.started_at) AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.day, '+1 day') FROM days AS a WHERE (date(a.day, '+1 day') || ' 00:00:00.000000') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET held_s = excluded.held_s; END;
+CREATE TRIGGER allocations_begun AFTER INSERT ON allocations FOR EACH ROW BEGIN INSERT INTO allocation_days (job_id, number, day, held_s) SELECT d.job_id, d.number, d.day, (ROUND((ROUND((julianday(substr(MIN(d.ended_at, (date(d.day, '+1 day') || ' 00:00:00.000000')), 1, 19)) - julianday(substr(MAX(d.started_at, (d.day || ' 00:00:00.000000')), 1, 19))) * 86400.0) * 1000000 + substr(MIN(d.ended_at, (date(d.day, '+1 day') || ' 00:00:00.000000')), 21, 6) - substr(MAX(d.started_at, (d.day || ' 00:00:00.000000')), 21, 6)) / 1000.0) / 1000.0) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.started_at) AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.day, '+1 day') FROM days AS a WHERE (date(a.day, '+1 day') || ' 00:00:00.000000') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET held_s = excluded.held_s; END;
 
-CREATE TRIGGER allocations_ended AFTER UPDATE OF ended_at ON allocations FOR EACH ROW BEGIN INSERT INTO allocation_days (job_id, number, day, held_s) SELECT d.job_id, d.number, d.day, ((julianday(MIN(d.ended_at, (date(d.day, '+1 day') || ' 00:00:00.000000'))) - julianday(MAX(d.started_at, (d.day || ' 00:00:00.000000')))) * 86400.0) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.started_at) AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.day, '+1 day') FROM days AS a WHERE (date(a.day, '+1 day') || ' 00:00:00.000000') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET held_s = excluded.held_s; END;
+CREATE TRIGGER allocations_ended AFTER UPDATE OF ended_at ON allocations FOR EACH ROW BEGIN INSERT INTO allocation_days (job_id, number, day, held_s) SELECT d.job_id, d.number, d.day, (ROUND((ROUND((julianday(substr(MIN(d.ended_at, (date(d.day, '+1 day') || ' 00:00:00.000000')), 1, 19)) - julianday(substr(MAX(d.started_at, (d.day || ' 00:00:00.000000')), 1, 19))) * 86400.0) * 1000000 + substr(MIN(d.ended_at, (date(d.day, '+1 day') || ' 00:00:00.000000')), 21, 6) - substr(MAX(d.started_at, (d.day || ' 00:00:00.000000')), 21, 6)) / 1000.0) / 1000.0) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.started_at) AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.day, '+1 day') FROM days AS a WHERE (date(a.day, '+1 day') || ' 00:00:00.000000') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET held_s = excluded.held_s; END;
 
 -- One row per reallocation: from what to what, how it ended, when it took each step, where its time went, in
 -- seconds, and what it brought.
@@ -762,12 +774,12 @@ SELECT x.reallocation_id,
        (SELECT COALESCE(SUM(CASE WHEN n.side = 'target' THEN n.num_gpus END), 0) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id) AS target_gpus,
        (SELECT COUNT(CASE WHEN n.side = 'target' THEN 1 END) FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id) AS target_nodes,
        x.checkpoint_s,
-       CASE WHEN ((julianday(x.released_at) - julianday(x.checkpointed_at)) * 86400.0) < 0.0 THEN 0.0 ELSE ((julianday(x.released_at) - julianday(x.checkpointed_at)) * 86400.0) END AS hold_s,
-       CASE WHEN ((julianday(x.running_at) - julianday(x.requeued_at)) * 86400.0) < 0.0 THEN 0.0 ELSE ((julianday(x.running_at) - julianday(x.requeued_at)) * 86400.0) END AS slurm_s,
-       CASE WHEN ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.running_at)) * 86400.0) < 0.0 THEN 0.0 ELSE ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.running_at)) * 86400.0) END AS launch_s,
+       CASE WHEN (ROUND((ROUND((julianday(substr(x.released_at, 1, 19)) - julianday(substr(x.checkpointed_at, 1, 19))) * 86400.0) * 1000000 + substr(x.released_at, 21, 6) - substr(x.checkpointed_at, 21, 6)) / 1000.0) / 1000.0) < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(x.released_at, 1, 19)) - julianday(substr(x.checkpointed_at, 1, 19))) * 86400.0) * 1000000 + substr(x.released_at, 21, 6) - substr(x.checkpointed_at, 21, 6)) / 1000.0) / 1000.0) END AS hold_s,
+       CASE WHEN (ROUND((ROUND((julianday(substr(x.running_at, 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(x.running_at, 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0) < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(x.running_at, 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(x.running_at, 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0) END AS slurm_s,
+       CASE WHEN (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.running_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.running_at, 21, 6)) / 1000.0) / 1000.0) < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.running_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.running_at, 21, 6)) / 1000.0) / 1000.0) END AS launch_s,
        CASE WHEN x.requeued_at IS NULL THEN NULL
-            WHEN x.checkpoint_s IS NULL THEN CASE WHEN ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.requeued_at)) * 86400.0) < 0.0 THEN 0.0 ELSE ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.requeued_at)) * 86400.0) END
-            ELSE CASE WHEN ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.checkpointed_at)) * 86400.0) + x.checkpoint_s < 0.0 THEN 0.0 ELSE ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.checkpointed_at)) * 86400.0) + x.checkpoint_s END
+            WHEN x.checkpoint_s IS NULL THEN CASE WHEN (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0) < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0) END
+            ELSE CASE WHEN (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.checkpointed_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.checkpointed_at, 21, 6)) / 1000.0) / 1000.0) + x.checkpoint_s < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.checkpointed_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.checkpointed_at, 21, 6)) / 1000.0) / 1000.0) + x.checkpoint_s END
        END AS total_s,
        (SELECT SUM(d.useful_examples) / SUM(d.measured_s) FROM run_days AS d WHERE d.run_id = x.run_before AND d.measured_s > 0.0) AS goodput_before,
        (SELECT SUM(d.useful_examples) / SUM(d.measured_s) FROM run_days AS d WHERE d.run_id = x.run_after AND d.measured_s > 0.0) AS goodput_after
@@ -811,7 +823,10 @@ FROM (
 -- the time that its reports cover; they, and the speedups made of them, are null where nothing was measured.
 -- speedup_one_gpu is the measured goodput over the one that rounds predicted for it on one GPU,
 -- speedup_fair_share over the one that they predicted at its fair share of the cluster.
--- lost_s adds up the standstill of the confirmed reallocations.
+-- examples are those that its runs counted. lost_s adds up the standstill of the confirmed reallocations. requeues is Slurm's restart
+-- count in the last run, restarts the moves among them.
+-- gpu_hours are Slurm's own (ElapsedRaw times GPUs) to a second per run; estimated says where a part of them,
+-- or the end, is a guess, because neither Slurm nor its accounting database told.
 CREATE VIEW job_goodput AS
 SELECT x.job_id,
        x.slurm_job_id,
@@ -842,7 +857,9 @@ SELECT x.job_id,
        x.goodput / x.fair_goodput AS speedup_fair_share,
        x.runs,
        x.restarts,
-       x.lost_s
+       x.lost_s,
+       x.requeues,
+       x.estimated
 FROM (
     SELECT j.id AS job_id,
            j.slurm_job_id,
@@ -854,15 +871,15 @@ FROM (
            j.submitted_at,
            j.started_at,
            j.finished_at,
-           MAX(0.0, ((julianday(COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)) - julianday(j.submitted_at)) * 86400.0)) AS waited_s,
-           ((julianday(j.finished_at) - julianday(j.submitted_at)) * 86400.0) AS submit_to_finish_s,
-           COALESCE((SELECT SUM(MAX(0.0, ((julianday(COALESCE(a.ended_at, CURRENT_TIMESTAMP)) - julianday(a.started_at)) * 86400.0)) * n.num_gpus) / 3600.0 FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = j.id), 0.0) AS gpu_hours,
+           MAX(0.0, (ROUND((ROUND((julianday(substr(COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP), 1, 19)) - julianday(substr(j.submitted_at, 1, 19))) * 86400.0) * 1000000 + substr(COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP), 21, 6) - substr(j.submitted_at, 21, 6)) / 1000.0) / 1000.0)) AS waited_s,
+           (ROUND((ROUND((julianday(substr(j.finished_at, 1, 19)) - julianday(substr(j.submitted_at, 1, 19))) * 86400.0) * 1000000 + substr(j.finished_at, 21, 6) - substr(j.submitted_at, 21, 6)) / 1000.0) / 1000.0) AS submit_to_finish_s,
+           COALESCE((SELECT SUM(MAX(0.0, (ROUND((ROUND((julianday(substr(COALESCE(a.ended_at, CURRENT_TIMESTAMP), 1, 19)) - julianday(substr(a.started_at, 1, 19))) * 86400.0) * 1000000 + substr(COALESCE(a.ended_at, CURRENT_TIMESTAMP), 21, 6) - substr(a.started_at, 21, 6)) / 1000.0) / 1000.0)) * n.num_gpus) / 3600.0 FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = j.id), 0.0) AS gpu_hours,
            COALESCE((SELECT SUM(d.trained_gpu_s) / 3600.0 FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS trained_gpu_hours,
            COALESCE((SELECT CAST(SUM(d.num_samples) AS BIGINT) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0) AS num_samples,
            (SELECT (CASE WHEN SUM(d.trained_s) > 0.0 THEN SUM(d.examples) / SUM(d.trained_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS throughput,
            (SELECT (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.efficiency_s) / SUM(d.measured_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS efficiency,
            (SELECT (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.useful_examples) / SUM(d.measured_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS goodput,
-           COALESCE((SELECT SUM(d.examples) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS examples,
+           COALESCE((SELECT SUM(d.counted_examples) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS examples,
            COALESCE((SELECT SUM(d.useful_examples) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS useful_examples,
            COALESCE((SELECT MAX(d.progress) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS progress,
            (SELECT (CASE WHEN SUM(d.num_single) > 0.0 THEN SUM(d.single_goodput_sum) / SUM(d.num_single) END) FROM job_days AS d WHERE d.job_id = j.id) AS single_goodput,
@@ -886,8 +903,8 @@ FROM (
     WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running
 ) AS x) AS restarts,
            COALESCE((SELECT SUM(CASE WHEN x.requeued_at IS NULL THEN NULL
-            WHEN x.checkpoint_s IS NULL THEN CASE WHEN ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.requeued_at)) * 86400.0) < 0.0 THEN 0.0 ELSE ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.requeued_at)) * 86400.0) END
-            ELSE CASE WHEN ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.checkpointed_at)) * 86400.0) + x.checkpoint_s < 0.0 THEN 0.0 ELSE ((julianday(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - julianday(x.checkpointed_at)) * 86400.0) + x.checkpoint_s END
+            WHEN x.checkpoint_s IS NULL THEN CASE WHEN (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0) < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.requeued_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.requeued_at, 21, 6)) / 1000.0) / 1000.0) END
+            ELSE CASE WHEN (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.checkpointed_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.checkpointed_at, 21, 6)) / 1000.0) / 1000.0) + x.checkpoint_s < 0.0 THEN 0.0 ELSE (ROUND((ROUND((julianday(substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 1, 19)) - julianday(substr(x.checkpointed_at, 1, 19))) * 86400.0) * 1000000 + substr(CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END, 21, 6) - substr(x.checkpointed_at, 21, 6)) / 1000.0) / 1000.0) + x.checkpoint_s END
        END) FROM (
     SELECT c.blocked_s AS checkpoint_s,
            checkpointed.at AS checkpointed_at,
@@ -904,10 +921,12 @@ FROM (
     LEFT JOIN reallocation_steps AS confirmed ON confirmed.reallocation_id = r.id AND confirmed.step = 'confirmed'
     LEFT JOIN checkpoints AS c ON c.reallocation_id = r.id
     WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running
-) AS x), 0.0) AS lost_s
+) AS x), 0.0) AS lost_s,
+           COALESCE((SELECT MAX(a.restart_count) FROM allocations AS a WHERE a.job_id = j.id), 0) AS requeues,
+           j.estimated
     FROM jobs AS j
     JOIN users AS u ON u.user_id = j.user_id
-        
+         
 ) AS x;
 
 -- What happened to a job, an event a row; order by job_id, at, rank. event is one of
@@ -925,7 +944,7 @@ SELECT e.job_id,
        j.account,
        e.at,
        e.until,
-       ((julianday(e.until) - julianday(e.at)) * 86400.0) AS span_s,
+       (ROUND((ROUND((julianday(substr(e.until, 1, 19)) - julianday(substr(e.at, 1, 19))) * 86400.0) * 1000000 + substr(e.until, 21, 6) - substr(e.at, 21, 6)) / 1000.0) / 1000.0) AS span_s,
        e.rank,
        e.event,
        e.num_gpus,
@@ -1030,7 +1049,7 @@ SELECT x.day,
             WHEN SUM(x.gpu_s) > 0.0 THEN 1.0
             ELSE 0.0
        END AS progress_share,
-       SUM(x.examples) AS examples,
+       SUM(x.counted_examples) AS examples,
        SUM(x.useful_examples) AS useful_examples,
        (CASE WHEN SUM(x.trained_s) > 0.0 THEN SUM(x.examples) / SUM(x.trained_s) END) AS throughput,
        (CASE WHEN SUM(x.measured_s) > 0.0 THEN SUM(x.efficiency_s) / SUM(x.measured_s) END) AS efficiency,
@@ -1045,6 +1064,7 @@ SELECT h.day,
        0.0 AS trained_s,
        0.0 AS measured_s,
        0.0 AS examples,
+       0.0 AS counted_examples,
        0.0 AS useful_examples,
        0.0 AS efficiency_s
 FROM (
@@ -1054,7 +1074,7 @@ UNION ALL
 SELECT o.job_id,
        o.number,
        o.day,
-       ((julianday(MIN(o.ended_at, (date(o.day, '+1 day') || ' 00:00:00.000000'))) - julianday(MAX(o.started_at, (o.day || ' 00:00:00.000000')))) * 86400.0)
+       (ROUND((ROUND((julianday(substr(MIN(o.ended_at, (date(o.day, '+1 day') || ' 00:00:00.000000')), 1, 19)) - julianday(substr(MAX(o.started_at, (o.day || ' 00:00:00.000000')), 1, 19))) * 86400.0) * 1000000 + substr(MIN(o.ended_at, (date(o.day, '+1 day') || ' 00:00:00.000000')), 21, 6) - substr(MAX(o.started_at, (o.day || ' 00:00:00.000000')), 21, 6)) / 1000.0) / 1000.0)
 FROM (
     WITH RECURSIVE days AS (
         SELECT a.job_id, a.number, a.started_at, CURRENT_TIMESTAMP AS ended_at, date(a.started_at) AS day
@@ -1070,7 +1090,7 @@ FROM (
 JOIN allocation_nodes AS n ON n.job_id = h.job_id AND n.number = h.number
 UNION ALL
 SELECT d.day, r.job_id, NULL, 0.0, d.trained_gpu_s, d.useful_gpu_s, d.trained_s, d.measured_s, d.examples,
-       d.useful_examples, d.efficiency_s
+       d.counted_examples, d.useful_examples, d.efficiency_s
 FROM run_days AS d
 JOIN runs AS r ON r.id = d.run_id
 ) AS x
@@ -1091,7 +1111,7 @@ SELECT x.day,
             WHEN SUM(x.gpu_s) > 0.0 THEN 1.0
             ELSE 0.0
        END AS progress_share,
-       SUM(x.examples) AS examples,
+       SUM(x.counted_examples) AS examples,
        SUM(x.useful_examples) AS useful_examples,
        (CASE WHEN SUM(x.trained_s) > 0.0 THEN SUM(x.examples) / SUM(x.trained_s) END) AS throughput,
        (CASE WHEN SUM(x.measured_s) > 0.0 THEN SUM(x.efficiency_s) / SUM(x.measured_s) END) AS efficiency,
@@ -1106,6 +1126,7 @@ SELECT h.day,
        0.0 AS trained_s,
        0.0 AS measured_s,
        0.0 AS examples,
+       0.0 AS counted_examples,
        0.0 AS useful_examples,
        0.0 AS efficiency_s
 FROM (
@@ -1115,7 +1136,7 @@ UNION ALL
 SELECT o.job_id,
        o.number,
        o.day,
-       ((julianday(MIN(o.ended_at, (date(o.day, '+1 day') || ' 00:00:00.000000'))) - julianday(MAX(o.started_at, (o.day || ' 00:00:00.000000')))) * 86400.0)
+       (ROUND((ROUND((julianday(substr(MIN(o.ended_at, (date(o.day, '+1 day') || ' 00:00:00.000000')), 1, 19)) - julianday(substr(MAX(o.started_at, (o.day || ' 00:00:00.000000')), 1, 19))) * 86400.0) * 1000000 + substr(MIN(o.ended_at, (date(o.day, '+1 day') || ' 00:00:00.000000')), 21, 6) - substr(MAX(o.started_at, (o.day || ' 00:00:00.000000')), 21, 6)) / 1000.0) / 1000.0)
 FROM (
     WITH RECURSIVE days AS (
         SELECT a.job_id, a.number, a.started_at, CURRENT_TIMESTAMP AS ended_at, date(a.started_at) AS day
@@ -1131,7 +1152,7 @@ FROM (
 JOIN allocation_nodes AS n ON n.job_id = h.job_id AND n.number = h.number
 UNION ALL
 SELECT d.day, r.job_id, NULL, 0.0, d.trained_gpu_s, d.useful_gpu_s, d.trained_s, d.measured_s, d.examples,
-       d.useful_examples, d.efficiency_s
+       d.counted_examples, d.useful_examples, d.efficiency_s
 FROM run_days AS d
 JOIN runs AS r ON r.id = d.run_id
 ) AS x
@@ -1165,7 +1186,7 @@ UNION ALL
 SELECT o.job_id,
        o.number,
        o.day,
-       ((julianday(MIN(o.ended_at, (date(o.day, '+1 day') || ' 00:00:00.000000'))) - julianday(MAX(o.started_at, (o.day || ' 00:00:00.000000')))) * 86400.0)
+       (ROUND((ROUND((julianday(substr(MIN(o.ended_at, (date(o.day, '+1 day') || ' 00:00:00.000000')), 1, 19)) - julianday(substr(MAX(o.started_at, (o.day || ' 00:00:00.000000')), 1, 19))) * 86400.0) * 1000000 + substr(MIN(o.ended_at, (date(o.day, '+1 day') || ' 00:00:00.000000')), 21, 6) - substr(MAX(o.started_at, (o.day || ' 00:00:00.000000')), 21, 6)) / 1000.0) / 1000.0)
 FROM (
     WITH RECURSIVE days AS (
         SELECT a.job_id, a.number, a.started_at, CURRENT_TIMESTAMP AS ended_at, date(a.started_at) AS day
@@ -1196,7 +1217,7 @@ SELECT r.job_id,
        j.account,
        r.run_number,
        d.day,
-       COALESCE(r.gpu_type, '') AS gpu_type,
+       COALESCE(r.gpu_type, (SELECT CASE WHEN COUNT(DISTINCT k.gpu_type) = 1 THEN MIN(k.gpu_type) END FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number JOIN nodes AS k ON k.node_name = n.node_name WHERE a.job_id = r.job_id AND a.restart_count = r.restart_count), '') AS gpu_type,
        (SELECT COALESCE(SUM(n.num_gpus), 0) FROM run_nodes AS n WHERE n.run_id = r.id) AS num_gpus,
        (SELECT COUNT(*) FROM run_nodes AS n WHERE n.run_id = r.id) AS num_nodes,
        d.num_compared AS num_samples,
@@ -1208,7 +1229,7 @@ FROM run_days AS d
 JOIN runs AS r ON r.id = d.run_id
 JOIN jobs AS j ON j.id = r.job_id
 JOIN users AS u ON u.user_id = j.user_id
-
+ 
 WHERE d.num_compared > 0;
 
 -- One row per job: what sharing the cluster cost it (finish-time fairness, Themis, NSDI 2020).
@@ -1247,8 +1268,8 @@ FROM (
            j.state,
            j.submitted_at,
            j.finished_at,
-           MAX(0.0, ((julianday(COALESCE(j.finished_at, CURRENT_TIMESTAMP)) - julianday(j.submitted_at)) * 86400.0)) AS elapsed_s,
-           MAX(0.0, ((julianday(COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)) - julianday(j.submitted_at)) * 86400.0)) AS waited_s,
+           MAX(0.0, (ROUND((ROUND((julianday(substr(COALESCE(j.finished_at, CURRENT_TIMESTAMP), 1, 19)) - julianday(substr(j.submitted_at, 1, 19))) * 86400.0) * 1000000 + substr(COALESCE(j.finished_at, CURRENT_TIMESTAMP), 21, 6) - substr(j.submitted_at, 21, 6)) / 1000.0) / 1000.0)) AS elapsed_s,
+           MAX(0.0, (ROUND((ROUND((julianday(substr(COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP), 1, 19)) - julianday(substr(j.submitted_at, 1, 19))) * 86400.0) * 1000000 + substr(COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP), 21, 6) - substr(j.submitted_at, 21, 6)) / 1000.0) / 1000.0)) AS waited_s,
            COALESCE((SELECT CAST(SUM(d.num_rounds) AS BIGINT) FROM job_days AS d WHERE d.job_id = j.id), 0) AS num_rounds,
            (SELECT (CASE WHEN SUM(CASE WHEN d.fair_gpus_sum > 0.0 THEN d.num_rounds END) > 0.0 THEN SUM(d.fair_gpus_sum) / SUM(CASE WHEN d.fair_gpus_sum > 0.0 THEN d.num_rounds END) END) FROM job_days AS d WHERE d.job_id = j.id) AS fair_share_gpus,
            (SELECT (CASE WHEN SUM(d.num_rounds) > 0.0 THEN SUM(d.gpus_sum) / SUM(d.num_rounds) END) FROM job_days AS d WHERE d.job_id = j.id) AS mean_gpus,
@@ -1289,3 +1310,10 @@ FROM goodput_samples AS s
 JOIN runs AS r ON r.id = s.run_id
 JOIN jobs AS j ON j.id = r.job_id
 JOIN users AS u ON u.user_id = j.user_id;
+
+-- One row: today (UTC), and the days 7, 30 and 365 days before it, for questions about a time up to now.
+CREATE VIEW calendar AS
+SELECT date('now', '-0 day') AS today,
+       date('now', '-7 day') AS week_ago,
+       date('now', '-30 day') AS month_ago,
+       date('now', '-365 day') AS year_ago;

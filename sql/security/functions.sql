@@ -253,6 +253,7 @@ DECLARE
     v_phase text;
     v_nodes integer[];
     v_num_steps bigint;
+    v_num_examples bigint;
     v_progress double precision;
     v_epoch bigint;
     v_total_epochs bigint;
@@ -293,6 +294,9 @@ BEGIN
            pollux_whole(v_report, 'restart_count', 0, 1000000),
            pollux_whole(v_report, 'sequence', 0, 1000000000000),
            pollux_whole(v_report, 'num_steps', 0, 1000000000000000),
+           -- An agent of an earlier release tells none.
+           CASE WHEN COALESCE(jsonb_typeof(v_report -> 'num_examples'), 'null') <> 'null'
+                THEN pollux_whole(v_report, 'num_examples', 0, 1000000000000000) END,
            pollux_real(v_report, 'progress', 0, 1e18),
            pollux_whole(v_report, 'epoch', 0, 1000000000),
            CASE WHEN jsonb_typeof(v_report -> 'total_epochs') <> 'null'
@@ -305,7 +309,7 @@ BEGIN
            pollux_positive(v_report, 'efficiency', 1.000001),
            pollux_part(v_report, 'batch'),
            pollux_part(v_report, 'checkpoint')
-    INTO v_run_number, v_restart_count, v_sequence, v_num_steps, v_progress, v_epoch, v_total_epochs,
+    INTO v_run_number, v_restart_count, v_sequence, v_num_steps, v_num_examples, v_progress, v_epoch, v_total_epochs,
          v_first_step_s, v_restore_s, v_throughput, v_predicted, v_step_time_s, v_efficiency, v_batch, v_checkpoint;
     v_phase := v_report ->> 'phase';
     IF v_phase IS NULL OR v_phase NOT IN ('starting', 'training', 'waiting', 'finished') THEN
@@ -424,9 +428,9 @@ BEGIN
     IF NOT (v_phase = 'starting' AND v_throughput IS NULL) THEN
         INSERT INTO goodput_samples (run_id, sequence, at, global_batch_size, atomic_batch_size, accumulation_steps,
                                      throughput, predicted_throughput, step_time_s, efficiency, progress, epoch,
-                                     total_epochs)
+                                     total_epochs, num_examples)
         VALUES (v_run.id, v_sequence, v_at, v_global, v_atomic, v_accumulation, v_throughput, v_predicted,
-                v_step_time_s, v_efficiency, v_progress, v_epoch, v_total_epochs);
+                v_step_time_s, v_efficiency, v_progress, v_epoch, v_total_epochs, v_num_examples);
         IF v_total_epochs IS NOT NULL THEN
             IF v_epoch > 0 THEN
                 v_least := v_progress * v_total_epochs / v_epoch;

@@ -5,11 +5,12 @@
  A sample covers the time since the one before it in its run, or since the run's first step; at least the
  step that it measured, at most an hour. What of it lies before midnight (UTC) counts for the day before.
  It counts for the GPUs that its run tells of, but no more than Slurm was seen to give it: a run may tell
- anything. Numbers below 1e-9 count as that: a product of two smaller ones is an error to PostgreSQL.
+ anything. Examples are those that the run counted since the sample before; where it told of no count,
+ throughput times time. Numbers below 1e-9 count as that: a product of two smaller ones is an error to PostgreSQL.
 #}
 INSERT INTO run_days (run_id, day, num_samples, progress, trained_s, trained_gpu_s, examples, measured_s,
                       useful_examples, efficiency_s, useful_gpu_s, num_compared, compared_s,
-                      compared_examples, predicted_examples, error_sum, abs_error_sum)
+                      compared_examples, predicted_examples, error_sum, abs_error_sum, counted_examples)
 SELECT p.run_id,
        p.day,
        SUM(p.n),
@@ -26,11 +27,15 @@ SELECT p.run_id,
        SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.throughput * p.s END),
        SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.predicted * p.s END),
        SUM(COALESCE(p.error, 0.0) * p.n),
-       SUM(ABS(COALESCE(p.error, 0.0)) * p.n)
+       SUM(ABS(COALESCE(p.error, 0.0)) * p.n),
+       SUM(COALESCE(p.counted * p.s / p.covered_s, p.throughput * p.s, 0.0))
 FROM (
     WITH clean AS (
         SELECT s.run_id,
                s.at,
+               CASE WHEN s.num_examples < s.previous_examples THEN 0
+                    ELSE s.num_examples - COALESCE(s.previous_examples, 0)
+               END AS counted,
                s.progress,
                CASE WHEN s.throughput < 1e-9 THEN 1e-9 ELSE s.throughput END AS throughput,
                CASE WHEN s.efficiency < 1e-9 THEN 1e-9 ELSE s.efficiency END AS efficiency,
@@ -57,11 +62,11 @@ FROM (
         FROM clean AS c
     )
     SELECT c.run_id, {{ day('c.at') }} AS day, 1 AS n, {{ least('c.covered_s', 'c.today_s') }} AS s, c.progress,
-           c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus
+           c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus, c.counted, c.covered_s
     FROM covered AS c
     UNION ALL
     SELECT c.run_id, {{ day_before('c.at') }}, 0, c.covered_s - c.today_s, c.progress,
-           c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus
+           c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus, c.counted, c.covered_s
     FROM covered AS c
     WHERE c.covered_s > c.today_s
 ) AS p
@@ -82,4 +87,5 @@ ON CONFLICT (run_id, day) DO UPDATE SET
     compared_examples = run_days.compared_examples + excluded.compared_examples,
     predicted_examples = run_days.predicted_examples + excluded.predicted_examples,
     error_sum = run_days.error_sum + excluded.error_sum,
-    abs_error_sum = run_days.abs_error_sum + excluded.abs_error_sum
+    abs_error_sum = run_days.abs_error_sum + excluded.abs_error_sum,
+    counted_examples = run_days.counted_examples + excluded.counted_examples

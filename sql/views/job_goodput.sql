@@ -1,6 +1,7 @@
 {% set held = looked_up('held', 'FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = j.id') %}
 {% set measured = looked_up('measured', 'FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id') %}
 {% set decided = looked_up('decided', 'FROM job_days AS d WHERE d.job_id = j.id') %}
+{% set ran = looked_up('ran', 'FROM allocations AS a WHERE a.job_id = j.id') %}
 {% set started = looked_up('begun', 'FROM runs AS r WHERE r.job_id = j.id') %}
 {% from 'views/parts/standstill.sql' import entered, stepped_at, total_s %}
 {# Not from reallocation_history, which looks up more about each move than is wanted here. #}
@@ -29,7 +30,10 @@ FROM (
 -- the time that its reports cover; they, and the speedups made of them, are null where nothing was measured.
 -- speedup_one_gpu is the measured goodput over the one that rounds predicted for it on one GPU,
 -- speedup_fair_share over the one that they predicted at its fair share of the cluster.
--- lost_s adds up the standstill of the confirmed reallocations.
+-- examples are those that its runs counted. lost_s adds up the standstill of the confirmed reallocations. requeues is Slurm's restart
+-- count in the last run, restarts the moves among them.
+-- gpu_hours are Slurm's own (ElapsedRaw times GPUs) to a second per run; estimated says where a part of them,
+-- or the end, is a guess, because neither Slurm nor its accounting database told.
 CREATE VIEW job_goodput AS
 SELECT x.job_id,
        x.slurm_job_id,
@@ -60,7 +64,9 @@ SELECT x.job_id,
        x.goodput / x.fair_goodput AS speedup_fair_share,
        x.runs,
        x.restarts,
-       x.lost_s
+       x.lost_s,
+       x.requeues,
+       x.estimated
 FROM (
     SELECT j.id AS job_id,
            j.slurm_job_id,
@@ -81,15 +87,17 @@ FROM (
            {{ measured.of(ratio('SUM(d.examples)', 'SUM(d.trained_s)')) }} AS throughput,
            {{ measured.of(ratio('SUM(d.efficiency_s)', 'SUM(d.measured_s)')) }} AS efficiency,
            {{ measured.of(ratio('SUM(d.useful_examples)', 'SUM(d.measured_s)')) }} AS goodput,
-           COALESCE({{ measured.of('SUM(d.examples)') }}, 0.0) AS examples,
+           COALESCE({{ measured.of('SUM(d.counted_examples)') }}, 0.0) AS examples,
            COALESCE({{ measured.of('SUM(d.useful_examples)') }}, 0.0) AS useful_examples,
            COALESCE({{ measured.of('MAX(d.progress)') }}, 0.0) AS progress,
            {{ decided.of(ratio('SUM(d.single_goodput_sum)', 'SUM(d.num_single)')) }} AS single_goodput,
            {{ decided.of(ratio('SUM(d.fair_goodput_sum)', 'SUM(d.num_compared)')) }} AS fair_goodput,
            {{ started.of('COUNT(*)') }} AS runs,
            {{ moved.of('COUNT(*)') }} AS restarts,
-           COALESCE({{ moved.of('SUM(' ~ total_s(seconds('x.requeued_at', stepped_at), seconds('x.checkpointed_at', stepped_at)) ~ ')') }}, 0.0) AS lost_s
+           COALESCE({{ moved.of('SUM(' ~ total_s(seconds('x.requeued_at', stepped_at), seconds('x.checkpointed_at', stepped_at)) ~ ')') }}, 0.0) AS lost_s,
+           COALESCE({{ ran.of('MAX(a.restart_count)') }}, 0) AS requeues,
+           j.estimated
     FROM jobs AS j
     JOIN users AS u ON u.user_id = j.user_id
-    {{ held.join }} {{ measured.join }} {{ decided.join }} {{ started.join }} {{ moved.join }}
+    {{ held.join }} {{ ran.join }} {{ measured.join }} {{ decided.join }} {{ started.join }} {{ moved.join }}
 ) AS x

@@ -1,3 +1,4 @@
+{% set place = looked_up('place', 'FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number JOIN nodes AS k ON k.node_name = n.node_name WHERE a.job_id = r.job_id AND a.restart_count = r.restart_count') %}
 {% set size = looked_up('size', 'FROM run_nodes AS n WHERE n.run_id = r.id') %}
 -- One row per run and day (UTC): the throughput that its model predicted against what was measured, over the
 -- samples that have both. mean_error is the mean of predicted/measured - 1, positive where the model promised
@@ -9,7 +10,7 @@ SELECT r.job_id,
        j.account,
        r.run_number,
        d.day,
-       COALESCE(r.gpu_type, '') AS gpu_type,
+       COALESCE(r.gpu_type, {{ place.of("CASE WHEN COUNT(DISTINCT k.gpu_type) = 1 THEN MIN(k.gpu_type) END") }}, '') AS gpu_type,
        {{ size.of('COALESCE(SUM(n.num_gpus), 0)') }} AS num_gpus,
        {{ size.of('COUNT(*)') }} AS num_nodes,
        d.num_compared AS num_samples,
@@ -21,5 +22,5 @@ FROM run_days AS d
 JOIN runs AS r ON r.id = d.run_id
 JOIN jobs AS j ON j.id = r.job_id
 JOIN users AS u ON u.user_id = j.user_id
-{{ size.join }}
+{{ size.join }} {{ place.join }}
 WHERE d.num_compared > 0

@@ -24,7 +24,7 @@ def test_that_only_jobs_with_terms_in_a_served_partition_are_registered() -> Non
             job("1", JobState.PENDING, comment=comment),
             job("2", JobState.PENDING, comment="no terms"),
             job("3", JobState.PENDING, comment=comment, partition="debug"),
-            job("4", JobState.COMPLETED, comment=comment),
+            job("4", JobState.COMPLETED, comment="no terms"),
         ],
     )
     (found,) = observe.registrations(seen, ["main"])

@@ -339,6 +339,7 @@ class FakeSlurm:
 
     def _kill(self, job: _Job, afterwards: JobState) -> None:
         requeued = afterwards is JobState.PENDING
+        now = self.clock()
         job.held_after_kill = True
         job.killed_until = self.clock() + timedelta(seconds=self.kill_s)
         job.after_kill = afterwards
@@ -350,6 +351,10 @@ class FakeSlurm:
             cpus_by_node=(),
             memory_mb_by_node=(),
             restart_count=job.shown.restart_count + requeued,
+            # Of a job that is requeued Slurm shows what it expects of the next run.
+            started_at=now if requeued else job.shown.started_at,
+            ended_at=now + timedelta(days=365) if requeued else now,
+            held_before=job.shown.allocation,
         )
         self._advance()
 
@@ -362,7 +367,8 @@ class FakeSlurm:
             allocation=Allocation(),
             cpus_by_node=(),
             memory_mb_by_node=(),
-            ended_at=self.clock(),
+            ended_at=self.clock() if job.shown.ended_at is None else job.shown.ended_at,
+            held_before=job.shown.allocation or job.shown.held_before,
             exit_code=exit_code,
         )
 
@@ -381,6 +387,8 @@ class FakeSlurm:
                         held_since_requeue=job.held_after_kill,
                         submitted_at=now,
                         started_at=None,
+                        ended_at=None,
+                        held_before=Allocation(),
                         begins_at=job.eligible_at,
                     )
                 else:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from pollux_slurm.errors import SlurmReadError, SlurmUnavailable
-from pollux_slurm.slurm.accounting import Accounting, Association, Quality, gpus_of
+from pollux_slurm.model import JobState
+from pollux_slurm.slurm.accounting import Accounting, Association, Quality, expanded, gpus_of
 from pollux_slurm.slurm.runner import CommandRunner
 
 ASSOCIATIONS = """\
@@ -86,3 +88,33 @@ def test_that_only_a_bound_on_gpus_of_any_type_counts() -> None:
     assert gpus_of("") is None
     assert gpus_of("gres/gpu=-1") is None
     assert gpus_of("gres/gpu=0") == 0
+
+
+RUNS = """\
+2|2026-11-22T17:55:38|2026-11-22T17:55:39|2026-11-22T17:55:49|6|REQUEUED|billing=3,cpu=3,gres/gpu=3,node=1|n0
+3|2026-11-22T17:55:54|2026-11-22T17:55:59|2026-11-22T17:56:03|4|RESIZING|cpu=5,gres/gpu=5,node=2|n[1-2]
+3|2026-11-22T17:56:03|2026-11-22T17:55:59|2026-11-22T17:56:12|13|CANCELLED by 0|cpu=4,gres/gpu=4,node=1|n1
+4|2026-11-22T17:56:03|Unknown|Unknown|0|PENDING||None assigned
+"""
+
+
+def test_that_past_runs_are_read_with_what_slurm_counts_of_them(tmp_path: Path) -> None:
+    since = datetime(2026, 11, 22, 17, 55, 38, tzinfo=timezone.utc)
+    asked = accounting(tmp_path, RUNS)
+    (tmp_path / "sacct").symlink_to(tmp_path / "sacctmgr")
+    requeued, part, rest, waiting = asked.runs(["2", "3", "4"], since=since)
+    words = (tmp_path / "asked").read_text()
+    assert "--jobs=2,3,4" in words
+    assert "--starttime=2026-11-22T17:55:38" in words
+    # Suspended for four of its ten seconds.
+    assert (requeued.state, requeued.elapsed_s, requeued.num_gpus) == (JobState.PENDING, 6.0, 3)
+    assert (part.state, part.elapsed_s, part.nodes) == (None, 4.0, ("n1", "n2"))
+    # slurmdbd shows the start of the first part, and counts from there.
+    assert (rest.state, rest.started_at, rest.elapsed_s) == (JobState.CANCELLED, part.ended_at, 9.0)
+    assert (waiting.started_at, waiting.ended_at, waiting.nodes) == (None, None, ())
+
+
+def test_that_lists_of_nodes_are_expanded() -> None:
+    assert expanded("n[0-2,07],login,r[1-2]c3") == ("n0", "n1", "n2", "n07", "login", "r1c3", "r2c3")
+    with pytest.raises(SlurmReadError, match="nodes"):
+        expanded("n[a-b]")

@@ -86,6 +86,7 @@ def observation(
     ended_at: datetime | None = None,
     gpu_type: str | None = None,
     restart_count: int = 0,
+    **changes: Any,
 ) -> JobObservation:
     return JobObservation(
         slurm_job_id=str(number),
@@ -95,6 +96,7 @@ def observation(
         ended_at=ended_at,
         gpu_type=gpu_type,
         restart_count=restart_count,
+        **changes,
     )
 
 

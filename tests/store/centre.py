@@ -66,9 +66,16 @@ def fill(store: Store) -> None:
 
 
 def allocate(
-    store: Store, job: int, second: float, gpus: dict[str, int], gpu_type: str, restarts: int
+    store: Store,
+    job: int,
+    second: float,
+    gpus: dict[str, int],
+    gpu_type: str,
+    restarts: int,
+    begun: float | None = None,
 ) -> None:
-    seen = observation(job, gpus=gpus, started_at=at(second), gpu_type=gpu_type, restart_count=restarts)
+    started_at = at(second if begun is None else begun)
+    seen = observation(job, gpus=gpus, started_at=started_at, gpu_type=gpu_type, restart_count=restarts)
     store.observe_jobs([seen], at=at(second))
 
 
@@ -95,7 +102,7 @@ def train(
     if run == 0:
         allocate(store, job, start, {"n0": gpus[0]}, "t4", run)
     else:
-        allocate(store, job, start, {"n1": gpus[0], "n2": gpus[1]}, "a100", run)
+        allocate(store, job, start, {"n1": gpus[0], "n2": gpus[1]}, "a100", run, begun=4210)
     throughput, efficiency, predicted = rates
     for number in range(1, count + 1):
         sample = report(
@@ -164,7 +171,9 @@ def move(store: Store, round_id: int) -> None:
     )
     store.report(token_of(1), waiting, at=at(4203))
     advance(store, moved, (Step.REQUEUED, 4204))
-    store.observe_jobs([observation(1, JobState.PENDING)], at=at(4204))
+    store.observe_jobs(
+        [observation(1, JobState.COMPLETING, started_at=at(604), ended_at=at(4204))], at=at(4204)
+    )
     advance(store, moved, (Step.RESHAPED, 4205), (Step.RELEASED, 4207), (Step.RUNNING, 4210))
     allocate(store, 1, 4210, {"n1": 2, "n2": 2}, "a100", 1)
     advance(store, moved, (Step.CONFIRMED, 4240))

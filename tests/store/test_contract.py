@@ -233,22 +233,28 @@ class TestObservation:
         running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(88))], at=at(90))
         running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(88))], at=at(99))
 
-        def stretch(gpus: dict[str, int], start: float, end: float) -> AllocationRecord:
+        def stretch(gpus: dict[str, int], start: float, end: float, estimated: bool) -> AllocationRecord:
             return AllocationRecord(
-                slurm_job_id="1", allocation=Allocation.of(gpus), started_at=at(start), ended_at=at(end)
+                slurm_job_id="1",
+                allocation=Allocation.of(gpus),
+                started_at=at(start),
+                ended_at=at(end),
+                restart_count=0,
+                estimated=estimated,
             )
 
         assert running.allocation_history("1") == (
-            stretch({"n0": 2}, 2, 40),
-            stretch({"n1": 3, "n2": 1}, 43, 60),
-            stretch({"n1": 3}, 60, 88),
+            stretch({"n0": 2}, 2, 40, True),
+            stretch({"n1": 3, "n2": 1}, 43, 60, True),
+            stretch({"n1": 3}, 60, 88, False),
         )
         job = running.job("1")
         assert (job.state, job.started_at, job.finished_at) == (JobState.COMPLETED, at(2), at(88))
         assert job.allocation == Allocation()
 
     def test_that_a_restart_between_two_looks_splits_the_history_at_the_start(self, running: Store) -> None:
-        running.observe_jobs([observation(1, gpus={"n3": 4}, started_at=at(50))], at=at(60))
+        seen = observation(1, gpus={"n3": 4}, started_at=at(50), restart_count=1)
+        running.observe_jobs([seen], at=at(60))
         first, second = running.allocation_history("1")
         assert (first.ended_at, second.started_at, second.ended_at) == (at(50), at(50), None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 from pollux_slurm.resources import resource_dir
 from pollux_slurm.store.contract import Store
-from tests.store import centre
+from tests.store import builders, centre
 from tests.store.builders import at
 from tests.store.conftest import wipe
 from tests.store.test_views import rows_of
@@ -130,7 +130,24 @@ def answered(request: pytest.FixtureRequest) -> dict[str, list[dict[str, Any]]]:
     store: Store = request.getfixturevalue(request.param)
     wipe(store)
     centre.fill(store)
-    return {name: rows_of(store, path.read_text(encoding="utf-8")) for name, path in EXAMPLES.items()}
+    return {name: rows_of(store, on_the_day(path)) for name, path in EXAMPLES.items()}
+
+
+def on_the_day(path: Path) -> str:
+    """Return a question as it would have been asked right after the hand-made day."""
+    return (
+        path.read_text(encoding="utf-8")
+        .replace("(SELECT month_ago FROM calendar)", "'2026-02-10'")
+        .replace("(SELECT MAX(job_id) FROM job_goodput)", "(SELECT MIN(job_id) FROM job_goodput)")
+    )
+
+
+def test_that_every_example_has_an_answer_today(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    yesterday = datetime.now(timezone.utc).replace(hour=12, minute=0, second=0, microsecond=0)
+    monkeypatch.setattr(builders, "T0", yesterday - timedelta(days=2))
+    centre.fill(any_store)
+    empty = [name for name, path in EXAMPLES.items() if not rows_of(any_store, path.read_text())]
+    assert empty == []
 
 
 def plain(value: Any) -> Any:

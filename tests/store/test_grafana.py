@@ -81,7 +81,7 @@ def test_that_times_are_what_grafana_takes_for_times(any_store: Store) -> None:
 @pytest.mark.parametrize("database", ["postgresql", "sqlite"])
 def test_that_the_dashboard_uses_every_view_and_each_place_once(database: str) -> None:
     queries = " ".join(panel_queries(database).values())
-    assert {view for view in VIEWS if re.search(rf"FROM {view}\b", queries)} == set(VIEWS)
+    assert {view for view in VIEWS if re.search(rf"FROM {view}\b", queries)} == set(VIEWS) - {"calendar"}
     panels = dashboard(database)["panels"]
     places = [
         (panel["gridPos"]["x"] + dx, panel["gridPos"]["y"] + dy)

@@ -75,6 +75,43 @@ def test_that_the_time_before_the_first_step_is_not_training(any_store: Store) -
     assert row["trained_gpu_s"] == pytest.approx(180.0, abs=0.002)
 
 
+def test_that_a_short_jobs_examples_are_those_that_it_counted(any_store: Store) -> None:
+    start(any_store)
+    any_store.report(token_of(1), report(1, throughput=200.0, num_examples=12_800), at=at(30))
+    last = {"phase": RunPhase.FINISHED, "throughput": None, "step_time_s": None, "efficiency": None}
+    any_store.report(token_of(1), report(2, **last, num_examples=60_000), at=at(34))
+    for view in ("job_goodput", "account_usage", "user_usage"):
+        (row,) = rows_of(any_store, f"SELECT examples, throughput FROM {view}")
+        assert row["examples"] == pytest.approx(60_000), view
+        assert row["throughput"] == pytest.approx(200.0), view
+
+
+def test_that_examples_of_an_agent_that_does_not_count_are_its_throughput(any_store: Store) -> None:
+    start(any_store)
+    any_store.report(token_of(1), report(1, throughput=200.0), at=at(30))
+    (row,) = rows_of(any_store, "SELECT examples FROM job_goodput")
+    assert row["examples"] == pytest.approx(6000.0)
+
+
+def test_that_durations_are_the_same_to_a_thousandth_on_each_database(any_store: Store) -> None:
+    any_store.register_jobs([registration(1, submitted_at=at(0.123456))], at=at(0.2))
+    ended = observation(1, JobState.COMPLETED, started_at=at(1.123456), ended_at=at(86400.5))
+    any_store.observe_jobs([ended], at=at(86401))
+    (row,) = rows_of(any_store, "SELECT waited_s, submit_to_finish_s FROM job_goodput")
+    assert (row["waited_s"], row["submit_to_finish_s"]) == (1.0, 86400.377)
+
+
+def test_that_the_type_of_gpu_is_known_of_a_run_that_reported_after_the_last_look(any_store: Store) -> None:
+    any_store.register_jobs([registration(1)], at=at(0))
+    any_store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(0), gpu_type="t4")], at=at(1))
+    capacity = NodeCapacity(name="n0", num_gpus=4, num_cpus=64, memory_mb=10**6, gpu_type="t4")
+    decision = Decision(jobs=(), fitness=1.0, solver="test")
+    any_store.record_round(Problem(nodes=(capacity,), jobs=()), decision, shadow=False, at=at(2))
+    any_store.report(token_of(1), report(1), at=at(3))
+    (row,) = rows_of(any_store, "SELECT gpu_type FROM model_accuracy")
+    assert row["gpu_type"] == "t4"
+
+
 def test_that_a_silence_counts_for_an_hour_at_most(any_store: Store) -> None:
     start(any_store)
     any_store.report(token_of(1), report(1), at=at(3 * 3600))

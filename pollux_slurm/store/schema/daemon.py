@@ -15,6 +15,7 @@ from sqlalchemy import (
     Integer,
     String,
     Text,
+    false,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -193,6 +194,14 @@ class AllocationRow(Base):
     )
     started_at: Mapped[datetime] = when("When the stretch began.")
     ended_at: Mapped[datetime | None] = maybe_when("When it ended; null while it lasts.")
+    restart_count: Mapped[int | None] = mapped_column(
+        Integer, comment="Slurm's restart count of the run that held it; null where not known."
+    )
+    estimated: Mapped[bool] = mapped_column(
+        Boolean,
+        server_default=false(),
+        comment="Did Slurm not tell when it began or ended, so that this is a guess?",
+    )
 
 
 class AllocationNodeRow(Base):

@@ -15,6 +15,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -70,6 +71,12 @@ class JobRow(Base):
         Index(None, "submitted_at"),
         Index(None, "started_at"),
         Index(None, "finished_at"),
+        Index(
+            "ix_jobs_estimated",
+            "estimated",
+            sqlite_where=text("estimated"),
+            postgresql_where=text("estimated"),
+        ),
         {"comment": "Adaptive jobs, one row each, with the terms from their Slurm Comment."},
     )
 
@@ -109,6 +116,11 @@ class JobRow(Base):
     )
     left_out_because: Mapped[str | None] = mapped_column(
         Text, comment="Why the last round left it out, or as it is; null when it decided about it."
+    )
+    estimated: Mapped[bool] = mapped_column(
+        Boolean,
+        server_default=false(),
+        comment="Is a part of what it held, or how it ended, a guess? Slurm's records do not tell.",
     )
 
 
@@ -333,6 +345,10 @@ class SampleRow(Base):
     progress: Mapped[float] = mapped_column(Double, comment="Scale-invariant iterations done.")
     epoch: Mapped[int] = mapped_column(BIG_INT, comment="The epoch under way, from 0.")
     total_epochs: Mapped[int | None] = mapped_column(BIG_INT, comment="Epochs declared; null if none were.")
+    num_examples: Mapped[int | None] = mapped_column(
+        BIG_INT,
+        comment="Examples that the run has processed so far, by its own count; null where it told none.",
+    )
 
 
 class CheckpointRow(Base):

@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from datetime import date, datetime
 
-from sqlalchemy import CheckConstraint, Date, Double, ForeignKey, ForeignKeyConstraint, Index, Integer, Text
+from sqlalchemy import (
+    CheckConstraint,
+    Date,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    Text,
+    text,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from pollux_slurm.store.schema.base import BIG_INT, Base, when
@@ -51,6 +61,11 @@ class RunDayRow(Base):
     predicted_examples: Mapped[float] = _sum("Their predicted throughput times time.")
     error_sum: Mapped[float] = _sum("Sum over them of predicted/measured - 1, each at most a million.")
     abs_error_sum: Mapped[float] = _sum("The same without signs.")
+    counted_examples: Mapped[float] = mapped_column(
+        Double,
+        server_default=text("0"),
+        comment="Examples that the run counted; throughput times time where it told of no count.",
+    )
 
 
 class AllocationDayRow(Base):

@@ -7,7 +7,7 @@
             WHEN SUM(x.gpu_s) > 0.0 THEN 1.0
             ELSE 0.0
        END AS progress_share,
-       SUM(x.examples) AS examples,
+       SUM(x.counted_examples) AS examples,
        SUM(x.useful_examples) AS useful_examples,
        {{ ratio('SUM(x.examples)', 'SUM(x.trained_s)') }} AS throughput,
        {{ ratio('SUM(x.efficiency_s)', 'SUM(x.measured_s)') }} AS efficiency,

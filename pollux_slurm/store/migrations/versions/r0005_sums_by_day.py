@@ -203,7 +203,12 @@ def _fill() -> None:
     from pollux_slurm.store.triggers import sum_what_is_there
 
     connection = op.get_bind()
+    # The text that sums is this release's, with columns of schema 0009: they are lent for that long.
+    op.add_column("goodput_samples", sa.Column("num_examples", BIG_INT, nullable=True))
+    op.add_column("run_days", sa.Column("counted_examples", sa.Double(), nullable=True))
     sum_what_is_there(connection)
+    op.drop_column("run_days", "counted_examples")
+    op.drop_column("goodput_samples", "num_examples")
     sum_decisions(connection)
     of_round = "FROM decisions AS d WHERE d.round_id = rounds.id"
     connection.exec_driver_sql(

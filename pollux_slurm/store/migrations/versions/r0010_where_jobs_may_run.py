@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0011"
-down_revision = "0008"
+revision = "0010"
+down_revision = "0009"
 
 _COLUMNS = {
     "required_nodes": "Nodes that its owner asked for by name, with commas; null for none.",

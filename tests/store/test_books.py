@@ -1,0 +1,208 @@
+"""GPU seconds by Slurm's own clock: runs, suspensions, what is estimated, what accounting mends."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from pollux_slurm.model import AccountedRun, Allocation, JobState
+from pollux_slurm.store.contract import JobObservation, Store
+from tests.store.builders import (
+    at,
+    decision_of,
+    observation,
+    problem_of,
+    registration,
+    report,
+    token_of,
+)
+from tests.store.test_views import rows_of
+
+TWO = {"n0": 2}
+HELD = Allocation.of(TWO)
+
+
+@pytest.fixture
+def store(any_store: Store) -> Store:
+    """One job that runs on two GPUs since second 100, and was seen so in a round at 105."""
+    any_store.register_jobs([registration(1)], at=at(90))
+    any_store.observe_jobs([observation(1, gpus=TWO, started_at=at(100), submitted_at=at(80))], at=at(105))
+    any_store.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(105))
+    return any_store
+
+
+def stretches(store: Store) -> list[tuple[float, float | None, int | None, bool]]:
+    """Return start, end, restart count of each stretch, and whether it is estimated."""
+
+    def second(moment: datetime | None) -> float | None:
+        return None if moment is None else (moment - at(0)).total_seconds()
+
+    return [
+        (second(one.started_at) or 0.0, second(one.ended_at), one.restart_count, one.estimated)
+        for one in store.allocation_history("1")
+    ]
+
+
+def see(store: Store, seen: JobObservation, second: float) -> None:
+    store.observe_jobs([seen], at=at(second))
+
+
+def waits(restarts: int, submitted: float) -> JobObservation:
+    return observation(1, JobState.PENDING, restart_count=restarts, submitted_at=at(submitted))
+
+
+def runs(restarts: int, start: float, submitted: float, **changes: Any) -> JobObservation:
+    return observation(
+        1, gpus=TWO, started_at=at(start), submitted_at=at(submitted), restart_count=restarts, **changes
+    )
+
+
+def is_over(state: JobState, restarts: int, start: float, end: float, **changes: Any) -> JobObservation:
+    return observation(
+        1, state, started_at=at(start), ended_at=at(end), restart_count=restarts, held_before=HELD, **changes
+    )
+
+
+def row(store: Store) -> dict[str, Any]:
+    (found,) = rows_of(store, "SELECT gpu_hours, estimated, state, requeues FROM job_goodput")
+    return found
+
+
+def test_that_time_in_the_queue_is_not_held_when_nobody_looked_meanwhile(store: Store) -> None:
+    see(store, runs(1, 368, submitted=140), 400)
+    assert stretches(store) == [(100, 140, 0, True), (368, None, 1, False)]
+
+
+def test_that_an_end_that_slurm_shows_is_no_estimate(store: Store) -> None:
+    ended = observation(1, JobState.COMPLETING, started_at=at(100), ended_at=at(131))
+    see(store, ended, 132)
+    see(store, waits(1, submitted=140), 141)
+    assert stretches(store) == [(100, 131, 0, False)]
+    assert not row(store)["estimated"]
+
+
+def test_that_a_requeue_within_a_second_of_a_round_is_no_estimate(store: Store) -> None:
+    see(store, waits(1, submitted=106), 120)
+    assert stretches(store) == [(100, 106, 0, False)]
+
+
+def test_that_the_same_shape_after_a_requeue_is_another_run(store: Store) -> None:
+    see(store, runs(1, 150, submitted=120), 160)
+    see(store, is_over(JobState.COMPLETED, 1, 150, 200), 210)
+    assert stretches(store) == [(100, 120, 0, True), (150, 200, 1, False)]
+    assert row(store)["gpu_hours"] == pytest.approx((20 + 50) * 2 / 3600, abs=1e-6)
+
+
+def test_that_a_job_that_came_and_went_between_two_rounds_is_booked(any_store: Store) -> None:
+    any_store.register_jobs([registration(1)], at=at(60))
+    see(any_store, is_over(JobState.TIMEOUT, 0, 3, 75), 80)
+    assert stretches(any_store) == [(3, 75, 0, False)]
+    found = row(any_store)
+    assert (found["state"], bool(found["estimated"])) == ("timeout", False)
+    assert found["gpu_hours"] == pytest.approx(72 * 2 / 3600, abs=1e-6)
+
+
+def test_that_a_job_cancelled_in_the_queue_has_held_nothing(any_store: Store) -> None:
+    any_store.register_jobs([registration(1)], at=at(60))
+    seen = observation(1, JobState.CANCELLED, started_at=at(70), ended_at=at(70))
+    see(any_store, seen, 80)
+    assert stretches(any_store) == []
+    assert not row(any_store)["estimated"]
+
+
+def test_that_suspensions_do_not_count(store: Store) -> None:
+    paused = {"suspended_at": at(120), "counted_s": 20.0}
+    see(store, observation(1, JobState.SUSPENDED, TWO, started_at=at(100), **paused), 125)
+    assert stretches(store) == [(100, 120, 0, False)]
+    # Resumed, and suspended again ten seconds later until 150, unseen.
+    see(store, runs(0, 100, submitted=80, resumed_at=at(150), counted_s=30.0), 155)
+    assert stretches(store) == [(100, 120, 0, False), (120, 130, 0, False), (150, None, 0, False)]
+    see(store, is_over(JobState.COMPLETED, 0, 100, 160, resumed_at=at(150), counted_s=30.0), 170)
+    assert sum((end or 0) - start for start, end, *_ in stretches(store)) == 40
+
+
+def test_that_a_suspension_between_two_rounds_does_not_count(store: Store) -> None:
+    see(store, is_over(JobState.COMPLETED, 0, 100, 160, resumed_at=at(150), counted_s=20.0), 170)
+    assert stretches(store) == [(100, 120, 0, False), (150, 160, 0, False)]
+
+
+def test_that_gpus_taken_from_a_running_job_end_when_slurm_says(store: Store) -> None:
+    seen = observation(1, gpus={"n0": 1}, started_at=at(100), resized_at=at(110))
+    see(store, seen, 115)
+    assert stretches(store) == [(100, 110, 0, False), (110, None, 0, False)]
+
+
+def test_that_a_start_that_slurm_moved_moves_the_stretch(store: Store) -> None:
+    see(store, runs(0, 112, submitted=80), 115)
+    assert stretches(store) == [(112, None, 0, False)]
+
+
+def test_that_a_run_that_nobody_saw_is_said(store: Store) -> None:
+    store.report(token_of(1), report(1), at=at(118))
+    see(store, runs(2, 400, submitted=390), 410)
+    assert stretches(store) == [(100, 118, 0, True), (400, None, 2, False)]
+    assert row(store)["estimated"]
+
+
+def accounted(restarts: int, start: float, end: float | None, elapsed: float, **changes: Any) -> AccountedRun:
+    values: dict[str, Any] = {
+        "slurm_job_id": "1",
+        "state": JobState.PENDING if end is not None else JobState.RUNNING,
+        "started_at": at(start),
+        "ended_at": None if end is None else at(end),
+        "elapsed_s": elapsed,
+        "num_gpus": 2,
+        "nodes": ("n0",),
+    }
+    return AccountedRun(**{**values, **changes})
+
+
+def test_that_accounting_fills_in_runs_and_corrects_estimates(store: Store) -> None:
+    see(store, runs(2, 400, submitted=390), 410)
+    assert [name for name, _ in store.estimated_jobs(since=at(0))] == ["1"]
+    told = [
+        accounted(0, 100, 130, 25, num_gpus=2),
+        accounted(1, 200, 385, 185, num_gpus=3, nodes=("n0", "n1")),
+        accounted(2, 400, None, 10),
+    ]
+    assert store.settle_jobs(told) == ("1",)
+    assert stretches(store) == [(100, 125, 0, False), (200, 385, 1, False), (400, None, 2, False)]
+    middle = store.allocation_history("1")[1]
+    assert middle.allocation == Allocation.of({"n0": 2, "n1": 1})
+    assert not row(store)["estimated"]
+    assert store.estimated_jobs(since=at(0)) == ()
+    # The present run goes on as the newest, whatever was entered after it.
+    see(store, is_over(JobState.COMPLETED, 2, 400, 500), 510)
+    assert stretches(store)[-1] == (400, 500, 2, False)
+
+
+def test_that_accounting_tells_how_a_forgotten_job_ended(store: Store) -> None:
+    guess = observation(1, JobState.FAILED, ended_at=at(1000), estimated=True)
+    see(store, guess, 1000)
+    assert row(store)["estimated"]
+    assert store.settle_jobs([accounted(0, 100, 160, 60, state=JobState.TIMEOUT)]) == ("1",)
+    assert stretches(store) == [(100, 160, 0, False)]
+    found = store.job("1")
+    assert (found.state, found.finished_at) == (JobState.TIMEOUT, at(160))
+
+
+def test_that_sums_by_day_follow_a_correction(store: Store) -> None:
+    see(store, observation(1, JobState.FAILED, ended_at=at(200_000), estimated=True), 200_000)
+    store.settle_jobs([accounted(0, 100, 160, 60, state=JobState.COMPLETED)])
+    days = rows_of(store, "SELECT held_s FROM allocation_days")
+    assert [day["held_s"] for day in days] == pytest.approx([60.0])
+
+
+def test_that_accounting_that_knows_too_little_settles_nothing(store: Store) -> None:
+    see(store, runs(2, 400, submitted=390), 410)
+    assert store.settle_jobs([accounted(2, 400, None, 10)]) == ()
+    assert store.settle_jobs([accounted(0, 100, None, 310), accounted(2, 400, None, 10)]) == ()
+    assert row(store)["estimated"]
+
+
+def test_that_what_is_known_is_not_changed_by_accounting(store: Store) -> None:
+    see(store, is_over(JobState.COMPLETED, 0, 100, 160), 170)
+    assert store.settle_jobs([accounted(0, 100, 999, 899)]) == ()
+    assert stretches(store) == [(100, 160, 0, False)]
