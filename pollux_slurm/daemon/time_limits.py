@@ -57,7 +57,11 @@ def next_slice_s(
     if terms is None or terms.slice_s is None or terms.total_s is None:
         return None
     granted_s = job.time_limit_s if record.granted_time_limit_s is None else record.granted_time_limit_s
-    left_s = min(float(terms.slice_s), terms.total_s - used_s(history, now))
+    stretches = tuple(history)
+    spent_s = used_s(stretches, now)
+    if job.started_at is not None and all(held.ended_at is not None for held in stretches):
+        spent_s += max((now - job.started_at).total_seconds(), 0.0)  # no look has entered this run yet
+    left_s = min(float(terms.slice_s), terms.total_s - spent_s)
     left_s = left_s if granted_s is None else min(left_s, granted_s)
     of_this_run_s = 0.0
     if job.time_limit_s is not None and job.started_at is not None:
