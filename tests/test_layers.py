@@ -19,7 +19,7 @@ LAYERS = (
     {"policy"},
     {"slurm", "store"},
     {"agent", "report"},
-    {"torch", "daemon", "simulator"},
+    {"torch", "daemon", "simulator", "rehearsal"},
     {"cli"},
     {"__main__"},
 )

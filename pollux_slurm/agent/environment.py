@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pollux_slurm.agent.token import read_token
 from pollux_slurm.config import Config, load_config
 from pollux_slurm.errors import ConfigError, LaunchError
+from pollux_slurm.store.contract import AgentStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,8 @@ class JobEnvironment:
 
     `gpus_per_node` is in rank order and sums to `world_size`. `restart_count` is Slurm's. `token` is None
     where no store is to be told (no Slurm, or no store configured). `strict` is whether what is wrong with
-    the training ends it. `job_id` is Slurm's number, None outside.
+    the training ends it. `job_id` is Slurm's number, None outside. `open_store` is another than the store of
+    the settings.
     """
 
     rank: int
@@ -36,6 +38,7 @@ class JobEnvironment:
     config: Config
     strict: bool
     job_id: str | None = None
+    open_store: Callable[[], AgentStore] | None = None
 
     @property
     def num_nodes(self) -> int:

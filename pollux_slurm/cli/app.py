@@ -75,6 +75,13 @@ class _Commands(LazyGroup):
             settings={"context_settings": {"allow_interspersed_args": False}},
         ),
         Known(
+            name="rehearse",
+            module="pollux_slurm.cli.rehearse",
+            attribute="rehearse",
+            line="Run a training script on this machine, move it for real, and say what a cluster would see.",
+            settings={"context_settings": {"allow_interspersed_args": False}},
+        ),
+        Known(
             name="sbatch",
             module="pollux_slurm.cli.sbatch",
             attribute="app",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator, Iterable
+from dataclasses import replace
 from typing import Any
 from weakref import ref
 
@@ -139,6 +140,11 @@ class AdaptiveDataLoader:
         )
         self._choice = None
 
+    def hold_batch_size(self) -> None:
+        """Let the global batch size be `batch_size` again; what bounds local batches stays."""
+        self.limits = replace(self.limits, max_batch_size=None)
+        self._choice = None
+
     def _fitting(self, limits: BatchLimits) -> BatchLimits:
         """Narrow what the user allows to what is known to fit into memory."""
         return self._session.memory.within(self.memory_name, limits)
@@ -152,6 +158,16 @@ class AdaptiveDataLoader:
     def memory_name(self) -> str:
         """What all loaders are called that are made at the same place of an epoch."""
         return place_of(self.name)
+
+    @property
+    def loop_number(self) -> int:
+        """The number of the loop under way (or of the last) within its epoch."""
+        return self._position.loop_number
+
+    @property
+    def order(self) -> Order | None:
+        """The order of the loop under way (or of the last); None for a stream."""
+        return self._feed.order if isinstance(self._feed, MapFeed) else None
 
     @property
     def size_under_way(self) -> int | None:

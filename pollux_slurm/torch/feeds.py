@@ -40,6 +40,11 @@ class MapFeed:
         self._segment = _Segment()
         self._inner: DataLoader[Any] = DataLoader(dataset, batch_sampler=self._segment, **options)
 
+    @property
+    def order(self) -> Order | None:
+        """The order of the loop under way, or of the last."""
+        return self._segment.order
+
     def steps(self, order: Order, start: int, choice: BatchChoice, *, largest: int | None) -> Steps:
         """Yield the steps from position `start` of `order` on."""
         make: Callable[[], Iterator[StepPlan]]
@@ -118,15 +123,15 @@ class _Segment(Sampler[list[int]]):
     """Feeds the inner loader this replica's indices, pass by pass. Set anew before each iteration."""
 
     def __init__(self) -> None:
-        self._order: Order | None = None
+        self.order: Order | None = None
         self._steps: Callable[[], Iterator[StepPlan]] = partial(iter, ())
 
     def set(self, order: Order, steps: Callable[[], Iterator[StepPlan]]) -> None:
-        self._order, self._steps = order, steps
+        self.order, self._steps = order, steps
 
     def __iter__(self) -> Iterator[list[int]]:
-        assert self._order is not None
-        indices = self._order.indices
+        assert self.order is not None
+        indices = self.order.indices
         for step in self._steps():
             for plan in step.passes:
                 positions = plan.positions()

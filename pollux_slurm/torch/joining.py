@@ -114,8 +114,8 @@ def make_reporter(
 ) -> Reporter:
     """Return the reporter of rank 0, to the store that the environment names."""
     url, agent = environment.config.store.url, environment.config.agent
-    open_store = None
-    if url is not None and environment.token is not None:
+    open_store = environment.open_store
+    if open_store is None and url is not None and environment.token is not None:
 
         def open_store() -> AgentStore:
             # Imported in the reporter's thread: no step waits for SQLAlchemy.

@@ -76,6 +76,11 @@ class Position:
             drawn = self._order
         return Loop(number, self._start, is_replay=False, order=drawn)
 
+    @property
+    def loop_number(self) -> int:
+        """The number of the outermost loop under way, or of the last, within its epoch."""
+        return self._num_begun - 1
+
     def keep_order(self, loop: Loop, order: Order) -> None:
         """Remember an order that cannot be had again from the seed, until the loop's end."""
         if not loop.is_replay:

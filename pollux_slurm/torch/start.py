@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from pollux_slurm.agent.environment import read_environment
 from pollux_slurm.agent.joblog import speak
+from pollux_slurm.agent.rehearsing import read_stage
 from pollux_slurm.config import Config
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.current import has_session, set_session
@@ -46,9 +48,17 @@ def init_process_group(
     """
     if has_session():
         raise UsageError("init_process_group was called already in this process")
-    environment = read_environment(os.environ if environ is None else environ)
+    environ = os.environ if environ is None else environ
+    environment = read_environment(environ)
     speak()
-    session = Session(
+    stage = read_stage(environ)
+    make_session: Callable[..., Session] = Session
+    if stage is not None:
+        from pollux_slurm.torch.rehearsed import RehearsedSession
+
+        make_session = partial(RehearsedSession, stage)
+        checkpoint_dir, checkpoint_interval_s = stage.folder.parent / "job", None
+    session = make_session(
         environment,
         backend=backend,
         checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir is not None else environment.checkpoint_dir,

@@ -1,0 +1,42 @@
+"""What `pollux rehearse` shows while it runs: a line for each run, on the standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from pollux_slurm.rehearsal.endings import where_of
+from pollux_slurm.rehearsal.playing import Event, Played
+from pollux_slurm.rehearsal.rehearse import Progress
+
+_EVERY_S = 0.2
+
+
+class ProgressLines(Progress):
+    """On a terminal, a line also follows the run's epoch and sample."""
+
+    def __init__(self) -> None:
+        self._line, self._shown_at = "", 0.0
+        self._is_terminal = sys.stderr.isatty()
+
+    def begins(self, number: int, num_processes: int, varies_batch: bool, before: Played | None) -> None:
+        what = "from the beginning" if before is None else f"after a move {where_of(before)}"
+        batch = ", batch varied" if varies_batch else ""
+        noun = "process" if num_processes == 1 else "processes"
+        self._line = f"pollux: {num_processes} {noun}, {what}{batch}: "
+        self._show("starting")
+
+    def event(self, event: Event) -> None:
+        if event["kind"] == "pass" and time.monotonic() - self._shown_at >= _EVERY_S:
+            self._shown_at = time.monotonic()
+            self._show(f"epoch {event['epoch']}, sample {event['start']}")
+
+    def ended(self, played: Played) -> None:
+        text = f"{played.outcome.value} after {played.wall_s:.1f} s"
+        sys.stderr.write(f"\r{self._line}{text}\x1b[K\n" if self._is_terminal else f"{self._line}{text}\n")
+        sys.stderr.flush()
+
+    def _show(self, text: str) -> None:
+        if self._is_terminal:
+            sys.stderr.write(f"\r{self._line}{text}\x1b[K")
+            sys.stderr.flush()

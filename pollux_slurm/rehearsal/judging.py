@@ -1,0 +1,113 @@
+"""All that the runs of a rehearsal show, and what they could not show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pollux_slurm.rehearsal.endings import failures, never_trained
+from pollux_slurm.rehearsal.findings import LOCAL, Finding, Level
+from pollux_slurm.rehearsal.plan import training_loops
+from pollux_slurm.rehearsal.playing import Outcome
+from pollux_slurm.rehearsal.rehearse import Rehearsed
+from pollux_slurm.rehearsal.states import (
+    another_training,
+    lost_states,
+    lost_variables,
+    replicas_that_differ,
+    samples,
+)
+
+
+def find(rehearsed: Rehearsed) -> list[Finding]:
+    """Return what the runs show: what must change first, each thing once."""
+    scouted, *held = rehearsed.held
+    found = [*never_trained(scouted)]
+    for runs in (rehearsed.held[:1], held, rehearsed.varied):
+        found += failures(runs)
+        found += replicas_that_differ(runs)
+        found += samples(runs)
+        found += lost_states(runs)
+    found += lost_variables(scouted, held)
+    found += another_training(scouted, held)
+    found += _not_rehearsed(rehearsed)
+    found += _notes(rehearsed)
+    unique: dict[tuple[str, str], Finding] = {}
+    for one in found:
+        unique.setdefault((one.kind, one.text), one)
+    order = list(Level)
+    return sorted(unique.values(), key=lambda one: order.index(one.level))
+
+
+def _not_rehearsed(rehearsed: Rehearsed) -> Iterator[Finding]:
+    scouted, *held = rehearsed.held
+    moves = max(len(held) - 1, 0)
+    has_failed = any(
+        run.outcome in (Outcome.FAILED, Outcome.HUNG) for run in (*rehearsed.held, *rehearsed.varied)
+    )
+    if has_failed:
+        yield Finding(
+            level=Level.NOTE,
+            kind="cut_short",
+            text="What comes after the failure was not rehearsed: cure it, then rehearse again.",
+        )
+        return
+    loops = training_loops(scouted)
+    if not loops:
+        return
+    if not moves:
+        yield Finding(
+            level=Level.CHANGE,
+            kind="no_move",
+            text="Not one move could be rehearsed: the script ended, or the time was up, before.",
+            cure="Let it train for longer, or raise --time.",
+        )
+    elif not loops[0].is_whole:
+        yield Finding(
+            level=Level.LOOK,
+            kind="long_epoch",
+            text="An epoch takes longer than the time for it: only moves in mid-epoch were rehearsed.",
+            cure="Raise --time, or rehearse with a part of the data.",
+        )
+    elif rehearsed.skipped:
+        yield Finding(
+            level=Level.LOOK,
+            kind="time",
+            text=f"The time was up, with {rehearsed.skipped} of the runs still to come.",
+            cure="Raise --time.",
+        )
+    if scouted.first("autoscale") is None:
+        yield Finding(
+            level=Level.NOTE,
+            kind="fixed_batch",
+            text="The script does not call autoscale_batch_size: its batch stays as it is on a cluster, too.",
+        )
+    if rehearsed.num_gpus and max(rehearsed.processes) == 1:
+        yield Finding(
+            level=Level.LOOK,
+            kind="one_process",
+            text="There is one GPU here, so each run had one process: replicas were not compared.",
+            cure="Rehearse on the CPU, too: CUDA_VISIBLE_DEVICES= pollux rehearse …",
+        )
+
+
+def _notes(rehearsed: Rehearsed) -> Iterator[Finding]:
+    snapshot = rehearsed.held[0].first("snapshot")
+    layers = [] if snapshot is None else snapshot["layers"]
+    norms = [name for name in layers if name.startswith("BatchNorm")]
+    drops = [name for name in layers if "Dropout" in name]
+    if norms:
+        yield Finding(
+            level=Level.NOTE,
+            kind="batch_statistics",
+            text=f"{' and '.join(norms)}: each process normalizes by its own local batch, which changes with "
+            "the number of processes; the running statistics of process 0 are saved.",
+            cure="On GPUs, torch.nn.SyncBatchNorm.convert_sync_batchnorm takes those of all processes.",
+            guide=LOCAL,
+        )
+    if drops:
+        yield Finding(
+            level=Level.NOTE,
+            kind="randomness",
+            text=f"{' and '.join(drops)}: what it draws differs after a move, as with another seed.",
+            guide=LOCAL,
+        )

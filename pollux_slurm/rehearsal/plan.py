@@ -1,0 +1,106 @@
+"""Where a script is stopped, from what a first run without a stop has shown of its epochs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pollux_slurm.agent.rehearsing import Means, Moment, Stop
+from pollux_slurm.rehearsal.playing import Played
+
+SCOUTED_EPOCHS = 2
+OUTSIDE = -1
+"""The epoch of loops outside of `remaining_epochs_until`."""
+
+SCOUTING = Stop(moment=Moment.STEP, means=Means.SIGTERM, epoch=SCOUTED_EPOCHS - 1)
+"""Stops the first run at the first step behind the epochs that are looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingLoop:
+    """A loop in which the model made steps. `end` is the position that it reached, in examples."""
+
+    epoch: int
+    loader: str
+    loop: int
+    end: int
+    num_steps: int
+    is_whole: bool
+
+
+def training_loops(scouted: Played) -> list[TrainingLoop]:
+    """Return the loops with steps, in their order; the last may have been cut off."""
+    if scouted.first("first_step") is None:
+        return []
+    ends: dict[tuple[int, str, int], int] = {}
+    for event in scouted.of("pass"):
+        key = (event["epoch"], event["loader"], event["loop"])
+        ends[key] = max(ends.get(key, 0), event["start"] + event["size"])
+    steps, before = {}, 0
+    for event in scouted.of("loop_end"):
+        steps[event["epoch"], event["loader"], event["loop"]] = event["steps"] - before
+        before = event["steps"]
+    loops = []
+    for (epoch, loader, loop), end in ends.items():
+        num_steps = steps.get((epoch, loader, loop))
+        if num_steps is None or num_steps > 0:
+            loops.append(
+                TrainingLoop(
+                    epoch=epoch,
+                    loader=loader,
+                    loop=loop,
+                    end=end,
+                    num_steps=num_steps or 0,
+                    is_whole=num_steps is not None,
+                )
+            )
+    return loops
+
+
+def plan_stops(scouted: Played, *, is_short: bool = False) -> list[Stop]:
+    """Return the stops of the moves, in the order in which training comes to them.
+
+    The last one is that of a run after the last move. `is_short` leaves out the kinds of moves that do not
+    depend on the batch size.
+    """
+    loops = training_loops(scouted)
+    if not loops:
+        return []
+    first = loops[0]
+    if not first.is_whole:
+        thirds = (first.end // 3, 2 * first.end // 3, first.end)
+        means = (Means.REQUEST, Means.SIGTERM, Means.SIGTERM)
+        return [_within(first, position, how) for position, how in zip(thirds, means, strict=True)]
+    has_ended = first.epoch != OUTSIDE and any(
+        event["epoch"] == first.epoch for event in scouted.of("epoch_end")
+    )
+    later = next((loop for loop in loops[1:] if loop.epoch != first.epoch and loop.is_whole), None)
+    stops = [_within(first, first.end // 2, Means.REQUEST)]
+    if not is_short:
+        stops.append(
+            Stop(
+                moment=Moment.AFTER_LOOP,
+                means=Means.SIGTERM,
+                epoch=first.epoch,
+                loader=first.loader,
+                loop=first.loop,
+            )
+        )
+    if has_ended:
+        stops.append(Stop(moment=Moment.EPOCH_END, means=Means.REQUEST, epoch=first.epoch))
+    if later is not None:
+        stops.append(_within(later, later.end // 2, Means.SIGTERM))
+    last = first if later is None else later
+    # The first step of the next epoch, if there is one: the script may end before.
+    stops.append(Stop(moment=Moment.STEP, means=Means.SIGTERM, epoch=last.epoch))
+    return stops
+
+
+def _within(loop: TrainingLoop, position: int, means: Means) -> Stop:
+    return Stop(
+        moment=Moment.STEP,
+        means=means,
+        epoch=loop.epoch,
+        loader=loop.loader,
+        loop=loop.loop,
+        position=position,
+    )

@@ -1,0 +1,191 @@
+"""Play one stage of a rehearsal: run the script by `pollux run`, and stop it as a cluster would."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pollux_slurm.agent.rehearsing import STAGE_VARIABLE, Stage, Stop
+
+Event = Mapping[str, Any]
+
+# Not `python -m`: that would look for modules among the user's own files first.
+_RUN = "import sys; sys.path[:1] == [''] and sys.path.pop(0); from pollux_slurm.cli.app import main; main()"
+_FOREIGN = ("SLURM_", "SLURMD_", "POLLUX_")
+_KILL_WAIT_S = 30.0
+_STALL_S = 60.0
+_LOOK_EVERY_S = 0.05
+
+
+class Outcome(enum.Enum):
+    """How a run ended. `OUT_OF_TIME`: it was stopped because the rehearsal's time was up."""
+
+    STOPPED = "stopped"
+    FINISHED = "finished"
+    FAILED = "failed"
+    HUNG = "hung"
+    OUT_OF_TIME = "out of time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """One run of the script. `events` are those of each rank in order; `ended_at` is as `time.time()`."""
+
+    number: int
+    num_processes: int
+    stop: Stop | None
+    varies_batch: bool
+    outcome: Outcome
+    exit_code: int
+    wall_s: float
+    ended_at: float
+    events: tuple[tuple[Event, ...], ...]
+    log: Path
+
+    def of(self, kind: str, *, rank: int = 0) -> Iterator[Event]:
+        """Yield a rank's events of a kind."""
+        if rank < len(self.events):
+            yield from (event for event in self.events[rank] if event["kind"] == kind)
+
+    def first(self, kind: str) -> Event | None:
+        """Return rank 0's first event of a kind."""
+        return next(self.of(kind), None)
+
+    def tail(self, num_lines: int) -> str:
+        """Return the last lines that the script has printed."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(lines[-num_lines:])
+
+
+def play(
+    command: Sequence[str],
+    *,
+    number: int,
+    num_processes: int,
+    stop: Stop | None,
+    varies_batch: bool,
+    chain: Path,
+    environ: Mapping[str, str],
+    limit_s: float,
+    progress: Callable[[Event], None],
+) -> Played:
+    """Run `command` once, for `limit_s` at most. Runs with one `chain` folder go on from each other."""
+    folder = chain / f"run-{number}"
+    folder.mkdir(parents=True)
+    stage_file, log = folder / "stage.json", folder / "output.log"
+    Stage(folder=folder, varies_batch=varies_batch, stop=stop).write(stage_file)
+    own = {key: value for key, value in environ.items() if not key.startswith(_FOREIGN)}
+    own |= {
+        STAGE_VARIABLE: str(stage_file),
+        "POLLUX_STRICT": "1",
+        "POLLUX_AGENT_POLL_INTERVAL_S": str(_LOOK_EVERY_S),
+        "POLLUX_CHECKPOINT_DIR": str(chain / "job"),
+        "SLURM_RESTART_COUNT": str(number),
+        # What was printed before a kill is to be seen.
+        "PYTHONUNBUFFERED": "1",
+    }
+    arguments = ["run", f"--nproc-per-node={num_processes}", "--kill-after=2", "--", *command]
+    started = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _RUN, *arguments],
+            env=own,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        asked_at, has_stalled = _watch(process, folder, started + limit_s, progress)
+    finally:
+        _end(process)
+    now = time.monotonic()
+    events = tuple(tuple(_read(folder / f"events-{rank}.jsonl")) for rank in range(num_processes))
+    code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    told = {event["kind"] for rank in events for event in rank}
+    return Played(
+        number=number,
+        num_processes=num_processes,
+        stop=stop,
+        varies_batch=varies_batch,
+        outcome=Outcome.HUNG if has_stalled else _outcome(code, told, was_asked=asked_at is not None),
+        exit_code=code,
+        wall_s=now - started,
+        ended_at=time.time(),
+        events=events,
+        log=log,
+    )
+
+
+def _outcome(code: int, told: set[str], *, was_asked: bool) -> Outcome:
+    """Return how a run ended that exited with `code`; `was_asked`: it got SIGTERM from outside."""
+    if "killed" in told:
+        return Outcome.STOPPED
+    is_ended_by_signal = code == 143 or (was_asked and code == 137)
+    if "stop" in told and (is_ended_by_signal or (code == 0 and "finished" not in told)):
+        return Outcome.STOPPED
+    if code == 0:
+        return Outcome.FINISHED
+    return Outcome.OUT_OF_TIME if was_asked and is_ended_by_signal else Outcome.FAILED
+
+
+def _watch(
+    process: subprocess.Popen[bytes], folder: Path, deadline: float, progress: Callable[[Event], None]
+) -> tuple[float | None, bool]:
+    """Wait for the end; send SIGTERM when a request is confirmed or the time is up.
+
+    Returns when SIGTERM was sent, and whether it had to be killed though it had told of nothing for long.
+    """
+    file, seen = folder / "events-0.jsonl", 0
+    asked_at: float | None = None
+    told_at = time.monotonic()
+    while process.poll() is None:
+        now = time.monotonic()
+        events, seen = _read_on(file, seen)
+        for event in events:
+            told_at = now
+            progress(event)
+            is_answered = event["kind"] == "confirmed" and event["request"] is not None
+            if asked_at is None and is_answered:
+                process.send_signal(signal.SIGTERM)
+                asked_at = now
+        if asked_at is None and now >= deadline:
+            process.send_signal(signal.SIGTERM)
+            asked_at = now
+        if asked_at is not None and now - asked_at >= _KILL_WAIT_S:
+            return asked_at, now - told_at >= _STALL_S
+        time.sleep(_LOOK_EVERY_S)
+    return asked_at, False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Let none of its processes outlive this: the kernel kills those of a `pollux run` that dies."""
+    with contextlib.suppress(ProcessLookupError):
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _read_on(file: Path, offset: int) -> tuple[list[Event], int]:
+    """Return the whole lines from `offset` on, and where the next begins."""
+    if not file.exists():
+        return [], offset
+    with file.open("rb") as opened:
+        opened.seek(offset)
+        data = opened.read()
+    whole = data[: data.rfind(b"\n") + 1]
+    return [json.loads(line) for line in whole.splitlines()], offset + len(whole)
+
+
+def _read(file: Path) -> list[Event]:
+    return _read_on(file, 0)[0]

@@ -1,0 +1,134 @@
+"""What a rehearsal has found, for people and for scripts."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import statistics
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from pollux_slurm.agent.rehearsing import Means
+from pollux_slurm.rehearsal.endings import where_of
+from pollux_slurm.rehearsal.findings import Finding, Level
+from pollux_slurm.rehearsal.playing import Outcome, Played
+from pollux_slurm.rehearsal.rehearse import Rehearsed
+
+_WIDTH = 100
+_PARTS = {
+    "save_s": "to save {:.1f} s",
+    "end_s": "to end {:.1f} s",
+    "import_s": "Python and imports {:.1f} s",
+    "restore_s": "to join and restore {:.1f} s",
+    "first_step_s": "to the first step {:.1f} s",
+}
+
+
+def must_change(findings: Sequence[Finding]) -> bool:
+    """Tell whether the script must change before it is submitted."""
+    return any(finding.level is Level.CHANGE for finding in findings)
+
+
+def move_times(runs: Sequence[Played]) -> dict[str, float]:
+    """Return the mean seconds of each part of the moves between `runs`, of those that any move had."""
+    seen: dict[str, list[float]] = {part: [] for part in _PARTS}
+    for before, after in itertools.pairwise(runs):
+        stop, start, step = before.first("stop"), after.first("start"), after.first("first_step")
+        kinds = ("checkpoint", "confirmed", "killed")
+        saved = [event["time"] for kind in kinds for event in before.of(kind)]
+        if stop is not None and saved:
+            seen["save_s"].append(max(saved) - stop["time"])
+            seen["end_s"].append(before.ended_at - max(saved))
+        if start is not None:
+            seen["import_s"].append(start["imported_s"])
+            seen["restore_s"].append(start["joined_s"] - start["imported_s"])
+        if start is not None and step is not None:
+            seen["first_step_s"].append(step["age_s"] - start["joined_s"])
+    return {part: statistics.fmean(values) for part, values in seen.items() if values}
+
+
+def moves(rehearsed: Rehearsed) -> list[dict[str, Any]]:
+    """Return each move: where, by what means, between how many processes, and whether it went well."""
+    found = []
+    for runs in (rehearsed.held[1:], rehearsed.varied):
+        for before, after in itertools.pairwise(runs):
+            assert before.stop is not None
+            found.append(
+                {
+                    "where": where_of(before),
+                    "by": before.stop.means.value,
+                    "batch_varies": before.varies_batch,
+                    "processes": [before.num_processes, after.num_processes],
+                    "ok": after.outcome not in (Outcome.FAILED, Outcome.HUNG),
+                }
+            )
+    return found
+
+
+def as_json(rehearsed: Rehearsed, findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return the result as plain data."""
+    return {
+        "command": list(rehearsed.command),
+        "must_change": must_change(findings),
+        "findings": [{**asdict(finding), "level": finding.level.name.lower()} for finding in findings],
+        "moves": moves(rehearsed),
+        "move_times": move_times(rehearsed.held[1:]),
+        "checkpoint_bytes": _checkpoint_bytes(rehearsed),
+        "runs": len(rehearsed.held) + len(rehearsed.varied),
+        "wall_s": round(rehearsed.wall_s, 1),
+        "logs": str(rehearsed.folder),
+    }
+
+
+def as_text(rehearsed: Rehearsed, findings: Sequence[Finding]) -> str:
+    """Return the result in plain words."""
+    lines = ["", f"Rehearsed {shlex.join(rehearsed.command)} in {rehearsed.wall_s:.0f} s."]
+    lines += [""] * bool(moves(rehearsed))
+    for move in moves(rehearsed):
+        asked = "on request" if move["by"] == Means.REQUEST.value else "by SIGTERM"
+        batch = ", batch varied" if move["batch_varies"] else ""
+        first, second = move["processes"]
+        verdict = "ok    " if move["ok"] else "FAILED"
+        lines.append(
+            f"  {verdict}  moved {move['where']}, {asked}, from {first} to {second} processes{batch}"
+        )
+    for finding in findings:
+        lines += ["", *_block(finding)]
+    times = move_times(rehearsed.held[1:])
+    if times:
+        parts = ", ".join(text.format(times[part]) for part, text in _PARTS.items() if part in times)
+        size = _checkpoint_bytes(rehearsed)
+        saved = "" if size is None else f" Its checkpoint has {_bytes(size)}."
+        lines += ["", *_wrapped(f"A move takes {sum(times.values()):.1f} s here: {parts}.{saved}", "")]
+    lines += ["", f"What the script printed: {rehearsed.folder}"]
+    lines.append("Something must change." if must_change(findings) else "Nothing must change.")
+    return "\n".join(lines)
+
+
+def _block(finding: Finding) -> list[str]:
+    lines = _wrapped(f"{finding.level.value.upper()}: {finding.text}", "")
+    if finding.details:
+        lines += ["", textwrap.indent(finding.details.rstrip(), "    | ")]
+        lines += [""] * bool(finding.cure or finding.guide)
+    if finding.cure:
+        lines += _wrapped(f"Cure: {finding.cure}", "  ")
+    if finding.guide:
+        lines.append(f"  See {finding.guide}.")
+    return lines
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False
+    )
+
+
+def _bytes(size: int) -> str:
+    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+
+
+def _checkpoint_bytes(rehearsed: Rehearsed) -> int | None:
+    sizes = [event["size_bytes"] for run in rehearsed.held for event in run.of("checkpoint")]
+    return max(sizes, default=None)

@@ -1,0 +1,152 @@
+"""What a script holds at one moment, as numbers and words: two of them tell what a restart has lost.
+
+It looks at the script's own frames, and at all optimizers, schedulers, gradient scalers and modules that the
+process has, given to the library or not. Used by a rehearsal only: a look takes a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+_MOST_TEXT = 80
+_MOST_ITEMS = 20
+_KINDS = ((Optimizer, "optimizer"), (LRScheduler, "scheduler"), (torch.amp.GradScaler, "scaler"))
+
+
+def take_snapshot() -> dict[str, Any]:
+    """Return `objects` (name to kind, type and numbers of its state) and `variables` (name to its words)."""
+    frames = list(user_frames())
+    names: dict[int, str] = {}
+    variables: dict[str, str] = {}
+    for frame in frames:
+        for name, value in list(frame.f_locals.items()):
+            if not name.startswith("_"):
+                _note(frame.f_code.co_name, name, value, names, variables)
+    objects: dict[str, Any] = {}
+    for kind, value in _stateful():
+        number = sum(known.startswith(f"{type(value).__name__} ") for known in objects)
+        label = names.get(id(value), f"{type(value).__name__} {number}")
+        objects[label] = {
+            "kind": kind,
+            "type": type(value).__name__,
+            "numbers": numbers_of(value.state_dict()),
+        }
+    return {"objects": objects, "variables": variables}
+
+
+def user_frames() -> Iterator[FrameType]:
+    """Yield the frames of the script's own code that are being executed, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
+
+
+def is_users(file: str) -> bool:
+    """Tell code of the user's from that of Python, of packages and of this one."""
+    foreign = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return not file.startswith(("<frozen", _PACKAGE, *foreign))
+
+
+def numbers_of(value: Any) -> list[float]:
+    """Return the numbers in a nested state: of each tensor its sum and its norm."""
+    found: list[float] = []
+    _add_numbers(value, found)
+    return found
+
+
+def _add_numbers(value: Any, found: list[float]) -> None:
+    if isinstance(value, torch.Tensor):
+        if value.numel() and not value.is_complex() and not value.is_meta and not value.is_sparse:
+            found.append(float(torch.sum(value.detach(), dtype=torch.float64)))
+            if value.is_floating_point():
+                norm = torch.linalg.vector_norm(value.detach().reshape(-1), dtype=torch.float64)
+                found.append(float(norm))
+    elif isinstance(value, bool | int | float):
+        found.append(float(value))
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            _add_numbers(part, found)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _add_numbers(part, found)
+
+
+def _stateful() -> list[tuple[str, Any]]:
+    """Return what has a state worth keeping, in the order in which the process made it."""
+    found: list[tuple[str, Any]] = []
+    modules: list[torch.nn.Module] = []
+    for value in gc.get_objects():
+        kind = type(value)  # not isinstance: proxies answer that by loading what they stand for
+        if issubclass(kind, torch.nn.Module):
+            modules.append(value)
+        else:
+            found += [(name, value) for known, name in _KINDS if issubclass(kind, known)]
+    inner = {id(child) for module in modules for child in module.modules() if child is not module}
+    outermost = [module for module in modules if id(module) not in inner]
+    outermost.sort(key=lambda module: -sum(1 for _ in module.parameters()))
+    seen: set[int] = set()
+    for module in outermost:
+        tensors = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+        if tensors - seen:  # else another arrangement of parts that are known
+            found.append(("module", module))
+        seen |= tensors
+    return found
+
+
+def _note(
+    function: str,
+    name: str,
+    value: Any,
+    names: dict[int, str],
+    variables: dict[str, str],
+    *,
+    deep: bool = True,
+) -> None:
+    names.setdefault(id(value), name)
+    words = _words(value)
+    if words is not None:
+        variables.setdefault(f"{function}:{name}", words)
+    elif deep and _is_of_user(value):
+        for attribute, part in list(vars(value).items()):
+            if not attribute.startswith("_"):
+                _note(function, f"{name}.{attribute}", part, names, variables, deep=False)
+
+
+def _is_of_user(value: Any) -> bool:
+    """Whether it is an instance of a class of the script's own, whose attributes nobody else keeps."""
+    from pollux_slurm.torch.state import State
+
+    kind = type(value)
+    if not hasattr(value, "__dict__") or isinstance(value, type) or issubclass(kind, State):
+        return False
+    module = sys.modules.get(kind.__module__)
+    return is_users(getattr(module, "__file__", None) or "<frozen")
+
+
+def _words(value: Any) -> str | None:
+    """Say a plain value in short, None where it is of another kind."""
+    if isinstance(value, bool | int | float | str):
+        return repr(value)[:_MOST_TEXT]
+    if isinstance(value, torch.Tensor):
+        return repr(value.item()) if value.numel() == 1 and not value.is_meta else None
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
+        return repr(value.item())
+    if isinstance(value, list | tuple | set | dict):
+        parts = list(value.values()) if isinstance(value, dict) else list(value)
+        if len(parts) <= _MOST_ITEMS and all(isinstance(part, bool | int | float) for part in parts):
+            return repr(value)[:_MOST_TEXT]
+        return f"a {type(value).__name__} of {len(parts)}"
+    return None

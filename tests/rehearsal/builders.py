@@ -1,0 +1,84 @@
+"""Runs of a rehearsal, made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pollux_slurm.agent.rehearsing import Means, Moment, Stop
+from pollux_slurm.rehearsal.playing import Outcome, Played
+
+MIDDLE = Stop(moment=Moment.STEP, means=Means.REQUEST, epoch=0, loader="loader-0", position=10)
+EPOCH_END = Stop(moment=Moment.EPOCH_END, means=Means.REQUEST, epoch=0)
+
+
+def handed(start: int, size: int, *, epoch: int = 0, loop: int = 0) -> dict[str, Any]:
+    return {"kind": "pass", "loader": "loader-0", "epoch": epoch, "loop": loop, "start": start, "size": size}
+
+
+def loop(
+    length: int | None = 20, *, epoch: int = 0, order: str = "abc", drops_last: bool = False
+) -> dict[str, Any]:
+    return {
+        "kind": "loop",
+        "loader": "loader-0",
+        "epoch": epoch,
+        "loop": 0,
+        "length": length,
+        "order": order,
+        "drops_last": drops_last,
+    }
+
+
+def loop_end(*, epoch: int = 0, steps: int = 2) -> dict[str, Any]:
+    return {"kind": "loop_end", "loader": "loader-0", "epoch": epoch, "loop": 0, "steps": steps}
+
+
+def snapshot(
+    moment: str,
+    *,
+    epoch: int = 0,
+    in_loop: bool = True,
+    position: int = 0,
+    objects: dict[str, Any] | None = None,
+    variables: dict[str, str] | None = None,
+    weights: Sequence[float] = (1.0, 2.0),
+    layers: Sequence[str] = ("Linear",),
+) -> dict[str, Any]:
+    return {
+        "kind": "snapshot",
+        "moment": moment,
+        "epoch": epoch,
+        "in_loop": in_loop,
+        **({"position": position} if moment == "epoch" else {}),
+        "objects": objects or {},
+        "variables": variables or {},
+        "models": {"model-0": list(weights)},
+        "layers": list(layers),
+    }
+
+
+CHECKPOINT = {"kind": "checkpoint", "time": 0.0, "blocked_s": 0.1, "size_bytes": 1000}
+
+
+def played(
+    *events: Sequence[dict[str, Any]],
+    stop: Stop | None = None,
+    outcome: Outcome = Outcome.FINISHED,
+    exit_code: int = 0,
+    number: int = 0,
+) -> Played:
+    """Return a run of as many processes as there are lists of events; with a `stop`, one that was stopped."""
+    return Played(
+        number=number,
+        num_processes=len(events),
+        stop=stop,
+        varies_batch=False,
+        outcome=outcome if stop is None else Outcome.STOPPED,
+        exit_code=exit_code,
+        wall_s=1.0,
+        ended_at=0.0,
+        events=tuple(tuple(rank) for rank in events),
+        log=Path("/dev/null"),
+    )

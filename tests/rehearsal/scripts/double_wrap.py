@@ -1,0 +1,18 @@
+"""Puts a second data-parallel wrapper around ours, as `accelerate` does."""
+
+import torch
+from problem import make_data, make_network
+from torch.nn.parallel import DistributedDataParallel
+
+import pollux_slurm.torch as pt
+
+pt.init_process_group()
+network = make_network()
+optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
+model = DistributedDataParallel(pt.AdaptiveDataParallel(network, optimizer))
+loader = pt.AdaptiveDataLoader(make_data(), batch_size=10, shuffle=True)
+for _ in pt.remaining_epochs_until(100):
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()

@@ -1,0 +1,16 @@
+"""Loops over our loader, but trains a model that the library does not know."""
+
+import torch
+from problem import make_data, make_network
+
+import pollux_slurm.torch as pt
+
+pt.init_process_group()
+network = make_network()
+optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
+loader = pt.AdaptiveDataLoader(make_data(), batch_size=10, shuffle=True)
+for _ in pt.remaining_epochs_until(3):
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(network(inputs), targets).backward()
+        optimizer.step()

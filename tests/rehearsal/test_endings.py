@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pollux_slurm.rehearsal.endings import failures, never_trained
+from pollux_slurm.rehearsal.findings import Level
+from pollux_slurm.rehearsal.judging import find
+from pollux_slurm.rehearsal.playing import Outcome, Played, _outcome
+from pollux_slurm.rehearsal.rehearse import Rehearsed
+from pollux_slurm.rehearsal.result import as_text
+from tests.rehearsal.builders import CHECKPOINT, MIDDLE, handed, loop, played, snapshot
+
+
+def error(kind: str, message: str, *, time: float = 1.0, has_stepped: bool = False) -> dict[str, Any]:
+    return {
+        "kind": "error",
+        "time": time,
+        "type": kind,
+        "message": message,
+        "is_ours": kind == "TrainingError",
+        "traceback": f"Traceback\n{kind}: {message}\n",
+        "file": "/home/me/train.py",
+        "line": 41,
+        "has_stepped": has_stepped,
+    }
+
+
+def failed(*events: list[dict[str, Any]]) -> Played:
+    return played(*events, outcome=Outcome.FAILED, exit_code=1)
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "was_asked", "outcome"),
+    [
+        (143, {"stop"}, False, Outcome.STOPPED),
+        (137, {"stop", "killed"}, False, Outcome.STOPPED),
+        (137, {"stop"}, True, Outcome.STOPPED),
+        (0, {"stop"}, False, Outcome.STOPPED),
+        (0, {"stop", "finished"}, False, Outcome.FINISHED),
+        (0, set(), False, Outcome.FINISHED),
+        (143, set(), True, Outcome.OUT_OF_TIME),
+        (137, set(), True, Outcome.OUT_OF_TIME),
+        (137, set(), False, Outcome.FAILED),
+        (1, {"stop"}, True, Outcome.FAILED),
+    ],
+)
+def test_that_exit_codes_are_read_by_what_was_done(
+    code: int, told: set[str], was_asked: bool, outcome: Outcome
+) -> None:
+    assert _outcome(code, told, was_asked=was_asked) is outcome
+
+
+def test_that_an_error_after_a_move_is_told_with_its_line_and_the_cure() -> None:
+    before = played([loop(), handed(0, 10), CHECKPOINT], [], stop=MIDDLE)
+    (finding,) = failures([before, failed([error("NameError", "name 'loss' is not defined")])])
+    assert finding.level is Level.CHANGE
+    assert finding.text == (
+        "After a move in mid-epoch (2 → 1 processes) the script failed at train.py:41: NameError: name "
+        "'loss' is not defined."
+    )
+    assert "Variables of the script's own begin anew" in finding.cure
+    assert finding.details.startswith("Traceback")
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        error("ValueError", "too late", has_stepped=True),
+        error("TrainingError", "the replicas' weights differ: write ..."),
+    ],
+)
+def test_that_the_cure_for_variables_is_said_of_errors_that_they_explain_only(raised: dict[str, Any]) -> None:
+    before = played([loop(), handed(0, 10), CHECKPOINT], stop=MIDDLE)
+    (finding,) = failures([before, failed([raised])])
+    assert finding.cure == ""
+
+
+def test_that_an_error_without_any_move_is_no_moves_fault() -> None:
+    (finding,) = failures([failed([error("KeyError", "'data'")])])
+    assert finding.text == "Without any move the script failed at train.py:41: KeyError: 'data'."
+    assert finding.cure == ""
+
+
+def test_that_of_several_ranks_errors_the_cause_is_told() -> None:
+    lost = error("RuntimeError", "Connection closed by peer [127.0.0.1]", time=1.0)
+    (finding,) = failures([failed([lost], [error("ValueError", "the cause", time=2.0)])])
+    assert "ValueError: the cause" in finding.text
+
+
+def test_that_a_script_without_a_step_or_without_the_library_is_told() -> None:
+    (finding,) = never_trained(played([]))
+    assert finding.kind == "no_session"
+    (finding,) = never_trained(played([{"kind": "start"}, loop(), handed(0, 10)]))
+    assert finding.kind == "never_stepped"
+    assert not list(never_trained(played([{"kind": "start"}, {"kind": "first_step"}, loop(), handed(0, 10)])))
+
+
+def rehearsed(*runs: Played, skipped: int = 0) -> Rehearsed:
+    return Rehearsed(
+        command=("python", "train.py"),
+        folder=Path("/tmp/rehearsal"),
+        processes=(1,),
+        num_gpus=0,
+        held=runs,
+        varied=(),
+        skipped=skipped,
+        wall_s=12.0,
+    )
+
+
+STEPPED = [{"kind": "start"}, {"kind": "first_step"}, loop(), handed(0, 10), snapshot("epoch")]
+
+
+def test_that_a_rehearsal_without_a_move_does_not_pass() -> None:
+    kinds = {finding.kind: finding.level for finding in find(rehearsed(played(STEPPED)))}
+    assert kinds["no_move"] is Level.CHANGE
+
+
+def test_that_layers_that_see_the_local_batch_are_noted() -> None:
+    events = [{"kind": "start"}, snapshot("epoch", layers=("BatchNorm2d", "Dropout", "Linear"))]
+    found = {finding.kind: finding for finding in find(rehearsed(played(events)))}
+    assert found["batch_statistics"].level is Level.NOTE
+    assert found["batch_statistics"].text.startswith("BatchNorm2d: each process normalizes by its own local")
+    assert found["randomness"].level is Level.NOTE
+
+
+def test_that_the_result_names_command_finding_cure_and_folder() -> None:
+    runs = rehearsed(played([{"kind": "start"}]))
+    assert [line.strip() for line in as_text(runs, find(runs)).split("\n")] == [
+        "",
+        "Rehearsed python train.py in 12 s.",
+        "",
+        "MUST CHANGE: No wrapped optimizer made a step in a loop over an AdaptiveDataLoader.",
+        "Cure: Train the model that AdaptiveDataParallel returns, with the optimizer that it was given, in",
+        "a loop over an AdaptiveDataLoader, and put no other wrapper around it.",
+        "See docs/user.md, “What changes in your script”.",
+        "",
+        "What the script printed: /tmp/rehearsal",
+        "Something must change.",
+    ]
+
+
+def test_that_each_place_in_the_guide_that_findings_name_is_there() -> None:
+    from pollux_slurm.rehearsal import findings
+
+    root = Path(__file__).resolve().parents[2]
+    places = [findings.VARIABLES, findings.LOCAL, findings.CHANGES, findings.STATES, findings.DATA]
+    for place in places:
+        file, _, heading = place.partition(", ")
+        assert f"## {heading.strip('“”')}\n" in (root / file).read_text(encoding="utf-8"), place

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from pollux_slurm.agent.rehearsing import Means, Moment, Stage, Stop, read_stage
+from pollux_slurm.rehearsal.plan import plan_stops, training_loops
+from tests.rehearsal.builders import handed, loop, loop_end, played
+
+STEPPED = {"kind": "first_step", "age_s": 1.0}
+EPOCH_0 = [STEPPED, loop(), handed(0, 10), handed(10, 10), loop_end(), {"kind": "epoch_end", "epoch": 0}]
+EPOCH_1 = [
+    loop(epoch=1),
+    handed(0, 10, epoch=1),
+    handed(10, 10, epoch=1),
+    loop_end(epoch=1, steps=4),
+    {"kind": "epoch_end", "epoch": 1},
+]
+
+
+def in_short(stops: list[Stop]) -> list[tuple[str, str, int, int]]:
+    return [(stop.moment.value, stop.means.value, stop.epoch, stop.position) for stop in stops]
+
+
+def test_that_two_whole_epochs_give_every_kind_of_move_in_the_order_of_training() -> None:
+    scouted = played([*EPOCH_0, *EPOCH_1])
+    assert in_short(plan_stops(scouted)) == [
+        ("step", "request", 0, 10),
+        ("after_loop", "sigterm", 0, 0),
+        ("epoch_end", "request", 0, 0),
+        ("step", "sigterm", 1, 10),
+        ("step", "sigterm", 1, 0),
+    ]
+    assert [stop.moment.value for stop in plan_stops(scouted, is_short=True)] == [
+        "step",
+        "epoch_end",
+        "step",
+        "step",
+    ]
+
+
+def test_that_an_epoch_that_did_not_end_gives_moves_within_what_was_seen_of_it() -> None:
+    scouted = played([STEPPED, loop(length=1000), handed(0, 30), handed(30, 30)])
+    assert in_short(plan_stops(scouted)) == [
+        ("step", "request", 0, 20),
+        ("step", "sigterm", 0, 40),
+        ("step", "sigterm", 0, 60),
+    ]
+
+
+def test_that_loops_without_steps_are_no_training() -> None:
+    evaluated = [loop(), handed(0, 20), loop_end(steps=0)]
+    assert training_loops(played([STEPPED, *evaluated])) == []
+    assert training_loops(played([*evaluated, handed(0, 5, epoch=1)])) == []
+    assert plan_stops(played(evaluated)) == []
+
+
+def test_that_a_stage_reads_as_it_was_written(tmp_path: Path) -> None:
+    stop = Stop(moment=Moment.STEP, means=Means.SIGTERM, epoch=3, loader="loader-0", loop=1, position=7)
+    for stage in (
+        Stage(folder=tmp_path, varies_batch=True, stop=stop),
+        Stage(folder=tmp_path, varies_batch=False, stop=None),
+    ):
+        stage.write(tmp_path / "stage.json")
+        assert read_stage({"POLLUX_REHEARSAL": str(tmp_path / "stage.json")}) == stage
+    assert read_stage({}) is None

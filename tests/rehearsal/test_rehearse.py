@@ -1,0 +1,183 @@
+"""`pollux rehearse` as a user runs it: on scripts with a fault each, and on scripts without."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.torch
+
+SCRIPTS = Path(__file__).parent / "scripts"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+START = "from pollux_slurm.cli.app import main; main()"
+TIMEOUT_S = 900.0
+
+
+def run(directory: Path, *arguments: str, processes: str = "1,2") -> subprocess.CompletedProcess[str]:
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("POLLUX_", "SLURM_"))}
+    return subprocess.run(
+        [sys.executable, "-c", START, "rehearse", "--time=1h", f"--processes={processes}", *arguments],
+        env={**env, "TMPDIR": str(directory)},
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def rehearse(directory: Path, script: Path, *arguments: str, processes: str = "1,2") -> dict[str, Any]:
+    """Return the result of a rehearsal; its exit code is that of what it found."""
+    command = ("--json", "--", sys.executable, str(script), *arguments)
+    done = run(directory, *command, processes=processes)
+    assert done.returncode in (0, 1), done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == int(result["must_change"])
+    return result
+
+
+def of_level(result: dict[str, Any], level: str) -> list[dict[str, Any]]:
+    return [finding for finding in result["findings"] if finding["level"] == level]
+
+
+def test_that_variables_of_a_scripts_own_and_a_state_in_no_checkpoint_are_found(tmp_path: Path) -> None:
+    done = run(tmp_path, "--", sys.executable, str(SCRIPTS / "own_variables.py"))
+    assert done.returncode == 1, done.stderr
+    said = " ".join(done.stdout.split())
+    assert (
+        "After a move between an epoch's last step and its end (2 → 1 processes) the script failed at "
+        "own_variables.py:24: ZeroDivisionError: division by zero."
+    ) in said
+    assert "Variables of the script's own begin anew after a move" in said
+    assert "`average` (AveragedModel) is not in the checkpoint" in said
+    assert "`n` (60 before a move in mid-epoch, 0 after it)" in said
+    assert done.stdout.endswith("Something must change.\n")
+    # Progress: a line for each run.
+    assert [line.split(": ")[1] for line in done.stderr.splitlines()] == [
+        "1 process, from the beginning",
+        "1 process, from the beginning",
+        "2 processes, after a move in mid-epoch",
+        "1 process, after a move between an epoch's last step and its end",
+    ]
+    (folder,) = tmp_path.glob("pollux-rehearsal-*")
+    assert str(folder) in done.stdout
+    assert "ZeroDivisionError" in (folder / "held" / "run-2" / "output.log").read_text()
+    assert not list(folder.glob("*/job")), "checkpoints are left"
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "words"),
+    [
+        ("never_steps.py", {"never_stepped", "failed"}, "step"),
+        ("counted.py", {"failed"}, "iter"),
+    ],
+)
+def test_that_a_script_is_told_what_it_does_wrong_at_any_size(
+    tmp_path: Path, script: str, kind: set[str], words: str
+) -> None:
+    findings = of_level(rehearse(tmp_path, SCRIPTS / script), "change")
+    assert findings
+    assert {finding["kind"] for finding in findings} <= kind
+    assert words in findings[0]["text"]
+
+
+@pytest.mark.parametrize("script", ["inner_forward.py", "second_optimizer.py", "double_wrap.py"])
+def test_that_a_script_whose_replicas_drift_apart_is_found(tmp_path: Path, script: str) -> None:
+    findings = of_level(rehearse(tmp_path, SCRIPTS / script, processes="2"), "change")
+    assert {finding["kind"] for finding in findings} <= {"failed", "replicas_differ"}
+    assert findings
+
+
+def test_that_a_sound_script_passes_with_its_batch_held_and_varied(tmp_path: Path) -> None:
+    result = rehearse(tmp_path, SCRIPTS / "sound.py", "--epochs=50", processes="1,2,3")
+    assert not result["must_change"], result["findings"]
+    assert [finding["kind"] for finding in result["findings"]] == []
+    assert all(move["ok"] for move in result["moves"])
+    assert [(move["where"], move["by"], move["processes"]) for move in result["moves"]] == [
+        ("in mid-epoch", "request", [1, 2]),
+        ("between an epoch's last step and its end", "sigterm", [2, 3]),
+        ("at an epoch's end", "request", [3, 1]),
+        ("in mid-epoch", "sigterm", [1, 2]),
+        ("in mid-epoch", "request", [1, 2]),
+        ("at an epoch's end", "request", [2, 3]),
+        ("in mid-epoch", "sigterm", [3, 1]),
+    ]
+    assert [move["batch_varies"] for move in result["moves"]] == [False] * 4 + [True] * 3
+    assert set(result["move_times"]) == {"save_s", "end_s", "import_s", "restore_s", "first_step_s"}
+
+
+@pytest.mark.parametrize("example", ["digits", "charlm"])
+def test_that_the_examples_pass(tmp_path: Path, example: str) -> None:
+    result = rehearse(tmp_path, EXAMPLES / example / "train.py")
+    assert not result["must_change"], result["findings"]
+    assert all(move["ok"] for move in result["moves"])
+    assert len(result["moves"]) == 7
+
+
+def test_that_an_interrupt_leaves_no_process_and_no_checkpoint(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import time\nprint('begun', flush=True)\ntime.sleep(3600)\n")
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", START, "rehearse", "--", sys.executable, str(script)]
+    rehearsal = subprocess.Popen(command, env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+
+    def is_begun() -> bool:
+        return any("begun" in log.read_text() for log in tmp_path.glob("pollux-rehearsal-*/*/*/output.log"))
+
+    try:
+        wait_until(is_begun, timeout_s=120, what="the script to run")
+        rehearsal.send_signal(signal.SIGINT)
+        rehearsal.communicate(timeout=120)
+    finally:
+        rehearsal.kill()
+    assert rehearsal.returncode == 130
+    wait_until(lambda: not running(str(script)), timeout_s=60, what="the script's processes to end")
+    assert not list(tmp_path.glob("pollux-rehearsal-*/*/job"))
+
+
+def running(argument: str) -> list[str]:
+    """Return the processes with `argument` on their command line."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if argument.encode() in (process / "cmdline").read_bytes().split(b"\0"):
+                found.append(process.name)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "no command to rehearse"),
+        (("--", "no-such-command"), "no-such-command: command not found"),
+        (
+            ("--", str(Path(sys.executable).with_name("pollux")), "run"),
+            "give what stands behind `pollux run --`",
+        ),
+        (("--processes=0", "--", "true"), "--processes 0: write numbers from 1 to 64"),
+        (("--time=3", "--", "true"), "'3' is no span of time"),
+    ],
+)
+def test_that_a_command_that_makes_no_sense_is_refused(
+    tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    done = run(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_that_a_script_without_the_library_is_told_so(tmp_path: Path) -> None:
+    done = run(tmp_path, "--", sys.executable, "-c", "print('trained')")
+    assert done.returncode == 1
+    assert "without a call of pollux_slurm.torch.init_process_group()" in " ".join(done.stdout.split())
