@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-VARIABLES = "docs/user.md, “Rehearse it first”"
+VARIABLES = "docs/user.md, “Variables of your own”"
 LOCAL = "docs/user.md, “What is not”"
 CHANGES = "docs/user.md, “What changes in your script”"
 STATES = "docs/training.md, “Checkpoints”"

@@ -48,9 +48,8 @@ class RehearsedSession(Session):
         self._opens_loop = self._has_stepped = False
         self._num_steps = 0
         self._tell_errors()
-        if "epoch_end_wait_s" in options:
-            # Requests are answered where they are planned, not at an end of the epoch that is near.
-            options["epoch_end_wait_s"] = 0.0
+        # Requests are answered where they are planned, not at an end of the epoch that is near.
+        options["epoch_end_wait_s"] = 0.0
         age_s = process_age_s()
         super().__init__(replace(environment, open_store=lambda: self._store), **options)
         self._events.write(
