@@ -19,6 +19,7 @@ LAYERS = (
     {"policy"},
     {"slurm", "store"},
     {"agent", "report"},
+    {"env"},
     {"torch", "daemon", "simulator", "rehearsal"},
     {"cli"},
     {"__main__"},

@@ -1,5 +1,6 @@
 """The public training API: the agent's measurements wired into a PyTorch training loop."""
 
+from pollux_slurm import env
 from pollux_slurm.torch.accumulator import Accumulator
 from pollux_slurm.torch.data import AdaptiveDataLoader
 from pollux_slurm.torch.epoch import (
@@ -42,6 +43,7 @@ __all__ = [
     "checkpoint_point",
     "current_dataloader",
     "current_epoch",
+    "env",
     "finished_epochs",
     "init_process_group",
     "memory_guard",

@@ -13,8 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice, BatchLimits
+
+
+def whole_number(value: Any, name: str) -> int:
+    """Return a size as an int, be it one of numpy's or a float like 32.0. Raises `UsageError` for others."""
+    try:
+        number = int(value)
+        if number == value and number >= 1 and not isinstance(value, bool):
+            return number
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise UsageError(f"{name} must be a whole number from 1, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

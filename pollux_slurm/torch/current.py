@@ -6,6 +6,7 @@ set and reset it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pollux_slurm.errors import UsageError
@@ -16,12 +17,16 @@ if TYPE_CHECKING:
 
 class _Holder:
     session: Session | None = None
+    # What was made before there is one.
+    waiting: list[Callable[[Session], None]] = []
 
 
 def current_session() -> Session:
     """Return the session that `init_process_group` made. Raises `UsageError` before that."""
     if _Holder.session is None:
-        raise UsageError("call pollux_slurm.torch.init_process_group() before anything else of it")
+        raise UsageError(
+            "call pollux_slurm.torch.init_process_group() first: only AdaptiveDataLoaders may be made before it"
+        )
     return _Holder.session
 
 
@@ -33,3 +38,14 @@ def has_session() -> bool:
 def set_session(session: Session | None) -> None:
     """Put another session in place, or none."""
     _Holder.session = session
+    waiting, _Holder.waiting = _Holder.waiting, []
+    for join in waiting if session is not None else ():
+        join(session)
+
+
+def join_session(join: Callable[[Session], None]) -> None:
+    """Call `join` with the session: now, or when `init_process_group` makes it, in the order of the calls."""
+    if _Holder.session is None:
+        _Holder.waiting.append(join)
+    else:
+        join(_Holder.session)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
@@ -14,8 +15,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import BatchChoice, BatchLimits
-from pollux_slurm.torch.batching import PassPlan, first_choice, plan_epoch
-from pollux_slurm.torch.current import current_session
+from pollux_slurm.torch.batching import PassPlan, first_choice, plan_epoch, whole_number
+from pollux_slurm.torch.current import current_session, join_session
 from pollux_slurm.torch.feeds import MapFeed, Steps, StreamFeed, check_options
 from pollux_slurm.torch.iteration import Batches
 from pollux_slurm.torch.leaving import is_left_by_break
@@ -24,6 +25,9 @@ from pollux_slurm.torch.order import Order, UserOrder, derived_seed, shuffled
 from pollux_slurm.torch.position import Loop, Position
 from pollux_slurm.torch.tensorboard import ScalarWriter, write_scalars
 from pollux_slurm.torch.workers import ShieldedWorker
+
+if TYPE_CHECKING:
+    from pollux_slurm.torch.session import Session
 
 
 class AdaptiveDataLoader:
@@ -37,6 +41,8 @@ class AdaptiveDataLoader:
     is read in its own order: it must give the same examples in the same order on every replica and when the
     epoch is read again (`set_epoch` tells it the epoch; `iterate_from(position)`, where it has that, saves
     reading up to there once more). `options` are those of `torch.utils.data.DataLoader`.
+
+    It may be made, and told its batch sizes, before `init_process_group`; it is of use only after.
 
     A training loop over it yields micro-batches; the optimizer steps at the end of each global batch (see
     `AdaptiveDataParallel`). Where a global batch has fewer examples than there are replicas, a replica
@@ -71,9 +77,7 @@ class AdaptiveDataLoader:
                     "batch_sampler= has no batch_size: say how many examples its batches typically have"
                 )
         batch_size = 1 if batch_size is None else batch_size
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise UsageError(f"batch_size must be a whole number from 1, not {batch_size!r}")
-        self._session = current_session()
+        batch_size = whole_number(batch_size, "batch_size")
         self._shuffle, self._drop_last = shuffle, drop_last
         generator = options.get("generator")
         self._seed = (0 if generator is None else generator.initial_seed()) if seed is None else seed
@@ -86,14 +90,6 @@ class AdaptiveDataLoader:
         options["worker_init_fn"] = ShieldedWorker(
             owner=os.getpid(), init=options.get("worker_init_fn"), collects_garbage=gc.isenabled()
         )
-        feed = StreamFeed if is_stream else MapFeed
-        self._feed: StreamFeed | MapFeed = feed(
-            dataset,  # type: ignore[arg-type]
-            num_replicas=self._session.world_size,
-            rank=self._session.rank,
-            drop_last=drop_last,
-            options=options,
-        )
         self.dataset, self.batch_size = dataset, batch_size
         self.sampler, self.batch_sampler, self.drop_last = sampler, batch_sampler, drop_last
         self._choice: BatchChoice | None = None
@@ -103,10 +99,31 @@ class AdaptiveDataLoader:
         # The loop under way, and its examples where that is known.
         self._loop: tuple[Loop, int | None] | None = None
         self._held: ref[Batches] | None = None
-        length = None if is_stream else len(dataset)  # type: ignore[arg-type]
-        self._position = Position(name or self._session.next_name("loader"), length)
-        self._session.register(self._position)
-        self.limits = self._fitting(BatchLimits(initial_batch_size=batch_size))
+        self.limits = BatchLimits(initial_batch_size=batch_size)
+        self._joined: Session | None = None
+        join_session(functools.partial(self._join, name, options))
+
+    def _join(self, name: str | None, options: Mapping[str, Any], session: Session) -> None:
+        """Take up the session: this replica's share, and the place where the last checkpoint was written."""
+        is_stream = isinstance(self.dataset, IterableDataset)
+        feed = StreamFeed if is_stream else MapFeed
+        self._feed: StreamFeed | MapFeed = feed(
+            self.dataset,  # type: ignore[arg-type]
+            num_replicas=session.world_size,
+            rank=session.rank,
+            drop_last=self._drop_last,
+            options=options,
+        )
+        length = None if is_stream else len(self.dataset)  # type: ignore[arg-type]
+        self._position = Position(name or session.next_name("loader"), length)
+        session.register(self._position)
+        self._joined = session
+        self.limits = self._fitting(self.limits)
+
+    @property
+    def _session(self) -> Session:
+        """The session. Raises `UsageError` before `init_process_group`."""
+        return self._joined or current_session()
 
     def autoscale_batch_size(
         self,
@@ -119,7 +136,11 @@ class AdaptiveDataLoader:
         `local_bsz_bounds` bounds the examples of one replica in one pass; `gradient_accumulation` allows
         several passes a step. Without this call the global batch size is `batch_size`, always.
         """
-        low, high = local_bsz_bounds or (None, None)
+        max_batch_size = whole_number(max_batch_size, "max_batch_size")
+        low, high = (
+            None if bound is None else whole_number(bound, "each of local_bsz_bounds")
+            for bound in local_bsz_bounds or (None, None)
+        )
         low = 1 if low is None else low
         if not self.batch_size <= max_batch_size:
             raise UsageError(f"max_batch_size={max_batch_size} is below batch_size={self.batch_size}")
@@ -127,7 +148,7 @@ class AdaptiveDataLoader:
             raise UsageError(
                 f"the batch sampler decides the batch size: max_batch_size must be its {self.batch_size}"
             )
-        if low < 1 or low > max_batch_size or (high is not None and high < low):
+        if low > max_batch_size or (high is not None and high < low):
             raise UsageError(f"local_bsz_bounds={local_bsz_bounds} leave no size from 1 to {max_batch_size}")
         self.limits = self._fitting(
             BatchLimits(
@@ -147,7 +168,7 @@ class AdaptiveDataLoader:
 
     def _fitting(self, limits: BatchLimits) -> BatchLimits:
         """Narrow what the user allows to what is known to fit into memory."""
-        return self._session.memory.within(self.memory_name, limits)
+        return limits if self._joined is None else self._joined.memory.within(self.memory_name, limits)
 
     @property
     def name(self) -> str:
@@ -266,8 +287,8 @@ class AdaptiveDataLoader:
             batches.end(reason)
 
     def __repr__(self) -> str:
-        kind = type(self.dataset).__name__
-        return f"AdaptiveDataLoader {self.name!r} ({kind}, batch_size={self.batch_size})"
+        name = repr(self.name) if self._joined else "before init_process_group()"
+        return f"AdaptiveDataLoader {name} ({type(self.dataset).__name__}, batch_size={self.batch_size})"
 
     def _batches(self, held: ref[Batches]) -> Generator[Any, None, None]:
         self._session.make_way(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -39,6 +39,21 @@ def _check_optimizers(optimizers: Sequence[Optimizer]) -> None:
         raise UsageError("a parameter is in two optimizers: give each its own part of the parameters")
 
 
+class CopiedModel(torch.nn.Module):
+    """What a copy of an `AdaptiveDataParallel` is: the model by itself, under the same names of its weights.
+
+    It belongs to no optimizer, and speaks to no other replica: it can be called on one alone.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Call the model."""
+        return self.module(*inputs, **kwargs)
+
+
 class AdaptiveDataParallel(DistributedDataParallel):
     """Wrap a model with its optimizers, LR schedulers and gradient scaler, and restore them after a restart.
 
@@ -52,6 +67,8 @@ class AdaptiveDataParallel(DistributedDataParallel):
     `scaling_rule` says how the learning rate follows the batch size: `AdaScale` by default, `SqrtScale` for
     Adam-like optimizers. The weights are compared over the replicas now and then, but for the parameters or
     modules named in `exempt_from_comparison`. Further keyword arguments go to `DistributedDataParallel`.
+
+    A copy (`copy.deepcopy`, `torch.save`, `AveragedModel`) is a `CopiedModel`: it takes no part in training.
 
     Raises `UsageError` for a model with sparse gradients or one that is wrapped already; in its forward where
     another data-parallel wrapper is around it.
@@ -70,6 +87,8 @@ class AdaptiveDataParallel(DistributedDataParallel):
         **ddp_options: Any,
     ) -> None:
         session = current_session()
+        if isinstance(mp_scaler, str):
+            raise UsageError(f"mp_scaler={mp_scaler!r} is no gradient scaler: give a name as name={mp_scaler!r}")
         optimizers = _listed(optimizer)
         _check_optimizers(optimizers)
         for module_name, module in model.named_modules():
@@ -124,6 +143,10 @@ class AdaptiveDataParallel(DistributedDataParallel):
 
     def _replicate_for_data_parallel(self) -> Any:
         raise UsageError(f"DataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        # What `copy` and `pickle` ask. Modules keep what they are set to (`eval`) in their dictionaries.
+        return CopiedModel, (self.module,), {"training": self.training}
 
     @property
     def gain(self) -> float:

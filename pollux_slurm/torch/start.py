@@ -32,6 +32,8 @@ def init_process_group(
 ) -> None:
     """Join the job's other replicas and take up the training where its last checkpoint left it.
 
+    Call it before all else of this package but `AdaptiveDataLoader`s, which may be made before.
+
     `backend` is NCCL on GPUs and gloo elsewhere; the process's own GPU becomes the current one.
 
     Checkpoints go to `checkpoint_dir`, else to where `pollux run` said; without either none are written. One
@@ -67,8 +69,9 @@ def init_process_group(
         max_wait_s=max_wait_s,
         strict=strict or environment.strict,
     )
-    set_session(session)
     atexit.register(session.leave)
+    # Restores the loaders that were made before it.
+    set_session(session)
 
 
 def _epoch_end_wait_s(config: Config, given_s: float | None) -> float:

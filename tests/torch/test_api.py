@@ -32,6 +32,7 @@ def test_that_the_public_names_are_exactly_these() -> None:
         "checkpoint_point",
         "current_dataloader",
         "current_epoch",
+        "env",
         "finished_epochs",
         "init_process_group",
         "memory_guard",
