@@ -7,7 +7,7 @@ set and reset it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pollux_slurm.errors import UsageError
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 class _Holder:
     session: Session | None = None
     # What was made before there is one.
-    waiting: list[Callable[[Session], None]] = []
+    waiting: ClassVar[list[Callable[[Session], None]]] = []
 
 
 def current_session() -> Session:
     """Return the session that `init_process_group` made. Raises `UsageError` before that."""
     if _Holder.session is None:
         raise UsageError(
-            "call pollux_slurm.torch.init_process_group() first: only AdaptiveDataLoaders may be made before it"
+            "call pollux_slurm.torch.init_process_group() before: only AdaptiveDataLoaders may be made earlier"
         )
     return _Holder.session
 
@@ -39,8 +39,9 @@ def set_session(session: Session | None) -> None:
     """Put another session in place, or none."""
     _Holder.session = session
     waiting, _Holder.waiting = _Holder.waiting, []
-    for join in waiting if session is not None else ():
-        join(session)
+    if session is not None:
+        for join in waiting:
+            join(session)
 
 
 def join_session(join: Callable[[Session], None]) -> None:

@@ -88,7 +88,9 @@ class AdaptiveDataParallel(DistributedDataParallel):
     ) -> None:
         session = current_session()
         if isinstance(mp_scaler, str):
-            raise UsageError(f"mp_scaler={mp_scaler!r} is no gradient scaler: give a name as name={mp_scaler!r}")
+            raise UsageError(
+                f"mp_scaler={mp_scaler!r} is no gradient scaler: give a name as name={mp_scaler!r}"
+            )
         optimizers = _listed(optimizer)
         _check_optimizers(optimizers)
         for module_name, module in model.named_modules():

@@ -393,7 +393,7 @@ def test_that_the_seed_of_a_generator_among_the_options_decides_the_order() -> N
         (lambda: pt.AdaptiveDataLoader(Stream(), shuffle=True), "own order"),
         (lambda: pt.AdaptiveDataLoader(Numbers(4), 8).autoscale_batch_size(4), "below batch_size=8"),
         (lambda: pt.AdaptiveDataLoader(Numbers(4), 8).autoscale_batch_size(16, (9, 3)), "no size"),
-        (lambda: pt.AdaptiveDataLoader(Numbers(4), 8).autoscale_batch_size(16, (0, 3)), "no size"),
+        (lambda: pt.AdaptiveDataLoader(Numbers(4), 8).autoscale_batch_size(16, (0, 3)), "not 0"),
         (lambda: pt.AdaptiveDataLoader(Numbers(4), 8).autoscale_batch_size(16, (17, 20)), "no size"),
     ],
 )

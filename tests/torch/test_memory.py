@@ -84,6 +84,18 @@ def test_that_training_goes_on_with_smaller_passes_at_the_next_start(
     assert (sizes, weight) == ([2] * 8, -(4.5 + 12.5))
 
 
+def test_that_a_loader_made_before_the_group_keeps_to_what_fits(tmp_path: Path) -> None:
+    with joined(tmp_path):
+        with pytest.raises(RuntimeError, match="out of memory") as caught:
+            train(3)
+        uncaught(caught.value)
+    loader = pt.AdaptiveDataLoader(Numbers(16), batch_size=8)
+    loader.autoscale_batch_size(32, (1, 16))
+    assert loader.limits.max_atomic == 16
+    with joined(tmp_path):
+        assert loader.limits.max_atomic == 4
+
+
 def test_that_a_bound_is_in_the_checkpoint_too_and_caps_a_batch_that_may_grow(tmp_path: Path) -> None:
     with joined(tmp_path):
         with pytest.raises(RuntimeError) as caught:
