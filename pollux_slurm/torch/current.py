@@ -25,7 +25,7 @@ def current_session() -> Session:
     """Return the session that `init_process_group` made. Raises `UsageError` before that."""
     if _Holder.session is None:
         raise UsageError(
-            "call pollux_slurm.torch.init_process_group() before: only AdaptiveDataLoaders may be made earlier"
+            "call pollux_slurm.torch.init_process_group() first: only AdaptiveDataLoaders may be made earlier"
         )
     return _Holder.session
 

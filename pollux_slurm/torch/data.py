@@ -42,7 +42,7 @@ class AdaptiveDataLoader:
     epoch is read again (`set_epoch` tells it the epoch; `iterate_from(position)`, where it has that, saves
     reading up to there once more). `options` are those of `torch.utils.data.DataLoader`.
 
-    It may be made, and told its batch sizes, before `init_process_group`; it is of use only after.
+    It may be made before `init_process_group`, told its batch sizes and asked for its length.
 
     A training loop over it yields micro-batches; the optimizer steps at the end of each global batch (see
     `AdaptiveDataParallel`). Where a global batch has fewer examples than there are replicas, a replica
@@ -262,7 +262,8 @@ class AdaptiveDataLoader:
         With a batch sampler it is what there would be if all its batches had the typical size. Raises
         `TypeError` where the dataset or the sampler has no length.
         """
-        within = self._session.current_epoch is not None or self._plan is not None
+        joined = self._joined
+        within = joined is not None and (joined.current_epoch is not None or self._plan is not None)
         passes = self.choice.accumulation_steps + 1 if within else 1
         if self._has_own_batches:
             return len(self.batch_sampler) * passes  # type: ignore[arg-type]

@@ -141,13 +141,14 @@ def test_that_a_loader_made_before_the_group_is_of_use_only_after() -> None:
     first = pt.AdaptiveDataLoader(Numbers(8), batch_size=4)
     second = pt.AdaptiveDataLoader(Numbers(8), batch_size=4)
     assert repr(first) == "AdaptiveDataLoader before init_process_group() (Numbers, batch_size=4)"
-    for use in (iter, len, lambda loader: loader.current_batch_size):
+    assert len(first) == 2
+    for use in (iter, lambda loader: loader.current_batch_size):
         with pytest.raises(UsageError, match=r"call pollux_slurm\.torch\.init_process_group"):
             list(use(first))  # type: ignore[operator]
     with joined(backend="gloo"):
         third = pt.AdaptiveDataLoader(Numbers(8), batch_size=4)
         assert [loader.name for loader in (first, second, third)] == ["loader-0", "loader-1", "loader-2"]
-        assert len(first) == 2
+        assert [len(places) for _, places in first] == [4, 4]
 
 
 @pytest.mark.parametrize("make", [pt.Accumulator, Trainee, lambda: pt.State("own")])
