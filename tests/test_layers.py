@@ -56,7 +56,14 @@ def test_that_imports_point_downwards_only(file: Path) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["pollux_slurm", "pollux_slurm.cli", "pollux_slurm.store", "pollux_slurm.daemon", "pollux_slurm.agent"],
+    [
+        "pollux_slurm",
+        "pollux_slurm.cli",
+        "pollux_slurm.store",
+        "pollux_slurm.daemon",
+        "pollux_slurm.agent",
+        "pollux_slurm.env",
+    ],
 )
 def test_that_importing_needs_no_torch_no_pyslurm_no_driver(module: str) -> None:
     code = (

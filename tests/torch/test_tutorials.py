@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,9 @@ from tests.torch.alone import Numbers, Slope, Trainee, joined
 from tests.torch.ranks import run_ranks, start
 
 pytestmark = pytest.mark.torch
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "adaptdl.md"
 
 
 def run(directory: Path, num_ranks: int, script: Callable[..., Any], *args: Any) -> list[Any]:
@@ -155,3 +160,13 @@ def test_that_a_loader_made_before_the_group_is_of_use_only_after() -> None:
 def test_that_all_else_made_before_the_group_says_what_to_call(make: Callable[[], Any]) -> None:
     with pytest.raises(UsageError, match="only AdaptiveDataLoaders may be made earlier"):
         make()
+
+
+def test_that_the_imports_of_the_page_spell_what_scripts_do() -> None:
+    imports = PAGE.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    uses = (
+        "print(adaptdl.torch.Accumulator is adl.Accumulator, adaptdl.torch.scaling_rules.AdaScale is "
+        "adl.AdaScale, adaptdl.env.num_replicas(), adl.env is adaptdl.env)"
+    )
+    done = subprocess.run([sys.executable, "-c", imports + uses], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "True True 1 True\n", done.stderr
