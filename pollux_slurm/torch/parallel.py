@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, SupportsIndex
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -70,8 +71,8 @@ class AdaptiveDataParallel(DistributedDataParallel):
 
     A copy (`copy.deepcopy`, `torch.save`, `AveragedModel`) is a `CopiedModel`: it takes no part in training.
 
-    Raises `UsageError` for a model with sparse gradients or one that is wrapped already; in its forward where
-    another data-parallel wrapper is around it.
+    Raises `UsageError` for a model with sparse gradients, one on the CPU under NCCL, or one that is wrapped
+    already; in its forward where another data-parallel wrapper is around it.
     """
 
     def __init__(
@@ -100,6 +101,11 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 )
             if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
                 raise UsageError(f"{module_name or 'the model'}: sparse gradients; make it with sparse=False")
+        if next(model.parameters()).device.type == "cpu" and dist.get_backend() == "nccl":
+            raise UsageError(
+                "the model is on the CPU, and NCCL reduces gradients on GPUs only: call model.cuda() before "
+                "its optimizer is made, or init_process_group('gloo')"
+            )
         ddp_options.setdefault("gradient_as_bucket_view", True)
         super().__init__(model, **ddp_options)
         metric = GradientMetric(optimizers)

@@ -30,7 +30,9 @@ FAST = {
     "POLLUX_AGENT_REPORT_INTERVAL_S": "1",
     "POLLUX_AGENT_POLL_INTERVAL_S": "0.3",
     "POLLUX_DAEMON_TICK_S": "0.3",
-    "POLLUX_DAEMON_RESTART_DELAY_S": "5",
+    # A busy machine restarts slowly and measures that: whether a move is worth it must not depend on it here.
+    "POLLUX_POLICY_PENALTY": "amortised",
+    "POLLUX_POLICY_HORIZON_S": "36000",
     # As long: a busy machine may take a minute to start eight ranks.
     "POLLUX_DAEMON_CHECKPOINT_TIMEOUT_S": "120",
     "POLLUX_DAEMON_START_TIMEOUT_S": "120",

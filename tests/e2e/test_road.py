@@ -51,7 +51,7 @@ def test_that_an_unmanaged_job_keeps_its_gpus_and_the_adaptive_one_takes_the_res
     rigid = road.plain("sleep 600", "--gpus=4", "--nodes=1", "--nodelist=n0")
     road.wait(lambda: road.gpus(rigid) == 4, "the unmanaged job to start")
     road.start_daemon()
-    job_id = road.digits("around", epochs=500)
+    job_id = road.digits("around", epochs=500, pass_s="0.01,0.02")
     road.wait_gpus(job_id, at_least=4)
     job = road.slurm.read_job(job_id)
     assert job is not None

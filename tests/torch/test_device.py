@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import mse_loss
 
 import pollux_slurm.torch as pt
+from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.batching import StepPlan
 from pollux_slurm.torch.stepnorms import NormReader, StepNorms
 from pollux_slurm.torch.timing import HostCopy, instants_on
@@ -63,7 +64,7 @@ def test_that_training_that_is_taken_up_again_equals_plain_training(
             mse_loss(outputs.float(), dataset.targets[start : start + BATCH]).backward()
             optimizer.step()
     for num_epochs in (5, 8):
-        with joined(tmp_path) as session:
+        with joined(tmp_path, backend="gloo" if device == "cpu" else None) as session:
             found, parallel = train(device, num_epochs, largest=largest, amp=amp)
             times = session._measuring.profile.medians()
     tolerance = 2e-2 if amp else 1e-3
@@ -75,6 +76,13 @@ def test_that_training_that_is_taken_up_again_equals_plain_training(
     for one in times:
         assert min(one.grad_time_s, one.iter_time_s) > 0
         assert one.situation.gpu_type == (torch.cuda.get_device_name() if device == "cuda" else None)
+
+
+@needs_gpu
+def test_that_a_model_on_the_cpu_is_refused_under_nccl() -> None:
+    model, optimizer = network("cpu")
+    with joined(), pytest.raises(UsageError, match=r"model\.cuda\(\)"):
+        pt.AdaptiveDataParallel(model, optimizer)
 
 
 @on_each_device

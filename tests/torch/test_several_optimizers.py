@@ -164,10 +164,10 @@ def test_that_an_optimizer_that_pauses_is_not_robbed_of_the_gradients_of_split_b
         loader.autoscale_batch_size(4, (1, 2), gradient_accumulation=True)
         batches = iter(loader)
         for _ in range(2):
-            inputs, _ = next(batches)
+            inputs, _ = next(batches, None)
             parallel(inputs).mean().backward()
             often.step()
-        inputs, _ = next(batches)
+        inputs, _ = next(batches, None)
         with pytest.raises(UsageError, match="neither stepped with nor zeroed"):
             parallel(inputs).mean().backward()
 
