@@ -3,8 +3,9 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
+FAST_TESTS := -m "not slurm and not torch and not e2e and not full" tests/agent tests/goodput tests/policy tests/daemon tests/test_*.py
 
-.PHONY: demo test lint bench-agent bench-predictions bench-policy bench-pathologies bench-liars bench-round bench-autoscaling bench-store bench-slurm bench-moves check-simulator test-slurm-versions chaos check-books clean packages
+.PHONY: demo test check test-full lint bench-agent bench-training bench-predictions bench-policy bench-pathologies bench-liars bench-round bench-autoscaling bench-store bench-slurm bench-moves check-simulator test-slurm-versions chaos check-books clean packages
 
 demo: $(STAMP) packages
 	$(VENV)/bin/python examples/demo/run.py
@@ -12,6 +13,16 @@ demo: $(STAMP) packages
 test: $(STAMP)
 	@.ci/packages tests
 	.ci/check
+
+# What a developer runs after each change, within 90 s on two idle cores: format, lint, types, and the fast tests.
+check: $(STAMP) lint
+	$(VENV)/bin/pytest -q -n 2 $(FAST_TESTS)
+
+# All of `make test`, and what takes longer: examples rehearsed, other releases of Slurm, the books of a day's mixture
+# of jobs, faults of every kind. About an hour; docs/measurements.md holds its last result.
+test-full: test test-slurm-versions check-books
+	$(VENV)/bin/pytest -q -m full
+	$(VENV)/bin/python -m tests.chaos --faults 60 --seed 11 --pause 1
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff format --check . && $(VENV)/bin/ruff check . && $(VENV)/bin/mypy
@@ -21,6 +32,11 @@ lint: $(STAMP)
 bench-agent: $(STAMP)
 	$(VENV)/bin/python benchmarks/agent.py --optimizer sgd $(BENCH_OPTIONS)
 	$(VENV)/bin/python benchmarks/agent.py --optimizer adam $(BENCH_OPTIONS)
+
+# A real training on this machine's GPU (on its CPU a small one): fixed against adaptive batch, what stopping and going
+# on takes, the noise scale by two estimators.
+bench-training: $(STAMP)
+	for part in compare moves noise; do $(VENV)/bin/python -m benchmarks.training $$part $(BENCH_OPTIONS) || exit 1; done
 
 # How well the throughput model predicts the published traces; POLLUX_TRACES names their folder.
 bench-predictions: $(STAMP)
@@ -44,8 +60,9 @@ check-simulator: $(STAMP) packages
 	$(VENV)/bin/python -m benchmarks.sandbox
 
 # What the store holds: agents, a round of 2,000 jobs, each view on a year's history. Some twenty minutes, 3 GB in
-# the temporary folder; 2,000 agents need PgBouncer (apt install pgbouncer). The parts by themselves: python -m benchmarks.store --help.
+# the temporary folder. The parts by themselves: python -m benchmarks.store --help.
 bench-store: $(STAMP)
+	@.ci/packages tests
 	$(VENV)/bin/python -m benchmarks.store agents sqlite --agents 200
 	$(VENV)/bin/python -m benchmarks.store agents postgresql --agents 100 --poll-s 2
 	$(VENV)/bin/python -m benchmarks.store agents postgresql --agents 2000 --poll-s 2 --pgbouncer
@@ -75,7 +92,8 @@ bench-moves: $(STAMP) packages
 # 26.05, unpacked below SLURM_ROOTS (made once, 400 MB each; as root). docs/slurm-versions.md says what was seen.
 SLURM_ROOTS ?= $(HOME)/.cache/pollux-slurm-roots
 test-slurm-versions: export POLLUX_TEST_SLURM_ROOTS = $(SLURM_ROOTS)
-test-slurm-versions: $(STAMP) packages
+test-slurm-versions: $(STAMP)
+	@.ci/packages versions
 	$(VENV)/bin/python -m tests.slurm.roots
 	$(VENV)/bin/pytest -q tests/slurm/test_versions.py
 	for release in 24.11 26.05; do PATH="$(SLURM_ROOTS)/$$release/bin:$$PATH" $(VENV)/bin/pytest -q \

@@ -116,6 +116,7 @@ def test_that_a_sound_script_passes_with_its_batch_held_and_varied(tmp_path: Pat
     assert set(result["move_times"]) == {"save_s", "end_s", "import_s", "restore_s", "first_step_s"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("example", ["digits", "charlm"])
 def test_that_the_examples_pass(tmp_path: Path, example: str) -> None:
     result = rehearse(tmp_path, EXAMPLES / example / "train.py")
