@@ -2,10 +2,10 @@
 
     python -m benchmarks.training compare      to the same held-out loss: fixed batch, and adaptive
     python -m benchmarks.training moves        stopped by SIGTERM and taken up again: the time of each part
-    python -m benchmarks.training noise        one noise scale by two estimators: passes, consecutive steps
+    python -m benchmarks.training noise        the noise scale by both estimators of a replica, and the truth
 
-On a GPU in bfloat16 with 85 M parameters; on a CPU with a small network, to try the commands. Each training is
-a process of its own, started as a job's would be.
+On a GPU in bfloat16 with 85 M parameters; on a CPU with a small network, to try the commands. Each training
+is a process of its own, started as a job's would be.
 """
 
 from __future__ import annotations
@@ -132,6 +132,10 @@ def train(options: argparse.Namespace) -> None:
                 first_step_s=session._measuring.telemetry.first_step_s,
                 restore_s=session._measuring.telemetry._blank.restore_s,
             )
+            if num_steps == options.truth_at:
+                sqr, variance = true_noise(network, optimizer, training, probe.device, on_gpu=on_gpu)
+                tell("truth", sqr=sqr, noise_scale=round(variance / sqr, 1))
+                return
             if loss <= options.target or time.perf_counter() - begun > options.bound_s:
                 return
 
@@ -144,6 +148,45 @@ def evaluate(network: torch.nn.Module, probe: torch.Tensor, *, on_gpu: bool) -> 
             for part in probe.split(64)
         ]
     return float(torch.stack(losses).mean())
+
+
+def true_noise(
+    network: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    data: Windows,
+    device: torch.device,
+    *,
+    on_gpu: bool,
+    num_batches: int = 48,
+    size: int = 8,
+) -> tuple[float, float]:
+    """Return |G|² and the trace of one example's covariance at these weights, as AdamW sees gradients.
+
+    From the gradients of N batches of n: E|g|² is |G|² + σ²/n for one, |G|² + σ²/(n·N) for their mean.
+    """
+    parameters = list(network.parameters())
+    scales = []
+    for parameter in parameters:
+        state = optimizer.state[parameter]
+        root = state["exp_avg_sq"].sqrt()
+        root = root + 1e-2 * root.norm() / root.numel() ** 0.5
+        scales.append(1 / (root / (1 - 0.95 ** float(state["step"])) ** 0.5 + 1e-8))
+    generator = torch.Generator().manual_seed(7)
+    rows = torch.randperm(len(data), generator=generator)[: num_batches * size].view(num_batches, size)
+    sums = [torch.zeros_like(parameter) for parameter in parameters]
+    each = 0.0
+    for row in rows:
+        windows = torch.stack([data[int(index)] for index in row]).to(device)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=on_gpu):
+            logits = network(windows[:, :-1])
+        loss = functional.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten())
+        for total, gradient, scale in zip(sums, torch.autograd.grad(loss, parameters), scales, strict=True):
+            scaled = gradient * scale
+            each += float((scaled * scaled).sum()) / num_batches
+            total += scaled / num_batches
+    mean = sum(float((total * total).sum()) for total in sums)
+    variance = (each - mean) / (1 / size - 1 / (size * num_batches))
+    return mean - variance / (size * num_batches), variance
 
 
 def tell(kind: str, **values: Any) -> None:
@@ -230,14 +273,19 @@ def moves(options: argparse.Namespace) -> None:
 
 
 def noise(options: argparse.Namespace) -> None:
-    """Print the noise scale that each estimator has after the same steps."""
+    """Print what each estimator of one replica has after the same steps, and the truth at those weights."""
     for name, local in (("consecutive steps", _FIRST_BATCH), ("4 passes", _FIRST_BATCH // 4)):
         lines = finish(
-            *("--max-batch", str(_FIRST_BATCH), "--local", str(local), "--every", "50"),
-            *("--target", str(options.target), "--bound-s", str(options.bound_s)),
+            *("--max-batch", str(_FIRST_BATCH), "--local", str(local), "--every", "50", "--target", "0"),
+            *("--truth-at", str(options.steps), "--bound-s", str(options.bound_s)),
         )
-        scales = [(one["step"], one["loss"], one["noise_scale"]) for one in lines if one["kind"] == "step"]
-        print(f"{name}: (step, loss, noise scale) {scales[:: max(len(scales) // 8, 1)]}", flush=True)
+        last = [one for one in lines if one["kind"] == "step"][-1]
+        truth = [one["noise_scale"] for one in lines if one["kind"] == "truth"]
+        print(
+            f"{name}, after {last['step']} steps: noise scale {last['noise_scale']}, "
+            f"truth {truth[0] if truth else 'not reached'}",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -249,6 +297,8 @@ def main() -> None:
     parser.add_argument("--max-batch", type=int, default=512)
     parser.add_argument("--local", type=int, default=128, help="most examples of one pass")
     parser.add_argument("--moves", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=200, help="before noise scales are compared")
+    parser.add_argument("--truth-at", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--every", type=int, default=25, help=argparse.SUPPRESS)
     parser.add_argument("--checkpoint-dir", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
