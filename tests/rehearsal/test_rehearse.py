@@ -98,6 +98,7 @@ def test_that_a_script_whose_replicas_drift_apart_is_found(tmp_path: Path, scrip
     assert findings
 
 
+@pytest.mark.full
 def test_that_a_sound_script_passes_with_its_batch_held_and_varied(tmp_path: Path) -> None:
     result = rehearse(tmp_path, SCRIPTS / "sound.py", "--epochs=50", processes="1,2,3")
     assert not result["must_change"], result["findings"]
