@@ -136,9 +136,12 @@ def _is_within(name: str, own: str) -> bool:
 
 def _sums(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
     """Return, of shape `(P,)`, the sum of each parameter's bits, read as whole numbers, as `int64`."""
+    if not parameters:
+        return torch.zeros(0, dtype=torch.int64)
     sums = []
     for parameter in parameters:
         bits = parameter.detach()
+        bits = torch.view_as_real(bits) if bits.is_complex() else bits
         width = bits.element_size()
         if bits.is_contiguous() and bits.numel() * width % 8 == 0 and bits.storage_offset() * width % 8 == 0:
             # Eight bytes at a time: a tenth of what sums that need a wider type take.

@@ -14,7 +14,7 @@ from torch.nn.functional import mse_loss
 import pollux_slurm.torch as pt
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.current import current_session
-from pollux_slurm.torch.replicas import is_time_to_compare
+from pollux_slurm.torch.replicas import _sums, is_time_to_compare
 from tests.torch.alone import Numbers, Slope, Trainee, joined
 from tests.torch.ranks import run_ranks, start
 from tests.torch.scripts import Numbered
@@ -288,13 +288,21 @@ def test_that_weights_are_compared_before_they_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "exempt"),
-    [("none", []), ("rounding", []), ("noise", ["head.weight"]), ("noise", ["body", "head"])],
+    [("none", []), ("rounding", []), ("noise", ["head.weight"]), ("noise", ["body", "norm", "head"])],
 )
 def test_that_rounding_batch_statistics_and_what_is_exempt_may_differ(
     tmp_path: Path, kind: str, exempt: list[str]
 ) -> None:
     first, second = run_ranks(tmp_path, 2, drift, kind, True, exempt, str(tmp_path / "job"))
     assert (first == second) == (kind == "none")
+
+
+@pytest.mark.parametrize(
+    "weights", [torch.ones(3, 2, dtype=torch.complex128).t(), torch.ones(4, dtype=torch.complex64)]
+)
+def test_that_weights_of_every_kind_have_a_sum(weights: torch.Tensor) -> None:
+    same, other = torch.nn.Parameter(weights.clone()), torch.nn.Parameter(2 * weights)
+    assert _sums([torch.nn.Parameter(weights)]).tolist() == _sums([same]).tolist() != _sums([other]).tolist()
 
 
 def test_that_an_exemption_must_name_something() -> None:
