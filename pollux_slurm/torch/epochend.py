@@ -97,7 +97,9 @@ class EpochEnd:
         if self._loader is None:
             # Code after a loop is taken to be short where this run has not seen how long it takes.
             last = self._last
-            return None if last is None or last.ended_at is None else last.ended_at + last.tail_s - now
+            # Read once: `Standby` asks from a thread of its own, and the epoch may end meanwhile.
+            ended_at = None if last is None else last.ended_at
+            return None if last is None or ended_at is None else ended_at + last.tail_s - now
         known = self._known.get(self._loader.memory_name, _Known())
         position, length = self._loader.standing
         length, rate = known.length if length is None else length, self._rate() or known.rate
