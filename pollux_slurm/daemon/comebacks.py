@@ -29,6 +29,9 @@ SETTLING = timedelta(seconds=60)
 # a requeue is 121 s (22.05).
 WAIT_S = 180.0
 RENEWED_AT_S = 90.0
+# A node may stay lost for weeks. Slurm starts others before a job that may not begin yet, so no job is kept
+# waiting for longer than this after its requeue.
+WAITS_AT_MOST = timedelta(hours=1)
 
 
 def remembering(slurm: SlurmClient) -> SlurmClient:
@@ -85,7 +88,11 @@ def last_place(history: Iterable[AllocationRecord]) -> Allocation:
     return next((held.allocation for held in reversed(tuple(history)) if held.allocation), Allocation())
 
 
-def starts_soon(job: SlurmJob, now: datetime) -> bool:
-    """Whether Slurm may start a waiting job before the next rounds have looked at it."""
-    soon = now + timedelta(seconds=RENEWED_AT_S)
-    return job.state is JobState.PENDING and (job.begins_at is None or job.begins_at < soon)
+def is_to_wait(job: SlurmJob, now: datetime) -> bool:
+    """Whether Slurm may start a waiting job before the next rounds have looked at it, soon after its requeue.
+
+    A requeue resets the time of submission.
+    """
+    if job.state is not JobState.PENDING or (job.begins_at or now) >= now + timedelta(seconds=RENEWED_AT_S):
+        return False
+    return job.submitted_at is None or now - job.submitted_at < WAITS_AT_MOST

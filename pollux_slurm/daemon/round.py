@@ -299,7 +299,7 @@ class Rounds:
         for job in picture.managed if unsettled else ():
             shown = job.slurm
             may_start = not (shown.held or job.in_flight or shown.job_id in leaving)
-            if not (may_start and shown.restart_count and comebacks.starts_soon(shown, now)):
+            if not (may_start and shown.restart_count and comebacks.is_to_wait(shown, now)):
                 continue
             if pose.left_out_because(job) is not None:
                 continue

@@ -95,6 +95,22 @@ def test_that_a_job_requeued_off_a_lost_node_waits_until_the_node_has_settled(wo
     assert world.job(job_id).allocation == Allocation.of({"n1": 2})
 
 
+def test_that_a_job_is_not_kept_waiting_for_ever_by_a_node_that_stays_lost(world: World) -> None:
+    other = world.neighbour(gpus=4)
+    job_id, daemon = started(world, gpus=2)
+    assert world.job(job_id).allocation == Allocation.of({"n1": 2})
+    lose(world, "n1")
+    requeue_off_lost_node(world, job_id)
+    hold_rounds(world, daemon, comebacks.WAITS_AT_MOST.total_seconds() - comebacks.WAIT_S)
+    begins_at = world.job(job_id).begins_at
+    assert begins_at is not None
+    assert begins_at > world.clock()
+    hold_rounds(world, daemon, 3 * comebacks.WAIT_S)
+    world.slurm.cancel(other)
+    world.slurm.snapshot()
+    assert world.job(job_id).allocation == Allocation.of({"n0": 2}), "Slurm starts it, with no round's help"
+
+
 def test_that_such_a_job_starts_on_another_node_as_soon_as_it_is_given_one(world: World) -> None:
     job_id, daemon = started(world, gpus=2)
     lose(world, "n0")
