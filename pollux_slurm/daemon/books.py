@@ -21,6 +21,8 @@ PastRuns = Callable[[Sequence[str], datetime], tuple[AccountedRun, ...] | None]
 # What slurmdbd has not told within a day of a job's end, it does not know.
 _ASKED_FOR = timedelta(days=1)
 _MOST_JOBS = 200
+# slurmdbd is asked no oftener: rounds may come every few seconds, and what it does not know stays estimated.
+SETTLED_EVERY = timedelta(seconds=20)
 
 
 def no_past_runs(_job_ids: Sequence[str], _since: datetime) -> None:

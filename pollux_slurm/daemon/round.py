@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
@@ -95,6 +95,7 @@ class Rounds:
         self._notifier, self._stop, self._meanwhile = notifier, stop, meanwhile
         self._scope, self._site_limits, self._past_runs = scope, site_limits, past_runs
         self._vanished: frozenset[str] = frozenset()
+        self._next_settling = datetime.min.replace(tzinfo=timezone.utc)
         self._left_out: dict[str, str] = {}
         self.configure(settings)
 
@@ -156,7 +157,9 @@ class Rounds:
             unsettled=self._care_for(snapshot, records, now),
         )
         self._store.observe_jobs(seen, at=now)
-        books.settle(self._store, self._past_runs, now=now)
+        if now >= self._next_settling:
+            self._next_settling = now + books.SETTLED_EVERY
+            books.settle(self._store, self._past_runs, now=now)
         milestones = self._store.milestones()  # before the models are read: what comes between is news
         records = observe.served(snapshot, self._store.active_jobs(), self._scope())
         under_way = [record.open_reallocation for record in records if record.open_reallocation is not None]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
+from pollux_slurm.daemon.books import PastRuns, no_past_runs
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.daemon.notify import Notifier
 from pollux_slurm.errors import StaleRunError, UnknownJobError
@@ -103,6 +104,7 @@ class World:
         decide: Callable[[Problem], Decision] | None = None,
         config: DaemonConfig = CONFIG,
         notifier: Notifier | None = None,
+        past_runs: PastRuns = no_past_runs,
     ) -> Daemon:
         return Daemon(
             slurm=slurm or self.slurm,
@@ -115,6 +117,7 @@ class World:
             decide=decide or self.decide,
             policy=policy,
             notifier=notifier,
+            past_runs=past_runs,
         )
 
     def decide(self, problem: Problem) -> Decision:
