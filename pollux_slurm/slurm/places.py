@@ -124,6 +124,8 @@ def expand_hosts(text: str) -> tuple[str, ...]:
                 raise ValueError(f"{text[:60]!r} has more than {_MOST_HOSTS} hosts")
             names = [name + end for name in names for end in ends]
         hosts.extend(names)
+        if len(hosts) > _MOST_HOSTS:
+            raise ValueError(f"{text[:60]!r} has more than {_MOST_HOSTS} hosts")
     return tuple(hosts)
 
 
@@ -135,8 +137,8 @@ def _numbers(ranges: str) -> list[str]:
         if match is None:
             raise ValueError(f"{one!r} is no range of numbers")
         first, last = int(match[1]), int(match[2] or match[1])
-        if not 0 <= last - first < _MOST_HOSTS:
-            raise ValueError(f"{one!r} is no range of numbers")
+        if not 0 <= last - first < _MOST_HOSTS - len(found):
+            raise ValueError(f"{one!r} is no range of numbers, or one of too many")
         found += [str(number).zfill(len(match[1])) for number in range(first, last + 1)]
     return found
 

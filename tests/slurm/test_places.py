@@ -31,6 +31,12 @@ def test_that_no_list_of_hosts_is_guessed_at(text: str) -> None:
         expand_hosts(text)
 
 
+@pytest.mark.parametrize("text", ["n[0-60000,0-60000]", "n[0-60000],m[0-60000]"])
+def test_that_ranges_are_not_expanded_without_bound(text: str) -> None:
+    with pytest.raises(ValueError, match=r"too many|more than"):
+        expand_hosts(text)
+
+
 def test_that_constraints_that_a_node_alone_meets_are_read() -> None:
     assert feature_sets("") == ()
     assert feature_sets("v100-32g") == ({"v100-32g"},)
