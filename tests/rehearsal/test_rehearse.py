@@ -99,6 +99,12 @@ def test_that_a_script_whose_replicas_drift_apart_is_found(tmp_path: Path, scrip
 
 
 @pytest.mark.full
+def test_that_a_schedule_that_the_library_was_not_given_is_found(tmp_path: Path) -> None:
+    findings = of_level(rehearse(tmp_path, SCRIPTS / "own_schedule.py"), "change")
+    assert any("schedule" in finding["text"] for finding in findings), findings
+
+
+@pytest.mark.full
 def test_that_a_sound_script_passes_with_its_batch_held_and_varied(tmp_path: Path) -> None:
     result = rehearse(tmp_path, SCRIPTS / "sound.py", "--epochs=50", processes="1,2,3")
     assert not result["must_change"], result["findings"]
