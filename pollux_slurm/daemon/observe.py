@@ -74,7 +74,8 @@ def registrations(
     """
     wanted = frozenset(partitions)
     found = []
-    for job in snapshot.jobs:
+    # Those that live first: one that is over must not take a token from under them.
+    for job in sorted(snapshot.jobs, key=lambda job: job.state.is_over):
         if wanted and wanted.isdisjoint(job.partitions):
             continue
         if only_user_id not in (None, job.user_id):

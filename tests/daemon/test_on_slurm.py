@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
@@ -64,7 +65,8 @@ class RealWorld(World):
         )
 
     def submit_at(self, *options: str, slice_s: int | None = None, total_s: int | None = None) -> str:
-        token = f"token-{len(self.agents)}"
+        # Of no other job, nor of one of an earlier test, which Slurm still shows.
+        token = secrets.token_hex(8)
         terms = JobTerms(
             token_sha256=hash_token(token), min_gpus=1, max_gpus=8, slice_s=slice_s, total_s=total_s
         )
