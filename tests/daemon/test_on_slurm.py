@@ -240,7 +240,7 @@ def test_that_a_job_that_slurm_holds_since_its_launch_failed_is_let_go(
         world = RealWorld(clean_store, sandbox)
         world.runner.run("scontrol", "reconfigure")
         (folder / "fail").touch()
-        job_id = world.submit_at("--gpus=2", "--nodelist=n0")
+        job_id = world.submit_at("--gpus=2")
         wait_until(lambda: world.job(job_id).held_by_slurm, timeout_s=120, what="Slurm to hold the job")
         (folder / "fail").unlink()
         daemon = world.daemon()
