@@ -52,7 +52,8 @@ def _not_rehearsed(rehearsed: Rehearsed) -> Iterator[Finding]:
         )
         return
     loops = training_loops(scouted)
-    if not loops:
+    if not loops and scouted.outcome is not Outcome.OUT_OF_TIME:
+        # It never trained, which is told by itself.
         return
     if not moves:
         yield Finding(
@@ -72,7 +73,7 @@ def _not_rehearsed(rehearsed: Rehearsed) -> Iterator[Finding]:
         yield Finding(
             level=Level.LOOK,
             kind="time",
-            text=f"The time was up, with {rehearsed.skipped} of the runs still to come.",
+            text=f"The time was up before {rehearsed.skipped} of the planned stops: their effect is unknown.",
             cure="Raise --time.",
         )
     if scouted.first("autoscale") is None:

@@ -25,7 +25,7 @@ _CPU_PROCESSES = (1, 2, 3)
 class Rehearsed:
     """All runs of a rehearsal. `held` begins with the run without a move; a fixed batch has no `varied`.
 
-    `skipped` counts moves that there was no time for.
+    `skipped` counts planned stops that there was no time for.
     """
 
     command: tuple[str, ...]
@@ -116,6 +116,8 @@ def rehearse(
                 break
             before = runs[-1] if runs else None
             runs.append(play_one(number, count, chain, before, left_s, stop=stop, varies_batch=varies_batch))
+            if runs[-1].outcome is Outcome.OUT_OF_TIME:
+                skipped += len(stops) - number
             if runs[-1].outcome is not Outcome.STOPPED:
                 break
         return runs

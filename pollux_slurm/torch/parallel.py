@@ -32,9 +32,16 @@ def _listed(given: Any) -> list[Any]:
     return [] if given is None else list(given) if isinstance(given, Sequence) else [given]
 
 
-def _check_optimizers(optimizers: Sequence[Optimizer]) -> None:
+def _check_optimizers(optimizers: Sequence[Optimizer], model: torch.nn.Module) -> None:
     if not optimizers:
         raise UsageError("AdaptiveDataParallel needs the optimizer that steps the model")
+    own = {id(parameter) for parameter in model.parameters()}
+    for one in optimizers:
+        if own.isdisjoint(id(p) for group in one.param_groups for p in group["params"]):
+            raise UsageError(
+                f"{type(one).__name__} has none of the model's parameters, so it would not train: make "
+                "the optimizer from model.parameters() after the model is made and moved to its device"
+            )
     parameters = [id(p) for one in optimizers for group in one.param_groups for p in group["params"]]
     if len(set(parameters)) < len(parameters):
         raise UsageError("a parameter is in two optimizers: give each its own part of the parameters")
@@ -93,11 +100,12 @@ class AdaptiveDataParallel(DistributedDataParallel):
                 f"mp_scaler={mp_scaler!r} is no gradient scaler: give a name as name={mp_scaler!r}"
             )
         optimizers = _listed(optimizer)
-        _check_optimizers(optimizers)
+        _check_optimizers(optimizers, model)
         for module_name, module in model.named_modules():
             if not _WRAPPERS.isdisjoint(kind.__name__ for kind in type(module).__mro__):
+                wrapper = type(module).__name__
                 raise UsageError(
-                    f"{module_name or 'the model'}: is in a {type(module).__name__}; {_ONE_WRAPPER}"
+                    f"{module_name or 'the model'} is in a wrapper {wrapper} already; {_ONE_WRAPPER}"
                 )
             if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
                 raise UsageError(f"{module_name or 'the model'}: sparse gradients; make it with sparse=False")

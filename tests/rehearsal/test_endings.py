@@ -11,7 +11,7 @@ from pollux_slurm.rehearsal.judging import find
 from pollux_slurm.rehearsal.playing import Outcome, Played, _outcome
 from pollux_slurm.rehearsal.rehearse import Rehearsed
 from pollux_slurm.rehearsal.result import as_text
-from tests.rehearsal.builders import CHECKPOINT, MIDDLE, handed, loop, played, snapshot
+from tests.rehearsal.builders import CHECKPOINT, MIDDLE, handed, loop, loop_end, played, snapshot
 
 
 def error(kind: str, message: str, *, time: float = 1.0, has_stepped: bool = False) -> dict[str, Any]:
@@ -117,6 +117,17 @@ STEPPED = [{"kind": "start"}, {"kind": "first_step"}, loop(), handed(0, 10), sna
 def test_that_a_rehearsal_without_a_move_does_not_pass() -> None:
     kinds = {finding.kind: finding.level for finding in find(rehearsed(played(STEPPED)))}
     assert kinds["no_move"] is Level.CHANGE
+    early = find(rehearsed(played([], outcome=Outcome.OUT_OF_TIME)))
+    assert "no_move" in [finding.kind for finding in early if finding.level is Level.CHANGE]
+
+
+def test_that_stops_that_there_was_no_time_for_are_told_with_the_verdict() -> None:
+    events = [{"kind": "start"}, {"kind": "first_step"}, loop(), handed(0, 20), loop_end()]
+    runs = rehearsed(played(events), played(events, stop=MIDDLE), played(events), skipped=2)
+    (told,) = [finding.text for finding in find(runs) if finding.kind == "time"]
+    assert "before 2 of the planned stops" in told
+    alone = rehearsed(played(events), skipped=2)
+    assert as_text(alone, []).endswith("Nothing must change, as far as there was time.")
 
 
 def test_that_layers_that_see_the_local_batch_are_noted() -> None:

@@ -226,3 +226,9 @@ def test_that_two_models_with_an_optimizer_each_train_as_in_plain_pytorch(tmp_pa
     expected = [value for model in models for value in result(model, optimizers)]
     for weights in run_ranks(tmp_path, 2, adaptive_gan):
         assert weights == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+def test_that_an_optimizer_without_any_of_the_models_parameters_is_refused() -> None:
+    stale = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1)
+    with joined(), pytest.raises(UsageError, match="none of the model's parameters"):
+        pt.AdaptiveDataParallel(torch.nn.Linear(2, 1), stale)
