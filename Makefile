@@ -19,7 +19,7 @@ check: $(STAMP) lint
 	$(VENV)/bin/pytest -q -n 2 $(FAST_TESTS)
 
 # All of `make test`, and what takes longer: examples rehearsed, other releases of Slurm, the books of a day's mixture
-# of jobs, faults of every kind. About an hour; docs/measurements.md holds its last result.
+# of jobs, faults of every kind. About an hour.
 test-full: test test-slurm-versions check-books
 	$(VENV)/bin/pytest -q -m full
 	$(VENV)/bin/python -m tests.chaos --faults 60 --seed 11 --pause 1
