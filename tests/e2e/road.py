@@ -33,6 +33,8 @@ FAST = {
     # A busy machine restarts slowly and measures that: whether a move is worth it must not depend on it here.
     "POLLUX_POLICY_PENALTY": "amortised",
     "POLLUX_POLICY_HORIZON_S": "36000",
+    # Nor moves a job for what noisy measurements differ by.
+    "POLLUX_POLICY_HYSTERESIS": "0.15",
     # As long: a busy machine may take a minute to start eight ranks.
     "POLLUX_DAEMON_CHECKPOINT_TIMEOUT_S": "120",
     "POLLUX_DAEMON_START_TIMEOUT_S": "120",
