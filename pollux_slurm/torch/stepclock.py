@@ -117,8 +117,8 @@ class StepClock:
 
     def pass_done(self) -> None:
         """Stamp the end of a pass."""
-        if self.instant is not None and self._is_stamping:
-            self._marks.append(self.instant())
+        if (mark := self.stamp()) is not None:
+            self._marks.append(mark)
         self.batch_wanted()
 
     def step_done(
