@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
-FAST_TESTS := -m "not slurm and not torch and not e2e and not full" tests/agent tests/goodput tests/policy tests/daemon tests/test_*.py
+FAST_TESTS := -m "not slurm and not torch and not e2e and not slow and not full" tests/agent tests/goodput tests/policy tests/daemon tests/test_*.py
 
 .PHONY: demo test check test-full lint bench-agent bench-training bench-predictions bench-policy bench-pathologies bench-liars bench-round bench-autoscaling bench-store bench-slurm bench-moves check-simulator test-slurm-versions chaos check-books clean packages
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from pollux_slurm.daemon import metrics
 from pollux_slurm.daemon.presence import absence, is_silent
@@ -21,6 +23,10 @@ _log = logging.getLogger(__name__)
 OFF = "off"
 # A leader that has not finished a round for so many intervals is not well.
 _SILENT_INTERVALS = 3
+# An answer takes milliseconds. Who takes longer to ask is cut off, and the oldest of too many first: slow
+# peers neither keep the descriptors that Slurm's commands need nor shut out a quick one.
+_MAX_CONNECTIONS = 16
+_CONNECTION_S = 10.0
 
 
 def address(text: str) -> tuple[str, int] | None:
@@ -85,6 +91,44 @@ def serving(telemetry: Telemetry, *, listen: str) -> Iterator[int | None]:
 
 
 class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(
+        self, where: tuple[str, int], handler: type[BaseHTTPRequestHandler], clock: Callable[[], float]
+    ) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._opened_s: dict[socket.socket, float] = {}  # the oldest first
+        super().__init__(where, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread; of too many connections the oldest ends."""
+        with self._lock:
+            self._opened_s[request] = self._clock()
+            if len(self._opened_s) > _MAX_CONNECTIONS:
+                self._cut(next(iter(self._opened_s)))
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget a connection that its thread has done with."""
+        with self._lock:
+            self._opened_s.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Cut off, each half second, who has had a connection for too long."""
+        with self._lock:
+            late_s = self._clock() - _CONNECTION_S
+            for request in [one for one, opened_s in self._opened_s.items() if opened_s < late_s]:
+                self._cut(request)
+
+    def _cut(self, request: socket.socket) -> None:
+        # Its thread, which waits for it, finds the end of the connection and closes it.
+        del self._opened_s[request]
+        with suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
     def handle_error(self, request: object, client_address: object) -> None:
         """Leave no traceback in the journal of a peer that went away before its answer."""
         error = sys.exc_info()[1]
@@ -118,11 +162,8 @@ def _server(where: tuple[str, int], telemetry: Telemetry) -> ThreadingHTTPServer
         def log_message(self, format: str, *args: object) -> None:
             _log.debug("endpoint: " + format, *args)
 
-    Handler.timeout = 10  # a peer that says nothing may not keep a thread
     try:
-        server = _Server(where, Handler)
+        return _Server(where, Handler, telemetry.monotonic)
     except OSError as error:
         _log.warning("no metrics: %s:%d: %s", *where, error.strerror or error)
         return None
-    server.daemon_threads = True
-    return server

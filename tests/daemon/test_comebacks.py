@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from pollux_slurm.daemon import comebacks
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.model import Allocation, Decision, JobState, Problem
@@ -95,6 +97,7 @@ def test_that_a_job_requeued_off_a_lost_node_waits_until_the_node_has_settled(wo
     assert world.job(job_id).allocation == Allocation.of({"n1": 2})
 
 
+@pytest.mark.slow
 def test_that_a_job_is_not_kept_waiting_for_ever_by_a_node_that_stays_lost(world: World) -> None:
     other = world.neighbour(gpus=4)
     job_id, daemon = started(world, gpus=2)

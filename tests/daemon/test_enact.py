@@ -311,6 +311,7 @@ def test_that_a_job_that_goes_on_training_after_its_checkpoint_is_left_alone(wor
     assert world.job(job_id).restart_count == 0
 
 
+@pytest.mark.slow
 def test_that_a_daemon_killed_at_any_call_leaves_a_job_running_and_no_move(
     clean_store: SqlStore,
 ) -> None:

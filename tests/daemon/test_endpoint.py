@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from pollux_slurm.daemon import endpoint
-from pollux_slurm.daemon.endpoint import address, health, serving
+from pollux_slurm.daemon.endpoint import _MAX_CONNECTIONS, address, health, serving
 from pollux_slurm.daemon.telemetry import Telemetry
 from pollux_slurm.errors import ConfigError
 from pollux_slurm.model import Decision
 from pollux_slurm.model import ReallocationStep as Step
 from tests.daemon.builders import NOON, reallocation, record
 from tests.daemon.world import World
+from tests.waiting import wait_until
 
 
 class Clock:
@@ -112,11 +117,14 @@ def test_that_a_leader_that_never_finished_a_round_is_not_well_and_patience_foll
     assert health(telemetry)[0]
 
 
-def test_that_a_peer_that_goes_away_leaves_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
-    def gone() -> float:
+def test_that_a_peer_that_goes_away_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def gone(_telemetry: Telemetry) -> tuple[bool, dict[str, object]]:
         raise BrokenPipeError
 
-    with serving(Telemetry(monotonic=gone), listen="127.0.0.1:0") as port, pytest.raises(OSError):  # noqa: PT011
+    monkeypatch.setattr(endpoint, "health", gone)
+    with serving(Telemetry(monotonic=Clock()), listen="127.0.0.1:0") as port, pytest.raises(OSError):  # noqa: PT011
         asked(port, "/health")
     assert "Traceback" not in capfd.readouterr().err
 
@@ -159,3 +167,39 @@ def test_that_a_real_round_and_its_moves_are_counted(world: World) -> None:
     world.slurm.down = True
     daemon.round()
     assert (telemetry.skipped["slurm"], telemetry.errors["slurm"]) == (1, 1)
+
+
+@contextmanager
+def slow_peers(port: int | None, number: int) -> Iterator[list[socket.socket]]:
+    """Open connections that ask for nothing yet, more at once than a queue of connections holds."""
+    assert port is not None
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            for _ in range(number)
+        ]
+
+
+def num_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_that_slow_peers_leave_descriptors_for_commands_and_answers_for_the_quick() -> None:
+    with serving(Telemetry(monotonic=Clock()), listen="127.0.0.1:0") as port:
+        before = num_descriptors()
+        with slow_peers(port, 300) as peers:
+            assert asked(port, "/health")[0] == 200
+            # They are taken in order: by that answer all were, and of those all but the last are at an end.
+            assert all(peer.recv(1) == b"" for peer in peers[:-_MAX_CONNECTIONS])
+            allowed = before + len(peers) + _MAX_CONNECTIONS
+            wait_until(lambda: num_descriptors() <= allowed, timeout_s=60, what="closed connections")
+
+
+def test_that_a_peer_that_sends_a_byte_now_and_then_is_cut_off() -> None:
+    clock = Clock()
+    telemetry = Telemetry(monotonic=clock)
+    with serving(telemetry, listen="127.0.0.1:0") as port, slow_peers(port, 1) as (peer,):
+        peer.sendall(b"GET /hea")
+        assert asked(port, "/health")[0] == 200
+        clock.now_s += 11
+        assert peer.recv(1) == b""

@@ -57,6 +57,7 @@ class StoppedAt:
         return call
 
 
+@pytest.mark.slow
 def test_that_a_leader_stopped_before_any_call_does_no_harm_when_it_wakes_up(clean_store: SqlStore) -> None:
     """Stopped there, it finds the lease lost before the command: the job is requeued once and no more."""
     for at in itertools.count():

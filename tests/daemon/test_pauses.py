@@ -171,6 +171,7 @@ def test_that_a_job_that_cannot_be_parked_is_let_go(world: World) -> None:
     assert not world.job(job_id).held
 
 
+@pytest.mark.slow
 def test_that_a_daemon_killed_at_any_call_of_a_pause_still_brings_the_job_back(clean_store: SqlStore) -> None:
     for at in itertools.count():
         wipe(clean_store)

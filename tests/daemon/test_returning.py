@@ -179,6 +179,7 @@ def test_that_a_taken_old_place_still_lets_the_job_run(world: World) -> None:
     assert not world.open_moves()
 
 
+@pytest.mark.slow
 def test_that_a_daemon_killed_at_any_call_of_the_way_back_leaves_a_running_job(clean_store: SqlStore) -> None:
     for at in itertools.count():
         wipe(clean_store)

@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import (
@@ -118,6 +120,7 @@ def answer(text: str, cache: TableCache) -> Decision | str:
     return found
 
 
+@pytest.mark.slow
 def test_that_every_odd_value_anywhere_is_refused_or_answered() -> None:
     cache, names, found = TableCache(), itertools.cycle(sorted(OBJECTIVES)), []
     for path, value in itertools.product(PLACES, ODD):

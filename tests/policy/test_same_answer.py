@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import dataclasses, random
 from pollux_slurm.policy import decide
@@ -30,6 +32,7 @@ for seed in (24, 34, 40, 60, 64, 197):
 """
 
 
+@pytest.mark.slow
 def test_that_hash_seeds_threads_and_another_processor_change_nothing() -> None:
     answers = []
     for seed, threads, processor in (("1", "1", None), ("2", "2", None), ("3", "1", "Prescott")):
