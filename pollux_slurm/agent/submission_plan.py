@@ -6,6 +6,7 @@ Nothing here changes anything; `--dry-run` prints the plan, `pollux_slurm.agent.
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from pollux_slurm.agent.token import CHECKPOINTS, token_sha256
 from pollux_slurm.config import Config
+from pollux_slurm.durations import FORMS, parse_duration
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import JobTerms
 from pollux_slurm.rendering import render
@@ -40,6 +42,7 @@ POLLUX_OPTIONS = (
 )
 _OWN = frozenset(option.name for option in POLLUX_OPTIONS)
 _FLAGS = frozenset(option.name for option in POLLUX_OPTIONS if option.takes is Takes.NOTHING)
+_LONGEST_TOTAL_S = 999_999_999  # what a Comment has room for: thirty years
 _CPU_OPTIONS = ("cpus-per-gpu", "cpus-per-task", "mincpus")
 _PASSWORD = re.compile(r"^[^/]*//[^/]*:[^/]*@|[?&]password=")
 _RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(.+)", re.DOTALL)
@@ -100,6 +103,8 @@ def plan_submission(
     parsed = parse_words(words, exact=POLLUX_OPTIONS)
     options, rest = parsed.options, parsed.rest
     _refuse_slips(options)
+    if not parsed.after_dashes:
+        _refuse_ours_behind_the_script(rest)
     for option in options:
         if option.name in _FLAGS and option.value is not None:
             raise UsageError(f"option --{option.name} takes no value")
@@ -232,6 +237,21 @@ def _refuse_slips(options: Sequence[GivenOption]) -> None:
             )
 
 
+def _refuse_ours_behind_the_script(rest: Sequence[str]) -> None:
+    """Raise `UsageError` for one of our options among the script's arguments, where nobody would read it.
+
+    A script may have a `--dry-run` of its own: a `--` before the script, or before the word, says so.
+    """
+    for word in itertools.takewhile(lambda word: word != "--", rest[1:]):
+        if word.startswith("--") and word[2:].partition("=")[0] in _OWN:
+            option, script = word.partition("=")[0], shlex.quote(rest[0])
+            raise UsageError(
+                f"{option} stands after the script {rest[0]}, where sbatch takes all words for the script's "
+                f"own; nothing was submitted. Put {option} before the script; if it is the script's own "
+                f"option, put -- before the script: pollux sbatch [options] -- {script} {option}"
+            )
+
+
 def _count(options: Sequence[GivenOption], name: str) -> int | None:
     text = _last(options, name)
     return None if text is None else gpu_count(text, f"--{name}")
@@ -248,15 +268,23 @@ def _slices(request: SbatchRequest, total: str | None) -> tuple[int | None, int 
     """Return the time of one run and of all together, in seconds; nothing without --total-time."""
     if total is None:
         return None, None
-    total_s, slice_s = time_limit_s(total), time_limit_s(request.value("time"))
-    if total_s is None:
-        raise UsageError(f"--total-time takes a time as sbatch's --time does, such as 2-00:00, not {total!r}")
+    # A plain number is Slurm's: minutes.
+    duration, time = parse_duration(total), request.value("time")
+    total_s = time_limit_s(total) if duration is None else duration.total_seconds()
+    slice_s = time_limit_s(time)
+    if not total_s or total_s > _LONGEST_TOTAL_S:
+        raise UsageError(
+            f"--total-time takes {FORMS}, or a time as sbatch's --time does (minutes, minutes:seconds, "
+            "hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds), "
+            f"not {total!r}"
+        )
     if slice_s is None:
-        raise UsageError("--total-time needs --time, the limit of each run, such as --time=4:00:00")
+        given = "" if time is None else f"; {request.where('time')} {time} is no such limit"
+        raise UsageError(f"--total-time needs --time, the limit of each run, such as --time=4:00:00{given}")
     if total_s <= slice_s:
         raise UsageError(
-            f"--total-time {total} is not above --time {request.value('time')}: leave it out, or say how "
-            "long all runs together may take"
+            f"--total-time {total} is not above --time {time}: leave it out, or say how long all runs "
+            "together may take"
         )
     return int(slice_s), int(total_s)
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pollux_slurm.cli.common import ConfigOption, StoreOption, opened_store, settings
+from pollux_slurm.cli.spans import seconds
 from pollux_slurm.config import Config
 from pollux_slurm.errors import ConfigError, PolluxError, SlurmError
 
@@ -37,7 +38,13 @@ if TYPE_CHECKING:
 def daemon(
     once: Annotated[bool, typer.Option("--once", help="Hold one round, enact it, and exit.")] = False,
     interval: Annotated[
-        float | None, typer.Option("--interval", min=0.5, max=86400, help="Seconds between rounds.")
+        float | None,
+        typer.Option(
+            "--interval",
+            parser=seconds(least=0.5, most=86400),
+            metavar="TIME",
+            help="Time between rounds: seconds, or 90s, 5m.",
+        ),
     ] = None,
     shadow: Annotated[bool, typer.Option("--shadow", help="Decide and record, but enact nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details, too.")] = False,

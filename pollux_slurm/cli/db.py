@@ -64,7 +64,9 @@ def check(config_file: ConfigOption = None, store_url: StoreOption = None) -> No
 
 @app.command()
 def prune(
-    older_than: Annotated[str, typer.Option("--older-than", help="Age from which details go: 90d, 12h, 2w.")],
+    older_than: Annotated[
+        str, typer.Option("--older-than", help="Age from which details go: 90s, 12h, 90d, 2w.")
+    ],
     config_file: ConfigOption = None,
     store_url: StoreOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
@@ -79,9 +81,10 @@ def prune(
     from pollux_slurm.cli.spans import parse_span
     from pollux_slurm.store.prune import prune_store
 
+    span = parse_span(older_than)
     outcome = prune_store(
         settings(config_file, store_url).require_store_url(),
-        older_than=parse_span(older_than),
+        older_than=span,
         at=datetime.now(timezone.utc),
         dry_run=dry_run,
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pollux_slurm.cli.common import ConfigOption, StoreOption, settings
+from pollux_slurm.cli.spans import seconds
 from pollux_slurm.errors import PolluxError
 
 if TYPE_CHECKING:
@@ -19,7 +20,13 @@ if TYPE_CHECKING:
 
 JobArgument = Annotated[str, typer.Argument(help="The job's number.")]
 WaitOption = Annotated[
-    float, typer.Option("--wait", min=0, help="Seconds to wait until the daemon has done it; 0: do not wait.")
+    float,
+    typer.Option(
+        "--wait",
+        parser=seconds(),
+        metavar="TIME",
+        help="Wait so long until the daemon has done it: seconds, or 90s, 5m; 0: do not wait.",
+    ),
 ]
 _POLL_S = 0.5
 

@@ -19,7 +19,7 @@ def rehearse(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="COMMAND...", help="What each process runs.")
     ] = None,
-    time: Annotated[str, typer.Option(metavar="SPAN", help="For all of it, about: 5m, 1h.")] = "5m",
+    time: Annotated[str, typer.Option(metavar="TIME", help="For all of it, about: 90s, 5m, 1h.")] = "5m",
     processes: Annotated[
         str | None,
         typer.Option(

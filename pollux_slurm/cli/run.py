@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from pollux_slurm.cli.spans import seconds
 from pollux_slurm.config import load_config
 
 
@@ -35,7 +36,12 @@ def run(
         str | None, typer.Option(metavar="HOST", help="Address of the first node, as the others reach it.")
     ] = None,
     kill_after: Annotated[
-        float, typer.Option(min=0, help="Seconds from SIGTERM to SIGKILL for the others when one fails.")
+        float,
+        typer.Option(
+            parser=seconds(),
+            metavar="TIME",
+            help="From SIGTERM to SIGKILL for the others when one fails: seconds, or 90s, 5m.",
+        ),
     ] = 15.0,
 ) -> None:
     """Run training processes, one for each GPU: on all nodes of a Slurm job, or on this machine.

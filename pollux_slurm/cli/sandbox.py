@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pollux_slurm.cli.common import JsonOption, print_json
+from pollux_slurm.cli.spans import seconds
 
 if TYPE_CHECKING:
     from pollux_slurm.slurm.sandbox import Sandbox
@@ -49,7 +50,14 @@ def up(
         int | None, typer.Option(help="Memory of each node in MB (default: 2048 a GPU).")
     ] = None,
     kill_wait: Annotated[int, typer.Option(min=1, help="Slurm's KillWait, in seconds.")] = 10,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds until all nodes must be idle.")] = 60.0,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            parser=seconds(least=1),
+            metavar="TIME",
+            help="Until then all nodes must be idle: seconds, or 90s, 5m.",
+        ),
+    ] = 60.0,
 ) -> None:
     """Start a cluster, and wait until its nodes are idle.
 

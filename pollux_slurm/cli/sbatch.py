@@ -16,8 +16,8 @@ from pollux_slurm.config import load_config
 HELP = """
 Submit a batch script as an adaptive job, which the daemon may give more or fewer GPUs while it lives.
 
-It takes sbatch's options and prints what sbatch prints. Six options are pollux's own and may stand
-anywhere before the script:
+It takes sbatch's options and prints what sbatch prints. Six options are pollux's own and stand
+before the script, as sbatch's do:
 
 \b
   --min-gpus N          never fewer than N GPUs (default 1); the job starts with them, unless sbatch's
@@ -26,9 +26,13 @@ anywhere before the script:
   --checkpoint-dir DIR  where checkpoints and the job's token go; all nodes must see it
                         (default: pollux-checkpoints/NAME-NUMBER below the working directory)
   --total-time TIME     near the end of --time, the daemon lets the job write a checkpoint and requeues it
-                        with another --time, until all its runs together have taken TIME
+                        with another --time, until all its runs together have taken TIME: as for
+                        --time, or 90s, 5m, 12h, 2d, 1w
   --allow-unconfirmed   the daemon may requeue the job even when it does not confirm a checkpoint in time
   --dry-run             print what would be submitted, and submit nothing
+
+Words after the script are the script's own. One of the six is refused there, before anything is
+submitted; where the script has an option of that name, put -- before the script.
 
 The script's body calls `pollux run -- python train.py`. State CPUs and memory per GPU (--cpus-per-gpu,
 --mem-per-gpu), so that they follow the GPUs.
@@ -38,6 +42,7 @@ Examples:
   pollux sbatch train.sbatch
   pollux sbatch --min-gpus 2 --max-gpus 16 -p gpu -t 1-0 --mem-per-gpu=20G train.sbatch --lr 0.1
   pollux sbatch --max-gpus 8 --time=4:00:00 --total-time=2-00:00 train.sbatch
+  pollux sbatch --max-gpus 8 -- train.sbatch --dry-run
   pollux sbatch --dry-run --wrap="pollux run -- python train.py"
 """
 

@@ -37,6 +37,7 @@ from pollux_slurm.cli.simulate_options import (
     use_one_thread,
 )
 from pollux_slurm.cli.simulate_output import Progress, print_comparison
+from pollux_slurm.cli.spans import seconds
 from pollux_slurm.errors import UsageError
 from pollux_slurm.garbage import seldom_looking_for_garbage
 from pollux_slurm.put_off import UNUSED_BY_SIMULATIONS, put_off
@@ -105,11 +106,17 @@ def simulate(
     nodes: NodesOption = 16,
     gpus_per_node: GpusOption = 4,
     node_group: GroupOption = None,
-    interval: Annotated[float, typer.Option(help="Seconds between decisions.")] = 60.0,
+    interval: Annotated[
+        float,
+        typer.Option(parser=seconds(), metavar="TIME", help="Time between decisions: seconds, or 90s, 5m."),
+    ] = 60.0,
     restart_delay: Annotated[
         float,
         typer.Option(
-            help="Seconds without progress after a move; with rules slurm what is expected of a first one."
+            parser=seconds(),
+            metavar="TIME",
+            help="Without progress after a move, seconds or 90s; with rules slurm what is expected of a "
+            "first one.",
         ),
     ] = 30.0,
     adaptive: Annotated[
@@ -132,7 +139,12 @@ def simulate(
     ] = None,
     min_nodes: Annotated[int, typer.Option(min=1, help="With --autoscale: at first and at least.")] = 1,
     boot_time: Annotated[
-        float, typer.Option(help="With --autoscale: seconds until a new node is up.")
+        float,
+        typer.Option(
+            parser=seconds(),
+            metavar="TIME",
+            help="With --autoscale: how long until a new node is up, seconds or 5m.",
+        ),
     ] = 120.0,
     num_processes: JobsOption = 1,
     output: Annotated[

@@ -1,20 +1,39 @@
-"""Spans of time as people type them: 90d, 12h, 2w."""
+"""Options that take a duration: 90d or 12h, and where seconds are usual, plain seconds, too."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import timedelta
 
-from pollux_slurm.errors import UsageError
+import typer
 
-_UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
-_MOST = timedelta(days=365 * 100)
+from pollux_slurm.durations import FORMS, parse_duration
+from pollux_slurm.errors import UsageError
 
 
 def parse_span(text: str) -> timedelta:
-    """Return the span that `text` names: a whole number above 0 and one of m, h, d, w; else `UsageError`."""
-    found = re.fullmatch(r"([0-9]{1,6})([mhdw])", text.strip())
-    span = timedelta(0) if found is None else min(int(found[1]) * _UNITS[found[2]], _MOST)
-    if span <= timedelta(0):
-        raise UsageError(f"{text!r} is no span of time; write a number with m, h, d or w, such as 90d or 12h")
+    """Return the duration that `text` names; raises `UsageError` for none, and for one of 0."""
+    span = parse_duration(text)
+    if not span:
+        raise UsageError(f"{text!r} is no span of time; write {FORMS}")
     return span
+
+
+def seconds(*, least: float = 0.0, most: float | None = None) -> Callable[[str | float], float]:
+    """Return a parser for typer: seconds, as a plain number or as a duration, from `least` to `most`."""
+
+    def parse(given: str | float) -> float:
+        text = str(given).strip()  # typer hands the default on, too
+        span = parse_duration(text)
+        if span is None and not re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", text):
+            raise typer.BadParameter(f"{text!r} is no time; write seconds as a plain number, or {FORMS}")
+        found = float(text) if span is None else span.total_seconds()
+        if found < least or (most is not None and found > most):
+            bound = (
+                f"from {least:g} to {most:g} seconds" if most is not None else f"{least:g} seconds or more"
+            )
+            raise typer.BadParameter(f"{text!r} is not {bound}")
+        return found
+
+    return parse

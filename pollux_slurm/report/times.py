@@ -7,14 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import MAXYEAR, date, datetime, timedelta, timezone
 
+from pollux_slurm.durations import LONGEST, parse_duration
 from pollux_slurm.errors import UsageError
 from pollux_slurm.report.scales import Axis
 
-_UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d|w)")
 _FORMS = "write 30d, 12h or 2w ago, or a time in UTC such as 2026-10-01 or 2026-10-01T12:00"
-# No store is older; a longer way back would leave the calendar.
-_LONGEST = timedelta(days=365 * 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +34,10 @@ def parse_moment(text: str, *, now: datetime, option: str) -> datetime:
     wanted = text.strip()
     if wanted == "now":
         return now
-    if match := _AGO.fullmatch(wanted):
-        seconds = float(match[1]) * _UNITS_S[match[2]]
-        if seconds > _LONGEST.total_seconds():
-            raise UsageError(f"{option} {text!r} is more than a hundred years ago; {_FORMS}")
-        return now - timedelta(seconds=seconds)
+    if (ago := parse_duration(wanted)) is not None:
+        if ago >= LONGEST:
+            raise UsageError(f"{option} {text!r} is a hundred years ago or more; {_FORMS}")
+        return now - ago
     try:
         # Python 3.10 reads no Z.
         moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", wanted))

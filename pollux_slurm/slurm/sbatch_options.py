@@ -179,10 +179,14 @@ class GivenOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedWords:
-    """A command line apart: options, and from the first word on that is none (the script) the `rest`."""
+    """A command line apart: options, and from the first word on that is none (the script) the `rest`.
+
+    `after_dashes` tells that a `--` parts the two.
+    """
 
     options: tuple[GivenOption, ...]
     rest: tuple[str, ...]
+    after_dashes: bool = False
 
 
 def parse_words(words: Sequence[str], *, exact: Sequence[SbatchOption] = ()) -> ParsedWords:
@@ -195,8 +199,7 @@ def parse_words(words: Sequence[str], *, exact: Sequence[SbatchOption] = ()) -> 
     while position < len(words):
         word = words[position]
         if word == "--":
-            position += 1
-            break
+            return ParsedWords(options=tuple(options), rest=tuple(words[position + 1 :]), after_dashes=True)
         if not word.startswith("-") or word == "-":
             break
         following = words[position + 1] if position + 1 < len(words) else None

@@ -105,14 +105,26 @@ def test_that_a_total_time_goes_into_the_comment_with_the_time_of_a_run() -> Non
     assert not any(option.startswith("--total") for option in made.options)
     of_script = plan(["--total-time=90"], stdin=b"#!/bin/sh\n#SBATCH --time=30\n")
     assert (of_script.terms.slice_s, of_script.terms.total_s) == (1800, 5400)
+    for total, total_s in (("70s", 70), ("90m", 5400), ("1.5h", 5400), ("2d", 172800), ("1w", 604800)):
+        assert plan(["--time=1", f"--total-time={total}"]).terms.total_s == total_s
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--total-time=2-00:00"], "--total-time needs --time"),
-        (["--total-time=2-00:00", "--time=UNLIMITED"], "--total-time needs --time"),
-        (["--total-time=soon", "--time=60"], "takes a time as sbatch's --time does"),
+        (
+            ["--total-time=2-00:00", "--time=UNLIMITED"],
+            "--total-time needs --time.*UNLIMITED is no such limit",
+        ),
+        (["--total-time=2d", "--time=70s"], "--total-time needs --time.*--time 70s is no such limit"),
+        (
+            ["--total-time=soon", "--time=60"],
+            "takes a number with s, m, h, d or w, .*minutes:seconds.*'soon'",
+        ),
+        (["--total-time=0s", "--time=60"], "takes a number with s, m, h, d or w"),
+        (["--total-time=99999999h", "--time=60"], "takes a number with s, m, h, d or w"),
+        (["--total-time=90s", "--time=2"], "--total-time 90s is not above --time 2"),
         (["--total-time=60", "--time=60"], "--total-time 60 is not above --time 60"),
     ],
 )
@@ -174,14 +186,10 @@ def test_that_the_comment_keeps_the_users_words_from_wherever_they_come() -> Non
     assert "--comment" not in [word for word in made.options if word != comment]
 
 
-def test_that_our_options_may_stand_anywhere_before_the_script_and_not_behind_it(tmp_path: Path) -> None:
+def test_that_our_options_may_stand_anywhere_before_the_script() -> None:
     made = plan(["-v", "--min-gpus=2", "-p", "gpu", "--dry-run", "--wrap=true", "--max-gpus", "4"])
     assert made.options[:3] == ("-v", "-p", "gpu")
     assert (made.terms.min_gpus, made.terms.max_gpus, made.is_dry_run) == (2, 4, True)
-    (tmp_path / "s.sh").write_text(SIMPLE)
-    made = plan(["s.sh", "--min-gpus=2", "--dry-run"], cwd=tmp_path)
-    assert made.arguments == ("--min-gpus=2", "--dry-run")
-    assert (made.terms.min_gpus, made.is_dry_run) == (1, False)
 
 
 def test_that_the_job_is_named_as_sbatch_names_it(tmp_path: Path) -> None:
@@ -392,6 +400,38 @@ def test_that_requeue_on_the_command_line_settles_a_variable_that_forbids_it() -
 def test_that_a_slip_in_one_of_our_options_is_told(word: str, meant: str) -> None:
     with pytest.raises(UsageError, match=f"there is no option {word.partition('=')[0]}; do you mean {meant}"):
         plan(["-p", "main", word, "2", "--wrap=true"])
+
+
+@pytest.mark.parametrize(
+    "words", [["--dry-run"], ["--max-gpus=2"], ["--lr", "0.1", "--min-gpus", "2"], ["--total-time", "2d"]]
+)
+def test_that_one_of_our_options_behind_the_script_is_refused_with_the_cure(
+    tmp_path: Path, words: list[str]
+) -> None:
+    (tmp_path / "my train.sbatch").write_text(SIMPLE)
+    option = next(word for word in words if word.startswith("--") and word != "--lr").partition("=")[0]
+    said = (
+        f"{option} stands after the script my train.sbatch, .*nothing was submitted. Put {option} before the "
+        f"script; .*: pollux sbatch \\[options\\] -- 'my train.sbatch' {option}$"
+    )
+    with pytest.raises(UsageError, match=said):
+        plan(["-p", "main", "my train.sbatch", *words], cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        (["--", "train.sbatch", "--dry-run", "--lr=1"], ("--dry-run", "--lr=1")),
+        (["train.sbatch", "--lr=1", "--", "--dry-run"], ("--lr=1", "--", "--dry-run")),
+        (["train.sbatch", "--max-gpu", "-dry-run", "dry-run"], ("--max-gpu", "-dry-run", "dry-run")),
+    ],
+)
+def test_that_a_script_may_have_options_with_the_names_of_ours(
+    tmp_path: Path, words: list[str], arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "train.sbatch").write_text(SIMPLE)
+    made = plan(["--max-gpus=4", *words], cwd=tmp_path)
+    assert (made.arguments, made.is_dry_run, made.terms.max_gpus) == (arguments, False, 4)
 
 
 @pytest.mark.parametrize("name", [option.name for option in SBATCH_OPTIONS])

@@ -56,6 +56,7 @@ def test_that_the_script_may_come_from_the_input(tmp_path: Path) -> None:
         (["train.py"], "pollux run -- python3 train.py"),
         (["dos.sbatch"], "DOS line ends"),
         (["-N"], "option -N needs a value"),
+        (["train.sbatch", "--dry-run"], "put -- before the script: pollux sbatch [options] -- train.sbatch"),
     ],
 )
 def test_that_a_mistake_is_one_line(tmp_path: Path, words: list[str], said: str) -> None:
