@@ -26,7 +26,7 @@ def seconds(*, least: float = 0.0, most: float | None = None) -> Callable[[str |
     def parse(given: str | float) -> float:
         text = str(given).strip()  # typer hands the default on, too
         span = parse_duration(text)
-        if span is None and not re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", text):
+        if span is None and not re.fullmatch(r"-?([0-9]+(\.[0-9]*)?|\.[0-9]+)", text):
             raise typer.BadParameter(f"{text!r} is no time; write seconds as a plain number, or {FORMS}")
         found = float(text) if span is None else span.total_seconds()
         if found < least or (most is not None and found > most):

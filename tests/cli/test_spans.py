@@ -39,12 +39,12 @@ def test_that_anything_else_is_refused_with_the_forms_that_are_taken(text: str) 
 def test_that_an_option_in_seconds_takes_a_plain_number_and_every_duration() -> None:
     read = seconds(least=0.5, most=100)
     assert [read(given) for given in (60.0, "60", "0.5", "70s", "1m", "1.5 m")] == [60, 60, 0.5, 70, 60, 90]
-    for text in ("", "soon", "1:30", "-5", "nan", "1e1"):
+    for text in ("", "soon", "1:30", "nan", "1e1"):
         with pytest.raises(
             typer.BadParameter, match="write seconds as a plain number, or a number with s, m"
         ):
             read(text)
-    for text in ("0", "0.4", "2m"):
+    for text in ("0", "0.4", "-5", "2m"):
         with pytest.raises(typer.BadParameter, match=r"is not from 0\.5 to 100 seconds"):
             read(text)
 
