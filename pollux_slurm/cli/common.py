@@ -25,7 +25,7 @@ StoreOption = Annotated[
     str | None,
     typer.Option("--store", help="SQLAlchemy URL of the store, such as sqlite:////path/to/pollux.db."),
 ]
-_SURROGATES = re.compile("[\ud800-\udfff]")
+_BEYOND_ASCII = re.compile(r"[^\n -~]")
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -56,8 +56,20 @@ def print_json(value: Any) -> None:
     """Print a value of plain containers as indented JSON; dates become ISO 8601 text."""
     is_unicode = _encoding().lower().startswith("utf")
     text = json.dumps(value, indent=2, ensure_ascii=not is_unicode, default=str)
+    _echo(escaped_json(text))
+
+
+def escaped_json(text: str) -> str:
+    """Return JSON of names of strangers with an escape for what a terminal would obey; it means the same."""
+    return _BEYOND_ASCII.sub(lambda found: _as_escape(found.group()), text)
+
+
+def _as_escape(char: str) -> str:
+    if char.isprintable():
+        return char
     # Half a character is valid in JSON as an escape only.
-    _echo(_SURROGATES.sub(lambda half: f"\\u{ord(half.group()):04x}", text))
+    units = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
 
 
 def print_text(text: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pollux_slurm.cli.common import ConfigOption, StoreOption, opened_store, settings
+from pollux_slurm.cli.common import ConfigOption, StoreOption, escaped_json, opened_store, settings
 from pollux_slurm.cli.explained import summary
 from pollux_slurm.errors import StoreError, UsageError
 
@@ -312,7 +312,7 @@ def _text(document: Document, form: str, table: str | None, *, to_file: bool) ->
     if form == "html":
         return document_html(document)
     if form == "json":
-        return document_json(document)
+        return escaped_json(document_json(document))
     if form == "csv":
         return data_csv(document.table(table))
     from rich.console import Console

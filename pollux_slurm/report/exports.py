@@ -10,9 +10,10 @@ from datetime import date, datetime, timezone
 from typing import Any
 
 from pollux_slurm.report.document import Data, Document, Value
+from pollux_slurm.report.texts import shown
 
 # What a spreadsheet takes for a formula at the beginning of a cell.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@")
 
 
 def document_json(document: Document) -> str:
@@ -34,8 +35,8 @@ def document_json(document: Document) -> str:
 def data_csv(data: Data) -> str:
     """Return a table as CSV with the columns' keys as its head; what is not known is an empty field.
 
-    A text that a spreadsheet would run as a formula gets an apostrophe before it: job names come from
-    strangers. JSON has them as they are.
+    Job names come from strangers: a text that a spreadsheet would run as a formula gets an apostrophe before
+    it, and a character that a terminal would obey is replaced. JSON has them as they are.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -64,7 +65,6 @@ def _cell(value: Value) -> Any:
     if isinstance(plain, bool):
         return "true" if plain else "false"
     if isinstance(value, str):
-        # A bare carriage return would end the row for some readers.
-        text = value.replace("\r", " ").replace("\0", "")
+        text = "\n".join(map(shown, value.split("\n")))
         return f"'{text}" if text.startswith(_FORMULA) else text
     return plain

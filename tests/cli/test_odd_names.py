@@ -16,7 +16,7 @@ from pollux_slurm.policy.problem_json import problem_to_json
 from tests.cli.inside import pollux
 from tests.policy.builders import job, node, problem
 
-HALF, ESCAPE = "a\ud800", "a\x1b[2J\nb\u202e"
+HALF, ESCAPE = "a\ud800", "a\x1b[2J\nb\u202e\x9b2J"
 
 
 def saved(folder: Path, name: str) -> str:
@@ -44,8 +44,9 @@ def test_that_odd_names_are_printed_as_escapes(tmp_path: Path, name: str) -> Non
 @pytest.mark.parametrize("name", [HALF, ESCAPE])
 def test_that_odd_names_come_back_from_json(tmp_path: Path, name: str) -> None:
     file = saved(tmp_path, name)
-    found = json.loads(pollux("replay", file, "--json").stdout)
-    assert set(found["allocations"]) == {name, "7", "8"}
+    printed = pollux("replay", file, "--json").stdout
+    assert all(char.isprintable() or char == "\n" for char in printed)
+    assert set(json.loads(printed)["allocations"]) == {name, "7", "8"}
     assert json.loads(pollux("explain", name, "--problem", file, "--json").stdout)["job_id"] == name
 
 

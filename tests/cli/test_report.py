@@ -77,6 +77,21 @@ def test_that_a_job_may_be_cut_at_its_end_only(url: str) -> None:
     assert len(done.stdout.splitlines()) == 1 + 3, "three samples came before"
 
 
+def test_that_no_form_holds_what_a_terminal_obeys(store_url: str) -> None:
+    """Names of jobs come from strangers, and people look at every form on a terminal."""
+    obeyed = "a\x1b[2J\x9b2J\x7f\u202e\u2028\U000e0001\x07b"
+    store = open_store(store_url)
+    store.register_jobs([registration(1, name=obeyed)], at=registration(1).submitted_at)
+    store.close()
+    forms: tuple[tuple[str, ...], ...] = ((), ("--csv", "--table", "jobs"), ("--json",), ("--html",))
+    for form in forms:
+        text = pollux("report", "cluster", *SINCE, *form, "--store", store_url).stdout
+        assert all(char == "\n" or char.isprintable() for char in text), form
+        if form == ("--json",):
+            (job,) = json.loads(text)["tables"]["jobs"]
+            assert job["name"] == obeyed
+
+
 def test_that_the_last_decision_is_told(url: str) -> None:
     found = json.loads(pollux("report", "job", "1", "--json", "--store", url).stdout)
     assert found["facts"]["explanation"].startswith("job 1: ")

@@ -92,10 +92,10 @@ def test_that_csv_is_read_back_as_it_was_and_runs_no_formula() -> None:
         ('a, "b"\nc', NOW, 0.1, 7),
         ("=HYPERLINK(1)", NOW, None, -3),
         ("@x", NOW, 1.0, 1),
-        ("\tx\0\r", NOW, 1.0, 1),
+        ("\t=x\0\r", NOW, 1.0, 1),
     )
     read = list(csv.DictReader(io.StringIO(data_csv(table(*rows)))))
-    assert [row["name"] for row in read] == ['a, "b"\nc', "'=HYPERLINK(1)", "'@x", "'\tx "]
+    assert [row["name"] for row in read] == ['a, "b"\nc', "'=HYPERLINK(1)", "'@x", "\ufffd=x\ufffd\ufffd"]
     assert [row["rho"] for row in read[:2]] == ["0.1", ""]
     assert (read[0]["at"], read[1]["id"]) == ("2026-11-21T11:03:07+00:00", "-3")
 
