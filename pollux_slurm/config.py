@@ -55,7 +55,7 @@ _LONGEST_S = 2_592_000.0
 class StoreConfig:
     """Where jobs and daemon meet. `url` is an SQLAlchemy URL; None means that no store is configured."""
 
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from pollux_slurm.slurm.sbatch_options import (
 )
 from pollux_slurm.slurm.sbatch_request import SbatchRequest, starting_gpus, time_limit_s, warning_s
 from pollux_slurm.slurm.terms import MAX_GPUS, encode_comment
+from pollux_slurm.store.secrets_in_url import holds_password, lines_with_passwords
 
 TEMPLATE = "adaptive.sbatch.j2"
 POLLUX_OPTIONS = (
@@ -44,7 +45,6 @@ _OWN = frozenset(option.name for option in POLLUX_OPTIONS)
 _FLAGS = frozenset(option.name for option in POLLUX_OPTIONS if option.takes is Takes.NOTHING)
 _LONGEST_TOTAL_S = 999_999_999  # what a Comment has room for: thirty years
 _CPU_OPTIONS = ("cpus-per-gpu", "cpus-per-task", "mincpus")
-_PASSWORD = re.compile(r"^[^/]*//[^/]*:[^/]*@|[?&]password=")
 _RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(.+)", re.DOTALL)
 
 
@@ -119,6 +119,7 @@ def plan_submission(
         parse_words(script.directives).options,
     )
     _refuse_what_cannot_be_adaptive(request)
+    _refuse_passwords(script)
     slice_s, total_s = _slices(request, _last(options, "total-time"))
     terms = JobTerms(
         token_sha256=token_sha256(token),
@@ -323,6 +324,15 @@ def _refuse_what_cannot_be_adaptive(request: SbatchRequest) -> None:
             )
 
 
+def _refuse_passwords(script: BatchScript) -> None:
+    lines = lines_with_passwords(script.interpreter + script.head + script.body)
+    if lines:
+        raise UsageError(
+            f"the script's line {lines[0]} holds a database's URL with a password, and Slurm keeps and shows "
+            "scripts; put the password into ~/.pgpass (mode 0600), and leave it out of the URL"
+        )
+
+
 def _directives(request: SbatchRequest, terms: JobTerms) -> list[str]:
     """Return the options that an adaptive job needs and the user has not given."""
     directives = []
@@ -369,7 +379,7 @@ def _shareable_url(url: str | None, cwd: Path) -> str | None:
     None for one with a password, which has no place in a script that Slurm stores and shows: such a job
     takes it from its environment or from the node's configuration file.
     """
-    if url is None or _PASSWORD.search(url):
+    if url is None or holds_password(url):
         return None
     relative = _RELATIVE_SQLITE.fullmatch(url)
     return f"{relative[1]}{cwd / relative[2]}" if relative else url

@@ -12,6 +12,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from pollux_slurm.errors import ConfigError
+from pollux_slurm.store.secrets_in_url import redacted
 
 _EXAMPLES = "sqlite:////path/to/pollux.db or postgresql://user@host/database"
 
@@ -24,10 +25,10 @@ class StoreUrl:
     path: Path | None
 
     def __str__(self) -> str:
-        """Return the URL without its password, such that it can be parsed again."""
+        """Return the URL without its passwords, such that it can be parsed again."""
         if self.path is not None:
             return "sqlite:///" + str(self.path).replace("%", "%25").replace("?", "%3F")
-        return self.url.render_as_string(hide_password=True)
+        return redacted(self.url.render_as_string(hide_password=True))
 
     def command(self, action: str) -> str:
         """Return the literal `pollux db` command for this store, ready to paste."""
@@ -42,12 +43,14 @@ def parse_store_url(text: str) -> StoreUrl:
         url = make_url(text)
         backend = url.get_backend_name()
     except (ArgumentError, ValueError):
-        raise ConfigError(f"not a store URL: {_without_password(text)!r}; write {_EXAMPLES}") from None
+        raise ConfigError(f"not a store URL: {redacted(text)[:200]!r}; write {_EXAMPLES}") from None
     if backend == "sqlite":
         return StoreUrl(url=url, path=_sqlite_path(text))
     if backend == "postgresql":
+        if "@" in (url.host or ""):  # the end of a password
+            raise ConfigError(f"not a store URL: {redacted(text)[:200]!r}; an @ in a password is written %40")
         if not url.database:
-            raise ConfigError(f"the store URL {url} names no database; write {_EXAMPLES}")
+            raise ConfigError(f"the store URL {redacted(text)} names no database; write {_EXAMPLES}")
         if url.drivername not in ("postgresql", "postgresql+psycopg"):
             raise ConfigError(
                 f"the store URL asks for the driver {url.drivername!r}; pollux uses psycopg 3: write postgresql://"
@@ -61,7 +64,7 @@ def _sqlite_path(text: str) -> Path:
     found = re.fullmatch(r"sqlite(?:\+pysqlite)?://(?:/(?P<path>[^?]*))?", text, re.DOTALL)
     if found is None:
         raise ConfigError(
-            f"the store URL {_without_password(text)!r} has more than a path in it; write "
+            f"the store URL {redacted(text)[:200]!r} has more than a path in it; write "
             "sqlite:////absolute/path (four slashes)"
         )
     name = unquote(found["path"] or "")
@@ -77,7 +80,3 @@ def _sqlite_path(text: str) -> Path:
             f"write {meant}"
         )
     return path
-
-
-def _without_password(text: str) -> str:
-    return re.sub(r"(//[^:/@]*):[^@]*@", r"\1:***@", text)[:200]

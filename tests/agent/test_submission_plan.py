@@ -245,6 +245,9 @@ def test_that_the_token_is_in_no_word_and_in_no_line_only_its_hash() -> None:
         ("postgresql+psycopg://agent@db.site:5432/pollux", "postgresql+psycopg://agent@db.site:5432/pollux"),
         ("postgresql+psycopg://agent:secret@db.site/pollux", None),
         ("postgresql+psycopg://db.site/pollux?user=a&password=secret", None),
+        ("postgresql+psycopg://db.site/pollux?sslpassword=secret", None),
+        ("postgresql+psycopg://db.site/pollux?user=a&%70assword=secret", None),
+        ("postgresql://agent:a/secret@db.site/pollux", None),
         (None, None),
     ],
 )
@@ -253,6 +256,35 @@ def test_that_the_store_is_exported_but_no_password(url: str | None, exported: s
     lines = [line for line in made.script.splitlines() if "POLLUX_STORE_URL" in line]
     assert lines == ([] if exported is None else [f"export POLLUX_STORE_URL={shlex.quote(exported)}"])
     assert "secret" not in made.script
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "export POLLUX_STORE_URL=postgresql://agent:secret@db.site/pollux",
+        "#SBATCH --export=ALL,POLLUX_STORE_URL=postgresql://db/pollux?sslpassword=secret",
+        "psql 'postgresql+psycopg://db.site/pollux?user=a&PASSWORD=secret' -c 'SELECT 1'",
+    ],
+)
+def test_that_a_script_with_a_password_is_refused_by_its_line(line: str) -> None:
+    with pytest.raises(UsageError, match=r"script's line 3 .* ~/\.pgpass") as refused:
+        plan([], stdin=f"#!/bin/bash\n# mine\n{line}\npollux run -- python train.py\n".encode())
+    assert "secret" not in str(refused.value)
+    words = line if line.startswith("#") else "true"
+    with pytest.raises(UsageError, match=r"~/\.pgpass"):
+        plan(["--wrap", f"{words}\n{line}"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "export POLLUX_STORE_URL=postgresql://agent:$PASSWORD@db.site/pollux",
+        'psql "postgresql://db.site/pollux?password=${MINE}"',
+        "psql postgresql://agent@db.site/pollux?sslmode=verify-full",
+    ],
+)
+def test_that_a_script_that_names_no_password_is_submitted(line: str) -> None:
+    assert line in plan([], stdin=f"#!/bin/bash\n{line}\n".encode()).script
 
 
 def test_that_an_admins_template_is_taken_and_its_mistakes_are_named(tmp_path: Path) -> None:

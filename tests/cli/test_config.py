@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import typing
@@ -39,6 +40,12 @@ def test_that_each_setting_is_printed_with_what_set_it(file: Path, monkeypatch: 
     assert "policy.max_wait_s = not set  (default)" in lines
     assert "daemon.interval_s = 5.0  ($POLLUX_DAEMON_INTERVAL_S)" in lines
     assert "secret" not in done.stdout
+    for key in ("password", "sslpassword"):
+        monkeypatch.setenv("POLLUX_STORE_URL", f"postgresql://db/pollux?{key}=secret")
+        told = pollux("config", "check", "--config", str(file))
+        assert "store.url = postgresql+psycopg://db/pollux" in told.stdout
+        assert "secret" not in told.stdout + repr(load_config(dict(os.environ)))
+    monkeypatch.delenv("POLLUX_STORE_URL")
     found = json.loads(pollux("config", "check", "--json", "--config", str(file)).stdout)
     assert found["policy.user_limits"] == {"value": {"ada": 4}, "from": str(file)}
     assert set(found) == {key for key, _ in load_config({}).origins}

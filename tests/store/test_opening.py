@@ -54,6 +54,12 @@ def refusal(url: str, *, create: bool = False) -> PolluxError:
         ("postgresql+psycopg2://u:s3cret@h/d", "write postgresql://"),
         ("postgresql//u:s3cret@h/d", "not a store URL"),
         ("postgresql://u:s3cret@h:port/d", "not a store URL"),
+        ("postgresql://u:p@s3cret@h/d", "not a store URL"),
+        ("postgresql://u:p/s3cret@h", "names no database"),
+        ("postgresql://h?password=s3cret", "names no database"),
+        ("postgresql://h:port/d?sslpassword=s3cret", "not a store URL"),
+        ("mysql://h/d?password=s3cret", "no store can be kept in 'mysql'"),
+        ("sqlite:///x.db?password=s3cret", "more than a path"),
     ],
 )
 def test_that_a_url_that_makes_no_sense_says_what_to_write(url: str, words: str) -> None:
@@ -61,6 +67,27 @@ def test_that_a_url_that_makes_no_sense_says_what_to_write(url: str, words: str)
     assert isinstance(error, ConfigError)
     assert words in str(error)
     assert "sqlite:////" in str(error) or "postgresql://" in str(error)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["password=s3cret", "sslpassword=s3cret", "connect_timeout=1&user=u&%70assword=s3cret", "PASSWORD=s3cret",
+     "oauth_client_secret=s3cret", "scram_client_key=s3cret", "password=s3&password=s3cret"],
+)  # fmt: skip
+@pytest.mark.parametrize("place", ["postgresql://u:s3cret@127.0.0.1:1/d", "postgresql://127.0.0.1:1/d"])
+def test_that_no_password_of_a_url_is_shown_and_the_rest_is(place: str, query: str) -> None:
+    """Neither where it is shown, nor by the driver, which cannot reach the server or knows no such option."""
+    url = f"{place}?{query}&application_name=me"
+    shown = str(parse_store_url(url))
+    assert "s3cret" not in shown
+    assert "127.0.0.1:1/d" in shown
+    assert "application_name=me" in shown
+    assert str(parse_store_url(shown)) == shown
+    refusal(url)
+    jobs = open_agent_store(url)
+    with pytest.raises(PolluxError) as refused:
+        jobs.poll(token_of(1), 0, at=at(0))
+    assert "s3cret" not in str(refused.value)
 
 
 def test_that_a_relative_path_is_refused_with_the_absolute_one(

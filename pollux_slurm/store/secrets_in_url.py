@@ -1,0 +1,47 @@
+"""Passwords in a store's URL: found, and left out of what is shown, before any library has parsed it.
+
+A URL that makes no sense is shown, too, in the message that says so: better too much is left out of it.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote_plus
+
+HIDDEN = "***"
+# From the first colon behind a name to the last @: a password may hold either.
+_USER = re.compile(r"(//[^:/@]*):.*@", re.DOTALL)
+_PAIR = re.compile(r"([?&;])([^=&;]*)=([^&;]*)")
+_URL = re.compile(r"postgres\w*(?:\+\w+)?://[^\s'\"`<>|()]+")
+
+
+def redacted(url: str) -> str:
+    """Return a URL without its passwords: its user's, and those of libpq's options."""
+    return _PAIR.sub(_without_value, _USER.sub(rf"\1:{HIDDEN}@", url))
+
+
+def holds_password(url: str) -> bool:
+    """Tell whether a URL holds a password."""
+    return redacted(url) != url
+
+
+def lines_with_passwords(text: str) -> list[int]:
+    """Return the numbers of the lines of a script in which a URL of PostgreSQL's holds a password.
+
+    One that a variable stands for (`$PASSWORD`) is none.
+    """
+    return [
+        number
+        for number, line in enumerate(text.split("\n"), start=1)
+        if any(holds_password(_VARIABLE.sub(HIDDEN, found)) for found in _URL.findall(line))
+    ]
+
+
+_VARIABLE = re.compile(r"\$(?:\{\w+\}|\w+)")
+
+
+def _without_value(pair: re.Match[str]) -> str:
+    key = unquote_plus(pair[2]).lower()
+    # password, sslpassword; of newer releases scram_client_key, scram_server_key, oauth_client_secret.
+    secret = any(word in key for word in ("password", "secret", "scram_"))
+    return f"{pair[1]}{pair[2]}={HIDDEN}" if secret else pair[0]
