@@ -93,8 +93,16 @@ def examined(
 
     `from_nodes` nodes are asked for what they see, of the `folders`, too.
     """
+    from pollux_slurm.cli.daemon import limits_of
     from pollux_slurm.daemon import settings_check
-    from pollux_slurm.daemon.doctor import Finding, Verdict, examine_daemon, examine_jobs, examine_slurm
+    from pollux_slurm.daemon.doctor import (
+        Finding,
+        Verdict,
+        examine_daemon,
+        examine_jobs,
+        examine_limits,
+        examine_slurm,
+    )
     from pollux_slurm.daemon.presence import shown_now
     from pollux_slurm.slurm import connect
 
@@ -134,6 +142,7 @@ def examined(
         skew_s = _skew_s(site.get("as of"), before)
         yield from examine_slurm(config, version=version, site=site, snapshot=snapshot, clock_skew_s=skew_s)
         yield _whose_jobs(config, slurm)
+        yield examine_limits(limits_of(config, slurm)())
         yield from _checkpoint_times(config, site, clock())
     if records is not None and seen is not None:
         yield examine_daemon(seen, shown_now(records, snapshot), clock())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pollux_slurm.config import Config
+from pollux_slurm.daemon.limits import SiteLimits
 from pollux_slurm.daemon.observe import is_recorded_job
 from pollux_slurm.daemon.presence import ShownJob, absence, is_silent, left_held
 from pollux_slurm.model import ClusterSnapshot, JobState
@@ -165,6 +166,28 @@ def _nodes(config: Config, snapshot: ClusterSnapshot) -> Iterator[Finding]:
             text=f"the settings name {', '.join(unknown)}; Slurm has {', '.join(sorted(known)) or 'none'}",
             cure="correct daemon.partitions or [policy.kept_shares]",
         )
+
+
+def examine_limits(site: SiteLimits) -> Finding:
+    """Name the limits of accounts and QOS that Slurm does not keep of a job once the daemon has moved it."""
+    associations = {
+        f"user {one.user} in account {one.account}"
+        if one.user
+        else f"account {one.account}": one.other_bounds
+        for one in site.associations
+    }
+    qualities = {f"QOS {one.name}": one.other_bounds for one in site.qualities}
+    lifted = [f"{who} ({', '.join(bounds)})" for who, bounds in (associations | qualities).items() if bounds]
+    more = f" and {len(lifted) - 3} more" if len(lifted) > 3 else ""
+    return Finding(
+        name="limits",
+        verdict=Verdict.WARN if lifted else Verdict.OK,
+        text=f"bounds that Slurm does not keep of a moved job: {', '.join(lifted[:3]) or 'none'}{more}",
+        cure="bound gres/gpu instead, which it goes on to keep: an operator's update of a job's CPUs, memory "
+        "and nodes exempts the job from bounds on these"
+        if lifted
+        else "",
+    )
 
 
 def examine_daemon(seen: DaemonSeen, jobs: Sequence[ShownJob], now: datetime) -> Finding:

@@ -13,6 +13,11 @@ from pollux_slurm.slurm.hand import job_number
 from pollux_slurm.slurm.job_json import state_of
 from pollux_slurm.slurm.runner import CommandRunner
 
+LIFTED_BOUNDS = ("cpu", "mem", "node")
+"""Bounds that slurmctld does not keep of a job whose CPUs, memory or nodes an operator has set (22.05).
+
+It goes on to keep those on GPUs and other generic resources.
+"""
 _NO_NODES = ("", "None assigned", "Unknown", "(null)")
 
 
@@ -22,6 +27,7 @@ class Association:
 
     `gpus` bounds what all its jobs hold together (GrpTRES), `gpus_per_job` each job (MaxTRES, which slurmdbd
     tells with what was inherited from above); None is no bound. `parent` is the account above an account.
+    `other_bounds` names what else it bounds, of `LIFTED_BOUNDS`.
     """
 
     account: str
@@ -30,6 +36,7 @@ class Association:
     parent: str = ""
     gpus: int | None = None
     gpus_per_job: int | None = None
+    other_bounds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +44,7 @@ class Quality:
     """A QOS with what all its jobs, each user's, each account's, and each one may hold; None is no bound.
 
     `over_partition`: its bounds go before those of a partition's QOS, else they come after.
+    `other_bounds` names what else it bounds, of `LIFTED_BOUNDS`.
     """
 
     name: str
@@ -45,6 +53,7 @@ class Quality:
     gpus_per_account: int | None = None
     gpus_per_job: int | None = None
     over_partition: bool = False
+    other_bounds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +86,7 @@ class Accounting:
                 parent=parent,
                 gpus=gpus_of(group),
                 gpus_per_job=gpus_of(job),
+                other_bounds=_lifted(group, job),
             )
             for account, user, partition, parent, group, job in rows
         )
@@ -92,6 +102,7 @@ class Accounting:
                 gpus_per_account=gpus_of(account),
                 gpus_per_job=gpus_of(job),
                 over_partition="overpartqos" in flags.lower().split(","),
+                other_bounds=_lifted(group, user, account, job),
             )
             for name, group, user, account, job, flags in self._table(columns, "show", "qos")
         )
@@ -205,6 +216,11 @@ def _numbers(ranges: str, nodes: str) -> list[str]:
             raise SlurmReadError(f"sacct: cannot make sense of the nodes {nodes[:120]!r}")
         numbers.extend(f"{number:0{len(first)}d}" for number in range(int(first), int(last or first) + 1))
     return numbers
+
+
+def _lifted(*bounds: str) -> tuple[str, ...]:
+    named = {entry.partition("=")[0].strip() for tres in bounds for entry in tres.split(",")}
+    return tuple(name for name in LIFTED_BOUNDS if name in named)
 
 
 def gpus_of(tres: str) -> int | None:

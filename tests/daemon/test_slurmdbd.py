@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from pollux_slurm.cli.daemon import limits_of
 from pollux_slurm.config import Config
 from pollux_slurm.daemon import limits, observe
-from pollux_slurm.model import JobState, Problem, ProblemJob, SlurmJob
+from pollux_slurm.daemon.doctor import Verdict, examine_limits
+from pollux_slurm.model import JobShape, JobState, Problem, ProblemJob, SlurmJob
 from pollux_slurm.slurm.commands import CommandsClient
 from pollux_slurm.slurm.sandbox import Sandbox
 from pollux_slurm.slurm.sandbox_files import NodeGroup
@@ -101,3 +102,36 @@ def test_that_a_round_decides_within_what_slurm_goes_on_to_keep(
     sacctmgr(site.runner(), "modify", "qos", "partition", "set", "GrpTRES=gres/gpu=6")
     slurm.cancel(two)
     runs(more)  # the partition's word comes first: five are in use with the one before
+
+
+def test_that_slurm_keeps_of_a_moved_job_only_limits_on_gpus(
+    site: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in site.env.items():
+        monkeypatch.setenv(name, value)
+    slurm = CommandsClient(site.runner())
+    sacctmgr(site.runner(), "modify", "account", "vision", "set", "GrpTRES=cpu=1,gres/gpu=1")
+    sacctmgr(site.runner(), "modify", "account", "physics", "set", "GrpTRES=cpu=1")
+
+    def submitted(account: str) -> str:
+        options = ("--gpus=1", "--cpus-per-gpu=2", f"--account={account}", "--output=/dev/null", "--mem=100")
+        return slurm.submit(SLEEP, options, [], {**os.environ, **site.env})
+
+    def waits_until(job_id: str, condition: Callable[[SlurmJob], bool], what: str) -> None:
+        def seen() -> bool:
+            found = slurm.read_job(job_id)
+            return found is not None and condition(found)
+
+        wait_until(seen, timeout_s=120, what=f"{job_id} to {what}")
+
+    both, cpus_only = submitted("vision"), submitted("physics")
+    for job_id in (both, cpus_only):
+        waits_until(job_id, lambda job: job.reason == "AssocGrpCpuLimit", "meet the limit on CPUs")
+    slurm.reshape(both, JobShape(num_gpus=2, cpus_per_gpu=3))
+    slurm.reshape(cpus_only, JobShape(num_gpus=2, cpus_per_gpu=3))
+    waits_until(cpus_only, lambda job: job.state is JobState.RUNNING, "run above the limit on CPUs")
+    waits_until(both, lambda job: job.reason == "AssocGrpGRES", "meet the limit on GPUs")
+
+    found = examine_limits(limits_of(Config(), slurm)())
+    assert found.verdict is Verdict.WARN
+    assert "account physics (cpu)" in found.text

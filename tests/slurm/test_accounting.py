@@ -26,7 +26,7 @@ PartitionName=gpu AllowGroups=ALL Default=NO QoS=short DefaultTime=NONE Nodes=n2
 """
 QUALITIES = """\
 normal|||||
-short|gres/gpu=5|gres/gpu=2||gres/gpu=1|DenyOnLimit,OverPartQOS
+short|gres/gpu=5|gres/gpu=2,node=4||mem=8G,gres/gpu=1|DenyOnLimit,OverPartQOS
 """
 
 
@@ -47,7 +47,7 @@ def test_that_associations_are_read_with_their_bounds(tmp_path: Path) -> None:
         Association(account="lab", parent="root", gpus=6),
         Association(account="physics", parent="lab"),
         Association(account="physics", user="daemon", gpus=2),
-        Association(account="vision", parent="lab", gpus=4),
+        Association(account="vision", parent="lab", gpus=4, other_bounds=("cpu",)),
         Association(account="vision", user="root", gpus_per_job=3),
     )
 
@@ -55,7 +55,14 @@ def test_that_associations_are_read_with_their_bounds(tmp_path: Path) -> None:
 def test_that_qos_are_read_with_their_bounds(tmp_path: Path) -> None:
     assert accounting(tmp_path, QUALITIES).qualities() == (
         Quality(name="normal"),
-        Quality(name="short", gpus=5, gpus_per_user=2, gpus_per_job=1, over_partition=True),
+        Quality(
+            name="short",
+            gpus=5,
+            gpus_per_user=2,
+            gpus_per_job=1,
+            over_partition=True,
+            other_bounds=("mem", "node"),
+        ),
     )
 
 
