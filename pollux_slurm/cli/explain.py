@@ -125,6 +125,16 @@ def _outlook(problem: Problem, job: JobDecision, last: Reallocation | None = Non
     if model is None or there is None:
         return told
     told["predicted"] = {"throughput": there.throughput, "efficiency": there.efficiency}
+    one_more = job.allocation.num_gpus + 1
+    room = job.allocation.num_nodes * max((node.num_gpus for node in problem.nodes), default=0)
+    larger = best_batch(
+        model,
+        Configuration(num_nodes=job.allocation.num_nodes + (one_more > room), num_gpus=one_more),
+    )
+    told["one_gpu_more"] = {
+        "num_gpus": one_more,
+        "speedup": None if larger is None else larger.goodput / there.goodput,
+    }
     single = best_batch(model, Configuration(num_nodes=1, num_gpus=1))
     if single is not None and job.allocation.num_gpus > 1:
         told["speedup_over_one_gpu"] = there.goodput / single.goodput
@@ -240,6 +250,7 @@ def _facts(job: JobDecision, decided: Decision | DecisionRecord) -> dict[str, An
         # Of the round's problem, where it is known.
         "before": None,
         "predicted": None,
+        "one_gpu_more": None,
         "speedup_over_one_gpu": None,
         "size_before": None,
         "speedup_over_before": None,

@@ -30,7 +30,7 @@ _MORE = {
     "moves": "enough jobs are moved in this round; its turn may come in the next",
     "waiting": "GPUs are kept for a job that has waited for too long",
     "pinned": "it has to stay as it is for now",
-    "nothing": "more GPUs are predicted not to make it faster",
+    "nothing": "no larger size that it may have is predicted to make it faster",
 }
 
 
@@ -48,6 +48,7 @@ def owners_lines(facts: Mapping[str, Any]) -> list[str]:
     if facts.get("excluded") is None and facts.get("allocation") is not None:
         found += _predicted(facts)
         found += _said("not more", _why(facts["bound_by"], facts["pinned_because"]))
+        found += _next_size(facts)
         found += _runner_up(facts)
         found += _declared(facts)
     found += _restarts(facts)
@@ -94,6 +95,19 @@ def _predicted(facts: Mapping[str, Any]) -> list[str]:
             f"{measured['global_batch_size']} ({moment(measured['at'])})",
         )
     return found
+
+
+def _next_size(facts: Mapping[str, Any]) -> list[str]:
+    """Say what one GPU more would do, to a job that no size is said to make faster."""
+    one_more = facts.get("one_gpu_more")
+    if facts["bound_by"] != "nothing" or one_more is None:
+        return []
+    gpus = _num(one_more["num_gpus"])
+    if one_more["speedup"] is None:
+        return _said("", f"{gpus}: its batches cannot be shared by so many")
+    factor = f"{one_more['speedup']:.2g}"
+    times = "as fast as" if factor == "1" else f"{factor} times as fast as"
+    return _said("", f"{gpus}: predicted {times} {_num(facts['num_gpus'])}")
 
 
 def _runner_up(facts: Mapping[str, Any]) -> list[str]:

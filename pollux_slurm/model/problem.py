@@ -161,7 +161,8 @@ class JobDecision:
     `bound_by` names what kept it from more: "capacity", "max_gpus", "exploration", "penalty", "placement",
     "cpus", "memory", "partition" (the nodes that it may use now have no more), "limit", "moves" (the round's
     budget of reallocations), "waiting" (GPUs are kept for a job that has waited for too long), "young" (too
-    young, or too near its end, to be moved), "rigid", "pinned", or "nothing" (more GPUs would not help).
+    young, or too near its end, to be moved), "rigid", "pinned", or "nothing" (no larger size that it
+    may have is predicted to be faster).
     `runner_up_cost` is what other jobs would have paid for it, at the shadow prices of GPUs and in the
     objective's sum, on top of `cost`, what they pay for the allocation itself.
     `gpu_type` and `runner_up_gpu_type` are the types of GPU of the two (None: of several types, or none).

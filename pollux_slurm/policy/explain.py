@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from pollux_slurm.model import Configuration, JobDecision, ProblemJob
-from pollux_slurm.policy.facts import Facts
+from pollux_slurm.policy.facts import FASTER, Facts
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.search import Solution
 
@@ -73,12 +73,13 @@ def _bound_by(solution: Solution, menu: Menu, facts: Facts, index: int) -> str:
         return "rigid"
     if not facts.faster[index]:
         return "exploration" if _could_explore(menu, facts, index, solution) else "nothing"
+    # A limit binds a job that stands at it. One below it may have a larger size, which is not faster.
     if not facts.within_max[index]:
-        return "max_gpus"
+        return "max_gpus" if chosen.num_gpus >= (job.max_gpus or 0) else "nothing"
     if not facts.within_cap[index]:
-        return "exploration"
+        return "exploration" if chosen.num_gpus >= menu.tables.caps[index] else "nothing"
     if not facts.is_in_reach[index]:
-        return "partition"
+        return "nothing" if facts.can_be_larger[index] else "partition"
     short = facts.shortage.in_general(index, facts.columns_in_reach[index])
     if short is not None:
         return short
@@ -117,7 +118,7 @@ def _could_explore(menu: Menu, facts: Facts, index: int, solution: Solution) -> 
     ratio, spread = float(tables.ratio[index, 0]), most > int(capacity.max())
     found = tables.cache.estimate(row, (spread, most), ratio, geometric=tables.geometric)
     now = tables.estimate(index, cluster.allocation_of(placed.gpus))
-    return found is not None and (now is None or found.goodput > now.goodput * (1 + 1e-9))
+    return found is not None and (now is None or found.goodput > now.goodput * FASTER)
 
 
 def not_overtaking(decision: JobDecision) -> JobDecision:

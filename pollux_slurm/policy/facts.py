@@ -18,6 +18,8 @@ from pollux_slurm.policy.shortage import Shortage
 BoolArray = npt.NDArray[np.bool_]
 
 _NONE = 2**31
+# A size is told to be faster from so much on: predictions are not good to less.
+FASTER = 1.01
 
 
 class Facts:
@@ -25,8 +27,9 @@ class Facts:
 
     Of those that are faster on more GPUs, `faster` says which are, `within_max` which still are within their
     maximum, and `within_cap` within their exploration cap; `columns_in_reach` (J, C) are those left that the
-    nodes it may use have. `wanted` (J, C) are the columns with more GPUs that the objective would rather see,
-    `least_wanted` the fewest GPUs among them, of all types and of each, 0 where there is none.
+    nodes it may use have, and `can_be_larger` says who has any larger size among all of these. `wanted`
+    (J, C) are the columns with more GPUs that the objective would rather see, `least_wanted` the fewest GPUs
+    among them, of all types and of each, 0 where there is none.
     """
 
     def __init__(self, solution: Solution, menu: Menu) -> None:
@@ -45,7 +48,7 @@ class Facts:
         value = np.array([one.value for one in options], dtype=np.float64)[:, None]
         more = tables.num_gpus > gpus
         least, most = gpu_bounds(menu.jobs)
-        faster = (menu.scores.speedup > now * (1 + 1e-9)) & more
+        faster = (menu.scores.speedup > now * FASTER) & more
         self.faster = _any(faster)
         faster &= tables.num_gpus <= most
         self.within_max = _any(faster)
@@ -59,6 +62,8 @@ class Facts:
             possible = np.stack([self.shortage.possible(index) for index in range(menu.num_jobs)])
         self.columns_in_reach = faster & reach & (tables.num_gpus >= least)
         self.is_in_reach = _any(self.columns_in_reach)
+        allowed = (tables.num_gpus <= most) & (tables.num_gpus <= tables.caps[:, None])
+        self.can_be_larger = _any(more & allowed & reach & (tables.num_gpus >= least))
         self.wanted = (menu.value > value) & more & reach
         self.is_wanted = _any(self.wanted)
         fewest = np.array(

@@ -19,7 +19,7 @@ _BOUNDS = {
     "moves": "this round's budget of reallocations",
     "waiting": "GPUs are kept for a job that has waited for too long",
     "pinned": "it keeps its place",
-    "nothing": "more GPUs would not help",
+    "nothing": "no larger size that it may have is faster",
 }
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.goodput import best_batch
-from pollux_slurm.model import Allocation, Configuration, GpuLimit, JobState, ReallocationStep
+from pollux_slurm.model import Allocation, BatchLimits, Configuration, GpuLimit, JobState, ReallocationStep
 from pollux_slurm.policy import decide
 from pollux_slurm.policy.problem_json import problem_to_json
 from pollux_slurm.store import open_store
 from tests.cli.inside import pollux
-from tests.policy.builders import job, nodes, problem
+from tests.policy.builders import job, linear_model, nodes, problem
 from tests.store.builders import at, observation, registration
 
 PROBLEM = problem(nodes(2), job("7", {"n0": 2}), job("8", max_gpus=4), job("9", min_gpus=3, max_gpus=2))
@@ -170,6 +170,27 @@ def test_that_a_limit_is_said_to_bind(tmp_path: Path) -> None:
     assert "not more   the GPU limit of its account, user or QOS is reached; an admin can raise that" in shown
     detailed = pollux("explain", "7", "--details", "--problem", str(file)).stdout
     assert "bound by limit (its account's or user's limit of GPUs)" in detailed
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (4, "3 GPUs: predicted as fast as 2 GPUs"),
+        (2, "3 GPUs: its batches cannot be shared by so many"),
+    ],
+)
+def test_that_a_gpu_that_would_not_help_is_told_as_that_and_not_as_the_owners_limit(
+    tmp_path: Path, batch: int, said: str
+) -> None:
+    model = dataclasses.replace(linear_model(), limits=BatchLimits(initial_batch_size=batch))
+    file = tmp_path / "two-of-three.json"
+    file.write_text(problem_to_json(problem(nodes(2), job("7", {"n0": 2}, max_gpus=3, model=model))))
+    shown = pollux("explain", "7", "--problem", str(file)).stdout
+    assert (
+        f"not more   no larger size that it may have is predicted to make it faster\n             {said}\n"
+        in shown
+    )
+    assert "its owner allows no more" not in shown
 
 
 def test_that_every_bound_has_the_owners_words() -> None:

@@ -6,7 +6,16 @@ import dataclasses
 
 import pytest
 
-from pollux_slurm.model import Configuration, GpuLimit, JobDecision, MovingRules, Objective
+from pollux_slurm.model import (
+    BatchLimits,
+    Configuration,
+    GoodputModel,
+    GpuLimit,
+    JobDecision,
+    MovingRules,
+    Objective,
+    ThroughputParameters,
+)
 from pollux_slurm.policy import decide, explanation
 from tests.policy.builders import job, linear_model, node, nodes, problem
 
@@ -27,6 +36,39 @@ def test_that_the_cluster_without_a_free_gpu_is_the_bound() -> None:
 
 def test_that_the_users_maximum_is_the_bound() -> None:
     assert about_a(job("a", max_gpus=2)).bound_by == "max_gpus"
+
+
+def model_of_batch(batch: int, *, seen: int = 64) -> GoodputModel:
+    return dataclasses.replace(linear_model(seen=seen), limits=BatchLimits(initial_batch_size=batch))
+
+
+@pytest.mark.parametrize("batch", [2, 4], ids=["cannot be shared by three", "three are as slow as two"])
+def test_that_a_job_below_a_limit_is_not_told_that_the_limit_binds_it(batch: int) -> None:
+    """Four GPUs would share a batch of 4 faster, three would not; a batch of 2 neither can share."""
+    below_max = about_a(job("a", {"n0": 2}, max_gpus=3, model=model_of_batch(batch)))
+    assert (below_max.allocation.num_gpus, below_max.bound_by) == (2, "nothing")
+    on_one = job("a", {"n0": 2}, model=model_of_batch(batch), partition_nodes=frozenset({"n0"}))
+    here = about_a(on_one, job("b", {"n1": 1}), cluster=(node("n0", 3), node("n1", 8)))
+    assert (here.allocation.num_gpus, here.bound_by) == (2, "nothing")
+
+
+def test_that_a_job_below_twice_what_it_was_measured_on_is_not_told_that_it_has_to_explore() -> None:
+    # Six GPUs would share a batch of 6 faster than three, four and five would not.
+    few = job("a", {"n0": 3}, model=model_of_batch(6, seen=2))
+    found = about_a(few, job("b", {"n1": 1}), cluster=nodes(2, 8))
+    assert (found.allocation.num_gpus, found.bound_by) == (3, "nothing")
+
+
+def test_that_a_limit_keeps_a_job_from_nothing_where_more_would_gain_less_than_predictions_are_good_to() -> (
+    None
+):
+    hardly = dataclasses.replace(
+        linear_model(),
+        throughput=ThroughputParameters(
+            alpha_g=1.0, beta_g=1e-6, alpha_n=0.0, beta_n=0.0, alpha_l=0.0, beta_l=0.0, gamma=1.0
+        ),
+    )
+    assert about_a(job("a", {"n0": 1}, max_gpus=1, model=hardly)).bound_by == "nothing"
 
 
 def test_that_too_few_measurements_are_the_bound() -> None:
