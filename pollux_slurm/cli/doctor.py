@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import socket
 import sys
 import tempfile
 import time
@@ -102,12 +103,14 @@ def examined(
         examine_jobs,
         examine_limits,
         examine_slurm,
+        examine_store,
     )
     from pollux_slurm.daemon.presence import shown_now
     from pollux_slurm.slurm import connect
+    from pollux_slurm.store.url import parse_store_url
 
     def failed(name: str, error: PolluxError) -> Finding:
-        return Finding(name=name, verdict=Verdict.FAIL, text=str(error), cure="see above")
+        return Finding(name=name, verdict=Verdict.FAIL, text=str(error))
 
     try:
         settings_check.check(config)
@@ -120,15 +123,6 @@ def examined(
     try:
         with opened_store(config) as store:
             records, seen = store.active_jobs(), store.daemon_seen()
-        local = (config.store.url or "").startswith("sqlite")
-        yield Finding(
-            name="store",
-            verdict=Verdict.WARN if local else Verdict.OK,
-            text=f"{len(records)} active jobs",
-            cure="an SQLite file serves one host only: use PostgreSQL when nodes are other hosts"
-            if local
-            else "",
-        )
     except PolluxError as error:
         yield failed("store", error)
     try:
@@ -138,9 +132,15 @@ def examined(
         snapshot = slurm.snapshot()
     except PolluxError as error:
         yield failed("Slurm", error)
-    else:
+    if records is not None:
+        nodes = () if snapshot is None else snapshot.nodes
+        shown_url = str(parse_store_url(config.require_store_url()))
+        yield examine_store(shown_url, len(records), nodes, host=socket.gethostname())
+    if snapshot is not None:
         skew_s = _skew_s(site.get("as of"), before)
-        yield from examine_slurm(config, version=version, site=site, snapshot=snapshot, clock_skew_s=skew_s)
+        yield from examine_slurm(
+            config, version=version, site=site, snapshot=snapshot, clock_skew_s=skew_s, seen=seen
+        )
         yield _whose_jobs(config, slurm)
         yield examine_limits(limits_of(config, slurm)())
         yield from _checkpoint_times(config, site, clock())
@@ -163,7 +163,7 @@ def _whose_jobs(config: Config, slurm: SlurmClient) -> Finding:
     try:
         own = scope_of(config, slurm)() is not None
     except PolluxError as error:
-        return Finding(name="rights", verdict=Verdict.FAIL, text=str(error), cure="see above")
+        return Finding(name="rights", verdict=Verdict.FAIL, text=str(error))
     whose = f"of {user_name()} only" if own else "of all users"
     return Finding(
         name="rights", verdict=Verdict.OK, text=f"as {user_name()}, a daemon moves the jobs {whose}"

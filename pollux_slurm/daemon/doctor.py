@@ -12,7 +12,7 @@ from pollux_slurm.config import Config
 from pollux_slurm.daemon.limits import SiteLimits
 from pollux_slurm.daemon.observe import is_recorded_job
 from pollux_slurm.daemon.presence import ShownJob, absence, is_silent, left_held
-from pollux_slurm.model import ClusterSnapshot, JobState
+from pollux_slurm.model import ClusterSnapshot, JobState, SlurmNode
 from pollux_slurm.store.contract import DaemonSeen, JobRecord
 
 _OLDEST, _NEWEST = (22, 5), (26, 5)
@@ -46,10 +46,14 @@ def examine_slurm(
     site: Mapping[str, str],
     snapshot: ClusterSnapshot,
     clock_skew_s: float | None,
+    seen: DaemonSeen | None = None,
 ) -> Iterator[Finding]:
-    """Look at Slurm's release, `site` (its settings by name), nodes and clock."""
+    """Look at Slurm's release, `site` (its settings by name), nodes and clock.
+
+    What a daemon that was `seen` goes by comes before what these settings say.
+    """
     yield _release(version)
-    yield from _settings(config, site)
+    yield from _settings(config, site, None if seen is None else seen.interval_s)
     yield from _nodes(config, snapshot)
     if clock_skew_s is not None:
         late = abs(clock_skew_s) > _MOST_SKEW_S
@@ -81,7 +85,7 @@ def _release(version: str) -> Finding:
     return Finding(name="release", verdict=Verdict.OK, text=f"Slurm {version}")
 
 
-def _settings(config: Config, site: Mapping[str, str]) -> Iterator[Finding]:
+def _settings(config: Config, site: Mapping[str, str], seen_interval_s: float | None) -> Iterator[Finding]:
     def found(name: str, bad: bool, text: str, cure: str, *, worst: Verdict = Verdict.WARN) -> Finding:
         return Finding(name=name, verdict=worst if bad else Verdict.OK, text=text, cure=cure if bad else "")
 
@@ -102,12 +106,13 @@ def _settings(config: Config, site: Mapping[str, str]) -> Iterator[Finding]:
         f"JobRequeue={site.get('JobRequeue', '1')}",
         "jobs must be submitted with --requeue (`pollux sbatch` does), or set JobRequeue=1",
     )
-    min_age_s, interval_s = seconds_of(site.get("MinJobAge")), config.daemon.interval_s
+    min_age_s, interval_s = seconds_of(site.get("MinJobAge")), seen_interval_s or config.daemon.interval_s
+    whose = "by these settings a round comes" if seen_interval_s is None else "the daemon's rounds come"
     if min_age_s is not None:
         yield found(
             "MinJobAge",
             min_age_s < 2 * interval_s,
-            f"MinJobAge is {min_age_s:g} s, a round comes every {interval_s:g} s",
+            f"MinJobAge is {min_age_s:g} s, {whose} every {interval_s:g} s",
             "set MinJobAge to two intervals or more: how a job ended is not seen otherwise",
         )
     yield found(
@@ -190,12 +195,30 @@ def examine_limits(site: SiteLimits) -> Finding:
     )
 
 
+def examine_store(shown_url: str, num_jobs: int, nodes: Sequence[SlurmNode], *, host: str) -> Finding:
+    """Say what the store holds. An SQLite file serves jobs on its own `host` only."""
+    text = f"{num_jobs} active job{'' if num_jobs == 1 else 's'} in {shown_url}"
+    elsewhere = sorted(
+        node.name for node in nodes if node.hostname.partition(".")[0] != host.partition(".")[0]
+    )
+    if not shown_url.startswith("sqlite:") or not elsewhere:
+        return Finding(name="store", verdict=Verdict.OK, text=text)
+    some = ", ".join(elsewhere[:3]) + (f" and {len(elsewhere) - 3} more" if len(elsewhere) > 3 else "")
+    return Finding(
+        name="store",
+        verdict=Verdict.WARN,
+        text=f"{text}, a file that serves this host only; other hosts by Slurm: {some}",
+        cure="jobs on other hosts cannot report to it: use PostgreSQL (docs/admin.md)",
+    )
+
+
 def examine_daemon(seen: DaemonSeen, jobs: Sequence[ShownJob], now: datetime) -> Finding:
     """Say whether a daemon acts; one that died in the midst of moves leaves jobs held."""
     held = left_held(jobs)
     missing = absence(seen, now)
     if missing is None:
-        return Finding(name="daemon", verdict=Verdict.OK, text=f"runs as {seen.owner}")
+        pace = "" if seen.interval_s is None else f", with a round every {seen.interval_s:g} s at least"
+        return Finding(name="daemon", verdict=Verdict.OK, text=f"runs as {seen.owner}{pace}")
     verdict = Verdict.FAIL if held else Verdict.WARN if is_silent(seen, now) else Verdict.OK
     cure = "start it: systemctl start pollux-daemon, or pollux daemon" if verdict is not Verdict.OK else ""
     if held:

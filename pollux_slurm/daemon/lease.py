@@ -38,7 +38,8 @@ class Lease:
         self._predecessor: str | None = None
 
     def configure(self, config: DaemonConfig) -> None:
-        """Take over the settings' patience, from the next renewal on."""
+        """Take over the settings' patience and pace, from the next renewal on."""
+        self._config = config
         # Renewed at every tick, so it can be short: a second daemon takes over within two intervals.
         self.ttl_s = min(config.lease_ttl_s, max(1.5 * config.interval_s, 4 * config.tick_s))
 
@@ -54,7 +55,14 @@ class Lease:
         """
         now = self._monotonic()
         before = self._store.daemon_seen().owner if self.was_lost() else None
-        if not self._store.acquire_lease(self._owner, ttl_s=self.ttl_s, at=self._clock()):
+        taken = self._store.acquire_lease(
+            self._owner,
+            ttl_s=self.ttl_s,
+            at=self._clock(),
+            interval_s=self._config.interval_s,
+            watch_s=min(self._config.watch_s, self._config.interval_s),
+        )
+        if not taken:
             self._until = float("-inf")
             raise LeaseLostError("another daemon holds the lease")
         if before not in (None, self._owner):

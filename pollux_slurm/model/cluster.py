@@ -38,6 +38,7 @@ class SlurmNode:
     for a node that is down, drained, failing or reserved, on which nothing new may start, and `responds` for
     one that slurmctld has given up (DOWN): what ran there may still run. So may it for a moment where such a
     node is back, which is then `settling` (`pollux_slurm.daemon.comebacks`). `features` are the active ones.
+    `hostname` is the machine's own name, empty where Slurm does not tell.
     """
 
     name: str
@@ -54,6 +55,7 @@ class SlurmNode:
     features: frozenset[str] = frozenset()
     responds: bool = True
     settling: bool = False
+    hostname: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,7 @@ def parse_node(content: Mapping[str, Any]) -> SlurmNode:
         partitions=fields.words("partitions"),
         features=_features(fields),
         responds="DOWN" not in states,
+        hostname=fields.text("hostname", ""),
     )
 
 

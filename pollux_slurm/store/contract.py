@@ -113,8 +113,19 @@ class Store(AgentStore, Protocol):
     """The daemon's and the readers' door. Job ids are Slurm's numbers as text."""
 
     # lease (invariant 10)
-    def acquire_lease(self, owner: str, *, ttl_s: float, at: datetime) -> bool:
-        """Take or prolong the daemon's lease; False while another owner's has not run out."""
+    def acquire_lease(
+        self,
+        owner: str,
+        *,
+        ttl_s: float,
+        at: datetime,
+        interval_s: float | None = None,
+        watch_s: float | None = None,
+    ) -> bool:
+        """Take or prolong the daemon's lease; False while another owner's has not run out.
+
+        `interval_s` and `watch_s` are what `daemon_seen` tells of the daemon's pace.
+        """
 
     def holds_lease(self, owner: str, *, at: datetime) -> bool:
         """Tell whether `owner` holds the lease at this moment."""

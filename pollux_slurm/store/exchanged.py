@@ -254,13 +254,16 @@ class Milestone(NamedTuple):
 class DaemonSeen:
     """What the store knows of the daemon. `owner` holds the lease, or held it until it fell silent; None
     when the last one gave it back, or none ever ran. Its lease was prolonged at `renewed_at` and ends at
-    `expires_at`. `last_round_at` is when a round last decided.
+    `expires_at`. `last_round_at` is when a round last decided. Its rounds come `interval_s` apart at most,
+    and it looks at Slurm every `watch_s`, None where it has not said.
     """
 
     owner: str | None = None
     renewed_at: datetime | None = None
     expires_at: datetime | None = None
     last_round_at: datetime | None = None
+    interval_s: float | None = None
+    watch_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,24 @@ from pollux_slurm.store.statements import upsert
 _DAEMON = "daemon"
 
 
-def acquire_lease(connection: Connection, owner: str, *, ttl_s: float, at: datetime) -> bool:
+def acquire_lease(
+    connection: Connection,
+    owner: str,
+    *,
+    ttl_s: float,
+    at: datetime,
+    interval_s: float | None = None,
+    watch_s: float | None = None,
+) -> bool:
     """Take or prolong the lease; False while another's has not run out."""
     owner, at = clean_text(owner), utc(at)
     statement = upsert(connection, LeaseRow).values(
-        name=_DAEMON, owner=owner, acquired_at=at, expires_at=at + timedelta(seconds=ttl_s)
+        name=_DAEMON,
+        owner=owner,
+        acquired_at=at,
+        expires_at=at + timedelta(seconds=ttl_s),
+        interval_s=interval_s,
+        watch_s=watch_s,
     )
     statement = statement.on_conflict_do_update(
         index_elements=[LeaseRow.name],
@@ -26,6 +39,8 @@ def acquire_lease(connection: Connection, owner: str, *, ttl_s: float, at: datet
             "owner": statement.excluded.owner,
             "acquired_at": statement.excluded.acquired_at,
             "expires_at": statement.excluded.expires_at,
+            "interval_s": statement.excluded.interval_s,
+            "watch_s": statement.excluded.watch_s,
         },
         # Taken in the future: a clock was set back since, and nobody would get it for as long.
         where=or_(
@@ -51,12 +66,19 @@ def daemon_seen(connection: Connection) -> DaemonSeen:
     """Return who took the lease last, even if it ran out, and when a round last decided."""
     at = connection.execute(select(RoundRow.at).order_by(RoundRow.id.desc()).limit(1)).scalar()
     held = connection.execute(
-        select(LeaseRow.owner, LeaseRow.acquired_at, LeaseRow.expires_at).where(LeaseRow.name == _DAEMON)
+        select(
+            LeaseRow.owner, LeaseRow.acquired_at, LeaseRow.expires_at, LeaseRow.interval_s, LeaseRow.watch_s
+        ).where(LeaseRow.name == _DAEMON)
     ).one_or_none()
     if held is None:
         return DaemonSeen(last_round_at=at)
     return DaemonSeen(
-        owner=held.owner, renewed_at=held.acquired_at, expires_at=held.expires_at, last_round_at=at
+        owner=held.owner,
+        renewed_at=held.acquired_at,
+        expires_at=held.expires_at,
+        last_round_at=at,
+        interval_s=held.interval_s,
+        watch_s=held.watch_s,
     )
 
 

@@ -65,9 +65,19 @@ class SqlStore:
         return self._jobs_door.move(token, request_id)
 
     # lease
-    def acquire_lease(self, owner: str, *, ttl_s: float, at: datetime) -> bool:
+    def acquire_lease(
+        self,
+        owner: str,
+        *,
+        ttl_s: float,
+        at: datetime,
+        interval_s: float | None = None,
+        watch_s: float | None = None,
+    ) -> bool:
         with self._database.write() as connection:
-            return lease.acquire_lease(connection, owner, ttl_s=ttl_s, at=at)
+            return lease.acquire_lease(
+                connection, owner, ttl_s=ttl_s, at=at, interval_s=interval_s, watch_s=watch_s
+            )
 
     def holds_lease(self, owner: str, *, at: datetime) -> bool:
         with self._database.read() as connection:

@@ -1,4 +1,4 @@
--- Schema 0010 of a pollux store on postgresql. Generated: pollux db schema postgresql
+-- Schema 0011 of a pollux store on postgresql. Generated: pollux db schema postgresql
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 CREATE TABLE accounts (
@@ -16,6 +16,8 @@ CREATE TABLE leases (
     owner TEXT NOT NULL,
     acquired_at TIMESTAMP WITH TIME ZONE NOT NULL,
     expires_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    interval_s DOUBLE PRECISION,
+    watch_s DOUBLE PRECISION,
     CONSTRAINT pk_leases PRIMARY KEY (name)
 );
 
@@ -24,6 +26,8 @@ COMMENT ON COLUMN leases.name IS 'What the lease is for.';
 COMMENT ON COLUMN leases.owner IS 'Who holds it.';
 COMMENT ON COLUMN leases.acquired_at IS 'When this owner took it.';
 COMMENT ON COLUMN leases.expires_at IS 'When it runs out unless prolonged.';
+COMMENT ON COLUMN leases.interval_s IS 'Its rounds come so often at least, seconds; null where it has not said.';
+COMMENT ON COLUMN leases.watch_s IS 'It looks at Slurm so often, seconds; null where it has not said.';
 
 CREATE TABLE nodes (
     node_name TEXT NOT NULL,

@@ -1,4 +1,4 @@
--- Schema 0010 of a pollux store on sqlite. Generated: pollux db schema sqlite
+-- Schema 0011 of a pollux store on sqlite. Generated: pollux db schema sqlite
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 -- accounts: Slurm accounts that jobs are charged to.
@@ -16,12 +16,16 @@ CREATE TABLE accounts (
 --   owner: Who holds it.
 --   acquired_at: When this owner took it.
 --   expires_at: When it runs out unless prolonged.
+--   interval_s: Its rounds come so often at least, seconds; null where it has not said.
+--   watch_s: It looks at Slurm so often, seconds; null where it has not said.
 
 CREATE TABLE leases (
     name VARCHAR(32) NOT NULL,
     owner TEXT NOT NULL,
     acquired_at DATETIME NOT NULL,
     expires_at DATETIME NOT NULL,
+    interval_s DOUBLE,
+    watch_s DOUBLE,
     CONSTRAINT pk_leases PRIMARY KEY (name)
 );
 

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from pollux_slurm.config import Config, DaemonConfig
-from pollux_slurm.daemon.doctor import Verdict, examine_jobs, examine_slurm
+from pollux_slurm.daemon.doctor import Verdict, examine_daemon, examine_jobs, examine_slurm, examine_store
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.slurm.sandbox import Sandbox
 from pollux_slurm.store import open_store
-from tests.daemon.builders import job, node, reallocation, record, snapshot
+from pollux_slurm.store.contract import DaemonSeen
+from tests.daemon.builders import NOON, job, node, reallocation, record, snapshot
 
 SITE = {
     "KillWait": "30 sec",
@@ -74,6 +75,57 @@ def test_that_partitions_that_do_not_exist_are_named() -> None:
     assert verdicts(config=config) == {"partitions": "FAIL"}
 
 
+def test_that_the_interval_told_is_the_daemons_own_where_one_was_seen() -> None:
+    """A daemon may have been started with another one: `pollux daemon --interval 300`."""
+
+    def said(seen: DaemonSeen | None) -> tuple[str, str]:
+        found = examine_slurm(
+            Config(),
+            version="22.05.8",
+            site=SITE,
+            snapshot=snapshot([node("n0")], []),
+            clock_skew_s=None,
+            seen=seen,
+        )
+        (one,) = (finding for finding in found if finding.name == "MinJobAge")
+        return one.verdict.value, one.text
+
+    unknown = ("ok", "MinJobAge is 300 s, by these settings a round comes every 60 s")
+    assert said(None) == said(DaemonSeen()) == unknown
+    slow = DaemonSeen(owner="ctl:1:a", renewed_at=NOON, expires_at=NOON, interval_s=300, watch_s=10)
+    assert said(slow) == ("warn", "MinJobAge is 300 s, the daemon's rounds come every 300 s")
+    assert examine_daemon(slow, [], NOON).text == "runs as ctl:1:a, with a round every 300 s at least"
+
+
+def test_that_a_file_is_warned_of_only_where_slurm_has_other_hosts() -> None:
+    url = "sqlite:////home/ada/pollux.db"
+    here = [node("n0", hostname="box"), node("n1", hostname="box.lan")]
+    one = examine_store(url, 1, here, host="box")
+    assert (one.verdict, one.text, one.cure) == (Verdict.OK, f"1 active job in {url}", "")
+    assert examine_store(url, 2, [], host="box").text.startswith("2 active jobs in ")
+    others = [*here, *(node(f"c{number}", hostname=f"c{number}") for number in range(5))]
+    warned = examine_store(url, 2, others, host="box.lan")
+    assert warned.verdict is Verdict.WARN
+    assert warned.text.endswith("other hosts by Slurm: c0, c1, c2 and 2 more")
+    assert warned.cure
+    assert examine_store("postgresql://db/pollux", 2, others, host="box").verdict is Verdict.OK
+
+
+def test_that_what_cannot_be_read_says_why_once(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pollux_slurm", "doctor", "--store", f"sqlite:///{tmp_path}/none.db"],
+        env={"PATH": str(tmp_path), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "FAIL store: " in done.stdout
+    assert "FAIL Slurm: " in done.stdout
+    assert "see above" not in done.stdout
+
+
 def test_that_jobs_left_held_are_found_and_paused_ones_are_not() -> None:
     held = {"held": True, "restart_count": 1}
     jobs = [
@@ -117,8 +169,8 @@ def test_that_a_real_sandbox_is_a_good_site(sandbox: Sandbox, tmp_path: Path) ->
     findings = {finding["name"]: finding for finding in json.loads(done.stdout)}
     assert done.returncode == 0, done.stdout
     assert {name for name, finding in findings.items() if finding["verdict"] != "ok"} <= {
-        "store",
         "MinJobAge",
     }
+    assert findings["store"]["text"] == f"0 active jobs in {url}"
     assert findings["GPUs"]["text"] == "20 GPUs on 4 nodes: a100, t4"
     assert "differ by" in findings["clocks"]["text"]

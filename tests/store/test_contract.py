@@ -849,12 +849,19 @@ class TestLease:
 
     def test_that_who_had_it_last_is_known_until_it_is_given_back(self, any_store: Store) -> None:
         assert any_store.daemon_seen() == DaemonSeen()
-        assert any_store.acquire_lease("a", ttl_s=10, at=at(5))
+        assert any_store.acquire_lease("a", ttl_s=10, at=at(5), interval_s=60, watch_s=10)
         round_id = any_store.record_round(problem_of([]), decision_of([]), shadow=False, at=at(6))
         assert round_id
         assert any_store.daemon_seen() == DaemonSeen(
-            owner="a", renewed_at=at(5), expires_at=at(15), last_round_at=at(6)
+            owner="a",
+            renewed_at=at(5),
+            expires_at=at(15),
+            last_round_at=at(6),
+            interval_s=60,
+            watch_s=10,
         )
+        assert any_store.acquire_lease("a", ttl_s=10, at=at(7), interval_s=30, watch_s=5)
+        assert (any_store.daemon_seen().interval_s, any_store.daemon_seen().watch_s) == (30, 5)
         any_store.release_lease("a")
         assert any_store.daemon_seen() == DaemonSeen(last_round_at=at(6))
 

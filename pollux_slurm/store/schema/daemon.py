@@ -304,3 +304,9 @@ class LeaseRow(Base):
     owner: Mapped[str] = mapped_column(Text, comment="Who holds it.")
     acquired_at: Mapped[datetime] = when("When this owner took it.")
     expires_at: Mapped[datetime] = when("When it runs out unless prolonged.")
+    interval_s: Mapped[float | None] = mapped_column(
+        Double, comment="Its rounds come so often at least, seconds; null where it has not said."
+    )
+    watch_s: Mapped[float | None] = mapped_column(
+        Double, comment="It looks at Slurm so often, seconds; null where it has not said."
+    )
