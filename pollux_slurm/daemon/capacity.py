@@ -125,19 +125,24 @@ class GpuBook:
     def may_break_cycle(self, reallocation: Reallocation) -> bool:
         """Whether to start although GPUs are missing, since otherwise all would wait for each other.
 
-        True for the oldest planned reallocation when nothing is in motion and what it misses is held by
-        other jobs that are planned to leave it: two jobs that swap places, for one.
+        True for the oldest planned reallocation of those whose jobs hold what the others miss, two jobs that
+        swap places, for one, when nothing is in motion on its nodes. What is in motion elsewhere, perhaps
+        for as long as a job does not answer, is not waited for.
         """
-        if self._reserved:
+        nodes = _nodes_of(reallocation)
+        if any(nodes & _nodes_of(self._open[number]) for number in self._reserved):
             return False
         planned = [r for r in self._open.values() if r.step in _NOT_BEGUN and r.moves_running]
+        return reallocation.id == min((r.id for r in planned if self._is_solvable(r, planned)), default=None)
+
+    def _is_solvable(self, reallocation: Reallocation, planned: Sequence[Reallocation]) -> bool:
+        """Whether what a reallocation misses is held by jobs that are planned to leave it."""
         leaving: Counter[str] = Counter()
         for other in planned:
             if other.id != reallocation.id:
                 held = self._held.get(other.slurm_job_id, Counter())
                 leaving += held - Counter(other.target.as_dict())
-        solvable = not (self._missing(reallocation) - leaving)
-        return solvable and reallocation.id == min(r.id for r in planned)
+        return not (self._missing(reallocation) - leaving)
 
     def _needed(self, reallocation: Reallocation) -> Counter[str]:
         held = self._held.get(reallocation.slurm_job_id, Counter())
@@ -153,3 +158,7 @@ class GpuBook:
             if other_id != but_for:
                 reserved += gpus
         return Counter({node: gpus for node, gpus in self._free.items() if gpus > 0}) - reserved
+
+
+def _nodes_of(reallocation: Reallocation) -> frozenset[str]:
+    return frozenset(reallocation.source.nodes) | frozenset(reallocation.target.nodes)

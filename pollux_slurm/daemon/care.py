@@ -10,6 +10,7 @@ from datetime import datetime
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon import late, launches, returning, time_limits
 from pollux_slurm.daemon.observe import ManagedJob
+from pollux_slurm.daemon.slots import Slots
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, SlurmJob
 from pollux_slurm.store.contract import JobRecord, Store
 
@@ -26,11 +27,15 @@ class Care:
     clock: Callable[[], datetime]
     snapshot: ClusterSnapshot
     records: Sequence[JobRecord]
-    _under_way: int = field(init=False)
+    _slots: Slots = field(init=False)
     _to_start_again: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._under_way = sum(record.open_reallocation is not None for record in self.records)
+        self._slots = Slots(
+            self.config.max_in_flight,
+            users={record.user_name for record in self.records},
+            taken_by=[record.user_name for record in self.records if record.open_reallocation is not None],
+        )
 
     def journal(self, now: datetime) -> Callable[[JobRecord, SlurmJob], bool]:
         """Journal what is due; return which of the jobs that Slurm shows as FAILED are not over for us."""
@@ -58,10 +63,9 @@ class Care:
             if job is not None:
                 yield record, job
 
-    def _has_room(self) -> bool:
-        return self._under_way < self.config.max_in_flight
-
-    def _plan_stopped(self, job: SlurmJob, source: Allocation, target: Allocation, reason: str) -> None:
+    def _plan_stopped(
+        self, record: JobRecord, job: SlurmJob, source: Allocation, target: Allocation, reason: str
+    ) -> None:
         """Journal a reallocation of a job that runs, or ran until it failed."""
         self.guard()
         self.store.plan_reallocation(
@@ -74,7 +78,7 @@ class Care:
             at=self.clock(),
             reason=reason,
         )
-        self._under_way += 1
+        self._slots.take(record.user_name)
 
     def _place_of(self, record: JobRecord, job: SlurmJob) -> Allocation:
         return launches.place_of(record, job, self.store.allocation_history(job.job_id), self.snapshot)
@@ -90,9 +94,9 @@ class Care:
                 continue
             if place := self._place_of(record, job):
                 self._to_start_again.add(job.job_id)
-                if self._has_room():
+                if self._slots.has_room_for(record.user_name):
                     _log.warning("job %s: Slurm ended its start: it is started again", job.job_id)
-                    self._plan_stopped(job, place, place, launches.reason_to_start(job))
+                    self._plan_stopped(record, job, place, place, launches.reason_to_start(job))
 
     def _bring_back(self) -> None:
         """Bring each job back that failed where a reallocation had brought it."""
@@ -101,7 +105,7 @@ class Care:
             if fall is None or job.job_id in self._to_start_again:
                 continue
             back = returning.shape_to_return_to(fall, self.store.allocation_history(job.job_id))
-            self._plan_stopped(job, fall.target, back, returning.reason_of_return(fall, job))
+            self._plan_stopped(record, job, fall.target, back, returning.reason_of_return(fall, job))
 
     def _let_go(self, now: datetime) -> None:
         """Release each job that a daemon before this one held when it might no more."""
@@ -123,8 +127,8 @@ class Care:
     def _let_go_what_slurm_holds(self, now: datetime) -> None:
         """Release jobs that Slurm itself holds, each after a pause that grows every time."""
         for record, job in launches.given_up(self.snapshot, self.records):
-            if not self._has_room():
-                return
+            if not self._slots.has_room_for(record.user_name):
+                continue
             if not launches.may_be_let_go(self.store.reallocations(job.job_id), now):
                 continue
             if place := self._place_of(record, job):
@@ -138,16 +142,16 @@ class Care:
                     at=self.clock(),
                     reason=launches.reason_to_let_go(job),
                 )
-                self._under_way += 1
+                self._slots.take(record.user_name)
 
     def _renew_limits(self, now: datetime) -> None:
         """Stop each job near its limit whose owner wants another slice of time for it."""
         for record, job in self._jobs():
-            if not self._has_room():
-                return
+            if not self._slots.has_room_for(record.user_name):
+                continue
             if not time_limits.is_ending(ManagedJob(slurm=job, record=record), now, self.config):
                 continue
             history = self.store.allocation_history(job.job_id)
             if time_limits.next_slice_s(job, record, history, now) is None:
                 continue
-            self._plan_stopped(job, job.allocation, job.allocation, time_limits.renewal_reason())
+            self._plan_stopped(record, job, job.allocation, job.allocation, time_limits.renewal_reason())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pollux_slurm.daemon.observe import ManagedJob, Picture
+from pollux_slurm.daemon.slots import Slots
 from pollux_slurm.model import Allocation, Decision, JobState
 
 # How long Slurm gets to start a job that fits (its own cycles of scheduling included).
@@ -33,9 +34,10 @@ def planned_moves(
 
     Waiting jobs come first: they cost nobody anything, and must have their place by name before a running
     job leaves GPUs for a moment that it is to come back to. Then those that free GPUs. At most
-    `max_in_flight` running jobs are on the move at a time, those already in flight included; the rest is
-    left to later rounds, which decide afresh. A running job is taken down to nothing only with `pauses`, and
-    only when that was decided: not when nothing was decided about it.
+    `max_in_flight` running jobs are on the move at a time, those already in flight included, and of one user
+    at most as many as `Slots` allows; the rest is left to later rounds, which decide afresh. A running job is
+    taken down to nothing only with `pauses`, and only when that was decided: not when nothing was decided
+    about it.
     """
     excluded = {job_id for job_id, _ in decision.excluded}
     targets = {job.job_id: job.allocation for job in decision.jobs if job.job_id not in excluded}
@@ -48,13 +50,17 @@ def planned_moves(
         if target or (pauses and job.slurm.state is JobState.RUNNING):
             moves.append(PlannedMove(job=job, source=source, target=target))
 
-    already = sum(
-        job.record.open_reallocation.moves_running
+    already = [
+        job.record.user_name
         for job in picture.managed
-        if job.record.open_reallocation is not None
-    )
-    running = sorted((move for move in moves if move.moves_running), key=_gpus_gained)
-    running = running[: max(max_in_flight - already, 0)]
+        if job.record.open_reallocation is not None and job.record.open_reallocation.moves_running
+    ]
+    slots = Slots(max_in_flight, users={job.record.user_name for job in picture.managed}, taken_by=already)
+    running = []
+    for move in sorted((move for move in moves if move.moves_running), key=_gpus_gained):
+        if slots.has_room_for(move.job.record.user_name):
+            slots.take(move.job.record.user_name)
+            running.append(move)
     waiting = sorted((move for move in moves if not move.moves_running), key=_queue_order)
     if not running and not already:
         free = {

@@ -21,6 +21,7 @@ from pollux_slurm.daemon import (
     pose,
     returning,
     rights,
+    silence,
 )
 from pollux_slurm.daemon.care import Care
 from pollux_slurm.daemon.lease import Lease
@@ -169,7 +170,9 @@ class Rounds:
             records,
             self._config.partitions,
             left_alone_because=lambda record: (
-                orders.kept_by_hand(record) or returning.left_alone_because(record)
+                orders.kept_by_hand(record)
+                or returning.left_alone_because(record)
+                or silence.left_alone_because(record, now, timeout_s=self._config.checkpoint_timeout_s)
             ),
         )
         problem = pose.problem(

@@ -57,6 +57,7 @@ from pollux_slurm.store.exchanged import (
     RunPhase,
     RunRecord,
     Sample,
+    UnansweredRequest,
     WarningRecord,
 )
 
@@ -80,6 +81,7 @@ __all__ = [
     "RunRecord",
     "Sample",
     "Store",
+    "UnansweredRequest",
     "WarningRecord",
 ]
 

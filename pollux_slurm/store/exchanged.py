@@ -242,6 +242,13 @@ class Reallocation:
         return next((at for known, at in self.times if known is step), None)
 
 
+class UnansweredRequest(NamedTuple):
+    """A request of a checkpoint that ended, in whatever way, before the job had confirmed one."""
+
+    asked_at: datetime
+    ended_at: datetime
+
+
 class Milestone(NamedTuple):
     """How far a job's current run has come: it trains; `is_measured`: and its throughput was fitted in it."""
 
@@ -282,7 +289,8 @@ class JobRecord:
     `required_nodes` are those that its owner asked for by name, and `left_out_because` is why the
     last round decided nothing about it, or left it as it is.
     `prediction_error` is the mean of |throughput/predicted − 1|, each at most 1, over the last 16
-    reports of the last run that has any; 0 without one.
+    reports of the last run that has any; 0 without one. `unanswered` are the requests of a checkpoint that
+    it did not answer, of its last 16 moves, oldest first.
     """
 
     slurm_job_id: str
@@ -317,6 +325,7 @@ class JobRecord:
     required_nodes: tuple[str, ...] = ()
     left_out_because: str | None = None
     prediction_error: float = 0.0
+    unanswered: tuple[UnansweredRequest, ...] = ()
 
     @property
     def paused_at(self) -> datetime | None:

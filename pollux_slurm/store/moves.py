@@ -1,20 +1,22 @@
-"""What moving has cost each job so far, and its last move: the journal as a job's record tells it."""
+"""What moving has cost each job so far, whether it answered, and its last move: the journal by job."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, func, select
+from sqlalchemy import Connection, Select, and_, func, or_, select
 from sqlalchemy.orm import aliased
 
 from pollux_slurm.model import ReallocationStep
-from pollux_slurm.store.contract import Reallocation
+from pollux_slurm.store.contract import Reallocation, UnansweredRequest
 from pollux_slurm.store.costs import first_step_time, restart_delay_s
 from pollux_slurm.store.journal import first_step_of_next_run, read_reallocations
 from pollux_slurm.store.schema import CheckpointRow, JobRow, ReallocationRow, ReallocationStepRow
 
 RESTARTS_IN_MEAN = 10
 """The mean cost of a job's restarts is over this many, the last ones."""
+_MOVES_JUDGED = 16
 
 
 def read_last_reallocations(connection: Connection, scope: Select[Any]) -> dict[int, Reallocation]:
@@ -111,3 +113,54 @@ def read_restart_delays(
         )
         delays.setdefault(row.job_id, (row.num_restarts, []))[1].append(cost)
     return delays
+
+
+def read_unanswered(connection: Connection, scope: Select[Any]) -> defaultdict[int, list[UnansweredRequest]]:
+    """Return, per job, the requests of a checkpoint among its last moves that it did not answer."""
+    other = aliased(ReallocationRow)
+    oldest = (
+        select(other.id)
+        .where(other.job_id == JobRow.id, other.moves_running)
+        .order_by(other.id.desc())
+        .offset(_MOVES_JUDGED - 1)
+        .limit(1)
+        .correlate(JobRow)
+        .scalar_subquery()
+    )
+    jobs = (
+        select(JobRow.id.label("job_id"), func.coalesce(oldest, 0).label("oldest"))
+        .where(JobRow.id.in_(scope))
+        .subquery()
+    )
+    asked, allowed, ended = (aliased(ReallocationStepRow) for _ in range(3))
+
+    def is_step(row: Any, step: ReallocationStep) -> Any:
+        return and_(row.reallocation_id == ReallocationRow.id, row.step == step)
+
+    rows = connection.execute(
+        select(
+            ReallocationRow.job_id,
+            asked.at.label("asked_at"),
+            # An owner may let a move go on without a confirmation.
+            func.coalesce(allowed.at, ended.at).label("ended_at"),
+        )
+        .select_from(jobs)
+        .join(
+            ReallocationRow,
+            and_(ReallocationRow.job_id == jobs.c.job_id, ReallocationRow.id >= jobs.c.oldest),
+        )
+        .join(asked, is_step(asked, ReallocationStep.CHECKPOINT_REQUESTED))
+        .outerjoin(allowed, is_step(allowed, ReallocationStep.CHECKPOINTED))
+        .outerjoin(ended, is_step(ended, ReallocationStep.ROLLED_BACK))
+        .outerjoin(CheckpointRow, CheckpointRow.reallocation_id == ReallocationRow.id)
+        .where(
+            ReallocationRow.moves_running,
+            CheckpointRow.reallocation_id.is_(None),
+            or_(allowed.at.is_not(None), ended.at.is_not(None)),
+        )
+        .order_by(ReallocationRow.id)
+    )
+    found: defaultdict[int, list[UnansweredRequest]] = defaultdict(list)
+    for row in rows:
+        found[row.job_id].append(UnansweredRequest(row.asked_at, row.ended_at))
+    return found

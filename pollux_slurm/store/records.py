@@ -26,7 +26,7 @@ from pollux_slurm.store.contract import (
 )
 from pollux_slurm.store.declarations import read_declarations
 from pollux_slurm.store.models import model_of_row, read_models_by_type, select_models
-from pollux_slurm.store.moves import read_last_reallocations, read_restart_delays
+from pollux_slurm.store.moves import read_last_reallocations, read_restart_delays, read_unanswered
 from pollux_slurm.store.schema import (
     AllocationNodeRow,
     AllocationRow,
@@ -105,6 +105,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     runs = _current_runs(connection, scope)
     reallocations = read_last_reallocations(connection, scope)
     delays = read_restart_delays(connection, scope)
+    unanswered = read_unanswered(connection, scope)
     decisions = _last_decisions(connection, scope)
     by_type = read_models_by_type(connection, scope)
     declarations = read_declarations(connection, scope)
@@ -155,6 +156,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 required_nodes=tuple(row.required_nodes.split(",")) if row.required_nodes else (),
                 left_out_because=row.left_out_because,
                 prediction_error=errors.get(row.id, 0.0),
+                unanswered=tuple(unanswered[row.id]),
             )
         )
     return tuple(records)

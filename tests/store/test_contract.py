@@ -757,6 +757,26 @@ class TestReallocations:
         job = running.job("1")
         assert (job.num_restarts, job.mean_restart_delay_s) == (0, None)
 
+    def test_that_requests_that_were_not_answered_are_told(self, any_store: Store) -> None:
+        store = any_store
+        store.register_jobs([registration(1)], at=at(0))
+        store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(1))
+        store.report(token_of(1), report(1), at=at(2))
+        asked = (Step.CHECKPOINT_REQUESTED, 21)
+        advance(store, plan(store), asked, (Step.ROLLED_BACK, 51))
+        advance(store, plan(store), (Step.ROLLED_BACK, 52))
+        confirmed = plan(store)
+        advance(store, confirmed, asked)
+        store.report(token_of(1), confirmation(confirmed.id), at=at(55))
+        advance(store, confirmed, (Step.ROLLED_BACK, 56))
+        assert store.job("1").unanswered == ((at(21), at(51)),)
+        allowed = plan(store)
+        advance(store, allowed, asked, (Step.CHECKPOINTED, 61), (Step.REQUEUED, 62), (Step.CONFIRMED, 70))
+        assert store.job("1").unanswered == ((at(21), at(51)), (at(21), at(61)))
+        for _ in range(15):
+            advance(store, plan(store), (Step.ROLLED_BACK, 80))
+        assert store.job("1").unanswered == ((at(21), at(61)),)
+
 
 class TestRounds:
     def test_that_a_round_comes_back_equal(self, any_store: Store) -> None:
