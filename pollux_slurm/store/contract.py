@@ -194,7 +194,7 @@ class Store(AgentStore, Protocol):
     def tend(self) -> tuple[str, ...]:
         """Do what keeps the store well, once a round; return what its admin should know of, a line each.
 
-        On PostgreSQL: end connections of logins that only jobs use and that last longer than any report, and
+        On PostgreSQL: end connections of jobs and people that last longer than any report or question, and
         undo what whoever has a login that jobs share has changed about it.
         """
 

@@ -34,6 +34,12 @@ from pollux_slurm.store.database import Database
 MAX_CONNECTION_S = 60.0
 """How long a connection of a login that only jobs use may last. A call takes milliseconds."""
 
+MAX_QUESTION_S = 600.0
+"""How long a person's transaction may last. The views answer about a year in seconds."""
+
+MAX_IDLE_S = 3600.0
+"""How long a person's connection may ask nothing."""
+
 _UNKNOWN = (
     "no job is registered with this token yet; the daemon registers it from its Slurm Comment in one of its "
     "next rounds"

@@ -81,8 +81,8 @@ def migrate(connection: Connection, revision: str) -> None:
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     version = read_version(connection)
-    drop_views(connection)
     drop_security(connection)
+    drop_views(connection)
     drop_triggers(connection)
     with contextlib.suppress(ValueError):
         if revision == "base" or (version and REVISIONS.index(revision) < REVISIONS.index(version)):

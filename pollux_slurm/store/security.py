@@ -1,7 +1,7 @@
 """Who may do what in a PostgreSQL store: `sql/security/`, applied after every change of the schema.
 
-Four group roles: `pollux_agent` may execute three functions and nothing else, `pollux_reader` sees the
-reporting views with a person's own jobs, `pollux_analyst` everybody's there, `pollux_daemon` reads and writes
+Four group roles: `pollux_agent` may execute three functions and nothing else, `pollux_reader` sees a person's
+own rows of the reporting views (`own_views`), `pollux_analyst` everybody's, `pollux_daemon` reads and writes
 the tables. A fifth, `pollux_owner`, owns everything where a superuser made the store, so that no function
 runs as one. Where somebody without the right to make roles keeps a database of their own, the functions are
 made all the same, and only their owner may call them. In SQLite nothing is to be done: it knows no users.
@@ -22,10 +22,10 @@ from pollux_slurm.store.agent import DAEMON_GRACE_S
 from pollux_slurm.store.checks import MAX_WARNINGS
 from pollux_slurm.store.contract import MAX_DECLARATIONS
 from pollux_slurm.store.models import MODEL_COLUMNS
+from pollux_slurm.store.own_views import OWN_SCHEMA, own_view_values
 from pollux_slurm.store.schema import VERSION_TABLE, Base
 from pollux_slurm.store.security_check import shared_logins_elsewhere
-from pollux_slurm.store.shared_logins import ADMIN_SETTINGS, USER_SETTINGS
-from pollux_slurm.store.view_guard import AGGREGATES
+from pollux_slurm.store.shared_logins import ADMIN_SETTINGS, PERSONS_SETTINGS, SHARED_MARK, USER_SETTINGS
 from pollux_slurm.store.views import VIEWS
 
 ROLES = ("pollux_agent", "pollux_reader", "pollux_analyst", "pollux_daemon")
@@ -98,18 +98,33 @@ def apply_security(connection: Connection) -> None:
         views=[*VIEWS],
         sequences=inspect(connection).get_sequence_names(),
         functions=functions,
-        aggregates=[(view, reveals.replace("'", "''")) for view, reveals in AGGREGATES.items()],
         version_table=VERSION_TABLE,
         granted=rights.is_granted,
     )
+    if rights.is_granted:
+        _run(
+            connection,
+            "own_views.sql",
+            schema=_schema(connection),
+            superuser=rights.is_superuser,
+            **own_view_values(connection),
+        )
     if rights.is_superuser:
-        _run(connection, "hardening.sql")
+        _run(
+            connection,
+            "hardening.sql",
+            own=OWN_SCHEMA,
+            schema=_schema(connection),
+            shared_mark=SHARED_MARK,
+            settings=PERSONS_SETTINGS,
+        )
 
 
 def drop_security(connection: Connection) -> None:
     """Drop the functions, and what they keep, before the tables change under them. Roles and rights stay."""
     if connection.dialect.name != "postgresql":
         return
+    connection.exec_driver_sql(f"DROP SCHEMA IF EXISTS {OWN_SCHEMA} CASCADE")
     for function in connection.execute(
         text(
             "SELECT p.oid::regprocedure::text FROM pg_proc AS p WHERE p.proname LIKE 'pollux\\_%' "
@@ -132,8 +147,8 @@ def make_login(
 ) -> tuple[str, ...]:
     """Make a login, or change one, with `roles`; return lines that the admin should know of.
 
-    A `shared` one, for jobs of many users, is hardened. Raises `UsageError` for a name or role that cannot be
-    one, and `StoreError` for who may not make logins.
+    A `shared` one, for jobs of many users, is hardened; people's are bounded, the daemon's is not. Raises
+    `UsageError` for a name or role that cannot be one, and `StoreError` for who may not make logins.
     """
     if (
         not name
@@ -167,7 +182,11 @@ def make_login(
         memberships=roles,
         others=[role for role in ROLES if role not in roles],
         other_databases=["postgres", "template1"],
-        settings=USER_SETTINGS + ADMIN_SETTINGS,
+        settings=_settings(shared, roles),
+        database=_quoted(connection, connection.engine.url.database or ""),
+        reads_own="pollux_reader" in roles and not {"pollux_analyst", "pollux_daemon"}.intersection(roles),
+        own=OWN_SCHEMA,
+        schema=_schema(connection),
         set_in=[_quoted(connection, database) for database in _databases_with_settings(connection, name)],
     )
     if not shared:
@@ -178,6 +197,12 @@ def make_login(
         for login, database in shared_logins_elsewhere(connection)
         if login == name
     )
+
+
+def _settings(shared: bool, roles: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    if shared:
+        return USER_SETTINGS + ADMIN_SETTINGS
+    return () if "pollux_daemon" in roles else PERSONS_SETTINGS
 
 
 def _databases_with_settings(connection: Connection, login: str) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sqlalchemy import Connection, text
 
 from pollux_slurm.store.schema import VERSION_TABLE, Base
+from pollux_slurm.store.shared_logins import SHARED_MARK
 from pollux_slurm.store.views import VIEWS
 
 _OURS = r"p.proname LIKE 'pollux\_%' AND p.pronamespace = current_schema()::regnamespace"
@@ -34,13 +35,14 @@ _OPEN_SCHEMA = (
         acl="n.nspacl", kind="'n'", owner="n.nspowner", more=" AND a.privilege_type = 'CREATE'"
     )
 )
-_AGENTS_TABLES = """
-SELECT c.relname FROM pg_class AS c, pg_roles AS r
-WHERE r.rolname = 'pollux_agent' AND c.relkind IN ('r', 'v', 'm', 'p', 'f')
+_TABLES_OF_PEOPLE = """
+SELECT r.rolname, c.relname FROM pg_class AS c, pg_roles AS r
+WHERE r.rolname IN ('pollux_agent', 'pollux_reader') AND c.relkind IN ('r', 'v', 'm', 'p', 'f')
   AND c.relnamespace = current_schema()::regnamespace
   AND has_table_privilege(r.oid, c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE')
+  AND NOT (r.rolname = 'pollux_reader' AND c.relname = :version_table)
+ORDER BY 1, 2
 """
-# A login that `pollux db login --shared` made can be told by the limit that only a superuser sets.
 _SHARED_LOGINS_ELSEWHERE = """
 SELECT r.rolname, d.datname
 FROM pg_auth_members AS m
@@ -48,7 +50,7 @@ JOIN pg_roles AS g ON g.oid = m.roleid AND g.rolname = 'pollux_agent'
 JOIN pg_roles AS r ON r.oid = m.member AND r.rolcanlogin AND NOT r.rolsuper
 JOIN pg_database AS d ON d.datallowconn AND d.datname <> current_database()
 WHERE EXISTS (SELECT FROM pg_db_role_setting AS s WHERE s.setrole = r.oid
-              AND 'temp_file_limit' IN (SELECT split_part(c, '=', 1) FROM unnest(s.setconfig) AS c))
+              AND :shared_mark = ANY (s.setconfig))
   AND has_database_privilege(r.oid, d.oid, 'CONNECT')
   AND COALESCE(shobj_description(d.oid, 'pg_database'), '') NOT LIKE 'pollux store%'
 ORDER BY 1, 2
@@ -67,7 +69,8 @@ def shared_logins_elsewhere(connection: Connection) -> list[tuple[str, str]]:
 
     `pg_hba.conf`, which only the server's machine can read, may still keep them out.
     """
-    return [(row.rolname, row.datname) for row in connection.execute(text(_SHARED_LOGINS_ELSEWHERE))]
+    found = connection.execute(text(_SHARED_LOGINS_ELSEWHERE), {"shared_mark": SHARED_MARK})
+    return [(row.rolname, row.datname) for row in found]
 
 
 def _problems(connection: Connection) -> Iterator[str]:
@@ -81,5 +84,5 @@ def _problems(connection: Connection) -> Iterator[str]:
         yield f"everybody has rights on {name}; {again}"
     for name in connection.execute(text(_OPEN_SCHEMA)).scalars():
         yield f"everybody may make things in the schema {name}; {again}"
-    for name in connection.execute(text(_AGENTS_TABLES)).scalars():
-        yield f"pollux_agent has rights on {name}; revoke them: REVOKE ALL ON {name} FROM pollux_agent"
+    for role, name in connection.execute(text(_TABLES_OF_PEOPLE), {"version_table": VERSION_TABLE}):
+        yield f"{role} has rights on {name}; revoke them: REVOKE ALL ON {name} FROM {role}"

@@ -1,4 +1,4 @@
-"""Keep the logins that jobs share as `pollux db login --shared` made them.
+"""What logins are bound by; and keep those that jobs share as `pollux db login --shared` made them.
 
 PostgreSQL lets every role change its own defaults: whoever has a shared login could set its statements' time
 to a millisecond, or make its transactions read-only, for all who come after. Every round the daemon looks
@@ -15,12 +15,26 @@ USER_SETTINGS = (
     ("statement_timeout", "10s"),
     ("lock_timeout", "5s"),
     ("idle_session_timeout", "30s"),
+    ("client_connection_check_interval", "10s"),
     ("log_parameter_max_length_on_error", "0"),
 )
 """What a shared login has by default and may change."""
 
 ADMIN_SETTINGS = (("log_parameter_max_length", "0"), ("temp_file_limit", "16MB"))
 """What only a superuser may change for it."""
+
+SHARED_MARK = "temp_file_limit=16MB"
+"""By this of its settings a shared login is told from a person's."""
+
+PERSONS_SETTINGS = (
+    ("idle_in_transaction_session_timeout", "60s"),
+    ("statement_timeout", "10min"),
+    ("idle_session_timeout", "1h"),
+    ("client_connection_check_interval", "10s"),
+    ("temp_file_limit", "256MB"),
+)
+"""What the login of a person has by default. Only the last is beyond the person's own reach; the daemon ends
+what goes on for longer all the same."""
 
 # pollux_daemon is a member of shared logins, and of no other login.
 _CHANGED = """

@@ -37,7 +37,12 @@ from pollux_slurm.store.contract import (
     Sample,
 )
 from pollux_slurm.store.database import Database
-from pollux_slurm.store.functions import MAX_CONNECTION_S, RecordingAgentStore
+from pollux_slurm.store.functions import (
+    MAX_CONNECTION_S,
+    MAX_IDLE_S,
+    MAX_QUESTION_S,
+    RecordingAgentStore,
+)
 from pollux_slurm.store.history import read_allocations, read_models, read_samples
 from pollux_slurm.store.schema import JobRow, ReallocationRow, RunRow
 from pollux_slurm.store.shared_logins import changed_logins, mend_login
@@ -134,7 +139,9 @@ class SqlStore:
             return ()
         with self._database.write() as connection:
             changed = changed_logins(connection)
-            connection.execute(select(func.pollux_end_long_connections(MAX_CONNECTION_S)))
+            connection.execute(
+                select(func.pollux_end_long_connections(MAX_CONNECTION_S, MAX_QUESTION_S, MAX_IDLE_S))
+            )
         notes = []
         for login, databases in changed.items():
             note = (

@@ -8,7 +8,6 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from pollux_slurm.store.dialects import rendered_sql
-from pollux_slurm.store.view_guard import guarded_view
 
 # In this order: a view may read those before it.
 VIEWS = (
@@ -28,8 +27,7 @@ VIEWS = (
 
 def view_sql(name: str, dialect: str) -> str:
     """Return the CREATE VIEW statement of one view for `sqlite` or `postgresql`, without a semicolon."""
-    text = rendered_sql(f"views/{name}.sql", dialect)
-    return guarded_view(text) if dialect == "postgresql" else text
+    return rendered_sql(f"views/{name}.sql", dialect)
 
 
 def create_views(connection: Connection) -> None:

@@ -756,10 +756,7 @@ CREATE TRIGGER allocations_ended AFTER UPDATE OF ended_at ON allocations FOR EAC
 -- checkpoint_s is the standstill for the checkpoint, hold_s from there to the release, slurm_s from requeue to
 -- start (it overlaps hold_s), launch_s from start to the first step, total_s the whole standstill.
 -- goodput_before and goodput_after are the means over the whole run that ended and the whole run that followed.
--- Shows a person's own rows, by session_user, unless granted more.
-CREATE VIEW reallocation_history WITH (security_barrier) AS
-SELECT v.*
-FROM (
+CREATE VIEW reallocation_history AS
 SELECT x.reallocation_id,
        x.job_id,
        x.slurm_job_id,
@@ -839,14 +836,7 @@ LEFT JOIN LATERAL (SELECT COALESCE(SUM(CASE WHEN n.side = 'source' THEN n.num_gp
  LEFT JOIN LATERAL (SELECT SUM(d.useful_examples) / SUM(d.measured_s) AS c0
         FROM run_days AS d WHERE d.run_id = x.run_before AND d.measured_s > 0.0) AS goodput_then ON true
  LEFT JOIN LATERAL (SELECT SUM(d.useful_examples) / SUM(d.measured_s) AS c0
-        FROM run_days AS d WHERE d.run_id = x.run_after AND d.measured_s > 0.0) AS goodput_now ON true
-) AS v
-WHERE v.user_name = session_user OR (
-    SELECT bool_or(pg_has_role(session_user, r.oid, 'MEMBER'))
-    FROM pg_catalog.pg_roles AS r
-    WHERE r.rolname IN ('pollux_analyst', 'pollux_daemon')
-       OR r.oid = (SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = 'jobs'::regclass)
-);
+        FROM run_days AS d WHERE d.run_id = x.run_after AND d.measured_s > 0.0) AS goodput_now ON true;
 
 -- One row per job: whose it is, what it held, what it got out of it, and what moving it cost.
 -- gpu_hours counts a stretch that still lasts up to now. Means of throughput, efficiency and goodput are over
@@ -857,10 +847,7 @@ WHERE v.user_name = session_user OR (
 -- count in the last run, restarts the moves among them.
 -- gpu_hours are Slurm's own (ElapsedRaw times GPUs) to a second per run; estimated says where a part of them,
 -- or the end, is a guess, because neither Slurm nor its accounting database told.
--- Shows a person's own rows, by session_user, unless granted more.
-CREATE VIEW job_goodput WITH (security_barrier) AS
-SELECT v.*
-FROM (
+CREATE VIEW job_goodput AS
 SELECT x.job_id,
        x.slurm_job_id,
        x.name,
@@ -956,14 +943,7 @@ FROM (
     WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running
 ) AS x) AS moved ON true
 
-) AS x
-) AS v
-WHERE v.user_name = session_user OR (
-    SELECT bool_or(pg_has_role(session_user, r.oid, 'MEMBER'))
-    FROM pg_catalog.pg_roles AS r
-    WHERE r.rolname IN ('pollux_analyst', 'pollux_daemon')
-       OR r.oid = (SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = 'jobs'::regclass)
-);
+) AS x;
 
 -- What happened to a job, an event a row; order by job_id, at, rank. event is one of
 --   submitted, started, finished (detail: the state it ended in);
@@ -973,10 +953,7 @@ WHERE v.user_name = session_user OR (
 --   reallocation (one per step of its journal; num_gpus and num_nodes: of its target, with the step planned;
 --   detail: the step, and at an end the reason).
 -- rank orders events of one moment. What an event has not is null.
--- Shows a person's own rows, by session_user, unless granted more.
-CREATE VIEW job_timeline WITH (security_barrier) AS
-SELECT v.*
-FROM (
+CREATE VIEW job_timeline AS
 SELECT e.job_id,
        j.slurm_job_id,
        u.user_name,
@@ -1052,18 +1029,11 @@ FROM (
 
 ) AS e
 JOIN jobs AS j ON j.id = e.job_id
-JOIN users AS u ON u.user_id = j.user_id
-) AS v
-WHERE v.user_name = session_user OR (
-    SELECT bool_or(pg_has_role(session_user, r.oid, 'MEMBER'))
-    FROM pg_catalog.pg_roles AS r
-    WHERE r.rolname IN ('pollux_analyst', 'pollux_daemon')
-       OR r.oid = (SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = 'jobs'::regclass)
-);
+JOIN users AS u ON u.user_id = j.user_id;
 
 -- One row per round: what it had to give, what it gave, how good that was, and how many moves came of it.
 -- total_gpus, fair_share_gpus and solve_s are null for rounds from before schema 0005.
-CREATE VIEW round_history WITH (security_barrier) AS
+CREATE VIEW round_history AS
 SELECT r.id AS round_id,
        r.at,
        r.shadow,
@@ -1092,7 +1062,7 @@ LEFT JOIN LATERAL (SELECT COUNT(*) AS c0, COUNT(CASE WHEN m.step = 'confirmed' T
 -- trained_gpu_hours is the part of gpu_hours during which reports told of progress, progress_share that part of
 -- it (0 to 1), useful_gpu_hours what is left of it after statistical efficiency. throughput, efficiency and
 -- goodput are means of one job while it trained, null where none measured.
-CREATE VIEW account_usage WITH (security_barrier) AS
+CREATE VIEW account_usage AS
 SELECT x.day,
        j.account,
        COUNT(DISTINCT x.held_by) AS num_jobs,
@@ -1153,10 +1123,7 @@ GROUP BY x.day, j.account;
 
 -- One row per user, account and day (UTC) on which they held GPUs or measured anything. The other columns are
 -- those of account_usage.
--- Shows a person's own rows, by session_user, unless granted more.
-CREATE VIEW user_usage WITH (security_barrier) AS
-SELECT v.*
-FROM (
+CREATE VIEW user_usage AS
 SELECT x.day,
        u.user_name,
        j.account,
@@ -1215,20 +1182,13 @@ JOIN runs AS r ON r.id = d.run_id
 ) AS x
 JOIN jobs AS j ON j.id = x.job_id
 JOIN users AS u ON u.user_id = j.user_id
-GROUP BY x.day, u.user_name, j.account
-) AS v
-WHERE v.user_name = session_user OR (
-    SELECT bool_or(pg_has_role(session_user, r.oid, 'MEMBER'))
-    FROM pg_catalog.pg_roles AS r
-    WHERE r.rolname IN ('pollux_analyst', 'pollux_daemon')
-       OR r.oid = (SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = 'jobs'::regclass)
-);
+GROUP BY x.day, u.user_name, j.account;
 
 -- One row per node and day (UTC) on which a round had it to give or an adaptive job held GPUs there.
 -- num_gpus is the mean that adaptive jobs could have, offered_gpu_hours that times how long rounds knew of it;
 -- both are 0 for a node that no round of the day had. utilization is gpu_hours over offered_gpu_hours, at most
 -- 1. gpu_type is empty where nobody told.
-CREATE VIEW node_usage WITH (security_barrier) AS
+CREATE VIEW node_usage AS
 SELECT x.day,
        x.node_name,
        COALESCE((SELECT k.gpu_type FROM nodes AS k WHERE k.node_name = x.node_name), '') AS gpu_type,
@@ -1274,10 +1234,7 @@ GROUP BY x.day, x.node_name;
 -- One row per run and day (UTC): the throughput that its model predicted against what was measured, over the
 -- samples that have both. mean_error is the mean of predicted/measured - 1, positive where the model promised
 -- too much; mean_abs_error the same without signs. gpu_type is empty where nobody told.
--- Shows a person's own rows, by session_user, unless granted more.
-CREATE VIEW model_accuracy WITH (security_barrier) AS
-SELECT v.*
-FROM (
+CREATE VIEW model_accuracy AS
 SELECT r.job_id,
        j.slurm_job_id,
        u.user_name,
@@ -1301,14 +1258,7 @@ LEFT JOIN LATERAL (SELECT COALESCE(SUM(n.num_gpus), 0) AS c0, COUNT(*) AS c1
  LEFT JOIN LATERAL (SELECT CASE WHEN COUNT(DISTINCT k.gpu_type) = 1 THEN MIN(k.gpu_type) END AS c0
         FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number JOIN nodes AS k ON k.node_name = n.node_name WHERE a.job_id = r.job_id AND a.restart_count = r.restart_count) AS place ON true
 
-WHERE d.num_compared > 0
-) AS v
-WHERE v.user_name = session_user OR (
-    SELECT bool_or(pg_has_role(session_user, r.oid, 'MEMBER'))
-    FROM pg_catalog.pg_roles AS r
-    WHERE r.rolname IN ('pollux_analyst', 'pollux_daemon')
-       OR r.oid = (SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = 'jobs'::regclass)
-);
+WHERE d.num_compared > 0;
 
 -- One row per job: what sharing the cluster cost it (finish-time fairness, Themis, NSDI 2020).
 -- rho is elapsed_s / alone_s: its time from submission to its end (so far), over the time that the same work
@@ -1316,10 +1266,7 @@ WHERE v.user_name = session_user OR (
 -- At rho <= 1 it was not worse off than if the cluster had been cut into equal parts. Null where nothing was
 -- measured or predicted. fair_share_gpus, mean_gpus and mean_speedup are means over the rounds that decided
 -- about it, null where none did.
--- Shows a person's own rows, by session_user, unless granted more.
-CREATE VIEW fairness WITH (security_barrier) AS
-SELECT v.*
-FROM (
+CREATE VIEW fairness AS
 SELECT x.job_id,
        x.slurm_job_id,
        x.name,
@@ -1365,23 +1312,13 @@ FROM (
  LEFT JOIN LATERAL (SELECT CAST(SUM(d.num_rounds) AS BIGINT) AS c0, (CASE WHEN SUM(CASE WHEN d.fair_gpus_sum > 0.0 THEN d.num_rounds END) > 0.0 THEN SUM(d.fair_gpus_sum) / SUM(CASE WHEN d.fair_gpus_sum > 0.0 THEN d.num_rounds END) END) AS c1, (CASE WHEN SUM(d.num_rounds) > 0.0 THEN SUM(d.gpus_sum) / SUM(d.num_rounds) END) AS c2, (CASE WHEN SUM(d.num_rounds) > 0.0 THEN SUM(d.speedup_sum) / SUM(d.num_rounds) END) AS c3, (CASE WHEN SUM(d.num_compared) > 0.0 THEN SUM(d.fair_goodput_sum) / SUM(d.num_compared) END) AS c4
         FROM job_days AS d WHERE d.job_id = j.id) AS decided ON true
 
-) AS x
-) AS v
-WHERE v.user_name = session_user OR (
-    SELECT bool_or(pg_has_role(session_user, r.oid, 'MEMBER'))
-    FROM pg_catalog.pg_roles AS r
-    WHERE r.rolname IN ('pollux_analyst', 'pollux_daemon')
-       OR r.oid = (SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = 'jobs'::regclass)
-);
+) AS x;
 
 -- One row per goodput sample: what a run of a job measured since its sample before. Ask for one job at a time.
 -- num_gpus and num_nodes are those that the run used, goodput is throughput times efficiency, in examples per
 -- second, progress counts scale-invariant iterations. What was not measured is null. Samples of old jobs are
 -- gone when they were pruned.
--- Shows a person's own rows, by session_user, unless granted more.
-CREATE VIEW job_samples WITH (security_barrier) AS
-SELECT v.*
-FROM (
+CREATE VIEW job_samples AS
 SELECT r.job_id,
        j.slurm_job_id,
        u.user_name,
@@ -1404,17 +1341,10 @@ SELECT r.job_id,
 FROM goodput_samples AS s
 JOIN runs AS r ON r.id = s.run_id
 JOIN jobs AS j ON j.id = r.job_id
-JOIN users AS u ON u.user_id = j.user_id
-) AS v
-WHERE v.user_name = session_user OR (
-    SELECT bool_or(pg_has_role(session_user, r.oid, 'MEMBER'))
-    FROM pg_catalog.pg_roles AS r
-    WHERE r.rolname IN ('pollux_analyst', 'pollux_daemon')
-       OR r.oid = (SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = 'jobs'::regclass)
-);
+JOIN users AS u ON u.user_id = j.user_id;
 
 -- One row: today (UTC), and the days 7, 30 and 365 days before it, for questions about a time up to now.
-CREATE VIEW calendar WITH (security_barrier) AS
+CREATE VIEW calendar AS
 SELECT ((CURRENT_TIMESTAMP AT TIME ZONE 'UTC')::date - 0) AS today,
        ((CURRENT_TIMESTAMP AT TIME ZONE 'UTC')::date - 7) AS week_ago,
        ((CURRENT_TIMESTAMP AT TIME ZONE 'UTC')::date - 30) AS month_ago,

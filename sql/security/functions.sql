@@ -516,22 +516,38 @@ BEGIN
 END
 $$;
 
--- End connections of logins that only jobs use and that last longer than any report: a person who shares such
--- a login could otherwise keep all of its connections. A call that is just being answered is not cut off, since
--- a pooler keeps its connections for longer; other logins are left alone.
-CREATE FUNCTION pollux_end_long_connections(p_longest_s double precision) RETURNS bigint
+-- End connections that last too long. Every login may lift its own time-outs, and keep what others need: its share
+-- of connections, a processor, temporary files, the queue of notifications. Of logins that only jobs use, those older
+-- than any call: a call that is just being answered is not cut off, since a pooler keeps its connections for longer.
+-- Of people, in this database: a transaction that lasts longer than any question, and what is idle for long.
+CREATE FUNCTION pollux_end_long_connections(
+    p_call_s double precision, p_question_s double precision, p_idle_s double precision
+) RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+    WITH logins AS (
+        SELECT r.oid,
+               NOT EXISTS (SELECT FROM pg_auth_members AS m JOIN pg_roles AS o ON o.oid = m.roleid
+                           WHERE m.member = r.oid AND o.rolname <> 'pollux_agent') AS only_calls
+        FROM pg_roles AS r
+        JOIN pg_roles AS g ON g.rolname IN ('pollux_agent', 'pollux_reader', 'pollux_analyst', 'pollux_daemon')
+                              AND pg_has_role(r.oid, g.oid, 'MEMBER')
+        WHERE r.rolcanlogin AND NOT r.rolsuper
+        GROUP BY r.oid
+        HAVING bool_and(g.rolname <> 'pollux_daemon')
+    )
     SELECT count(*) FILTER (WHERE pg_terminate_backend(a.pid))
     FROM pg_stat_activity AS a
-    JOIN pg_roles AS r ON r.oid = a.usesysid
-    WHERE a.backend_start < clock_timestamp() - make_interval(secs => p_longest_s)
-      AND (a.state LIKE 'idle%' OR a.xact_start < clock_timestamp() - make_interval(secs => p_longest_s))
-      AND NOT r.rolsuper
-      AND r.oid IN (SELECT m.member FROM pg_auth_members AS m JOIN pg_roles AS g ON g.oid = m.roleid
-                    WHERE g.rolname = 'pollux_agent')
-      AND NOT EXISTS (SELECT FROM pg_auth_members AS m JOIN pg_roles AS g ON g.oid = m.roleid
-                      WHERE m.member = r.oid AND g.rolname <> 'pollux_agent')
+    JOIN logins AS l ON l.oid = a.usesysid
+    WHERE CASE
+        WHEN l.only_calls THEN
+            a.backend_start < clock_timestamp() - make_interval(secs => p_call_s)
+            AND (a.state LIKE 'idle%' OR a.xact_start < clock_timestamp() - make_interval(secs => p_call_s))
+        ELSE
+            a.datname = current_database()
+            AND (a.xact_start < clock_timestamp() - make_interval(secs => p_question_s)
+                 OR a.state LIKE 'idle%' AND a.state_change < clock_timestamp() - make_interval(secs => p_idle_s))
+        END
 $$;
 
 -- ---------------------------------------------------------------------------------------------- the three doors

@@ -8,15 +8,16 @@ REVOKE ALL ON {{ relation }} FROM PUBLIC;
 REVOKE ALL ON FUNCTION {{ function }} FROM PUBLIC;
 {% endfor %}
 {% if granted %}
-GRANT CONNECT ON DATABASE {{ database }} TO pollux_agent, pollux_reader, pollux_daemon;
-GRANT USAGE ON SCHEMA {{ schema }} TO pollux_agent, pollux_reader, pollux_daemon;
+GRANT CONNECT ON DATABASE {{ database }} TO pollux_agent, pollux_reader, pollux_analyst, pollux_daemon;
+GRANT USAGE ON SCHEMA {{ schema }} TO pollux_agent, pollux_reader, pollux_analyst, pollux_daemon;
 
 GRANT EXECUTE ON FUNCTION pollux_report(text, text), pollux_poll(text, integer), pollux_move(text, bigint)
 TO pollux_agent, pollux_daemon;
 
-GRANT SELECT ON {{ version_table }} TO pollux_reader;
+GRANT SELECT ON {{ version_table }} TO pollux_reader, pollux_analyst;
 {% for view in views %}
-GRANT SELECT ON {{ view }} TO pollux_reader, pollux_daemon;
+REVOKE ALL ON {{ view }} FROM pollux_reader;
+GRANT SELECT ON {{ view }} TO pollux_analyst, pollux_daemon;
 {% endfor %}
 
 GRANT SELECT ON {{ version_table }} TO pollux_daemon;
@@ -29,9 +30,6 @@ GRANT USAGE ON SEQUENCE {{ sequence }} TO pollux_daemon;
 GRANT EXECUTE ON FUNCTION
     pollux_record(text, text, timestamp with time zone, boolean),
     pollux_answer(text, integer, timestamp with time zone),
-    pollux_end_long_connections(double precision)
+    pollux_end_long_connections(double precision, double precision, double precision)
 TO pollux_daemon;
 {% endif %}
-{% for view, reveals in aggregates %}
-COMMENT ON VIEW {{ view }} IS '{{ reveals }}';
-{% endfor %}

@@ -6,6 +6,7 @@ DO $hardening$
 DECLARE
     v_function record;
     v_login name;
+    v_has text[];
 BEGIN
     -- So that the daemon can put right what whoever has a shared login changes about it.
     FOR v_login IN
@@ -15,10 +16,37 @@ BEGIN
         WHERE r.rolcanlogin AND NOT r.rolsuper
           AND r.oid IN (SELECT m.member FROM pg_auth_members AS m JOIN pg_roles AS g ON g.oid = m.roleid
                         WHERE g.rolname = 'pollux_agent')
-          AND 'temp_file_limit' IN (SELECT split_part(c, '=', 1) FROM unnest(s.setconfig) AS c)
+          AND '{{ shared_mark }}' = ANY (s.setconfig)
           AND NOT pg_has_role('pollux_daemon', r.oid, 'MEMBER')
     LOOP
         EXECUTE format('GRANT %I TO pollux_daemon', v_login);
+    END LOOP;
+    -- Bounds for logins that an earlier release made, or somebody by hand. What is set of them stays.
+    FOR v_login, v_has IN
+        SELECT r.rolname,
+               ARRAY(SELECT split_part(c, '=', 1) FROM pg_db_role_setting AS s, unnest(s.setconfig) AS c
+                     WHERE s.setrole = r.oid AND s.setdatabase = 0)
+        FROM pg_roles AS r
+        WHERE r.rolcanlogin AND NOT r.rolsuper AND NOT pg_has_role(r.oid, 'pollux_daemon', 'MEMBER')
+          AND (pg_has_role(r.oid, 'pollux_agent', 'MEMBER') OR pg_has_role(r.oid, 'pollux_reader', 'MEMBER')
+               OR pg_has_role(r.oid, 'pollux_analyst', 'MEMBER'))
+    LOOP
+        {% for setting, value in settings %}
+        IF '{{ setting }}' <> ALL (v_has) THEN
+            EXECUTE format('ALTER ROLE %I SET {{ setting }} = %L', v_login, '{{ value }}');
+        END IF;
+        {% endfor %}
+    END LOOP;
+    -- Readers find their own views: those whom somebody made members by hand, or with an earlier release, too.
+    FOR v_login IN
+        SELECT r.rolname
+        FROM pg_roles AS r
+        WHERE r.rolcanlogin AND NOT r.rolsuper AND pg_has_role(r.oid, 'pollux_reader', 'MEMBER')
+          AND NOT pg_has_role(r.oid, 'pollux_analyst', 'MEMBER')
+          AND NOT pg_has_role(r.oid, 'pollux_daemon', 'MEMBER')
+    LOOP
+        EXECUTE format('ALTER ROLE %I IN DATABASE %I SET search_path = {{ own }}, {{ schema }}',
+                       v_login, current_database());
     END LOOP;
     -- So that `pollux db check` in another database of this server knows that this one is hardened.
     IF shobj_description((SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()), 'pg_database')

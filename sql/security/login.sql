@@ -20,15 +20,18 @@ REVOKE {{ role }} FROM {{ name }};
 {% for role in memberships %}
 GRANT {{ role }} TO {{ name }};
 {% endfor %}
+{% if reads_own %}
+ALTER ROLE {{ name }} IN DATABASE {{ database }} SET search_path = {{ own }}, {{ schema }};
+{% endif %}
 {% if "pollux_agent" in memberships %}
 -- A token is a parameter of a statement, and parameters may be logged.
 ALTER ROLE {{ name }} SET log_parameter_max_length = 0;
 ALTER ROLE {{ name }} SET log_parameter_max_length_on_error = 0;
 {% endif %}
-{% if shared %}
 {% for setting, value in settings %}
 ALTER ROLE {{ name }} SET {{ setting }} = '{{ value }}';
 {% endfor %}
+{% if shared %}
 -- It may change most of these for all who come after: the daemon, which may become it, puts that right.
 GRANT {{ name }} TO pollux_daemon;
 -- From a database in which everybody may end connections of the same login, it could end its siblings'.

@@ -12,8 +12,8 @@ END
 $roles$;
 {% endfor %}
 COMMENT ON ROLE pollux_agent IS 'May report for a job and poll for it, with the job''s token; has no right on any table.';
-COMMENT ON ROLE pollux_reader IS 'May read the reporting views: rows about jobs show a person''s own.';
-COMMENT ON ROLE pollux_analyst IS 'A reader to whom the views show everybody''s jobs.';
+COMMENT ON ROLE pollux_reader IS 'May read a person''s own rows of the reporting views, and the sums among them.';
+COMMENT ON ROLE pollux_analyst IS 'May read everybody''s rows of the reporting views.';
 COMMENT ON ROLE pollux_daemon IS 'May read and write all that the store holds.';
 {% if superuser %}
 COMMENT ON ROLE pollux_owner IS 'Owns the tables and functions, so that no function runs as a superuser.';

@@ -20,6 +20,16 @@ from pollux_slurm.store.schema import Base
 from pollux_slurm.store.sql_store import SqlStore
 from pollux_slurm.store.url import parse_store_url
 from tests import store_fixtures
+from tests.store.builders import (
+    at,
+    decision_of,
+    move_running_job,
+    observation,
+    problem_of,
+    registration,
+    report,
+    token_of,
+)
 from tests.store.postgres import PostgresMissingError, PostgresServer, running_postgres
 
 _names = itertools.count()
@@ -53,6 +63,21 @@ def postgres_url(postgres: PostgresServer, postgres_store: Store) -> str:
     """Return the URL of a store in PostgreSQL with nothing in it."""
     wipe(postgres_store)
     return postgres.url("store")
+
+
+@pytest.fixture
+def two_people(postgres: PostgresServer, postgres_store: Store, postgres_url: str) -> Store:
+    """A store with a moved job of ada and one of grace, and logins: ada reads, an analyst reads all."""
+    for name, role in (("ada", "reader"), ("grace", "reader"), ("the_analyst", "analyst")):
+        add_login(postgres.url("store"), name, shared=False, connections=5, roles=(f"pollux_{role}",))
+    store = postgres_store
+    store.register_jobs([registration(1), registration(2, user_id=1002, user_name="grace")], at=at(0))
+    store.observe_jobs([observation(n, gpus={"n0": 2}) for n in (1, 2)], at=at(1))
+    store.record_round(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(5))
+    for number in (1, 2):
+        store.report(token_of(number), report(1), at=at(10))
+    move_running_job(store)
+    return store
 
 
 @pytest.fixture(scope="session")
@@ -101,7 +126,15 @@ def prepare_logins(server: PostgresServer) -> None:
         add_login(server.url("store"), name, shared=name == "jobs", connections=20, roles=(role,))
     server.sql(
         "CREATE TABLE test_clock (at timestamptz); INSERT INTO test_clock VALUES (NULL);"
-        "GRANT SELECT ON test_clock TO pollux_owner;"
+        "GRANT SELECT ON test_clock TO pollux_owner;",
+        database="store",
+    )
+    prepare_clock(server)
+
+
+def prepare_clock(server: PostgresServer) -> None:
+    """Let tests set the clock of "store": again after whatever makes its functions anew."""
+    server.sql(
         "CREATE OR REPLACE FUNCTION pollux_clock() RETURNS timestamptz LANGUAGE sql VOLATILE "
         "AS 'SELECT COALESCE(at, clock_timestamp()) FROM public.test_clock'",
         database="store",

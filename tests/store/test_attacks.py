@@ -175,7 +175,7 @@ class TestRights:
             "SELECT pollux_record('token of job 2', '{}', now(), false)",
             "SELECT pollux_answer('token of job 2', 0, now())",
             "SELECT pollux_take_turn(1, 0, now(), false)",
-            "SELECT pollux_end_long_connections(0)",
+            "SELECT pollux_end_long_connections(0, 0, 0)",
             "SELECT pollux_job_of_token('x')",
         ],
     )
@@ -604,7 +604,7 @@ class TestOpenTransactions:
         with connect(postgres, "the_daemon") as daemon, connect(postgres) as stranger:
             victims.tend()
             assert stranger.execute("SELECT 1").fetchone() == (1,), "a minute is not over"
-            assert daemon.execute("SELECT pollux_end_long_connections(0)").fetchone() == (1,)
+            assert daemon.execute("SELECT pollux_end_long_connections(0, 600, 3600)").fetchone() == (1,)
             with pytest.raises(psycopg.OperationalError):
                 stranger.execute("SELECT 1")
             assert daemon.execute("SELECT 1").fetchone() == (1,)
