@@ -18,14 +18,16 @@ from pollux_slurm.cli.common import (
     print_text,
     settings,
 )
-from pollux_slurm.cli.explained import moment, owners_lines
+from pollux_slurm.cli.explained import ended, moment, move_text, owners_lines
 from pollux_slurm.cli.notes import silence, warnings_as_dicts
 from pollux_slurm.cli.problems import read_problem
-from pollux_slurm.errors import StoreError, UsageError
+from pollux_slurm.cli.slurm_now import asked_of_slurm, told_of_unknown_job
+from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
 
 if TYPE_CHECKING:
+    from pollux_slurm.config import Config
     from pollux_slurm.model import Decision, JobDecision, Problem
-    from pollux_slurm.store.contract import DecisionRecord, JobRecord, Reallocation, Store
+    from pollux_slurm.store.contract import DaemonSeen, DecisionRecord, JobRecord, Reallocation, Store
 
 
 def explain(
@@ -53,23 +55,54 @@ def explain(
     if problem_file is not None:
         facts = explain_problem(read_problem(problem_file), job)
     else:
-        with opened_store(settings(config_file, store_url)) as store:
-            facts = _facts_of_store(store, job, round_id)
+        facts = _facts_of_store(settings(config_file, store_url), job, round_id)
     if as_json:
         print_json(facts)
     else:
         print_text("\n".join(line.replace("\n", "\\n") for line in lines(facts, details=details)))
 
 
-def _facts_of_store(store: Store, job: str, round_id: int | None) -> dict[str, Any]:
-    found, record = store.decision(job, round_id), store.job(job)
-    silent, warnings = silence(record, datetime.now(timezone.utc)), warnings_as_dicts(record)
+def _facts_of_store(config: Config, job: str, round_id: int | None) -> dict[str, Any]:
+    from pollux_slurm.daemon.presence import shown_now
+
+    now = datetime.now(timezone.utc)
+    with opened_store(config) as store:
+        seen = store.daemon_seen()
+        try:
+            found, record = store.decision(job, round_id), store.job(job)
+        except UnknownJobError:
+            told = told_of_unknown_job(config, job, seen, now) if round_id is None else None
+            if told is None:
+                raise
+            return {"job_id": job, "round": None, "explanation": told}
+        if round_id is None and not record.state.is_over:
+            # It may have ended, or run, since the daemon last looked.
+            record = shown_now([record], asked_of_slurm(config)[0])[0].record
+        return _facts_of_job(store, record, found, round_id, seen, now)
+
+
+def _facts_of_job(
+    store: Store,
+    record: JobRecord,
+    found: DecisionRecord | None,
+    round_id: int | None,
+    seen: DaemonSeen,
+    now: datetime,
+) -> dict[str, Any]:
+    from pollux_slurm.daemon.presence import next_look
+
+    job = record.slurm_job_id
+    silent, warnings = silence(record, now), warnings_as_dicts(record)
     told: dict[str, Any]
+    is_over = record.state.is_over
     waits = round_id is None and not record.allocation and record.paused_at is None
-    if waits and record.left_out_because is not None:
+    if waits and not is_over and record.left_out_because is not None:
         told = _facts_of_left_out(job, record.left_out_because)
-    elif found is None and round_id is None and (silent or warnings):
-        told = {"job_id": job, "round": None, "explanation": f"no round has decided about job {job} yet"}
+    elif found is None and round_id is None:
+        none = f"no round decided about job {job}"
+        if not is_over:
+            none = f"no round has decided about job {job} yet: {next_look(seen, now)}"
+        told = {"job_id": job, "round": None, "explanation": none}
     else:
         decided = _recorded(found, job, round_id)
         told = facts_of_record(decided)
@@ -85,6 +118,8 @@ def _present(record: JobRecord, round_id: int | None) -> dict[str, Any]:
     """Return what is so now, whatever a round has decided: nothing of it where another round is asked for."""
     if round_id is not None:
         return {"paused_at": None, "paused_because": None}
+    finished_at = None if record.finished_at is None else record.finished_at.isoformat()
+    move = record.open_reallocation
     paused_at, last, sample = record.paused_at, record.last_reallocation, record.sample
     measured = None
     if (
@@ -99,6 +134,10 @@ def _present(record: JobRecord, round_id: int | None) -> dict[str, Any]:
             "global_batch_size": sample.batch.global_batch_size,
         }
     return {
+        "state": record.state.value,
+        "finished_at": finished_at,
+        "ended": ended(record.state, finished_at) if record.state.is_over else None,
+        "moving": None if move is None or record.state.is_over else move_text(move),
         "paused_at": paused_at.isoformat() if paused_at is not None else None,
         "paused_because": last.reason if paused_at is not None and last is not None else None,
         "measured": measured,
@@ -161,14 +200,7 @@ def _facts_of_left_out(job: str, because: str) -> dict[str, Any]:
 def _recorded(found: DecisionRecord | None, job: str, round_id: int | None) -> DecisionRecord:
     if found is not None:
         return found
-    if round_id is not None:
-        raise StoreError(
-            f"round {round_id} decided nothing about job {job}; its last one: pollux explain {job}"
-        )
-    raise StoreError(
-        f"no round has decided about job {job} yet: it is held, or the daemon is not running or has not come "
-        "to it (see: pollux status; pollux daemon)"
-    )
+    raise StoreError(f"round {round_id} decided nothing about job {job}; its last one: pollux explain {job}")
 
 
 def explain_problem(problem: Problem, job_id: str) -> dict[str, Any]:
@@ -260,7 +292,7 @@ def _facts(job: JobDecision, decided: Decision | DecisionRecord) -> dict[str, An
 def lines(facts: dict[str, Any], *, details: bool = False) -> list[str]:
     """Return what a person reads: the decision in the owner's words, then with `details` in the policy's."""
     found = owners_lines(facts)
-    if facts["round"] is not None:
+    if facts["round"] is not None and facts.get("ended") is None:
         shadow = ", in shadow mode: not enacted" if facts["shadow"] else ""
         found.append(f"  round      {facts['round']}, {moment(facts['at'])}{shadow}")
     if facts.get("paused_at") is not None:

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from pollux_slurm.model import Allocation
+from pollux_slurm.model import Allocation, JobState, ReallocationStep
 
 if TYPE_CHECKING:
-    from pollux_slurm.model import JobDecision
+    from pollux_slurm.store.contract import DecisionRecord, JobRecord, Reallocation
 
 _MORE = {
     "capacity": "more GPUs bring more to other jobs for now; it gets more when some of those end",
@@ -34,8 +34,44 @@ _MORE = {
 }
 
 
-def summary(job: JobDecision, excluded: str | None) -> str:
-    """Return a decision in one line, without numbers that only the policy knows."""
+_ENDS = {
+    JobState.COMPLETED: "completed",
+    JobState.FAILED: "failed",
+    JobState.CANCELLED: "was cancelled",
+    JobState.TIMEOUT: "ran into its time limit",
+}
+_STEPS = {
+    ReallocationStep.PLANNED: "waits until its GPUs are free",
+    ReallocationStep.CHECKPOINT_REQUESTED: "its checkpoint is asked for",
+    ReallocationStep.CHECKPOINTED: "its checkpoint is written",
+    ReallocationStep.REQUEUED: "is stopped and back in the queue",
+    ReallocationStep.RESHAPED: "has its new shape in the queue",
+    ReallocationStep.RELEASED: "waits for Slurm to start it",
+    ReallocationStep.RUNNING: "is started, no step of it is known yet",
+}
+
+
+def ended(state: JobState, finished_at: str | None) -> str:
+    """Say how and when a job that is over ended; `finished_at` is in the form of `--json`."""
+    when = "" if finished_at is None else f" at {moment(finished_at)}"
+    return f"is over: it {_ENDS.get(state, state.value)}{when}"
+
+
+def move_text(move: Reallocation) -> str:
+    """Return where an open reallocation moves a job, and how far that is."""
+    where = f"{move.source} → {move.target}" if move.source or move.target else "its start"
+    return f"{where} ({_STEPS.get(move.step, move.step.value)})"
+
+
+def summary(decided: DecisionRecord, record: JobRecord) -> str:
+    """Return the last decision about a job in one line, without numbers that only the policy knows."""
+    job, excluded = decided.job, decided.excluded
+    if record.state.is_over:
+        finished_at = None if record.finished_at is None else record.finished_at.isoformat()
+        last = _gpus_of(job.allocation.as_dict(), job.gpu_type)
+        return f"job {job.job_id} {ended(record.state, finished_at)}; the last round about it: {last}"
+    if record.open_reallocation is not None:
+        return f"job {job.job_id} is being moved: {move_text(record.open_reallocation)}"
     if excluded is not None:
         return f"job {job.job_id} is left as it is: {excluded}"
     has = _gpus_of(job.allocation.as_dict(), job.gpu_type)
@@ -44,15 +80,37 @@ def summary(job: JobDecision, excluded: str | None) -> str:
 
 def owners_lines(facts: Mapping[str, Any]) -> list[str]:
     """Return what the owner of a job reads of the facts that `pollux explain --json` prints."""
-    found = [_headline(facts)]
+    is_over = facts.get("ended") is not None
+    found = _over(facts) if is_over else [_headline(facts)]
+    if facts.get("moving") is not None:
+        found += _said("moving", facts["moving"])
     if facts.get("excluded") is None and facts.get("allocation") is not None:
         found += _predicted(facts)
-        found += _said("not more", _why(facts["bound_by"], facts["pinned_because"]))
+        then = "said then: " if is_over else ""
+        found += _said("not more", then + _why(facts["bound_by"], facts["pinned_because"]))
         found += _next_size(facts)
         found += _runner_up(facts)
         found += _declared(facts)
     found += _restarts(facts)
     return found
+
+
+def _over(facts: Mapping[str, Any]) -> list[str]:
+    """Return what is said first of a job that has ended: how and when, and its last decision as one."""
+    found = [f"job {facts['job_id']} {facts['ended']}"]
+    if facts.get("allocation") is None:
+        return [*found, *_said("last", str(facts["explanation"]))]
+    of_round = f"round {facts['round']}, {moment(facts['at'])}{', in shadow mode' if facts['shadow'] else ''}"
+    last = (
+        f"left as it was: {facts['excluded']}"
+        if facts.get("excluded") is not None
+        else _gpus_of(facts["allocation"], facts["gpu_type"])
+    )
+    return [
+        *found,
+        *_said("last", f"{of_round}: {last}"),
+        *_said("report", f"pollux report job {facts['job_id']}"),
+    ]
 
 
 def _headline(facts: Mapping[str, Any]) -> str:

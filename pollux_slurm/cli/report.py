@@ -340,7 +340,7 @@ def _explanation(config: Config, job_id: str) -> str:
     """Return the line of the job's last decision; none where this login may read the reporting views only."""
     try:
         with opened_store(config) as store:
-            decided = store.decision(job_id)
+            decided, record = store.decision(job_id), store.job(job_id)
     except StoreError:
         return ""
-    return "" if decided is None else summary(decided.job, decided.excluded)
+    return "" if decided is None else summary(decided, record)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -19,14 +18,14 @@ from pollux_slurm.cli.common import (
     print_text,
     settings,
 )
-from pollux_slurm.cli.explained import summary
+from pollux_slurm.cli.explained import move_text, summary
 from pollux_slurm.cli.notes import note_lines, silence, warnings_as_dicts
-from pollux_slurm.errors import SlurmError
+from pollux_slurm.cli.slurm_now import asked_of_slurm, told_of_unknown_job
+from pollux_slurm.errors import UnknownJobError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pollux_slurm.config import Config
     from pollux_slurm.daemon.presence import ShownJob
     from pollux_slurm.model import ClusterSnapshot
     from pollux_slurm.store.contract import DaemonSeen, JobRecord
@@ -48,12 +47,21 @@ def status(
     from pollux_slurm.daemon.presence import absence, left_held, shown_now
 
     config = settings(config_file, store_url)
-    with opened_store(config) as store:
-        records = (store.job(job),) if job is not None else store.jobs(include_finished=all_jobs)
-        decided = store.decision(job) if job is not None and not as_json else None
-        seen = store.daemon_seen()
     now = datetime.now(timezone.utc)
-    snapshot, why_not = _asked_of_slurm(config) if any(not r.state.is_over for r in records) else (None, "")
+    with opened_store(config) as store:
+        seen = store.daemon_seen()
+        try:
+            records = (store.job(job),) if job is not None else store.jobs(include_finished=all_jobs)
+        except UnknownJobError:
+            told = None if job is None or as_json else told_of_unknown_job(config, job, seen, now)
+            if told is None:
+                raise
+            print_text(told)
+            return
+        decided = store.decision(job) if job is not None and not as_json else None
+    is_asked = job is None or any(not record.state.is_over for record in records)
+    snapshot, why_not = asked_of_slurm(config) if is_asked else (None, "")
+    newcomers = _newcomers(snapshot, records, seen, now) if job is None else []
     jobs = shown_now(records, snapshot)
     records = tuple(shown.record for shown in jobs)
     missing = absence(seen, now, left_held(jobs))
@@ -77,30 +85,36 @@ def status(
         print_text(missing)
     for line in _how_old(jobs, seen, now, why_not):
         print_text(line)
+    for line in newcomers:
+        print_text(line)
+    if not records and newcomers:
+        return
     if not records:
         console.print("no adaptive jobs" if all_jobs else "no active adaptive jobs (finished ones: --all)")
         return
-    console.print(jobs_table(jobs, now=now, width=console.width))
+    console.print(jobs_table(jobs, now=now, width=console.width, is_served=missing is None))
     for line in note_lines(records, now):
         typer.echo(line)
     if decided is not None:
-        typer.echo(f"{summary(decided.job, decided.excluded)} (more: pollux explain {decided.job.job_id})")
+        print_text(f"{summary(decided, records[0])} (more: pollux explain {decided.job.job_id})")
 
 
-# A slurmctld that is slow to answer must not keep people from what the store knows.
-_PATIENCE_S = 10.0
+def _newcomers(
+    snapshot: ClusterSnapshot | None, records: tuple[JobRecord, ...], seen: DaemonSeen, now: datetime
+) -> list[str]:
+    """Return a line for each adaptive job of this user in Slurm that the store does not know yet."""
+    from pollux_slurm.daemon.presence import newcomer
+    from pollux_slurm.slurm.terms import decode_comment
 
-
-def _asked_of_slurm(config: Config) -> tuple[ClusterSnapshot | None, str]:
-    """Return what Slurm shows now, and why it could not be asked, where it could not."""
-    from pollux_slurm.slurm import connect
-
-    patience_s = min(config.slurm.command_timeout_s, _PATIENCE_S)
-    asked = dataclasses.replace(config.slurm, backend="commands", command_timeout_s=patience_s)
-    try:
-        return connect(asked, os.environ).snapshot(), ""
-    except SlurmError as error:
-        return None, str(error)
+    known = {record.slurm_job_id for record in records}
+    return [
+        newcomer(job, seen, now)
+        for job in (() if snapshot is None else snapshot.jobs)
+        if job.job_id not in known
+        and job.user_id == os.geteuid()
+        and not job.state.is_over
+        and decode_comment(job.comment) is not None
+    ]
 
 
 def _how_old(jobs: tuple[ShownJob, ...], seen: DaemonSeen, now: datetime, why_not: str) -> Iterator[str]:
@@ -172,13 +186,16 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
 _WIDE = 120
 
 
-def jobs_table(jobs: tuple[ShownJob, ...], *, now: datetime, width: int) -> Table:
-    """Return the table that `pollux status` prints, fit for a terminal of `width` characters."""
+def jobs_table(jobs: tuple[ShownJob, ...], *, now: datetime, width: int, is_served: bool = True) -> Table:
+    """Return the table that `pollux status` prints, fit for a terminal of `width` characters.
+
+    `is_served` tells that a daemon is there: without one, a move goes nowhere.
+    """
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    rows = [_cells(shown, now) for shown in jobs]
+    rows = [_cells(shown, now, is_served) for shown in jobs]
     left = ("JOB", "NAME", "USER", "STATE", "NODES", "DECISION")
     narrow = {"USER", "RESTARTS", "AGE", "REPORTED", "NODES"} if width < _WIDE else set()
     columns = [column for column in (rows[0] if rows else {}) if column not in narrow]
@@ -197,14 +214,14 @@ def jobs_table(jobs: tuple[ShownJob, ...], *, now: datetime, width: int) -> Tabl
     return table
 
 
-def _cells(shown: ShownJob, now: datetime) -> dict[str, str]:
+def _cells(shown: ShownJob, now: datetime, is_served: bool) -> dict[str, str]:
     """Return one job's row by column, in the order shown."""
     record, sample = shown.record, shown.record.sample
     return {
         "JOB": record.slurm_job_id,
         "NAME": _printable(record.name, 20),
         "USER": _printable(record.user_name, 12),
-        "STATE": _state(shown) + (" !" if record.warnings or silence(record, now) else ""),
+        "STATE": _state(shown, is_served) + (" !" if record.warnings or silence(record, now) else ""),
         "GPUS": str(record.allocation.num_gpus or "-"),
         "BATCH": str(sample.batch.global_batch_size) if sample and sample.batch else "-",
         "GOODPUT/s": _number(sample.goodput if sample else None),
@@ -218,7 +235,11 @@ def _cells(shown: ShownJob, now: datetime) -> dict[str, str]:
     }
 
 
-def _state(shown: ShownJob) -> str:
+def _state(shown: ShownJob, is_served: bool) -> str:
+    from pollux_slurm.daemon.presence import is_moving
+
+    if is_served and is_moving(shown):
+        return "moving"
     if shown.held:
         return "held"
     return "paused" if shown.record.paused_at is not None else shown.record.state.value
@@ -226,8 +247,7 @@ def _state(shown: ShownJob) -> str:
 
 def _decision(record: JobRecord) -> str:
     if record.open_reallocation is not None:
-        reallocation = record.open_reallocation
-        return f"{reallocation.source} → {reallocation.target} ({reallocation.step.value})"
+        return move_text(record.open_reallocation)
     if record.last_decision is None:
         return "-"
     bound = record.last_decision_bound_by

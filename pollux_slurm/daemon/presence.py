@@ -8,11 +8,20 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pollux_slurm.daemon.observe import is_recorded_job
-from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationStep
+from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationStep, SlurmJob
 from pollux_slurm.store.contract import DaemonSeen, JobRecord, Reallocation
 
 # Clocks of two hosts may differ a little: only so long after the end of its lease a daemon counts as silent.
 _SKEW = timedelta(seconds=10)
+# What came so long ago, a daemon that looks at Slurm and serves the job would know.
+_LATE = timedelta(minutes=2)
+# At these steps of a move a job is being stopped, waits for its other GPUs, or is being started there.
+_STOPPED = (
+    ReallocationStep.CHECKPOINTED,
+    ReallocationStep.REQUEUED,
+    ReallocationStep.RESHAPED,
+    ReallocationStep.RELEASED,
+)
 # At these steps the daemon holds the job; at RELEASED it may, where it died before the command.
 _HOLDING = (ReallocationStep.REQUEUED, ReallocationStep.RESHAPED)
 
@@ -97,6 +106,37 @@ def absence(seen: DaemonSeen, now: datetime, held: Iterable[str] = ()) -> str | 
         f"{text}; held in the midst of a move: {', '.join(held)}; the next daemon goes on with them, or let "
         f"them start by hand: scontrol release {' '.join(held)}"
     )
+
+
+def next_look(seen: DaemonSeen, now: datetime) -> str:
+    """Say when a daemon will have looked at what is new to it, or that none will."""
+    missing = absence(seen, now)
+    if missing is not None:
+        return missing
+    if seen.watch_s is None:
+        return "the daemon looks within seconds"
+    return f"the daemon looks at Slurm every {seen.watch_s:g} s, and a round about what is new comes at once"
+
+
+def newcomer(job: SlurmJob, seen: DaemonSeen, now: datetime) -> str:
+    """Say of an adaptive job in Slurm that the store does not know it yet, and when it will."""
+    came = "" if job.submitted_at is None else f" {ago(now - job.submitted_at)} ago"
+    why = f" ({job.reason})" if job.state is JobState.PENDING and job.reason not in ("", "None") else ""
+    text = (
+        f"job {job.job_id} was submitted{came} and is {job.state.value}{why}; no daemon has looked at it "
+        f"yet: {next_look(seen, now)}"
+    )
+    late = job.submitted_at is not None and now - job.submitted_at > _LATE
+    if not late or absence(seen, now) is not None:
+        return text
+    return f"{text}; it may serve other partitions or other users' jobs only, its log says so"
+
+
+def is_moving(job: ShownJob) -> bool:
+    """Whether a job that does not run just now is on its way to other GPUs."""
+    move = job.record.open_reallocation
+    stands = job.record.state in (JobState.PENDING, JobState.COMPLETING)
+    return stands and move is not None and move.moves_running and move.step in _STOPPED
 
 
 def ago(delta: timedelta) -> str:

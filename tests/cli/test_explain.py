@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from pollux_slurm.goodput import best_batch
 from pollux_slurm.model import Allocation, BatchLimits, Configuration, GpuLimit, JobState, ReallocationStep
+from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.policy import decide
 from pollux_slurm.policy.problem_json import problem_to_json
 from pollux_slurm.store import open_store
@@ -135,7 +138,6 @@ def test_that_status_of_one_job_ends_with_the_line(url: str) -> None:
     ("arguments", "code", "words"),
     [
         (["11"], 1, "job 11 is not known as an adaptive job; see: pollux status --all"),
-        (["10"], 1, "no round has decided about job 10 yet"),
         (["7", "--round", "5"], 1, "there is no round 5"),
         (["10", "--round", "1"], 1, "round 1 decided nothing about job 10"),
         (["7", "--round", "1", "--problem", "x"], 2, "exclude each other"),
@@ -206,7 +208,8 @@ def test_that_a_job_that_never_reported_says_so(url: str) -> None:
     store.close()
     shown = pollux("explain", "10", "--store", url)
     assert shown.returncode == 0
-    assert shown.stdout.startswith("no round has decided about job 10 yet\n  silent     it started ")
+    assert shown.stdout.startswith("no round has decided about job 10 yet: no daemon runs: ")
+    assert "\n  silent     it started " in shown.stdout
     assert "pollux_slurm.torch.init_process_group" in shown.stdout
     listed = pollux("status", "--store", url).stdout
     assert "running !" in next(line for line in listed.splitlines() if line.startswith("10 "))
@@ -219,6 +222,80 @@ def test_that_a_job_that_never_reported_says_so(url: str) -> None:
     store.observe_jobs([observation(10, JobState.COMPLETED, ended_at=at(500))], at=at(501))
     store.close()
     assert "silent     it ended without one report" in pollux("explain", "10", "--store", url).stdout
+
+
+def test_that_a_job_without_a_decision_is_told_when_the_daemon_looks(url: str) -> None:
+    store = open_store(url)
+    store.acquire_lease("ctl:1:a", ttl_s=600, at=datetime.now(timezone.utc), interval_s=60, watch_s=10)
+    store.close()
+    assert pollux("explain", "10", "--store", url).stdout == (
+        "no round has decided about job 10 yet: the daemon looks at Slurm every 10 s, and a round about what "
+        "is new comes at once\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (JobState.COMPLETED, "it completed"),
+        (JobState.FAILED, "it failed"),
+        (JobState.CANCELLED, "it was cancelled"),
+        (JobState.TIMEOUT, "it ran into its time limit"),
+    ],
+)
+def test_that_a_job_that_has_ended_is_told_so_and_its_last_decision_as_the_last(
+    url: str, state: JobState, words: str
+) -> None:
+    store = open_store(url)
+    store.observe_jobs([observation(7, gpus={"n0": 2}, started_at=at(5))], at=at(6))
+    store.observe_jobs([observation(7, state, started_at=at(5), ended_at=at(500))], at=at(501))
+    store.observe_jobs([observation(10, state, started_at=at(5), ended_at=at(500))], at=at(501))
+    store.close()
+    ended = f"job 7 is over: {words} at 2026-03-01 12:08:20 UTC"
+    shown = pollux("explain", "7", "--store", url).stdout.splitlines()
+    assert shown[:2] == [
+        ended,
+        "  last       round 1, 2026-03-01 12:01:00 UTC, in shadow mode: 4 GPUs on 1 node (n0:4)",
+    ]
+    assert any(line.startswith("  not more   said then: ") for line in shown)
+    assert not any("keeps" in line or "goes from" in line or line.startswith("  round") for line in shown)
+    last = pollux("status", "7", "--store", url).stdout.splitlines()[-1]
+    assert last.startswith(f"{ended}; the last round about it: 4 GPUs on 1 node (n0:4)")
+    assert f"{ended}; the last round" in pollux("report", "job", "7", "--html", "--store", url).stdout
+    told = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
+    assert (told["state"], told["finished_at"]) == (state.value, "2026-03-01T12:08:20+00:00")
+    assert pollux("explain", "10", "--store", url).stdout.startswith(
+        f"job 10 is over: {words} at 2026-03-01 12:08:20 UTC\n  last       no round decided about job 10\n"
+    )
+    assert pollux("explain", "7", "--round", "1", "--store", url).stdout.startswith("job 7 goes from ")
+
+
+def test_that_a_job_on_its_way_to_other_gpus_is_said_to_be_moving_as_long_as_a_daemon_moves_it(
+    url: str,
+) -> None:
+    store = open_store(url)
+    source, target = Allocation.of({"n0": 2}), Allocation.of({"n0": 4})
+    move = store.plan_reallocation(
+        "7", source=source, target=target, moves_running=True, from_restart_count=0, round_id=1, at=at(61)
+    )
+    steps = (Step.PLANNED, Step.CHECKPOINT_REQUESTED, Step.CHECKPOINTED, Step.REQUEUED)
+    for before, after in itertools.pairwise(steps):
+        store.advance_reallocation(move.id, after, expected=before, at=at(62))
+    store.observe_jobs([observation(7, JobState.PENDING)], at=at(63))
+    way = "n0:2 → n0:4 (is stopped and back in the queue)"
+
+    def shown_state() -> str:
+        table = pollux("status", "--store", url).stdout.splitlines()
+        (line,) = (line for line in table if line.startswith("7 "))
+        assert way in line
+        return line.split()[3]
+
+    assert shown_state() == "pending"  # nobody moves it on
+    store.acquire_lease("ctl:1:a", ttl_s=600, at=datetime.now(timezone.utc), interval_s=60, watch_s=10)
+    store.close()
+    assert shown_state() == "moving"
+    assert f"job 7 is being moved: {way}" in pollux("status", "7", "--store", url).stdout.splitlines()[-1]
+    assert f"  moving     {way}\n" in pollux("explain", "7", "--store", url).stdout
 
 
 def test_that_a_paused_job_is_said_to_be_paused(url: str) -> None:

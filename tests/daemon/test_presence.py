@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import timedelta
 
 import pytest
@@ -10,7 +11,7 @@ from pollux_slurm.daemon import presence
 from pollux_slurm.daemon.doctor import Verdict, examine_daemon
 from pollux_slurm.daemon.endpoint import health
 from pollux_slurm.daemon.loop import Daemon
-from pollux_slurm.daemon.presence import ShownJob, absence, left_held, shown_now
+from pollux_slurm.daemon.presence import ShownJob, absence, left_held, newcomer, shown_now
 from pollux_slurm.daemon.telemetry import Telemetry
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
@@ -55,6 +56,20 @@ def test_that_what_is_said_depends_on_how_the_last_one_ended(
     seen: DaemonSeen, after_s: float, said: str | None
 ) -> None:
     assert absence(seen, NOON + timedelta(seconds=after_s)) == said
+
+
+def test_that_a_job_that_no_daemon_has_looked_at_is_told_when_one_will() -> None:
+    paced = dataclasses.replace(SEEN, interval_s=60, watch_s=10)
+    came = job("7", JobState.PENDING, reason="Priority", submitted_at=NOON)
+    first = "job 7 was submitted 3 s ago and is pending (Priority); no daemon has looked at it yet: "
+    at = NOON + timedelta(seconds=3)
+    looks = "the daemon looks at Slurm every 10 s, and a round about what is new comes at once"
+    assert newcomer(came, paced, at) == first + looks
+    assert newcomer(came, DaemonSeen(), at) == first + "no daemon has run on this store yet"
+    long_ago = dataclasses.replace(came, state=JobState.RUNNING, submitted_at=NOON - timedelta(minutes=9))
+    assert newcomer(long_ago, paced, at).endswith(
+        f"{looks}; it may serve other partitions or other users' jobs only, its log says so"
+    )
 
 
 def test_that_jobs_left_held_are_named_with_what_lets_them_go() -> None:
