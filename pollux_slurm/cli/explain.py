@@ -18,7 +18,7 @@ from pollux_slurm.cli.common import (
     print_text,
     settings,
 )
-from pollux_slurm.cli.explained import ended, moment, move_text, owners_lines
+from pollux_slurm.cli.explained import ended, moment, move_text, moved_since, owners_lines
 from pollux_slurm.cli.notes import silence, warnings_as_dicts
 from pollux_slurm.cli.problems import read_problem
 from pollux_slurm.cli.slurm_now import asked_of_slurm, told_of_unknown_job
@@ -107,6 +107,7 @@ def _facts_of_job(
         decided = _recorded(found, job, round_id)
         told = facts_of_record(decided)
         last = record.last_reallocation if round_id is None else None
+        told["moved_since"] = round_id is None and not is_over and moved_since(decided, record)
         # The texts of an old round may be pruned: then nothing is known of what it was decided from.
         with contextlib.suppress(StoreError):
             if decided.excluded is None:
@@ -137,7 +138,7 @@ def _present(record: JobRecord, round_id: int | None) -> dict[str, Any]:
         "state": record.state.value,
         "finished_at": finished_at,
         "ended": ended(record.state, finished_at) if record.state.is_over else None,
-        "moving": None if move is None or record.state.is_over else move_text(move),
+        "moving": None if move is None or record.state.is_over else move_text(move, record.state),
         "paused_at": paused_at.isoformat() if paused_at is not None else None,
         "paused_because": last.reason if paused_at is not None and last is not None else None,
         "measured": measured,

@@ -19,7 +19,7 @@ _MORE = {
     "max_gpus": "its owner allows no more: submit with a larger --max-gpus",
     "exploration": "it may at most double what it has run on; it can grow further once it has reported from "
     "this size",
-    "penalty": "another restart would cost it more than the larger size brings; each round weighs that anew",
+    "penalty": "a restart would cost it more than the larger size brings; each round weighs that anew",
     "placement": "the GPUs that are free do not lie together on few enough nodes",
     "cpus": "where GPUs are free there are too few CPUs: ask for fewer of them per GPU (--cpus-per-gpu)",
     "memory": "where GPUs are free there is too little memory: ask for less per GPU (--mem-per-gpu)",
@@ -34,6 +34,7 @@ _MORE = {
 }
 
 
+_MOVED_SINCE = "it was being moved when this round decided; the next one decides anew"
 _ENDS = {
     JobState.COMPLETED: "completed",
     JobState.FAILED: "failed",
@@ -57,10 +58,12 @@ def ended(state: JobState, finished_at: str | None) -> str:
     return f"is over: it {_ENDS.get(state, state.value)}{when}"
 
 
-def move_text(move: Reallocation) -> str:
-    """Return where an open reallocation moves a job, and how far that is."""
-    where = f"{move.source} → {move.target}" if move.source or move.target else "its start"
-    return f"{where} ({_STEPS.get(move.step, move.step.value)})"
+def move_text(move: Reallocation, state: JobState) -> str:
+    """Return where an open reallocation moves a job that is in `state`, and how far that is."""
+    step = move.step
+    if step is ReallocationStep.RELEASED and state is JobState.RUNNING:
+        step = ReallocationStep.RUNNING  # Slurm has started it, and the daemon has not looked yet
+    return f"{move.source} → {move.target} ({_STEPS.get(step, step.value)})"
 
 
 def summary(decided: DecisionRecord, record: JobRecord) -> str:
@@ -71,11 +74,21 @@ def summary(decided: DecisionRecord, record: JobRecord) -> str:
         last = _gpus_of(job.allocation.as_dict(), job.gpu_type)
         return f"job {job.job_id} {ended(record.state, finished_at)}; the last round about it: {last}"
     if record.open_reallocation is not None:
-        return f"job {job.job_id} is being moved: {move_text(record.open_reallocation)}"
+        return f"job {job.job_id} is being moved: {move_text(record.open_reallocation, record.state)}"
     if excluded is not None:
         return f"job {job.job_id} is left as it is: {excluded}"
     has = _gpus_of(job.allocation.as_dict(), job.gpu_type)
-    return f"job {job.job_id}: {has}; not more: {_why(job.bound_by, job.pinned_because)}"
+    why = _MOVED_SINCE if moved_since(decided, record) else _why(job.bound_by, job.pinned_because)
+    return f"job {job.job_id}: {has}; not more: {why}"
+
+
+def moved_since(decided: DecisionRecord, record: JobRecord) -> bool:
+    """Whether the round fell into a move of the job that is over since, so that it had to stay as it was."""
+    last = record.last_reallocation
+    if record.open_reallocation is not None or last is None or not last.step.is_end:
+        return False
+    begin, end = last.times[0][1], last.times[-1][1]
+    return decided.job.pinned_because is not None and begin < decided.at <= end
 
 
 def owners_lines(facts: Mapping[str, Any]) -> list[str]:
@@ -87,12 +100,13 @@ def owners_lines(facts: Mapping[str, Any]) -> list[str]:
     if facts.get("excluded") is None and facts.get("allocation") is not None:
         found += _predicted(facts)
         then = "said then: " if is_over else ""
-        found += _said("not more", then + _why(facts["bound_by"], facts["pinned_because"]))
+        why = _MOVED_SINCE if facts.get("moved_since") else _why(facts["bound_by"], facts["pinned_because"])
+        found += _said("not more", then + why)
         found += _next_size(facts)
         found += _runner_up(facts)
         found += _declared(facts)
     found += _restarts(facts)
-    return found
+    return [*found, *_said("report", f"pollux report job {facts['job_id']}")] if is_over else found
 
 
 def _over(facts: Mapping[str, Any]) -> list[str]:
@@ -106,11 +120,7 @@ def _over(facts: Mapping[str, Any]) -> list[str]:
         if facts.get("excluded") is not None
         else _gpus_of(facts["allocation"], facts["gpu_type"])
     )
-    return [
-        *found,
-        *_said("last", f"{of_round}: {last}"),
-        *_said("report", f"pollux report job {facts['job_id']}"),
-    ]
+    return [*found, *_said("last", f"{of_round}: {last}")]
 
 
 def _headline(facts: Mapping[str, Any]) -> str:
@@ -138,10 +148,11 @@ def _predicted(facts: Mapping[str, Any]) -> list[str]:
         useful = "" if share > 0.995 else f", as useful as {_rate(rate * share)} at its initial batch size"
         batch = f"with batches of {facts['global_batch_size']}"
         found += _said("predicted", f"{_rate(rate)} examples per second {batch}{useful}")
-        times = [
-            (facts["speedup_over_one_gpu"], "one GPU"),
-            (facts["speedup_over_before"], f"the {_num(facts['size_before'] or 0)} that it had before"),
-        ]
+        times = [(facts["speedup_over_one_gpu"], "one GPU")]
+        if facts["size_before"] != 1 or facts["speedup_over_one_gpu"] is None:
+            times.append(
+                (facts["speedup_over_before"], f"the {_num(facts['size_before'] or 0)} that it had before")
+            )
         shown = [f"{factor:.2g} times {what}" for factor, what in times if factor is not None]
         found += _said("", "that is " + " and ".join(shown) if shown else "")
     elif facts["allocation"]:
@@ -176,6 +187,8 @@ def _runner_up(facts: Mapping[str, Any]) -> list[str]:
         return _said("else", "it would have to wait")
     words = _gpus(other["num_gpus"], other["num_nodes"], other["gpu_type"])
     over_one, speedup = facts.get("speedup_over_one_gpu"), facts["speedup"]
+    if facts["num_gpus"] == 1:
+        over_one = 1.0
     if over_one is not None and speedup:
         words += f", predicted {over_one * other['speedup'] / speedup:.2g} times one GPU"
     return _said("next best", words)

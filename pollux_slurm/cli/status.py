@@ -247,7 +247,7 @@ def _state(shown: ShownJob, is_served: bool) -> str:
 
 def _decision(record: JobRecord) -> str:
     if record.open_reallocation is not None:
-        return move_text(record.open_reallocation)
+        return move_text(record.open_reallocation, record.state)
     if record.last_decision is None:
         return "-"
     bound = record.last_decision_bound_by

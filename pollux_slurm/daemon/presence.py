@@ -114,7 +114,7 @@ def next_look(seen: DaemonSeen, now: datetime) -> str:
     if missing is not None:
         return missing
     if seen.watch_s is None:
-        return "the daemon looks within seconds"
+        return "the daemon looks at Slurm every few seconds"
     return f"the daemon looks at Slurm every {seen.watch_s:g} s, and a round about what is new comes at once"
 
 
@@ -122,12 +122,12 @@ def newcomer(job: SlurmJob, seen: DaemonSeen, now: datetime) -> str:
     """Say of an adaptive job in Slurm that the store does not know it yet, and when it will."""
     came = "" if job.submitted_at is None else f" {ago(now - job.submitted_at)} ago"
     why = f" ({job.reason})" if job.state is JobState.PENDING and job.reason not in ("", "None") else ""
-    text = (
-        f"job {job.job_id} was submitted{came} and is {job.state.value}{why}; no daemon has looked at it "
-        f"yet: {next_look(seen, now)}"
-    )
-    late = job.submitted_at is not None and now - job.submitted_at > _LATE
-    if not late or absence(seen, now) is not None:
+    text = f"job {job.job_id} was submitted{came} and is {job.state.value}{why}"
+    missing = absence(seen, now)
+    if missing is not None:
+        return f"{text}, and nobody has looked at it: {missing}"
+    text += f"; it is not looked at yet: {next_look(seen, now)}"
+    if job.submitted_at is None or now - job.submitted_at <= _LATE:
         return text
     return f"{text}; it may serve other partitions or other users' jobs only, its log says so"
 

@@ -38,13 +38,15 @@ class Kind(enum.Enum):
 class Column:
     """`key` names it in CSV and JSON, `title`, with the unit, for people.
 
-    Where not `shown`, it is for programs only: people have the same from other columns.
+    Where not `shown`, it is for programs only: people have the same from other columns. One of sentences is
+    told whole: where a terminal has no room for it beside the others, below the table.
     """
 
     key: str
     title: str
     kind: Kind = Kind.NUMBER
     shown: bool = True
+    is_sentence: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,7 +144,7 @@ _EVENTS = (
     Column(key="span_s", title="lasted", kind=Kind.SECONDS),
     Column(key="duration_s", title="took", kind=Kind.SECONDS),
     Column(key="run_number", title="run", kind=Kind.COUNT),
-    Column(key="detail", title="detail", kind=Kind.TEXT),
+    Column(key="detail", title="detail", kind=Kind.TEXT, is_sentence=True),
     Column(key="until", title="until (UTC)", kind=Kind.MOMENT, shown=False),
     Column(key="reallocation_id", title="reallocation", kind=Kind.COUNT, shown=False),
     Column(key="round_id", title="round", kind=Kind.COUNT, shown=False),

@@ -234,7 +234,7 @@ def _kinds_data(proposals: Sequence[Proposal]) -> Data:
         by_kind[one.kind].append(one)
     columns = (
         Column(key="kind", title="kind", kind=Kind.TEXT),
-        Column(key="meaning", title="which means", kind=Kind.TEXT),
+        Column(key="meaning", title="which means", kind=Kind.TEXT, is_sentence=True),
         Column(key="num_moves", title="moves", kind=Kind.COUNT),
         Column(key="num_jobs", title="jobs", kind=Kind.COUNT),
         Column(key="num_gpus", title="GPUs gained", kind=Kind.COUNT),

@@ -22,6 +22,7 @@ _GAP = " "
 # What fits a screen without scrolling far; the rest is in the other forms.
 MOST_ROWS = 20
 _NARROWEST = 40
+_LONGEST_SENTENCE = 1000
 
 
 def print_document(document: Document, console: Console) -> None:
@@ -140,7 +141,10 @@ def _table(data: Data, document: Document, width: int) -> Iterator[RenderableTyp
     kinds = [column.kind for column in data.columns]
     places = data.places(MOST_ROWS)
     rows = [
-        [text_of(value, kind) for value, kind in zip(data.rows[place], kinds, strict=True)]
+        [
+            text_of(value, column.kind, most=_LONGEST_SENTENCE if column.is_sentence else 120)
+            for value, column in zip(data.rows[place], data.columns, strict=True)
+        ]
         for place in places
     ]
     # A column is as wide as its widest cell and word of its title: titles wrap, cells do not.
@@ -148,7 +152,10 @@ def _table(data: Data, document: Document, width: int) -> Iterator[RenderableTyp
         max([len(word) for word in column.title.split()] + [cell_len(row[index]) for row in rows])
         for index, column in enumerate(data.columns)
     ]
-    widths = [min(one, 28) if kind is Kind.TEXT else one for one, kind in zip(widths, kinds, strict=True)]
+    widths = [
+        min(one, 28) if column.kind is Kind.TEXT and not column.is_sentence else one
+        for one, column in zip(widths, data.columns, strict=True)
+    ]
     kept = _columns_with_room(data, widths, width)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for index in kept:
@@ -158,22 +165,47 @@ def _table(data: Data, document: Document, width: int) -> Iterator[RenderableTyp
     for row in rows:
         table.add_row(*(Text(row[index], overflow="ellipsis") for index in kept))
     yield table
-    left_out = [one.key for index, one in enumerate(data.columns) if one.shown and index not in kept]
+    for index, column in enumerate(data.columns):
+        if column.is_sentence and index not in kept:
+            yield from _below(column.title, [(row[0], row[index]) for row in rows], width)
+    left_out = [
+        one.key
+        for index, one in enumerate(data.columns)
+        if one.shown and not one.is_sentence and index not in kept
+    ]
     hints = [data.hint(len(places)), f"no room for {', '.join(left_out)}" if left_out else ""]
     if any(hints):
         said = "; ".join(hint for hint in hints if hint)
         yield Text(f"{said}: {shown(document.command)} --csv --table {data.key}", style="dim")
 
 
+def _below(title: str, rows: Sequence[tuple[str, str]], width: int) -> Iterator[RenderableType]:
+    """Yield the sentences of a column that has no room in its table, each with the first cell of its row."""
+    from rich.text import Text
+
+    told = [(first, sentence) for first, sentence in rows if sentence != text_of(None, Kind.TEXT)]
+    if told:
+        yield Text(f"{title}:", style="bold")
+    for first, sentence in told:
+        lead = f"  {first}  "
+        lines = textwrap.wrap(
+            sentence, max(width, _NARROWEST), initial_indent=lead, subsequent_indent=" " * len(lead)
+        )
+        yield Text("\n".join(lines))
+
+
 def _columns_with_room(data: Data, widths: Sequence[int], width: int) -> list[int]:
-    """Return the columns that fit, from the left."""
+    """Return the columns that fit, from the left; sentences come after all others."""
+    room = max(width, _NARROWEST)
+    shown_ones = [index for index, column in enumerate(data.columns) if column.shown]
     kept: list[int] = []
-    used = 0
-    for index, column in enumerate(data.columns):
-        if not column.shown:
-            continue
-        used += widths[index] + 2
-        if used > max(width, _NARROWEST) and kept:
-            break
+    for index in (one for one in shown_ones if not data.columns[one].is_sentence):
+        room -= widths[index] + 2
+        if room < 0 and kept:
+            return sorted(kept)
         kept.append(index)
-    return kept
+    for index in (one for one in shown_ones if data.columns[one].is_sentence):
+        room -= widths[index] + 2
+        if room >= -2:  # nothing stands behind the last one
+            kept.append(index)
+    return sorted(kept)

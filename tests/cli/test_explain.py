@@ -297,6 +297,38 @@ def test_that_a_job_on_its_way_to_other_gpus_is_said_to_be_moving_as_long_as_a_d
     assert f"job 7 is being moved: {way}" in pollux("status", "7", "--store", url).stdout.splitlines()[-1]
     assert f"  moving     {way}\n" in pollux("explain", "7", "--store", url).stdout
 
+    store = open_store(url)
+    released = (Step.REQUEUED, Step.RESHAPED, Step.RELEASED)
+    for before, after in itertools.pairwise(released):
+        store.advance_reallocation(move.id, after, expected=before, at=at(64))
+    store.observe_jobs([observation(7, gpus={"n0": 4}, started_at=at(66), restart_count=1)], at=at(66))
+    held = problem(nodes(2), job("7", {"n0": 4}, pinned=True, pinned_because="it is being moved"))
+    store.record_round(held, decide(held), shadow=False, at=at(67))
+    started = "n0:2 → n0:4 (is started, no step of it is known yet)"
+    assert f"  moving     {started}\n" in pollux("explain", "7", "--store", url).stdout
+    assert "  not more   it is being moved\n" in pollux("explain", "7", "--store", url).stdout
+    for before, after in itertools.pairwise((Step.RELEASED, Step.RUNNING, Step.CONFIRMED)):
+        store.advance_reallocation(move.id, after, expected=before, at=at(70))
+    store.close()
+    since = "it was being moved when this round decided; the next one decides anew"
+    assert f"  not more   {since}\n" in pollux("explain", "7", "--store", url).stdout
+    assert f"not more: {since}" in pollux("status", "7", "--store", url).stdout
+
+
+def test_that_a_job_on_one_gpu_is_told_what_the_next_size_would_be_over_it_and_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "one.json"
+    two = problem(nodes(1), job("7", {"n0": 1}, age_s=0.0), job("8", {"n0": 1}))
+    file.write_text(problem_to_json(two))
+    shown = pollux("explain", "7", "--problem", str(file)).stdout
+    assert "  not more   a restart would cost it more than the larger size brings" in shown
+    assert re.search(r"  next best  \d GPUs on 1 node, predicted [\d.]+ times one GPU\n", shown)
+    grown = pollux("explain", "8", "--problem", str(file)).stdout
+    assert grown.startswith("job 8 goes from 1 GPU on 1 node (n0:1) to ")
+    assert "times one GPU\n" in grown
+    assert "that it had before" not in grown
+
 
 def test_that_a_paused_job_is_said_to_be_paused(url: str) -> None:
     store = open_store(url)

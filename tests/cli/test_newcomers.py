@@ -31,7 +31,7 @@ def test_that_a_job_just_submitted_is_told_of_before_a_daemon_has_looked(
     plain = typed("sbatch", "--parsable", "-o", "log", "--begin=now+1hour", "--wrap=true").stdout.strip()
     try:
         said = f"job {adaptive} was submitted "
-        unlooked = "is pending (BeginTime); no daemon has looked at it yet: no daemon has run on this store"
+        unlooked = "is pending (BeginTime), and nobody has looked at it: no daemon has run on this store"
         for words in (("status",), ("status", adaptive), ("explain", adaptive)):
             shown = pollux(*words)
             assert (shown.returncode, shown.stderr) == (0, "")

@@ -61,11 +61,14 @@ def test_that_what_is_said_depends_on_how_the_last_one_ended(
 def test_that_a_job_that_no_daemon_has_looked_at_is_told_when_one_will() -> None:
     paced = dataclasses.replace(SEEN, interval_s=60, watch_s=10)
     came = job("7", JobState.PENDING, reason="Priority", submitted_at=NOON)
-    first = "job 7 was submitted 3 s ago and is pending (Priority); no daemon has looked at it yet: "
+    first = "job 7 was submitted 3 s ago and is pending (Priority)"
     at = NOON + timedelta(seconds=3)
     looks = "the daemon looks at Slurm every 10 s, and a round about what is new comes at once"
-    assert newcomer(came, paced, at) == first + looks
-    assert newcomer(came, DaemonSeen(), at) == first + "no daemon has run on this store yet"
+    assert newcomer(came, paced, at) == f"{first}; it is not looked at yet: {looks}"
+    assert (
+        newcomer(came, DaemonSeen(), at)
+        == f"{first}, and nobody has looked at it: no daemon has run on this store yet"
+    )
     long_ago = dataclasses.replace(came, state=JobState.RUNNING, submitted_at=NOON - timedelta(minutes=9))
     assert newcomer(long_ago, paced, at).endswith(
         f"{looks}; it may serve other partitions or other users' jobs only, its log says so"

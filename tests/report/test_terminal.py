@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+from datetime import timedelta
 
 from rich.console import Console
 
 from pollux_slurm.report.charts import LineChart, Panel, Series
-from pollux_slurm.report.document import Document, Fact, Part, Plot
+from pollux_slurm.report.document import Column, Data, Document, Fact, Kind, Part, Plot
 from pollux_slurm.report.scales import linear_axis
 from pollux_slurm.report.terminal import print_document, sparkline
 from tests.report.test_document import NOW, document, table
@@ -52,6 +53,31 @@ def test_that_a_narrow_terminal_leaves_columns_out_and_says_which() -> None:
         "20 of 30 rows, the first; no room for rho: pollux report cluster --since 1d --csv --table jobs"
         in flat
     )
+
+
+def test_that_sentences_without_room_in_their_table_stand_whole_below_it() -> None:
+    columns = (
+        Column(key="at", title="planned", kind=Kind.MOMENT),
+        Column(key="reason", title="reason", kind=Kind.TEXT, is_sentence=True),
+        Column(key="gpus", title="GPUs", kind=Kind.COUNT),
+    )
+    why = "the GPUs of its target were taken by a neighbour, and the job went to what was left of it"
+    rows = ((NOW, why, 4), (NOW + timedelta(hours=1), None, 2))
+    moves = Data(key="moves", title="", columns=columns, rows=rows)
+    for width in (80, 100):
+        lines = printed(document(moves), width=width).splitlines()
+        begin = lines.index("reason:")
+        end = next(place for place, line in enumerate(lines) if place > begin and not line.startswith("  "))
+        assert lines[begin + 1].startswith("  2026-11-21 11:03:07  the GPUs of its target")
+        below = lines[begin + 1 : end]
+        assert " ".join(" ".join(below).split()).endswith(why)
+        assert max(len(line) for line in below) <= width
+        assert not any("no room for" in line for line in lines)
+    wide = printed(document(moves), width=140)
+    assert "reason:" not in wide
+    assert f"2026-11-21 11:03:07  {why}  " in wide
+    silent = Data(key="moves", title="", columns=columns, rows=((NOW, None, 4),))
+    assert "reason:" not in printed(document(silent), width=40)
 
 
 def test_that_lines_are_sparks_with_their_range() -> None:
