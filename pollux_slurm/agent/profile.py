@@ -20,6 +20,8 @@ _NEWEST = 64
 _SPACING_S = 5.0
 # A median of this many steps counts in full.
 _FULL_WEIGHT_AT = 8
+# and one of this many is not what a busy moment made of it: they are the steps of some two minutes.
+_CONFIRMED_AT = 32
 _MAX_SITUATIONS = 256
 # A situation that was last measured so long before the latest one counts half: nodes and their neighbours
 # change. It never counts for less than a part, because for its size there may be nothing newer.
@@ -59,6 +61,11 @@ class StepTimes:
     @property
     def weight(self) -> float:
         return min(self.count, _FULL_WEIGHT_AT) / _FULL_WEIGHT_AT * self.freshness
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether minutes were measured, not a moment that may have been a bad one."""
+        return self.count >= _CONFIRMED_AT
 
 
 @dataclass(slots=True)

@@ -67,6 +67,7 @@ def _observation(times: StepTimes) -> Observation:
         grad_time_s=times.grad_time_s,
         iter_time_s=times.iter_time_s,
         weight=times.weight,
+        confirmed=times.confirmed,
     )
 
 

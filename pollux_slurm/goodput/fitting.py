@@ -20,10 +20,13 @@ import numpy as np
 from pollux_slurm.goodput.checks import MAX_BATCH_SIZE, MAX_GPUS, MAX_TIME_S, MIN_PASS_TIME_S
 from pollux_slurm.goodput.descent import LAST_GAIN, descend
 from pollux_slurm.goodput.loss import StepTimeLoss
+from pollux_slurm.goodput.throughput import iteration_time_s
 from pollux_slurm.model import ThroughputParameters
 
 # Twice as many made no difference to predictions (`benchmarks/predictions.py`).
 _TIMES_DISCOUNTED = 4
+# What takes so many times as long as expected is believed once it is confirmed.
+_SURPRISE = 2.0
 _WHOLE, _REAL = (int, np.integer), (int, float, np.floating)
 
 
@@ -33,7 +36,8 @@ class Observation:
 
     `grad_time_s` is a pass without synchronisation over `atomic_batch_size` examples; `iter_time_s` is the
     last pass of a step, synchronisation included (the whole step where nothing is accumulated). `weight`
-    grows with how much the measurement counts (how often it was taken, how recently).
+    grows with how much the measurement counts (how often it was taken, how recently). `confirmed` says that
+    it was taken for long enough that no busy moment made it slow.
     """
 
     num_nodes: int
@@ -42,6 +46,7 @@ class Observation:
     grad_time_s: float
     iter_time_s: float
     weight: float = 1.0
+    confirmed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +72,12 @@ def fit_throughput(
     """Return θ fitted to `observations`, started from `previous` too where it is given.
 
     The descent ends with a step that lowers the loss by less than a part of it, `last_gain`.
-    Observations with a number that cannot be (NaN, ≤ 0, more nodes than GPUs, ...) are left out.
+    Observations with a number that cannot be (NaN, ≤ 0, more nodes than GPUs, ...) are left out. So are those
+    that `previous` contradicts until they are confirmed, unless there are no others.
     """
     usable = [seen for seen in observations if is_usable(seen)]
+    if previous is not None:
+        usable = [seen for seen in usable if seen.confirmed or not _is_surprise(seen, previous)] or usable
     if not usable:
         reason = f"none of {len(observations)} observations is usable" if observations else "no observations"
         return FitResult(parameters=previous, error=None, reason=reason)
@@ -90,6 +98,16 @@ def fit_throughput(
         reason=None,
         num_used=len(usable),
     )
+
+
+def _is_surprise(seen: Observation, theta: ThroughputParameters) -> bool:
+    """Tell whether a step took far longer than θ says.
+
+    Where a job was on several nodes for one minute only, that minute is all that is known of the network: if
+    something else made it slow, the job would go back to one node and never try again.
+    """
+    expected_s = float(iteration_time_s(theta, seen.num_nodes, seen.num_gpus, seen.atomic_batch_size))
+    return seen.iter_time_s > _SURPRISE * expected_s
 
 
 def is_usable(seen: Observation) -> bool:

@@ -19,6 +19,8 @@ OUTLIER = 10.0
 """How many times too long an outlier is."""
 # So long do an agent's medians reach back in a situation (`agent/profile.py`: 64 steps, 5 s apart).
 _MINUTES_KEPT = 5
+# So many of them are its 32 steps that no busy moment made slow.
+_MINUTES_CONFIRMED = 2
 # Over so many measurements predictions are judged (`store/records.py`).
 _REPORTS_COMPARED = 16
 
@@ -74,6 +76,7 @@ class NoisyMeasurements:
             truth,
             grad_time_s=statistics.median_low(grad for grad, _ in minutes),
             iter_time_s=statistics.median_low(last for _, last in minutes),
+            confirmed=len(minutes) >= _MINUTES_CONFIRMED,
         )
         self._errors.append(min(abs(expected.iter_time_s / (grad_s + sync_s) - 1.0), 1.0))
         return expected

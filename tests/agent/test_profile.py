@@ -56,6 +56,18 @@ def test_that_the_first_steps_all_count_and_a_clock_that_was_set_back_stops_noth
     assert profile.medians()[0].count == 9
 
 
+def test_that_a_situation_is_confirmed_after_two_minutes_of_steps() -> None:
+    at = [0.0]
+    profile = StepProfile(now=lambda: at[0])
+    confirmed_at = None
+    while confirmed_at is None:
+        at[0] += 0.5
+        profile.record(HERE, grad_time_s=0.5, iter_time_s=0.5)
+        if profile.medians()[0].confirmed:
+            confirmed_at = at[0]
+    assert confirmed_at == 124.0
+
+
 def test_that_of_two_steps_the_shorter_one_counts() -> None:
     # What the first steps of a situation cost (compilation, caches) makes them longer, never shorter.
     profile = StepProfile()

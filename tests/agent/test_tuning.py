@@ -217,3 +217,27 @@ def test_that_an_equation_nobody_has_leaves_the_papers(
     other.refit()
     assert other.predict(training()) is not None
     assert "no throughput equation called 'x'" in caplog.text
+
+
+def test_that_one_slow_minute_on_several_nodes_is_not_taken_for_the_network() -> None:
+    at = [0.0]
+    profile = StepProfile(now=lambda: at[0])
+
+    def train(nodes: int, gpus: int, atomic: int, *, slow: float, minutes: int) -> None:
+        situation = Situation(num_nodes=nodes, num_gpus=gpus, atomic_batch_size=atomic)
+        for _ in range(300 * minutes):
+            at[0] += 0.2
+            profile.record(situation, grad_time_s=0.1 * slow, iter_time_s=0.15 * slow)
+
+    train(1, 2, 32, slow=1.0, minutes=3)
+    train(1, 4, 32, slow=1.0, minutes=3)
+    tuner = Tuner(Configuration(num_nodes=2, num_gpus=8), profile)
+    tuner.refit()
+    expected = tuner.predict(training())
+    assert expected is not None
+    for slow, minutes, of_expected in ((10.0, 1, 1.0), (1.0, 2, 1.0), (10.0, 6, 0.1)):
+        train(2, 8, 32, slow=slow, minutes=minutes)
+        tuner.refit()
+        found = tuner.predict(training())
+        assert found is not None
+        assert found.throughput == pytest.approx(of_expected * expected.throughput, rel=0.15)

@@ -235,6 +235,30 @@ def test_that_measurements_within_what_models_come_to_count_as_they_did() -> Non
     assert fit_throughput(noisy).parameters == loss.parameters(least_squares.x)
 
 
+@pytest.mark.parametrize(
+    ("slow", "confirmed", "believed"), [(10, False, 1), (10, True, 10), (1.5, False, 1.5)]
+)
+def test_that_what_contradicts_the_model_is_believed_once_it_is_confirmed(
+    slow: float, confirmed: bool, believed: float
+) -> None:
+    on_a_node = [observe(1, k, m) for k in (1, 2, 4) for m in (16, 32, 64)]
+    before = fit_throughput(on_a_node).parameters
+    assert before is not None
+    expected_s = float(iteration_time_s(before, 2, 2, 32))
+    first = dataclasses.replace(observe(2, 2, 32), iter_time_s=slow * expected_s, confirmed=confirmed)
+    found = fit_throughput([*on_a_node, first], previous=before).parameters
+    assert found is not None
+    assert float(iteration_time_s(found, 2, 2, 32)) == pytest.approx(believed * expected_s, rel=0.03)
+
+
+def test_that_the_only_measurement_is_believed_however_short_it_was() -> None:
+    seen = dataclasses.replace(observe(1, 1, 32), confirmed=False)
+    other = dataclasses.replace(TRUTH, alpha_g=TRUTH.alpha_g / 10, beta_g=TRUTH.beta_g / 10)
+    found = fit_throughput([seen], previous=other).parameters
+    assert found is not None
+    assert float(iteration_time_s(found, 1, 1, 32)) == pytest.approx(seen.iter_time_s, rel=0.01)
+
+
 # ------------------------------------------------------------------------------------- published traces
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,13 @@ def test_that_outliers_are_ten_times_too_long_and_lost_in_the_medians() -> None:
     slow = [seen for seen in first if seen.grad_time_s == OUTLIER * TRUTH.grad_time_s]
     assert 70 <= len(slow) <= 130
     assert measured(outliers=0.05)[4:].count(TRUTH) >= 490
+
+
+def test_that_a_situation_is_confirmed_from_its_second_minute_on() -> None:
+    noisy = NoisyMeasurements(MeasurementNoise(spread=0.1), seed=0, job="a")
+    elsewhere = replace(TRUTH, num_nodes=2)
+    found = [noisy.measure(truth, "t4").confirmed for truth in (TRUTH, elsewhere, TRUTH, elsewhere, TRUTH)]
+    assert found == [False, False, True, True, True]
 
 
 @pytest.mark.parametrize(("spread", "expected"), [(0.0, 0.0), (0.1, 0.05), (0.3, 0.15)])
