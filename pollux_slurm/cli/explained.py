@@ -75,6 +75,8 @@ def summary(decided: DecisionRecord, record: JobRecord) -> str:
         return f"job {job.job_id} {ended(record.state, finished_at)}; the last round about it: {last}"
     if record.open_reallocation is not None:
         return f"job {job.job_id} is being moved: {move_text(record.open_reallocation, record.state)}"
+    if record.paused_at is not None:
+        return f"job {job.job_id} is {paused(record)}"
     if excluded is not None:
         return f"job {job.job_id} is left as it is: {excluded}"
     has = _gpus_of(job.allocation.as_dict(), job.gpu_type)
@@ -82,10 +84,18 @@ def summary(decided: DecisionRecord, record: JobRecord) -> str:
     return f"job {job.job_id}: {has}; not more: {why}"
 
 
+def paused(record: JobRecord) -> str:
+    """Say of a job that the daemon has put back into the queue for what it waits."""
+    by_hand = record.last_reallocation is not None and record.last_reallocation.reason is not None
+    return (
+        f"paused until {f'pollux resume {record.slurm_job_id}' if by_hand else 'a round gives it GPUs again'}"
+    )
+
+
 def moved_since(decided: DecisionRecord, record: JobRecord) -> bool:
     """Whether the round fell into a move of the job that is over since, so that it had to stay as it was."""
     last = record.last_reallocation
-    if record.open_reallocation is not None or last is None or not last.step.is_end:
+    if record.open_reallocation is not None or last is None or last.is_pause or not last.step.is_end:
         return False
     begin, end = last.times[0][1], last.times[-1][1]
     return decided.job.pinned_because is not None and begin < decided.at <= end
@@ -97,7 +107,8 @@ def owners_lines(facts: Mapping[str, Any]) -> list[str]:
     found = _over(facts) if is_over else [_headline(facts)]
     if facts.get("moving") is not None:
         found += _said("moving", facts["moving"])
-    if facts.get("excluded") is None and facts.get("allocation") is not None:
+    is_paused = facts.get("paused_at") is not None
+    if facts.get("excluded") is None and facts.get("allocation") is not None and not is_paused:
         found += _predicted(facts)
         then = "said then: " if is_over else ""
         why = _MOVED_SINCE if facts.get("moved_since") else _why(facts["bound_by"], facts["pinned_because"])
@@ -129,6 +140,8 @@ def _headline(facts: Mapping[str, Any]) -> str:
         return str(facts["explanation"])
     if facts.get("excluded") is not None:
         return f"{job} is left as it is: {facts['excluded']}"
+    if facts.get("paused_at") is not None:
+        return f"{job} is paused"
     now, before = facts["allocation"], facts["before"]
     has = _gpus_of(now, facts["gpu_type"])
     if before == now:

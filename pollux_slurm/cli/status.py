@@ -18,7 +18,7 @@ from pollux_slurm.cli.common import (
     print_text,
     settings,
 )
-from pollux_slurm.cli.explained import move_text, summary
+from pollux_slurm.cli.explained import move_text, paused, summary
 from pollux_slurm.cli.notes import note_lines, silence, warnings_as_dicts
 from pollux_slurm.cli.slurm_now import asked_of_slurm, told_of_unknown_job
 from pollux_slurm.errors import UnknownJobError
@@ -191,27 +191,36 @@ def jobs_table(jobs: tuple[ShownJob, ...], *, now: datetime, width: int, is_serv
 
     `is_served` tells that a daemon is there: without one, a move goes nowhere.
     """
-    from rich.markup import escape
+    from rich.cells import cell_len
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     rows = [_cells(shown, now, is_served) for shown in jobs]
     left = ("JOB", "NAME", "USER", "STATE", "NODES", "DECISION")
     narrow = {"USER", "RESTARTS", "AGE", "REPORTED", "NODES"} if width < _WIDE else set()
     columns = [column for column in (rows[0] if rows else {}) if column not in narrow]
+    widths = {
+        column: max(cell_len(text) for text in (column, *(row[column] for row in rows))) for column in columns
+    }
+    _make_room(widths, width - 2 * (len(columns) - 1))
     for column in columns:
-        # Texts give way where room is short; numbers stay whole.
-        is_text = column in ("NAME", "USER", "NODES", "DECISION")
-        whole = max(len(column), *(len(row[column]) for row in rows))
         table.add_column(
-            column,
-            no_wrap=True,
-            justify="left" if column in left else "right",
-            min_width=None if is_text else whole,
+            column, no_wrap=True, justify="left" if column in left else "right", width=widths[column]
         )
     for row in rows:
-        table.add_row(*(escape(row[column]) for column in columns))
+        table.add_row(*(Text(row[column], overflow="ellipsis") for column in columns))
     return table
+
+
+def _make_room(widths: dict[str, int], room: int) -> None:
+    """Let texts give way, the widest first, until all columns have room; numbers stay whole."""
+    texts = [column for column in ("NAME", "USER", "NODES", "DECISION") if column in widths]
+    while sum(widths.values()) > room:
+        widest = max(texts, key=lambda column: widths[column] - len(column))
+        if widths[widest] <= len(widest):
+            return
+        widths[widest] -= 1
 
 
 def _cells(shown: ShownJob, now: datetime, is_served: bool) -> dict[str, str]:
@@ -248,9 +257,11 @@ def _state(shown: ShownJob, is_served: bool) -> str:
 def _decision(record: JobRecord) -> str:
     if record.open_reallocation is not None:
         return move_text(record.open_reallocation, record.state)
+    if record.paused_at is not None:
+        return paused(record)
     if record.last_decision is None:
         return "-"
-    bound = record.last_decision_bound_by
+    bound = None if record.state.is_over else record.last_decision_bound_by
     return f"{record.last_decision}" + (f" (bound by {bound})" if bound and bound != "nothing" else "")
 
 

@@ -343,8 +343,15 @@ def test_that_a_paused_job_is_said_to_be_paused(url: str) -> None:
     )
     store.advance_reallocation(move.id, ReallocationStep.CONFIRMED, expected=move.step, at=at(62))
     store.close()
-    assert "paused     since 2026-03-01 12:01:02 UTC" in pollux("explain", "7", "--store", url).stdout
-    assert "paused" in pollux("status", "7", "--store", url).stdout
+    shown = pollux("explain", "7", "--store", url).stdout
+    assert shown.startswith("job 7 is paused\n")
+    assert "paused     since 2026-03-01 12:01:02 UTC" in shown
+    assert "not more" not in shown
+    table = pollux("status", "7", "--store", url).stdout.splitlines()
+    assert table[-1].startswith("job 7 is paused until a round gives it GPUs again (more: ")
+    (row,) = (line for line in table if line.startswith("7 "))
+    assert row.split()[3] == "paused"
+    assert row.rstrip().endswith("paused until a round gives it GPUs again")
     (shown,) = json.loads(pollux("status", "7", "--json", "--store", url).stdout)
     assert (shown["state"], shown["paused_at"]) == ("pending", "2026-03-01T12:01:02+00:00")
     assert "paused" not in pollux("explain", "8", "--store", url).stdout

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from pollux_slurm.cli.status import jobs_table
+from pollux_slurm.daemon.presence import ShownJob
 from pollux_slurm.model import (
     Allocation,
     BatchChoice,
@@ -125,6 +129,18 @@ def test_that_the_table_shows_jobs_and_neutralises_a_hostile_name(url: str) -> N
         assert text in line
     assert "\x1b" not in shown
     assert "[red]x[/]" in shown
+
+
+def test_that_what_has_no_room_in_a_narrow_terminal_shows_that_it_is_cut(url: str) -> None:
+    store = open_store(url)
+    jobs = tuple(ShownJob(record=record) for record in store.jobs())
+    store.close()
+    console = Console(file=io.StringIO(), width=80)
+    with console.capture() as captured:
+        console.print(jobs_table(jobs, now=NOON, width=80))
+    (line,) = (line for line in captured.get().splitlines() if line.startswith("7 "))
+    assert len(line) <= 80
+    assert line.rstrip().endswith("…")
 
 
 def test_that_one_job_can_be_asked_for(url: str) -> None:
