@@ -17,6 +17,7 @@ PolluxError
 │   ├── ReportRefusedError     a report fails its checks; the message says which
 │   └── StaleRunError          the sender is not the job's current run
 ├── StoppedError               the daemon was asked to stop before it had finished
+├── InterruptedByError         a signal asked a rehearsal to end
 ├── LeaseLostError             another daemon acts now: this one must not give another command
 ├── InvalidModelError          fitted parameters or statistics that no job can have
 ├── InvalidProblemError        a scheduling problem that contradicts itself
@@ -33,6 +34,8 @@ and exits with `exit_code`; a traceback is a bug.
 """
 
 from __future__ import annotations
+
+import signal
 
 
 class PolluxError(Exception):
@@ -107,6 +110,14 @@ class StaleRunError(StoreError):
 
 class StoppedError(PolluxError):
     """The daemon was asked to stop before it had finished what it was at."""
+
+
+class InterruptedByError(PolluxError):
+    """A signal asked a command to end before it had finished. The exit code is a shell's for that signal."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(f"interrupted by {number.name}")
+        self.exit_code = 128 + number
 
 
 class LeaseLostError(PolluxError):

@@ -183,18 +183,28 @@ def _blocked() -> Iterator[tuple[set[signal.Signals], set[signal.Signals]]]:
 
 def _child_preparation(mask: set[signal.Signals], death_signal: int) -> Callable[[], None]:
     """Return what a child does between fork and exec: be mortal, lead a group, hear signals again."""
+    be_mortal = mortality(death_signal)
+
+    def prepare() -> None:
+        os.setpgid(0, 0)
+        be_mortal()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    return prepare
+
+
+def mortality(death_signal: int) -> Callable[[], None]:
+    """Return what a child does before exec to get `death_signal` when the thread that made it dies."""
     # Loaded before the fork: between fork and exec little may be done.
     prctl = ctypes.CDLL(None).prctl
     parent = os.getpid()
 
-    def prepare() -> None:
-        os.setpgid(0, 0)
+    def be_mortal() -> None:
         prctl(_PR_SET_PDEATHSIG, death_signal)
         if os.getppid() != parent:  # it died before the line above
             os._exit(1)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    return prepare
+    return be_mortal
 
 
 def _kill_group(leader: int) -> None:

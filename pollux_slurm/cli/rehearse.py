@@ -37,6 +37,7 @@ def rehearse(
     Example: pollux rehearse -- python train.py --lr 0.1
     """
     from pollux_slurm.cli.rehearse_progress import ProgressLines
+    from pollux_slurm.rehearsal.interruption import Interruption
     from pollux_slurm.rehearsal.judging import find
     from pollux_slurm.rehearsal.rehearse import rehearse as play_all
     from pollux_slurm.rehearsal.rehearse import require_command
@@ -46,19 +47,23 @@ def rehearse(
     counts = None if processes is None else _counts(processes)
     time_s = parse_span(time).total_seconds()
     require_command(command or [], os.environ)
-    folder = Path(tempfile.mkdtemp(prefix="pollux-rehearsal-"))
-    try:
-        rehearsed = play_all(
-            command or [],
-            environ=os.environ,
-            folder=folder,
-            time_s=time_s,
-            processes=counts,
-            progress=ProgressLines(),
-        )
-    finally:
-        for checkpoints in folder.glob("*/job"):
-            shutil.rmtree(checkpoints, ignore_errors=True)
+    interruption = Interruption()
+    with interruption.noted():
+        folder = Path(tempfile.mkdtemp(prefix="pollux-rehearsal-"))
+        try:
+            rehearsed = play_all(
+                command or [],
+                environ=os.environ,
+                folder=folder,
+                time_s=time_s,
+                processes=counts,
+                progress=ProgressLines(),
+                heed=interruption.heed,
+            )
+        finally:
+            for checkpoints in folder.glob("*/job"):
+                shutil.rmtree(checkpoints, ignore_errors=True)
+        interruption.heed()
     findings = find(rehearsed)
     if as_json:
         print_json(result_as_json(rehearsed, findings))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 
-from pollux_slurm.rehearsal.endings import where_of
+from pollux_slurm.rehearsal.endings import place_of, where_of
 from pollux_slurm.rehearsal.playing import Event, Played
-from pollux_slurm.rehearsal.rehearse import Progress
+from pollux_slurm.rehearsal.rehearse import Coming, Progress
 
 _EVERY_S = 0.2
 
@@ -19,11 +19,16 @@ class ProgressLines(Progress):
         self._line, self._shown_at = "", 0.0
         self._is_terminal = sys.stderr.isatty()
 
-    def begins(self, number: int, num_processes: int, varies_batch: bool, before: Played | None) -> None:
-        what = "from the beginning" if before is None else f"after a move {where_of(before)}"
-        batch = ", batch varied" if varies_batch else ""
-        noun = "process" if num_processes == 1 else "processes"
-        self._line = f"pollux: {num_processes} {noun}, {what}{batch}: "
+    def begins(self, run: Coming) -> None:
+        if run.stop is None:
+            what = "a first look, without a move"
+        elif run.before is None:
+            what = f"from the beginning, to be moved {place_of(run.stop)}"
+        else:
+            what = f"after the move {where_of(run.before)}"
+        batch = ", batch varied" if run.varies_batch else ""
+        noun = "process" if run.num_processes == 1 else "processes"
+        self._line = f"pollux: {run.num_processes} {noun}, {what}{batch}: "
         self._show("starting")
 
     def event(self, event: Event) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pollux_slurm.agent.rehearsing import Moment
+from pollux_slurm.agent.rehearsing import Moment, Stop
 from pollux_slurm.rehearsal.findings import CHANGES, STATES, VARIABLES, Finding, Level
 from pollux_slurm.rehearsal.plan import training_loops
 from pollux_slurm.rehearsal.playing import Event, Outcome, Played
@@ -101,10 +101,13 @@ def _when(before: Played | None, run: Played) -> str:
 
 def where_of(run: Played) -> str:
     """Say where a run was stopped."""
-    if run.stop is None:
-        return "at its end"
+    return "at its end" if run.stop is None else place_of(run.stop)
+
+
+def place_of(stop: Stop) -> str:
+    """Say where a stop is."""
     return {
         Moment.STEP: "in mid-epoch",
         Moment.AFTER_LOOP: "between an epoch's last step and its end",
         Moment.EPOCH_END: "at an epoch's end",
-    }[run.stop.moment]
+    }[stop.moment]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pollux_slurm.agent.processes import mortality
 from pollux_slurm.agent.rehearsing import STAGE_VARIABLE, Stage, Stop
 
 Event = Mapping[str, Any]
@@ -78,8 +79,12 @@ def play(
     environ: Mapping[str, str],
     limit_s: float,
     progress: Callable[[Event], None],
+    heed: Callable[[], None],
 ) -> Played:
-    """Run `command` once, for `limit_s` at most. Runs with one `chain` folder go on from each other."""
+    """Run `command` once, for `limit_s` at most. Runs with one `chain` folder go on from each other.
+
+    None of its processes is left, also where `heed`, called now and then, raises.
+    """
     folder = chain / f"run-{number}"
     folder.mkdir(parents=True)
     stage_file, log = folder / "stage.json", folder / "output.log"
@@ -104,9 +109,10 @@ def play(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=mortality(signal.SIGKILL),
         )
     try:
-        asked_at, has_stalled = _watch(process, folder, started + limit_s, progress)
+        asked_at, has_stalled = _watch(process, folder, started + limit_s, progress, heed)
     finally:
         _end(process)
     now = time.monotonic()
@@ -140,7 +146,11 @@ def _outcome(code: int, told: set[str], *, was_asked: bool) -> Outcome:
 
 
 def _watch(
-    process: subprocess.Popen[bytes], folder: Path, deadline: float, progress: Callable[[Event], None]
+    process: subprocess.Popen[bytes],
+    folder: Path,
+    deadline: float,
+    progress: Callable[[Event], None],
+    heed: Callable[[], None],
 ) -> tuple[float | None, bool]:
     """Wait for the end; send SIGTERM when a request is confirmed or the time is up.
 
@@ -149,7 +159,8 @@ def _watch(
     file, seen = folder / "events-0.jsonl", 0
     asked_at: float | None = None
     told_at = time.monotonic()
-    while process.poll() is None:
+    while not _has_ended(process):
+        heed()
         now = time.monotonic()
         events, seen = _read_on(file, seen)
         for event in events:
@@ -168,12 +179,32 @@ def _watch(
     return asked_at, False
 
 
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Look without reaping: until then the number of its session cannot belong to another."""
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let none of its processes outlive this: the kernel kills those of a `pollux run` that dies."""
-    with contextlib.suppress(ProcessLookupError):
-        if process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
+    """Let no process outlive the run: `pollux run`, the training processes, or what these have started."""
+    deadline = time.monotonic() + _KILL_WAIT_S
+    while (alive := _members(process.pid)) and time.monotonic() < deadline:
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_LOOK_EVERY_S)
     process.wait()
+
+
+def _members(session: int) -> list[int]:
+    """Return the processes of a session that have not ended."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            # Behind the name, which may hold anything: state, parent, group, session.
+            fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+            if int(fields[3]) == session and fields[0] not in (b"Z", b"X"):
+                found.append(int(folder.name))
+    return found
 
 
 def _read_on(file: Path, offset: int) -> tuple[list[Event], int]:

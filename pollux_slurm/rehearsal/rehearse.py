@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from pollux_slurm.agent.rehearsing import Stop
 from pollux_slurm.agent.step import visible_gpus
 from pollux_slurm.errors import UsageError
 from pollux_slurm.rehearsal.plan import SCOUTING, plan_stops
@@ -38,10 +38,20 @@ class Rehearsed:
     wall_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coming:
+    """A run that begins. `before` is what it goes on from; `stop` is None where it is only watched."""
+
+    num_processes: int
+    varies_batch: bool
+    before: Played | None
+    stop: Stop | None
+
+
 class Progress:
     """Is told of what happens. This one is not interested."""
 
-    def begins(self, number: int, num_processes: int, varies_batch: bool, before: Played | None) -> None:
+    def begins(self, run: Coming) -> None:
         """A run begins."""
 
     def event(self, event: Event) -> None:
@@ -70,38 +80,42 @@ def rehearse(
     time_s: float,
     processes: Sequence[int] | None,
     progress: Progress,
+    heed: Callable[[], None] = lambda: None,
 ) -> Rehearsed:
-    """Run and move `command` for about `time_s`; `processes` are the runs' in turn, None for what suits."""
+    """Run and move `command` for about `time_s`; `processes` are the runs' in turn, None for what suits.
+
+    `heed` is called now and then; where it raises, the processes are ended.
+    """
     num_gpus = visible_gpus(environ)
     counts = tuple(processes or [n for n in _CPU_PROCESSES if n <= (num_gpus or _CPU_PROCESSES[-1])])
     started = time.monotonic()
     deadline = started + time_s
 
     def play_one(
-        number: int, count: int, chain: str, before: Played | None, limit_s: float, **stage: Any
+        run: Coming, *, chain: str, number: int, limit_s: float, scouting: Stop | None = None
     ) -> Played:
-        progress.begins(number, count, stage["varies_batch"], before)
+        progress.begins(run)
         played = play(
             command,
             number=number,
-            num_processes=count,
+            num_processes=run.num_processes,
+            stop=scouting or run.stop,
+            varies_batch=run.varies_batch,
             chain=folder / chain,
             environ=environ,
             limit_s=limit_s,
             progress=progress.event,
-            **stage,
+            heed=heed,
         )
         progress.ended(played)
         return played
 
     scouted = play_one(
-        0,
-        counts[0],
-        "unmoved",
-        None,
-        max(_SCOUTING_SHARE * time_s, _LEAST_S),
-        stop=SCOUTING,
-        varies_batch=False,
+        Coming(num_processes=counts[0], varies_batch=False, before=None, stop=None),
+        chain="unmoved",
+        number=0,
+        limit_s=max(_SCOUTING_SHARE * time_s, _LEAST_S),
+        scouting=SCOUTING,
     )
     skipped = 0
 
@@ -114,8 +128,13 @@ def rehearse(
             if left_s < _LEAST_S:
                 skipped += len(stops) - number
                 break
-            before = runs[-1] if runs else None
-            runs.append(play_one(number, count, chain, before, left_s, stop=stop, varies_batch=varies_batch))
+            coming = Coming(
+                num_processes=count,
+                varies_batch=varies_batch,
+                before=runs[-1] if runs else None,
+                stop=stop,
+            )
+            runs.append(play_one(coming, chain=chain, number=number, limit_s=left_s))
             if runs[-1].outcome is Outcome.OUT_OF_TIME:
                 skipped += len(stops) - number
             if runs[-1].outcome is not Outcome.STOPPED:

@@ -64,10 +64,10 @@ def test_that_variables_of_a_scripts_own_and_a_state_in_no_checkpoint_are_found(
     assert done.stdout.endswith("Something must change.\n")
     # Progress: a line for each run.
     assert [line.split(": ")[1] for line in done.stderr.splitlines()] == [
-        "1 process, from the beginning",
-        "1 process, from the beginning",
-        "2 processes, after a move in mid-epoch",
-        "1 process, after a move between an epoch's last step and its end",
+        "1 process, a first look, without a move",
+        "1 process, from the beginning, to be moved in mid-epoch",
+        "2 processes, after the move in mid-epoch",
+        "1 process, after the move between an epoch's last step and its end",
     ]
     (folder,) = tmp_path.glob("pollux-rehearsal-*")
     assert str(folder) in done.stdout
@@ -132,25 +132,64 @@ def test_that_the_examples_pass(tmp_path: Path, example: str) -> None:
     assert len(result["moves"]) == 7
 
 
-def test_that_an_interrupt_leaves_no_process_and_no_checkpoint(tmp_path: Path) -> None:
+STUBBORN = """
+import signal, subprocess, sys, time
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if len(sys.argv) == 1:
+    subprocess.Popen([sys.executable, __file__, "child"], process_group=0)
+else:
+    print("begun", flush=True)
+time.sleep(3600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_that_an_interrupt_leaves_no_process_and_no_checkpoint(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(STUBBORN)
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", START, "rehearse", "--", sys.executable, str(script)]
+    rehearsal = subprocess.Popen(command, env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: has_begun(tmp_path), timeout_s=120, what="the script to run")
+        rehearsal.send_signal(number)
+        _, said = rehearsal.communicate(timeout=120)
+        # They are gone before the command is.
+        assert not running(str(script))
+    finally:
+        rehearsal.kill()
+        end(running(str(script)))
+    assert rehearsal.returncode == 128 + number
+    assert said.endswith(f"pollux: interrupted by {number.name}\n")
+    assert not list(tmp_path.glob("pollux-rehearsal-*/*/job"))
+
+
+def test_that_the_processes_end_with_a_rehearsal_that_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import time\nprint('begun', flush=True)\ntime.sleep(3600)\n")
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", START, "rehearse", "--", sys.executable, str(script)]
-    rehearsal = subprocess.Popen(command, env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-
-    def is_begun() -> bool:
-        return any("begun" in log.read_text() for log in tmp_path.glob("pollux-rehearsal-*/*/*/output.log"))
-
+    rehearsal = subprocess.Popen(command, env=env, cwd=tmp_path, stderr=subprocess.DEVNULL)
     try:
-        wait_until(is_begun, timeout_s=120, what="the script to run")
-        rehearsal.send_signal(signal.SIGINT)
-        rehearsal.communicate(timeout=120)
-    finally:
+        wait_until(lambda: has_begun(tmp_path), timeout_s=120, what="the script to run")
         rehearsal.kill()
-    assert rehearsal.returncode == 130
-    wait_until(lambda: not running(str(script)), timeout_s=60, what="the script's processes to end")
-    assert not list(tmp_path.glob("pollux-rehearsal-*/*/job"))
+        rehearsal.wait()
+        wait_until(lambda: not running(str(script)), timeout_s=60, what="the script's processes to end")
+    finally:
+        end(running(str(script)))
+
+
+def has_begun(directory: Path) -> bool:
+    return any("begun" in log.read_text() for log in directory.glob("pollux-rehearsal-*/*/*/output.log"))
+
+
+def end(processes: list[str]) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(process), signal.SIGKILL)
 
 
 def running(argument: str) -> list[str]:
