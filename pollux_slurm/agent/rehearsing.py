@@ -22,6 +22,9 @@ from pollux_slurm.store.contract import Move, Poll, Report
 STAGE_VARIABLE = "POLLUX_REHEARSAL"
 """Names the file with the stage; set by `pollux rehearse` alone."""
 
+OUTSIDE = -1
+"""The epoch of loops outside of `remaining_epochs_until`."""
+
 _REQUEST_ID = 1
 _FLUSH_EVERY_S = 0.2
 
@@ -47,7 +50,11 @@ class Means(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """A stop in `epoch`; `loader`, `loop` and `position` (in examples) name a place in it."""
+    """A stop in `epoch`; `loader`, `loop` and `position` (in examples) name a place in it.
+
+    A `STEP` without a loader is at the first step behind `epoch`; outside of epochs, behind the loop with
+    that number.
+    """
 
     moment: Moment
     means: Means

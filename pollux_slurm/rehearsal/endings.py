@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from pollux_slurm.agent.rehearsing import Moment, Stop
 from pollux_slurm.rehearsal.findings import CHANGES, STATES, VARIABLES, Finding, Level
@@ -35,44 +36,56 @@ def never_trained(scouted: Played) -> Iterator[Finding]:
         )
 
 
-def failures(runs: Sequence[Played]) -> Iterator[Finding]:
-    for before, run in zip((None, *runs), runs, strict=False):
-        when = _when(before, run)
+def failures(chains: Sequence[Sequence[Played]]) -> Iterator[Finding]:
+    """`chains` are the runs that go on from each other. One line of the script that fails is told of once."""
+    seen: set[tuple[Any, ...]] = set()
+    for before, run in (pair for runs in chains for pair in zip((None, *runs), runs, strict=False)):
+        error = _first_error(run) if run.outcome is Outcome.FAILED else None
+        place = (run.exit_code,) if error is None else (error["type"], error["file"], error["line"])
+        if run.outcome not in (Outcome.FAILED, Outcome.HUNG) or (run.outcome, place) in seen:
+            continue
+        seen.add((run.outcome, place))
         if run.outcome is Outcome.HUNG:
-            yield Finding(
-                level=Level.CHANGE,
-                kind="hung",
-                text=f"{when} the script stood still and did not heed SIGTERM.",
-                cure="See where: all processes must call what is collective equally often (backward, "
-                "Accumulator.synchronized, torch.distributed).",
-                guide=STATES,
-                details=run.tail(_TAIL_LINES),
-            )
-        if run.outcome is not Outcome.FAILED:
-            continue
-        error = _first_error(run)
-        if error is None:
-            yield Finding(
-                level=Level.CHANGE,
-                kind="failed",
-                text=f"{when} the script ended with exit code {run.exit_code}.",
-                cure="Its last lines are below." if before is None else _OWN_CURE,
-                guide="" if before is None else VARIABLES,
-                details=run.tail(_TAIL_LINES),
-            )
-            continue
-        said = f"{error['type']}: {error['message']}".strip().rstrip(".")
-        text = f"{when} the script failed at {Path(error['file']).name}:{error['line']}: {said}."
-        is_after_move = before is not None and not error["has_stepped"] and not error["is_ours"]
-        yield Finding(
-            level=Level.CHANGE,
-            kind="failed",
-            text=text,
-            cure=_OWN_CURE if is_after_move else "",
-            guide=VARIABLES if is_after_move else "",
-            # Our own say what to write, and the line of the script.
-            details="" if error["is_ours"] else error["traceback"],
-        )
+            yield _hung(before, run)
+        else:
+            yield _failed(before, run) if error is None else _raised(before, run, error)
+
+
+def _hung(before: Played | None, run: Played) -> Finding:
+    return Finding(
+        level=Level.CHANGE,
+        kind="hung",
+        text=f"{_when(before, run)} the script stood still and did not heed SIGTERM.",
+        cure="See where: all processes must call what is collective equally often (backward, "
+        "Accumulator.synchronized, torch.distributed).",
+        guide=STATES,
+        details=run.tail(_TAIL_LINES),
+    )
+
+
+def _failed(before: Played | None, run: Played) -> Finding:
+    return Finding(
+        level=Level.CHANGE,
+        kind="failed",
+        text=f"{_when(before, run)} the script ended with exit code {run.exit_code}.",
+        cure="Its last lines are below." if before is None else _OWN_CURE,
+        guide="" if before is None else VARIABLES,
+        details=run.tail(_TAIL_LINES),
+    )
+
+
+def _raised(before: Played | None, run: Played, error: Event) -> Finding:
+    said = f"{error['type']}: {error['message']}".strip().rstrip(".")
+    is_after_move = before is not None and not error["has_stepped"] and not error["is_ours"]
+    return Finding(
+        level=Level.CHANGE,
+        kind="failed",
+        text=f"{_when(before, run)} the script failed at {Path(error['file']).name}:{error['line']}: {said}.",
+        cure=_OWN_CURE if is_after_move else "",
+        guide=VARIABLES if is_after_move else "",
+        # Our own say what to write, and the line of the script.
+        details="" if error["is_ours"] else error["traceback"],
+    )
 
 
 _OWN_CURE = (

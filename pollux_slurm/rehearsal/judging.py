@@ -4,38 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pollux_slurm.rehearsal.counting import averages_of_passes, own_epochs
 from pollux_slurm.rehearsal.endings import failures, never_trained
 from pollux_slurm.rehearsal.findings import LOCAL, Finding, Level
 from pollux_slurm.rehearsal.plan import training_loops
 from pollux_slurm.rehearsal.playing import Outcome
 from pollux_slurm.rehearsal.rehearse import Rehearsed
-from pollux_slurm.rehearsal.states import (
-    another_training,
-    lost_states,
-    lost_variables,
-    replicas_that_differ,
-    samples,
-)
+from pollux_slurm.rehearsal.sharing import unshared_sums
+from pollux_slurm.rehearsal.states import lost_states, lost_variables, samples
+from pollux_slurm.rehearsal.weights import another_training, replicas_that_differ
 
 
 def find(rehearsed: Rehearsed) -> list[Finding]:
-    """Return what the runs show: what must change first, each thing once."""
+    """Return what the runs show: what must change first, each thing once.
+
+    Each finder says a thing once for all runs, models and variables that it was seen with.
+    """
     scouted, *held = rehearsed.held
-    found = [*never_trained(scouted)]
-    for runs in (rehearsed.held[:1], held, rehearsed.varied):
-        found += failures(runs)
-        found += replicas_that_differ(runs)
-        found += samples(runs)
-        found += lost_states(runs)
-    found += lost_variables(scouted, held)
-    found += another_training(scouted, held)
-    found += _not_rehearsed(rehearsed)
-    found += _notes(rehearsed)
-    unique: dict[tuple[str, str], Finding] = {}
-    for one in found:
-        unique.setdefault((one.kind, one.text), one)
+    chains = (rehearsed.held[:1], held, rehearsed.varied)
+    runs = [run for chain in chains for run in chain]
+    found = [
+        *never_trained(scouted),
+        *own_epochs(scouted),
+        *failures(chains),
+        *replicas_that_differ(runs),
+        *samples(chains),
+        *lost_states(chains),
+        *averages_of_passes(runs),
+        *lost_variables(scouted, held),
+        *unshared_sums(runs),
+        *another_training(scouted, held),
+        *_not_rehearsed(rehearsed),
+        *_notes(rehearsed),
+    ]
     order = list(Level)
-    return sorted(unique.values(), key=lambda one: order.index(one.level))
+    return sorted(found, key=lambda one: order.index(one.level))
 
 
 def _not_rehearsed(rehearsed: Rehearsed) -> Iterator[Finding]:

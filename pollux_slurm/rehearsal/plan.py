@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pollux_slurm.agent.rehearsing import Means, Moment, Stop
+from pollux_slurm.agent.rehearsing import OUTSIDE, Means, Moment, Stop
 from pollux_slurm.rehearsal.playing import Played
 
 SCOUTED_EPOCHS = 2
-OUTSIDE = -1
-"""The epoch of loops outside of `remaining_epochs_until`."""
-
 SCOUTING = Stop(moment=Moment.STEP, means=Means.SIGTERM, epoch=SCOUTED_EPOCHS - 1)
 """Stops the first run at the first step behind the epochs that are looked at."""
 
@@ -73,7 +70,7 @@ def plan_stops(scouted: Played, *, is_short: bool = False) -> list[Stop]:
     has_ended = first.epoch != OUTSIDE and any(
         event["epoch"] == first.epoch for event in scouted.of("epoch_end")
     )
-    later = next((loop for loop in loops[1:] if loop.epoch != first.epoch and loop.is_whole), None)
+    later = next((loop for loop in loops[1:] if loop.is_whole and _is_of_later_epoch(loop, first)), None)
     stops = [_within(first, first.end // 2, Means.REQUEST)]
     if not is_short:
         stops.append(
@@ -91,8 +88,16 @@ def plan_stops(scouted: Played, *, is_short: bool = False) -> list[Stop]:
         stops.append(_within(later, later.end // 2, Means.SIGTERM))
     last = first if later is None else later
     # The first step of the next epoch, if there is one: the script may end before.
-    stops.append(Stop(moment=Moment.STEP, means=Means.SIGTERM, epoch=last.epoch))
+    epoch = last.loop if last.epoch == OUTSIDE else last.epoch
+    stops.append(Stop(moment=Moment.STEP, means=Means.SIGTERM, epoch=epoch))
     return stops
+
+
+def _is_of_later_epoch(loop: TrainingLoop, first: TrainingLoop) -> bool:
+    """Outside of epochs, each loop over the same loader is taken for one."""
+    if loop.epoch == first.epoch == OUTSIDE:
+        return loop.loader == first.loader
+    return loop.epoch != first.epoch
 
 
 def _within(loop: TrainingLoop, position: int, means: Means) -> Stop:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollux_slurm.agent.rehearsing import Stop
+from pollux_slurm.agent.rehearsing import Moment, Stop
 from pollux_slurm.agent.step import visible_gpus
 from pollux_slurm.errors import UsageError
 from pollux_slurm.rehearsal.plan import SCOUTING, plan_stops
@@ -123,7 +123,7 @@ def rehearse(
         nonlocal skipped
         stops = plan_stops(scouted, is_short=varies_batch)
         runs: list[Played] = []
-        for number, (stop, count) in enumerate(zip(stops, itertools.cycle(counts), strict=False)):
+        for number, (stop, count) in enumerate(zip(stops, in_turn(counts, stops), strict=False)):
             left_s = deadline - time.monotonic()
             if left_s < _LEAST_S:
                 skipped += len(stops) - number
@@ -156,3 +156,16 @@ def rehearse(
         skipped=skipped,
         wall_s=time.monotonic() - started,
     )
+
+
+def in_turn(counts: Sequence[int], stops: Sequence[Stop]) -> Iterator[int]:
+    """Yield the number of processes of each run, those in `counts` in turn.
+
+    The most come to the first code between two loops, where a validation is: it shows what several do there.
+    """
+    killed = [number for number, stop in enumerate(stops) if stop.moment is Moment.AFTER_LOOP]
+    ended = [number for number, stop in enumerate(stops) if stop.moment is Moment.EPOCH_END]
+    # A run that is killed at a loop's end leaves that code to the next one.
+    first = killed[0] + 1 if killed else ended[0] if ended else 0
+    begin = (counts.index(max(counts)) - first) % len(counts)
+    return itertools.islice(itertools.cycle(counts), begin, None)

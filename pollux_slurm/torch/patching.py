@@ -32,3 +32,13 @@ def patch_class(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         return wrapper(functools.partial(original, self), *args, **kwargs)
 
     owner.__class__ = type(kind.__name__, (kind,), {name: method, "__module__": kind.__module__})
+
+
+def patch_everywhere(kind: type, name: str, wrapper: Callable[..., Any]) -> None:
+    """Like `patch`, but for all objects of a class."""
+    original = getattr(kind, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return wrapper(functools.partial(original, self), *args, **kwargs)
+
+    setattr(kind, name, method)

@@ -56,7 +56,7 @@ def init_process_group(
     stage = read_stage(environ)
     make_session: Callable[..., Session] = Session
     if stage is not None:
-        from pollux_slurm.torch.rehearsed import RehearsedSession
+        from pollux_slurm.torch.rehearsal.session import RehearsedSession
 
         make_session = partial(RehearsedSession, stage)
         checkpoint_dir, checkpoint_interval_s = stage.folder.parent / "job", None

@@ -18,21 +18,29 @@ def handed(start: int, size: int, *, epoch: int = 0, loop: int = 0) -> dict[str,
 
 
 def loop(
-    length: int | None = 20, *, epoch: int = 0, order: str = "abc", drops_last: bool = False
+    length: int | None = 20,
+    *,
+    epoch: int = 0,
+    number: int = 0,
+    loader: str = "loader-0",
+    order: str = "abc",
+    drops_last: bool = False,
+    has_workers: bool = False,
 ) -> dict[str, Any]:
     return {
         "kind": "loop",
-        "loader": "loader-0",
+        "loader": loader,
         "epoch": epoch,
-        "loop": 0,
+        "loop": number,
         "length": length,
         "order": order,
         "drops_last": drops_last,
+        "has_workers": has_workers,
     }
 
 
-def loop_end(*, epoch: int = 0, steps: int = 2) -> dict[str, Any]:
-    return {"kind": "loop_end", "loader": "loader-0", "epoch": epoch, "loop": 0, "steps": steps}
+def loop_end(*, epoch: int = 0, number: int = 0, steps: int = 2) -> dict[str, Any]:
+    return {"kind": "loop_end", "loader": "loader-0", "epoch": epoch, "loop": number, "steps": steps}
 
 
 def snapshot(
@@ -43,7 +51,9 @@ def snapshot(
     position: int = 0,
     objects: dict[str, Any] | None = None,
     variables: dict[str, str] | None = None,
+    tensors: dict[str, str] | None = None,
     weights: Sequence[float] = (1.0, 2.0),
+    models: Sequence[str] = ("model-0",),
     layers: Sequence[str] = ("Linear",),
 ) -> dict[str, Any]:
     return {
@@ -54,9 +64,14 @@ def snapshot(
         **({"position": position} if moment == "epoch" else {}),
         "objects": objects or {},
         "variables": variables or {},
-        "models": {"model-0": list(weights)},
+        "tensors": tensors or {},
+        "models": {name: list(weights) for name in models},
         "layers": list(layers),
     }
+
+
+def state(*numbers: float, kind: str = "optimizer", type_: str = "Adam") -> dict[str, Any]:
+    return {"kind": kind, "type": type_, "numbers": list(numbers)}
 
 
 CHECKPOINT = {"kind": "checkpoint", "time": 0.0, "blocked_s": 0.1, "size_bytes": 1000}

@@ -55,7 +55,7 @@ def test_that_exit_codes_are_read_by_what_was_done(
 
 def test_that_an_error_after_a_move_is_told_with_its_line_and_the_cure() -> None:
     before = played([loop(), handed(0, 10), CHECKPOINT], [], stop=MIDDLE)
-    (finding,) = failures([before, failed([error("NameError", "name 'loss' is not defined")])])
+    (finding,) = failures([[before, failed([error("NameError", "name 'loss' is not defined")])]])
     assert finding.level is Level.CHANGE
     assert finding.text == (
         "After a move in mid-epoch (2 → 1 processes) the script failed at train.py:41: NameError: name "
@@ -74,20 +74,31 @@ def test_that_an_error_after_a_move_is_told_with_its_line_and_the_cure() -> None
 )
 def test_that_the_cure_for_variables_is_said_of_errors_that_they_explain_only(raised: dict[str, Any]) -> None:
     before = played([loop(), handed(0, 10), CHECKPOINT], stop=MIDDLE)
-    (finding,) = failures([before, failed([raised])])
+    (finding,) = failures([[before, failed([raised])]])
     assert finding.cure == ""
 
 
 def test_that_an_error_without_any_move_is_no_moves_fault() -> None:
-    (finding,) = failures([failed([error("KeyError", "'data'")])])
+    (finding,) = failures([[failed([error("KeyError", "'data'")])]])
     assert finding.text == "Without any move the script failed at train.py:41: KeyError: 'data'."
     assert finding.cure == ""
 
 
 def test_that_of_several_ranks_errors_the_cause_is_told() -> None:
     lost = error("RuntimeError", "Connection closed by peer [127.0.0.1]", time=1.0)
-    (finding,) = failures([failed([lost], [error("ValueError", "the cause", time=2.0)])])
+    (finding,) = failures([[failed([lost], [error("ValueError", "the cause", time=2.0)])]])
     assert "ValueError: the cause" in finding.text
+
+
+def test_that_a_line_that_fails_after_several_moves_is_told_once() -> None:
+    before = played([loop(), handed(0, 10), CHECKPOINT], stop=MIDDLE)
+    after = failed([error("NameError", "name 'loss' is not defined")])
+    other = failed([error("KeyError", "'data'")])
+    found = list(failures([[before, after], [before, after], [before, other]]))
+    assert [finding.text.partition("41: ")[2] for finding in found] == [
+        "NameError: name 'loss' is not defined.",
+        "KeyError: 'data'.",
+    ]
 
 
 def test_that_a_script_without_a_step_or_without_the_library_is_told() -> None:
@@ -159,6 +170,7 @@ def test_that_each_place_in_the_guide_that_findings_name_is_there() -> None:
 
     root = Path(__file__).resolve().parents[2]
     places = [findings.VARIABLES, findings.LOCAL, findings.CHANGES, findings.STATES, findings.DATA]
+    places.append(findings.AVERAGES)
     for place in places:
         file, _, heading = place.partition(", ")
         assert f"## {heading.strip('“”')}\n" in (root / file).read_text(encoding="utf-8"), place

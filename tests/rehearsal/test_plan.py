@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pollux_slurm.agent.rehearsing import Means, Moment, Stage, Stop, read_stage
 from pollux_slurm.rehearsal.plan import plan_stops, training_loops
+from pollux_slurm.rehearsal.rehearse import in_turn
 from tests.rehearsal.builders import handed, loop, loop_end, played
 
 STEPPED = {"kind": "first_step", "age_s": 1.0}
@@ -45,6 +46,13 @@ def test_that_an_epoch_that_did_not_end_gives_moves_within_what_was_seen_of_it()
         ("step", "sigterm", 0, 40),
         ("step", "sigterm", 0, 60),
     ]
+
+
+def test_that_the_most_processes_come_to_the_first_validation() -> None:
+    whole, short = (plan_stops(played([*EPOCH_0, *EPOCH_1]), is_short=is_short) for is_short in (False, True))
+    for counts, runs in (((1, 2), [2, 1, 2, 1, 2]), ((1, 2, 3), [1, 2, 3, 1, 2]), ((2,), [2] * 5)):
+        assert [count for count, _ in zip(in_turn(counts, whole), whole, strict=False)] == runs
+    assert [count for count, _ in zip(in_turn((1, 2, 3), short), short, strict=False)] == [2, 3, 1, 2]
 
 
 def test_that_loops_without_steps_are_no_training() -> None:

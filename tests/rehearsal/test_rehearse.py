@@ -55,7 +55,7 @@ def test_that_variables_of_a_scripts_own_and_a_state_in_no_checkpoint_are_found(
     assert done.returncode == 1, done.stderr
     said = " ".join(done.stdout.split())
     assert (
-        "After a move between an epoch's last step and its end (2 → 1 processes) the script failed at "
+        "After a move between an epoch's last step and its end (1 → 2 processes) the script failed at "
         "own_variables.py:24: ZeroDivisionError: division by zero."
     ) in said
     assert "Variables of the script's own begin anew after a move" in said
@@ -65,9 +65,9 @@ def test_that_variables_of_a_scripts_own_and_a_state_in_no_checkpoint_are_found(
     # Progress: a line for each run.
     assert [line.split(": ")[1] for line in done.stderr.splitlines()] == [
         "1 process, a first look, without a move",
-        "1 process, from the beginning, to be moved in mid-epoch",
-        "2 processes, after the move in mid-epoch",
-        "1 process, after the move between an epoch's last step and its end",
+        "2 processes, from the beginning, to be moved in mid-epoch",
+        "1 process, after the move in mid-epoch",
+        "2 processes, after the move between an epoch's last step and its end",
     ]
     (folder,) = tmp_path.glob("pollux-rehearsal-*")
     assert str(folder) in done.stdout
@@ -98,6 +98,38 @@ def test_that_a_script_whose_replicas_drift_apart_is_found(tmp_path: Path, scrip
     assert findings
 
 
+def test_that_sums_of_a_validation_that_are_not_brought_together_are_found(tmp_path: Path) -> None:
+    result = rehearse(tmp_path, SCRIPTS / "own_sums.py", processes="2")
+    (finding,) = of_level(result, "look")
+    assert finding["kind"] == "unshared_sums"
+    assert "After the loop over `held_out`" in finding["text"]
+    assert "`count` (60 of 120 samples in process 0)" in finding["text"]
+    assert not result["must_change"], result["findings"]
+
+
+@pytest.mark.full
+def test_that_averages_of_passes_are_found_and_those_of_steps_are_not(tmp_path: Path) -> None:
+    result = rehearse(tmp_path, SCRIPTS / "average_of_passes.py")
+    (finding,) = of_level(result, "change")
+    assert finding["text"].startswith("An average of the weights (`average` and `shadow`) is updated")
+
+
+@pytest.mark.full
+def test_that_epochs_that_a_script_counts_are_found(tmp_path: Path) -> None:
+    result = rehearse(tmp_path, SCRIPTS / "own_epochs.py")
+    (finding,) = of_level(result, "change")
+    assert finding["kind"] == "own_epochs"
+    assert "in mid-epoch" in [move["where"] for move in result["moves"]]
+
+
+@pytest.mark.full
+def test_that_noise_of_a_scripts_own_is_not_called_augmentation(tmp_path: Path) -> None:
+    result = rehearse(tmp_path, SCRIPTS / "noise.py")
+    (finding,) = [finding for finding in result["findings"] if finding["kind"] == "weights"]
+    assert finding["level"] == "note"
+    assert "as may be with random numbers that the script draws while it trains." in finding["text"]
+
+
 @pytest.mark.full
 def test_that_a_schedule_that_the_library_was_not_given_is_found(tmp_path: Path) -> None:
     findings = of_level(rehearse(tmp_path, SCRIPTS / "own_schedule.py"), "change")
@@ -115,9 +147,9 @@ def test_that_a_sound_script_passes_with_its_batch_held_and_varied(tmp_path: Pat
         ("between an epoch's last step and its end", "sigterm", [2, 3]),
         ("at an epoch's end", "request", [3, 1]),
         ("in mid-epoch", "sigterm", [1, 2]),
-        ("in mid-epoch", "request", [1, 2]),
-        ("at an epoch's end", "request", [2, 3]),
-        ("in mid-epoch", "sigterm", [3, 1]),
+        ("in mid-epoch", "request", [2, 3]),
+        ("at an epoch's end", "request", [3, 1]),
+        ("in mid-epoch", "sigterm", [1, 2]),
     ]
     assert [move["batch_varies"] for move in result["moves"]] == [False] * 4 + [True] * 3
     assert set(result["move_times"]) == {"save_s", "end_s", "import_s", "restore_s", "first_step_s"}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from pollux_slurm.model import BatchLimits
-from pollux_slurm.torch.rehearsed import batch_choices
-from pollux_slurm.torch.snapshot import take_snapshot
+from pollux_slurm.torch.rehearsal.session import batch_choices
+from pollux_slurm.torch.rehearsal.snapshot import take_snapshot
 
 pytestmark = pytest.mark.torch
 
@@ -42,6 +43,30 @@ def test_that_plain_variables_and_those_of_own_objects_are_told_in_words() -> No
     variables = look_from_a_script()["variables"]
     own = {name.partition(":")[2]: text for name, text in variables.items() if name.startswith("look_from")}
     assert own == {"total": "7", "history": "a list of 50", "best": "0.5", "meter.sum": "2.5"}
+
+
+def test_that_arrays_are_told_by_a_checksum() -> None:
+    def look() -> dict[str, str]:
+        shadow = {"weight": torch.ones(2, 2), "bias": torch.zeros(2)}
+        seen, both = np.arange(3), [torch.ones(2), "no array"]
+        told = take_snapshot()["tensors"]
+        shadow["bias"] += 1
+        assert take_snapshot()["tensors"]["look:shadow"] != told["look:shadow"]
+        assert take_snapshot()["tensors"]["look:seen"] == told["look:seen"]
+        del seen, both
+        return told
+
+    own = {name: text.partition(" #")[0] for name, text in look().items() if name.startswith("look:")}
+    assert own == {"look:shadow": "6 numbers", "look:seen": "3 numbers"}
+
+
+def test_that_a_generator_is_told_by_where_it_stands() -> None:
+    noise = torch.Generator().manual_seed(1)
+    (name,) = [name for name in take_snapshot()["variables"] if name.endswith(":noise")]
+    before = take_snapshot()["variables"][name]
+    assert take_snapshot()["variables"][name] == before
+    torch.randn(2, generator=noise)
+    assert take_snapshot()["variables"][name] != before
 
 
 def test_that_whatever_has_a_state_is_found_and_called_by_its_variable() -> None:

@@ -9,30 +9,36 @@ from __future__ import annotations
 import gc
 import sys
 import sysconfig
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-_PACKAGE = str(Path(__file__).resolve().parents[1])
+_PACKAGE = str(Path(__file__).resolve().parents[2])
 _MOST_TEXT = 80
 _MOST_ITEMS = 20
 _KINDS = ((Optimizer, "optimizer"), (LRScheduler, "scheduler"), (torch.amp.GradScaler, "scaler"))
 
 
 def take_snapshot() -> dict[str, Any]:
-    """Return `objects` (name to kind, type and numbers of its state) and `variables` (name to its words)."""
-    frames = list(user_frames())
+    """Return `objects` (name to kind, type and numbers of its state) and the script's own `variables`.
+
+    Plain `variables` are told in words; of `tensors`, also within lists and dicts, how many numbers they hold
+    and a checksum.
+    """
     names: dict[int, str] = {}
     variables: dict[str, str] = {}
-    for frame in frames:
+    tensors: dict[str, str] = {}
+    for frame in user_frames():
         for name, value in list(frame.f_locals.items()):
             if not name.startswith("_"):
-                _note(frame.f_code.co_name, name, value, names, variables)
+                _note(frame.f_code.co_name, name, value, names, variables, tensors)
     objects: dict[str, Any] = {}
     for kind, value in _stateful():
         number = sum(known.startswith(f"{type(value).__name__} ") for known in objects)
@@ -42,7 +48,7 @@ def take_snapshot() -> dict[str, Any]:
             "type": type(value).__name__,
             "numbers": numbers_of(value.state_dict()),
         }
-    return {"objects": objects, "variables": variables}
+    return {"objects": objects, "variables": variables, "tensors": tensors}
 
 
 def user_frames() -> Iterator[FrameType]:
@@ -112,20 +118,23 @@ def _note(
     value: Any,
     names: dict[int, str],
     variables: dict[str, str],
+    tensors: dict[str, str],
     *,
     deep: bool = True,
 ) -> None:
     names.setdefault(id(value), name)
-    words = _words(value)
-    if words is not None:
+    words, checksum = _words(value), _checksum(value)
+    if checksum is not None:
+        tensors.setdefault(f"{function}:{name}", checksum)
+    elif words is not None:
         variables.setdefault(f"{function}:{name}", words)
-    elif deep and _is_of_user(value):
+    elif deep and is_of_user(value):
         for attribute, part in list(vars(value).items()):
             if not attribute.startswith("_"):
-                _note(function, f"{name}.{attribute}", part, names, variables, deep=False)
+                _note(function, f"{name}.{attribute}", part, names, variables, tensors, deep=False)
 
 
-def _is_of_user(value: Any) -> bool:
+def is_of_user(value: Any) -> bool:
     """Whether it is an instance of a class of the script's own, whose attributes nobody else keeps."""
     from pollux_slurm.torch.state import State
 
@@ -144,9 +153,33 @@ def _words(value: Any) -> str | None:
         return repr(value.item()) if value.numel() == 1 and not value.is_meta else None
     if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
         return repr(value.item())
+    if isinstance(value, torch.Generator):
+        return f"at {zlib.crc32(value.get_state().numpy().tobytes()):08x}"
     if isinstance(value, list | tuple | set | dict):
         parts = list(value.values()) if isinstance(value, dict) else list(value)
         if len(parts) <= _MOST_ITEMS and all(isinstance(part, bool | int | float) for part in parts):
             return repr(value)[:_MOST_TEXT]
         return f"a {type(value).__name__} of {len(parts)}"
     return None
+
+
+def _checksum(value: Any) -> str | None:
+    """Tell an array of numbers, or several, in short; None where it is of another kind."""
+    parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    if not parts or not all(_is_array(part) for part in parts):
+        return None
+    checksum = 0
+    for part in parts:
+        array = (
+            part.detach().contiguous().cpu() if isinstance(part, torch.Tensor) else np.ascontiguousarray(part)
+        )
+        data = array.reshape(-1).view(torch.uint8).numpy() if isinstance(array, torch.Tensor) else array
+        checksum = zlib.crc32(data.tobytes(), checksum)
+    total = sum(part.numel() if isinstance(part, torch.Tensor) else part.size for part in parts)
+    return f"{total} numbers #{checksum:08x}"
+
+
+def _is_array(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.numel() > 1 and not (value.is_meta or value.is_sparse or value.is_quantized)
+    return isinstance(value, np.ndarray) and value.size > 1 and value.dtype.kind in "iufb"

@@ -17,16 +17,20 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 
 from pollux_slurm.agent.environment import JobEnvironment, process_age_s
-from pollux_slurm.agent.rehearsing import EventLog, Means, Moment, RehearsalStore, Stage, Stop
+from pollux_slurm.agent.rehearsing import OUTSIDE, EventLog, Means, Moment, RehearsalStore, Stage, Stop
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.model import BatchChoice, BatchLimits
 from pollux_slurm.torch.batching import PassPlan, StepPlan
 from pollux_slurm.torch.patching import patch
+from pollux_slurm.torch.rehearsal.averages import AverageWatch
+from pollux_slurm.torch.rehearsal.draws import DrawWatch
+from pollux_slurm.torch.rehearsal.shares import take_sums, tell_of_combining, variable_of, zeros_of
+from pollux_slurm.torch.rehearsal.snapshot import is_users, numbers_of, take_snapshot
 from pollux_slurm.torch.session import Session
-from pollux_slurm.torch.snapshot import is_users, numbers_of, take_snapshot
 
 if TYPE_CHECKING:
     from pollux_slurm.torch.data import AdaptiveDataLoader
@@ -46,7 +50,10 @@ class RehearsedSession(Session):
         self._store = RehearsalStore(self._events)
         self._epoch_snapshot: int | None = None
         self._opens_loop = self._has_stepped = False
-        self._num_steps = 0
+        self._num_steps = self._steps_before_loop = 0
+        self._zeros: set[str] = set()
+        self._averages = AverageWatch(self._plain_models)
+        self._draws = DrawWatch(self._plain_models, self._tell_draws)
         self._tell_errors()
         # Requests are answered where they are planned, not at an end of the epoch that is near.
         options["epoch_end_wait_s"] = 0.0
@@ -65,6 +72,7 @@ class RehearsedSession(Session):
         patch(self._measuring, "tell_step", self._propose_after_step)
         patch(self._checkpointer, "write", self._write)
         patch(self._checkpointer, "hold", self._hold)
+        tell_of_combining(lambda: self._events.write("combined"))
         # Each boundary has its exchange, however short the steps are: a stop comes where it is planned.
         patch(self._boundary._spacing, "agree", lambda original, number: original(1))
 
@@ -82,13 +90,30 @@ class RehearsedSession(Session):
             if not self._stage.varies_batch:
                 loader.hold_batch_size()
         self._opens_loop = True
-        with super().loop(loader):
-            yield
+        if not self.is_in_loop:
+            self._steps_before_loop = self._progress.num_steps
+            self._zeros = zeros_of(take_sums())
+            self._draws.begin_loop()
+        try:
+            with super().loop(loader):
+                yield
+        finally:
+            self._draws.leave()
+
+    def _plain_models(self) -> list[torch.nn.Module]:
+        return [model._model for model in self._steps._models]
+
+    def _tell_draws(self, who: str, generators: list[str]) -> None:
+        self._events.write("drew", who=who, generators=generators)
 
     def begin_pass(self, loader: AdaptiveDataLoader, plan: PassPlan) -> None:
         super().begin_pass(loader, plan)
         if self._driver is not loader:
             return
+        if not self._stage.varies_batch:
+            self._draws.begin_pass()
+        if not plan.is_last and self.rank == 0:
+            self._averages.begin_pass()
         if self._opens_loop:
             self._opens_loop = False
             self._tell_loop(loader)
@@ -107,6 +132,14 @@ class RehearsedSession(Session):
                 accumulation_steps=loader.accumulation_steps,
             )
 
+    def end_pass(self, loader: AdaptiveDataLoader) -> None:
+        if self._driver is loader:
+            self._draws.end_pass()
+            moved = self._averages.end_pass()
+            if moved:
+                self._events.write("averaged", names=moved)
+        super().end_pass(loader)
+
     def _tell_loop(self, loader: AdaptiveDataLoader) -> None:
         order = loader.order
         indices = None if order is None else order.indices.numpy()
@@ -119,7 +152,21 @@ class RehearsedSession(Session):
             order=None if indices is None else hashlib.sha256(indices.tobytes()).hexdigest()[:16],
             drops_last=loader.drop_last,
             batch_size=loader.batch_size,
+            has_workers=loader._feed._inner.num_workers > 0,
         )
+
+    def _tell_sums(self, loader: AdaptiveDataLoader) -> None:
+        """Tell what the script has summed up over a loop that trains nothing."""
+        if self._progress.num_steps == self._steps_before_loop:
+            sums = {name: values for name, values in take_sums().items() if name in self._zeros}
+            self._events.write(
+                "summed",
+                variable=variable_of(loader),
+                loader=loader.memory_name,
+                epoch=self.epoch_key,
+                loop=loader.loop_number,
+                sums=sums,
+            )
 
     def _tell_snapshot(self, moment: str, **fields: Any) -> None:
         models = {
@@ -128,7 +175,7 @@ class RehearsedSession(Session):
         layers = sorted(
             {type(part).__name__ for model in self._steps._models for part in model._model.modules()}
         )
-        snapshot = take_snapshot() if self.rank == 0 else {"objects": {}, "variables": {}}
+        snapshot = take_snapshot() if self.rank == 0 else {"objects": {}, "variables": {}, "tensors": {}}
         self._events.write(
             "snapshot",
             moment=moment,
@@ -176,6 +223,9 @@ class RehearsedSession(Session):
         return chosen
 
     def _is_behind(self, stop: Stop, loader: AdaptiveDataLoader, step: StepPlan) -> bool:
+        if not stop.loader:
+            # Where a script counts its epochs itself, each loop is taken for one.
+            return max(self.epoch_key, loader.loop_number if self.epoch_key == OUTSIDE else 0) > stop.epoch
         if self.epoch_key != stop.epoch:
             return self.epoch_key > stop.epoch
         return (loader.memory_name, loader.loop_number) == (
@@ -185,6 +235,8 @@ class RehearsedSession(Session):
 
     def end_loop(self, loader: AdaptiveDataLoader) -> None:
         is_driver = self._driver is loader
+        if is_driver:
+            self._tell_sums(loader)
         super().end_loop(loader)
         if not is_driver:
             return

@@ -1,0 +1,58 @@
+"""What a script counts by itself: epochs that a move begins anew, passes that it takes for steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from pollux_slurm.agent.rehearsing import OUTSIDE
+from pollux_slurm.rehearsal.findings import AVERAGES, CHANGES, Finding, Level, listed
+from pollux_slurm.rehearsal.plan import training_loops
+from pollux_slurm.rehearsal.playing import Played
+
+_LEAST_TIMES = 2
+
+
+def own_epochs(scouted: Played) -> Iterator[Finding]:
+    """Find training loops outside of `remaining_epochs_until`: several are epochs, one may be all."""
+    loops = Counter(loop.loader for loop in training_loops(scouted) if loop.epoch == OUTSIDE)
+    if not loops:
+        return
+    cure = "Write `for epoch in pollux_slurm.torch.remaining_epochs_until(n):` in place of `range(n)`."
+    if max(loops.values()) > 1:
+        yield Finding(
+            level=Level.CHANGE,
+            kind="own_epochs",
+            text="The script counts its epochs itself. After a move it counts from its beginning again: what "
+            "stands beside the loop over the batches (a schedule, a validation, a file) runs once more for "
+            "epochs that were done, and with a first epoch of its own (`range(start, n)`) others are "
+            "skipped. No move waits for the end of an epoch, and none is the last.",
+            cure=cure,
+            guide=CHANGES,
+        )
+    else:
+        yield Finding(
+            level=Level.NOTE,
+            kind="one_loop",
+            text="The script trains outside of remaining_epochs_until, in one loop as far as was seen: no "
+            "move waits for its end, and no last checkpoint is written.",
+            cure=f"If it is one of several epochs: {cure[0].lower()}{cure[1:]}",
+            guide=CHANGES,
+        )
+
+
+def averages_of_passes(runs: Sequence[Played]) -> Iterator[Finding]:
+    """Find averages of the weights that were updated where the weights were not."""
+    times = Counter(name for run in runs for event in run.of("averaged") for name in event["names"])
+    names = sorted(name for name, number in times.items() if number >= _LEAST_TIMES)
+    if names:
+        known = listed([f"`{name}`" for name in names if name])
+        yield Finding(
+            level=Level.CHANGE,
+            kind="average",
+            text=f"An average of the weights{f' ({known})' if known else ''} is updated in passes that only "
+            "accumulate, too. The weights stay as they are in these, so it comes out differently for each "
+            "number of passes.",
+            cure="Update it `if loader.is_stepping:`.",
+            guide=AVERAGES,
+        )

@@ -1,0 +1,131 @@
+"""Sums that a script keeps of a loop in which nothing is trained, and whether anything brings them together.
+
+A sum is a number (an array, a list, a dict of numbers) in a variable of the script's that is zero, or empty,
+when the loop begins.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from pollux_slurm.torch.accumulator import Accumulator
+from pollux_slurm.torch.patching import patch_everywhere
+from pollux_slurm.torch.rehearsal.snapshot import is_of_user, numbers_of, user_frames
+
+Sums = dict[str, tuple[float, float]]
+"""Of each variable the sum of its numbers, and how many things it may have counted."""
+
+_PACKAGE = str(Path(__file__).resolve().parents[2])
+_BELOW = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+_TORCH = str(Path(torch.__file__).parent)
+# All that can bring replicas' numbers together; what is sent from one to all (a broadcast) cannot.
+_COMBINING = (
+    "allreduce",
+    "reduce",
+    "allgather",
+    "_allgather_base",
+    "gather",
+    "reduce_scatter",
+    "_reduce_scatter_base",
+    "alltoall",
+    "alltoall_base",
+    "send",
+)
+
+
+def take_sums() -> Sums:
+    """Return the numbers that variables of the script's running functions hold."""
+    found: Sums = {}
+    for frame in user_frames():
+        for name, value in list(frame.f_locals.items()):
+            if not name.startswith("_"):
+                for label, sums in _sums_of(name, value, deep=True):
+                    found.setdefault(f"{frame.f_code.co_name}:{label}", sums)
+    return found
+
+
+def zeros_of(sums: Sums) -> set[str]:
+    """Return the names of those that have summed up nothing yet."""
+    return {name for name, (total, count) in sums.items() if total == 0 and count == 0}
+
+
+def variable_of(value: Any) -> str | None:
+    """Return what the script calls a thing, the outermost of its functions first; None if it does not."""
+    for frame in [*user_frames()][::-1]:
+        for name, held in list(frame.f_locals.items()):
+            if held is value:
+                return name
+    return None
+
+
+def _sums_of(name: str, value: Any, *, deep: bool) -> Iterator[tuple[str, tuple[float, float]]]:
+    if isinstance(value, bool):
+        return
+    if isinstance(value, int | float | np.ndarray | np.number | torch.Tensor):
+        total = _total(value)
+        if total is not None and math.isfinite(total):
+            yield name, (total, total)
+    elif isinstance(value, list):
+        yield name, (sum(numbers_of(value)), float(len(value)))
+    elif isinstance(value, Mapping) and deep:
+        for key, part in list(value.items()):
+            yield from _sums_of(f"{name}[{key!r}]", part, deep=False)
+    elif deep and is_of_user(value):
+        for attribute, part in list(vars(value).items()):
+            yield from _sums_of(f"{name}.{attribute}", part, deep=False)
+
+
+def _total(value: Any) -> float | None:
+    if isinstance(value, torch.Tensor):
+        is_plain = not (value.is_complex() or value.is_meta or value.is_sparse) and value.dtype != torch.bool
+        return float(value.detach().sum()) if is_plain else None
+    if isinstance(value, np.ndarray | np.number):
+        return float(np.sum(value)) if value.dtype.kind in "iuf" else None
+    return float(value)
+
+
+def tell_of_combining(tell: Callable[[], None]) -> None:
+    """Call `tell` whenever the script, or a package that it uses, brings numbers of replicas together.
+
+    By an `Accumulator` or any collective of `torch.distributed`; those of this package are not its.
+    """
+
+    def combine(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not _is_ours(sys._getframe(1)):
+            tell()
+        return original(*args, **kwargs)
+
+    def show(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        tell()
+        return original(*args, **kwargs)
+
+    for name in _COMBINING:
+        if hasattr(dist.ProcessGroup, name):
+            patch_everywhere(dist.ProcessGroup, name, combine)
+    patch_everywhere(Accumulator, "synchronized", show)
+
+
+def _is_ours(frame: FrameType | None) -> bool:
+    """Whether the innermost code that is not Python's or torch's is this package's, but for this file."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        is_site = "site-packages" in file or "dist-packages" in file
+        is_below = file.startswith(("<frozen", _TORCH)) or (file.startswith(_BELOW) and not is_site)
+        if not is_below and not _is_wrapper(file):
+            return file.startswith(_PACKAGE)
+        frame = frame.f_back
+    return True
+
+
+def _is_wrapper(file: str) -> bool:
+    return file == __file__ or file.endswith("/pollux_slurm/torch/patching.py")

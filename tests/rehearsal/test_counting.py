@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pollux_slurm.agent.rehearsing import OUTSIDE
+from pollux_slurm.rehearsal.counting import averages_of_passes, own_epochs
+from pollux_slurm.rehearsal.findings import AVERAGES, Level
+from pollux_slurm.rehearsal.plan import plan_stops
+from tests.rehearsal.builders import handed, loop, loop_end, played
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPPED = {"kind": "first_step"}
+
+
+def trained(number: int, *, epoch: int = OUTSIDE) -> list[dict[str, Any]]:
+    return [
+        loop(epoch=epoch, number=number),
+        handed(0, 20, epoch=epoch, loop=number),
+        loop_end(epoch=epoch, number=number, steps=2 * number + 2),
+    ]
+
+
+def test_that_loops_outside_of_epochs_are_epochs_that_the_script_counts() -> None:
+    (finding,) = own_epochs(played([STEPPED, *trained(0), *trained(1)]))
+    assert (finding.level, finding.kind) == (Level.CHANGE, "own_epochs")
+    assert "remaining_epochs_until(n)" in finding.cure
+    file, _, heading = finding.guide.partition(", ")
+    section = (
+        (ROOT / file).read_text(encoding="utf-8").split(f"## {heading.strip('“”')}\n")[1].split("\n## ")[0]
+    )
+    assert "remaining_epochs_until(n)" in section
+
+
+def test_that_a_single_loop_outside_of_epochs_may_be_all_there_is() -> None:
+    (finding,) = own_epochs(played([STEPPED, *trained(0)]))
+    assert finding.level is Level.NOTE
+    assert not list(own_epochs(played([STEPPED, *trained(0, epoch=0), *trained(0, epoch=1)])))
+
+
+def test_that_loops_outside_of_epochs_are_moved_like_epochs() -> None:
+    stops = plan_stops(played([STEPPED, *trained(0), *trained(1)]))
+    assert [(stop.moment.value, stop.loader, stop.epoch, stop.loop, stop.position) for stop in stops] == [
+        ("step", "loader-0", OUTSIDE, 0, 10),
+        ("after_loop", "loader-0", OUTSIDE, 0, 0),
+        ("step", "loader-0", OUTSIDE, 1, 10),
+        ("step", "", 1, 0, 0),
+    ]
+
+
+def averaged(*names: str) -> dict[str, Any]:
+    return {"kind": "averaged", "names": list(names)}
+
+
+def test_that_averages_of_passes_are_told_once_and_a_single_sighting_is_not() -> None:
+    runs = [
+        played([averaged("ema", ""), averaged("ema", "once")]),
+        played([averaged("shadow"), averaged("shadow")]),
+    ]
+    (finding,) = averages_of_passes(runs)
+    assert finding.text.startswith(
+        "An average of the weights (`ema` and `shadow`) is updated in passes that only"
+    )
+    assert (finding.level, finding.guide) == (Level.CHANGE, AVERAGES)
+    assert not list(averages_of_passes([played([averaged("once")])]))

@@ -1,0 +1,141 @@
+"""What the session of a rehearsal sees of a script's tensors, random numbers and sums."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pollux_slurm.torch.rehearsal.averages import AverageWatch
+from pollux_slurm.torch.rehearsal.draws import DrawWatch
+from pollux_slurm.torch.rehearsal.shares import take_sums, variable_of, zeros_of
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True)
+def _without_others() -> None:
+    """Let what other tests have left be gone."""
+    gc.collect()
+
+
+def decayed(kept: torch.Tensor, weight: torch.Tensor, decay: float = 0.99) -> torch.Tensor:
+    return decay * kept + (1 - decay) * weight.detach()
+
+
+def put_anew(kept: dict[str, torch.Tensor], weight: torch.Tensor) -> None:
+    kept["weight"] = decayed(kept["weight"], weight)
+
+
+def change_in_place(kept: dict[str, torch.Tensor], weight: torch.Tensor) -> None:
+    kept["weight"].mul_(0.9999).add_(weight.detach(), alpha=1e-4)
+
+
+def copy(kept: dict[str, torch.Tensor], weight: torch.Tensor) -> None:
+    kept["weight"].copy_(weight.detach())
+
+
+def change_otherwise(kept: dict[str, torch.Tensor], weight: torch.Tensor) -> None:
+    kept["weight"].add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)))
+
+
+def leave(kept: dict[str, torch.Tensor], weight: torch.Tensor) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("update", "found"),
+    [(put_anew, True), (change_in_place, True), (copy, False), (change_otherwise, False), (leave, False)],
+)
+def test_that_an_average_is_known_by_what_it_does(update: Callable[..., None], found: bool) -> None:
+    torch.manual_seed(3)
+    network = torch.nn.Linear(16, 8)
+    shadow = {"weight": torch.randn(8, 16)}
+    watch = AverageWatch(lambda: [network])
+    watch.begin_pass()
+    update(shadow, network.weight)
+    assert watch.end_pass() == (["shadow"] if found else [])
+
+
+def test_that_a_module_that_averages_is_found_and_a_model_itself_is_not() -> None:
+    torch.manual_seed(3)
+    network = torch.nn.Linear(16, 8)
+    average = torch.optim.swa_utils.AveragedModel(network)
+    average.update_parameters(network)
+    watch = AverageWatch(lambda: [network])
+    with torch.no_grad():
+        network.weight.add_(1.0)
+    watch.begin_pass()
+    average.update_parameters(network)
+    assert watch.end_pass() == ["average"]
+    watch.begin_pass()
+    with torch.no_grad():
+        network.weight.mul_(0.9)
+    assert watch.end_pass() == []
+
+
+class Noisy(torch.nn.Module):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(inputs, 0.5)
+
+
+def test_that_drawn_numbers_are_told_by_who_drew_them() -> None:
+    told: list[tuple[str, list[str]]] = []
+    model, own = Noisy(), torch.Generator().manual_seed(1)
+    watch = DrawWatch(lambda: [model], lambda who, names: told.append((who, names)))
+
+    def one_pass(script: Callable[[], Any]) -> list[tuple[str, list[str]]]:
+        told.clear()
+        watch.begin_pass()
+        script()
+        watch.end_pass()
+        return list(told)
+
+    watch.begin_loop()
+    assert one_pass(lambda: None) == []
+    assert one_pass(lambda: torch.randn(2)) == [("script", ["torch"])]
+    assert one_pass(lambda: torch.randn(2, generator=own)) == [("script", ["own"])]
+    assert one_pass(lambda: model(torch.ones(9))) == [("model", ["torch"])]
+    random.random()
+    np.random.rand()
+    assert one_pass(lambda: None) == [("dataset", ["numpy", "random"])]
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.sum = 0.0
+
+
+def test_that_sums_are_what_begins_at_zero() -> None:
+    total, losses, known, kept, meter = 0, [], 5.0, {"right": torch.tensor(0.0)}, Meter()
+    table, done = np.zeros((2, 2)), False
+    own = {name for name in zeros_of(take_sums()) if name.startswith("test_that_sums")}
+    assert {name.partition(":")[2] for name in own} == {
+        "total",
+        "losses",
+        "kept['right']",
+        "meter.sum",
+        "table",
+    }
+    total += 3
+    losses += [0.5, 0.25]
+    kept["right"] += 2
+    table[1, 1] = 7
+    meter.sum, done = 1.5, True
+    sums = {name.partition(":")[2]: value for name, value in take_sums().items() if name in own}
+    assert sums == {
+        "total": (3.0, 3.0),
+        "losses": (0.75, 2.0),
+        "kept['right']": (2.0, 2.0),
+        "meter.sum": (1.5, 1.5),
+        "table": (7.0, 7.0),
+    }
+    assert variable_of(meter) == "meter"
+    nobodys = variable_of(object())
+    assert nobodys is None
+    del known, done
