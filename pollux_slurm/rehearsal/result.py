@@ -103,9 +103,16 @@ def as_text(rehearsed: Rehearsed, findings: Sequence[Finding]) -> str:
         saved = "" if size is None else f" Its checkpoint has {_bytes(size)}."
         lines += ["", *_wrapped(f"A move takes {sum(times.values()):.1f} s here: {parts}.{saved}", "")]
     lines += ["", f"What the script printed: {rehearsed.folder}"]
-    passed = "Nothing must change, as far as there was time." if rehearsed.skipped else "Nothing must change."
-    lines.append("Something must change." if must_change(findings) else passed)
+    lines.append(_verdict(rehearsed, findings))
     return "\n".join(lines)
+
+
+def _verdict(rehearsed: Rehearsed, findings: Sequence[Finding]) -> str:
+    if must_change(findings):
+        return "Something must change."
+    num_looks = sum(finding.level is Level.LOOK for finding in findings)
+    looks = f"; {num_looks} thing{'s' * (num_looks > 1)} to look at" if num_looks else ""
+    return f"Nothing must change{', as far as there was time' if rehearsed.skipped else ''}{looks}."
 
 
 def _block(finding: Finding) -> list[str]:

@@ -25,7 +25,7 @@ def unshared_sums(runs: Sequence[Played]) -> Iterator[Finding]:
             if shares:
                 variable = event["variable"]
                 loader = event["loader"] if variable is None else f"`{variable}`"
-                text = ", ".join(f"`{_short(name)}` ({words})" for name, words in shares[:_MOST_NAMED])
+                text = ", ".join(f"`{name}` ({words})" for name, words in list(shares.items())[:_MOST_NAMED])
                 more = f" and {len(shares) - _MOST_NAMED} more" * (len(shares) > _MOST_NAMED)
                 yield Finding(
                     level=Level.LOOK,
@@ -58,27 +58,27 @@ def _was_left_alone(events: Sequence[Event], at: int) -> bool:
     return False
 
 
-def _shares(run: Played, event: Event) -> list[tuple[str, str]]:
+def _shares(run: Played, event: Event) -> dict[str, str]:
     """Return the sums that differ between the processes, or add up to the number of samples."""
     told = [
         next((other for other in run.of("summed", rank=rank) if _is_same_loop(other, event)), None)
         for rank in range(run.num_processes)
     ]
     if None in told:
-        return []
+        return {}
     every = [one["sums"] for one in told if one is not None]
     loops = (loop for loop in run.of("loop") if _is_same_loop(loop, event))
     length = next((loop["length"] for loop in loops), None)
-    found = []
+    found: dict[str, str] = {}
     for name in every[0]:
         parts = [sums[name] for sums in every if name in sums]
         totals = [total for total, _ in parts]
-        if len(parts) < len(every) or not any(totals):
+        if len(parts) < len(every):
             continue
         if length is not None and sum(count for _, count in parts) == length:
-            found.append((name, f"{parts[0][1]:.6g} of {length} samples in process 0"))
+            found[_short(name)] = f"{parts[0][1]:.6g} of {length} samples in process 0"
         elif not all(math.isclose(total, totals[0], rel_tol=1e-6) for total in totals):
-            found.append((name, f"{totals[0]:.6g} in process 0, {totals[1]:.6g} in process 1"))
+            found[_short(name)] = f"{totals[0]:.6g} in process 0, {totals[1]:.6g} in process 1"
     return found
 
 

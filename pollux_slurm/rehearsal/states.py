@@ -115,13 +115,14 @@ def lost_variables(scouted: Played, held: Sequence[Played]) -> Iterator[Finding]
             now = went_on["tensors"].get(name)
             if now is not None and now != words:
                 short = name.partition(":")[2]
-                lost.setdefault(name, f"`{short}` ({words} before a move in mid-epoch, {now} after it)")
+                lost.setdefault(short, f"`{short}` ({words} before a move in mid-epoch, {now} after it)")
     for wanted, went_on, where in pairs:
         for name, words in wanted["variables"].items():
             now = went_on["variables"].get(name)
             if now is not None and now != words and now == fresh.get(name):
                 short = name.partition(":")[2]
-                lost.setdefault(name, f"`{short}` ({words} before a move {where}, {now} after it)")
+                # Several functions may hold one thing under one name (`self`).
+                lost.setdefault(short, f"`{short}` ({words} before a move {where}, {now} after it)")
     if lost:
         yield Finding(
             level=Level.LOOK,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from pollux_slurm.rehearsal.findings import CHANGES, LOCAL, Finding, Level, listed
+from pollux_slurm.rehearsal.findings import CHANGES, LOCAL, VARIABLES, Finding, Level, listed
 from pollux_slurm.rehearsal.playing import Event, Played
 from pollux_slurm.rehearsal.states import are_same
 
@@ -99,7 +99,7 @@ def _other_weights(pairs: Sequence[tuple[Event, Event]], runs: Sequence[Played])
         + (", but the loader's workers may: augmentation there explains it. Else " if has_workers else ": ")
         + "something that shapes the training is not in the checkpoint, or a high learning rate makes much "
         "of rounding.",
-        guide=LOCAL,
+        guide=VARIABLES,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.rehearsal.endings import failures, never_trained
-from pollux_slurm.rehearsal.findings import Level
+from pollux_slurm.rehearsal.findings import Finding, Level
 from pollux_slurm.rehearsal.judging import find
 from pollux_slurm.rehearsal.playing import Outcome, Played, _outcome
 from pollux_slurm.rehearsal.rehearse import Rehearsed
@@ -139,6 +139,8 @@ def test_that_stops_that_there_was_no_time_for_are_told_with_the_verdict() -> No
     assert "before 2 of the planned stops" in told
     alone = rehearsed(played(events), skipped=2)
     assert as_text(alone, []).endswith("Nothing must change, as far as there was time.")
+    looks = [Finding(level=Level.LOOK, kind="weights", text="They differ.")] * 2
+    assert as_text(alone, looks).endswith(", as far as there was time; 2 things to look at.")
 
 
 def test_that_layers_that_see_the_local_batch_are_noted() -> None:

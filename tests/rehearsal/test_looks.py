@@ -62,7 +62,7 @@ def test_that_an_average_is_known_by_what_it_does(update: Callable[..., None], f
     assert watch.end_pass() == (["shadow"] if found else [])
 
 
-def test_that_a_module_that_averages_is_found_and_a_model_itself_is_not() -> None:
+def test_that_a_module_that_averages_is_found() -> None:
     torch.manual_seed(3)
     network = torch.nn.Linear(16, 8)
     average = torch.optim.swa_utils.AveragedModel(network)
@@ -73,9 +73,16 @@ def test_that_a_module_that_averages_is_found_and_a_model_itself_is_not() -> Non
     watch.begin_pass()
     average.update_parameters(network)
     assert watch.end_pass() == ["average"]
+
+
+def test_that_an_average_within_a_model_is_the_models_own() -> None:
+    torch.manual_seed(3)
+    pair = torch.nn.ModuleList([torch.nn.Linear(16, 8), torch.nn.Linear(16, 8).requires_grad_(False)])
+    watch = AverageWatch(lambda: [pair])
     watch.begin_pass()
     with torch.no_grad():
-        network.weight.mul_(0.9)
+        pair[1].weight.mul_(0.99).add_(pair[0].weight, alpha=0.01)
+        pair[0].weight.mul_(0.9)
     assert watch.end_pass() == []
 
 
@@ -136,6 +143,9 @@ def test_that_sums_are_what_begins_at_zero() -> None:
         "table": (7.0, 7.0),
     }
     assert variable_of(meter) == "meter"
+    meter.sum = table
+    del table
+    assert variable_of(meter.sum) == "meter.sum"
     nobodys = variable_of(object())
     assert nobodys is None
     del known, done

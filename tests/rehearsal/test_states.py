@@ -125,15 +125,16 @@ def test_that_states_are_not_compared_over_code_between_epochs() -> None:
 
 
 def test_that_variables_that_began_anew_are_told_with_what_they_were() -> None:
-    scouted = played(
-        [snapshot("epoch", variables={"main:n": "0", "main:best": "0.0", "main:start": "100.5"})]
-    )
-    saved = snapshot("checkpoint", variables={"main:n": "640", "main:best": "0.0", "main:start": "200.5"})
+    def held(n: str, start: str) -> dict[str, str]:
+        return {"main:n": n, "train:n": n, "main:best": "0.0", "main:start": start}
+
+    scouted = played([snapshot("epoch", variables=held("0", "100.5"))])
+    saved = snapshot("checkpoint", variables=held("640", "200.5"))
     before = played([saved, CHECKPOINT], stop=MIDDLE)
-    after = played([snapshot("epoch", variables={"main:n": "0", "main:best": "0.0", "main:start": "300.5"})])
+    after = played([snapshot("epoch", variables=held("0", "300.5"))])
     (finding,) = lost_variables(scouted, [before, after])
     assert finding.level is Level.LOOK
-    assert "`n` (640 before a move in mid-epoch, 0 after it)" in finding.text
+    assert finding.text.endswith("anew: `n` (640 before a move in mid-epoch, 0 after it).")
     assert "best" not in finding.text
     assert "start" not in finding.text
 

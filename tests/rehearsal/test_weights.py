@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pollux_slurm.rehearsal.findings import Level
+from pollux_slurm.rehearsal.findings import VARIABLES, Level
 from pollux_slurm.rehearsal.weights import another_training, replicas_that_differ
 from tests.rehearsal.builders import loop, played, snapshot, state
 
@@ -68,6 +68,7 @@ def test_that_augmentation_is_named_only_where_it_may_be() -> None:
     assert finding.level is Level.LOOK
     assert "ugmentation" not in finding.text
     assert "something that shapes the training is not in the checkpoint" in finding.text
+    assert finding.guide == VARIABLES
     (finding,) = another_training(*runs_with(has_workers=True))
     assert "augmentation there explains it" in finding.text
 

@@ -65,6 +65,10 @@ def variable_of(value: Any) -> str | None:
         for name, held in list(frame.f_locals.items()):
             if held is value:
                 return name
+            parts = vars(held).items() if is_of_user(held) else ()
+            for attribute, part in list(parts):
+                if part is value:
+                    return f"{name}.{attribute}"
     return None
 
 

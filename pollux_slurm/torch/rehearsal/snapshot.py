@@ -147,12 +147,15 @@ def is_of_user(value: Any) -> bool:
 
 def _words(value: Any) -> str | None:
     """Say a plain value in short, None where it is of another kind."""
-    if isinstance(value, bool | int | float | str):
+    if isinstance(value, torch.Tensor) or type(value).__module__ == "numpy":
+        is_one = getattr(value, "size", 0) == 1 or (isinstance(value, torch.Tensor) and value.numel() == 1)
+        if not is_one or getattr(value, "is_meta", False):
+            return None
+        value = value.item()
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, bool | int | str):
         return repr(value)[:_MOST_TEXT]
-    if isinstance(value, torch.Tensor):
-        return repr(value.item()) if value.numel() == 1 and not value.is_meta else None
-    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
-        return repr(value.item())
     if isinstance(value, torch.Generator):
         return f"at {zlib.crc32(value.get_state().numpy().tobytes()):08x}"
     if isinstance(value, list | tuple | set | dict):
