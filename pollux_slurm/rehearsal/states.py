@@ -74,9 +74,13 @@ def lost_states(chains: Sequence[Sequence[Played]]) -> Iterator[Finding]:
             after = went_on["objects"].get(name)
             if after is not None and not are_same(state["numbers"], after["numbers"]):
                 lost.setdefault(name, state)
+    averages = {
+        name for runs in chains for run in runs for event in run.of("averaged") for name in event["names"]
+    }
     by_cure: dict[tuple[str, str], list[str]] = {}
     for name, state in lost.items():
-        by_cure.setdefault(_cure_of(state), []).append(f"`{name}` ({state['type']})")
+        cure_and_guide = _cure_of(state, is_average=name in averages)
+        by_cure.setdefault(cure_and_guide, []).append(f"`{name}` ({state['type']})")
     for (cure, guide), names in by_cure.items():
         began = "it began" if len(names) == 1 else "they began"
         yield Finding(
@@ -88,11 +92,11 @@ def lost_states(chains: Sequence[Sequence[Played]]) -> Iterator[Finding]:
         )
 
 
-def _cure_of(state: Mapping[str, Any]) -> tuple[str, str]:
+def _cure_of(state: Mapping[str, Any], *, is_average: bool) -> tuple[str, str]:
     """Return the cure for a state that is in no checkpoint, and its place in the guide."""
     if state["kind"] != "module":
         return "Give it to AdaptiveDataParallel, beside the model.", CHANGES
-    if state["type"] == "AveragedModel":
+    if is_average or state["type"] == "AveragedModel":
         return "Keep it in a State (pollux_slurm.torch.State) of your own.", AVERAGES
     return "Keep it in a State (pollux_slurm.torch.State) of your own, or train it wrapped.", VARIABLES
 

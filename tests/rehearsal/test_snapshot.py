@@ -49,11 +49,12 @@ def test_that_arrays_are_told_by_a_checksum() -> None:
     def look() -> dict[str, str]:
         shadow = {"weight": torch.ones(2, 2), "bias": torch.zeros(2)}
         seen, both = np.arange(3), [torch.ones(2), "no array"]
+        weight = torch.nn.Linear(2, 2).weight
         told = take_snapshot()["tensors"]
         shadow["bias"] += 1
         assert take_snapshot()["tensors"]["look:shadow"] != told["look:shadow"]
         assert take_snapshot()["tensors"]["look:seen"] == told["look:seen"]
-        del seen, both
+        del seen, both, weight
         return told
 
     own = {name: text.partition(" #")[0] for name, text in look().items() if name.startswith("look:")}

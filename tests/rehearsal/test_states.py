@@ -108,6 +108,15 @@ def test_that_a_lost_state_points_at_the_section_that_cures_it(kind: str, type_:
     assert type_ != "AveragedModel" or "AveragedModel" in section
 
 
+def test_that_a_lost_module_that_was_seen_to_average_points_at_averages() -> None:
+    objects = {"it": state(5.0, kind="module", type_="Linear")}
+    averaged = {"kind": "averaged", "names": ["it"]}
+    before = played([averaged, snapshot("checkpoint", objects=objects)], stop=MIDDLE)
+    lost = {"it": state(kind="module", type_="Linear")}
+    (finding,) = lost_states([[before, played([snapshot("epoch", position=10, objects=lost)])]])
+    assert finding.guide == AVERAGES
+
+
 def test_that_samples_amiss_in_several_epochs_are_told_in_one_finding() -> None:
     def short(epoch: int) -> list[Any]:
         return [loop(epoch=epoch), handed(0, 15, epoch=epoch), loop_end(epoch=epoch)]

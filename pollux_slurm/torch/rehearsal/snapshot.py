@@ -183,6 +183,8 @@ def _checksum(value: Any) -> str | None:
 
 
 def _is_array(value: Any) -> bool:
+    if isinstance(value, torch.nn.Parameter):
+        return False  # a module's, and looked at with it
     if isinstance(value, torch.Tensor):
         return value.numel() > 1 and not (value.is_meta or value.is_sparse or value.is_quantized)
     return isinstance(value, np.ndarray) and value.size > 1 and value.dtype.kind in "iufb"
