@@ -94,7 +94,7 @@ def test_that_no_form_holds_what_a_terminal_obeys(store_url: str) -> None:
 
 def test_that_the_last_decision_is_told(url: str) -> None:
     found = json.loads(pollux("report", "job", "1", "--json", "--store", url).stdout)
-    assert found["facts"]["explanation"].startswith("job 1: ")
+    assert found["facts"]["explanation"].startswith("job 1 is over: it completed at ")
 
 
 @pytest.mark.parametrize(
