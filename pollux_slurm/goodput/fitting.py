@@ -73,11 +73,11 @@ def fit_throughput(
 
     The descent ends with a step that lowers the loss by less than a part of it, `last_gain`.
     Observations with a number that cannot be (NaN, ≤ 0, more nodes than GPUs, ...) are left out. So are those
-    that `previous` contradicts until they are confirmed, unless there are no others.
+    of one size that `previous` contradicts, until they are confirmed, unless there are no others.
     """
     usable = [seen for seen in observations if is_usable(seen)]
     if previous is not None:
-        usable = [seen for seen in usable if seen.confirmed or not _is_surprise(seen, previous)] or usable
+        usable = _without_an_accident(usable, previous)
     if not usable:
         reason = f"none of {len(observations)} observations is usable" if observations else "no observations"
         return FitResult(parameters=previous, error=None, reason=reason)
@@ -100,12 +100,22 @@ def fit_throughput(
     )
 
 
-def _is_surprise(seen: Observation, theta: ThroughputParameters) -> bool:
-    """Tell whether a step took far longer than θ says.
+def _without_an_accident(
+    observations: Sequence[Observation], theta: ThroughputParameters
+) -> list[Observation]:
+    """Leave out steps of one size that took far longer than θ says, until they are confirmed.
 
     Where a job was on several nodes for one minute only, that minute is all that is known of the network: if
-    something else made it slow, the job would go back to one node and never try again.
+    something else made it slow, the job would go back to one node and never try again. Two sizes in a row
+    that are so slow are no accident: a job that scales badly must not double on until two minutes are over.
     """
+    far = [seen for seen in observations if not seen.confirmed and _is_surprise(seen, theta)]
+    if len({(seen.num_nodes, seen.num_gpus) for seen in far}) != 1:
+        return list(observations)
+    return [seen for seen in observations if seen not in far] or list(observations)
+
+
+def _is_surprise(seen: Observation, theta: ThroughputParameters) -> bool:
     expected_s = float(iteration_time_s(theta, seen.num_nodes, seen.num_gpus, seen.atomic_batch_size))
     return seen.iter_time_s > _SURPRISE * expected_s
 

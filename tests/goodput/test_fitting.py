@@ -251,6 +251,26 @@ def test_that_what_contradicts_the_model_is_believed_once_it_is_confirmed(
     assert float(iteration_time_s(found, 2, 2, 32)) == pytest.approx(believed * expected_s, rel=0.03)
 
 
+def test_that_two_sizes_that_are_far_slower_than_expected_are_no_accident() -> None:
+    alone = [observe(1, 1, m) for m in (16, 32, 64)]
+    before = fit_throughput(alone).parameters
+    assert before is not None
+    slow = [
+        dataclasses.replace(
+            observe(1, k, m), iter_time_s=5.0 * float(gradient_time_s(before, m)), confirmed=False
+        )
+        for k, m in ((2, 32), (2, 64), (4, 32))
+    ]
+
+    def expected(seen: list[Observation]) -> float:
+        found = fit_throughput([*alone, *seen], previous=before).parameters
+        assert found is not None
+        return float(iteration_time_s(found, 1, 4, 32) / gradient_time_s(before, 32))
+
+    assert expected(slow[:2]) == pytest.approx(1.0, rel=0.05), "one size, whatever the batch"
+    assert expected(slow) == pytest.approx(5.0, rel=0.3)
+
+
 def test_that_the_only_measurement_is_believed_however_short_it_was() -> None:
     seen = dataclasses.replace(observe(1, 1, 32), confirmed=False)
     other = dataclasses.replace(TRUTH, alpha_g=TRUTH.alpha_g / 10, beta_g=TRUTH.beta_g / 10)
