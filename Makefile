@@ -5,7 +5,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 FAST_TESTS := -m "not slurm and not torch and not e2e and not slow and not full" tests/agent tests/goodput tests/policy tests/daemon tests/test_*.py
 
-.PHONY: demo test check test-full lint bench-agent bench-training bench-predictions bench-policy bench-pathologies bench-liars bench-noise bench-round bench-autoscaling bench-store bench-slurm bench-moves check-simulator test-slurm-versions chaos check-books clean packages
+.PHONY: demo test check test-full lint bench-agent bench-training bench-predictions bench-policy bench-pathologies bench-liars bench-noise bench-users bench-round bench-autoscaling bench-store bench-slurm bench-moves check-simulator test-slurm-versions chaos check-books clean packages
 
 demo: $(STAMP) packages
 	$(VENV)/bin/python examples/demo/run.py
@@ -78,6 +78,12 @@ bench-liars: $(STAMP)
 # What noisy measurements cost the published workloads, with the guards against them and without; most of an hour.
 bench-noise: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.noise --jobs 2 $(POLLUX_WORKLOAD)
+
+# What shares between users do to completion times, and what splitting one's work into more jobs gains; POLLUX_TRACES
+# and POLLUX_WORKLOAD name the published data. Twenty minutes a workload.
+bench-users: $(STAMP)
+	$(VENV)/bin/python -m benchmarks.policy_users averages $(POLLUX_WORKLOAD)
+	$(VENV)/bin/python -m benchmarks.policy_users splitting $(POLLUX_WORKLOAD)
 
 # How long a whole round takes the daemon itself, for 1,000 nodes and 2,000 jobs behind a synthetic Slurm.
 bench-round: $(STAMP)

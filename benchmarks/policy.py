@@ -27,9 +27,11 @@ def timed(problem: Problem, **options: object) -> tuple[Decision, float]:
     return found, time.perf_counter() - start
 
 
-def measure(num_gpus: int, num_jobs: int, num_types: int, *, repeats: int, genetic: bool) -> str:
+def measure(
+    num_gpus: int, num_jobs: int, num_types: int, *, num_users: int, repeats: int, genetic: bool
+) -> str:
     """Return one line of the table."""
-    problem = generated_problem(num_gpus, num_jobs, num_types=num_types)
+    problem = generated_problem(num_gpus, num_jobs, num_types=num_types, num_users=num_users)
     tables = TableCache()
     _, cold_s = timed(problem, tables=tables)
     runs = [timed(problem, tables=tables) for _ in range(repeats)]
@@ -70,15 +72,23 @@ def main() -> None:
         "--sizes", type=int, default=len(SIZES), help="how many of the sizes, small ones first"
     )
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--users", type=int, default=0, help="share the jobs among so many users")
     arguments = parser.parse_args()
     print(cold_tables(), flush=True)
     print(COLUMNS)
     for num_gpus, num_jobs in SIZES[: arguments.sizes]:
         for num_types in (1, 3):
-            genetic = num_gpus <= 512  # beyond, a run takes more than a minute
-            print(
-                measure(num_gpus, num_jobs, num_types, repeats=arguments.repeats, genetic=genetic), flush=True
+            # Beyond, a run takes more than a minute.
+            genetic = num_gpus <= 512 and not arguments.users
+            line = measure(
+                num_gpus,
+                num_jobs,
+                num_types,
+                num_users=arguments.users,
+                repeats=arguments.repeats,
+                genetic=genetic,
             )
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

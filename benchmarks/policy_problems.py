@@ -53,9 +53,18 @@ SPEEDS = (("t4", 1.0), ("v100", 2.6), ("a100", 5.2))
 
 
 def generated_problem(
-    num_gpus: int, num_jobs: int, *, num_types: int = 1, seed: int = 0, objective: str = "generalized-mean"
+    num_gpus: int,
+    num_jobs: int,
+    *,
+    num_types: int = 1,
+    num_users: int = 0,
+    seed: int = 0,
+    objective: str = "generalized-mean",
 ) -> Problem:
-    """Return a problem of `num_gpus` GPUs, 4 a node, in equal parts of `num_types` types."""
+    """Return a problem of `num_gpus` GPUs, 4 a node, in equal parts of `num_types` types.
+
+    `num_users` share, of whom the k-th has 1/k of the first one's jobs, on average; 0: jobs do.
+    """
     rng = random.Random(seed)
     count = num_gpus // GPUS_PER_NODE
     nodes = tuple(
@@ -68,17 +77,24 @@ def generated_problem(
         )
         for index in range(count)
     )
+    users = [""] * num_jobs
+    if num_users:
+        shares = [1.0 / (number + 1) for number in range(num_users)]
+        users = random.Random(seed).choices([f"user{n}" for n in range(num_users)], shares, k=num_jobs)
     first = Problem(
         nodes=nodes,
-        jobs=tuple(_job(rng, index, num_types) for index in range(num_jobs)),
+        jobs=tuple(
+            dataclasses.replace(_job(rng, index, num_types), user=user) for index, user in enumerate(users)
+        ),
         gpu_speeds=SPEEDS if num_types > 1 else (),
-        objective=Objective(name=objective),
+        objective=Objective(name=objective, between="users"),
     )
     held = {one.job_id: one.allocation for one in decide(first, tables=TableCache()).jobs}
     jobs = []
     for index, job in enumerate(first.jobs):
         if rng.random() < 0.1:
-            jobs.append(_job(rng, num_jobs + index, num_types))
+            new = _job(rng, num_jobs + index, num_types)
+            jobs.append(dataclasses.replace(new, user=job.user))
         else:
             age_s = rng.lognormvariate(8.0, 1.5)
             restarts = int(age_s / 1200)

@@ -100,6 +100,7 @@ class DaemonConfig:
 class PolicyConfig:
     """What the daemon maximises, within which rules, and how it solves that: docs/policy.md.
 
+    `between` says who has equal shares: many jobs of one user count as one.
     `yields_to_pending` makes room for waiting jobs that are not adaptive, when it is their turn;
     `kept_shares` is the part of each partition's GPUs that adaptive jobs leave to others.
     `pauses` lets running jobs be left without GPUs for a while; None: where the objective is made for it.
@@ -108,6 +109,7 @@ class PolicyConfig:
     """
 
     objective: str = _one_of("generalized-mean", "osdi21", "price-rank", "attained-work")
+    between: str = _one_of("users", "accounts", "jobs")
     exponent: float = _from(-1.0, -20.0, 20.0)
     floor: float = _from(1e-3, 1e-9, 1.0)
     fair_share_gpus: int | None = _perhaps(1, 1024)

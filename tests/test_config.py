@@ -57,12 +57,16 @@ def test_that_lists_in_the_environment_are_separated_by_commas() -> None:
         ("[daemon]\ninterval_s = true\n", "daemon.interval_s: expected a number from 0.5 to 86400"),
         ("[daemon]\nmax_in_flight = 1.5\n", "daemon.max_in_flight: expected a whole number from 1 to"),
         ('[daemon]\nshadow = "yes"\n', "daemon.shadow: expected true or false"),
-        ('[policy]\nobjectiv = "osdi21"\n', "unknown key policy.objectiv; known: objective, exponent"),
+        ('[policy]\nobjectiv = "osdi21"\n', "unknown key policy.objectiv; known: objective, between"),
         (
             '[policy]\nobjective = "sum"\n',
             "objective: expected one of generalized-mean, osdi21, price-rank, attained-work, not 'sum'",
         ),
         ("[policy]\nobjective = 1\n", "policy.objective: expected a text"),
+        (
+            '[policy]\nbetween = "teams"\n',
+            "policy.between: expected one of users, accounts, jobs, not 'teams'",
+        ),
         ("[policy]\nexponent = nan\n", "policy.exponent: expected a number from -20 to 20, not nan"),
         ("[policy]\nexponent = inf\n", "policy.exponent: expected a number from -20 to 20, not inf"),
         ("[policy]\nfloor = 0\n", "policy.floor: expected a number from 1e-09 to 1, not 0"),

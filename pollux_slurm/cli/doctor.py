@@ -102,6 +102,7 @@ def examined(
         examine_daemon,
         examine_jobs,
         examine_limits,
+        examine_shares,
         examine_slurm,
         examine_store,
     )
@@ -142,7 +143,9 @@ def examined(
             config, version=version, site=site, snapshot=snapshot, clock_skew_s=skew_s, seen=seen
         )
         yield _whose_jobs(config, slurm)
-        yield examine_limits(limits_of(config, slurm)())
+        limits = limits_of(config, slurm)()
+        yield examine_shares(config, limits)
+        yield examine_limits(limits)
         yield from _checkpoint_times(config, site, clock())
     if records is not None and seen is not None:
         yield examine_daemon(seen, shown_now(records, snapshot), clock())

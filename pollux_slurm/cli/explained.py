@@ -28,6 +28,8 @@ _MORE = {
     "young": "it started too lately, or ends too soon, to be moved",
     "limit": "the GPU limit of its account, user or QOS is reached; an admin can raise that",
     "moves": "enough jobs are moved in this round; its turn may come in the next",
+    "share": "other jobs of the same user (or account) take that one's share of the cluster; it gets more "
+    "when one of them ends, or when other users need less",
     "waiting": "GPUs are kept for a job that has waited for too long",
     "pinned": "it has to stay as it is for now",
     "nothing": "no larger size that it may have is predicted to make it faster",

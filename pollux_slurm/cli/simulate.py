@@ -12,6 +12,7 @@ import typer
 from pollux_slurm.cli.common import print_json
 from pollux_slurm.cli.lazy import Known, LazyGroup
 from pollux_slurm.cli.simulate_options import (
+    BetweenOption,
     DeclaredOption,
     DelaysOption,
     GpusOption,
@@ -102,6 +103,7 @@ def simulate(
     policy: PolicyOption = None,
     objective: ObjectiveOption = None,
     declared: DeclaredOption = False,
+    between: BetweenOption = "users",
     rules: RulesOption = "osdi21",
     nodes: NodesOption = 16,
     gpus_per_node: GpusOption = 4,
@@ -192,6 +194,7 @@ def simulate(
         policies=policy,
         objectives=objective,
         declared=declared,
+        between=between,
         rules=rules,
         num_nodes=nodes,
         gpus_per_node=gpus_per_node,

@@ -23,6 +23,10 @@ ObjectiveOption = Annotated[
         show_default="generalized-mean",
     ),
 ]
+BetweenOption = Annotated[
+    str,
+    typer.Option(help="Who has equal shares under pollux: users, accounts or jobs, as workloads name them."),
+]
 DeclaredOption = Annotated[bool, typer.Option("--declared", help="Jobs tell how many epochs they train.")]
 RulesOption = Annotated[
     str, typer.Option(help="What is simulated: osdi21, the paper's artifact; slurm, a Slurm cluster.")
@@ -119,7 +123,7 @@ def refuse_idle_settings(
     # The paper's search has one objective: to name it is no mistake.
     named = set(context.params.get("objective") or ()) == {"osdi21"} and "genetic" in (policies or ())
     refuse_idle(context, ("--objective",), "it is of --policy pollux", where=others and not named)
-    refuse_idle(context, ("--declared",), "it is of --policy pollux", where=others)
+    refuse_idle(context, ("--declared", "--between"), "it is of --policy pollux", where=others)
 
 
 def find_delays(rules: str, traces: Path, delays: Path | None) -> MeasuredDelays | None:
@@ -145,6 +149,7 @@ def make_settings(
     policies: Sequence[str] | None,
     objectives: Sequence[str] | None,
     declared: bool,
+    between: str = "users",
     rules: str,
     num_nodes: int,
     gpus_per_node: int,
@@ -176,6 +181,7 @@ def make_settings(
         RunSettings(
             policy=name,
             objective=objective,
+            between=between,
             declared=declared,
             rules=rules,
             num_nodes=num_nodes,

@@ -32,6 +32,9 @@ def generate(
     nodes: Annotated[int, typer.Option(min=1)] = 16,
     gpus_per_node: Annotated[int, typer.Option(min=1)] = 4,
     accounts: Annotated[int, typer.Option(min=0, help="Share the jobs among so many accounts.")] = 0,
+    users: Annotated[
+        int, typer.Option(min=0, help="Share them among so many users, the k-th having 1/k of the first's.")
+    ] = 0,
     traces: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Tune GPUs and batch sizes on these, not on the artifact's traces."),
@@ -43,7 +46,12 @@ def generate(
     Example: pollux simulate generate --load 1.5 --seed 7 --output workload.csv
     """
     from pollux_slurm.simulator import read_applications
-    from pollux_slurm.simulator.generate import PUBLISHED_CHOICES, generate_workload, tuned_choices
+    from pollux_slurm.simulator.generate import (
+        PUBLISHED_CHOICES,
+        generate_workload,
+        tuned_choices,
+        with_users,
+    )
 
     choices = PUBLISHED_CHOICES
     if traces is not None:
@@ -56,7 +64,7 @@ def generate(
         num_accounts=accounts,
         choices=choices,
     )
-    _write(jobs, output)
+    _write(with_users(jobs, users, seed=seed) if users else jobs, output)
 
 
 def import_sacct(

@@ -195,6 +195,34 @@ def examine_limits(site: SiteLimits) -> Finding:
     )
 
 
+def examine_shares(config: Config, limits: SiteLimits) -> Finding:
+    """Say whether a user who submits many jobs gets more for it; `limits` are those that Slurm enforces."""
+    policy = config.policy
+    bounded = bool(policy.user_limits or policy.account_limits)
+    bounded |= any(one.gpus is not None for one in limits.associations)
+    bounded |= any(
+        bound is not None
+        for one in limits.qualities
+        for bound in (one.gpus, one.gpus_per_user, one.gpus_per_account)
+    )
+    if policy.between != "jobs":
+        text = f"{policy.between} have equal shares, however many jobs they have"
+    else:
+        text = "jobs have equal shares" + (
+            ", within limits of GPUs" if bounded else " and nothing bounds GPUs"
+        )
+    is_open = policy.between == "jobs" and not bounded
+    return Finding(
+        name="shares",
+        verdict=Verdict.WARN if is_open else Verdict.OK,
+        text=text,
+        cure='who submits more jobs gets more GPUs: set policy.between = "users", policy.user_limits, or '
+        "MaxTRESPU=gres/gpu=N of a QOS"
+        if is_open
+        else "",
+    )
+
+
 def examine_store(shown_url: str, num_jobs: int, nodes: Sequence[SlurmNode], *, host: str) -> Finding:
     """Say what the store holds. An SQLite file serves jobs on its own `host` only."""
     text = f"{num_jobs} active job{'' if num_jobs == 1 else 's'} in {shown_url}"

@@ -23,6 +23,7 @@ def objective(policy: PolicyConfig) -> Objective:
         penalty=policy.penalty,
         horizon_s=policy.horizon_s,
         fair_share_gpus=policy.fair_share_gpus,
+        between=policy.between,
     )
 
 

@@ -81,7 +81,8 @@ class Objective:
     three bring their own exponent, and "osdi21" its floor and delay as well. `penalty` is the form of the
     price of a restart: "paper" (the part of its life that a job did not spend restarting) or "amortised"
     (the part of the next `horizon_s` that it will not). A SPEEDUP of 1 is what `fair_share_gpus` GPUs give;
-    None: ⌈G/J⌉ of G GPUs and J jobs, as "osdi21" always has it.
+    None: ⌈G/J⌉ of G GPUs and J jobs, as "osdi21" always has it. `between` says who has equal shares: "users",
+    "accounts" or "jobs" (`policy/between.py`).
     """
 
     name: str = "generalized-mean"
@@ -90,6 +91,7 @@ class Objective:
     penalty: str = "paper"
     horizon_s: float = 600.0
     fair_share_gpus: int | None = None
+    between: str = "jobs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,9 +162,9 @@ class JobDecision:
     `runner_up` is the next best configuration that it could have on the nodes that it may use, others aside.
     `bound_by` names what kept it from more: "capacity", "max_gpus", "exploration", "penalty", "placement",
     "cpus", "memory", "partition" (the nodes that it may use now have no more), "limit", "moves" (the round's
-    budget of reallocations), "waiting" (GPUs are kept for a job that has waited for too long), "young" (too
-    young, or too near its end, to be moved), "rigid", "pinned", or "nothing" (no larger size that it
-    may have is predicted to be faster).
+    budget of reallocations), "waiting" (GPUs are kept for a job that has waited for too long), "share" (other
+    jobs of its user, or account, have that one's share), "young" (too young, or too near its end, to be
+    moved), "rigid", "pinned", or "nothing" (no larger size that it may have is predicted to be faster).
     `runner_up_cost` is what other jobs would have paid for it, at the shadow prices of GPUs and in the
     objective's sum, on top of `cost`, what they pay for the allocation itself.
     `gpu_type` and `runner_up_gpu_type` are the types of GPU of the two (None: of several types, or none).

@@ -12,6 +12,7 @@ from pollux_slurm.errors import InvalidModelError, InvalidProblemError
 from pollux_slurm.goodput import check_model
 from pollux_slurm.goodput.checks import shown
 from pollux_slurm.model import Allocation, GoodputModel, NodeCapacity, Objective, Problem, ProblemJob
+from pollux_slurm.policy.between import BETWEEN
 from pollux_slurm.policy.objectives import OBJECTIVES
 
 MAX_COUNT = 10**6
@@ -264,6 +265,9 @@ def _check_objective(objective: Objective) -> None:
         raise InvalidProblemError(f"there is no penalty {shown(objective.penalty)}; there are {known}")
     if not _is_time(objective.horizon_s) or not objective.horizon_s > 0:
         raise InvalidProblemError(f"the horizon must be above 0 s, not {shown(objective.horizon_s)}")
+    if not isinstance(objective.between, str) or objective.between not in BETWEEN:
+        known = ", ".join(BETWEEN)
+        raise InvalidProblemError(f"shares are between {known}, not between {shown(objective.between)}")
     share = objective.fair_share_gpus
     if share is not None and not (_is_count(share, MAX_FAIR_SHARE) and share >= 1):
         raise InvalidProblemError(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from types import MappingProxyType
 
 import numpy as np
@@ -13,10 +15,11 @@ import numpy as np
 from pollux_slurm.errors import UsageError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, Decision, Problem, ProblemJob
+from pollux_slurm.policy import between
 from pollux_slurm.policy.admission import check_problem, find_exclusions, frozen
 from pollux_slurm.policy.certificate import bound_serving
 from pollux_slurm.policy.cluster import Cluster
-from pollux_slurm.policy.explain import explain_all, keep, not_overtaking
+from pollux_slurm.policy.explain import explain_all, keep, not_overtaking, sharing, waits_for_others
 from pollux_slurm.policy.genetic import solve_genetically
 from pollux_slurm.policy.greedy import solve_greedily
 from pollux_slurm.policy.local_search import above
@@ -45,9 +48,13 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Solved:
-    """A solved problem: `jobs` as they took part, `reasons` of others, when tables and answer were there."""
+    """A solved problem: `jobs` as they took part, `reasons` of others, when tables and answer were there.
+
+    Jobs that wait `behind` others of their users took none.
+    """
 
     jobs: Sequence[ProblemJob]
+    behind: Sequence[ProblemJob]
     menu: Menu
     cluster: Cluster
     reasons: Mapping[str, str]
@@ -102,12 +109,14 @@ def decide(
         # An answer may be better by serving more; of those that serve as many, none is worth more than this.
         total = bound_serving(menu, solved.cluster, solution, waiting)
         upper_bound = max(scores.fitness_of_sum(total), fitness)
-    decisions = {one.job_id: one for one in explain_all(solution, menu)}
+    explained = sharing(explain_all(solution, menu), menu.jobs, problem)
+    decisions = {one.job_id: one for one in explained}
     originals: Mapping[str, ProblemJob] = {job.job_id: job for job in problem.jobs}
     for job in solved.jobs:
         if job is not originals[job.job_id] and not job.current and job.job_id in decisions:
             decisions[job.job_id] = not_overtaking(decisions[job.job_id])
     decisions |= {job_id: keep(originals[job_id]) for job_id in reasons}
+    decisions |= {job.job_id: waits_for_others(job) for job in solved.behind}
     kinds = menu.tables.kinds
     return Decision(
         jobs=tuple(decisions[job.job_id] for job in problem.jobs),
@@ -176,7 +185,8 @@ def _solve(
     cache = TableCache() if tables is None else tables
     reasons = find_exclusions(problem, cache)
     jobs = [job for job in problem.jobs if job.job_id not in reasons]
-    menu = build_menu(problem, jobs, cache, facts, within_caps=within_caps)
+    everyone = standing = between.everyone(problem, jobs)
+    menu = build_menu(problem, jobs, cache, facts, standing=standing, within_caps=within_caps)
     nowhere = {
         job.job_id
         for row, job in enumerate(jobs)
@@ -184,11 +194,19 @@ def _solve(
     }
     unfit = misfits(problem, menu)
     nowhere |= set(unfit)
+    known: list[ProblemJob] = jobs
+    behind: list[ProblemJob] = []
+    if standing is not None and (nowhere or not between.is_plenty(standing, jobs, facts)):
+        able = [job.job_id not in nowhere for job in jobs]
+        useful = between.useful_gpus(jobs, menu.tables)[able]
+        jobs, standing, behind = between.dealt(problem, list(compress(jobs, able)), useful, facts)
+        if len(jobs) == len(known) and standing is not None and (standing.yields == 1).all():
+            standing = everyone  # all were dealt theirs: nothing is new
     # Nothing is kept free for a job that could not use it.
     narrowed = {job.job_id: job for job in held_back(problem, [j for j in jobs if j.job_id not in nowhere])}
-    if any(narrowed.get(job.job_id, job) is not job for job in jobs):
-        jobs = [narrowed.get(job.job_id, job) for job in jobs]
-        menu = build_menu(problem, jobs, cache, facts, within_caps=within_caps)
+    jobs = [narrowed.get(job.job_id, job) for job in jobs]
+    if standing is not everyone or any(map(operator.is_not, jobs, known)):
+        menu = build_menu(problem, jobs, cache, facts, standing=standing, within_caps=within_caps)
     if nowhere:
         reason = "no configuration of what adaptive jobs may use now allows it a batch and its GPUs"
         reasons |= {job_id: unfit.get(job_id, reason) for job_id in nowhere}
@@ -203,6 +221,7 @@ def _solve(
         solution = _at_least_greedy(solution, cluster, menu)
     return _Solved(
         jobs=jobs,
+        behind=behind,
         menu=menu,
         cluster=cluster,
         reasons=reasons,
@@ -229,12 +248,23 @@ def score(problem: Problem, allocations: Mapping[str, Allocation]) -> float:
     check_problem(problem)
     reasons = find_exclusions(problem)
     jobs = [job for job in problem.jobs if job.job_id not in reasons]
-    menu = build_menu(problem, jobs)
+    menu = shared_menu(problem, jobs)
     penalised = []
-    for row, job in enumerate(jobs):
+    for row, job in enumerate(menu.jobs):
         given = allocations.get(job.job_id, Allocation())
         penalised.append(menu.penalised(row, given))
     return menu.scores.fitness(penalised)
+
+
+def shared_menu(problem: Problem, jobs: list[ProblemJob], cache: TableCache | None = None) -> Menu:
+    """Return the menu of those of `jobs` that take part, where users share."""
+    facts = NodeFacts(problem.nodes)
+    standing = between.everyone(problem, jobs)
+    menu = build_menu(problem, jobs, cache, facts, standing=standing)
+    if standing is None or between.is_plenty(standing, jobs, facts):
+        return menu
+    jobs, standing, _ = between.dealt(problem, jobs, between.useful_gpus(jobs, menu.tables), facts)
+    return build_menu(problem, jobs, cache, facts, standing=standing)
 
 
 def build_menu(
@@ -243,13 +273,16 @@ def build_menu(
     cache: TableCache | None = None,
     facts: NodeFacts | None = None,
     *,
+    standing: between.Standing | None = None,
     within_caps: bool = False,
 ) -> Menu:
     """Return what `jobs` could get and what the problem's objective makes of it.
 
-    `within_caps`, speedups beyond what jobs may have now are not computed, where no weight depends on them.
+    `standing` is what they were dealt, where users share. `within_caps`, speedups beyond what jobs may have
+    now are not computed, where no weight depends on them.
     """
     name = problem.objective.name
+    facts = NodeFacts(problem.nodes) if facts is None else facts
     tables = build_tables(
         jobs,
         problem.nodes,
@@ -258,8 +291,13 @@ def build_menu(
         facts=facts,
         osdi21=name == "osdi21",
         fair_share_gpus=problem.objective.fair_share_gpus,
+        fair_shares=None if standing is None else standing.fair_shares(facts.num_gpus),
         uneven=name == "osdi21" if problem.uneven is None else problem.uneven,
         pauses=problem.moving.pauses,
         within_caps=within_caps and name != "price-rank",
     )
-    return Menu(problem, jobs, tables, OBJECTIVES[name](problem, jobs, tables))
+    scores = OBJECTIVES[name](problem, jobs, tables)
+    if standing is not None:
+        factors = standing.factors(scores.exponent, tables, in_gpus=scores.units is not None)
+        scores = dataclasses.replace(scores, weight=scores.weight * factors)
+    return Menu(problem, jobs, tables, scores)

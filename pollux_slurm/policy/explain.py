@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from collections.abc import Sequence
 
-from pollux_slurm.model import Configuration, JobDecision, ProblemJob
+from pollux_slurm.model import Configuration, JobDecision, Problem, ProblemJob
+from pollux_slurm.policy.between import group_of
 from pollux_slurm.policy.facts import FASTER, Facts
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.search import Solution
@@ -124,6 +127,37 @@ def _could_explore(menu: Menu, facts: Facts, index: int, solution: Solution) -> 
 def not_overtaking(decision: JobDecision) -> JobDecision:
     """Return the decision about a job that was held back for others that have waited for too long."""
     return decision if decision.allocation else dataclasses.replace(decision, bound_by="waiting")
+
+
+def sharing(
+    decisions: Sequence[JobDecision], jobs: Sequence[ProblemJob], problem: Problem
+) -> list[JobDecision]:
+    """Return the decisions, in which a job that others outweigh may learn that these are its own user's.
+
+    That is so where the jobs of its user, several of them, hold an equal part of all GPUs or more.
+    """
+    names = [group_of(job, problem.objective.between) for job in jobs]
+    users = {name or row for row, name in enumerate(names)}
+    part = sum(node.num_gpus for node in problem.nodes) / max(len(users), 1)
+    held: Counter[str] = Counter()
+    for name, one in zip(names, decisions, strict=True):
+        if name is not None:
+            held[name] += one.allocation.num_gpus
+    return [
+        dataclasses.replace(one, bound_by="share")
+        if one.bound_by == "capacity"
+        and name is not None
+        and len(users) > 1
+        and one.allocation.num_gpus < held[name]
+        and held[name] >= part
+        else one
+        for name, one in zip(names, decisions, strict=True)
+    ]
+
+
+def waits_for_others(job: ProblemJob) -> JobDecision:
+    """Return the decision about a job that takes no part, for others of its user come first."""
+    return dataclasses.replace(keep(job), bound_by="share")
 
 
 def keep(job: ProblemJob) -> JobDecision:

@@ -40,6 +40,7 @@ from pollux_slurm.policy.scores import (
     remaining_s,
 )
 from pollux_slurm.policy.shapes import gpu_bounds
+from pollux_slurm.policy.steady import steady
 from pollux_slurm.policy.tables import Tables
 
 FloatArray = npt.NDArray[np.float64]
@@ -158,8 +159,10 @@ class CoStates:
     def _share_among_equals(self, remaining: FloatArray) -> None:
         """Give jobs that are equal in everything the mean of their weights."""
         equals: dict[tuple[float, bytes], list[int]] = {}
+        # Equal speeds over different fair shares are equal but for their last bits.
+        speedup = steady(self._speedup)
         for job, left in enumerate(remaining.tolist()):
-            equals.setdefault((left, self._speedup[job].tobytes()), []).append(job)
+            equals.setdefault((left, speedup[job].tobytes()), []).append(job)
         for group in equals.values():
             if len(group) > 1:
                 self.weight[group] = self.weight[group].mean()

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from pollux_slurm.model import GpuLimit, NodeCapacity, Problem, ProblemJob
+from pollux_slurm.policy.between import group_of
 
 # However many jobs starve: nodes are kept for so many of them, and this part of all nodes at most, but always
 # enough for one job.
@@ -33,7 +36,7 @@ def held_back(problem: Problem, jobs: Sequence[ProblemJob]) -> list[ProblemJob]:
     starving = [job for job in waiting if job.waiting_s >= problem.max_wait_s]
     if not starving:
         return list(jobs)
-    starving.sort(key=lambda job: (-job.waiting_s, job.job_id))
+    starving = _by_turns(problem, starving)
     room = _Room(problem, jobs)
     most = int(MOST_KEPT * len(problem.nodes))
     kept: set[str] = set()
@@ -68,6 +71,18 @@ def held_back(problem: Problem, jobs: Sequence[ProblemJob]) -> list[ProblemJob]:
                 left[own] = (own or frozenset()) - kept
             result.append(dataclasses.replace(job, partition_nodes=left[own]))
     return result
+
+
+def _by_turns(problem: Problem, starving: Sequence[ProblemJob]) -> list[ProblemJob]:
+    """Return the jobs, the longest waiting of each user first, then the second of each, and so on."""
+    turns: Counter[str] = Counter()
+    order = []
+    for job in sorted(starving, key=lambda job: (-job.waiting_s, job.job_id)):
+        name = group_of(job, problem.objective.between)
+        order.append((0 if name is None else turns[name], job))
+        if name is not None:
+            turns[name] += 1
+    return [job for _, job in sorted(order, key=itemgetter(0))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,19 +112,20 @@ def build_tables(
     osdi21: bool = False,
     uneven: bool = False,
     fair_share_gpus: int | None = None,
+    fair_shares: IntArray | None = None,
     pauses: bool = False,
     within_caps: bool = False,
     facts: NodeFacts | None = None,
 ) -> Tables:
     """Return the speedups of all jobs: SPEEDUP_j = goodput over goodput at the fair share.
 
-    The fair share is ⌈G/J⌉ GPUs, or `fair_share_gpus`, no more than max_gpus: on one node as far as nodes are
-    large enough, else on whole nodes. Where fewer GPUs are faster, the best at or below it counts; where no
-    batch is allowed there, the smallest configuration that allows one counts, in proportion to its GPUs. Of
-    several GPU types, the mean by their number of GPUs counts. Without a throughput model, speedup is the
-    number of GPUs over the fair share.
+    The fair share is ⌈G/J⌉ GPUs, or each job's own of `fair_shares` (J,), or `fair_share_gpus`, no more than
+    max_gpus: on one node as far as nodes are large enough, else on whole nodes. Where fewer GPUs are faster,
+    the best at or below it counts; where no batch is allowed there, the smallest configuration that allows
+    one counts, in proportion to its GPUs. Of several GPU types, the mean by their number of GPUs counts.
+    Without a throughput model, speedup is the number of GPUs over the fair share.
 
-    With `osdi21`, as in the artifact: the fair share is ⌈G/J⌉ GPUs on one node whatever its size, and 50
+    With `osdi21`, as in the artifact: the fair share is on one node whatever its size, and 50
     batch sizes are tried. With `uneven`, a job's GPUs may be spread over nodes in any way. With `pauses`, the
     last column is no GPU at all. `within_caps`, speedups are 0 in columns that a job may not have, and need
     not be computed. `facts` are those of `nodes`, if they are known.
@@ -141,14 +142,19 @@ def build_tables(
     kind, num_gpus = columns.kind, columns.num_gpus
 
     total = facts.num_gpus
-    fair = max(-(-total // max(len(jobs), 1)), 1)
+    fair = [max(-(-total // max(len(jobs), 1)), 1)] * len(jobs)
+    if fair_shares is not None:
+        fair = fair_shares.tolist()
     if fair_share_gpus is not None and not osdi21:
-        fair = fair_share_gpus
-    bounded = [fair if job.max_gpus is None or osdi21 else min(fair, job.max_gpus) for job in jobs]
+        fair = [fair_share_gpus] * len(jobs)
+    bounded = [
+        share if job.max_gpus is None or osdi21 else min(share, job.max_gpus)
+        for share, job in zip(fair, jobs, strict=True)
+    ]
     shares = np.array(bounded, dtype=np.int64)
 
     keys: dict[Key, int] = dict(columns.keys)
-    share_keys = [_share_keys(of_kind, fair, bounded, osdi21=osdi21) for of_kind in sizes]
+    share_keys = [_share_keys(of_kind, max(fair, default=1), bounded, osdi21=osdi21) for of_kind in sizes]
     held_keys = [(num_nodes > 1, gpus) if num_nodes else None for num_nodes, gpus in sizes_held]
     for key in (*(key for found in share_keys for key in found), *filter(None, held_keys), _ONE_GPU):
         keys.setdefault(key, len(keys))
@@ -196,6 +202,7 @@ def build_tables(
                 osdi21=osdi21,
                 uneven=uneven,
                 fair_share_gpus=fair_share_gpus,
+                fair_shares=fair_shares,
                 pauses=pauses,
                 facts=facts,
             )
@@ -305,7 +312,7 @@ def _base(
 def _share_keys(sizes: Sequence[int], fair: int, shares: Iterable[int], *, osdi21: bool) -> list[Key]:
     """Return the configurations of which the best at or below its fair share is a job's speedup of 1."""
     if osdi21:
-        return [(False, fair)]
+        return [(False, share) for share in sorted({*shares})]
     widest = sizes[0] if sizes else fair
     counts = {
         *range(1, min(widest, fair) + 1),

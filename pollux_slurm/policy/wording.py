@@ -17,6 +17,7 @@ _BOUNDS = {
     "young": "it is too young, or too near its end, to be moved",
     "limit": "its account's or user's limit of GPUs",
     "moves": "this round's budget of reallocations",
+    "share": "other jobs of its user, or account, have that one's share",
     "waiting": "GPUs are kept for a job that has waited for too long",
     "pinned": "it keeps its place",
     "nothing": "no larger size that it may have is faster",

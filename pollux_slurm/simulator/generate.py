@@ -10,6 +10,7 @@ workload on every machine and version.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from bisect import bisect_right
@@ -154,6 +155,21 @@ def generate_workload(
         )
         for index, (submitted_s, application, choice, account) in enumerate(drawn)
     )
+
+
+def with_users(
+    jobs: Sequence[WorkloadJob], num_users: int, *, seed: int, equal: bool = False
+) -> tuple[WorkloadJob, ...]:
+    """Return the jobs, each with one of `num_users`: on average, the k-th has 1/k of the first's (Zipf).
+
+    `equal`, at even odds. Raises `UsageError` for fewer users than one.
+    """
+    if num_users < 1:
+        raise UsageError(f"jobs cannot be shared among {num_users} users")
+    rng = random.Random(f"users {seed}")
+    users = [f"user{number}" for number in range(num_users)]
+    shares = None if equal else [1.0 / (number + 1) for number in range(num_users)]
+    return tuple(dataclasses.replace(job, user=_pick(rng, users, shares)) for job in jobs)
 
 
 def class_of(gpu_hours: float) -> JobClass:

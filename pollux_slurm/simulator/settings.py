@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pollux_slurm.errors import InvalidProblemError, SimulationError, UsageError
 from pollux_slurm.model import Objective, Problem
 from pollux_slurm.policy.admission import check_problem
+from pollux_slurm.policy.between import BETWEEN
 from pollux_slurm.policy.objectives import OBJECTIVES
 from pollux_slurm.simulator.autoscale import Autoscaler, NodeSupply, ScalingLimits, UtilityAutoscaler
 from pollux_slurm.simulator.cluster import Cluster, NodeGroup, SchedulingPolicy
@@ -57,8 +58,8 @@ class ScalingSettings:
 class RunSettings:
     """Everything that makes a simulation but its workload and traces. Times in seconds.
 
-    `objective`, `declared`, `exponent` and `penalty` are those of policy `pollux`; None is the objective's
-    own. `exponent` is also the power of `sia`. `groups` replaces `num_nodes` × `gpus_per_node`.
+    `objective`, `between`, `declared`, `exponent` and `penalty` are those of policy `pollux`; None is the
+    objective's own. `exponent` is also the power of `sia`. `groups` replaces `num_nodes` × `gpus_per_node`.
     `restart_delay_s` is the price of a move under rules `osdi21`, and under `slurm` what is expected of a
     job's first one. `slurm` belongs to rules `slurm`; `seed` to these, and to `noise`.
     `interference` is the share of its speed that a job over several nodes loses beside another. What agents
@@ -70,6 +71,7 @@ class RunSettings:
 
     policy: str = "pollux"
     objective: str = "generalized-mean"
+    between: str = "users"
     declared: bool = False
     exponent: float | None = None
     penalty: str | None = None
@@ -88,6 +90,7 @@ class RunSettings:
     def __post_init__(self) -> None:
         _one_of("policy", self.policy, POLICIES)
         _one_of("objective", self.objective, sorted(OBJECTIVES))
+        _one_of("between", self.between, BETWEEN)
         _one_of("rules", self.rules, RULES)
         if self.penalty is not None:
             _one_of("penalty", self.penalty, PENALTIES)
@@ -185,6 +188,7 @@ class RunSettings:
                 name=self.objective,
                 exponent=objective.exponent if self.exponent is None else self.exponent,
                 penalty=objective.penalty if self.penalty is None else self.penalty,
+                between=self.between,
             ),
             declared=self.declared,
             # What is measured anew in each round may change each answer.

@@ -18,8 +18,9 @@ _COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 class WorkloadJob:
     """One job of a workload. `num_replicas` and `batch_size` are what a user tuned by hand would ask for.
 
-    `account` is who pays for it, empty where nobody said. An adaptive job is submitted with `start_gpus`,
-    and Slurm starts it with them as soon as a node has so many (rules `slurm`); 0 leaves it to the policy.
+    `account` is who pays for it, `user` whose it is, both empty where nobody said. An adaptive job is
+    submitted with `start_gpus`, and Slurm starts it with them as soon as a node has so many (rules `slurm`);
+    0 leaves it to the policy.
     """
 
     name: str
@@ -29,13 +30,14 @@ class WorkloadJob:
     batch_size: int
     account: str = ""
     start_gpus: int = 0
+    user: str = ""
 
 
 def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJob, ...]:
     """Return the jobs of a CSV file with the columns name, time (s), application, num_replicas, batch_size.
 
-    Columns account and start_gpus may follow. Raises `TraceError` for a file that cannot be read, a number
-    that cannot be, an application that is not one of `applications`, or two jobs of one name.
+    Columns account, user and start_gpus may follow. Raises `TraceError` for a file that cannot be read, a
+    number that cannot be, an application that is not one of `applications`, or two jobs of one name.
     """
     jobs = []
     names: set[str] = set()
@@ -58,6 +60,7 @@ def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJo
                 num_replicas=whole(where, row, "num_replicas", low=1),
                 batch_size=whole(where, row, "batch_size", low=1),
                 account=row.get("account") or "",
+                user=row.get("user") or "",
                 start_gpus=whole(where, row, "start_gpus") if row.get("start_gpus") else 0,
             )
         )
@@ -85,8 +88,10 @@ def workload_text(jobs: Sequence[WorkloadJob]) -> str:
     """Return the CSV text that `read_workload` reads; whole seconds are written without a fraction."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow((*_COLUMNS, "account"))
+    has_users = any(job.user for job in jobs)
+    writer.writerow((*_COLUMNS, "account", *(["user"] if has_users else [])))
     for job in jobs:
         time = int(job.submitted_s) if job.submitted_s == int(job.submitted_s) else job.submitted_s
-        writer.writerow((job.name, time, job.application, job.num_replicas, job.batch_size, job.account))
+        row = (job.name, time, job.application, job.num_replicas, job.batch_size, job.account)
+        writer.writerow((*row, *([job.user] if has_users else [])))
     return out.getvalue()

@@ -128,6 +128,18 @@ def test_that_a_job_that_takes_part_in_no_round_is_told_why(url: str) -> None:
     assert told["excluded"].endswith("(PartitionDown)")
 
 
+def test_that_an_owner_reads_that_other_jobs_of_the_same_user_have_the_share(tmp_path: Path) -> None:
+    jobs = [job("a", user="ann"), *(job(f"b{i}", user="bob") for i in range(6))]
+    one = problem(nodes(1), *jobs, between="users")
+    file = tmp_path / "problem.json"
+    file.write_text(problem_to_json(one))
+    shown = pollux("explain", "b5", "--problem", str(file)).stdout
+    assert shown.startswith("job b5 gets no GPUs yet\n")
+    assert (
+        "  not more   other jobs of the same user (or account) take that one's share of the cluster" in shown
+    )
+
+
 def test_that_status_of_one_job_ends_with_the_line(url: str) -> None:
     last = pollux("status", "7", "--store", url).stdout.splitlines()[-1]
     assert last.startswith("job 7: 4 GPUs on 1 node (n0:4); not more: ")

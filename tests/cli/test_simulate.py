@@ -197,6 +197,14 @@ def test_that_a_workload_is_made_and_read_again(tmp_path: Path, here: Command) -
     assert shown.stdout == file.read_text()
 
 
+def test_that_a_workload_has_users_where_they_are_asked_for(tmp_path: Path, here: Command) -> None:
+    file = tmp_path / "w.csv"
+    assert here("simulate", "generate", "--users", "3", "-o", str(file)).returncode == 0
+    header, first = file.read_text(encoding="utf-8").splitlines()[:2]
+    assert header.endswith(",account,user")
+    assert first.rpartition(",")[2] in {"user0", "user1", "user2"}
+
+
 def test_that_accounting_becomes_a_workload(tmp_path: Path) -> None:
     rows = "JobIDRaw|Submit|ElapsedRaw|AllocTRES\n5|1769846400|60|gres/gpu=1\n6|1769846400|60|cpu=1\n"
     done = subprocess.run(
@@ -277,6 +285,8 @@ def test_that_a_sweep_goes_on_where_it_was(inputs: tuple[str, ...], tmp_path: Pa
         (("--autoscale", "0.5"), "a range of utilities is '0.5'; expected such as 0.55:0.75"),
         (("--autoscale", "0.8:0.7"), "utilities lie in 0 < low < high ≤ 1, not 0.8 and 0.7"),
         (("--autoscale", "0.5:0.7", "--min-nodes", "17"), "there are to be 17 nodes at least"),
+        (("--between", "teams"), "unknown between 'teams'; there are users, accounts, jobs"),
+        (("--policy", "sia", "--between", "jobs"), "--between would do nothing: it is of --policy pollux"),
         (("--nodes", "0"), "'--nodes': Input should be greater than or equal to 1"),
         (("--jobs", "0"), "'-j': Input should be greater than or equal to 1"),
         (("--workload", "/nope.csv"), "/nope.csv: No such file"),

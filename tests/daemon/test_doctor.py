@@ -12,10 +12,19 @@ from typing import Any
 
 import pytest
 
-from pollux_slurm.config import Config, DaemonConfig
-from pollux_slurm.daemon.doctor import Verdict, examine_daemon, examine_jobs, examine_slurm, examine_store
+from pollux_slurm.config import Config, DaemonConfig, PolicyConfig
+from pollux_slurm.daemon.doctor import (
+    Verdict,
+    examine_daemon,
+    examine_jobs,
+    examine_shares,
+    examine_slurm,
+    examine_store,
+)
+from pollux_slurm.daemon.limits import SiteLimits
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.slurm.accounting import Association, Quality
 from pollux_slurm.slurm.sandbox import Sandbox
 from pollux_slurm.store import open_store
 from pollux_slurm.store.contract import DaemonSeen
@@ -126,6 +135,32 @@ def test_that_what_cannot_be_read_says_why_once(tmp_path: Path) -> None:
     assert "see above" not in done.stdout
 
 
+def shares(limits: SiteLimits = SiteLimits(), **policy: Any) -> tuple[Verdict, str]:  # noqa: B008
+    found = examine_shares(Config(policy=PolicyConfig(**policy)), limits)
+    assert bool(found.cure) == (found.verdict is not Verdict.OK)
+    return found.verdict, found.text
+
+
+def test_that_jobs_that_share_without_any_limit_are_warned_of() -> None:
+    assert shares() == (Verdict.OK, "users have equal shares, however many jobs they have")
+    assert shares(between="accounts")[0] is Verdict.OK
+    assert shares(between="jobs") == (Verdict.WARN, "jobs have equal shares and nothing bounds GPUs")
+    assert shares(between="jobs", user_limits=(("*", 8),))[0] is Verdict.OK
+    assert shares(between="jobs", account_limits=(("x", 8),))[0] is Verdict.OK
+
+
+def test_that_limits_of_slurm_count_as_limits_of_gpus() -> None:
+    for enough in (
+        SiteLimits(qualities=(Quality(name="normal", gpus_per_user=8),)),
+        SiteLimits(qualities=(Quality(name="normal", gpus_per_account=8),)),
+        SiteLimits(qualities=(Quality(name="normal", gpus=8),)),
+        SiteLimits(associations=(Association(account="x", user="ann", gpus=8),)),
+    ):
+        assert shares(enough, between="jobs")[0] is Verdict.OK
+    per_job = SiteLimits(qualities=(Quality(name="normal", gpus_per_job=8),))
+    assert shares(per_job, between="jobs")[0] is Verdict.WARN
+
+
 def test_that_jobs_left_held_are_found_and_paused_ones_are_not() -> None:
     held = {"held": True, "restart_count": 1}
     jobs = [
@@ -172,5 +207,6 @@ def test_that_a_real_sandbox_is_a_good_site(sandbox: Sandbox, tmp_path: Path) ->
         "MinJobAge",
     }
     assert findings["store"]["text"] == f"0 active jobs in {url}"
+    assert findings["shares"]["text"] == "users have equal shares, however many jobs they have"
     assert findings["GPUs"]["text"] == "20 GPUs on 4 nodes: a100, t4"
     assert "differ by" in findings["clocks"]["text"]

@@ -15,7 +15,7 @@ from tests.policy.builders import job
 
 
 def test_that_the_defaults_are_the_policys() -> None:
-    assert rules.objective(PolicyConfig()) == Objective()
+    assert rules.objective(PolicyConfig()) == Objective(between="users")
     assert rules.moving(PolicyConfig()) == MovingRules()
     assert rules.limits(PolicyConfig(), [job("1", account="x")]) == ()
     rules.check(PolicyConfig())
@@ -24,6 +24,7 @@ def test_that_the_defaults_are_the_policys() -> None:
 def test_that_objective_and_rules_of_moving_are_passed_on() -> None:
     policy = PolicyConfig(
         objective="price-rank",
+        between="accounts",
         exponent=0.5,
         floor=0.01,
         fair_share_gpus=2,
@@ -35,7 +36,13 @@ def test_that_objective_and_rules_of_moving_are_passed_on() -> None:
         min_remaining_s=30.0,
     )
     assert rules.objective(policy) == Objective(
-        name="price-rank", exponent=0.5, floor=0.01, fair_share_gpus=2, penalty="amortised", horizon_s=9.0
+        name="price-rank",
+        exponent=0.5,
+        floor=0.01,
+        fair_share_gpus=2,
+        penalty="amortised",
+        horizon_s=9.0,
+        between="accounts",
     )
     assert rules.moving(policy) == MovingRules(
         hysteresis=0.1, max_reallocations=3, min_age_s=60.0, min_remaining_s=30.0, pauses=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections import Counter
@@ -24,6 +25,7 @@ from pollux_slurm.simulator.generate import (
     fastest_batch_size,
     generate_workload,
     tuned_choices,
+    with_users,
 )
 from pollux_slurm.simulator.workload import workload_text
 from tests.published import traces_dir, workload_file
@@ -117,6 +119,19 @@ def test_that_any_workload_is_within_its_bounds(seed: int, load: float, hours: f
     assert len({job.name for job in jobs}) == len(jobs)
     expected = load * num_gpus * 2.5 * hours / 8
     assert 0.3 * expected - 1 <= len(jobs) <= 2 * expected + 1
+
+
+def test_that_users_are_drawn_by_zipf_or_at_even_odds_and_change_nothing_else() -> None:
+    plain = generate_workload(seed=3, load=6.0)
+    zipf, equal = with_users(plain, 4, seed=1), with_users(plain, 4, seed=1, equal=True)
+    assert [dataclasses.replace(job, user="") for job in zipf] == list(plain)
+    assert with_users(plain, 4, seed=1) == zipf != with_users(plain, 4, seed=2)
+    counts = [[Counter(job.user for job in jobs)[f"user{i}"] for i in range(4)] for jobs in (zipf, equal)]
+    # 960 jobs, of which 12/25, 6/25, 4/25 and 3/25 are expected, or 240 each; three standard deviations.
+    assert counts[0] == pytest.approx([461, 230, 154, 115], abs=47)
+    assert counts[1] == pytest.approx([240] * 4, abs=41)
+    with pytest.raises(UsageError, match="among 0 users"):
+        with_users(plain, 0, seed=1)
 
 
 def test_that_accounts_change_nothing_else() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from pollux_slurm.model import Objective
 from pollux_slurm.simulator import Application, Cluster, read_applications, read_workload, simulate
 from pollux_slurm.simulator.policies import PolluxPolicy, make_policy
 from pollux_slurm.simulator.policies.packing import FreeGpus
+from pollux_slurm.simulator.settings import RunSettings
 from pollux_slurm.simulator.summary import Summary, summarize
 from tests.published import traces_dir, workload_file
 from tests.simulator.made import made_application, made_job
@@ -93,3 +95,20 @@ def test_that_the_daemons_policy_runs_jobs_side_by_side(tmp_path: Path) -> None:
     again = make_policy("pollux", objective="generalized-mean", declared=True)
     second = simulate(jobs, made, again, Cluster(num_nodes=1))
     assert [job.finished_s for job in first.jobs] == [job.finished_s for job in second.jobs]
+
+
+@pytest.mark.parametrize("between", ["users", "accounts"])
+def test_that_a_user_with_eight_jobs_keeps_no_other_waiting(tmp_path: Path, between: str) -> None:
+    made = {"made": made_application(tmp_path)}
+    many = [dataclasses.replace(made_job(f"m{i}"), user="mallory", account="red") for i in range(8)]
+    jobs = [*many, dataclasses.replace(made_job("a"), user="ann", account="blue")]
+
+    def started_s(between: str) -> float | None:
+        policy = RunSettings(between=between).make_policy()
+        result = simulate(jobs, made, policy, Cluster(num_nodes=1))
+        return result.jobs[-1].first_started_s
+
+    assert started_s(between) == 60.0
+    later = started_s("jobs")
+    assert later is not None
+    assert later > 60.0

@@ -8,6 +8,7 @@ import pytest
 
 from pollux_slurm.errors import TraceError
 from pollux_slurm.simulator import WorkloadJob, read_workload
+from pollux_slurm.simulator.workload import workload_text
 
 HEAD = "name,time,application,num_replicas,batch_size\n"
 
@@ -17,6 +18,15 @@ def test_that_rows_become_jobs(tmp_path: Path) -> None:
     file.write_text(HEAD + "a,12.5,made,2,8\n")
     (job,) = read_workload(file, {"made"})
     assert job == WorkloadJob(name="a", submitted_s=12.5, application="made", num_replicas=2, batch_size=8)
+
+
+def test_that_a_row_may_tell_whose_job_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "w.csv"
+    file.write_text(HEAD.strip() + ",user,account\na,1,made,1,8,ann,vision\nb,1,made,1,8,,\n")
+    jobs = read_workload(file, {"made"})
+    assert [(job.user, job.account) for job in jobs] == [("ann", "vision"), ("", "")]
+    file.write_text(workload_text(jobs))
+    assert read_workload(file, {"made"}) == jobs
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,8 @@ class PolluxPolicy:
             num_restarts=job.num_restarts or 0,
             restart_delay_s=job.expected_delay_s,
             current=self._allocation(job.pieces, names),
+            account=job.job.account,
+            user=job.job.user,
             pinned=job.in_flight and bool(job.pieces),
             prediction_error=0.0 if job.noisy is None else job.noisy.error,
             progress=job.useful * application.initial_batch_size,

@@ -1,0 +1,169 @@
+"""What `policy.between` does: completion times by user, and what splitting one's work into more jobs gains.
+
+`averages` shares the jobs of published workloads among users; `splitting` adds a user whose training is one
+job, or ten, or ninety of an equal part of its epochs each, all submitted at once. POLLUX_TRACES names the
+artifact's folder of traces, the arguments its workloads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pollux_slurm.model import BatchLimits, GradientStatistics, Objective
+from pollux_slurm.simulator.applications import Application, Placement, StepTime, read_applications
+from pollux_slurm.simulator.clock import simulate
+from pollux_slurm.simulator.cluster import Cluster
+from pollux_slurm.simulator.generate import with_users
+from pollux_slurm.simulator.policies import PolluxPolicy
+from pollux_slurm.simulator.workload import WorkloadJob, read_workload
+
+NUM_USERS = 16
+SPLIT_USER = "split"
+# When the splitting user comes: in the busiest hour of the published workloads.
+SPLIT_AT_S = 4 * 3600.0
+
+
+class PartOfTraining:
+    """The epochs from `first` on, up to `end`, of an application: a training that was split by its owner."""
+
+    def __init__(self, whole: Application, first: int, end: int) -> None:
+        self._whole, self._first = whole, first
+        self.name, self.num_epochs = f"{whole.name}-{first}-{end}", end - first
+        self.batch_sizes, self.fixed_batch = whole.batch_sizes, whole.fixed_batch
+        self.limits: BatchLimits = whole.limits
+        self.min_atomic, self.max_atomic = whole.min_atomic, whole.max_atomic
+        self.least_gpus, self.most_gpus = whole.least_gpus, whole.most_gpus
+        self.initial_batch_size, self.max_batch_size = whole.initial_batch_size, whole.max_batch_size
+        self._before = whole.epoch_end(first - 1) if first else 0.0
+
+    def step_time(self, placement: Placement, atomic_batch_size: int) -> StepTime:
+        return self._whole.step_time(placement, atomic_batch_size)
+
+    def statistics(self, batch_size: int, epoch: int) -> GradientStatistics:
+        return self._whole.statistics(batch_size, self._first + epoch)
+
+    def step_progress(self, batch_size: int, epoch: int) -> float:
+        return self._whole.step_progress(batch_size, self._first + epoch)
+
+    def useful_share(self, batch_size: int, epoch: int) -> float:
+        return self._whole.useful_share(batch_size, self._first + epoch)
+
+    def iterations(self, batch_size: int, epoch: int) -> float:
+        before = self._whole.iterations(batch_size, self._first - 1) if self._first else 0.0
+        return self._whole.iterations(batch_size, self._first + epoch) - before
+
+    def epoch_end(self, epoch: int) -> float:
+        return self._whole.epoch_end(self._first + epoch) - self._before
+
+
+def split(whole: Application, parts: int) -> tuple[dict[str, Application], tuple[WorkloadJob, ...]]:
+    """Return the parts of a training by name, and a job for each, all submitted at once by one user."""
+    ends = [whole.num_epochs * number // parts for number in range(parts + 1)]
+    applications: dict[str, Application] = {}
+    for first, end in itertools.pairwise(ends):
+        part = PartOfTraining(whole, first, end)
+        applications[part.name] = part
+    jobs = tuple(
+        WorkloadJob(
+            name=f"{SPLIT_USER}-{number}",
+            submitted_s=SPLIT_AT_S,
+            application=name,
+            num_replicas=1,
+            batch_size=whole.initial_batch_size,
+            user=SPLIT_USER,
+        )
+        for number, name in enumerate(applications)
+    )
+    return applications, jobs
+
+
+def completions(
+    jobs: Sequence[WorkloadJob], applications: Mapping[str, Application], objective: str, between: str
+) -> dict[str, float]:
+    """Return the completion time of each job, in seconds."""
+    policy = PolluxPolicy(Objective(name=objective, between=between), declared=objective == "price-rank")
+    result = simulate(sorted(jobs, key=lambda job: job.submitted_s), applications, policy, Cluster())
+    return {job.job.name: (job.finished_s or 0.0) - job.job.submitted_s for job in result.jobs}
+
+
+def by_user(jobs: Sequence[WorkloadJob], times: Mapping[str, float]) -> dict[str, float]:
+    """Return the average completion time of each user's jobs."""
+    found: dict[str, list[float]] = {}
+    for job in jobs:
+        found.setdefault(job.user, []).append(times[job.name])
+    return {user: statistics.mean(of_user) for user, of_user in found.items()}
+
+
+def print_averages(files: Sequence[Path], objectives: Sequence[str]) -> None:
+    """Print averages over jobs and over users, and of the user with the most jobs, over all workloads."""
+    applications = read_applications(Path(os.environ["POLLUX_TRACES"]))
+    print("| objective | jobs of users | between | all jobs, s | mean of users, s | the busiest user, s |")
+    print("|---|---|---|---|---|---|")
+    for objective in objectives:
+        for equal in (True, False):
+            for between in ("jobs", "users"):
+                rows = []
+                for seed, file in enumerate(files):
+                    jobs = with_users(read_workload(file, applications), NUM_USERS, seed=seed, equal=equal)
+                    times = completions(jobs, applications, objective, between)
+                    users = by_user(jobs, times)
+                    count = {user: sum(job.user == user for job in jobs) for user in users}
+                    busiest = max(users, key=lambda user: count[user])
+                    rows.append(
+                        (statistics.mean(times.values()), statistics.mean(users.values()), users[busiest])
+                    )
+                mean = [statistics.mean(column) for column in zip(*rows, strict=True)]
+                shared = "equal" if equal else "Zipf"
+                print(
+                    f"| {objective} | {shared} | {between} | {mean[0]:.0f} | {mean[1]:.0f} | {mean[2]:.0f} |",
+                    flush=True,
+                )
+
+
+def print_splitting(
+    files: Sequence[Path], objectives: Sequence[str], name: str, parts: Sequence[int]
+) -> None:
+    """Print when all of a user's work is done, in one job or in several, and what others wait."""
+    applications = read_applications(Path(os.environ["POLLUX_TRACES"]))
+    print("| objective | between | jobs | all its work done after, s | average of others, s |")
+    print("|---|---|---|---|---|")
+    for objective in objectives:
+        for between in ("jobs", "users"):
+            for count in parts:
+                rows = []
+                for seed, file in enumerate(files):
+                    others = with_users(read_workload(file, applications), NUM_USERS, seed=seed, equal=True)
+                    made, own = split(applications[name], count)
+                    times = completions((*others, *own), applications | made, objective, between)
+                    rows.append(
+                        (
+                            max(times[job.name] for job in own),
+                            statistics.mean(times[job.name] for job in others),
+                        )
+                    )
+                done, waited = (statistics.mean(column) for column in zip(*rows, strict=True))
+                print(f"| {objective} | {between} | {count} | {done:.0f} | {waited:.0f} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("averages", "splitting"))
+    parser.add_argument("workloads", type=Path, nargs="+", help="such as workloads/workload-1.csv")
+    parser.add_argument("--objective", action="append", help="repeatable; generalized-mean and price-rank")
+    parser.add_argument("--application", default="imagenet", help="what the splitting user trains")
+    parser.add_argument("--parts", type=int, nargs="+", default=(1, 10, 90))
+    arguments = parser.parse_args()
+    objectives = arguments.objective or ["generalized-mean", "price-rank"]
+    if arguments.what == "averages":
+        print_averages(arguments.workloads, objectives)
+    else:
+        print_splitting(arguments.workloads, objectives, arguments.application, arguments.parts)
+
+
+if __name__ == "__main__":
+    main()
