@@ -72,14 +72,19 @@ def _node(index: int) -> SlurmNode:
     )
 
 
+def _token(number: int) -> str:
+    return f"{1000 + number % 50}-token-{number}"
+
+
 def _job(number: int, num_nodes: int) -> SlurmJob:
     where = f"n{(number - 1) // 2 % num_nodes:05d}"
-    terms = JobTerms(token_sha256=hash_token(f"token-{number}"), min_gpus=1, max_gpus=16)
+    user_id = 1000 + number % 50
+    terms = JobTerms(token_sha256=hash_token(_token(number)), user_id=user_id, min_gpus=1, max_gpus=16)
     return SlurmJob(
         job_id=str(number),
         name="train",
         user_name=f"user{number % 50}",
-        user_id=1000 + number % 50,
+        user_id=user_id,
         account=f"account{number % 7}",
         partition="main",
         state=JobState.RUNNING,
@@ -147,7 +152,7 @@ def main() -> None:
         )
         daemon.round()  # registers the jobs
         for number in range(1, options.jobs + 1):
-            store.report(f"token-{number}", _report(number), at=NOON)
+            store.report(_token(number), _report(number), at=NOON)
         for _ in range(options.rounds):
             before = dict(daemon.telemetry.phases)
             began_cpu = time.process_time()

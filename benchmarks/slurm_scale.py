@@ -170,7 +170,8 @@ def measure(sandbox: Sandbox, folder: Path, options: argparse.Namespace) -> None
     store = open_store(f"sqlite:///{folder}/pollux.db", create=True)
     agents: dict[str, PlayedAgent] = {}
     for number in range(1, options.jobs + 1):
-        terms = JobTerms(token_sha256=hash_token(f"token-{number}"), min_gpus=1, max_gpus=16)
+        token = f"{os.geteuid()}-token-{number}"
+        terms = JobTerms(token_sha256=hash_token(token), user_id=os.geteuid(), min_gpus=1, max_gpus=16)
         gpus = (
             ("--gpus=1", f"--nodelist=n{(number - 1) % options.nodes}")
             if options.toggle
@@ -183,7 +184,7 @@ def measure(sandbox: Sandbox, folder: Path, options: argparse.Namespace) -> None
             [],
             {**os.environ, **sandbox.env},
         )  # fmt: skip
-        agents[job_id] = PlayedAgent(token=f"token-{number}", number=number)
+        agents[job_id] = PlayedAgent(token=token, number=number)
 
     def all_run() -> bool:
         return sum(job.state is JobState.RUNNING for job in slurm.snapshot().jobs) == options.jobs

@@ -191,7 +191,8 @@ def through_pgbench(
     assert sequence in text
     clients = agents if where else CLIENTS
     job = f"\\set n :n + 1\n\\set job 1 + mod(:client_id + :n * {clients}, {agents})\n"
-    asked = "encode(sha256(convert_to('token of job ' || :job, 'UTF8')), 'hex')"  # as `token_of` has it
+    # As `token_of` has it.
+    asked = "'1001-' || encode(sha256(convert_to('token of job ' || :job, 'UTF8')), 'hex')"
     # A report's number need only grow within its job: the milliseconds do.
     numbered = "'\"sequence\":' || floor(extract(epoch FROM clock_timestamp()) * 100)::bigint || ','"
     rate = agents / report_s + agents / poll_s

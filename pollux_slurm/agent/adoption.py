@@ -60,7 +60,8 @@ def adopt(
             reason = job.unschedulable_reason
             return Adoption(token_file=None, problem=f"job {job_id} cannot be moved: {reason}")
         terms = JobTerms(
-            token_sha256=token_sha256(ensure_token(token_file)),
+            token_sha256=token_sha256(ensure_token(token_file, job.user_id)),
+            user_id=job.user_id,
             min_gpus=min_gpus,
             max_gpus=max_gpus,
             allow_unconfirmed=allow_unconfirmed,

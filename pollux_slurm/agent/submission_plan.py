@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollux_slurm.agent.token import CHECKPOINTS, token_sha256
+from pollux_slurm.agent.token import CHECKPOINTS, token_sha256, token_user_id
 from pollux_slurm.config import Config
 from pollux_slurm.durations import FORMS, parse_duration
 from pollux_slurm.errors import UsageError
@@ -123,6 +123,7 @@ def plan_submission(
     slice_s, total_s = _slices(request, _last(options, "total-time"))
     terms = JobTerms(
         token_sha256=token_sha256(token),
+        user_id=token_user_id(token),
         min_gpus=min_gpus or 1,
         max_gpus=max_gpus,
         allow_unconfirmed=any(option.name == "allow-unconfirmed" for option in options),

@@ -1,7 +1,8 @@
 """A job's token: the secret with which it speaks to the store.
 
 It lives in one file beside the job's checkpoints that only the owner can read; environment and command line,
-which other processes on a node can see, carry the file's path. Slurm's Comment carries the SHA-256.
+which other processes on a node can see, carry the file's path. Slurm's Comment carries the SHA-256 and the
+owner's user id, with which the token begins.
 """
 
 from __future__ import annotations
@@ -19,13 +20,18 @@ from pollux_slurm.store.tokens import hash_token
 CHECKPOINTS = "pollux-checkpoints"
 """The folder beside a submission where jobs keep their checkpoints and token unless told otherwise."""
 
-_TOKEN = re.compile(r"[0-9a-f]{64}")
+_TOKEN = re.compile(r"(?:0|[1-9][0-9]{0,9})-[0-9a-f]{64}")
 _MAX_FILE_BYTES = 200
 
 
-def new_token() -> str:
-    """Return a fresh token of 256 random bits, as 64 hex digits."""
-    return secrets.token_hex(32)
+def new_token(user_id: int) -> str:
+    """Return a fresh token of a user's: their id and 256 random bits as 64 hex digits."""
+    return f"{user_id}-{secrets.token_hex(32)}"
+
+
+def token_user_id(token: str) -> int:
+    """Return whose token it is."""
+    return int(token.partition("-")[0])
 
 
 def token_sha256(token: str) -> str:
@@ -109,11 +115,16 @@ def read_token(file: Path) -> str:
     return text
 
 
-def ensure_token(file: Path) -> str:
-    """Return the token kept in `file`, made now if there is none (a requeued job finds its first run's)."""
-    token = new_token()
+def ensure_token(file: Path, user_id: int) -> str:
+    """Return the user's token kept in `file`, made now if there is none (a requeued job has its first run's).
+
+    Raises `LaunchError` for one that was made for another user.
+    """
+    token = new_token(user_id)
     try:
         write_token(file, token)
     except FileExistsError:
-        return read_token(file)
+        token = read_token(file)
+        if token_user_id(token) != user_id:
+            raise LaunchError(f"token file {file} is not of user {user_id}; remove it") from None
     return token

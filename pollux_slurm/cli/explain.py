@@ -71,7 +71,9 @@ def _facts_of_store(config: Config, job: str, round_id: int | None) -> dict[str,
         try:
             found, record = store.decision(job, round_id), store.job(job)
         except UnknownJobError:
-            told = told_of_unknown_job(config, job, seen, now) if round_id is None else None
+            told = (
+                told_of_unknown_job(config, job, store.active_jobs(), seen, now) if round_id is None else None
+            )
             if told is None:
                 raise
             return {"job_id": job, "round": None, "explanation": told}

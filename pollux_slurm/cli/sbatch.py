@@ -83,7 +83,7 @@ def sbatch(ctx: typer.Context) -> None:
     runner = CommandRunner(environ=environ, bin_dir=bin_dir, timeout_s=config.slurm.command_timeout_s)
     if names & {"usage", "version"}:
         os.execve(runner.find("sbatch"), ["sbatch", *ctx.args], environ)
-    token = new_token()
+    token = new_token(os.getuid())
     plan = plan_submission(
         ctx.args,
         environ=environ,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from pollux_slurm.errors import SlurmError
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
     from pollux_slurm.model import ClusterSnapshot
-    from pollux_slurm.store.contract import DaemonSeen
+    from pollux_slurm.store.contract import DaemonSeen, JobRecord
 
 # A slurmctld that is slow to answer must not keep people from what the store knows.
 _PATIENCE_S = 10.0
@@ -30,15 +31,21 @@ def asked_of_slurm(config: Config) -> tuple[ClusterSnapshot | None, str]:
         return None, str(error)
 
 
-def told_of_unknown_job(config: Config, job_id: str, seen: DaemonSeen, now: datetime) -> str | None:
+def told_of_unknown_job(
+    config: Config, job_id: str, records: Iterable[JobRecord], seen: DaemonSeen, now: datetime
+) -> str | None:
     """Return what Slurm knows of a job that the store does not; None where it knows nothing, or is silent."""
+    from pollux_slurm.daemon.observe import refusals
     from pollux_slurm.daemon.presence import newcomer
     from pollux_slurm.slurm.terms import decode_comment
 
     snapshot, _ = asked_of_slurm(config)
     job = None if snapshot is None else snapshot.job(job_id)
-    if job is None:
+    if snapshot is None or job is None:
         return None
+    because = refusals(snapshot, records).get(job_id)
+    if because is not None:
+        return f"job {job_id} ({job.state.value}) is not adaptive: {because}"
     if decode_comment(job.comment) is not None:
         return newcomer(job, seen, now)
     return (

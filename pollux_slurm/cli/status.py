@@ -53,7 +53,9 @@ def status(
         try:
             records = (store.job(job),) if job is not None else store.jobs(include_finished=all_jobs)
         except UnknownJobError:
-            told = None if job is None or as_json else told_of_unknown_job(config, job, seen, now)
+            told = None
+            if job is not None and not as_json:
+                told = told_of_unknown_job(config, job, store.active_jobs(), seen, now)
             if told is None:
                 raise
             print_text(told)
@@ -102,12 +104,17 @@ def status(
 def _newcomers(
     snapshot: ClusterSnapshot | None, records: tuple[JobRecord, ...], seen: DaemonSeen, now: datetime
 ) -> list[str]:
-    """Return a line for each adaptive job of this user in Slurm that the store does not know yet."""
+    """Return a line for each adaptive job of this user in Slurm that the store does not know yet.
+
+    And one for each job, of whomever, that would be adaptive but for what is wrong with its Comment.
+    """
+    from pollux_slurm.daemon.observe import refusals
     from pollux_slurm.daemon.presence import newcomer
     from pollux_slurm.slurm.terms import decode_comment
 
-    known = {record.slurm_job_id for record in records}
-    return [
+    refused = {} if snapshot is None else refusals(snapshot, records)
+    known = {*(record.slurm_job_id for record in records), *refused}
+    return [f"job {job_id} is not adaptive: {because}" for job_id, because in refused.items()] + [
         newcomer(job, seen, now)
         for job in (() if snapshot is None else snapshot.jobs)
         if job.job_id not in known

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -20,7 +20,7 @@ from pollux_slurm.model import (
     NodeCapacity,
     SlurmJob,
 )
-from pollux_slurm.slurm.terms import decode_comment
+from pollux_slurm.slurm.terms import decode_comment, parse_comment
 from pollux_slurm.store.contract import JobObservation, JobRecord, JobRegistration, RunPhase
 
 # How far the clocks of this host and of slurmctld's may be apart. A time limit is a minute at least.
@@ -81,7 +81,7 @@ def registrations(
         if only_user_id not in (None, job.user_id):
             continue
         terms = decode_comment(job.comment)
-        if terms is None or job.submitted_at is None:
+        if terms is None or terms.user_id != job.user_id or job.submitted_at is None:
             continue
         gpus = max(job.requested_gpus, job.allocation.num_gpus, 1)
         held_memory = sum(mb for _, mb in job.memory_mb_by_node)
@@ -104,14 +104,48 @@ def registrations(
     return tuple(found)
 
 
+def refusals(
+    snapshot: ClusterSnapshot, records: Iterable[JobRecord], left_out: Container[str] = ()
+) -> dict[str, str]:
+    """Return the jobs whose Comment carries terms by which they cannot be registered, and why, by their ids.
+
+    Slurm's word on whose a job is decides, whatever its Comment says: Comments are public, and copied.
+    `left_out` are those that the store did not take.
+    """
+    bearers = {(known.terms.user_id, known.terms.token_sha256): known.slurm_job_id for known in records}
+    found = {}
+    for job in snapshot.jobs:
+        parsed = parse_comment(job.comment)
+        if job.state.is_over:
+            continue
+        if parsed.problem is not None:
+            found[job.job_id] = f"the terms in its Comment cannot be used: {parsed.problem}"
+        elif parsed.terms is not None and parsed.terms.user_id != job.user_id:
+            found[job.job_id] = (
+                f"its token is another user's: its Comment says user id {parsed.terms.user_id}, "
+                f"Slurm says {job.user_id}"
+            )
+        elif parsed.terms is not None:
+            bearer = bearers.get((job.user_id, parsed.terms.token_sha256), job.job_id)
+            if bearer != job.job_id:
+                found[job.job_id] = f"its token is that of the same user's job {bearer}"
+            elif job.job_id in left_out:
+                found[job.job_id] = "its token was an earlier job's, or its bounds are impossible"
+    return found
+
+
 def is_recorded_job(job: SlurmJob, record: JobRecord) -> bool:
     """Whether Slurm's job of this number is the one that was registered.
 
     Numbers come again when a cluster is set up anew, and an owner may take the terms out of the Comment: only
-    a job whose Comment carries the registered token's hash may be touched.
+    a job of the same user whose Comment carries the registered token's hash may be touched.
     """
     terms = decode_comment(job.comment)
-    return terms is not None and terms.token_sha256 == record.terms.token_sha256
+    return (
+        terms is not None
+        and terms.token_sha256 == record.terms.token_sha256
+        and job.user_id == terms.user_id == record.terms.user_id
+    )
 
 
 def served(

@@ -98,6 +98,7 @@ class Rounds:
         self._vanished: frozenset[str] = frozenset()
         self._next_settling = datetime.min.replace(tzinfo=timezone.utc)
         self._left_out: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
@@ -147,10 +148,10 @@ class Rounds:
             snapshot = self._slurm.snapshot()
         now = self._clock()
         adaptive = self._adaptive(snapshot)
-        copies = self._store.register_jobs(adaptive, at=now)
-        for job_id in copies:
-            _log.warning("job %s: not registered: its Comment carries the token of another job", job_id)
-        records = observe.served(snapshot, self._store.active_jobs(), self._scope())
+        left_out = self._store.register_jobs(adaptive, at=now)
+        active = self._store.active_jobs()
+        self._warn_of_refusals(observe.refusals(snapshot, active, left_out))
+        records = observe.served(snapshot, active, self._scope())
         seen, self._vanished = observe.observations(
             snapshot,
             records,
@@ -188,14 +189,14 @@ class Rounds:
         with self.telemetry.phase("decide"):
             decision = self._decide_aside(problem)
         refused = {job.slurm.job_id: pose.left_out_because(job) for job in picture.managed}
-        left_out = {job_id: reason for job_id, reason in refused.items() if reason is not None}
-        if left_out != {job.slurm_job_id: job.left_out_because for job in records if job.left_out_because}:
-            self._store.note_left_out(left_out)
-        left_out |= dict(decision.excluded)
-        for job_id, reason in left_out.items():
+        kept = {job_id: reason for job_id, reason in refused.items() if reason is not None}
+        if kept != {job.slurm_job_id: job.left_out_because for job in records if job.left_out_because}:
+            self._store.note_left_out(kept)
+        kept |= dict(decision.excluded)
+        for job_id, reason in kept.items():
             if self._left_out.get(job_id) != reason:  # not again in every round
                 _log.warning("job %s: left as it is: %s", job_id, reason)
-        self._left_out = left_out
+        self._left_out = kept
         if decision.timed_out:
             limit = self._policy.time_limit_s
             _log.warning("the search was cut short by policy.time_limit_s = %g; see: pollux replay", limit)
@@ -240,6 +241,13 @@ class Rounds:
         self.telemetry.end_round(round_id, decision, tuple(job.record for job in picture.managed))
         self._notifier.status(f"round {round_id}: {len(problem.jobs)} jobs, {len(moves)} to move")
         return RoundResult(round_id=round_id, num_jobs=len(problem.jobs), num_moves=len(moves))
+
+    def _warn_of_refusals(self, refused: dict[str, str]) -> None:
+        """Say, once each, which jobs are not adaptive though their Comment says so."""
+        for job_id, because in refused.items():
+            if self._refused.get(job_id) != because:
+                _log.warning("job %s: not registered: %s", job_id, because)
+        self._refused = refused
 
     def _care_for(
         self, snapshot: ClusterSnapshot, records: Sequence[JobRecord], now: datetime

@@ -191,13 +191,15 @@ class JobShape:
 class JobTerms:
     """What a job tells the daemon through its Slurm Comment: who may report for it, and its bounds.
 
-    `token_sha256` is the hex digest of the job's token. `allow_unconfirmed` is the owner's leave to requeue
+    `token_sha256` is the hex digest of the job's token, which was made for the user `user_id`: nobody else's
+    job can bear it, whatever its Comment says. `allow_unconfirmed` is the owner's leave to requeue
     without a confirmed checkpoint after the confirmation timed out (invariant 1). With `slice_s` and
     `total_s`, in whole seconds and always both, a run that nears its time limit is saved and requeued with
     another slice, until all runs together have taken `total_s`.
     """
 
     token_sha256: str
+    user_id: int
     min_gpus: int = 1
     max_gpus: int | None = None
     allow_unconfirmed: bool = False

@@ -1,10 +1,11 @@
 """Put a job's terms into its Slurm Comment, behind the user's own words, and read them back.
 
-Grammar (one word, no blanks inside; fields in any order, each at most once, `sha256` required):
+Grammar (one word, no blanks inside; fields in any order, each at most once, `sha256` and `uid` required):
 
     comment = [user's text, " "] payload
     payload = "pollux/1:" field *("," field)
-    field   = "sha256=" 64 lower-case hex | "min=" count | "max=" count | "unconfirmed=" ("0" | "1")
+    field   = "sha256=" 64 lower-case hex | "uid=" user id | "min=" count | "max=" count
+            | "unconfirmed=" ("0" | "1")
             | "slice=" seconds | "total=" seconds        (both or neither; total above slice)
     count   = a decimal number from 1 to 1000000, without leading zeros
     seconds = a decimal number from 1 to 999999999, without leading zeros
@@ -28,6 +29,7 @@ _VERSION = "pollux/1:"
 _PAYLOAD = re.compile(r"(?<!\S)pollux/[0-9]+:\S*")
 _FIELDS = {
     "sha256": re.compile(r"[0-9a-f]{64}"),
+    "uid": re.compile(r"0|[1-9][0-9]{0,9}"),
     "min": re.compile(r"[1-9][0-9]{0,6}"),
     "max": re.compile(r"[1-9][0-9]{0,6}"),
     "unconfirmed": re.compile(r"[01]"),
@@ -50,7 +52,7 @@ def encode_comment(user_comment: str, terms: JobTerms) -> str:
 
     Raises `UsageError` for terms that `parse_comment` would refuse.
     """
-    fields = [f"sha256={terms.token_sha256}", f"min={terms.min_gpus}"]
+    fields = [f"sha256={terms.token_sha256}", f"uid={terms.user_id}", f"min={terms.min_gpus}"]
     if terms.max_gpus is not None:
         fields.append(f"max={terms.max_gpus}")
     if terms.allow_unconfirmed:
@@ -115,8 +117,9 @@ def _parse_payload(payload: str) -> JobTerms | str:
         if not _FIELDS[key].fullmatch(value):
             return f"field {key!r} has the value {value[:70]!r}"
         values[key] = value
-    if "sha256" not in values:
-        return "field 'sha256' is missing"
+    for key in ("sha256", "uid"):
+        if key not in values:
+            return f"field {key!r} is missing"
     min_gpus = int(values.get("min", "1"))
     max_gpus = int(values["max"]) if "max" in values else None
     if max(min_gpus, max_gpus or 0) > MAX_GPUS:
@@ -131,6 +134,7 @@ def _parse_payload(payload: str) -> JobTerms | str:
         return f"total {total_s} is not above slice {slice_s}"
     return JobTerms(
         token_sha256=values["sha256"],
+        user_id=int(values["uid"]),
         min_gpus=min_gpus,
         max_gpus=max_gpus,
         allow_unconfirmed=values.get("unconfirmed") == "1",

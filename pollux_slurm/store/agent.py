@@ -34,7 +34,7 @@ from pollux_slurm.store.schema import (
 )
 from pollux_slurm.store.schema.daemon import Side
 from pollux_slurm.store.statements import inserted_id, upsert
-from pollux_slurm.store.tokens import hash_token
+from pollux_slurm.store.tokens import hash_token, user_of_token
 
 # How long after the end of its lease a daemon still counts as alive: clocks of two hosts may differ so much.
 DAEMON_GRACE_S = 60.0
@@ -137,8 +137,9 @@ class SqlAgentStore:
 def _job_of_token(connection: Connection, token: str) -> _Job:
     if not isinstance(token, str):
         raise UnknownJobError("a job's token is a text; this one is none")
+    # Of its own user's jobs only: a hash is public, and others can put it into their jobs' Comments.
     wanted = select(JobRow.id, JobRow.slurm_job_id, JobRow.finished_at).where(
-        JobRow.token_sha256 == hash_token(token)
+        JobRow.token_sha256 == hash_token(token), JobRow.user_id == user_of_token(token)
     )
     row = connection.execute(wanted).one_or_none()
     if row is None:

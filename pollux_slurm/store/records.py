@@ -75,6 +75,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
             JobRow.id,
             JobRow.slurm_job_id,
             JobRow.token_sha256,
+            JobRow.user_id,
             JobRow.min_gpus,
             JobRow.max_gpus,
             JobRow.allow_unconfirmed,
@@ -122,6 +123,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 slurm_job_id=row.slurm_job_id,
                 terms=JobTerms(
                     token_sha256=row.token_sha256,
+                    user_id=row.user_id,
                     min_gpus=row.min_gpus,
                     max_gpus=row.max_gpus,
                     allow_unconfirmed=row.allow_unconfirmed,

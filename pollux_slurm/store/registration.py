@@ -47,7 +47,7 @@ def register_jobs(
         return ()
     known = _known_jobs(connection, jobs)
     newest = {entry.slurm_job_id: entry for entry in known}  # by ascending id: the newest bearer stays
-    tokens = {entry.token_sha256 for entry in known}
+    tokens = {(entry.user_id, entry.token_sha256) for entry in known}
     newcomers: dict[str, JobRegistration] = {}
     left_out: list[str] = []
     superseded: list[_Known] = []
@@ -55,12 +55,12 @@ def register_jobs(
         before = newest.get(job.slurm_job_id)
         if job.slurm_job_id in newcomers or (before is not None and _is_same(before, job)):
             continue
-        if not _is_possible(job) or job.terms.token_sha256 in tokens:
+        if not _is_possible(job) or (job.user_id, job.terms.token_sha256) in tokens:
             left_out.append(job.slurm_job_id)
             continue
         if before is not None and not before.is_over:
             superseded.append(before)
-        tokens.add(job.terms.token_sha256)
+        tokens.add((job.user_id, job.terms.token_sha256))
         newcomers[job.slurm_job_id] = job
     if superseded:
         _end_superseded(connection, superseded, at)
@@ -75,9 +75,11 @@ def _is_same(before: _Known, job: JobRegistration) -> bool:
     Another token means another job: slurmctld's numbers have begun anew, or the owner has lost the token and
     put a new one into the Comment. While the daemon holds the job in its hands, the owner's new token waits.
     """
+    if before.user_id != job.user_id:
+        return False
     if before.token_sha256 == job.terms.token_sha256:
         return True
-    return not before.is_over and before.user_id == job.user_id and before.open_reallocation_id is not None
+    return not before.is_over and before.open_reallocation_id is not None
 
 
 def _end_superseded(connection: Connection, jobs: Sequence[_Known], at: datetime) -> None:
@@ -162,7 +164,8 @@ def _is_possible(job: JobRegistration) -> bool:
     terms = job.terms
     most = _MOST if terms.max_gpus is None else terms.max_gpus
     return (
-        _SHA256.fullmatch(terms.token_sha256) is not None
+        terms.user_id == job.user_id
+        and _SHA256.fullmatch(terms.token_sha256) is not None
         and _JOB_ID.fullmatch(job.slurm_job_id) is not None
         and 1 <= terms.min_gpus <= most <= _MOST
         and 0 <= job.cpus_per_gpu <= _MOST

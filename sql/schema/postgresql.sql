@@ -139,12 +139,12 @@ CREATE TABLE jobs (
     estimated BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
     CONSTRAINT ck_jobs_token_sha256 CHECK (length(token_sha256) = 64),
+    CONSTRAINT uq_jobs_token_sha256_user_id UNIQUE (token_sha256, user_id),
     CONSTRAINT ck_jobs_min_gpus CHECK (min_gpus >= 1),
     CONSTRAINT ck_jobs_max_gpus CHECK (max_gpus IS NULL OR max_gpus >= min_gpus),
     CONSTRAINT ck_jobs_cpus_per_gpu CHECK (cpus_per_gpu >= 0),
     CONSTRAINT ck_jobs_memory_per_gpu_mb CHECK (memory_per_gpu_mb >= 0),
     CONSTRAINT ck_jobs_finished_at CHECK ((finished_at IS NOT NULL) = (state IN ('completed', 'failed', 'cancelled', 'timeout'))),
-    CONSTRAINT uq_jobs_token_sha256 UNIQUE (token_sha256),
     CONSTRAINT fk_jobs_user_id_users FOREIGN KEY(user_id) REFERENCES users (user_id),
     CONSTRAINT fk_jobs_account_accounts FOREIGN KEY(account) REFERENCES accounts (account),
     CONSTRAINT ck_jobs_state CHECK (state IN ('pending', 'running', 'completing', 'suspended', 'completed', 'failed', 'cancelled', 'timeout'))

@@ -120,7 +120,8 @@ BEGIN
 END
 $$;
 
--- The job that speaks with this token.
+-- The job that speaks with this token, among those of the user whose id it begins with: its hash is public, and
+-- others can put it into their jobs' Comments.
 CREATE FUNCTION pollux_job_of_token(p_token text) RETURNS bigint
 LANGUAGE plpgsql STABLE
 AS $$
@@ -130,7 +131,8 @@ BEGIN
     IF octet_length(p_token) <= 1024 THEN
         SELECT j.id, j.slurm_job_id, j.finished_at INTO v_job
         FROM jobs AS j
-        WHERE j.token_sha256 = encode(sha256(convert_to(p_token, 'UTF8')), 'hex');
+        WHERE j.token_sha256 = encode(sha256(convert_to(p_token, 'UTF8')), 'hex')
+          AND j.user_id = substring(p_token FROM '^([0-9]{1,10})-')::bigint;
         IF v_job.finished_at IS NOT NULL THEN
             RAISE EXCEPTION USING ERRCODE = 'PX001', MESSAGE = format(
                 'job %s is over, and its token works no longer', v_job.slurm_job_id

@@ -53,6 +53,7 @@ def test_that_the_terms_stand_behind_the_users_own_words(slurm: FakeSlurm, tmp_p
     assert user_part(comment_of(slurm)) == "mine"
     assert decode_comment(comment_of(slurm)) == JobTerms(
         token_sha256=token_sha256(read_token(tmp_path / "token")),
+        user_id=1000,
         min_gpus=2,
         max_gpus=4,
         allow_unconfirmed=True,

@@ -21,6 +21,8 @@ from pollux_slurm.slurm.sbatch_request import SbatchRequest
 from pollux_slurm.slurm.terms import decode_comment, user_part
 from tests.agent.place import BODY, Place
 
+TOKEN = "1000-" + "0" * 64
+
 
 def test_that_what_a_submission_says_of_tasks_and_variables_does_not_bind_the_step(place: Place) -> None:
     # Left in its environment, SLURM_GPUS_PER_TASK would give the one task of each node a single GPU.
@@ -105,19 +107,19 @@ def test_that_python_can_submit_what_the_command_can(place: Place) -> None:
             environ=place.environ,
             cwd=place.folder,
             config=Config(),
-            token="0" * 64,
+            token=TOKEN,
             identifier=identifier,
             read_stdin=lambda: b"",
         )
 
     held = plan("-H", identifier="a")
-    place.jobs.append(submit(held, token="0" * 64, runner=runner, environ=place.environ))
+    place.jobs.append(submit(held, token=TOKEN, runner=runner, environ=place.environ))
     job = place.job(place.jobs[-1])
     assert decode_comment(job.comment) == held.terms
-    assert read_token(held.token_file) == "0" * 64
+    assert read_token(held.token_file) == TOKEN
     refused = plan("-p", "nowhere", identifier="b")
     with pytest.raises(SlurmCommandError, match="invalid partition"):
-        submit(refused, token="0" * 64, runner=runner, environ=place.environ)
+        submit(refused, token=TOKEN, runner=runner, environ=place.environ)
     assert not refused.token_file.exists()
 
 

@@ -23,7 +23,7 @@ from pollux_slurm.slurm.sbatch_options import SBATCH_OPTIONS, parse_words
 from pollux_slurm.slurm.terms import decode_comment, user_part
 
 GOLDEN = Path(__file__).parent / "golden"
-TOKEN = "0" * 64
+TOKEN = "1000-" + "0" * 64
 SIMPLE = "#!/bin/bash\npollux run -- python train.py\n"
 
 
@@ -92,7 +92,7 @@ def test_that_a_script_with_wishes_of_its_own_is_rendered_as_in_the_golden_file(
     assert made.script == (GOLDEN / "wishes.sbatch").read_text()
     assert made.options == (
         "--mem-per-gpu=20G",
-        f"--comment=ask Ada first pollux/1:sha256={token_sha256(TOKEN)},min=2,max=8,unconfirmed=1",
+        f"--comment=ask Ada first pollux/1:sha256={token_sha256(TOKEN)},uid=1000,min=2,max=8,unconfirmed=1",
     )
     assert made.arguments == ("--lr", "0.1")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -69,8 +70,8 @@ class Mixture(RealWorld):
 
     def play(self, what: str, script: str, *, gpus: int, options: tuple[str, ...] = ()) -> str:
         """Submit a job and wait until it runs; nobody else looks meanwhile."""
-        token = f"token-{len(self.played)}"
-        terms = JobTerms(token_sha256=hash_token(token), min_gpus=1, max_gpus=8)
+        token = f"{os.geteuid()}-token-{len(self.played)}"
+        terms = JobTerms(token_sha256=hash_token(token), user_id=os.geteuid(), min_gpus=1, max_gpus=8)
         given = (
             "--output=/dev/null", "--requeue", "--cpus-per-gpu=1", "--mem-per-gpu=50", f"--gpus={gpus}",
             f"--comment={encode_comment('', terms)}", *self._options, *options,

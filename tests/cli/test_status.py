@@ -30,7 +30,7 @@ from pollux_slurm.store.tokens import hash_token
 from tests.cli.inside import pollux
 
 NOON = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
-TOKEN = "0123456789abcdef" * 4
+TOKEN = "1000-" + "0123456789abcdef" * 4
 HOSTILE_NAME = "[red]x[/] \x1b[31m'; DROP TABLE jobs; --"
 
 
@@ -41,7 +41,7 @@ def url(store_url: str) -> str:
     registrations = [
         JobRegistration(
             slurm_job_id=job_id,
-            terms=JobTerms(token_sha256=sha256, min_gpus=1, max_gpus=8),
+            terms=JobTerms(token_sha256=sha256, user_id=1000, min_gpus=1, max_gpus=8),
             name=name,
             user_name="ann",
             user_id=1000,

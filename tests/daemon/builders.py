@@ -23,7 +23,7 @@ from pollux_slurm.store.contract import JobRecord, Reallocation, RunPhase, RunRe
 
 NOON = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
 
-TERMS = JobTerms(token_sha256="0" * 64, min_gpus=1, max_gpus=8)
+TERMS = JobTerms(token_sha256="0" * 64, user_id=1000, min_gpus=1, max_gpus=8)
 
 MODEL = GoodputModel(
     limits=BatchLimits(initial_batch_size=64, max_batch_size=1024, max_atomic=256),

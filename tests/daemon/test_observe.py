@@ -13,7 +13,7 @@ from pollux_slurm.slurm.terms import encode_comment
 from pollux_slurm.store.contract import RunPhase
 from tests.daemon.builders import NOON, job, node, reallocation, record, run, snapshot
 
-TERMS = JobTerms(token_sha256="ab" * 32, min_gpus=1, max_gpus=8)
+TERMS = JobTerms(token_sha256="ab" * 32, user_id=1000, min_gpus=1, max_gpus=8)
 
 
 def test_that_only_jobs_with_terms_in_a_served_partition_are_registered() -> None:
@@ -109,9 +109,39 @@ def test_that_of_a_job_of_several_partitions_those_count_that_are_served() -> No
     assert observe.picture(snapshot([node("n0")], [waiting]), [record("1")], ["other"]).managed == ()
 
 
-@pytest.mark.parametrize("comment", ["", "words", encode_comment("", JobTerms(token_sha256="cd" * 32))])
+@pytest.mark.parametrize(
+    "comment", ["", "words", encode_comment("", JobTerms(token_sha256="cd" * 32, user_id=1000))]
+)
 def test_that_a_job_with_another_comment_than_the_registered_one_is_not_managed(comment: str) -> None:
     seen = snapshot([node("n0", used=1)], [job("1", on={"n0": 1}, comment=comment)])
     assert observe.picture(seen, [record("1")]).managed == ()
     observed, vanished = observe.observations(seen, [record("1")], vanished_before=frozenset())
     assert (observed, vanished) == ((), frozenset({"1"}))
+
+
+def test_that_a_job_whose_token_is_anothers_is_no_adaptive_job_and_is_told_why() -> None:
+    def of(user_id: int, sha256: str = "ab" * 32) -> str:
+        return encode_comment("", JobTerms(token_sha256=sha256, user_id=user_id, min_gpus=1))
+
+    jobs = [
+        job("1", comment=of(1000), on={"n0": 1}),
+        job("2", comment=of(1001), on={"n0": 1}),  # copied as it stood
+        job("3", user_id=1001, comment=of(1001), on={"n0": 1}),  # copied, with the copier's own number
+        job("4", comment=of(1000), on={"n0": 1}),
+        job("5", comment=of(1000, "cd" * 32), on={"n0": 1}),
+        job("6", comment=f"pollux/1:sha256={'ab' * 32},min=1", on={"n0": 1}),
+        job("7", JobState.CANCELLED, comment=of(1001)),
+        job("8", comment="words"),
+    ]
+    seen = snapshot([node("n0")], jobs)
+    assert [one.slurm_job_id for one in observe.registrations(seen)] == ["1", "3", "4", "5"]
+    known = record("1", terms=JobTerms(token_sha256="ab" * 32, user_id=1000))
+    assert observe.refusals(seen, [known], left_out=["5"]) == {
+        "2": "its token is another user's: its Comment says user id 1001, Slurm says 1000",
+        "4": "its token is that of the same user's job 1",
+        "5": "its token was an earlier job's, or its bounds are impossible",
+        "6": "the terms in its Comment cannot be used: field 'uid' is missing",
+    }
+    assert observe.is_recorded_job(jobs[0], known)
+    assert not observe.is_recorded_job(job("1", user_id=1001, comment=of(1001)), known)
+    assert not observe.is_recorded_job(job("1", user_id=1001, comment=of(1000)), known)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pollux_slurm.agent.token import new_token
 from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.errors import SlurmError
@@ -66,9 +66,14 @@ class RealWorld(World):
 
     def submit_at(self, *options: str, slice_s: int | None = None, total_s: int | None = None) -> str:
         # Of no other job, nor of one of an earlier test, which Slurm still shows.
-        token = secrets.token_hex(8)
+        token = new_token(os.geteuid())
         terms = JobTerms(
-            token_sha256=hash_token(token), min_gpus=1, max_gpus=8, slice_s=slice_s, total_s=total_s
+            token_sha256=hash_token(token),
+            user_id=os.geteuid(),
+            min_gpus=1,
+            max_gpus=8,
+            slice_s=slice_s,
+            total_s=total_s,
         )
         given = ["--output=/dev/null", "--requeue", "--cpus-per-gpu=1", "--mem-per-gpu=100", *options]
         job_id = self.slurm.submit(SLEEP, [*given, f"--comment={encode_comment('', terms)}"], [], self.env)

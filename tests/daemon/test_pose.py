@@ -14,7 +14,7 @@ from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.contract import RunPhase, Sample
 from tests.daemon.builders import MODEL, NOON, job, node, reallocation, record, run, snapshot
 
-TERMS = JobTerms(token_sha256="ab" * 32, min_gpus=1, max_gpus=8)
+TERMS = JobTerms(token_sha256="ab" * 32, user_id=1000, min_gpus=1, max_gpus=8)
 
 
 def reason_of(seen: observe.Picture) -> str | None:

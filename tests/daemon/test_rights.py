@@ -81,8 +81,14 @@ def test_that_a_silent_slurmdbd_is_no_answer() -> None:
 
 
 def test_that_others_jobs_are_neither_registered_nor_served() -> None:
-    comment = encode_comment("", JobTerms(token_sha256="a" * 64))
-    jobs = [job("1", user_id=1001, comment=comment), job("2", user_id=1002, comment=comment)]
+    jobs = [
+        job(
+            name,
+            user_id=user_id,
+            comment=encode_comment("", JobTerms(token_sha256="a" * 64, user_id=user_id)),
+        )
+        for name, user_id in (("1", 1001), ("2", 1002))
+    ]
     seen = snapshot([node("n0")], jobs)
     assert [one.slurm_job_id for one in observe.registrations(seen, only_user_id=1001)] == ["1"]
     assert len(observe.registrations(seen)) == 2

@@ -27,8 +27,8 @@ def crowd(clean_store: SqlStore) -> Iterator[World]:
 
 
 def submit_as(world: World, user: str, *, gpus: int = 2, **options: Any) -> str:
-    job_id = world.submit(gpus=gpus, **options)
-    world.slurm.set_job(job_id, user_name=user, user_id=1000 + len(user))
+    job_id = world.submit(gpus=gpus, user_id=1000 + len(user), **options)
+    world.slurm.set_job(job_id, user_name=user)
     return job_id
 
 

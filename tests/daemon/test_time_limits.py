@@ -166,7 +166,7 @@ def test_that_a_job_is_renewed_although_its_node_takes_no_jobs_any_more(world: W
 def test_that_a_run_is_saved_before_slurm_warns_it_and_not_in_its_first_half(
     slice_s: int, granted_s: float | None, patience_s: float, ends_with_s: float
 ) -> None:
-    terms = JobTerms(token_sha256="0" * 64, min_gpus=1, slice_s=slice_s, total_s=10 * slice_s)
+    terms = JobTerms(token_sha256="0" * 64, user_id=1000, min_gpus=1, slice_s=slice_s, total_s=10 * slice_s)
     limit_s = granted_s or float(slice_s)
     running = job("1", on={"n0": 1}, comment=encode_comment("", terms), time_limit_s=limit_s, started_at=NOON)
     managed = ManagedJob(slurm=running, record=record("1", terms=terms, granted_time_limit_s=granted_s))
@@ -189,7 +189,7 @@ def test_that_a_run_is_saved_before_slurm_warns_it_and_not_in_its_first_half(
 def test_that_nobody_is_requeued_for_less_than_a_minute_more(
     used_s: float, limit_s: float, ran_s: float, next_s: float | None
 ) -> None:
-    terms = JobTerms(token_sha256="0" * 64, min_gpus=1, slice_s=3600, total_s=7200)
+    terms = JobTerms(token_sha256="0" * 64, user_id=1000, min_gpus=1, slice_s=3600, total_s=7200)
     running = job("1", on={"n0": 1}, comment=encode_comment("", terms), time_limit_s=limit_s, started_at=NOON)
     now = NOON + timedelta(seconds=ran_s)
     held = AllocationRecord(

@@ -148,14 +148,16 @@ class World:
         *,
         gpus: int = 1,
         token: str | None = None,
+        user_id: int = 1000,
         allow_unconfirmed: bool = False,
         minutes: int | None = None,
         total_minutes: int | None = None,
         slice_minutes: int | None = None,
     ) -> str:
-        token = token or f"token-{len(self.agents)}"
+        token = token or f"{user_id}-token-{len(self.agents)}"
         terms = JobTerms(
             token_sha256=hash_token(token),
+            user_id=user_id,
             min_gpus=1,
             max_gpus=8,
             allow_unconfirmed=allow_unconfirmed,
@@ -167,6 +169,7 @@ class World:
             options.append(f"--time={minutes}")
         options.append(f"--comment={encode_comment('', terms)}")
         job_id = self.slurm.submit("#!/bin/sh\n", options, [], {})
+        self.slurm.set_job(job_id, user_id=user_id)
         self.agents[job_id] = Agent(self, job_id, token)
         return job_id
 

@@ -193,9 +193,9 @@ def test_that_of_two_jobs_with_one_number_the_newest_is_told(store: Store) -> No
     store.report(token_of(1), report(1), at=at(6))
     store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(60))], at=at(61))
     store.register_jobs(
-        [registration(1, terms={"token_sha256": hash_token("another")}, name="new")], at=at(90)
+        [registration(1, terms={"token_sha256": hash_token("1001-another")}, name="new")], at=at(90)
     )
-    store.report("another", report(1), at=at(100))
+    store.report("1001-another", report(1), at=at(100))
     found = export_queue(store)
     assert [job.name for job in found.queue.jobs] == ["1 new"]
     assert found.left_out == (("1", "a later job has its number"),)

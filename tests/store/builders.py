@@ -56,13 +56,15 @@ def at(seconds: float) -> datetime:
     return T0 + timedelta(seconds=seconds)
 
 
-def token_of(number: int | str) -> str:
-    return hashlib.sha256(f"token of job {number}".encode()).hexdigest()
+def token_of(number: int | str, user_id: int = 1001) -> str:
+    return f"{user_id}-" + hashlib.sha256(f"token of job {number}".encode()).hexdigest()
 
 
 def registration(number: int | str, **changes: Any) -> JobRegistration:
     """Return job `number` with the token `token_of(number)`; `terms` of the changes are JobTerms' fields."""
-    terms = {"token_sha256": hash_token(token_of(number)), **changes.pop("terms", {})}
+    user_id = changes.get("user_id", 1001)
+    owned = {"token_sha256": hash_token(token_of(number, user_id)), "user_id": user_id}
+    terms = {**owned, **changes.pop("terms", {})}
     values: dict[str, Any] = {
         "slurm_job_id": str(number),
         "name": f"train-{number}",

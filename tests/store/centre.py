@@ -29,12 +29,18 @@ FIXED_BATCH = GoodputModel(limits=BatchLimits(initial_batch_size=128), throughpu
 SINGLE_GOODPUT = 128 / 0.178
 
 
+OWNERS = {
+    1: ("ada", 1001, "vision"),
+    2: ("grace", 1002, "physics"),
+    3: ("ada", 1001, "vision"),
+    4: ("linus", 1004, "physics"),
+}
+
+
 def fill(store: Store) -> None:
     """Play the day."""
-    people = {1: ("ada", 1001, "vision"), 2: ("grace", 1002, "physics"), 3: ("ada", 1001, "vision")}
-    people[4] = ("linus", 1004, "physics")
     for number, submitted in ((1, 0), (3, 0), (2, 3600), (4, 7200)):
-        user, user_id, account = people[number]
+        user, user_id, account = OWNERS[number]
         job = registration(
             number, user_name=user, user_id=user_id, account=account, submitted_at=at(submitted)
         )
@@ -97,7 +103,7 @@ def train(
     """Report a start and, `every` so many seconds, a sample: together they cover `every` times `count`."""
     now = {"run_number": run, "restart_count": run, "gpus_per_node": gpus, "model": None}
     starting = report(0, **now, phase=RunPhase.STARTING, throughput=None, num_steps=0)
-    store.report(token_of(job), starting, at=at(start))
+    store.report(token_of(job, OWNERS[job][1]), starting, at=at(start))
     # The next look at Slurm finds the run and notes its type of GPU.
     if run == 0:
         allocate(store, job, start, {"n0": gpus[0]}, "t4", run)
@@ -108,7 +114,7 @@ def train(
         sample = report(
             number, **now, throughput=throughput, efficiency=efficiency, predicted_throughput=predicted
         )
-        store.report(token_of(job), sample, at=at(start + every * number))
+        store.report(token_of(job, OWNERS[job][1]), sample, at=at(start + every * number))
 
 
 def decide(

@@ -75,7 +75,7 @@ def two_people(postgres: PostgresServer, postgres_store: Store, postgres_url: st
     store.observe_jobs([observation(n, gpus={"n0": 2}) for n in (1, 2)], at=at(1))
     store.record_round(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(5))
     for number in (1, 2):
-        store.report(token_of(number), report(1), at=at(10))
+        store.report(token_of(number, 1000 + number), report(1), at=at(10))
     move_running_job(store)
     return store
 

@@ -64,15 +64,21 @@ class TestTokens:
         "token",
         [
             "",
-            hash_token(token_of(2)),
+            hash_token(token_of(2, 1002)),
+            "1001-" + hash_token(token_of(2, 1002)),
+            token_of(2, 1001),
+            token_of(2, 1002).removeprefix("1002-"),
+            token_of(2, 1002).removeprefix("100"),
+            "0" + token_of(2, 1002),
+            "99999999999999999999-",
             "2",
             "' OR '1'='1",
             "\\",
             "%",
-            token_of(2)[:-1] + "_",
-            token_of(2).upper(),
-            token_of(2)[:-1],
-            token_of(2) + " ",
+            token_of(2, 1002)[:-1] + "_",
+            token_of(2, 1002).upper(),
+            token_of(2, 1002)[:-1],
+            token_of(2, 1002) + " ",
             "x" * 2**20,
         ],
         ids=lambda token: token[:20],
@@ -105,7 +111,13 @@ class TestTokens:
 
     @pytest.mark.parametrize(
         "forged",
-        [{"slurm_job_id": "2"}, {"job_id": 2}, {"token": token_of(2)}, {"run_id": 1}, {"at": "2100-01-01"}],
+        [
+            {"slurm_job_id": "2"},
+            {"job_id": 2},
+            {"token": token_of(2, 1002)},
+            {"run_id": 1},
+            {"at": "2100-01-01"},
+        ],
     )
     def test_that_a_forged_job_id_changes_nobodys_job(
         self, stranger: Connection, victims: Store, forged: dict[str, Any]
@@ -115,6 +127,30 @@ class TestTokens:
         sample = victims.job("1").sample
         assert sample is not None
         assert sample.at.year < 2100, "the time is the server's"
+
+    @pytest.mark.parametrize("first", ["copy", "owner"])
+    def test_that_a_copy_of_a_jobs_hash_gains_nothing_by_it(
+        self, postgres: PostgresServer, postgres_store: Store, postgres_url: str, first: str
+    ) -> None:
+        """Ada's job bears the hash of Grace's, by Slurm's word on who they are: nobody reports for it."""
+        owner = registration(2, user_id=1002, user_name="grace")
+        copy = registration(3, terms={"token_sha256": owner.terms.token_sha256})
+        verbatim = registration(4, terms={"token_sha256": owner.terms.token_sha256, "user_id": 1002})
+        turns = [verbatim, copy, owner] if first == "copy" else [owner, copy, verbatim]
+        for turn in turns:
+            left_out = postgres_store.register_jobs([turn], at=at(0))
+            assert left_out == (("4",) if turn is verbatim else ())
+        postgres_store.observe_jobs([observation(n, gpus={"n0": 2}) for n in (2, 3)], at=at(1))
+        moved = plan(postgres_store, 3)
+        advance(postgres_store, moved, (Step.CHECKPOINT_REQUESTED, 22))
+        checkpoint = {"request_id": moved.id, "blocked_s": 0.1, "size_bytes": 1}
+        with connect(postgres) as grace:
+            asked = grace.execute("SELECT pollux_poll(%s, 0)", (token_of(2, 1002),)).fetchone()
+            move = grace.execute("SELECT pollux_move(%s, %s)", (token_of(2, 1002), moved.id)).fetchone()
+            send(grace, raw_report(1, checkpoint=checkpoint), token=token_of(2, 1002))
+        assert (asked, move) == ((None,), (None,))
+        assert [one.step for one in postgres_store.open_reallocations()] == [Step.CHECKPOINT_REQUESTED]
+        assert (len(postgres_store.run_history("2")), postgres_store.run_history("3")) == (1, ())
 
     def test_that_nobody_confirms_for_another(self, stranger: Connection, victims: Store) -> None:
         planned = plan(victims, 2)
@@ -341,8 +377,8 @@ class TestValues:
             planned.id, Step.FAILED, expected=Step.PLANNED, at=at(30), reason=text
         )
         with pytest.raises(psycopg.Error):
-            send(stranger, raw_report(1, phase=text), token=token_of(3))
-        send(stranger, raw_report(1, **{text: text}), token=token_of(3))
+            send(stranger, raw_report(1, phase=text), token=token_of(3, 1003))
+        send(stranger, raw_report(1, **{text: text}), token=token_of(3, 1003))
         job = postgres_store.job("3")
         assert {job.name, job.account, job.partition, job.user_name, *job.allocation.nodes} == {text}
         assert postgres_store.reallocations("3")[0].reason == text
@@ -454,8 +490,8 @@ class TestFloods:
         try:
             wait_until(lambda: outcomes[1] > 20, timeout_s=120, what="the flood to be limited")
             for sequence in range(1, 31):
-                others.report(token_of(2), report(sequence), at=at(0))
-                others.poll(token_of(2), 0, at=at(0))
+                others.report(token_of(2, 1002), report(sequence), at=at(0))
+                others.poll(token_of(2, 1002), 0, at=at(0))
             assert len(victims.active_jobs()) == 2
         finally:
             stop.set()
@@ -482,8 +518,8 @@ class TestFloods:
         others = open_agent_store(postgres.url("store", login="jobs"), keep_connection=True)
         try:
             for sequence in range(1, 31):
-                others.report(token_of(2), report(sequence), at=at(0))
-                others.poll(token_of(2), 0, at=at(0))
+                others.report(token_of(2, 1002), report(sequence), at=at(0))
+                others.poll(token_of(2, 1002), 0, at=at(0))
             observed = [observation(n, gpus={"n1": 1}) for n in (1, 2)]
             victims.observe_jobs(observed, at=at(5))
             planned = plan(victims, 1)
@@ -504,7 +540,7 @@ class TestFloods:
         with pytest.raises(ReportsLimitedError, match="120 reports at once, then 1 a second"):  # noqa: PT012
             for sequence in range(1, 1000):
                 jobs.report(token_of(1), report(sequence), at=at(0))
-        jobs.report(token_of(2), report(1), at=at(0))
+        jobs.report(token_of(2, 1002), report(1), at=at(0))
         jobs.close()
 
     def test_that_large_reports_cost_more(self, stranger: Connection, victims: Store) -> None:
@@ -544,7 +580,7 @@ class TestTampering:
         assert "the login jobs" in note
         assert victims.tend() == ()
         with connect(postgres) as sibling:
-            send(sibling, raw_report(1), token=token_of(2))
+            send(sibling, raw_report(1), token=token_of(2, 1002))
             shown = [
                 sibling.execute(f"SHOW {name}").fetchone()
                 for name in ("statement_timeout", "temp_file_limit")
@@ -587,7 +623,7 @@ class TestOpenTransactions:
                 impatient.observe_jobs(seen, at=at(31))
                 impatient.register_jobs([registration(4)], at=at(31))
                 impatient.record_round(problem_of([1, 2]), decision_of([1, 2]), shadow=False, at=at(32))
-                impatient.report(token_of(2), report(1), at=at(33))
+                impatient.report(token_of(2, 1002), report(1), at=at(33))
                 assert len(impatient.active_jobs()) == 3
                 with pytest.raises(StoreError, match="just being recorded"):
                     impatient.report(token_of(1), report(3), at=at(34))

@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pollux_slurm.errors import StoreError, StoreUnavailable
+from pollux_slurm.errors import StoreError, StoreUnavailable, UnknownJobError
 from pollux_slurm.store import open_agent_store, open_store
 from pollux_slurm.store.administration import add_login, init_store
 from tests.store.builders import at, registration, report, token_of
@@ -210,6 +210,8 @@ def test_that_jobs_report_through_a_pooler_that_knows_their_password(pooler: Poo
     for sequence in (11, 12):
         jobs.report(token_of(1), report(sequence), at=at(0))
         assert jobs.poll(token_of(1), 0, at=at(0)).checkpoint_request is None
+    with pytest.raises(UnknownJobError):
+        jobs.poll(token_of(1, 1002), 0, at=at(0))
     jobs.close()
     stranger = open_agent_store(pooler.url("jobs", "guessed"))
     with pytest.raises(StoreUnavailable):

@@ -97,7 +97,7 @@ class TestRegistration:
     def test_that_a_copied_token_is_left_out_and_blocks_nobody(self, any_store: Store) -> None:
         any_store.register_jobs([registration(1)], at=at(0))
         copied = {"token_sha256": hash_token(token_of(1))}
-        twice = {"token_sha256": hash_token("shared")}
+        twice = {"token_sha256": hash_token("1001-shared")}
         left_out = any_store.register_jobs(
             [
                 registration(2, terms=copied),
@@ -110,10 +110,38 @@ class TestRegistration:
         assert left_out == ("2", "5")
         assert [job.slurm_job_id for job in any_store.active_jobs()] == ["1", "3", "4"]
 
+    def test_that_a_hash_that_another_user_copied_keeps_nobody_out(self, any_store: Store) -> None:
+        owner = registration(2, user_id=1002, user_name="grace")
+        copy = registration(1, terms={"token_sha256": owner.terms.token_sha256})
+        assert any_store.register_jobs([copy], at=at(0)) == ()
+        assert any_store.register_jobs([copy, owner], at=at(1)) == ()
+        any_store.observe_jobs([observation(n, gpus={"n0": 1}) for n in (1, 2)], at=at(2))
+        any_store.report(token_of(2, 1002), report(1, throughput=7.0), at=at(3))
+        told = {job.slurm_job_id: job.sample for job in any_store.active_jobs()}
+        assert told["1"] is None
+        assert told["2"] is not None
+        moved = plan(any_store, 1)
+        advance(any_store, moved, (Step.CHECKPOINT_REQUESTED, 22))
+        assert any_store.poll(token_of(2, 1002), 0, at=at(24)).checkpoint_request is None
+        any_store.report(token_of(2, 1002), confirmation(moved.id, sequence=2), at=at(25))
+        assert [one.step for one in any_store.open_reallocations()] == [Step.CHECKPOINT_REQUESTED]
+
+    def test_that_a_number_that_comes_again_with_a_copied_hash_is_another_job(self, running: Store) -> None:
+        before = running.job("1")
+        copy = registration(
+            1, user_id=1002, user_name="grace", terms={"token_sha256": before.terms.token_sha256}
+        )
+        assert running.register_jobs([copy], at=at(100)) == ()
+        assert [(job.user_name, job.state) for job in running.jobs()] == [
+            ("ada", JobState.CANCELLED),
+            ("grace", JobState.PENDING),
+        ]
+
     @pytest.mark.parametrize(
         "changes",
         [
             {"terms": {"min_gpus": 0}},
+            {"terms": {"user_id": 1002}},
             {"terms": {"min_gpus": 4, "max_gpus": 2}},
             {"terms": {"max_gpus": 2**40}},
             {"terms": {"token_sha256": "not a digest"}},
@@ -141,7 +169,7 @@ class TestRegistration:
 
     def test_that_a_number_used_again_is_a_new_job(self, running: Store) -> None:
         running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(50))], at=at(60))
-        new_terms = {"token_sha256": hash_token("another")}
+        new_terms = {"token_sha256": hash_token("1001-another")}
         assert running.register_jobs([registration(1, terms=new_terms, name="later")], at=at(100)) == ()
         running.observe_jobs([observation(1, gpus={"n9": 1})], at=at(101))
         older, newer = running.jobs()
@@ -157,16 +185,16 @@ class TestRegistration:
         assert [job.state for job in running.jobs()] == [JobState.FAILED]
 
     def test_that_a_new_token_of_the_same_owner_replaces_the_job(self, running: Store) -> None:
-        new_terms = {"token_sha256": hash_token("another")}
+        new_terms = {"token_sha256": hash_token("1001-another")}
         assert running.register_jobs([registration(1, terms=new_terms)], at=at(100)) == ()
         assert [job.state for job in running.jobs()] == [JobState.CANCELLED, JobState.PENDING]
         with pytest.raises(UnknownJobError):
             running.report(token_of(1), report(2), at=at(101))
-        running.report("another", report(1), at=at(101))
+        running.report("1001-another", report(1), at=at(101))
 
     def test_that_a_new_token_waits_while_the_daemon_holds_the_job(self, running: Store) -> None:
         planned = plan(running)
-        new = registration(1, terms={"token_sha256": hash_token("another")})
+        new = registration(1, terms={"token_sha256": hash_token("1001-another")})
         assert running.register_jobs([new], at=at(30)) == ()
         assert [job.state for job in running.jobs()] == [JobState.RUNNING]
         advance(running, planned, (Step.ROLLED_BACK, 40))
@@ -176,7 +204,7 @@ class TestRegistration:
     def test_that_another_users_job_with_the_same_number_ends_the_earlier_one(self, running: Store) -> None:
         planned = plan(running)
         other = registration(
-            1, terms={"token_sha256": hash_token("another")}, user_id=1002, user_name="grace"
+            1, terms={"token_sha256": hash_token("1001-another")}, user_id=1002, user_name="grace"
         )
         assert running.register_jobs([other], at=at(100)) == ()
         older, newer = running.jobs()

@@ -114,11 +114,11 @@ class TestLogins:
             roles=("pollux_agent", "pollux_reader"),
         )
         jobs = open_agent_store(postgres.url("store", login="grace"))
-        jobs.report(token_of(2), report(2), at=at(0))
+        jobs.report(token_of(2, 1002), report(2), at=at(0))
         jobs.close()
         with connect(postgres, "grace") as grace:
             assert grace.execute("SELECT count(*) FROM job_goodput").fetchone() == (1,)
-            assert grace.execute("SELECT pollux_poll(%s, 0)", (token_of(2),)).fetchone() == (None,)
+            assert grace.execute("SELECT pollux_poll(%s, 0)", (token_of(2, 1002),)).fetchone() == (None,)
 
     def test_that_a_shared_login_has_limits_that_end_its_idle_connections(
         self, postgres: PostgresServer, postgres_url: str

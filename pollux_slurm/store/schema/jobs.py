@@ -52,6 +52,8 @@ class JobRow(Base):
     __tablename__ = "jobs"
     __table_args__ = (
         CheckConstraint("length(token_sha256) = 64", name="token_sha256"),
+        # Of each user: a hash is public, and whoever copies it must not keep its owner's job out.
+        UniqueConstraint("token_sha256", "user_id"),
         CheckConstraint("min_gpus >= 1", name="min_gpus"),
         CheckConstraint("max_gpus IS NULL OR max_gpus >= min_gpus", name="max_gpus"),
         CheckConstraint("cpus_per_gpu >= 0", name="cpus_per_gpu"),
@@ -83,7 +85,7 @@ class JobRow(Base):
     id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, comment="This database's number of the job.")
     slurm_job_id: Mapped[str] = mapped_column(String(64), comment="Slurm's job number as text.")
     token_sha256: Mapped[str] = mapped_column(
-        String(64), unique=True, comment="SHA-256 (hex) of the token that the job reports with."
+        String(64), comment="SHA-256 (hex) of the token that the job reports with."
     )
     user_id: Mapped[int] = mapped_column(ForeignKey("users.user_id"), comment="The owner.")
     name: Mapped[str] = mapped_column(Text, comment="Job name.")

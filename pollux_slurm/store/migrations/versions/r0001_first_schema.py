@@ -118,7 +118,7 @@ def upgrade() -> None:
         sa.CheckConstraint("min_gpus >= 1", name=op.f("ck_jobs_min_gpus")),
         sa.ForeignKeyConstraint(["user_id"], ["users.user_id"], name=op.f("fk_jobs_user_id_users")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
-        sa.UniqueConstraint("token_sha256", name=op.f("uq_jobs_token_sha256")),
+        sa.UniqueConstraint("token_sha256", "user_id", name=op.f("uq_jobs_token_sha256_user_id")),
         comment="Adaptive jobs, one row each, with the terms from their Slurm Comment.",
     )
     op.create_index(op.f("ix_jobs_account_submitted_at"), "jobs", ["account", "submitted_at"], unique=False)
