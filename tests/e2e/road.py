@@ -171,6 +171,11 @@ class Road:
         assert found is not None
         return found
 
+    def ended(self, move: Reallocation) -> Reallocation | None:
+        """Return a reallocation as the journal has it now, once it has ended in whatever way."""
+        now = next(one for one in self.store.reallocations(move.slurm_job_id) if one.id == move.id)
+        return now if now.step.is_end else None
+
     def wait_over(self, job_id: str) -> JobRecord:
         """Wait until the daemon has recorded the end of the job."""
 

@@ -20,10 +20,12 @@ def test_that_a_job_grows_shrinks_for_another_and_finishes_exactly(road: Road) -
     neighbour = road.plain("sleep 900", "--gpus=4", "--nodes=1", "--nodelist=n1")
     road.wait(lambda: road.gpus(neighbour) == 4, "the neighbour to start")
     road.start_daemon()
-    first = road.digits("first", "--gpus=2", epochs=40)
+    first = road.digits("first", "--gpus=2", epochs=30, pass_s="0.01,0.008")
     growth = road.wait_confirmed(first, shrink=False)
     assert (growth.source, growth.target) == (Allocation.of({"n0": 2}), Allocation.of({"n0": 4}))
-    second = road.digits("second", epochs=15)  # nothing is free: it waits, and the first must shrink for it
+    second = road.digits(
+        "second", epochs=10, pass_s="0.01,0.008"
+    )  # nothing is free: it waits, and the first must shrink for it
     shrink = road.wait_confirmed(first, shrink=True)
 
     for job_id, name in ((first, "first"), (second, "second")):
