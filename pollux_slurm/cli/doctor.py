@@ -128,7 +128,7 @@ def examined(
         yield failed("store", error)
     try:
         slurm = connect(config.slurm, os.environ)
-        before = clock()
+        before, there = clock(), slurm.controller_time()
         site, version = slurm.settings(), slurm.version()
         snapshot = slurm.snapshot()
     except PolluxError as error:
@@ -138,7 +138,7 @@ def examined(
         shown_url = str(parse_store_url(config.require_store_url()))
         yield examine_store(shown_url, len(records), nodes, host=socket.gethostname())
     if snapshot is not None:
-        skew_s = _skew_s(site.get("as of"), before)
+        skew_s = (there - before).total_seconds()
         yield from examine_slurm(
             config, version=version, site=site, snapshot=snapshot, clock_skew_s=skew_s, seen=seen
         )
@@ -247,12 +247,3 @@ def _seen_from_here(config: Config, marks: Sequence[str]) -> str:
 
     pairs = [mark.partition(":") for mark in marks if mark]
     return probe([(Path(path), word) for word, _, path in pairs], reach_store, now=time.time())
-
-
-def _skew_s(shown: str | None, here: datetime) -> float | None:
-    """Return how far slurmctld's clock is ahead, None where it told no time."""
-    try:
-        there = datetime.strptime(shown or "", "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
-    except ValueError:
-        return None
-    return (there - here).total_seconds()

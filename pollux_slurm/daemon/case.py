@@ -28,8 +28,8 @@ Step = ReallocationStep
 NOT_OURS = "its Comment no longer carries the terms that were registered"
 # After a release, Slurm needs a moment before the nodes show what is really free.
 SETTLING_S = 5.0
-# An answer of Slurm within this time tells to a second when a command took effect.
-_PROMPT = timedelta(seconds=1.5)
+# slurmctld's clock, in whole seconds, tells to a second when a command took effect that is no older.
+_PROMPT = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,19 +204,26 @@ class Desk:
         self._note_end(case, asked_at)
 
     def _note_end(self, case: Case, asked_at: datetime) -> None:
-        """Note that a run ended, now: Slurm itself shows the end of a run that was requeued to nobody."""
-        ended_at = self.clock()
-        if case.job is None or ended_at - asked_at > _PROMPT:
-            return  # the next look estimates
+        """Note that a run ended just now, by slurmctld's clock: Slurm shows the end of such a run to nobody.
+
+        This host's clock may be wrong. Where the end cannot be told to a second, the next look estimates it.
+        """
+        try:
+            ended_at = self.slurm.controller_time()
+        except SlurmError as error:
+            _log.info("job %s: when its run ended is estimated: %s", case.id, error)
+            return
+        if case.job is None or self.clock() - asked_at > _PROMPT:
+            return
         seen = JobObservation(
             slurm_job_id=case.id,
             state=JobState.COMPLETING,
             allocation=Allocation(),
             started_at=case.job.started_at,
-            ended_at=ended_at.replace(microsecond=0),
+            ended_at=ended_at,
             restart_count=case.job.restart_count,
         )
-        self.store.observe_jobs([seen], at=ended_at)
+        self.store.observe_jobs([seen], at=self.clock())
 
     def bring_back(self, case: Case) -> None:
         """Put the job that failed back into the queue, held by us."""

@@ -10,6 +10,10 @@ running job, after which the next `srun` of its script ends slurmctld (in `build
 
 So a node that came back takes nothing new for a while, and a job that Slurm requeued off a lost node waits
 for a place by name: otherwise Slurm may start it there within a second of the node's return.
+
+What happened while nobody looked, before this daemon was started or held the lease again, Slurm tells in
+part: a node's time of last use is also that of its return. A node whose last use is later than the requeue of
+a job that waits may be one that lost this job and came back, and is taken for one.
 """
 
 from __future__ import annotations
@@ -40,10 +44,15 @@ def remembering(slurm: SlurmClient) -> SlurmClient:
 
 
 class _Remembering:
-    """Delegates to a client; remembers between snapshots which nodes were lost."""
+    """Delegates to a client; remembers between snapshots which nodes were lost.
+
+    `_known` are the nodes that were looked at a short while ago.
+    """
 
     def __init__(self, slurm: SlurmClient) -> None:
         self._slurm = slurm
+        self._looked_at: datetime | None = None
+        self._known: frozenset[str] = frozenset()
         self._lost: set[str] = set()
         self._back_at: dict[str, datetime] = {}
 
@@ -52,6 +61,17 @@ class _Remembering:
 
     def snapshot(self) -> ClusterSnapshot:
         snapshot = self._slurm.snapshot()
+        if self._looked_at is None or snapshot.read_at - self._looked_at > SETTLING:
+            self._known = frozenset()
+        for node in snapshot.nodes:
+            if (
+                node.name not in self._known
+                and node.last_busy_at is not None
+                and _may_be_back(node, snapshot)
+            ):
+                self._back_at[node.name] = min(node.last_busy_at, snapshot.read_at)
+        self._looked_at = snapshot.read_at
+        self._known = frozenset(node.name for node in snapshot.nodes)
         nodes = tuple(self._remembered(node, snapshot.read_at) for node in snapshot.nodes)
         return dataclasses.replace(snapshot, nodes=nodes)
 
@@ -71,6 +91,18 @@ class _Remembering:
             return node
         state = f"{node.state} (back for {(now - back_at).total_seconds():.0f} s)"
         return dataclasses.replace(node, available=False, settling=True, state=state)
+
+
+def _may_be_back(node: SlurmNode, snapshot: ClusterSnapshot) -> bool:
+    """Whether a job waits that was requeued before the node was last used, both by slurmctld's clock."""
+    return any(
+        job.restart_count > 0
+        and job.state in (JobState.PENDING, JobState.COMPLETING)
+        and job.submitted_at is not None
+        and node.last_busy_at is not None
+        and job.submitted_at < node.last_busy_at
+        for job in snapshot.jobs
+    )
 
 
 def unsettled_nodes(snapshot: ClusterSnapshot) -> frozenset[str]:

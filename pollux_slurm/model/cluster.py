@@ -39,6 +39,8 @@ class SlurmNode:
     one that slurmctld has given up (DOWN): what ran there may still run. So may it for a moment where such a
     node is back, which is then `settling` (`pollux_slurm.daemon.comebacks`). `features` are the active ones.
     `hostname` is the machine's own name, empty where Slurm does not tell.
+    `last_busy_at` is when the last job left it or it came back, whichever was later, None where that is not
+    told (for one with jobs on it, it may be old).
     """
 
     name: str
@@ -56,6 +58,7 @@ class SlurmNode:
     responds: bool = True
     settling: bool = False
     hostname: str = ""
+    last_busy_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

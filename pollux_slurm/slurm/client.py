@@ -19,6 +19,7 @@ Contract, held by every backend and by the tests' in-memory double:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Protocol
 
 from pollux_slurm.model import ClusterSnapshot, JobShape, SlurmJob
@@ -34,7 +35,10 @@ class SlurmClient(Protocol):
         """Return ClusterName of slurm.conf."""
 
     def settings(self) -> Mapping[str, str]:
-        """Return slurmctld's settings by name, and under `as of` its clock in UTC, to the second."""
+        """Return slurmctld's settings by name."""
+
+    def controller_time(self) -> datetime:
+        """Return slurmctld's clock, in whole seconds."""
 
     def snapshot(self) -> ClusterSnapshot:
         """Read all jobs and all nodes, completely or not at all."""

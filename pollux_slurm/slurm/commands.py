@@ -93,13 +93,21 @@ class CommandsClient:
         return name
 
     def settings(self) -> Mapping[str, str]:
-        """Return slurmctld's settings by name, and under `as of` its clock in UTC, to the second."""
+        """Return slurmctld's settings by name."""
         text = self._checked("scontrol", "show", "config").stdout
-        found = {
+        return {
             match[1]: match[2].strip() for match in re.finditer(r"^(\w+)\s*=[ \t]*(.*)$", text, re.MULTILINE)
         }
+
+    def controller_time(self) -> datetime:
+        """Return slurmctld's clock, in whole seconds."""
+        text = self._checked("scontrol", "show", "config").stdout
         as_of = re.search(r"^Configuration data as of (\S+)", text, re.MULTILINE)
-        return found | ({"as of": as_of[1]} if as_of is not None else {})
+        try:
+            # In the runner's time zone, UTC.
+            return datetime.fromisoformat(as_of[1] if as_of else "").replace(tzinfo=timezone.utc)
+        except ValueError:
+            raise SlurmReadError("scontrol show config printed no time of slurmctld") from None
 
     def snapshot(self) -> ClusterSnapshot:
         """Read all jobs and all nodes, completely or not at all."""

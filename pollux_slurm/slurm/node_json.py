@@ -46,6 +46,7 @@ def parse_node(content: Mapping[str, Any]) -> SlurmNode:
         features=_features(fields),
         responds="DOWN" not in states,
         hostname=fields.text("hostname", ""),
+        last_busy_at=fields.time("last_busy"),
     )
 
 

@@ -104,9 +104,12 @@ class _Run:
 
     def pieces(self, at: datetime) -> list[NewStretch]:
         """Return the stretches of a run that was not known, less what it was suspended."""
-        start = at if self.started_at is None else self.started_at
+        start, is_guess = (at, True) if self.started_at is None else (self.started_at, False)
         if not self.suspended and self.resumed_at is None:
-            return [NewStretch(started_at=start, ended_at=self.ended_at, allocation=self.allocation)]
+            whole = NewStretch(
+                started_at=start, ended_at=self.ended_at, allocation=self.allocation, estimated=is_guess
+            )
+            return [whole]
         paused_at = start + timedelta(seconds=self.counted_s)
         first = NewStretch(started_at=start, ended_at=paused_at, allocation=self.allocation)
         if self.resumed_at is None or self.ended_at == self.resumed_at:
@@ -202,15 +205,20 @@ def _begin_again(change: Change, ended_at: datetime, run: _Run, at: datetime, ot
 
 
 def _close_unseen(change: Change, last: Stretch, seen: JobObservation, at: datetime, hints: Hints) -> None:
-    """End the stretch of a run of which Slurm shows no end: another has come, or the job waits again."""
+    """End the stretch of a run of which Slurm shows no end: another has come, or the job waits again.
+
+    Known to a second is only what lies between two of Slurm's own times: `at` and those of the hints are by
+    another clock.
+    """
     begun = last.started_at
-    later = (moment for moment in (seen.submitted_at, seen.started_at) if moment is not None)
-    latest = max(min([at, *(moment for moment in later if moment > begun)]), begun)
+    shown = (moment for moment in (seen.submitted_at, seen.started_at) if moment is not None)
+    later = min((moment for moment in shown if moment > begun), default=None)
+    latest = max(at, begun) if later is None else later
+    if not _is_gap(last, seen):
+        change.closed_at, change.closed_by_guess = latest, later is None or later - begun > _EXACT
+        return
     looked_at = begun if hints.looked_at is None else hints.looked_at
     earliest = min(max(begun, looked_at), latest)
-    if not _is_gap(last, seen):
-        change.closed_at, change.closed_by_guess = latest, latest - earliest > _EXACT
-        return
     # `latest` is the end of a later run.
     told = hints.last_report_at
     change.closed_at = earliest if told is None else min(max(told, earliest), latest)

@@ -37,7 +37,9 @@ def lose(world: World, name: str) -> None:
 
 
 def bring_back(world: World, name: str) -> None:
-    world.slurm.set_node(name, available=True, responds=True, state="idle")
+    world.slurm.set_node(
+        name, available=True, responds=True, state="idle", last_busy_at=world.clock().replace(microsecond=0)
+    )
 
 
 def requeue_off_lost_node(world: World, job_id: str) -> None:
@@ -74,18 +76,22 @@ def test_that_a_node_that_came_back_takes_nothing_until_it_has_settled() -> None
     assert available() == [True, True]
 
 
+def daemon_that_wants(world: World, job_id: str, place: dict[str, int]) -> Daemon:
+    """Return a daemon that gives the job its place as soon as the nodes take jobs."""
+
+    def decide(problem: Problem) -> Decision:
+        takes_jobs = {node.name for node in problem.nodes if node.accepts_new}
+        world.targets = {job_id: place} if place.keys() <= takes_jobs else {}
+        return world.decide(problem)
+
+    return world.daemon(decide=decide)
+
+
 def test_that_a_job_requeued_off_a_lost_node_waits_until_the_node_has_settled(world: World) -> None:
     world.neighbour(gpus=4)
     job_id, _ = started(world, gpus=2)
     assert world.job(job_id).allocation == Allocation.of({"n1": 2})
-
-    def decide(problem: Problem) -> Decision:
-        """Give the job its place again as soon as the node takes jobs."""
-        takes_jobs = {node.name for node in problem.nodes if node.accepts_new}
-        world.targets = {job_id: {"n1": 2}} if "n1" in takes_jobs else {}
-        return world.decide(problem)
-
-    daemon = world.daemon(decide=decide)
+    daemon = daemon_that_wants(world, job_id, {"n1": 2})
     lose(world, "n1")
     requeue_off_lost_node(world, job_id)
     hold_rounds(world, daemon, 300)  # longer than Slurm's own delay
@@ -95,6 +101,52 @@ def test_that_a_job_requeued_off_a_lost_node_waits_until_the_node_has_settled(wo
     assert world.job(job_id).state is JobState.PENDING, "its leftover may still end there"
     world.settle(daemon, until=lambda: world.job(job_id).state is JobState.RUNNING, seconds=60)
     assert world.job(job_id).allocation == Allocation.of({"n1": 2})
+
+
+def lose_and_bring_back(world: World, name: str, job_id: str) -> None:
+    """Let a node be lost with a job and come back while no daemon looks."""
+    lose(world, name)
+    requeue_off_lost_node(world, job_id)
+    world.clock.advance(30)
+    bring_back(world, name)
+
+
+@pytest.mark.slow
+def test_that_a_daemon_started_after_a_node_was_lost_and_came_back_is_as_careful(world: World) -> None:
+    world.neighbour(gpus=4)
+    job_id, _ = started(world, gpus=2)
+    lose_and_bring_back(world, "n1", job_id)
+    back_at = world.clock()
+    world.clock.advance(10)
+    daemon = daemon_that_wants(world, job_id, {"n1": 2})
+    world.settle(daemon, until=lambda: world.job(job_id).state is JobState.RUNNING, seconds=200)
+    started_at = world.job(job_id).started_at
+    assert started_at is not None
+    assert timedelta(seconds=SETTLING_S) <= started_at - back_at < timedelta(seconds=SETTLING_S + 20)
+
+
+def test_that_a_daemon_that_had_not_looked_for_a_while_is_as_careful(world: World) -> None:
+    job_id, _ = started(world, gpus=2)
+    seen = comebacks.remembering(world.slurm)
+    seen.snapshot()
+    world.clock.advance(SETTLING_S)
+    lose_and_bring_back(world, "n0", job_id)
+    assert comebacks.unsettled_nodes(seen.snapshot()) == {"n0"}
+    world.clock.advance(SETTLING_S)
+    assert comebacks.unsettled_nodes(seen.snapshot()) == set()
+
+
+@pytest.mark.parametrize("waiting", ["nobody", "a job that never ran", "a job requeued since"])
+def test_that_a_node_that_a_job_has_just_left_is_not_taken_for_one_that_came_back(
+    world: World, waiting: str
+) -> None:
+    job_id, _ = started(world, gpus=2)
+    world.slurm.set_node("n0", last_busy_at=world.clock())
+    if waiting == "a job that never ran":
+        world.neighbour(gpus=4), world.neighbour(gpus=4)
+    if waiting == "a job requeued since":
+        requeue_off_lost_node(world, job_id)
+    assert comebacks.unsettled_nodes(comebacks.remembering(world.slurm).snapshot()) == set()
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from pollux_slurm.errors import SlurmCommandError, SlurmError, SlurmUnavailable
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.store.contract import AllocationRecord, Reallocation
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.crashing import Killed, KilledAt
 from tests.daemon.world import World
@@ -228,6 +230,38 @@ def test_that_a_job_held_by_hand_after_its_release_stays_held(world: World) -> N
     world.settle(daemon, seconds=20)
     assert world.job(job_id).held
     assert last(world, job_id) == (Step.FAILED, "the job was held by another hand")
+
+
+def moves_to_n1(world: World) -> tuple[AllocationRecord, Reallocation]:
+    """Move a job; return where it ran before, and its move."""
+    job_id = started(world)
+    world.targets = {job_id: {"n1": 4}}
+    world.settle(world.daemon(), seconds=30)
+    (move,) = world.store.reallocations(job_id)
+    assert move.step is Step.CONFIRMED
+    return world.store.allocation_history(job_id)[0], move
+
+
+@pytest.mark.parametrize("ahead_s", [-40, 0, 40])
+def test_that_a_run_that_was_moved_ends_by_slurmctlds_clock(world: World, ahead_s: int) -> None:
+    world.slurm.clock = lambda: world.clock() + timedelta(seconds=ahead_s)
+    before, move = moves_to_n1(world)
+    requeued_at = move.entered_at(Step.REQUEUED)
+    assert requeued_at is not None
+    assert before.ended_at == (requeued_at + timedelta(seconds=ahead_s)).replace(microsecond=0)
+    assert not before.estimated
+
+
+def test_that_an_end_that_slurmctld_told_late_is_an_estimate(world: World) -> None:
+    world.slurm.before["controller_time"] = lambda: world.clock.advance(3)
+    before, _ = moves_to_n1(world)
+    assert before.estimated
+
+
+def test_that_an_end_that_slurmctld_does_not_tell_is_an_estimate_and_the_move_goes_on(world: World) -> None:
+    world.slurm.fail("controller_time", SlurmUnavailable("socket timed out"))
+    before, _ = moves_to_n1(world)
+    assert before.estimated
 
 
 def held_by(world: World, job_id: str, hand: str) -> None:

@@ -85,7 +85,8 @@ class FakeSlurm:
         user_name: str = "alice",
     ) -> None:
         self.nodes = {node.name: node for node in nodes}
-        self.clock = clock
+        self.clock = clock  # slurmctld's
+        self.host_clock = clock  # of the host that asks
         self.kill_s = kill_s
         self.start_s = start_s
         self.user_name = user_name
@@ -134,12 +135,16 @@ class FakeSlurm:
 
     def settings(self) -> Mapping[str, str]:
         self._enter("settings")
-        return {"ClusterName": "fake", "as of": self.clock().strftime("%Y-%m-%dT%H:%M:%S")}
+        return {"ClusterName": "fake"}
+
+    def controller_time(self) -> datetime:
+        self._enter("controller_time")
+        return self.clock().replace(microsecond=0)
 
     def snapshot(self) -> ClusterSnapshot:
         self._enter("snapshot")
         return ClusterSnapshot(
-            read_at=self.clock(),
+            read_at=self.host_clock(),
             nodes=tuple(self._node_now(name) for name in sorted(self.nodes)),
             jobs=tuple(job.shown for job in self._jobs.values()),
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from pollux_slurm.model import Allocation, JobShape, JobState, SlurmJob
 from pollux_slurm.slurm.commands import CommandsClient
 from pollux_slurm.slurm.runner import CommandResult, CommandRunner
 from pollux_slurm.slurm.sandbox import Sandbox
+from pollux_slurm.slurm.sandbox_files import NodeGroup
+from tests.conftest import running_sandbox
 from tests.waiting import wait_until
 
 TWO_NODES = ("--nodes=2", "--gpus=8", "--nodelist=n0,n1")
@@ -369,3 +372,29 @@ def test_that_slurm_tells_a_hold_of_the_requeue_from_an_administrators(cluster: 
     cluster.scontrol("uhold", job_id)
     held = cluster.job(job_id)
     assert (held.held, held.held_since_requeue) == (True, False), "released and held by its owner"
+
+
+# ------------------------------------------------------------------------------------- a node that comes back
+
+
+def test_that_a_node_that_comes_back_shows_it_as_its_last_use(slurm_programs: None, tmp_path: Path) -> None:
+    """Its job was requeued when it was lost, and what is left of that run may still be there."""
+    with running_sandbox(NodeGroup(num_nodes=1)) as sandbox:
+        cluster = Cluster(sandbox, tmp_path)
+        job_id = cluster.start("--gpus=1", "--requeue", script="#!/bin/sh\ntrap '' TERM\nexec sleep 600\n")
+        sandbox = sandbox.stop("n0", signum=signal.SIGKILL)
+        assert cluster.scontrol("update", "NodeName=n0", "State=DOWN", "Reason=test").exit_code == 0
+        requeued = cluster.wait_for(job_id, lambda job: job.state is JobState.PENDING, "PENDING")
+        assert requeued.submitted_at is not None
+        requeued_at = requeued.submitted_at
+        assert not cluster.client.snapshot().nodes[0].responds
+        wait_until(
+            lambda: cluster.client.controller_time() > requeued_at, timeout_s=60, what="a second to pass"
+        )
+        sandbox.start("n0")
+        wait_until(
+            lambda: cluster.client.snapshot().nodes[0].responds, timeout_s=120, what="the node to come back"
+        )
+        last_busy_at = cluster.client.snapshot().nodes[0].last_busy_at
+        assert last_busy_at is not None
+        assert last_busy_at > requeued_at

@@ -83,9 +83,20 @@ def test_that_an_end_that_slurm_shows_is_no_estimate(store: Store) -> None:
     assert not row(store)["estimated"]
 
 
-def test_that_a_requeue_within_a_second_of_a_round_is_no_estimate(store: Store) -> None:
+def test_that_a_run_that_was_requeued_within_a_second_of_its_start_is_no_estimate(store: Store) -> None:
+    see(store, waits(1, submitted=101), 120)
+    assert stretches(store) == [(100, 101, 0, False)]
+
+
+def test_that_the_time_of_a_round_tells_no_end_to_a_second(store: Store) -> None:
+    """A round saw the run at 105, by the clock of a host that may be wrong."""
     see(store, waits(1, submitted=106), 120)
-    assert stretches(store) == [(100, 106, 0, False)]
+    assert stretches(store) == [(100, 106, 0, True)]
+
+
+def test_that_a_clock_that_is_late_does_not_end_a_run_before_slurm_does(store: Store) -> None:
+    see(store, waits(1, submitted=140), 106)
+    assert stretches(store) == [(100, 140, 0, True)]
 
 
 def test_that_the_same_shape_after_a_requeue_is_another_run(store: Store) -> None:
