@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pollux_slurm.config import DaemonConfig
-from pollux_slurm.daemon import late, launches, time_limits
+from pollux_slurm.daemon import late, time_limits
 from pollux_slurm.daemon.late import LateCommand, LateCommands
 from pollux_slurm.daemon.observe import is_recorded_job
 from pollux_slurm.daemon.telemetry import Telemetry
@@ -118,13 +118,12 @@ class Desk:
     ) -> bool:
         """Journal a step; False when somebody else has moved this reallocation meanwhile.
 
-        Where a command was repeated that may hold the job, and that another daemon may give yet, the reason
-        tells.
+        A reason is added to what the journal says already: what it was planned for comes first. Where a
+        command was repeated that may hold the job, and that another daemon may give yet, the reason tells.
         """
         self.guard()
-        if reason is not None and launches.is_counted(reallocation):
-            said = late.unmarked(reallocation.reason) or ""
-            reason = reason if reason.startswith(said) else f"{said}; {reason}"
+        if reason is not None:
+            reason = _added(late.unmarked(reallocation.reason), reason)
         if reallocation.id in self._in_doubt or late.is_marked(reallocation):
             reason = late.marked(reason or reallocation.reason)
         moved = self.store.advance_reallocation(
@@ -159,7 +158,7 @@ class Desk:
     def retarget(self, case: Case, target: Allocation, reason: str) -> Case | None:
         """Journal another target for a reallocation under way; None when somebody else has moved it."""
         self.guard()
-        said = f"{case.said}; {reason}" if case.said else reason
+        said = _added(case.said, reason)
         if late.is_marked(case.reallocation):
             said = late.marked(said)
         reallocation = case.reallocation
@@ -302,3 +301,7 @@ class Desk:
         else:
             return False
         return True
+
+
+def _added(said: str | None, reason: str) -> str:
+    return f"{said}; {reason}" if said else reason

@@ -69,11 +69,6 @@ def is_start_again(reallocation: Reallocation | None) -> bool:
     return reallocation is not None and (reallocation.reason or "").startswith(_AGAIN)
 
 
-def is_counted(reallocation: Reallocation) -> bool:
-    """Whether what a reallocation was planned for must be told from its reason when it has ended, too."""
-    return (reallocation.reason or "").startswith((_AGAIN, _LET_GO))
-
-
 def place_of(
     record: JobRecord, job: SlurmJob, history: Sequence[AllocationRecord], snapshot: ClusterSnapshot
 ) -> Allocation:

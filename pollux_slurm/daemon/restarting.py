@@ -216,7 +216,7 @@ class Restarting:
         elif reallocation.is_pause:
             self._paused(case, job)
         elif job.state is JobState.RUNNING:
-            self._desk.move(reallocation, Step.RUNNING, case.said)
+            self._desk.move(reallocation, Step.RUNNING)
         elif job.state is JobState.PENDING:
             is_lost = book.lost_to_neighbours(reallocation)
             waited_s = self._desk.waited_s(case)
@@ -228,8 +228,8 @@ class Restarting:
     def _paused(self, case: Case, job: SlurmJob) -> None:
         """The end of a pause: the job waits, unheld, for the round that gives it GPUs again."""
         reallocation = case.reallocation
-        if (case.said or "").startswith(_REFUSED):
-            self._desk.move(reallocation, Step.FAILED, case.said)
+        if _REFUSED in (case.said or ""):
+            self._desk.move(reallocation, Step.FAILED)
         elif job.state is JobState.PENDING:
             self._desk.move(reallocation, Step.CONFIRMED)
         elif job.state is JobState.RUNNING:
@@ -268,8 +268,7 @@ class Restarting:
             except SlurmCommandError as error:
                 _log.warning("job %s: cannot get the shape %s: %s", case.id, shape, error)
         self._desk.release(case)
-        reason = f"did not start in its new shape ({job.reason})"
-        self._desk.move(case.reallocation, Step.FAILED, f"{case.said}; {reason}" if case.said else reason)
+        self._desk.move(case.reallocation, Step.FAILED, f"did not start in its new shape ({job.reason})")
 
     def _reshape_elsewhere(self, case: Case) -> bool:
         """Give the held job the shape of its other target; False when Slurm refuses."""
@@ -288,9 +287,9 @@ class Restarting:
         reallocation, job = case.reallocation, case.job
         is_running = job is not None and job.state is JobState.RUNNING
         if job is not None and is_running and job.allocation != reallocation.target:
-            reason = f"got {job.allocation} instead of {reallocation.target}"
-            reason = case.said if case.said and not _goes_elsewhere(case) else reason
-            self._desk.move(reallocation, Step.FAILED, reason)
+            self._desk.move(
+                reallocation, Step.FAILED, f"got {job.allocation} instead of {reallocation.target}"
+            )
         elif job is not None and is_running and (odd := _odd_gpus(case, job, book)) is not None:
             self._desk.move(reallocation, Step.FAILED, odd)
         elif _has_stepped(case):

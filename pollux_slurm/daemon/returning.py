@@ -51,7 +51,7 @@ def has_fallen(record: JobRecord, job: SlurmJob | None) -> bool:
         return last.step in _SHAPED and _has_fallen_from_the_queue(record, last, job)
     return (
         last.step is ReallocationStep.FAILED
-        and (last.reason or "").startswith(_FELL)
+        and _FELL in (last.reason or "")
         and bool(last.source)
         and job.restart_count == last.from_restart_count + 1
     )

@@ -66,8 +66,7 @@ class Stopping:
             return
         waited = f"no checkpoint was confirmed in {timeout_s:g} s"
         if case.record is not None and case.record.terms.allow_unconfirmed:
-            said = f"{case.reallocation.reason}; " if case.reallocation.reason else ""
-            self._desk.move(case.reallocation, Step.CHECKPOINTED, f"{said}{waited}; {_ALLOWED}")
+            self._desk.move(case.reallocation, Step.CHECKPOINTED, f"{waited}; {_ALLOWED}")
         else:
             self._roll_back(case, waited)
 
@@ -112,5 +111,5 @@ def _trains_again(case: Case) -> bool:
         and confirmed_at is not None
         and run.phase is RunPhase.TRAINING
         and run.last_report_at > confirmed_at
-        and not (case.reallocation.reason or "").endswith(_ALLOWED)
+        and not (case.said or "").endswith(_ALLOWED)
     )

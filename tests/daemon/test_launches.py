@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from pollux_slurm.model import JobState
+from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
 from tests.daemon.crashing import Killed, KilledAt
 from tests.daemon.world import CONFIG, World
@@ -56,6 +56,21 @@ def test_that_a_job_whose_start_slurm_ended_is_started_again_and_moved_as_any_ot
     world.targets = {job_id: {"n1": 4}}
     world.settle(daemon, until=lambda: world.job(job_id).allocation.num_gpus == 4, seconds=30)
     assert world.job(job_id).allocation.num_gpus == 4
+
+
+def test_that_the_journal_says_where_a_job_was_started_again_when_slurm_refused_its_place(
+    world: World,
+) -> None:
+    job_id = started(world)
+    starts_anew(world, job_id)
+    world.slurm.finish(job_id, exit_code=1)
+    world.refuse_named_places(times=2)
+    world.settle(world.daemon(), until=lambda: runs_again(world, job_id, 2), seconds=30)
+    assert world.job(job_id).allocation == Allocation.of({"n1": 1})
+    assert reasons(world, job_id) == [
+        "started again, since Slurm ended its start before it trained: exit code 1; "
+        "Slurm refused the shape: no such configuration; got n1:1 instead of n0:1"
+    ]
 
 
 @pytest.mark.parametrize("how", ["own code", "later", "trained", "never requeued"])

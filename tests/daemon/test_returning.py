@@ -61,6 +61,24 @@ def test_that_a_job_that_fails_in_its_new_shape_goes_back_and_is_left_alone(worl
     assert (problem.jobs[0].pinned, problem.jobs[0].pinned_because) == (True, back.reason)
 
 
+def test_that_a_job_whose_old_place_slurm_refuses_is_left_alone_as_any_that_went_back(world: World) -> None:
+    job_id = started(world)
+    moved(world, job_id)
+    world.slurm.finish(job_id, exit_code=7)
+    world.refuse_named_places(times=1)
+    daemon = world.daemon()
+    world.settle(daemon, until=lambda: len(steps(world, job_id)) == 2 and not world.open_moves(), seconds=30)
+    back = world.store.reallocations(job_id)[-1]
+    assert back.reason == (
+        "back to the shape it last ran in, after it failed: exit code 7 in n1:4; "
+        "Slurm refused the shape: no such configuration; got n1:4 instead of n0:1"
+    )
+    world.settle(daemon, seconds=8)
+    assert len(steps(world, job_id)) == 2
+    problem, _ = world.store.round_problem()
+    assert problem.jobs[0].pinned_because == back.reason
+
+
 def test_that_a_job_that_fails_in_its_old_shape_as_well_is_over(world: World) -> None:
     job_id = started(world)
     moved(world, job_id)

@@ -10,7 +10,7 @@ from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon.books import PastRuns, no_past_runs
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.daemon.notify import Notifier
-from pollux_slurm.errors import StaleRunError, UnknownJobError
+from pollux_slurm.errors import SlurmCommandError, StaleRunError, UnknownJobError
 from pollux_slurm.model import (
     Allocation,
     Decision,
@@ -176,6 +176,17 @@ class World:
     def neighbour(self, *, gpus: int) -> str:
         """Submit a job that has nothing to do with us."""
         return self.slurm.submit("#!/bin/sh\n", [f"--gpus={gpus}"], [], {})
+
+    def refuse_named_places(self, *, times: int) -> None:
+        """Let Slurm refuse the next shapes, and others take what is free on n0 before the job is let go."""
+        refusals = iter([SlurmCommandError("no such configuration")] * times)
+
+        def refuse(method: str) -> None:
+            if method == "reshape" and (error := next(refusals, None)) is not None:
+                raise error
+
+        self.slurm.on_command = refuse
+        self.slurm.before["release"] = lambda: self.neighbour(gpus=4)
 
     def job(self, job_id: str) -> SlurmJob:
         job = self.slurm.read_job(job_id)

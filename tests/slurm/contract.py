@@ -116,9 +116,10 @@ class SlurmClientContract:
 
     def test_that_slurmctlds_clock_is_that_of_the_times_it_shows(self, world: World) -> None:
         before = world.client.controller_time()
-        submitted_at = world.job(self.running(world)).submitted_at
-        assert submitted_at is not None
-        assert before <= submitted_at <= world.client.controller_time()
+        job = world.client.read_job(self.running(world))
+        assert job is not None
+        assert job.submitted_at is not None
+        assert before <= job.submitted_at <= world.client.controller_time()
 
     def test_that_an_unknown_job_is_none(self, world: World) -> None:
         assert world.client.read_job("4000000") is None

@@ -383,14 +383,20 @@ def test_that_a_node_that_comes_back_shows_it_as_its_last_use(slurm_programs: No
         cluster = Cluster(sandbox, tmp_path)
         job_id = cluster.start("--gpus=1", "--requeue", script="#!/bin/sh\ntrap '' TERM\nexec sleep 600\n")
         sandbox = sandbox.stop("n0", signum=signal.SIGKILL)
-        assert cluster.scontrol("update", "NodeName=n0", "State=DOWN", "Reason=test").exit_code == 0
+
+        def is_down() -> bool:
+            cluster.scontrol("update", "NodeName=n0", "State=DOWN", "Reason=test")
+            return not cluster.client.snapshot().nodes[0].responds
+
+        wait_until(is_down, timeout_s=60, what="slurmctld to give the node up")
         requeued = cluster.wait_for(job_id, lambda job: job.state is JobState.PENDING, "PENDING")
         assert requeued.submitted_at is not None
         requeued_at = requeued.submitted_at
-        assert not cluster.client.snapshot().nodes[0].responds
         wait_until(
             lambda: cluster.client.controller_time() > requeued_at, timeout_s=60, what="a second to pass"
         )
+        # What slurmd had answered before it was killed may have brought the node back for a moment (24.11).
+        wait_until(is_down, timeout_s=60, what="slurmctld to give the node up")
         sandbox.start("n0")
         wait_until(
             lambda: cluster.client.snapshot().nodes[0].responds, timeout_s=120, what="the node to come back"
