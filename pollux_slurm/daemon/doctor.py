@@ -45,7 +45,7 @@ def examine_slurm(
     version: str,
     site: Mapping[str, str],
     snapshot: ClusterSnapshot,
-    clock_skew_s: float | None,
+    clock_skew_s: float,
     seen: DaemonSeen | None = None,
 ) -> Iterator[Finding]:
     """Look at Slurm's release, `site` (its settings by name), nodes and clock.
@@ -55,14 +55,13 @@ def examine_slurm(
     yield _release(version)
     yield from _settings(config, site, None if seen is None else seen.interval_s)
     yield from _nodes(config, snapshot)
-    if clock_skew_s is not None:
-        late = abs(clock_skew_s) > _MOST_SKEW_S
-        yield Finding(
-            name="clocks",
-            verdict=Verdict.WARN if late else Verdict.OK,
-            text=f"slurmctld's clock and this host's differ by {clock_skew_s:+.0f} s",
-            cure="run NTP on both: begin times of moved jobs are set by this host's clock" if late else "",
-        )
+    late = abs(clock_skew_s) > _MOST_SKEW_S
+    yield Finding(
+        name="clocks",
+        verdict=Verdict.WARN if late else Verdict.OK,
+        text=f"slurmctld's clock and this host's differ by {clock_skew_s:+.0f} s",
+        cure="run NTP on both: begin times of moved jobs are set by this host's clock" if late else "",
+    )
 
 
 def _release(version: str) -> Finding:

@@ -41,6 +41,7 @@ first_report_timeout_s = 120
 metrics_listen = "off"
 [policy]
 penalty = "amortised"
+horizon_s = 36000
 [policy.job_weights]
 """
 
@@ -89,11 +90,17 @@ class Site:
 
     def start_daemon(self) -> None:
         """Start the daemon, as systemd would after it died."""
+        # The file alone says what it goes by: tests of training keep jobs where they are.
+        env = {
+            name: value
+            for name, value in self.road.env.items()
+            if not name.startswith(("POLLUX_DAEMON_", "POLLUX_POLICY_"))
+        }
         with (self.folder / "daemon.log").open("ab") as log:
             self.log_at_start = log.tell()
             self.road.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.chaos.mortal", "daemon", f"--config={self.folder}/pollux.toml"],
-                env={**self.road.env, mortal.VARIABLE: str(self.kill_file)},
+                env={**env, mortal.VARIABLE: str(self.kill_file)},
                 stdout=log,
                 stderr=log,
             )

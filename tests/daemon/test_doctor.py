@@ -93,7 +93,7 @@ def test_that_the_interval_told_is_the_daemons_own_where_one_was_seen() -> None:
             version="22.05.8",
             site=SITE,
             snapshot=snapshot([node("n0")], []),
-            clock_skew_s=None,
+            clock_skew_s=0.0,
             seen=seen,
         )
         (one,) = (finding for finding in found if finding.name == "MinJobAge")
