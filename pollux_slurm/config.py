@@ -84,6 +84,7 @@ class DaemonConfig:
     start_timeout_s: float = _from(120.0, 1.0, _LONGEST_S)
     first_report_timeout_s: float = _from(600.0, 1.0, _LONGEST_S)
     restart_delay_s: float = _from(30.0, 0.1, 86400.0)
+    max_restart_delay_s: float = _from(300.0, 0.1, 86400.0)
     max_in_flight: int = _from(8, 1, 10**6)
     lease_ttl_s: float = _from(30.0, 1.0, 86400.0)
     pause_ttl_s: float = _from(900.0, 10.0, _LONGEST_S)

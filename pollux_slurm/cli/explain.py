@@ -160,7 +160,7 @@ def _outlook(problem: Problem, job: JobDecision, last: Reallocation | None = Non
     posed = next((one for one in problem.jobs if one.job_id == job.job_id), None)
     if posed is None:
         return {}
-    told: dict[str, Any] = {"before": posed.current.as_dict()}
+    told: dict[str, Any] = {"before": posed.current.as_dict(), "model_doubt": posed.model_doubt}
     by_type = dict(posed.models)
     model = by_type.get(job.gpu_type or "") or posed.model or next(iter(by_type.values()), None)
     there = best_batch(model, job.allocation.configuration) if model is not None and job.allocation else None

@@ -170,6 +170,8 @@ def _predicted(facts: Mapping[str, Any]) -> list[str]:
             )
         shown = [f"{factor:.2g} times {what}" for factor, what in times if factor is not None]
         found += _said("", "that is " + " and ".join(shown) if shown else "")
+    elif facts.get("model_doubt") is not None:
+        found += _said("predicted", f"nothing: its model does not count: {facts['model_doubt']}")
     elif facts["allocation"]:
         found += _said("predicted", "nothing yet: no step of it has been measured")
     if measured is not None:

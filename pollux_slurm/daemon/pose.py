@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from pollux_slurm.config import PolicyConfig
-from pollux_slurm.daemon import declarations, rules
+from pollux_slurm.daemon import declarations, models, rules
 from pollux_slurm.daemon.observe import ManagedJob, Picture
 from pollux_slurm.model import (
     Allocation,
@@ -28,6 +28,7 @@ def problem(
     *,
     now: datetime,
     default_restart_delay_s: float,
+    max_restart_delay_s: float = 300.0,
     policy: PolicyConfig | None = None,
     pause_ttl_s: float = 900.0,
     neighbours: Sequence[ProblemJob] = (),
@@ -39,8 +40,10 @@ def problem(
     pinned until its current run has reported a step: before that it has no checkpoint to lose and no model
     to decide by. A waiting job that Slurm would not start now whatever it is given takes no part
     (`left_out_because`), nor does one that its owner or an admin holds, or lets begin later: the hand wins.
-    `policy` is what the admin wants; without it the defaults hold. `pause_ttl_s` is how far ahead a pause
-    sets a job's begin time. `neighbours` take part as they are; `nodes` stands for the picture's.
+    A measured delay counts for `max_restart_delay_s` at most: a job that tells late of its steps would else
+    be too dear to be moved. `policy` is what the admin wants; without it the defaults hold. `pause_ttl_s` is
+    how far ahead a pause sets a job's begin time. `neighbours` take part as they are; `nodes` stands for the
+    picture's.
     """
     policy = PolicyConfig() if policy is None else policy
     usable = UsableNodes(picture.snapshot)
@@ -52,20 +55,24 @@ def problem(
         current, because = placed
         record = job.record
         claim = declarations.checked(record)
-        model, models = _models(record)
+        model_doubt = models.doubt_of(record, job.slurm.allocation)
+        model, by_type = (None, ()) if model_doubt is not None else _models(record)
         idle_since = record.last_held_at or record.submitted_at
         jobs.append(
             ProblemJob(
                 job_id=job.slurm.job_id,
                 model=model,
-                models=models,
+                models=by_type,
+                model_doubt=model_doubt,
                 min_gpus=record.terms.min_gpus,
                 max_gpus=record.terms.max_gpus,
                 cpus_per_gpu=record.cpus_per_gpu,
                 memory_per_gpu_mb=record.memory_per_gpu_mb,
                 age_s=max((now - record.submitted_at).total_seconds(), 0.0),
                 num_restarts=record.num_restarts,
-                restart_delay_s=record.mean_restart_delay_s or default_restart_delay_s,
+                restart_delay_s=min(record.mean_restart_delay_s, max_restart_delay_s)
+                if record.mean_restart_delay_s
+                else default_restart_delay_s,
                 current=current,
                 pinned=because is not None,
                 pinned_because=because,

@@ -99,6 +99,7 @@ class Rounds:
         self._next_settling = datetime.min.replace(tzinfo=timezone.utc)
         self._left_out: dict[str, str] = {}
         self._refused: dict[str, str] = {}
+        self._doubted: frozenset[str] = frozenset()
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
@@ -180,6 +181,7 @@ class Rounds:
             picture,
             now=now,
             default_restart_delay_s=self._config.restart_delay_s,
+            max_restart_delay_s=self._config.max_restart_delay_s,
             policy=self._policy,
             pause_ttl_s=self._config.pause_ttl_s,
             neighbours=neighbours.jobs_in_turn(picture, pose.UsableNodes(snapshot), self._policy),
@@ -197,6 +199,7 @@ class Rounds:
             if self._left_out.get(job_id) != reason:  # not again in every round
                 _log.warning("job %s: left as it is: %s", job_id, reason)
         self._left_out = kept
+        self._warn_of_doubts(problem)
         if decision.timed_out:
             limit = self._policy.time_limit_s
             _log.warning("the search was cut short by policy.time_limit_s = %g; see: pollux replay", limit)
@@ -248,6 +251,12 @@ class Rounds:
             if self._refused.get(job_id) != because:
                 _log.warning("job %s: not registered: %s", job_id, because)
         self._refused = refused
+
+    def _warn_of_doubts(self, problem: Problem) -> None:
+        doubts = {job.job_id: job.model_doubt for job in problem.jobs if job.model_doubt is not None}
+        for job_id in sorted(doubts.keys() - self._doubted):
+            _log.warning("job %s: its model does not count: %s", job_id, doubts[job_id])
+        self._doubted = frozenset(doubts)
 
     def _care_for(
         self, snapshot: ClusterSnapshot, records: Sequence[JobRecord], now: datetime

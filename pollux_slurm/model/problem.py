@@ -30,7 +30,8 @@ class NodeCapacity:
 class ProblemJob:
     """One job of a scheduling problem.
 
-    `model` is None before a first report. `current` is the allocation it holds, empty while pending.
+    `model` is None before a first report, and where what it reports does not count: `model_doubt` says why.
+    `current` is the allocation it holds, empty while pending.
     `pinned` keeps it exactly there, and `pinned_because` says why to whom it may concern.
     `age_s` T_j, `num_restarts` R_j and `restart_delay_s` δ enter the restart penalty.
     `partition_nodes` are the nodes it may use; None means all.
@@ -68,6 +69,7 @@ class ProblemJob:
     epochs_done: float | None = None
     epochs_declared: float | None = None
     declaration_doubt: str | None = None
+    model_doubt: str | None = None
     waiting_s: float = 0.0
     qos: str = ""
     prediction_error: float = 0.0

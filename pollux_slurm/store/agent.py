@@ -341,13 +341,22 @@ def _write_checkpoint(connection: Connection, job_id: int, run: _Run, report: Re
                 reallocation_id=confirmed.request_id, step=ReallocationStep.CHECKPOINTED, at=at
             )
         )
+    # Training did not stand still for it before it was asked for, or before the run.
+    begun = run.first_report_at
+    if answers:
+        begun = connection.execute(
+            select(ReallocationStepRow.at).where(
+                ReallocationStepRow.reallocation_id == confirmed.request_id,
+                ReallocationStepRow.step == ReallocationStep.CHECKPOINT_REQUESTED,
+            )
+        ).scalar_one()
     connection.execute(
         insert(CheckpointRow).values(
             run_id=run.id,
             sequence=report.sequence,
             at=at,
             reallocation_id=confirmed.request_id if answers else None,
-            blocked_s=confirmed.blocked_s,
+            blocked_s=min(confirmed.blocked_s, max((at - begun).total_seconds(), 0.0)),
             size_bytes=confirmed.size_bytes,
         )
     )

@@ -37,7 +37,8 @@ class RunPhase(enum.Enum):
 class CheckpointConfirmation:
     """A checkpoint is on disk, whole. `request_id` is the reallocation that asked, None for SIGTERM's.
 
-    `blocked_s` is how long training stood still for it.
+    `blocked_s` is how long training stood still for it. What is stored is no longer than the time since the
+    request, or since the run's first report.
     """
 
     request_id: int | None
@@ -249,6 +250,13 @@ class UnansweredRequest(NamedTuple):
     ended_at: datetime
 
 
+class Pace(NamedTuple):
+    """Progress in scale-invariant iterations, and the seconds of training, by the store's clock, it took."""
+
+    made: float
+    trained_s: float
+
+
 class Milestone(NamedTuple):
     """How far a job's current run has come: it trains; `is_measured`: and its throughput was fitted in it."""
 
@@ -290,7 +298,8 @@ class JobRecord:
     last round decided nothing about it, or left it as it is.
     `prediction_error` is the mean of |throughput/predicted − 1|, each at most 1, over the last 16
     reports of the last run that has any; 0 without one. `unanswered` are the requests of a checkpoint that
-    it did not answer, of its last 16 moves, oldest first.
+    it did not answer, of its last 16 moves, oldest first. `pace` is what the current run made of late, over
+    the intervals of its last 16 reports in which it trained; None without one.
     """
 
     slurm_job_id: str
@@ -326,6 +335,7 @@ class JobRecord:
     left_out_because: str | None = None
     prediction_error: float = 0.0
     unanswered: tuple[UnansweredRequest, ...] = ()
+    pace: Pace | None = None
 
     @property
     def paused_at(self) -> datetime | None:

@@ -469,6 +469,12 @@ BEGIN
         ELSE
             v_request_id := NULL;
         END IF;
+        -- Training did not stand still for it before it was asked for, or before the run.
+        v_blocked_s := LEAST(v_blocked_s, GREATEST(extract(epoch FROM v_at - COALESCE(
+            (SELECT s.at FROM reallocation_steps AS s
+             WHERE s.reallocation_id = v_request_id AND s.step = 'checkpoint_requested'),
+            (SELECT r.first_report_at FROM runs AS r WHERE r.id = v_run.id)
+        ))::double precision, 0.0));
         INSERT INTO checkpoints (run_id, sequence, at, reallocation_id, blocked_s, size_bytes)
         VALUES (v_run.id, v_sequence, v_at, v_request_id, v_blocked_s, v_size_bytes);
     END IF;

@@ -186,6 +186,14 @@ def test_that_a_limit_is_said_to_bind(tmp_path: Path) -> None:
     assert "bound by limit (its account's or user's limit of GPUs)" in detailed
 
 
+def test_that_a_model_that_does_not_count_is_said_to(tmp_path: Path) -> None:
+    doubted = problem(nodes(2), job("7", {"n0": 2}, model=None, model_doubt="it promises too much"))
+    file = tmp_path / "doubted.json"
+    file.write_text(problem_to_json(doubted))
+    shown = pollux("explain", "7", "--problem", str(file)).stdout
+    assert "nothing: its model does not count: it promises too much" in shown
+
+
 @pytest.mark.parametrize(
     ("batch", "said"),
     [

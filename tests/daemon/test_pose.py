@@ -11,7 +11,7 @@ from pollux_slurm.config import PolicyConfig
 from pollux_slurm.daemon import observe, pose
 from pollux_slurm.model import Allocation, GpuLimit, JobState, JobTerms
 from pollux_slurm.model import ReallocationStep as Step
-from pollux_slurm.store.contract import RunPhase, Sample
+from pollux_slurm.store.contract import Pace, RunPhase, Sample
 from tests.daemon.builders import MODEL, NOON, job, node, reallocation, record, run, snapshot
 
 TERMS = JobTerms(token_sha256="ab" * 32, user_id=1000, min_gpus=1, max_gpus=8)
@@ -78,6 +78,22 @@ def test_that_age_measured_delay_and_prediction_error_reach_the_problem() -> Non
     (one,) = pose.problem(seen, now=NOON, default_restart_delay_s=30).jobs
     assert (one.age_s, one.num_restarts, one.restart_delay_s) == (3600, 3, 12.5)
     assert one.prediction_error == 0.25
+
+
+def test_that_no_measured_delay_makes_a_job_too_dear_to_be_moved() -> None:
+    """It tells itself of its first step, and may do so as late as a run may take for it."""
+    slow = record("1", mean_restart_delay_s=900.0)
+    seen = observe.picture(snapshot([node("n0", used=1)], [job("1", on={"n0": 1})]), [slow])
+    (one,) = pose.problem(seen, now=NOON, default_restart_delay_s=30, max_restart_delay_s=300).jobs
+    assert one.restart_delay_s == 300
+
+
+def test_that_a_model_that_its_progress_belies_is_not_passed_on() -> None:
+    lying = record("1", pace=Pace(made=0.001, trained_s=300.0), models=(("t4", MODEL),))
+    seen = observe.picture(snapshot([node("n0", used=1)], [job("1", on={"n0": 1})]), [lying])
+    (one,) = pose.problem(seen, now=NOON, default_restart_delay_s=30).jobs
+    assert (one.model, one.models) == (None, ())
+    assert "examples/s on 1 GPU of 1 node" in (one.model_doubt or "")
 
 
 def test_that_a_job_that_named_a_type_of_gpu_is_offered_that_type_only() -> None:

@@ -47,6 +47,7 @@ class Agent:
         self.reports = True
         self.counts: tuple[int, ...] | None = None
         self._sequence = 0
+        self._progress, self._acted_at = 0.0, world.clock()
         self._confirmed: int | None = None
 
     def act(self) -> None:
@@ -58,6 +59,9 @@ class Agent:
             request = self.world.store.poll(self.token, run, at=at).checkpoint_request
             new = request is not None and self.answers and request != self._confirmed
             self._sequence += 1
+            # As fast as MODEL says of as many GPUs, or nearly.
+            self._progress += 10.0 * job.allocation.num_gpus * (at - self._acted_at).total_seconds()
+            self._acted_at = at
             self.world.store.report(
                 self.token,
                 Report(
@@ -70,6 +74,7 @@ class Agent:
                     throughput=100.0,
                     efficiency=0.9,
                     num_steps=5,
+                    progress=self._progress,
                     first_step_s=3.0,
                     checkpoint=CheckpointConfirmation(request_id=request, blocked_s=0.5, size_bytes=1000)
                     if new

@@ -168,7 +168,16 @@ def test_that_a_job_found_sound_at_one_look_has_no_fault_by_the_rules_either() -
     numbers = (-1, 0, 1, 2, 2.5, 1e-7, 1e7, math.nan, math.inf, 10**13)
     odd: tuple[object, ...] = (*numbers, None, True, False, "x", (), frozenset({"x"}))
     names = {field.name for field in dataclasses.fields(ProblemJob)}
-    names -= {"job_id", "current", "model", "models", "qos", "declaration_doubt", "pinned_because"}
+    names -= {
+        "job_id",
+        "current",
+        "model",
+        "models",
+        "qos",
+        "declaration_doubt",
+        "model_doubt",
+        "pinned_because",
+    }
     plain = 0
     for held in ({}, {"n0": 2}, {"n9": 2}, {"n0": 0}, {"n0": True}, {"n0": 10**7}, {"n0": 1, "n1": 1}):
         whole = dataclasses.replace(job("a"), current=Allocation(tuple(held.items())))

@@ -59,6 +59,7 @@ FULL = Problem(
             epochs_done=1.0,
             epochs_declared=3.0,
             declaration_doubt="none",
+            model_doubt="none",
         ),
         job("other", account="x"),
     ),

@@ -20,6 +20,7 @@ from pollux_slurm.model import Allocation, JobState, JobWarning
 from pollux_slurm.policy import explanation
 from pollux_slurm.store.contract import (
     AllocationRecord,
+    CheckpointConfirmation,
     DaemonSeen,
     Milestone,
     Move,
@@ -543,6 +544,24 @@ class TestReports:
         assert (one.sample.throughput, two.sample.throughput) == (200.0, 7.0)
 
 
+class TestPace:
+    def test_that_what_a_run_makes_while_it_trains_is_told(self, running: Store) -> None:
+        """Samples at 10, 20, 30, 50 and 150 s; in the last interval it made no step."""
+        assert running.job("1").pace is None
+        for sequence, seconds, progress in ((2, 20, 100.0), (3, 30, 150.0), (4, 50, 190.0)):
+            running.report(token_of(1), report(sequence, progress=progress), at=at(seconds))
+        running.report(token_of(1), report(5, progress=190.0, throughput=None), at=at(150))
+        assert running.job("1").pace == (pytest.approx(182.0), pytest.approx(40.0, abs=1e-3))
+
+    def test_that_only_the_last_16_intervals_of_the_current_run_count(self, running: Store) -> None:
+        for sequence in range(2, 30):
+            progress = 1000.0 * sequence if sequence < 12 else 12000.0 + sequence
+            running.report(token_of(1), report(sequence, progress=progress), at=at(20 + 10 * sequence))
+        assert running.job("1").pace == (pytest.approx(16.0), pytest.approx(160.0, abs=1e-3))
+        running.report(token_of(1), report(1, run_number=1, restart_count=1), at=at(400))
+        assert running.job("1").pace is None
+
+
 class TestCheckpoints:
     def test_that_a_request_is_shown_until_the_job_is_requeued(self, running: Store) -> None:
         planned = plan(running)
@@ -602,6 +621,22 @@ class TestCheckpoints:
         assert moved.step is Step.CHECKPOINTED
         assert moved.entered_at(Step.CHECKPOINTED) == at(24)
         assert moved.checkpoint_blocked_s == 0.5
+
+    def test_that_a_job_stands_still_no_longer_than_since_it_was_asked(self, running: Store) -> None:
+        """What it says of it enters what a move of it costs, and makes it dear to be moved."""
+        planned = plan(running)
+        advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
+        lie = CheckpointConfirmation(request_id=planned.id, blocked_s=1e7, size_bytes=1)
+        running.report(token_of(1), report(2, checkpoint=lie), at=at(24))
+        (moved,) = running.open_reallocations()
+        assert moved.checkpoint_blocked_s == 2.0
+
+    def test_that_a_clock_that_is_behind_takes_all_of_it(self, running: Store) -> None:
+        planned = plan(running)
+        advance(running, planned, (Step.CHECKPOINT_REQUESTED, 50))
+        running.report(token_of(1), confirmation(planned.id), at=at(24))
+        (moved,) = running.open_reallocations()
+        assert moved.checkpoint_blocked_s == 0.0
 
     def test_that_a_repeated_confirmation_changes_nothing(self, running: Store) -> None:
         planned = plan(running)
