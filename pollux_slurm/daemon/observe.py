@@ -99,6 +99,7 @@ def registrations(
                 submitted_at=job.submitted_at,
                 time_limit_s=job.time_limit_s,
                 required_nodes=job.required_nodes,
+                restart_count=job.restart_count,
             )
         )
     return tuple(found)

@@ -68,7 +68,7 @@ def problem(
                 max_gpus=record.terms.max_gpus,
                 cpus_per_gpu=record.cpus_per_gpu,
                 memory_per_gpu_mb=record.memory_per_gpu_mb,
-                age_s=max((now - record.submitted_at).total_seconds(), 0.0),
+                age_s=max((now - (record.first_submitted_at or record.submitted_at)).total_seconds(), 0.0),
                 num_restarts=record.num_restarts,
                 restart_delay_s=min(record.mean_restart_delay_s, max_restart_delay_s)
                 if record.mean_restart_delay_s

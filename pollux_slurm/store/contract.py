@@ -150,7 +150,8 @@ class Store(AgentStore, Protocol):
         A number that comes with another token is another job's, and the earlier bearer is over: slurmctld's
         numbers begin anew one day, and an owner who lost the token puts a new one into the Comment. While
         the owner's earlier job has an open reallocation it stays, because the daemon may hold it; another
-        user's ends as FAILED.
+        user's ends as FAILED. Of the same submission, restarts, delays, requests that were not answered and
+        declarations count on.
         """
 
     def observe_jobs(self, observations: Sequence[JobObservation], *, at: datetime) -> None:

@@ -5,14 +5,17 @@ Under some objectives it pays to claim to be nearly done, so the daemon compares
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Select, insert, select, update
+from sqlalchemy.orm import aliased
 
 from pollux_slurm.store.contract import MAX_DECLARATIONS, Declaration, Report
-from pollux_slurm.store.schema import DeclarationRow
+from pollux_slurm.store.lineage import is_of_submission
+from pollux_slurm.store.schema import DeclarationRow, JobRow
 
 
 def write_declaration(connection: Connection, job_id: int, report: Report, at: datetime) -> None:
@@ -52,21 +55,29 @@ def write_declaration(connection: Connection, job_id: int, report: Report, at: d
 
 
 def read_declarations(connection: Connection, scope: Select[Any]) -> defaultdict[int, list[Declaration]]:
-    """Return what the jobs in `scope` have declared, by job, in the order in which they first did."""
-    found: defaultdict[int, list[Declaration]] = defaultdict(list)
+    """Return what the jobs in `scope` have declared, by job, in the order in which they first did.
+
+    A number that several rows of a submission have is one declaration.
+    """
+    row_of_it = aliased(JobRow)
     rows = connection.execute(
-        select(DeclarationRow.__table__)
-        .where(DeclarationRow.job_id.in_(scope))
-        .order_by(DeclarationRow.job_id, DeclarationRow.number)
+        select(JobRow.id.label("of_job"), DeclarationRow.__table__)
+        .join(row_of_it, is_of_submission(row_of_it, job_id=JobRow.id, first_id=JobRow.first_id))
+        .join(DeclarationRow, DeclarationRow.job_id == row_of_it.id)
+        .where(JobRow.id.in_(scope))
+        .order_by(JobRow.id, DeclarationRow.job_id, DeclarationRow.number)
     )
+    found: defaultdict[int, dict[int, Declaration]] = defaultdict(dict)
     for row in rows:
-        found[row.job_id].append(
-            Declaration(
-                total_epochs=row.total_epochs,
-                at=row.at,
-                epoch=row.epoch,
-                progress=row.progress,
-                least_total_progress=row.least_total_progress,
-            )
+        of_job = found[row.of_job]
+        told = Declaration(
+            total_epochs=row.total_epochs,
+            at=row.at,
+            epoch=row.epoch,
+            progress=row.progress,
+            least_total_progress=row.least_total_progress,
         )
-    return found
+        known = of_job.setdefault(row.total_epochs, told)
+        least = [one.least_total_progress for one in (known, told) if one.least_total_progress is not None]
+        of_job[row.total_epochs] = dataclasses.replace(known, least_total_progress=min(least, default=None))
+    return defaultdict(list, {job_id: list(of_job.values()) for job_id, of_job in found.items()})

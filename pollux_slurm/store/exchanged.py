@@ -121,6 +121,7 @@ class JobRegistration:
     submitted_at: datetime
     time_limit_s: float | None = None
     required_nodes: tuple[str, ...] = ()
+    restart_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +301,9 @@ class JobRecord:
     reports of the last run that has any; 0 without one. `unanswered` are the requests of a checkpoint that
     it did not answer, of its last 16 moves, oldest first. `pace` is what the current run made of late, over
     the intervals of its last 16 reports in which it trained; None without one.
+
+    Where its owner put another token into its Comment, what is known of its moves and declarations from
+    before counts on, and `first_submitted_at` is when it came; None where it is the first.
     """
 
     slurm_job_id: str
@@ -336,6 +340,7 @@ class JobRecord:
     prediction_error: float = 0.0
     unanswered: tuple[UnansweredRequest, ...] = ()
     pace: Pace | None = None
+    first_submitted_at: datetime | None = None
 
     @property
     def paused_at(self) -> datetime | None:

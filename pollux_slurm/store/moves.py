@@ -12,6 +12,7 @@ from pollux_slurm.model import ReallocationStep
 from pollux_slurm.store.contract import Reallocation, UnansweredRequest
 from pollux_slurm.store.costs import first_step_time, restart_delay_s
 from pollux_slurm.store.journal import first_step_of_next_run, read_reallocations
+from pollux_slurm.store.lineage import ids_of_submission, is_of_submission
 from pollux_slurm.store.schema import CheckpointRow, JobRow, ReallocationRow, ReallocationStepRow
 
 RESTARTS_IN_MEAN = 10
@@ -55,7 +56,7 @@ def read_restart_delays(
 
     other = aliased(ReallocationRow)
     moves = (
-        other.job_id == JobRow.id,
+        other.job_id.in_(ids_of_submission()),
         other.step == ReallocationStep.CONFIRMED,
         other.moves_running,
     )
@@ -72,15 +73,17 @@ def read_restart_delays(
     jobs = (
         select(
             JobRow.id.label("job_id"),
+            JobRow.first_id,
             count.label("num_restarts"),
             func.coalesce(oldest, 0).label("oldest"),
         )
         .where(JobRow.id.in_(scope))
         .subquery()
     )
+    row_of_it = aliased(JobRow)
     rows = connection.execute(
         select(
-            ReallocationRow.job_id,
+            jobs.c.job_id,
             jobs.c.num_restarts,
             CheckpointRow.blocked_s,
             entered(ReallocationStep.CHECKPOINTED).label("checkpointed_at"),
@@ -90,9 +93,10 @@ def read_restart_delays(
             first_step_of_next_run().label("first_step_at"),
         )
         .select_from(jobs)
+        .join(row_of_it, is_of_submission(row_of_it, job_id=jobs.c.job_id, first_id=jobs.c.first_id))
         .join(
             ReallocationRow,
-            and_(ReallocationRow.job_id == jobs.c.job_id, ReallocationRow.id >= jobs.c.oldest),
+            and_(ReallocationRow.job_id == row_of_it.id, ReallocationRow.id >= jobs.c.oldest),
         )
         .outerjoin(CheckpointRow, CheckpointRow.reallocation_id == ReallocationRow.id)
         .where(ReallocationRow.step == ReallocationStep.CONFIRMED, ReallocationRow.moves_running)
@@ -120,7 +124,7 @@ def read_unanswered(connection: Connection, scope: Select[Any]) -> defaultdict[i
     other = aliased(ReallocationRow)
     oldest = (
         select(other.id)
-        .where(other.job_id == JobRow.id, other.moves_running)
+        .where(other.job_id.in_(ids_of_submission()), other.moves_running)
         .order_by(other.id.desc())
         .offset(_MOVES_JUDGED - 1)
         .limit(1)
@@ -128,7 +132,7 @@ def read_unanswered(connection: Connection, scope: Select[Any]) -> defaultdict[i
         .scalar_subquery()
     )
     jobs = (
-        select(JobRow.id.label("job_id"), func.coalesce(oldest, 0).label("oldest"))
+        select(JobRow.id.label("job_id"), JobRow.first_id, func.coalesce(oldest, 0).label("oldest"))
         .where(JobRow.id.in_(scope))
         .subquery()
     )
@@ -137,17 +141,19 @@ def read_unanswered(connection: Connection, scope: Select[Any]) -> defaultdict[i
     def is_step(row: Any, step: ReallocationStep) -> Any:
         return and_(row.reallocation_id == ReallocationRow.id, row.step == step)
 
+    row_of_it = aliased(JobRow)
     rows = connection.execute(
         select(
-            ReallocationRow.job_id,
+            jobs.c.job_id,
             asked.at.label("asked_at"),
             # An owner may let a move go on without a confirmation.
             func.coalesce(allowed.at, ended.at).label("ended_at"),
         )
         .select_from(jobs)
+        .join(row_of_it, is_of_submission(row_of_it, job_id=jobs.c.job_id, first_id=jobs.c.first_id))
         .join(
             ReallocationRow,
-            and_(ReallocationRow.job_id == jobs.c.job_id, ReallocationRow.id >= jobs.c.oldest),
+            and_(ReallocationRow.job_id == row_of_it.id, ReallocationRow.id >= jobs.c.oldest),
         )
         .join(asked, is_step(asked, ReallocationStep.CHECKPOINT_REQUESTED))
         .outerjoin(allowed, is_step(allowed, ReallocationStep.CHECKPOINTED))

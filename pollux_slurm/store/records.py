@@ -71,6 +71,7 @@ def read_job(connection: Connection, slurm_job_id: str) -> JobRecord:
 def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     """Return the jobs in `scope`, oldest first."""
     _plan_by_index(connection)
+    first = aliased(JobRow)
     rows = connection.execute(
         select(
             JobRow.id,
@@ -93,7 +94,9 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
             JobRow.time_limit_s,
             JobRow.required_nodes,
             JobRow.left_out_because,
+            first.submitted_at.label("first_submitted_at"),
         )
+        .outerjoin(first, first.id == JobRow.first_id)
         .join(UserRow, UserRow.user_id == JobRow.user_id)
         .where(JobRow.id.in_(scope))
         .order_by(JobRow.id)
@@ -162,6 +165,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 prediction_error=errors.get(row.id, 0.0),
                 unanswered=tuple(unanswered[row.id]),
                 pace=paces.get(row.id),
+                first_submitted_at=row.first_submitted_at,
             )
         )
     return tuple(records)

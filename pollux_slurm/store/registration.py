@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -34,8 +34,13 @@ class _Known:
     slurm_job_id: str
     token_sha256: str
     user_id: int
-    is_over: bool
+    first_id: int | None
+    finished_at: datetime | None
     open_reallocation_id: int | None
+
+    @property
+    def is_over(self) -> bool:
+        return self.finished_at is not None
 
 
 def register_jobs(
@@ -49,6 +54,7 @@ def register_jobs(
     newest = {entry.slurm_job_id: entry for entry in known}  # by ascending id: the newest bearer stays
     tokens = {(entry.user_id, entry.token_sha256) for entry in known}
     newcomers: dict[str, JobRegistration] = {}
+    first_ids: dict[str, int] = {}
     left_out: list[str] = []
     superseded: list[_Known] = []
     for job in jobs:
@@ -62,10 +68,12 @@ def register_jobs(
             superseded.append(before)
         tokens.add((job.user_id, job.terms.token_sha256))
         newcomers[job.slurm_job_id] = job
+        if before is not None and _continues(before, job):
+            first_ids[job.slurm_job_id] = before.first_id or before.id
     if superseded:
         _end_superseded(connection, superseded, at)
     if newcomers:
-        _insert(connection, list(newcomers.values()), at)
+        _insert(connection, list(newcomers.values()), first_ids, at)
     return tuple(left_out)
 
 
@@ -80,6 +88,17 @@ def _is_same(before: _Known, job: JobRegistration) -> bool:
     if before.token_sha256 == job.terms.token_sha256:
         return True
     return not before.is_over and before.open_reallocation_id is not None
+
+
+def _continues(before: _Known, job: JobRegistration) -> bool:
+    """Whether a job with another token is the one of this number from before: its owner's, not yet over.
+
+    Nor is one over that was so by our guess, since its Comment told nothing for a while: it had come before
+    that end, or was requeued, where a number that has begun anew was not.
+    """
+    if before.user_id != job.user_id:
+        return False
+    return before.finished_at is None or utc(job.submitted_at) <= before.finished_at or job.restart_count > 0
 
 
 def _end_superseded(connection: Connection, jobs: Sequence[_Known], at: datetime) -> None:
@@ -132,6 +151,7 @@ def _known_jobs(connection: Connection, jobs: Sequence[JobRegistration]) -> list
             JobRow.slurm_job_id,
             JobRow.token_sha256,
             JobRow.user_id,
+            JobRow.first_id,
             JobRow.finished_at,
             ReallocationRow.id.label("open_reallocation_id"),
         )
@@ -153,7 +173,8 @@ def _known_jobs(connection: Connection, jobs: Sequence[JobRegistration]) -> list
             slurm_job_id=row.slurm_job_id,
             token_sha256=row.token_sha256,
             user_id=row.user_id,
-            is_over=row.finished_at is not None,
+            first_id=row.first_id,
+            finished_at=row.finished_at,
             open_reallocation_id=row.open_reallocation_id,
         )
         for row in rows
@@ -175,7 +196,9 @@ def _is_possible(job: JobRegistration) -> bool:
     )
 
 
-def _insert(connection: Connection, jobs: Sequence[JobRegistration], at: datetime) -> None:
+def _insert(
+    connection: Connection, jobs: Sequence[JobRegistration], first_ids: Mapping[str, int], at: datetime
+) -> None:
     users = upsert(connection, UserRow)
     connection.execute(
         users.on_conflict_do_update(
@@ -195,6 +218,7 @@ def _insert(connection: Connection, jobs: Sequence[JobRegistration], at: datetim
         [
             {
                 "slurm_job_id": job.slurm_job_id,
+                "first_id": first_ids.get(job.slurm_job_id),
                 "token_sha256": job.terms.token_sha256,
                 "user_id": job.user_id,
                 "name": clean_text(job.name),

@@ -1,4 +1,4 @@
--- Schema 0011 of a pollux store on postgresql. Generated: pollux db schema postgresql
+-- Schema 0012 of a pollux store on postgresql. Generated: pollux db schema postgresql
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 CREATE TABLE accounts (
@@ -118,6 +118,7 @@ COMMENT ON COLUMN gpu_prices.price IS 'Shadow price, in the objective''s sum.';
 CREATE TABLE jobs (
     id BIGSERIAL NOT NULL,
     slurm_job_id VARCHAR(64) NOT NULL,
+    first_id BIGINT,
     token_sha256 VARCHAR(64) NOT NULL,
     user_id BIGINT NOT NULL,
     name TEXT NOT NULL,
@@ -156,6 +157,8 @@ CREATE INDEX ix_jobs_estimated ON jobs (estimated) WHERE estimated;
 
 CREATE INDEX ix_jobs_finished_at ON jobs (finished_at);
 
+CREATE INDEX ix_jobs_first_id ON jobs (first_id);
+
 CREATE INDEX ix_jobs_slurm_job_id_id ON jobs (slurm_job_id, id);
 
 CREATE INDEX ix_jobs_started_at ON jobs (started_at);
@@ -169,6 +172,7 @@ CREATE UNIQUE INDEX uq_jobs_unfinished_slurm_job_id ON jobs (slurm_job_id) WHERE
 COMMENT ON TABLE jobs IS 'Adaptive jobs, one row each, with the terms from their Slurm Comment.';
 COMMENT ON COLUMN jobs.id IS 'This database''s number of the job.';
 COMMENT ON COLUMN jobs.slurm_job_id IS 'Slurm''s job number as text.';
+COMMENT ON COLUMN jobs.first_id IS 'The first row of the same submission, whose token its owner replaced; null for none before.';
 COMMENT ON COLUMN jobs.token_sha256 IS 'SHA-256 (hex) of the token that the job reports with.';
 COMMENT ON COLUMN jobs.user_id IS 'The owner.';
 COMMENT ON COLUMN jobs.name IS 'Job name.';

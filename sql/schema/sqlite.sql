@@ -1,4 +1,4 @@
--- Schema 0011 of a pollux store on sqlite. Generated: pollux db schema sqlite
+-- Schema 0012 of a pollux store on sqlite. Generated: pollux db schema sqlite
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 -- accounts: Slurm accounts that jobs are charged to.
@@ -119,6 +119,7 @@ CREATE TABLE gpu_prices (
 -- jobs: Adaptive jobs, one row each, with the terms from their Slurm Comment.
 --   id: This database's number of the job.
 --   slurm_job_id: Slurm's job number as text.
+--   first_id: The first row of the same submission, whose token its owner replaced; null for none before.
 --   token_sha256: SHA-256 (hex) of the token that the job reports with.
 --   user_id: The owner.
 --   name: Job name.
@@ -142,6 +143,7 @@ CREATE TABLE gpu_prices (
 CREATE TABLE jobs (
     id INTEGER NOT NULL,
     slurm_job_id VARCHAR(64) NOT NULL,
+    first_id INTEGER,
     token_sha256 VARCHAR(64) NOT NULL,
     user_id INTEGER NOT NULL,
     name TEXT NOT NULL,
@@ -180,6 +182,8 @@ CREATE INDEX ix_jobs_account_submitted_at ON jobs (account, submitted_at);
 CREATE INDEX ix_jobs_estimated ON jobs (estimated) WHERE estimated;
 
 CREATE INDEX ix_jobs_finished_at ON jobs (finished_at);
+
+CREATE INDEX ix_jobs_first_id ON jobs (first_id);
 
 CREATE INDEX ix_jobs_slurm_job_id_id ON jobs (slurm_job_id, id);
 

@@ -22,6 +22,7 @@ from pollux_slurm.store.contract import (
     AllocationRecord,
     CheckpointConfirmation,
     DaemonSeen,
+    JobRegistration,
     Milestone,
     Move,
     RunPhase,
@@ -235,6 +236,73 @@ class TestRegistration:
 
 def _all_reallocations(store: Store) -> tuple[Any, ...]:
     return store.reallocations()
+
+
+class TestAnotherToken:
+    """An owner puts another token into the Comment of a job: its past counts on."""
+
+    @staticmethod
+    def with_another_token(number: int = 1, **changes: Any) -> JobRegistration:
+        return registration(number, terms={"token_sha256": hash_token(token_of("another"))}, **changes)
+
+    @staticmethod
+    def with_a_past(store: Store) -> None:
+        """Give job 1 a move that cost 12.5 s, a request that it did not answer, and a declaration."""
+        store.report(token_of(1), report(2, epoch=2, progress=100.0, total_epochs=5), at=at(12))
+        move_running_job(store, start=20)
+        asked = plan(store, seconds=60, from_restart_count=1)
+        advance(store, asked, (Step.CHECKPOINT_REQUESTED, 61), (Step.ROLLED_BACK, 361))
+
+    def test_that_restarts_delays_silence_and_declarations_count_on(self, running: Store) -> None:
+        self.with_a_past(running)
+        before = running.job("1")
+        # Slurm sets the time of submission anew when it requeues.
+        changed = self.with_another_token(submitted_at=at(40), restart_count=1)
+        assert running.register_jobs([changed], at=at(400)) == ()
+        after = running.job("1")
+        assert after.terms.token_sha256 == hash_token(token_of("another"))
+        assert after.run is None
+        assert (after.num_restarts, after.mean_restart_delay_s) == (1, pytest.approx(12.5))
+        assert after.unanswered == before.unanswered == ((at(61), at(361)),)
+        assert after.declarations == before.declarations
+        assert after.first_submitted_at == before.submitted_at
+
+    def test_that_what_follows_is_added(self, running: Store) -> None:
+        self.with_a_past(running)
+        running.register_jobs([self.with_another_token()], at=at(400))
+        running.report(token_of("another"), report(1, epoch=1, progress=1.0, total_epochs=5), at=at(410))
+        running.report(token_of("another"), report(2, epoch=1, progress=2.0, total_epochs=3), at=at(420))
+        asked = plan(running, seconds=430, from_restart_count=1)
+        advance(running, asked, (Step.CHECKPOINT_REQUESTED, 431), (Step.ROLLED_BACK, 731))
+        job = running.job("1")
+        assert [(one.total_epochs, one.least_total_progress) for one in job.declarations] == [
+            (5, 5.0),
+            (3, 6.0),
+        ]
+        assert job.unanswered == ((at(61), at(361)), (at(431), at(731)))
+        third = registration(1, terms={"token_sha256": hash_token(token_of("a third"))})
+        running.register_jobs([third], at=at(800))
+        assert running.job("1").unanswered == job.unanswered
+
+    def test_that_a_comment_without_terms_for_a_while_forgets_nothing(self, running: Store) -> None:
+        """The daemon takes the job for one that is over, until its Comment carries terms again."""
+        self.with_a_past(running)
+        running.observe_jobs([observation(1, JobState.FAILED, ended_at=at(380))], at=at(390))
+        running.register_jobs([self.with_another_token()], at=at(400))
+        assert running.job("1").num_restarts == 1
+
+    def test_that_a_number_that_begins_anew_has_no_past(self, running: Store) -> None:
+        self.with_a_past(running)
+        running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(380))], at=at(390))
+        running.register_jobs([self.with_another_token(submitted_at=at(5000))], at=at(5001))
+        job = running.job("1")
+        assert (job.num_restarts, job.unanswered, job.declarations) == (0, (), ())
+        assert job.first_submitted_at is None
+
+    def test_that_another_users_job_of_this_number_has_no_past(self, running: Store) -> None:
+        self.with_a_past(running)
+        running.register_jobs([self.with_another_token(user_id=1002, user_name="grace")], at=at(400))
+        assert running.job("1").num_restarts == 0
 
 
 class TestObservation:

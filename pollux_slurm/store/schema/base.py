@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, DateTime, Dialect, Enum, Integer, MetaData
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012")
 """Every version of the schema, oldest first; the last is this release's. Known here so that opening a store
 does not import Alembic."""
 

@@ -84,6 +84,11 @@ class JobRow(Base):
 
     id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, comment="This database's number of the job.")
     slurm_job_id: Mapped[str] = mapped_column(String(64), comment="Slurm's job number as text.")
+    first_id: Mapped[int | None] = mapped_column(
+        BIG_INT,
+        index=True,
+        comment="The first row of the same submission, whose token its owner replaced; null for none before.",
+    )
     token_sha256: Mapped[str] = mapped_column(
         String(64), comment="SHA-256 (hex) of the token that the job reports with."
     )
