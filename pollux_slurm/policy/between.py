@@ -96,9 +96,10 @@ def group_of(job: ProblemJob, between: str) -> str | None:
 
 
 def everyone(problem: Problem, jobs: Sequence[ProblemJob]) -> Standing | None:
-    """Return the standing where every job takes part; None where no user has to share with himself.
+    """Return the standing where every job takes part; None where users share as their jobs would.
 
-    With one user, or one job for each, shares between users are shares between jobs.
+    That is so with one user, or one job for each. Jobs of one size, that are no user's here, share nothing:
+    they have what they need.
     """
     between = problem.objective.between
     if between == "jobs":
@@ -106,14 +107,15 @@ def everyone(problem: Problem, jobs: Sequence[ProblemJob]) -> Standing | None:
     numbers: dict[str | int, int] = {}
     names = (group_of(job, between) for job in jobs)
     user = [numbers.setdefault(row if name is None else name, len(numbers)) for row, name in enumerate(names)]
-    if len(numbers) in (0, 1, len(jobs)):
+    sharing = {number for number, job in zip(user, jobs, strict=True) if not job.rigid}
+    if len(sharing) <= 1 or len(numbers) == len(jobs):
         return None
     count = Counter(user)
     return Standing(
         user=np.array(user, dtype=np.int64),
         count=np.array([count[one] for one in user], dtype=np.int64),
         yields=np.ones(len(user)),
-        num_users=len(numbers),
+        num_users=len(sharing),
     )
 
 
@@ -198,11 +200,11 @@ class _Dealing:
         self._useful: list[int] = useful.tolist()
         self._user: list[int] = standing.user.tolist()
         self._weight: list[float] = _weights(standing, jobs).tolist()
-        self._has = [0.0] * standing.num_users
+        self._has = [0.0] * len(self._weight)
         self._dealt = [False] * len(jobs)
         self._cells = _Cells(jobs, facts)
         # What each user's jobs would still use of each class's nodes.
-        self._more: list[Counter[int]] = [Counter() for _ in range(standing.num_users)]
+        self._more: list[Counter[int]] = [Counter() for _ in self._has]
         self._order = self._ordered(problem.max_wait_s)
         self._queue: list[list[int]] = [[] for _ in self._has]
         for row in reversed(self._order):

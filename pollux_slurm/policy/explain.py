@@ -137,7 +137,7 @@ def sharing(
     That is so where the jobs of its user, several of them, hold an equal part of all GPUs or more.
     """
     names = [group_of(job, problem.objective.between) for job in jobs]
-    users = {name or row for row, name in enumerate(names)}
+    users = {name or row for row, (name, job) in enumerate(zip(names, jobs, strict=True)) if not job.rigid}
     part = sum(node.num_gpus for node in problem.nodes) / max(len(users), 1)
     held: Counter[str] = Counter()
     for name, one in zip(names, decisions, strict=True):

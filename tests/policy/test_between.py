@@ -102,6 +102,14 @@ def test_that_what_others_cannot_use_goes_to_who_has_more_jobs() -> None:
     assert of_users(one, decide(one))["mallory"] == 10
 
 
+def test_that_what_others_gain_nothing_by_is_not_kept_for_them() -> None:
+    alone = linear_model(sync_s=1e3)
+    ours = [job(f"a{i}", user=f"user{i}", model=alone) for i in range(3)]
+    theirs = [job(f"m{i:02}", user="mallory", model=alone) for i in range(20)]
+    one = shared(nodes(4), *ours, *theirs)
+    assert of_users(one, decide(one))["mallory"] == 13
+
+
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_that_nobody_has_less_because_another_user_has_a_hundred_jobs_instead_of_one(name: str) -> None:
     one = attack(name=name, model=POOR, num_jobs=1)
@@ -135,6 +143,16 @@ def test_that_users_with_a_job_each_have_what_jobs_would_share(name: str, seed: 
     plain = dataclasses.replace(plain, jobs=jobs, objective=Objective(name=name))
     between = dataclasses.replace(plain, objective=Objective(name=name, between="users"))
     assert decide(between) == decide(plain)
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTIVES))
+def test_that_neighbours_whose_turn_it_is_share_nothing(name: str) -> None:
+    ours = [job(f"a{i}", {f"n{i}": 2}, user="ann", model=POOR) for i in range(3)]
+    turn = [job(f"t{i}", min_gpus=2, max_gpus=2, rigid=True, model=None) for i in range(4)]
+    one = shared(nodes(4), *ours, *turn, name=name)
+    assert decide(one) == decide(shared(nodes(4), *ours, *turn, name=name, between="jobs"))
+    also = shared(nodes(5), *ours, *turn, job("b", user="bob", model=POOR), name=name)
+    assert sum(sizes(decide(also))[f"t{i}"] for i in range(4)) == 8
 
 
 def test_that_jobs_without_a_user_stand_for_themselves() -> None:
@@ -212,6 +230,14 @@ def test_that_jobs_that_fit_nowhere_take_nothing_from_others_of_their_user() -> 
     assert {job_id for job_id, _ in found.excluded} == {f"h{i}" for i in range(5)}
 
 
+def test_that_jobs_that_fit_nowhere_do_not_count_among_their_users() -> None:
+    odd = [job(f"o{i}", user="bob", cpus_per_gpu=1000) for i in range(3)]
+    jobs = [job("a0", user="ann"), job("a1", user="ann"), job("b", user="bob")]
+    found = decide(shared(nodes(1, 8), *jobs, *odd))
+    assert sizes(found)["b"] == 4
+    assert len(found.excluded) == 3
+
+
 def test_that_a_job_above_its_users_share_is_served_where_it_is_the_only_one() -> None:
     others = [job(f"a{i}", user=f"user{i}", max_gpus=1) for i in range(3)]
     found = sizes(decide(shared(nodes(2), job("big", user="bob", min_gpus=4), *others)))
@@ -239,6 +265,12 @@ def test_that_a_job_is_dealt_no_more_than_it_gains_by() -> None:
     assert len(dealt_ids(shared(nodes(1, 8), *jobs), {"a": 100})) == 1 + 4
 
 
+def test_that_what_pinned_jobs_hold_is_dealt_to_their_users_alone() -> None:
+    held = [job("c", {"n0": 4}, user="carl", pinned=True), job("c1", user="carl", max_gpus=1)]
+    jobs = [job(f"{user}{i}", user=user, max_gpus=1) for user in ("a", "b") for i in range(4)]
+    assert dealt_ids(shared(nodes(1, 8), *held, *jobs)) == ["c", "a0", "a1", "b0", "b1"]
+
+
 def test_that_a_user_who_runs_nothing_is_dealt_for_though_nothing_is_left() -> None:
     jobs = [job("a0", user="ann"), job("a1", user="ann", min_gpus=2)]
     jobs += [job(f"b{i}", user=f"user{i}", min_gpus=2) for i in range(4)]
@@ -262,11 +294,11 @@ def test_that_nodes_are_kept_for_each_user_in_turn() -> None:
 
 def test_that_accounts_share_and_jobs_without_one_by_their_users() -> None:
     jobs = [job(f"a{i}", user=f"u{i}", account="vision") for i in range(3)]
-    jobs += [job("b", user="bob"), job("c", user="carl", account="speech")]
-    one = shared(nodes(1, 12), *jobs, between="accounts")
+    jobs += [job(f"b{i}", user="bob") for i in range(4)]
+    one = shared(nodes(1, 12), *jobs, job("c", user="carl", account="speech"), between="accounts")
     held = sizes(decide(one))
-    assert [held["b"], held["c"]] == [4, 4]
-    assert sum(held[f"a{i}"] for i in range(3)) == 4
+    assert [sum(held[f"{name}{i}"] for i in range(num)) for name, num in (("a", 3), ("b", 4))] == [4, 4]
+    assert held["c"] == 4
 
 
 def test_that_a_job_learns_that_others_of_its_user_have_the_share() -> None:
