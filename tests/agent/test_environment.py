@@ -18,7 +18,7 @@ def test_that_a_plain_process_is_alone_and_tells_nobody() -> None:
 
 def test_that_the_launchers_variables_are_read(tmp_path: Path) -> None:
     token = tmp_path / "token"
-    token.write_text("5e" * 32 + "\n")
+    token.write_text("1000-" + "5e" * 32 + "\n")
     token.chmod(0o600)
     told = read_environment(
         {
@@ -33,7 +33,11 @@ def test_that_the_launchers_variables_are_read(tmp_path: Path) -> None:
         }
     )
     assert (told.rank, told.world_size, told.gpus_per_node, told.num_nodes) == (4, 5, (4, 1), 2)
-    assert (told.restart_count, told.checkpoint_dir, told.token) == (3, Path("/data/job"), "5e" * 32)
+    assert (told.restart_count, told.checkpoint_dir, told.token) == (
+        3,
+        Path("/data/job"),
+        "1000-" + "5e" * 32,
+    )
     assert told.config.store.url == "sqlite:////data/pollux.db"
 
 
@@ -63,7 +67,7 @@ def test_that_contradictions_are_refused_by_name(environ: dict[str, str], named:
 
 def test_that_a_token_that_others_may_read_is_refused(tmp_path: Path) -> None:
     token = tmp_path / "token"
-    token.write_text("5e" * 32)
+    token.write_text("1000-" + "5e" * 32)
     token.chmod(0o640)
     with pytest.raises(ConfigError, match="chmod 600"):
         read_environment({"POLLUX_TOKEN_FILE": str(token)})
