@@ -35,12 +35,16 @@ class Axis:
         return min(max(place, 0.0), 1.0)
 
 
+# Beyond these, steps and ticks of an axis are out of a float's range. No measurement is.
+_LEAST, _MOST = 1e-300, 1e300
+
+
 def linear_axis(label: str, values: Iterable[float], *, zero: bool = True, percent: bool = False) -> Axis:
     """Return an axis over `values`, from 0 unless told otherwise, with about six ticks.
 
     With `percent`, values are shares and the ticks are in %.
     """
-    finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    finite = [value if abs(value) > _LEAST else 0.0 for value in values if abs(value) < _MOST] or [0.0, 1.0]
     low, high = min(finite), max(finite)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
@@ -60,7 +64,7 @@ def log_axis(label: str, values: Iterable[float], *, around: float | None = None
 
     `around` is a value that the axis must show, with room on both sides.
     """
-    positive = [value for value in values if value > 0 and math.isfinite(value)]
+    positive = [value for value in values if _LEAST < value < _MOST]
     positive += [around / 1.2, around * 1.2] if around is not None else []
     low, high = min(positive, default=1.0), max(positive, default=10.0)
     candidates = [

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from pollux_slurm.errors import InvalidProblemError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, Decision, Problem
 from pollux_slurm.policy.appraise import appraise
@@ -82,7 +83,13 @@ def rounds_to_weigh(history: ShadowHistory) -> tuple[ShadowRound, ...]:
 
 
 def weigh(round_: ShadowRound, problem: Problem, decision: Decision, tables: TableCache) -> WeighedRound:
-    """Compare a round's decision with what stood, over the jobs that took part in it."""
+    """Compare a round's decision with what stood, over the jobs that took part in it.
+
+    Raises `InvalidProblemError` for a decision that is not about this problem.
+    """
+    known = {node.name for node in problem.nodes}
+    if not known.issuperset(name for job in decision.jobs for name in job.allocation.nodes):
+        raise InvalidProblemError(f"round {round_.round_id} gave nodes that its problem has not")
     excluded = {job_id for job_id, _ in decision.excluded}
     current = {job.job_id: job.current for job in problem.jobs}
     decided = {job.job_id: job.allocation for job in decision.jobs}

@@ -23,6 +23,8 @@ _GAP = " "
 MOST_ROWS = 20
 _NARROWEST = 40
 _LONGEST_SENTENCE = 1000
+# What is more was not measured, and a sum of it may be no number.
+_MOST = 1e200
 
 
 def print_document(document: Document, console: Console) -> None:
@@ -58,7 +60,7 @@ def sparkline(points: Sequence[tuple[float, float]], x: Axis, width: int, *, ste
     """
     sums, counts = [0.0] * width, [0] * width
     for at, value in points:
-        if math.isfinite(value):
+        if abs(value) < _MOST:
             place = min(int(x.at(at) * width), width - 1)
             sums[place] += value
             counts[place] += 1

@@ -9,6 +9,8 @@
 | `least(a, b)`, `greatest(a, b)` | the smaller, the larger of two values, neither of them null |
 | `listed(a)` | an aggregate: texts with a + between them |
 | `ratio(a, b)` | a / b, null where b is not above 0 |
+| `total(a)` | the sum of whole numbers; 0 or null of none |
+| `tamed(table, ...)` | a table, or columns of it, in numbers that no arithmetic of a few puts out of range |
 | `no` | false |
 | `looked_up(name, source)` | what is looked up beside a row: `.of(a)` is a column, `.join` goes below FROM |
 """
@@ -19,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from sqlalchemy import BigInteger, Double
 
 from pollux_slurm.resources import resource_dir
 
@@ -27,6 +30,29 @@ Mark = Callable[..., str] | str
 
 def _ratio(part: str, whole: str) -> str:
     return f"(CASE WHEN {whole} > 0.0 THEN {part} / {whole} END)"
+
+
+def _tamed(name: str, *only: str) -> str:
+    """Return a subquery for a table, or for some of its columns.
+
+    A product or quotient of a few numbers from it is in a double's range.
+    """
+    from pollux_slurm.store.schema import Base
+
+    columns = []
+    for column in Base.metadata.tables[name].columns:
+        if only and column.name not in only:
+            continue
+        place = f"t.{column.name}"
+        if isinstance(column.type, Double):
+            place = (
+                f"CASE WHEN abs({place}) < 1e-30 THEN 0.0 WHEN {place} > 1e30 THEN 1e30"
+                f" WHEN {place} < -1e30 THEN -1e30 ELSE {place} END AS {column.name}"
+            )
+        elif isinstance(column.type, BigInteger) and not column.primary_key and not column.foreign_keys:
+            place = f"LEAST({place}, 1000000000000) AS {column.name}"
+        columns.append(place)
+    return f"(SELECT {', '.join(columns)} FROM {name} AS t)"
 
 
 _SQLITE: dict[str, Mark] = {
@@ -46,6 +72,8 @@ _SQLITE: dict[str, Mark] = {
     "greatest": lambda one, other: f"MAX({one}, {other})",
     "listed": lambda text: f"group_concat({text}, '+')",
     "ratio": _ratio,
+    "total": lambda number: f"TOTAL({number})",
+    "tamed": lambda table, *_only: table,
     "no": "0",
 }
 _POSTGRESQL: dict[str, Mark] = {
@@ -61,6 +89,8 @@ _POSTGRESQL: dict[str, Mark] = {
     "greatest": lambda one, other: f"GREATEST({one}, {other})",
     "listed": lambda text: f"string_agg({text}, '+')",
     "ratio": _ratio,
+    "total": lambda number: f"SUM({number})",
+    "tamed": _tamed,
     "no": "false",
 }
 _MARKS = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, column, func, or_, select, table
 
 from pollux_slurm.model import Allocation, Decision, Problem
 from pollux_slurm.store.clean import utc
@@ -23,9 +23,8 @@ from pollux_slurm.store.schema import (
     DecisionRow,
     JobRow,
     RoundRow,
-    RunRow,
-    SampleRow,
     UserRow,
+    UtcDateTime,
 )
 
 MOST_DECISIONS = 400_000
@@ -246,22 +245,20 @@ def _stretches(
 
 
 def _measured(connection: Connection, begin: datetime, end: datetime) -> dict[str, MeasuredGoodput]:
+    view = table(
+        "job_samples",
+        *(column(name) for name in ("slurm_job_id", "throughput", "goodput")),
+        column("at", UtcDateTime),
+    )
     rows = connection.execute(
         select(
-            JobRow.slurm_job_id,
+            view.c.slurm_job_id,
             func.count().label("num_samples"),
-            func.avg(SampleRow.throughput).label("throughput"),
-            func.avg(SampleRow.throughput * SampleRow.efficiency).label("goodput"),
+            func.avg(view.c.throughput).label("throughput"),
+            func.avg(view.c.goodput).label("goodput"),
         )
-        .join(RunRow, RunRow.id == SampleRow.run_id)
-        .join(JobRow, JobRow.id == RunRow.job_id)
-        .where(
-            SampleRow.at > utc(begin),
-            SampleRow.at <= utc(end),
-            SampleRow.throughput.is_not(None),
-            SampleRow.efficiency.is_not(None),
-        )
-        .group_by(JobRow.slurm_job_id)
+        .where(view.c.at > utc(begin), view.c.at <= utc(end), view.c.goodput.is_not(None))
+        .group_by(view.c.slurm_job_id)
     )
     return {
         row.slurm_job_id: MeasuredGoodput(

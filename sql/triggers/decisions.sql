@@ -19,7 +19,7 @@ FROM (
            d.speedup,
            CASE WHEN d.goodput > 1e-9 AND d.speedup > 1e-9 THEN d.goodput / d.speedup END AS fair_goodput,
            d.single_goodput
-    FROM decisions AS d
+    FROM {{ tamed('decisions', 'round_id', 'job_id', 'num_gpus', 'speedup', 'goodput', 'single_goodput') }} AS d
     JOIN rounds AS r ON r.id = d.round_id
     {{ only }}
 ) AS c

@@ -1,5 +1,6 @@
-{% set measured = looked_up('measured', 'FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id') %}
-{% set decided = looked_up('decided', 'FROM job_days AS d WHERE d.job_id = j.id') %}
+{% set measured = looked_up('measured', 'FROM runs AS r JOIN ' ~ tamed('run_days') ~ ' AS d ON d.run_id = r.id WHERE r.job_id = j.id') %}
+{% set decided = looked_up('decided', 'FROM ' ~ tamed('job_days') ~ ' AS d WHERE d.job_id = j.id') %}
+{% set alone_s = ratio('x.goodput * x.trained_s', 'x.fair_goodput') %}
 -- One row per job: what sharing the cluster cost it (finish-time fairness, Themis, NSDI 2020).
 -- rho is elapsed_s / alone_s: its time from submission to its end (so far), over the time that the same work
 -- would have taken on its fair share of the cluster from the start, at the goodput that rounds predicted there.
@@ -23,10 +24,8 @@ SELECT x.job_id,
        x.mean_speedup,
        x.goodput,
        x.fair_goodput,
-       x.goodput * x.trained_s / x.fair_goodput AS alone_s,
-       CASE WHEN x.goodput * x.trained_s > 0.0
-            THEN x.elapsed_s / (x.goodput * x.trained_s / x.fair_goodput)
-       END AS rho
+       {{ alone_s }} AS alone_s,
+       {{ ratio('x.elapsed_s', alone_s) }} AS rho
 FROM (
     SELECT j.id AS job_id,
            j.slurm_job_id,
@@ -38,11 +37,11 @@ FROM (
            j.finished_at,
            {{ greatest('0.0', seconds('j.submitted_at', 'COALESCE(j.finished_at, CURRENT_TIMESTAMP)')) }} AS elapsed_s,
            {{ greatest('0.0', seconds('j.submitted_at', 'COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)')) }} AS waited_s,
-           COALESCE({{ decided.of('CAST(SUM(d.num_rounds) AS BIGINT)') }}, 0) AS num_rounds,
-           {{ decided.of(ratio('SUM(d.fair_gpus_sum)', "SUM(CASE WHEN d.fair_gpus_sum > 0.0 THEN d.num_rounds END)")) }} AS fair_share_gpus,
-           {{ decided.of(ratio('SUM(d.gpus_sum)', 'SUM(d.num_rounds)')) }} AS mean_gpus,
-           {{ decided.of(ratio('SUM(d.speedup_sum)', 'SUM(d.num_rounds)')) }} AS mean_speedup,
-           {{ decided.of(ratio('SUM(d.fair_goodput_sum)', 'SUM(d.num_compared)')) }} AS fair_goodput,
+           COALESCE({{ decided.of('CAST(' ~ total('d.num_rounds') ~ ' AS BIGINT)') }}, 0) AS num_rounds,
+           {{ decided.of(ratio('SUM(d.fair_gpus_sum)', total('CASE WHEN d.fair_gpus_sum > 0.0 THEN d.num_rounds END'))) }} AS fair_share_gpus,
+           {{ decided.of(ratio('SUM(d.gpus_sum)', total('d.num_rounds'))) }} AS mean_gpus,
+           {{ decided.of(ratio('SUM(d.speedup_sum)', total('d.num_rounds'))) }} AS mean_speedup,
+           {{ decided.of(ratio('SUM(d.fair_goodput_sum)', total('d.num_compared'))) }} AS fair_goodput,
            {{ measured.of(ratio('SUM(d.useful_examples)', 'SUM(d.measured_s)')) }} AS goodput,
            {{ measured.of('SUM(d.trained_s)') }} AS trained_s
     FROM jobs AS j

@@ -1,6 +1,6 @@
 {% set held = looked_up('held', 'FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = j.id') %}
-{% set measured = looked_up('measured', 'FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id') %}
-{% set decided = looked_up('decided', 'FROM job_days AS d WHERE d.job_id = j.id') %}
+{% set measured = looked_up('measured', 'FROM runs AS r JOIN ' ~ tamed('run_days') ~ ' AS d ON d.run_id = r.id WHERE r.job_id = j.id') %}
+{% set decided = looked_up('decided', 'FROM ' ~ tamed('job_days') ~ ' AS d WHERE d.job_id = j.id') %}
 {% set ran = looked_up('ran', 'FROM allocations AS a WHERE a.job_id = j.id') %}
 {% set started = looked_up('begun', 'FROM runs AS r WHERE r.job_id = j.id') %}
 {% from 'views/parts/standstill.sql' import entered, stepped_at, total_s %}
@@ -60,8 +60,8 @@ SELECT x.job_id,
        x.examples,
        x.useful_examples,
        x.progress,
-       x.goodput / x.single_goodput AS speedup_one_gpu,
-       x.goodput / x.fair_goodput AS speedup_fair_share,
+       {{ ratio('x.goodput', 'x.single_goodput') }} AS speedup_one_gpu,
+       {{ ratio('x.goodput', 'x.fair_goodput') }} AS speedup_fair_share,
        x.runs,
        x.restarts,
        x.lost_s,
@@ -83,15 +83,15 @@ FROM (
            COALESCE({{ held.of('SUM(' ~ greatest('0.0', seconds('a.started_at', 'COALESCE(a.ended_at, CURRENT_TIMESTAMP)'))
                             ~ ' * n.num_gpus) / 3600.0') }}, 0.0) AS gpu_hours,
            COALESCE({{ measured.of('SUM(d.trained_gpu_s) / 3600.0') }}, 0.0) AS trained_gpu_hours,
-           COALESCE({{ measured.of('CAST(SUM(d.num_samples) AS BIGINT)') }}, 0) AS num_samples,
+           COALESCE({{ measured.of('CAST(' ~ total('d.num_samples') ~ ' AS BIGINT)') }}, 0) AS num_samples,
            {{ measured.of(ratio('SUM(d.examples)', 'SUM(d.trained_s)')) }} AS throughput,
            {{ measured.of(ratio('SUM(d.efficiency_s)', 'SUM(d.measured_s)')) }} AS efficiency,
            {{ measured.of(ratio('SUM(d.useful_examples)', 'SUM(d.measured_s)')) }} AS goodput,
            COALESCE({{ measured.of('SUM(d.counted_examples)') }}, 0.0) AS examples,
            COALESCE({{ measured.of('SUM(d.useful_examples)') }}, 0.0) AS useful_examples,
            COALESCE({{ measured.of('MAX(d.progress)') }}, 0.0) AS progress,
-           {{ decided.of(ratio('SUM(d.single_goodput_sum)', 'SUM(d.num_single)')) }} AS single_goodput,
-           {{ decided.of(ratio('SUM(d.fair_goodput_sum)', 'SUM(d.num_compared)')) }} AS fair_goodput,
+           {{ decided.of(ratio('SUM(d.single_goodput_sum)', total('d.num_single'))) }} AS single_goodput,
+           {{ decided.of(ratio('SUM(d.fair_goodput_sum)', total('d.num_compared'))) }} AS fair_goodput,
            {{ started.of('COUNT(*)') }} AS runs,
            {{ moved.of('COUNT(*)') }} AS restarts,
            COALESCE({{ moved.of('SUM(' ~ total_s(seconds('x.requeued_at', stepped_at), seconds('x.checkpointed_at', stepped_at)) ~ ')') }}, 0.0) AS lost_s,

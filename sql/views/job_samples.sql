@@ -22,7 +22,7 @@ SELECT r.job_id,
        s.progress,
        s.epoch,
        s.total_epochs
-FROM goodput_samples AS s
+FROM {{ tamed('goodput_samples') }} AS s
 JOIN runs AS r ON r.id = s.run_id
 JOIN jobs AS j ON j.id = r.job_id
 JOIN users AS u ON u.user_id = j.user_id

@@ -18,7 +18,7 @@ SELECT r.job_id,
        {{ ratio('d.predicted_examples', 'd.compared_s') }} AS predicted_throughput,
        d.error_sum / d.num_compared AS mean_error,
        d.abs_error_sum / d.num_compared AS mean_abs_error
-FROM run_days AS d
+FROM {{ tamed('run_days') }} AS d
 JOIN runs AS r ON r.id = d.run_id
 JOIN jobs AS j ON j.id = r.job_id
 JOIN users AS u ON u.user_id = j.user_id

@@ -8,7 +8,7 @@ SELECT x.day,
        COALESCE((SELECT k.gpu_type FROM nodes AS k WHERE k.node_name = x.node_name), '') AS gpu_type,
        COUNT(DISTINCT x.held_by) AS num_jobs,
        SUM(x.gpu_s) / 3600.0 AS gpu_hours,
-       COALESCE({{ ratio('SUM(x.gpus_sum)', 'SUM(x.num_rounds)') }}, 0.0) AS num_gpus,
+       COALESCE({{ ratio('SUM(x.gpus_sum)', total('x.num_rounds')) }}, 0.0) AS num_gpus,
        SUM(x.offered_gpu_s) / 3600.0 AS offered_gpu_hours,
        CASE WHEN SUM(x.gpu_s) >= SUM(x.offered_gpu_s) AND SUM(x.gpu_s) > 0.0 THEN 1.0
             WHEN SUM(x.offered_gpu_s) > 0.0 THEN SUM(x.gpu_s) / SUM(x.offered_gpu_s)
@@ -24,6 +24,6 @@ FROM (
     JOIN allocation_nodes AS n ON n.job_id = h.job_id AND n.number = h.number
     UNION ALL
     SELECT d.day, d.node_name, NULL, 0.0, d.gpus_sum, d.num_rounds, d.offered_gpu_s
-    FROM node_days AS d
+    FROM {{ tamed('node_days') }} AS d
 ) AS x
 GROUP BY x.day, x.node_name

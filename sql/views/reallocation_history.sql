@@ -6,8 +6,8 @@
 {% set stepped = looked_up('stepped', of_job ~ ' > r.from_restart_count AND n.first_step_at IS NOT NULL ORDER BY n.run_number LIMIT 1') %}
 {% set ends = looked_up('ends', 'FROM reallocation_nodes AS n WHERE n.reallocation_id = x.reallocation_id') %}
 {% set steps = looked_up('steps', 'FROM reallocation_steps AS s WHERE s.reallocation_id = x.reallocation_id') %}
-{% set old = looked_up('goodput_then', 'FROM run_days AS d WHERE d.run_id = x.run_before AND d.measured_s > 0.0') %}
-{% set new = looked_up('goodput_now', 'FROM run_days AS d WHERE d.run_id = x.run_after AND d.measured_s > 0.0') %}
+{% set old = looked_up('goodput_then', 'FROM ' ~ tamed('run_days') ~ ' AS d WHERE d.run_id = x.run_before AND d.measured_s > 0.0') %}
+{% set new = looked_up('goodput_now', 'FROM ' ~ tamed('run_days') ~ ' AS d WHERE d.run_id = x.run_after AND d.measured_s > 0.0') %}
 {% macro gpus(side) -%}
 {{ ends.of("COALESCE(SUM(CASE WHEN n.side = '" ~ side ~ "' THEN n.num_gpus END), 0)") }}
 {%- endmacro %}

@@ -18,5 +18,5 @@ JOIN allocation_nodes AS n ON n.job_id = h.job_id AND n.number = h.number
 UNION ALL
 SELECT d.day, r.job_id, NULL, 0.0, d.trained_gpu_s, d.useful_gpu_s, d.trained_s, d.measured_s, d.examples,
        d.counted_examples, d.useful_examples, d.efficiency_s
-FROM run_days AS d
+FROM {{ tamed('run_days') }} AS d
 JOIN runs AS r ON r.id = d.run_id
