@@ -26,13 +26,14 @@ _STORE_EVERY_S = 1.0
 class Sight:
     """What a round can answer. Jobs are adaptive ones that are served, by Slurm's number.
 
-    `waiting` are those that Slurm may start at any time; `free` the idle GPUs by node, less those that moves
-    under way will take and with those that they will leave; `can_grow` tells whether a running job may have
-    more GPUs than it holds.
+    `waiting` are those that Slurm may start at any time, `running` those that it has started; `free` the idle
+    GPUs by node, less those that moves under way will take and with those that they will leave; `can_grow`
+    tells whether a running job may have more GPUs than it holds.
     """
 
     jobs: frozenset[str] = frozenset()
     waiting: frozenset[str] = frozenset()
+    running: frozenset[str] = frozenset()
     free: tuple[tuple[str, int], ...] = ()
     can_grow: bool = False
     milestones: frozenset[Milestone] = frozenset()
@@ -55,7 +56,7 @@ class Sight:
             held = by_id[job_id].allocation.as_dict() if job_id in by_id else {}
             for node in free:
                 free[node] += held.get(node, 0) - target.as_dict().get(node, 0)
-        jobs, waiting, can_grow = set(), set(), False
+        jobs, waiting, running, can_grow = set(), set(), set(), False
         for registration in served:
             job = by_id[registration.slurm_job_id]
             if job.state.is_over:
@@ -63,6 +64,8 @@ class Sight:
             jobs.add(job.job_id)
             if job.job_id in targets or job.unschedulable_reason is not None:
                 continue
+            if job.state is JobState.RUNNING:
+                running.add(job.job_id)
             most = registration.terms.max_gpus
             can_grow |= job.state is JobState.RUNNING and (most is None or job.allocation.num_gpus < most)
             starts_later = job.begins_at is not None and job.begins_at > snapshot.read_at
@@ -71,6 +74,7 @@ class Sight:
         return cls(
             jobs=frozenset(jobs),
             waiting=frozenset(waiting),
+            running=frozenset(running),
             free=tuple(sorted((node, gpus) for node, gpus in free.items() if gpus > 0)),
             can_grow=can_grow,
             milestones=milestones,
@@ -87,6 +91,8 @@ class Sight:
             (self.jobs - before.jobs, "came"),
             (before.jobs - self.jobs, "ended"),
             (self.waiting - before.waiting, "waits"),
+            # Its reports are taken once it was seen to run.
+            (self.running & before.waiting, "started"),
         ):
             if jobs:
                 return f"job {min(jobs, key=int)} {what}"

@@ -1,8 +1,8 @@
 """Check a report before anything of it is stored (invariant 7): it is data from a stranger.
 
 A malicious job can lie about itself, and only its own decisions suffer. What these checks keep out is what
-would hurt others: numbers that no arithmetic survives (NaN, infinity, 10³⁰⁰), that no column holds, or
-so many values that rounds become slow. Each bound is far beyond any real job.
+would hurt others: numbers that no arithmetic survives (NaN, infinity, 10³⁰⁰, 10⁻³⁰⁰), that no column holds,
+or so many values that rounds become slow. Each bound is far beyond any real job.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ MAX_GPUS_PER_NODE = 1024
 MAX_BATCH_SIZE = 10**9
 MAX_RATE = 1e12
 MAX_DURATION_S = 1e7
+# No step is shorter; one example in the longest of all steps; one example of the largest batch.
+MIN_DURATION_S = 1e-6
+MIN_RATE = 1e-7
+MIN_EFFICIENCY = 1e-9
 MAX_STEPS = 10**15
 MAX_EXAMPLES = 10**15
 MAX_PROGRESS = 1e18
@@ -60,7 +64,7 @@ def checked_report(report: Report) -> Report:
         batch=None if report.batch is None else _batch(report.batch),
         throughput=_rate("throughput", report.throughput),
         predicted_throughput=_rate("predicted_throughput", report.predicted_throughput),
-        step_time_s=_positive("step_time_s", report.step_time_s, MAX_DURATION_S),
+        step_time_s=_perhaps("step_time_s", report.step_time_s, MIN_DURATION_S, MAX_DURATION_S),
         efficiency=_efficiency(report.efficiency),
         num_steps=_whole("num_steps", report.num_steps, 0, MAX_STEPS),
         num_examples=None
@@ -71,10 +75,8 @@ def checked_report(report: Report) -> Report:
         total_epochs=None
         if report.total_epochs is None
         else _whole("total_epochs", report.total_epochs, 0, MAX_EPOCHS),
-        first_step_s=_positive("first_step_s", report.first_step_s, MAX_DURATION_S),
-        restore_s=None
-        if report.restore_s is None
-        else _real("restore_s", report.restore_s, 0.0, MAX_DURATION_S),
+        first_step_s=_perhaps("first_step_s", report.first_step_s, MIN_DURATION_S, MAX_DURATION_S),
+        restore_s=_perhaps("restore_s", report.restore_s, 0.0, MAX_DURATION_S),
         checkpoint=None if report.checkpoint is None else _checkpoint(report.checkpoint),
         warnings=_warnings(report.warnings),
     )
@@ -170,21 +172,16 @@ def _warnings(warnings: tuple[JobWarning, ...]) -> tuple[JobWarning, ...]:
 
 
 def _efficiency(value: float | None) -> float | None:
-    checked = _positive("efficiency", value, 1.0 + _ROUNDING)
+    checked = _perhaps("efficiency", value, MIN_EFFICIENCY, 1.0 + _ROUNDING)
     return None if checked is None else min(checked, 1.0)
 
 
 def _rate(name: str, value: float | None) -> float | None:
-    return _positive(name, value, MAX_RATE)
+    return _perhaps(name, value, MIN_RATE, MAX_RATE)
 
 
-def _positive(name: str, value: float | None, most: float) -> float | None:
-    if value is None:
-        return None
-    number = _real(name, value, 0.0, most)
-    if number == 0.0:
-        _refuse(name, "above 0", value)
-    return number
+def _perhaps(name: str, value: float | None, least: float, most: float) -> float | None:
+    return None if value is None else _real(name, value, least, most)
 
 
 def _whole(name: str, value: object, least: int, most: int) -> int:

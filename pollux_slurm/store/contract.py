@@ -18,8 +18,10 @@ Contract, held by each implementation and tested by one suite over all of them:
   reports to PostgreSQL bears the server's time: a stranger does not choose it.
 - **Bounded.** Each method sends a number of statements that does not grow with the number of jobs, nodes or
   rows: a round reads and writes in fewer than sixty (`tests/store/test_statements.py` holds each number).
-  On PostgreSQL a job may report so often at once and so often a second, and is then told
-  `ReportsLimitedError`; nobody waits for a lock that a job holds.
+  On PostgreSQL a job, and all running jobs of a user together, may report so often at once and so often a
+  second, and are then told `ReportsLimitedError`; a job that was not seen to run, or on fewer nodes than it
+  tells of, is not known yet (`UnknownJobError`). Nobody waits for a lock that a job holds. In SQLite, whoever
+  may report may write the file itself.
 - **History is kept.** Models, samples, allocations, reallocations, rounds are appended; only `prune` deletes.
 
 Two doors: `AgentStore` is all that a job may do; `Store` is the daemon's and the readers'.

@@ -19,8 +19,9 @@ from pollux_slurm.errors import StoreError, UsageError
 from pollux_slurm.model import JobWarning
 from pollux_slurm.resources import resource_dir
 from pollux_slurm.store.agent import DAEMON_GRACE_S
-from pollux_slurm.store.checks import MAX_WARNINGS
+from pollux_slurm.store.checks import MAX_WARNINGS, MIN_DURATION_S, MIN_EFFICIENCY, MIN_RATE
 from pollux_slurm.store.contract import MAX_DECLARATIONS
+from pollux_slurm.store.journal import ENDS
 from pollux_slurm.store.models import MODEL_COLUMNS
 from pollux_slurm.store.own_views import OWN_SCHEMA, own_view_values
 from pollux_slurm.store.schema import VERSION_TABLE, Base
@@ -34,6 +35,11 @@ ALLOWANCES = "pollux_allowances"
 
 BURST_REPORTS = 120
 REPORTS_PER_S = 1
+# Of all jobs of a user together, but for each at least what one that reports every ten seconds takes.
+USERS_BURST_REPORTS = 1200
+USERS_REPORTS_PER_S = 10
+LEAST_BURST_REPORTS = 10
+LEAST_REPORTS_PER_S = 0.1
 ORDINARY_BYTES = 2048
 MAX_REPORT_BYTES = 65536
 
@@ -74,6 +80,14 @@ def apply_security(connection: Connection) -> None:
         schema=_schema(connection),
         burst=BURST_REPORTS,
         refill_per_s=REPORTS_PER_S,
+        user_burst=USERS_BURST_REPORTS,
+        user_per_s=USERS_REPORTS_PER_S,
+        least_burst=LEAST_BURST_REPORTS,
+        least_per_s=LEAST_REPORTS_PER_S,
+        least_s=MIN_DURATION_S,
+        least_rate=MIN_RATE,
+        least_efficiency=MIN_EFFICIENCY,
+        ends=", ".join(f"'{step.value}'" for step in ENDS),
         ordinary_bytes=ORDINARY_BYTES,
         max_bytes=MAX_REPORT_BYTES,
         max_declarations=MAX_DECLARATIONS,

@@ -51,20 +51,6 @@ BEGIN
 END
 $$;
 
--- The same above 0.
-CREATE FUNCTION pollux_positive(p_from jsonb, p_key text, p_most numeric) RETURNS double precision
-LANGUAGE plpgsql IMMUTABLE
-AS $$
-DECLARE
-    v_number CONSTANT double precision := pollux_number(p_from, p_key, 0, p_most);
-BEGIN
-    IF v_number = 0 THEN
-        RAISE EXCEPTION USING ERRCODE = 'PX003', MESSAGE = format('report refused: %s must be above 0', p_key);
-    END IF;
-    RETURN v_number;
-END
-$$;
-
 -- A whole number that must be there.
 CREATE FUNCTION pollux_whole(
     p_from jsonb, p_key text, p_least bigint, p_most bigint, p_name text DEFAULT NULL
@@ -147,36 +133,76 @@ BEGIN
 END
 $$;
 
+-- How many nodes Slurm was seen to give a job, or is about to: of its last stretch, or of a move under way.
+CREATE FUNCTION pollux_most_nodes(p_job_id bigint) RETURNS bigint
+LANGUAGE sql STABLE
+AS $$
+    SELECT NULLIF(max(x.num_nodes), 0)
+    FROM (
+        SELECT count(*) AS num_nodes
+        FROM allocation_nodes AS n
+        WHERE n.job_id = p_job_id
+          AND n.number = (SELECT max(a.number) FROM allocations AS a WHERE a.job_id = p_job_id)
+        UNION ALL
+        SELECT count(*)
+        FROM reallocations AS a
+        JOIN reallocation_nodes AS n ON n.reallocation_id = a.id AND n.side = 'target'
+        WHERE a.job_id = p_job_id AND a.step NOT IN ({{ ends }})
+    ) AS x
+$$;
+
 -- Wait for no other report of this job, and take the cost of one from its allowance. A report of ordinary size
--- costs 1; the allowance of {{ burst }} grows by {{ refill_per_s }} a second.
+-- costs 1; the allowance of {{ burst }} grows by {{ refill_per_s }} a second. The jobs of a user that run have
+-- {{ user_burst }} and {{ user_per_s }} a second between them, but each at least {{ least_burst }} and
+-- {{ least_per_s }}: no row of a user's is locked, since one job of theirs would then wait for another.
 CREATE FUNCTION pollux_take_turn(
     p_job_id bigint, p_cost double precision, p_at timestamp with time zone, p_limited boolean
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
+    v_job record;
+    v_burst double precision;
+    v_per_s double precision;
     v_left double precision;
 BEGIN
+    SELECT j.slurm_job_id,
+           j.state <> 'pending' OR j.started_at IS NOT NULL OR EXISTS (
+               SELECT FROM reallocations AS a WHERE a.job_id = j.id AND a.step NOT IN ({{ ends }})
+           ) AS ran,
+           (SELECT GREATEST(count(*), 1) FROM jobs AS s
+            WHERE s.user_id = j.user_id AND s.finished_at IS NULL AND s.state <> 'pending') AS siblings
+    INTO v_job
+    FROM jobs AS j
+    WHERE j.id = p_job_id;
+    IF p_limited AND NOT v_job.ran THEN
+        RAISE EXCEPTION USING ERRCODE = 'PX001', MESSAGE = format(
+            'job %s was not seen to run yet; the daemon looks for it in one of its next rounds', v_job.slurm_job_id
+        );
+    END IF;
+    v_burst := GREATEST(LEAST({{ burst }}, {{ user_burst }}.0 / v_job.siblings), {{ least_burst }});
+    v_per_s := GREATEST(LEAST({{ refill_per_s }}, {{ user_per_s }}.0 / v_job.siblings), {{ least_per_s }});
     -- A lock that is taken means an error at once, and no connection that waits.
     PERFORM FROM pollux_allowances AS a WHERE a.job_id = p_job_id FOR NO KEY UPDATE NOWAIT;
     IF NOT FOUND THEN
-        INSERT INTO pollux_allowances (job_id, reports_left, refilled_at) VALUES (p_job_id, {{ burst }}, p_at)
+        INSERT INTO pollux_allowances (job_id, reports_left, refilled_at) VALUES (p_job_id, v_burst, p_at)
         ON CONFLICT DO NOTHING;
         PERFORM FROM pollux_allowances AS a WHERE a.job_id = p_job_id FOR NO KEY UPDATE NOWAIT;
     END IF;
     IF NOT p_limited THEN
         RETURN;
     END IF;
-    SELECT LEAST({{ burst }},
-                 a.reports_left + {{ refill_per_s }} * GREATEST(extract(epoch FROM p_at - a.refilled_at), 0))
+    SELECT LEAST(v_burst, a.reports_left + v_per_s * GREATEST(extract(epoch FROM p_at - a.refilled_at), 0))
     INTO v_left
     FROM pollux_allowances AS a
     WHERE a.job_id = p_job_id;
     IF v_left < p_cost THEN
         -- Whoever sends without pause is slowed down, so that it does not take the others' processor.
         PERFORM pg_sleep(0.1);
-        RAISE EXCEPTION USING ERRCODE = 'PX004', MESSAGE =
-            'this job reports too often: {{ burst }} reports at once, then {{ refill_per_s }} a second';
+        RAISE EXCEPTION USING ERRCODE = 'PX004', MESSAGE = format(
+            'this job reports too often: %s reports at once, then %s a second',
+            floor(v_burst), round(v_per_s::numeric, 2)::double precision
+        );
     END IF;
     UPDATE pollux_allowances AS a SET reports_left = v_left - p_cost, refilled_at = p_at
     WHERE a.job_id = p_job_id;
@@ -303,12 +329,12 @@ BEGIN
            pollux_whole(v_report, 'epoch', 0, 1000000000),
            CASE WHEN jsonb_typeof(v_report -> 'total_epochs') <> 'null'
                 THEN pollux_whole(v_report, 'total_epochs', 0, 1000000000) END,
-           pollux_positive(v_report, 'first_step_s', 1e7),
+           pollux_number(v_report, 'first_step_s', {{ least_s }}, 1e7),
            pollux_number(v_report, 'restore_s', 0, 1e7),
-           pollux_positive(v_report, 'throughput', 1e12),
-           pollux_positive(v_report, 'predicted_throughput', 1e12),
-           pollux_positive(v_report, 'step_time_s', 1e7),
-           pollux_positive(v_report, 'efficiency', 1.000001),
+           pollux_number(v_report, 'throughput', {{ least_rate }}, 1e12),
+           pollux_number(v_report, 'predicted_throughput', {{ least_rate }}, 1e12),
+           pollux_number(v_report, 'step_time_s', {{ least_s }}, 1e7),
+           pollux_number(v_report, 'efficiency', {{ least_efficiency }}, 1.000001),
            pollux_part(v_report, 'batch'),
            pollux_part(v_report, 'checkpoint')
     INTO v_run_number, v_restart_count, v_sequence, v_num_steps, v_num_examples, v_progress, v_epoch, v_total_epochs,
@@ -325,6 +351,12 @@ BEGIN
     SELECT array_agg(pollux_whole(jsonb_build_object('n', e.value), 'n', 1, 1024, 'gpus_per_node') ORDER BY e.rank)
     INTO v_nodes
     FROM jsonb_array_elements(v_report -> 'gpus_per_node') WITH ORDINALITY AS e (value, rank);
+    IF p_limited AND cardinality(v_nodes) > pollux_most_nodes(v_job_id) THEN
+        RAISE EXCEPTION USING ERRCODE = 'PX001', MESSAGE = format(
+            'the job tells of %s nodes and was seen on %s; the daemon looks again in one of its next rounds',
+            cardinality(v_nodes), pollux_most_nodes(v_job_id)
+        );
+    END IF;
     -- Computed in floating point it may overshoot 1 by rounding.
     IF v_efficiency > 1 THEN
         v_efficiency := 1;

@@ -46,6 +46,7 @@ FULL, HALF = node("n0", used=4), node("n0", used=2)
         (sight([HALF], [RUNS]), sight([HALF], [job("1", JobState.COMPLETED)]), "job 1 ended"),
         (sight([HALF], [job("1", on={"n0": 1})]), sight([HALF], [job("1", JobState.PENDING)]), "job 1 waits"),
         (sight([FULL], [RUNS]), sight([HALF], [RUNS]), "2 GPUs are free on n0"),
+        (sight([HALF], [WAITS]), sight([FULL], [job("2", on={"n0": 2})]), "job 2 started"),
         (
             sight([FULL, node("n1", available=False)], [RUNS]),
             sight([FULL, node("n1")], [RUNS]),

@@ -18,6 +18,7 @@ from pollux_slurm.store.database import Database
 from pollux_slurm.store.opening import open_database, reach_database
 from pollux_slurm.store.schema import Base
 from pollux_slurm.store.sql_store import SqlStore
+from pollux_slurm.store.tokens import hash_token
 from pollux_slurm.store.url import parse_store_url
 from tests import store_fixtures
 from tests.store.builders import (
@@ -105,6 +106,13 @@ class StoreOfTwoLogins(SqlStore):
 
     def report(self, token: str, report: Report, *, at: datetime) -> None:
         set_clock(self._clock, at)
+        # Most tests leave out the daemon's look at Slurm that finds the job running.
+        with self._clock.write() as connection:
+            connection.exec_driver_sql(
+                "UPDATE jobs SET state = 'running' "
+                "WHERE token_sha256 = %s AND state = 'pending' AND started_at IS NULL",
+                (hash_token(token),),
+            )
         self._jobs.report(token, report, at=at)
 
     def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:

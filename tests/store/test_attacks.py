@@ -35,6 +35,7 @@ from tests.store.builders import (
     report,
     token_of,
 )
+from tests.store.conftest import set_clock
 from tests.store.postgres import PostgresServer
 from tests.store.strangers import Connection, connect, raw_report, send
 from tests.waiting import wait_until
@@ -300,6 +301,19 @@ class TestValues:
         assert stranger.execute("SELECT pollux_poll(%s, 0)", (token_of(1),)).fetchone() == (None,)
 
     @pytest.mark.parametrize(
+        "name", ["throughput", "predicted_throughput", "step_time_s", "first_step_s", "efficiency"]
+    )
+    def test_that_what_physics_rules_out_is_refused(
+        self, stranger: Connection, victims: Store, name: str
+    ) -> None:
+        """A product of two such numbers is an error to PostgreSQL, in a view for everybody."""
+        for value in (1e-200, 5e-324, 0.0):
+            with pytest.raises(psycopg.Error, match=name) as refused:
+                send(stranger, raw_report(1, **{name: value}))
+            assert refused.value.sqlstate == "PX003"
+        assert victims.run_history("1") == ()
+
+    @pytest.mark.parametrize(
         "text",
         [
             "",
@@ -407,6 +421,7 @@ class TestValues:
     ) -> None:
         number = len(postgres_store.jobs()) + 1
         postgres_store.register_jobs([registration(number)], at=at(0))
+        postgres_store.observe_jobs([observation(number, gpus={"n0": 1})], at=at(0))
         text = raw_report(1, checkpoint={"request_id": 1, "blocked_s": 0.5, "size_bytes": 1})
         for path, value in changes:
             text = _with(text, path, json.dumps(value))
@@ -544,14 +559,63 @@ class TestFloods:
         jobs.close()
 
     def test_that_large_reports_cost_more(self, stranger: Connection, victims: Store) -> None:
-        wide = [1] * 10_000
         taken = 0
         with pytest.raises(psycopg.Error) as refused:  # noqa: PT012
             for sequence in range(1, 100):
-                send(stranger, raw_report(sequence, gpus_per_node=wide[: 10_000 - sequence]))
+                send(stranger, raw_report(sequence, more="x" * 20_000))
                 taken += 1
         assert refused.value.sqlstate == "PX004"
         assert taken < 15
+
+    def test_that_jobs_that_never_ran_report_nothing(self, stranger: Connection, victims: Store) -> None:
+        """Each has a token, and whoever may submit has any number of them."""
+        numbers = range(100, 400)
+        victims.register_jobs([registration(number) for number in numbers], at=at(2))
+        victims.observe_jobs([observation(number, JobState.PENDING) for number in numbers], at=at(2))
+        for number in numbers:
+            with pytest.raises(psycopg.Error, match=f"job {number} was not seen to run yet") as refused:
+                send(stranger, raw_report(1), token=token_of(number))
+            assert refused.value.sqlstate == "PX001"
+        assert all(job.run is None for job in victims.active_jobs())
+
+    def test_that_a_job_reports_as_soon_as_it_runs_or_is_placed(
+        self, stranger: Connection, victims: Store
+    ) -> None:
+        victims.register_jobs([registration(number) for number in (3, 4)], at=at(2))
+        plan(victims, 3, moves_running=False)
+        send(stranger, raw_report(1, gpus_per_node=[3, 1]), token=token_of(3))
+        victims.observe_jobs([observation(4, gpus={"n0": 2})], at=at(3))
+        send(stranger, raw_report(1), token=token_of(4))
+        victims.observe_jobs([observation(4, JobState.PENDING, restart_count=1)], at=at(4))
+        send(stranger, raw_report(1, run_number=1, restart_count=1), token=token_of(4))
+
+    def test_that_a_job_has_no_more_nodes_than_slurm_gave_it(
+        self, stranger: Connection, victims: Store
+    ) -> None:
+        for nodes in ([1] * 10_000, [1, 1, 1]):
+            with pytest.raises(
+                psycopg.Error, match=f"tells of {len(nodes)} nodes and was seen on 1"
+            ) as refused:
+                send(stranger, raw_report(1, gpus_per_node=nodes))
+            assert refused.value.sqlstate == "PX001"
+        plan(victims, 1)
+        send(stranger, raw_report(1, gpus_per_node=[3, 1]))
+
+    def test_that_a_users_jobs_share_what_they_may_report(
+        self, postgres_store: Store, stranger: Connection, victims: Store
+    ) -> None:
+        """At one moment, so that nothing comes back: of 60 jobs that run each has its share of 1,200."""
+        set_clock(postgres_store._clock, at(9))  # type: ignore[attr-defined]
+        numbers = range(100, 160)
+        victims.register_jobs([registration(n, user_id=1003, user_name="mallory") for n in numbers], at=at(2))
+        victims.observe_jobs([observation(n, gpus={"n0": 1}) for n in numbers], at=at(3))
+        for number, user_id, most in ((100, 1003, 20), (101, 1003, 20), (2, 1002, 120)):
+            taken = 0
+            with pytest.raises(psycopg.Error) as refused:  # noqa: PT012
+                for sequence in range(1, 1000):
+                    send(stranger, raw_report(sequence), token=token_of(number, user_id))
+                    taken += 1
+            assert (refused.value.sqlstate, taken) == ("PX004", most), number
 
     def test_that_reports_rolled_back_leave_nothing(self, stranger: Connection, victims: Store) -> None:
         for sequence in range(1, 200):

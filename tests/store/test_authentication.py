@@ -18,7 +18,7 @@ import pytest
 from pollux_slurm.errors import StoreError, StoreUnavailable, UnknownJobError
 from pollux_slurm.store import open_agent_store, open_store
 from pollux_slurm.store.administration import add_login, init_store
-from tests.store.builders import at, registration, report, token_of
+from tests.store.builders import at, observation, registration, report, token_of
 from tests.store.pgbouncer import PgBouncerMissingError, Pooler, running_pgbouncer
 from tests.store.postgres import PostgresMissingError, PostgresServer, running_postgres
 
@@ -65,6 +65,7 @@ def prepare(plain: PostgresServer, keys: Path) -> Guarded:
     plain.sql("ALTER ROLE jobs PASSWORD 's3cret'; ALTER ROLE slurm PASSWORD 'daemons'")
     store = open_store(admin)
     store.register_jobs([registration(1)], at=at(0))
+    store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(0))
     store.close()
     make_certificates(keys)
     plain.folder.chmod(0o711)  # others reach the socket

@@ -73,6 +73,10 @@ def test_that_a_hostile_number_is_refused_by_name(field: str, value: Any) -> Non
         ({"gpus_per_node": "44"}, "gpus_per_node"),
         ({"throughput": 0.0}, "throughput"),
         ({"efficiency": 0.0}, "efficiency"),
+        *(
+            ({name: 1e-200}, name)
+            for name in ("throughput", "predicted_throughput", "step_time_s", "first_step_s", "efficiency")
+        ),
         ({"efficiency": 1.01}, "efficiency"),
         ({"run_number": 1.5}, "run_number"),
         ({"num_steps": 10**16}, "num_steps"),

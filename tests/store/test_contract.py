@@ -438,6 +438,7 @@ class TestReports:
         assert running.job("1") == before
 
     def test_that_a_higher_run_opens_a_run_and_a_lower_one_is_stale(self, running: Store) -> None:
+        running.observe_jobs([observation(1, gpus={"n1": 3, "n2": 1}, restart_count=2)], at=at(29))
         running.report(token_of(1), report(1, run_number=3, restart_count=2, gpus_per_node=(3, 1)), at=at(30))
         for stale in (0, 2):
             with pytest.raises(StaleRunError, match="leftover"):
@@ -550,7 +551,7 @@ class TestReports:
             running.report(token_of(1), told, at=at(10.0 + sequence))
         assert running.job("1").prediction_error == pytest.approx(0.25)
         # A number that any job may report counts as 1 at most, whatever a quotient would be.
-        for throughput, predicted in ((1e12, 1e-300), (1e-300, 1e12), (None, 200.0)):
+        for throughput, predicted in ((1e12, 1e-7), (1e-7, 1e12), (None, 200.0)):
             sequence += 1
             told = report(sequence, throughput=throughput, predicted_throughput=predicted)
             running.report(token_of(1), told, at=at(10.0 + sequence))
@@ -593,6 +594,7 @@ class TestReports:
         assert run.first_report_at <= run.last_report_at == at(10)
 
     def test_that_the_shape_of_a_run_may_be_corrected(self, running: Store) -> None:
+        running.observe_jobs([observation(1, gpus={"n0": 2, "n1": 1, "n2": 1})], at=at(19))
         running.report(token_of(1), report(2, gpus_per_node=(2, 1, 1)), at=at(20))
         run = running.job("1").run
         assert run is not None

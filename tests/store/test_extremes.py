@@ -52,9 +52,9 @@ def database(any_store: Store) -> Database:
     store.observe_jobs([observation(n, gpus={"n0": 2}, started_at=at(1)) for n in (1, 2)], at=at(1))
     for second, shadow in ((5, False), (6, True), (7, True)):
         store.record_round(problem_of([1, 2]), decision_of([1, 2]), shadow=shadow, at=at(second))
-    for number in (1, 2):
-        store.report(token_of(number), report(1), at=at(10))
-        store.report(token_of(number), report(2), at=at(15))
+    for token in (token_of(1), token_of(2, 1002)):
+        store.report(token, report(1), at=at(10))
+        store.report(token, report(2), at=at(15))
     move_running_job(store)
     store.observe_jobs(
         [observation(1, gpus={"n1": 3, "n2": 1}, restart_count=1, started_at=at(29))], at=at(60)

@@ -19,7 +19,7 @@ from pollux_slurm.store.contract import Store
 from pollux_slurm.store.opening import reach_database
 from pollux_slurm.store.schema import REVISIONS, VERSION_TABLE
 from pollux_slurm.store.url import parse_store_url
-from tests.store.builders import at, registration, report, token_of
+from tests.store.builders import at, observation, registration, report, token_of
 from tests.store.postgres import PostgresServer
 from tests.waiting import wait_until
 
@@ -249,6 +249,7 @@ def test_that_closing_twice_is_no_error(any_store_url: str) -> None:
 def test_that_the_agents_door_reports_and_polls(any_store_url: str) -> None:
     store, agent = open_store(any_store_url), open_agent_store(any_store_url)
     store.register_jobs([registration(1)], at=at(0))
+    store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(0))
     agent.report(token_of(1), report(1), at=at(1))
     assert agent.poll(token_of(1), 0, at=at(2)).checkpoint_request is None
     assert not hasattr(agent, "register_jobs")
@@ -268,6 +269,7 @@ def test_that_a_job_keeps_its_connection_only_where_it_is_told_to(
     postgres: PostgresServer, postgres_store: Store, postgres_url: str, keep: bool
 ) -> None:
     postgres_store.register_jobs([registration(1)], at=at(0))
+    postgres_store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(0))
     jobs = open_agent_store(postgres.url("store", login="jobs"), keep_connection=keep)
     ended = 0
     for sequence in (1, 2):

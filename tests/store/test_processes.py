@@ -14,7 +14,7 @@ import pytest
 from pollux_slurm.store import open_store
 from pollux_slurm.store.contract import Store
 from tests.store import workers
-from tests.store.builders import at, registration, report, token_of
+from tests.store.builders import at, observation, registration, report, token_of
 
 # Each process is a fork of a server that has imported everything once.
 SPAWN = multiprocessing.get_context("forkserver")
@@ -56,6 +56,9 @@ def run_together(tasks: list[tuple[Callable[..., None], tuple[Any, ...]]], url: 
 def test_that_sixteen_agents_and_a_daemon_at_once_lose_nothing(any_store_url: str, any_store: Store) -> None:
     agents, reports, rounds = 16, 10, 6
     any_store.register_jobs([registration(number) for number in range(agents)], at=at(0))
+    any_store.observe_jobs(
+        [observation(number, gpus={f"n{number}": 1}) for number in range(agents)], at=at(0)
+    )
     tasks = [(workers.send_reports, (number, reports)) for number in range(agents)]
     tasks.append((workers.hold_rounds, (agents, rounds)))
     assert run_together(tasks, any_store_url) == ["reported"] * agents + ["decided"]
@@ -84,6 +87,7 @@ def test_that_a_killed_writer_leaves_whole_reports_and_none_that_it_was_told_of_
     any_store_url: str, any_store: Store
 ) -> None:
     any_store.register_jobs([registration(number) for number in range(4)], at=at(0))
+    any_store.observe_jobs([observation(number, gpus={"n0": 1}) for number in range(4)], at=at(0))
     for number in range(4):
         acknowledged = kill_while_reporting(any_store_url, number, after=5 * number + 3)
         samples = any_store.sample_history(str(number))

@@ -19,6 +19,7 @@ from pollux_slurm.store.reporting import open_reports
 from pollux_slurm.store.views import VIEWS
 from tests.store.builders import (
     at,
+    observation,
     registration,
     report,
     token_of,
@@ -210,6 +211,7 @@ class TestOwners:
         assert outcome.notes == () or "a superuser" in outcome.notes[0]
         store, jobs = open_store(private_url), open_agent_store(private_url)
         store.register_jobs([registration(1)], at=at(0))
+        store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(0))
         jobs.report(token_of(1), report(1), at=at(0))
         store.tend()
         assert jobs.poll(token_of(1), 0, at=at(0)).checkpoint_request is None
