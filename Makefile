@@ -81,7 +81,7 @@ bench-noise: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.noise --jobs 2 $(POLLUX_WORKLOAD)
 
 # What shares between users do to completion times, and what splitting one's work into more jobs gains; POLLUX_TRACES
-# and POLLUX_WORKLOAD name the published data. Twenty minutes a workload.
+# and POLLUX_WORKLOAD name the published data. Some five minutes.
 bench-users: $(STAMP)
 	$(VENV)/bin/python -m benchmarks.policy_users averages $(POLLUX_WORKLOAD)
 	$(VENV)/bin/python -m benchmarks.policy_users splitting $(POLLUX_WORKLOAD)
