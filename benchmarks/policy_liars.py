@@ -12,7 +12,7 @@ import dataclasses
 import os
 import statistics
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -37,6 +37,8 @@ from pollux_slurm.store.contract import Declaration, Pace
 NEVER = datetime(2026, 1, 1, tzinfo=timezone.utc)
 OBJECTIVES = ("generalized-mean", "osdi21", "price-rank", "attained-work")
 MOST_GPUS = 64
+# The daemon compares with 16 reports, one each half minute.
+COMPARED_S = 480.0
 
 Lie = Callable[[ProblemJob, Configuration | None], ProblemJob]
 
@@ -136,11 +138,10 @@ def _scaled(told: ProblemJob, held: Configuration | None, *, least_gpus: int) ->
 
 @dataclass(slots=True)
 class _Stretch:
-    """Where a job has trained since when, and what it had made then."""
+    """Where a job trains, and when it had made what there: (seconds, progress)."""
 
     pieces: Pieces
-    since_s: float
-    useful: float
+    made: list[tuple[float, float]] = field(default_factory=list)
 
 
 class WithLiars(PolluxPolicy):
@@ -187,9 +188,11 @@ class WithLiars(PolluxPolicy):
     ) -> ProblemJob:
         stretch = self._stretches.get(told.job_id)
         if stretch is None or stretch.pieces != job.pieces or job.pauses:
-            stretch = self._stretches[told.job_id] = _Stretch(job.pieces, now_s, job.useful)
-        trained_s = now_s - stretch.since_s
-        pace = Pace(job.useful - stretch.useful, trained_s)
+            stretch = self._stretches[told.job_id] = _Stretch(job.pieces)
+        stretch.made = [(at_s, made) for at_s, made in stretch.made if at_s >= now_s - COMPARED_S]
+        stretch.made.append((now_s, job.useful))
+        since_s, before = stretch.made[0]
+        pace = Pace(job.useful - before, now_s - since_s)
         if told.model is None or held is None or models.doubt(told.model, held, pace) is None:
             return told
         self.doubted.add(told.job_id)

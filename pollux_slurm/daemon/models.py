@@ -38,7 +38,9 @@ def doubt(model: GoodputModel, configuration: Configuration, pace: Pace) -> str 
     if model.throughput is None or pace.trained_s < _LEAST_S:
         return None
     best = best_batch(model, configuration)
-    promised = 0.0 if best is None else best.goodput
+    if best is None:
+        return None  # started on GPUs that its own limits exclude, as its owner may ask for
+    promised = best.goodput
     made = pace.made / pace.trained_s * model.limits.initial_batch_size
     if max(promised, made) <= TOLERANCE * min(promised, made):
         return None

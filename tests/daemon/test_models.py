@@ -34,12 +34,11 @@ def test_that_no_model_is_judged_by_a_moment() -> None:
     assert doubt(MODEL, TWO, pace(0.01, trained_s=130.0)) is not None
 
 
-def test_that_a_job_does_not_train_where_it_says_that_it_cannot() -> None:
-    """Batches of 4 at most, and never less than 64 of them together, need 16 GPUs."""
+def test_that_a_job_is_not_doubted_where_its_owners_limits_exclude_what_it_holds() -> None:
+    """Batches of 4 at most, and never less than 64 of them together, need 16 GPUs; it was started on 2."""
     limits = BatchLimits(initial_batch_size=64, max_batch_size=1024, max_atomic=4)
     steep = dataclasses.replace(MODEL, limits=limits)
-    assert "promises 0 examples/s on 2 GPUs of 1 node" in (doubt(steep, TWO, Pace(100.0, 300.0)) or "")
-    assert doubt(steep, TWO, Pace(0.0, 300.0)) is None
+    assert doubt(steep, TWO, Pace(100.0, 300.0)) is None
 
 
 def test_that_a_job_that_waits_is_judged_by_where_it_ran() -> None:
