@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pollux_slurm.agent.layout import MEETING_VARIABLE, SECRET_VARIABLE
 from pollux_slurm.agent.token import read_token
 from pollux_slurm.config import Config, load_config
 from pollux_slurm.errors import ConfigError, LaunchError
@@ -25,7 +26,8 @@ class JobEnvironment:
     `gpus_per_node` is in rank order and sums to `world_size`. `restart_count` is Slurm's. `token` is None
     where no store is to be told (no Slurm, or no store configured). `strict` is whether what is wrong with
     the training ends it. `job_id` is Slurm's number, None outside. `open_store` is another than the store of
-    the settings.
+    the settings. `secret` is what this run's processes know, None where `pollux run` did not start them, and
+    `meeting_file` is where those of a single node meet.
     """
 
     rank: int
@@ -39,6 +41,8 @@ class JobEnvironment:
     strict: bool
     job_id: str | None = None
     open_store: Callable[[], AgentStore] | None = None
+    secret: str | None = None
+    meeting_file: Path | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -63,6 +67,8 @@ def read_environment(environ: Mapping[str, str]) -> JobEnvironment:
         config=load_config(environ),
         strict=_switch(environ, "POLLUX_STRICT"),
         job_id=environ.get("POLLUX_JOB_ID") or environ.get("SLURM_JOB_ID") or None,
+        secret=environ.get(SECRET_VARIABLE) or None,
+        meeting_file=Path(environ[MEETING_VARIABLE]) if environ.get(MEETING_VARIABLE) else None,
     )
 
 

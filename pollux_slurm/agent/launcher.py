@@ -15,7 +15,7 @@ from pollux_slurm.agent.layout import RunLayout, RunOptions, rank_environments, 
 from pollux_slurm.agent.lineage import num_runs
 from pollux_slurm.agent.memory import STOPPED, run_until_it_fits
 from pollux_slurm.agent.processes import Crew, cannot_start
-from pollux_slurm.agent.rendezvous import LOOPBACK, find_free_port
+from pollux_slurm.agent.rendezvous import LOOPBACK, meeting_file, new_secret, reserve_port
 from pollux_slurm.agent.step import visible_gpus
 from pollux_slurm.agent.token import make_private_dir
 from pollux_slurm.config import Config
@@ -97,20 +97,24 @@ def _run_here(
 ) -> int:
     """Run on this machine alone: no Slurm, or a single task of somebody else's srun."""
     gpus = visible_gpus(environ)
+    port = reserve_port()
     layout = RunLayout(
         nodes=(("localhost", options.num_processes or max(gpus, 1)),),
         master_addr=options.master_addr or LOOPBACK,
-        master_port=find_free_port(os.getpid()),
+        master_port=port.getsockname()[1],
+        secret=new_secret(),
         uses_gpus=gpus > 0,
     )
     extra = {}
     if options.checkpoint_dir is not None:
         make_private_dir(options.checkpoint_dir)
         extra["POLLUX_CHECKPOINT_DIR"] = str(options.checkpoint_dir)
-    environments = rank_environments(layout, 0, {**environ, **extra})
     directory = options.checkpoint_dir or environ.get("POLLUX_CHECKPOINT_DIR") or None
-    return _watched(
-        lambda: Crew(command, environments, patience_s=options.patience_s).run().exit_code,
-        None if directory is None else Path(directory),
-        warn=warn,
-    )
+
+    def run() -> int:
+        with meeting_file() as file:
+            environments = rank_environments(layout, 0, {**environ, **extra}, meeting_file=file)
+            return Crew(command, environments, patience_s=options.patience_s).run().exit_code
+
+    with port:
+        return _watched(run, None if directory is None else Path(directory), warn=warn)

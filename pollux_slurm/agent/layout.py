@@ -12,6 +12,12 @@ from pollux_slurm.errors import LaunchError
 STEP_VARIABLE = "POLLUX_STEP"
 """Carries a layout from the batch script's `pollux run` to those in the step."""
 
+SECRET_VARIABLE = "POLLUX_RUN_SECRET"
+"""What the processes of a run know, and nobody else."""
+
+MEETING_VARIABLE = "POLLUX_MEETING_FILE"
+"""The file in which the processes of a run on a single node meet."""
+
 JOB_VARIABLE = "POLLUX_JOB_ID"
 """The job that the others were set for: a job that is submitted from inside another inherits them all."""
 
@@ -38,13 +44,15 @@ class RunOptions:
 class RunLayout:
     """One run's processes. `nodes` holds (node name, processes) in rank order, each with at least one.
 
-    `uses_gpus` tells that a process stands for a GPU. `exit_file` is where the first node that fails leaves
-    its exit code, since srun's own is the greatest of all nodes'. For `patience_s` see `RunOptions`.
+    `secret` is what tells its processes from those of strangers. `uses_gpus` tells that a process stands for
+    a GPU. `exit_file` is where the first node that fails leaves its exit code, since srun's own is the
+    greatest of all nodes'. For `patience_s` see `RunOptions`.
     """
 
     nodes: tuple[tuple[str, int], ...]
     master_addr: str
     master_port: int
+    secret: str
     uses_gpus: bool = False
     job_id: str | None = None
     exit_file: Path | None = None
@@ -61,6 +69,7 @@ class RunLayout:
                 "nodes": self.nodes,
                 "addr": self.master_addr,
                 "port": self.master_port,
+                "secret": self.secret,
                 "gpus": self.uses_gpus,
                 "job": self.job_id,
                 "exit": None if self.exit_file is None else str(self.exit_file),
@@ -79,6 +88,7 @@ class RunLayout:
                 nodes=tuple((str(name), int(count)) for name, count in data["nodes"]),
                 master_addr=str(data["addr"]),
                 master_port=int(data["port"]),
+                secret=str(data["secret"]),
                 uses_gpus=bool(data["gpus"]),
                 job_id=None if data["job"] is None else str(data["job"]),
                 exit_file=None if exit_file is None else Path(str(exit_file)),
@@ -93,15 +103,17 @@ class RunLayout:
         return layout
 
 
-def rank_environments(layout: RunLayout, node_index: int, environ: Mapping[str, str]) -> list[dict[str, str]]:
+def rank_environments(
+    layout: RunLayout, node_index: int, environ: Mapping[str, str], *, meeting_file: Path | None = None
+) -> list[dict[str, str]]:
     """Return the environment of each process of one node: what torch.distributed and the library read.
 
     `environ` is kept but for what it says of another run. POLLUX_GPUS_PER_NODE lists the processes of each
-    node in rank order.
+    node in rank order. `meeting_file` is where the processes of a single node meet.
     """
     first_rank = sum(count for _, count in layout.nodes[:node_index])
     local_world_size = layout.nodes[node_index][1]
-    common = {key: value for key, value in environ.items() if key != STEP_VARIABLE}
+    common = {key: value for key, value in environ.items() if key not in (STEP_VARIABLE, MEETING_VARIABLE)}
     # One thread a process, as torchrun does: otherwise each of them takes all CPUs.
     common.setdefault("OMP_NUM_THREADS", "1")
     common |= {
@@ -112,9 +124,12 @@ def rank_environments(layout: RunLayout, node_index: int, environ: Mapping[str, 
         "GROUP_WORLD_SIZE": str(len(layout.nodes)),
         "MASTER_ADDR": layout.master_addr,
         "MASTER_PORT": str(layout.master_port),
+        SECRET_VARIABLE: layout.secret,
         "POLLUX_GPUS_PER_NODE": ",".join(str(count) for _, count in layout.nodes),
         "POLLUX_RESTART_COUNT": environ.get("SLURM_RESTART_COUNT") or "0",
     }
+    if meeting_file is not None:
+        common[MEETING_VARIABLE] = str(meeting_file)
     return [
         common | {"RANK": str(first_rank + local), "LOCAL_RANK": str(local)}
         for local in range(local_world_size)

@@ -1,75 +1,73 @@
-"""Where the processes of a run meet: an address that all nodes reach, and a port that is free there."""
+"""Where the processes of a run meet, and what keeps a stranger's away from there.
+
+On one node they meet in a file of a folder that only their user can enter. On several nodes it is a port,
+which the kernel chooses at random. Their launcher gives all of them a secret, in their environments, which no
+other user can read: whoever does not know it is no process of this run.
+"""
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import re
+import secrets
 import socket
-import zlib
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from pollux_slurm.errors import LaunchError, SlurmError
 from pollux_slurm.slurm.runner import CommandRunner
 
 LOOPBACK = "127.0.0.1"
-_USUAL_EPHEMERAL = 32768
-_WINDOW = 8192
-_LOWEST = 10_000
-# Neighbouring job numbers start side by side; steps of this length keep their searches apart.
-_STRIDE = 131
-_EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def candidate_ports(seed: int, *, first_ephemeral: int) -> list[int]:
-    """Return the ports of the window just below the ephemeral ones, in the order that `seed` gives.
-
-    The kernel hands out ephemeral ports to any connection, so a free one of those may be gone a moment
-    later. Where they begin too low to leave room, the usual window is taken.
-    """
-    end = first_ephemeral if first_ephemeral >= _LOWEST + _WINDOW else _USUAL_EPHEMERAL
-    return [end - _WINDOW + (seed + step * _STRIDE) % _WINDOW for step in range(_WINDOW)]
+def new_secret() -> str:
+    """Return what the processes of one launch know, and nobody else."""
+    return secrets.token_hex(32)
 
 
-def first_ephemeral_port(file: Path = _EPHEMERAL_RANGE) -> int:
-    """Return where this machine's ephemeral ports begin."""
+@contextlib.contextmanager
+def meeting_file() -> Iterator[Path]:
+    """Give the path of a file that is not there yet, in a folder that only this user can enter."""
     try:
-        return int(file.read_text(encoding="ascii").split()[0])
-    except (OSError, ValueError, IndexError):
-        return _USUAL_EPHEMERAL
+        folder = tempfile.TemporaryDirectory(prefix="pollux-run-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise LaunchError(
+            f"no folder for the training processes to meet in: {error.strerror} ({error.filename}); "
+            "set TMPDIR to one on this machine"
+        ) from None
+    with folder as name:
+        yield Path(name) / "ranks"
 
 
-def seed_of(job_id: str, environ: Mapping[str, str]) -> int:
-    """Return where a job's search for a port begins: neighbours of its cluster beside it, another's apart.
+def reserve_port() -> socket.socket:
+    """Return a socket that keeps a port of this machine, at all addresses, for rank 0 of a run.
 
-    Clusters that share a host, as sandboxes do, number their jobs alike, and a port that is free when the
-    launcher looks is taken only seconds later: two jobs of one number would choose the same.
+    Bound, and not listening, it lets only those listen there who ask to share (SO_REUSEADDR), as torch does:
+    neither the kernel nor another launcher gives the port away. Raises `LaunchError`.
     """
-    cluster = "\0".join(environ.get(name, "") for name in ("SLURM_CLUSTER_NAME", "SLURM_CONF"))
-    return zlib.crc32(cluster.encode()) + (int(job_id) if job_id.isdecimal() else 0)
-
-
-def find_free_port(seed: int) -> int:
-    """Return a port that nothing on this machine listens on at this moment. Raises `LaunchError`."""
-    for port in candidate_ports(seed, first_ephemeral=first_ephemeral_port()):
-        if _is_free(port):
-            return port
-    raise LaunchError("no free port for the rendezvous of the training processes on this machine")
-
-
-def _is_free(port: int) -> bool:
-    """Try to listen as torch's store does: on every address of both families."""
     try:
-        with socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True):
-            return True
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-            return False
-    try:  # a machine without IPv6
-        with socket.create_server(("", port)):
-            return True
+        kept = _bound(socket.AF_INET6)
+    except OSError:  # a machine without IPv6
+        try:
+            kept = _bound(socket.AF_INET)
+        except OSError as error:
+            raise LaunchError(f"no free port for the training processes to meet at: {error}") from None
+    # Only now: it is not to be bound to a port that somebody else keeps in this way.
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return kept
+
+
+def _bound(family: int) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        made.bind(("", 0))
     except OSError:
-        return False
+        made.close()
+        raise
+    return made
 
 
 def node_address(node: str, runner: CommandRunner) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from pollux_slurm.agent.adoption import adopt
 from pollux_slurm.agent.delivery import signal_step
 from pollux_slurm.agent.layout import JOB_VARIABLE, STEP_VARIABLE, RunLayout, RunOptions
 from pollux_slurm.agent.processes import Crew
-from pollux_slurm.agent.rendezvous import LOOPBACK, find_free_port, node_address, seed_of
+from pollux_slurm.agent.rendezvous import LOOPBACK, new_secret, node_address, reserve_port
 from pollux_slurm.agent.shortfall import requeue_if_short
 from pollux_slurm.agent.step import START
 from pollux_slurm.agent.step_numbers import skip_step_numbers
@@ -48,7 +49,10 @@ _READ_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedJob:
-    """What a step is started from. `all_nodes` is False when nodes without a GPU are left out."""
+    """What a step is started from. `all_nodes` is False when nodes without a GPU are left out.
+
+    `port` keeps the layout's port for as long as it lives.
+    """
 
     layout: RunLayout
     environ: Mapping[str, str]
@@ -56,6 +60,7 @@ class PreparedJob:
     connect: Callable[[], SlurmClient]
     warn: Callable[[str], None]
     all_nodes: bool
+    port: socket.socket
 
 
 def prepare_job(
@@ -88,11 +93,12 @@ def prepare_job(
     _speak_for_job(job_id, options, kept, checkpoint_dir, config, runner, warn)
 
     restart = environ.get("SLURM_RESTART_COUNT") or "0"
+    port = reserve_port()  # The batch script runs on the job's first node, where rank 0 will.
     layout = RunLayout(
         nodes=tuple((name, options.num_processes or max(gpus, 1)) for name, gpus in used),
         master_addr=options.master_addr or (LOOPBACK if len(used) == 1 else node_address(used[0][0], runner)),
-        # The batch script runs on the job's first node, where rank 0 will.
-        master_port=find_free_port(seed_of(job_id, environ)),
+        master_port=port.getsockname()[1],
+        secret=new_secret(),
         uses_gpus=uses_gpus,
         job_id=job_id,
         exit_file=None if checkpoint_dir is None else checkpoint_dir / f"pollux-{job_id}-{restart}.exit",
@@ -107,6 +113,7 @@ def prepare_job(
         connect=slurm,
         warn=warn,
         all_nodes=len(used) == len(held),
+        port=port,
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pollux_slurm.agent.layout import STEP_VARIABLE, RunLayout, rank_environments
 from pollux_slurm.agent.processes import Crew
+from pollux_slurm.agent.rendezvous import meeting_file
 from pollux_slurm.errors import LaunchError, PolluxError
 
 # Not `python -m`: that would look for modules in the working directory first, among the user's own files.
@@ -54,13 +55,14 @@ def run_in_step(command: Sequence[str], *, environ: Mapping[str, str]) -> int:
                     file.write(f"{code}\n")
 
     try:
-        crew = Crew(
-            command,
-            rank_environments(layout, index, environ),
-            patience_s=layout.patience_s,
-            on_failure=tell,
-        )
-        return crew.run().exit_code
+        with meeting_file() if len(layout.nodes) == 1 else contextlib.nullcontext() as file:
+            crew = Crew(
+                command,
+                rank_environments(layout, index, environ, meeting_file=file),
+                patience_s=layout.patience_s,
+                on_failure=tell,
+            )
+            return crew.run().exit_code
     except LaunchError as error:
         tell(error.exit_code)
         raise

@@ -1,7 +1,7 @@
 """A job's token: the secret with which it speaks to the store.
 
 It lives in one file beside the job's checkpoints that only the owner can read; environment and command line,
-which other processes on a node can see, carry the file's path. Slurm's Comment carries the SHA-256 and the
+which may be printed to logs, carry the file's path. Slurm's Comment carries the SHA-256 and the
 owner's user id, with which the token begins.
 """
 

@@ -192,7 +192,7 @@ def _checkpoint_times(config: Config, site: Mapping[str, str], now: datetime) ->
 def _nodes_asked(
     config: Config, snapshot: ClusterSnapshot, most: int, folders: Sequence[Path]
 ) -> Iterator[Finding]:
-    from pollux_slurm.daemon.doctor_nodes import examine_nodes
+    from pollux_slurm.daemon.doctor_nodes import examine_nodes, examine_writers
     from pollux_slurm.slurm.connection import runner_of
     from pollux_slurm.slurm.node_probe import ask_nodes, nodes_with_room
 
@@ -210,6 +210,8 @@ def _nodes_asked(
             runner_of(config.slurm, environ), nodes_with_room(snapshot.nodes, most), command, clock=time.time
         )
     yield from examine_nodes(answers, marks, num_nodes=len(snapshot.nodes))
+    for folder in folders:
+        yield examine_writers(folder)
 
 
 @contextlib.contextmanager

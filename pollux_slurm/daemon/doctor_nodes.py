@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pollux_slurm.agent.folders import who_else_may_write
 from pollux_slurm.daemon.doctor import Finding, Verdict
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.slurm.node_probe import NodeAnswer
@@ -86,6 +87,20 @@ def examine_nodes(
     for place, folder in enumerate(folders):
         yield _folder(folder.folder, place, told)
     yield _clocks(told)
+
+
+def examine_writers(folder: Path) -> Finding:
+    """Look at whether users could put other folders in the place of each other's, in one for checkpoints."""
+    others = who_else_may_write(folder.absolute(), is_for_folders=True)
+    if others is None:
+        text = "nobody can replace what others keep in it"
+        return Finding(name=f"writers of {folder}", verdict=Verdict.OK, text=text)
+    return Finding(
+        name=f"writers of {folder}",
+        verdict=Verdict.WARN,
+        text=f"{others}: they can replace others' checkpoints, and so what jobs go on from",
+        cure="set the sticky bit (chmod +t), or give each user a folder of their own",
+    )
 
 
 def _content(answer: NodeAnswer, num_folders: int) -> dict[str, Any] | None:

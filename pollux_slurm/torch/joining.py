@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import hmac
+import logging
 import os
 import socket
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from pollux_slurm.agent.environment import JobEnvironment
+from pollux_slurm.agent.folders import who_else_may_write
 from pollux_slurm.agent.lineage import Lineage, claim_run, note_elsewhere
 from pollux_slurm.agent.memory import MemoryBound, read_bounds
 from pollux_slurm.agent.pacing import CheckpointPace
@@ -24,8 +28,13 @@ from pollux_slurm.store.contract import AgentStore
 from pollux_slurm.torch.control import Control
 from pollux_slurm.torch.memory import MemoryBounds, device_bytes
 
+_LOG = logging.getLogger(__name__)
 # Where rank 0 says whose it is.
 _RUN_KEY = "pollux/run"
+# As long as torch itself waits for ranks that come late.
+_MEETING_TIMEOUT = timedelta(minutes=30)
+# All ranks have met by then, and send a few bytes.
+_PEERS_TIMEOUT = timedelta(minutes=2)
 
 
 def join_group(environment: JobEnvironment, backend: str | None) -> bool:
@@ -46,24 +55,56 @@ def join_group(environment: JobEnvironment, backend: str | None) -> bool:
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
     else:
         rank, world_size = environment.rank, environment.world_size
-        store, _, _ = next(iter(dist.rendezvous("env://", rank=rank, world_size=world_size)))  # type: ignore[attr-defined]
+        store = _meet(environment)
         make_sure_of(store, environment)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
+        if backend == "gloo":
+            make_sure_of_peers(environment, "gradients", None)
     return True
+
+
+def control_group(environment: JobEnvironment) -> dist.ProcessGroup | None:
+    """Return a gloo group of all ranks for what they tell each other; None for a rank that is alone."""
+    if environment.world_size == 1:
+        return None
+    group: dist.ProcessGroup = dist.new_group(backend="gloo")
+    make_sure_of_peers(environment, "control", group)
+    return group
+
+
+def _meet(environment: JobEnvironment) -> Any:
+    """Return the store in which the ranks tell each other their addresses."""
+    if environment.meeting_file is not None:
+        store = dist.FileStore(str(environment.meeting_file), environment.world_size)  # type: ignore[attr-defined]
+        store.set_timeout(_MEETING_TIMEOUT)
+        return store
+    try:
+        return next(
+            iter(dist.rendezvous("env://", rank=environment.rank, world_size=environment.world_size))  # type: ignore[attr-defined]
+        )[0]
+    except RuntimeError as error:
+        if "EADDRINUSE" not in str(error):
+            raise
+        raise LaunchError(
+            f"port {os.environ.get('MASTER_PORT')} of {socket.gethostname()}, where the processes of "
+            f"{job_name(environment)} were to meet, has been taken by another process since its start; start "
+            "the job again (scontrol requeue)"
+        ) from None
 
 
 def make_sure_of(store: Any, environment: JobEnvironment) -> None:
     """Raise `LaunchError` where rank 0 at this address is another run's: its gradients are not ours.
 
-    The port was free when the launcher looked; on a host of two clusters another job may have taken it since.
+    What the launcher reserved, another process may have taken since.
     """
     parts = (
+        environment.secret,
         environment.token,
         environment.checkpoint_dir,
         environment.restart_count,
         environment.gpus_per_node,
     )
-    # The token stays secret: whoever connects can read what is in the store.
+    # The secrets stay secret: whoever connects can read what is in the store.
     run = hashlib.sha256(repr(parts).encode()).digest()
     if environment.rank == 0:
         store.set(_RUN_KEY, run)
@@ -72,6 +113,39 @@ def make_sure_of(store: Any, environment: JobEnvironment) -> None:
             f"rank {environment.rank} met the processes of another job at the address of its own rank 0; "
             "start the job again (scontrol requeue)"
         )
+
+
+def make_sure_of_peers(environment: JobEnvironment, name: str, group: dist.ProcessGroup | None) -> None:
+    """Raise `LaunchError` where at the end of one of a gloo group's connections is no rank of this run.
+
+    Gloo tells its connections apart by a number that is easy to guess: a stranger's process that connects to
+    a rank sooner than another rank does would get what is meant for that one. So each rank shows each other
+    that it knows the secret, before anything else is sent; `name` tells the groups of a run apart.
+    """
+    secret = environment.secret or environment.token
+    if secret is None:
+        return
+    rank, everybody = environment.rank, range(environment.world_size)
+
+    def shown(sender: int, receiver: int) -> list[int]:
+        text = f"{name} {environment.restart_count} {sender} {receiver}"
+        return list(hmac.digest(secret.encode(), text.encode(), "sha256"))
+
+    sent = torch.tensor([shown(rank, peer) for peer in everybody], dtype=torch.uint8)
+    got = torch.empty_like(sent)
+    try:
+        dist.all_to_all_single(got, sent, group=group, async_op=True).wait(_PEERS_TIMEOUT)
+    except RuntimeError as error:
+        raise LaunchError(_strangers(environment, str(error).splitlines()[0])) from None
+    if got.tolist() != [shown(peer, rank) for peer in everybody]:
+        raise LaunchError(_strangers(environment, "what it sent was not the secret of this run"))
+
+
+def _strangers(environment: JobEnvironment, why: str) -> str:
+    return (
+        f"rank {environment.rank} is connected with a process that is none of its run's ({why}); start the "
+        "job again (scontrol requeue)"
+    )
 
 
 def claim(
@@ -93,6 +167,13 @@ def claim(
             pid=os.getpid(),
             at=utc_now(),
         )
+        others = who_else_may_write(directory) if lineage.claim.run_number == 0 else None
+        if others is not None:
+            _LOG.warning(
+                "%s, and so can change what %s goes on from: checkpoints are safe where only you may write, "
+                "in all folders above, too",
+                *(others, job_name(environment)),
+            )
         told = [lineage.claim.run_number, None if lineage.resume_path is None else str(lineage.resume_path)]
     run_number, resume = control.broadcast(told)
     resume_path = None if resume is None else Path(resume)

@@ -24,7 +24,7 @@ from pollux_slurm.torch.control import Control
 from pollux_slurm.torch.epochend import EpochEnd
 from pollux_slurm.torch.faults import Faults
 from pollux_slurm.torch.foreign import ForeignSteps
-from pollux_slurm.torch.joining import claim, job_name, join_group, memory_bounds
+from pollux_slurm.torch.joining import claim, control_group, job_name, join_group, memory_bounds
 from pollux_slurm.torch.measuring import Measuring
 from pollux_slurm.torch.memory import OutOfMemoryWatch
 from pollux_slurm.torch.naming import Names, is_of_epoch, saved_name
@@ -69,7 +69,7 @@ class Session:
         self.rank, self.world_size = environment.rank, environment.world_size
         self._environment = environment
         self._owns_group = join_group(environment, backend)
-        group = dist.new_group(backend="gloo") if self.world_size > 1 else None
+        group = control_group(environment)
         self.control: Control[Agreement] = Control(rank=self.rank, world_size=self.world_size, group=group)
 
         started = time.perf_counter()

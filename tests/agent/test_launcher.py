@@ -163,6 +163,7 @@ def layout_of(*nodes: tuple[str, int], exit_file: Path | None = None) -> RunLayo
         nodes=nodes,
         master_addr="10.0.0.1",
         master_port=24600,
+        secret="of this run",
         uses_gpus=True,
         job_id="12",
         exit_file=exit_file,

@@ -13,6 +13,7 @@ UNEVEN = RunLayout(
     nodes=(("n0", 4), ("n3", 1)),
     master_addr="10.0.0.1",
     master_port=24600,
+    secret="of this run",
     uses_gpus=True,
     job_id="12",
     exit_file=Path("/shared/it's here/12.exit"),
@@ -22,7 +23,7 @@ UNEVEN = RunLayout(
 
 def test_that_a_layout_survives_the_way_into_the_step() -> None:
     assert RunLayout.decode(UNEVEN.encode()) == UNEVEN
-    local = RunLayout(nodes=(("localhost", 1),), master_addr="127.0.0.1", master_port=1)
+    local = RunLayout(nodes=(("localhost", 1),), master_addr="127.0.0.1", master_port=1, secret="s")
     assert RunLayout.decode(local.encode()) == local
     assert "\n" not in UNEVEN.encode()
 
@@ -54,6 +55,7 @@ def test_that_ranks_count_over_uneven_nodes_in_order() -> None:
             "OMP_NUM_THREADS": "1",
             "POLLUX_GPUS_PER_NODE": "4,1",
             "POLLUX_RESTART_COUNT": "3",
+            "POLLUX_RUN_SECRET": "of this run",
             "SLURM_RESTART_COUNT": "3",
         }
     ]
@@ -61,9 +63,21 @@ def test_that_ranks_count_over_uneven_nodes_in_order() -> None:
 
 def test_that_the_users_environment_stays_but_for_our_own_message() -> None:
     (env,) = rank_environments(
-        RunLayout(nodes=(("localhost", 1),), master_addr="::1", master_port=5),
+        RunLayout(nodes=(("localhost", 1),), master_addr="::1", master_port=5, secret="s"),
         0,
-        {"OMP_NUM_THREADS": "7", "HOME": "/root", "POLLUX_STEP": "x", "RANK": "9"},
+        {
+            "OMP_NUM_THREADS": "7",
+            "HOME": "/root",
+            "POLLUX_STEP": "x",
+            "RANK": "9",
+            "POLLUX_MEETING_FILE": "/x",
+        },
     )
     assert (env["OMP_NUM_THREADS"], env["HOME"], env["RANK"]) == ("7", "/root", "0")
-    assert "POLLUX_STEP" not in env
+    assert not {"POLLUX_STEP", "POLLUX_MEETING_FILE"} & set(env)
+
+
+def test_that_the_processes_of_one_node_are_told_where_they_meet() -> None:
+    alone = RunLayout(nodes=(("n0", 2),), master_addr="127.0.0.1", master_port=5, secret="s")
+    told = rank_environments(alone, 0, {}, meeting_file=Path("/tmp/x/ranks"))
+    assert {env["POLLUX_MEETING_FILE"] for env in told} == {"/tmp/x/ranks"}

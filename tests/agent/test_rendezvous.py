@@ -1,63 +1,67 @@
-"""Ports below the ephemeral range, and the address that other nodes reach."""
+"""Where the processes of a run meet: a folder of their own, a port that is kept, an address."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import stat
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import torch.distributed as dist
 
-from pollux_slurm.agent.rendezvous import (
-    candidate_ports,
-    find_free_port,
-    first_ephemeral_port,
-    node_address,
-    seed_of,
-)
+from pollux_slurm.agent.rendezvous import meeting_file, new_secret, node_address, reserve_port
+from pollux_slurm.errors import LaunchError
 from pollux_slurm.slurm.runner import CommandRunner
 
 
-@given(seed=st.integers(min_value=0), first=st.integers(min_value=1, max_value=65535))
-def test_that_every_port_of_the_window_is_tried_once_and_needs_no_privilege(seed: int, first: int) -> None:
-    ports = candidate_ports(seed, first_ephemeral=first)
-    assert len(set(ports)) == len(ports) == 8192
-    assert min(ports) > 1024
-    assert max(ports) < 65536
-    if first >= 20_000:
-        assert max(ports) < first
+def test_that_only_who_asks_to_share_gets_a_port_that_is_kept() -> None:
+    with reserve_port() as kept, reserve_port() as other:
+        port = kept.getsockname()[1]
+        assert other.getsockname()[1] != port
+        for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET, ""), (socket.AF_INET6, "::")):
+            with socket.socket(family) as taker, pytest.raises(OSError, match="in use"):
+                taker.bind((address, port))
 
 
-def test_that_neighbouring_jobs_begin_at_different_ports() -> None:
-    starts = {candidate_ports(seed_of(str(job), {}), first_ephemeral=32768)[0] for job in range(100, 200)}
-    assert len(starts) == 100
+@pytest.mark.parametrize("use_libuv", [True, False])
+def test_that_torch_listens_at_a_port_that_is_kept(use_libuv: bool) -> None:
+    with reserve_port() as kept:
+        port = kept.getsockname()[1]
+        store = dist.TCPStore("127.0.0.1", port, 1, True, timedelta(seconds=60), use_libuv=use_libuv)
+        store.set("a", "b")
+        assert store.get("a") == b"b"
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(("127.0.0.1", port))
 
 
-def test_that_jobs_of_one_number_in_two_clusters_of_a_host_begin_at_different_ports() -> None:
-    sandboxes = [{"SLURM_CLUSTER_NAME": "sandbox", "SLURM_CONF": f"/tmp/{name}/slurm.conf"} for name in "ab"]
-    names = [{"SLURM_CLUSTER_NAME": name} for name in ("one", "two")]
-    starts = {candidate_ports(seed_of("2", it), first_ephemeral=32768)[0] for it in (*sandboxes, *names, {})}
-    assert len(starts) == 5
+def test_that_ports_and_secrets_cannot_be_foretold() -> None:
+    with contextlib.ExitStack() as stack:
+        ports = [stack.enter_context(reserve_port()).getsockname()[1] for _ in range(20)]
+    assert len({port - ports[0] for port in ports} - set(range(-40, 41))) > 10
+    assert len({new_secret() for _ in range(20)}) == 20
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", ""])
-def test_that_a_port_in_use_is_passed_over(address: str) -> None:
-    first = find_free_port(4711)
-    with socket.create_server((address, first)):
-        second = find_free_port(4711)
-    assert second != first
-    with socket.create_server(("127.0.0.1", second)):
+def test_that_only_their_user_enters_the_folder_where_processes_meet() -> None:
+    before = os.umask(0)
+    try:
+        with meeting_file() as file:
+            assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+            assert not file.exists()
+            file.touch()
+    finally:
+        os.umask(before)
+    assert not file.parent.exists()
+
+
+def test_that_a_machine_without_room_for_the_folder_says_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with pytest.raises(LaunchError, match="TMPDIR"), meeting_file():
         pass
-
-
-def test_that_an_unreadable_range_gives_the_usual_one(tmp_path: Path) -> None:
-    (tmp_path / "range").write_text("40000\t60999\n")
-    assert first_ephemeral_port(tmp_path / "range") == 40000
-    (tmp_path / "range").write_text("odd")
-    assert first_ephemeral_port(tmp_path / "range") == 32768
-    assert first_ephemeral_port(tmp_path / "missing") == 32768
 
 
 def test_that_a_nodes_address_is_what_slurm_uses(two_node_sandbox: dict[str, str]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.agent.layout import RunLayout
+from pollux_slurm.agent.rendezvous import reserve_port
 from pollux_slurm.agent.shortfall import requeue_if_short
 from pollux_slurm.agent.slurm_job import PreparedJob, held_gpus, run_step
 from pollux_slurm.errors import LaunchError, SlurmUnavailable
@@ -128,9 +129,10 @@ def looks_after(bin_dir: str) -> tuple[int, int]:
 
     warn: Callable[[str], None] = lambda _words: None  # noqa: E731
     layout = RunLayout(
-        nodes=(("n0", 2),), master_addr="127.0.0.1", master_port=1, uses_gpus=True, job_id="1",
+        nodes=(("n0", 2),), master_addr="127.0.0.1", master_port=1, secret="s", uses_gpus=True, job_id="1",
         exit_file=None, patience_s=1.0,
     )  # fmt: skip
+    port = reserve_port()
     job = PreparedJob(
         layout=layout,
         environ={**os.environ, "SLURM_JOB_ID": "1"},
@@ -138,5 +140,7 @@ def looks_after(bin_dir: str) -> tuple[int, int]:
         connect=connect,
         warn=warn,
         all_nodes=True,
+        port=port,
     )
-    return run_step(["train"], job), len(looked)
+    with port:
+        return run_step(["train"], job), len(looked)

@@ -132,6 +132,7 @@ def test_that_real_nodes_are_asked(tmp_path: Path, sandbox: Sandbox) -> None:
         "ok",
         "2 of 2 nodes that were asked an",
     )
-    for name in ("store from nodes", f"folder {tmp_path}/shared", "clocks of nodes"):
+    shared = f"{tmp_path}/shared"
+    for name in ("store from nodes", f"folder {shared}", f"writers of {shared}", "clocks of nodes"):
         assert told[name]["verdict"] == "ok", told[name]
     assert list((tmp_path / "shared").iterdir()) == []
