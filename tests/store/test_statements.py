@@ -70,7 +70,7 @@ COUNTS = {
     "milestones": 1,
     "daemon_seen": 2,
     "observe_jobs, nothing new": 2,
-    "observe_jobs, all moved": 6,
+    "observe_jobs, all moved": 5,
     "observe_jobs, all typed": 4,
     "observe_jobs, all over": 4,
     "register_jobs, known": 1,
