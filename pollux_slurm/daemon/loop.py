@@ -108,8 +108,9 @@ class Daemon:
                 if not self._wait_for_lease():
                     break
                 self._reload_if_asked()
-                next_round = self._monotonic() + self._config.interval_s
                 self.round()
+                # From its end: where rounds take longer than the interval, moves would otherwise stand still.
+                next_round = self._monotonic() + self._config.interval_s
                 self._watch.begin(self._rounds.sight, self._config)
                 while not self._stop.is_set() and (left := next_round - self._monotonic()) > 0:
                     self.tick()

@@ -12,7 +12,7 @@ from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.daemon.round import Settings
 from pollux_slurm.errors import ConfigError
-from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.model import Allocation, Decision, JobState, Problem
 from pollux_slurm.policy import decide
 from pollux_slurm.policy.problem_json import problem_from_json
 from tests.daemon.builders import MODEL
@@ -145,3 +145,26 @@ def test_that_new_settings_hold_from_the_next_round_and_wrong_ones_do_not(
     assert "the old ones hold: pollux.toml: policy.seed" in caplog.text
     assert (seeds[0], seeds[5], seeds[-1]) == (3, 3, 9)
     assert daemon._config.interval_s == 50
+
+
+def test_that_moves_go_on_where_a_round_takes_longer_than_the_interval(world: World) -> None:
+    job_id = world.submit(gpus=1)
+    world.targets = {job_id: {"n1": 2}}
+
+    plainly = world.decide
+
+    def slowly(problem: Problem) -> Decision:
+        world.clock.advance(2 * CONFIG.interval_s)
+        then((world.clock() - began).total_seconds())  # whether there is any time between two rounds or not
+        return plainly(problem)
+
+    def then(passed_s: float) -> None:
+        world.agents[job_id].act()
+        if passed_s > 300 or world.job(job_id).allocation == Allocation.of({"n1": 2}):
+            daemon._stop.set()
+
+    began = world.clock()
+    world.decide = slowly
+    daemon = running(world, dataclasses.replace(CONFIG, lease_ttl_s=60), then)
+    daemon.run()
+    assert world.job(job_id).allocation == Allocation.of({"n1": 2})
