@@ -75,6 +75,16 @@ def test_that_a_module_that_averages_is_found() -> None:
     assert watch.end_pass() == ["average"]
 
 
+def test_that_a_large_sum_that_begins_anew_is_no_average() -> None:
+    torch.manual_seed(3)
+    network = torch.nn.Linear(16, 8)
+    sums = {"gradients": 30 * torch.randn(8, 16)}
+    watch = AverageWatch(lambda: [network])
+    watch.begin_pass()
+    sums["gradients"] = 0.02 * sums["gradients"] + torch.randn(8, 16)
+    assert watch.end_pass() == []
+
+
 def test_that_an_average_within_a_model_is_the_models_own() -> None:
     torch.manual_seed(3)
     pair = torch.nn.ModuleList([torch.nn.Linear(16, 8), torch.nn.Linear(16, 8).requires_grad_(False)])

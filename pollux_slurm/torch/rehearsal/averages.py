@@ -23,6 +23,7 @@ _LEAST_NUMEL, _MOST_NUMEL = 4, 1 << 20
 _MOST_LOOKS = 20
 _MOST_FACTOR = 0.999
 _LEAST_COSINE = 0.99
+_MOST_RESIDUAL = 1e-4
 _DEPTH = 3
 _MOST_PARTS = 2000
 
@@ -100,7 +101,11 @@ def _is_step_towards(weight: torch.Tensor, before: torch.Tensor, now: torch.Tens
     if not 0.0 < lengths < float("inf"):
         return False
     along = float(step @ way)
-    return along / lengths >= _LEAST_COSINE and along / float(way @ way) <= _MOST_FACTOR
+    factor = along / float(way @ way)
+    if along / lengths < _LEAST_COSINE or factor > _MOST_FACTOR:
+        return False
+    # Seen from a tensor far larger than both, everything lies in one direction.
+    return float((now - before - factor * way).norm()) <= _MOST_RESIDUAL * float(now.norm())
 
 
 def name_of(tensor: torch.Tensor, frames: Sequence[FrameType]) -> str:
