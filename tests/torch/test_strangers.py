@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.rendezvous import new_secret
+from pollux_slurm.slurm.sandbox import Sandbox
 from tests.people import User, two_users
-from tests.torch.ranks import free_port
 from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 
 STRANGER = Path(__file__).with_name("stranger.py")
 # Rank 1 comes late, as one on a slow node may, and both stay until the stranger has seen enough.
@@ -26,7 +29,7 @@ def until(name):
     while not Path(name).exists() and time.monotonic() < end:
         time.sleep(0.02)
 
-Path("pid-" + os.environ["RANK"]).touch()
+Path("pid-" + os.environ["RANK"]).write_text(str(os.getpid()))
 if os.environ["RANK"] == "1":
     until("go")
 import torch
@@ -47,62 +50,78 @@ os._exit(0)
 
 
 @pytest.fixture(scope="module")
-def users() -> Iterator[tuple[User, User]]:
-    with two_users({"GLOO_SOCKET_IFNAME": "lo"}) as made:
+def users(sandbox: Sandbox) -> Iterator[tuple[User, User]]:
+    with two_users({**sandbox.env, "GLOO_SOCKET_IFNAME": "lo"}) as made:
         yield made
 
 
-def start(user: User, folder: Path, *command: str, **environ: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command, user=user.name, group=user.name, extra_groups=[], cwd=folder, env={**user.env, **environ},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+def submit(user: User, folder: Path, *, num_nodes: int) -> str:
+    """Submit a job of two ranks, on one node or one on each of two."""
+    body = "#!/bin/sh\nexec " + shlex.join(
+        [*user.python, "-m", "pollux_slurm", "run", "--", *user.python, "train.py"]
+    )
+    done = user.run(
+        "sbatch", "--parsable", f"--chdir={folder}", "--output=run.log", f"--nodes={num_nodes}",
+        f"--gpus-per-node={2 // num_nodes}", "--cpus-per-gpu=1", "--mem-per-gpu=600", stdin=body,
     )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
-def ranks_of(user: User, folder: Path, *, num_nodes: int) -> list[subprocess.Popen[str]]:
-    """Start two ranks: as one node's, by `pollux run`, or as it starts each of two nodes'."""
-    if num_nodes == 1:
-        run = (*user.python, "-m", "pollux_slurm", "run", "--nproc-per-node", "2", "--")
-        return [start(user, folder, *run, *user.python, "train.py")]
-    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    common |= {"LOCAL_RANK": "0", "POLLUX_GPUS_PER_NODE": "1,1", "POLLUX_RUN_SECRET": new_secret()}
-    return [start(user, folder, *user.python, "train.py", RANK=str(rank), **common) for rank in range(2)]
+def listening_ports(pid: int) -> set[int]:
+    """Return the ports at which a process listens, as root may know."""
+    sockets = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            sockets.add(str(descriptor.readlink()))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                found.add(int(fields[1].rpartition(":")[2], 16))
+    return found
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2])
 @pytest.mark.parametrize("attempt", range(2))
 def test_that_a_strangers_process_neither_joins_nor_reads(
-    users: tuple[User, User], num_nodes: int, attempt: int
+    sandbox: Sandbox, users: tuple[User, User], num_nodes: int, attempt: int
 ) -> None:
     """Which of two ranks waits for the other's connection is chance: only then can a stranger be first."""
     alice, bob = users
-    folder = alice.home / f"{num_nodes}-{attempt}"
+    folder, seen = alice.home / f"{num_nodes}-{attempt}", bob.home / f"seen-{num_nodes}-{attempt}"
     folder.mkdir()
     os.chown(folder, alice.user_id, alice.user_id)
     (folder / "train.py").write_text(TRAIN)
     script = bob.home / "stranger.py"
     script.write_text(STRANGER.read_text())
-    stranger = start(bob, bob.home, *bob.python, "stranger.py", str(alice.user_id))
+    with seen.open("w") as output:
+        stranger = subprocess.Popen(
+            [*bob.python, "stranger.py", str(alice.user_id)], user=bob.name, group=bob.name, extra_groups=[],
+            cwd=bob.home, env=bob.env, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
     assert stranger.stdin is not None
-    assert stranger.stdout is not None
-    assert stranger.stdout.readline() == "looking\n"
-    ranks = ranks_of(alice, folder, num_nodes=num_nodes)
+    wait_until(lambda: "looking" in seen.read_text(), timeout_s=120, what="the stranger to look")
+    job_id = submit(alice, folder, num_nodes=num_nodes)
+
+    def was_at_rank_0() -> bool:
+        file = folder / "pid-0"
+        pid = file.read_text() if file.exists() else ""
+        ports = {int(line[3:]) for line in seen.read_text().splitlines() if line.startswith("at ")}
+        return bool(pid and ports & listening_ports(int(pid)))
+
     try:
-        said = [folder / f"said-{rank}" for rank in range(2)]
-        assert stranger.stdout.readline().startswith("at "), "rank 0 listens, and the stranger was there"
+        wait_until(was_at_rank_0, timeout_s=300, what="rank 0 to listen, and the stranger to be there")
         (folder / "go").touch()
+        said = [folder / f"said-{rank}" for rank in range(2)]
         wait_until(lambda: all(one.exists() for one in said), timeout_s=300, what="the ranks to meet, or not")
-        stranger.stdin.close()
-        got = json.loads(stranger.stdout.read().splitlines()[-1])
     finally:
-        (folder / "end").touch()
         stranger.stdin.close()
-        outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
         stranger.wait(timeout=120)
-        stranger.stdout.close()
-    ends = {one.read_text() for one in said}
-    print(num_nodes, attempt, got, ends, outputs)
-    assert got["ports"] >= 1
+        (folder / "end").touch()
+        alice.run("scancel", job_id)
+    got, ends = json.loads(seen.read_text().splitlines()[-1]), {one.read_text() for one in said}
     assert got["read"] == []
     assert not got["mark"], "what rank 0 sent went to the stranger"
     assert ends == {"joined"} or all("none of its run's" in end or "another job" in end for end in ends)
