@@ -129,11 +129,13 @@ class GpuBook:
         swap places, for one, when nothing is in motion on its nodes. What is in motion elsewhere, perhaps
         for as long as a job does not answer, is not waited for.
         """
-        nodes = _nodes_of(reallocation)
-        if any(nodes & _nodes_of(self._open[number]) for number in self._reserved):
-            return False
         planned = [r for r in self._open.values() if r.step in _NOT_BEGUN and r.moves_running]
-        return reallocation.id == min((r.id for r in planned if self._is_solvable(r, planned)), default=None)
+        may = (r.id for r in planned if not self._is_near_motion(r) and self._is_solvable(r, planned))
+        return reallocation.id == min(may, default=None)
+
+    def _is_near_motion(self, reallocation: Reallocation) -> bool:
+        nodes = _nodes_of(reallocation)
+        return any(nodes & _nodes_of(self._open[number]) for number in self._reserved)
 
     def _is_solvable(self, reallocation: Reallocation, planned: Sequence[Reallocation]) -> bool:
         """Whether what a reallocation misses is held by jobs that are planned to leave it."""

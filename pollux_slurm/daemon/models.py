@@ -10,10 +10,11 @@ from pollux_slurm.goodput import best_batch
 from pollux_slurm.model import Allocation, Configuration, GoodputModel
 from pollux_slurm.store.contract import JobRecord, Pace
 
-# How many times more or less than its model promises a job may make. Models are off by a tenth or two, some
-# by half; a report's interval may be half training, half validation.
-TOLERANCE = 4.0
-
+# How many times less than its model promises a job may make: of its time, epochs of seconds may take most for
+# validation, checkpoints and the start of workers, and a suspension counts, too.
+LEAST_MADE = 100.0
+# And how many times more: models are off by a tenth or two, some by half.
+MOST_MADE = 4.0
 
 # Nobody is judged by less training than this, in seconds.
 _LEAST_S = 120.0
@@ -42,7 +43,7 @@ def doubt(model: GoodputModel, configuration: Configuration, pace: Pace) -> str 
         return None  # started on GPUs that its own limits exclude, as its owner may ask for
     promised = best.goodput
     made = pace.made / pace.trained_s * model.limits.initial_batch_size
-    if max(promised, made) <= TOLERANCE * min(promised, made):
+    if made * LEAST_MADE >= promised and made <= MOST_MADE * promised:
         return None
     return f"it promises {promised:.3g} examples/s on {_said(configuration)}, but {made:.3g} are made"
 

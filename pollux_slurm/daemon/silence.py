@@ -19,14 +19,15 @@ _LONGEST_S = 6 * 3600.0
 def left_alone_because(record: JobRecord, now: datetime, *, timeout_s: float) -> str | None:
     """Return why a running job is not asked for a checkpoint now, None where it may be.
 
-    A request counts that lasted `timeout_s`: what ended sooner did so because the job or the daemon ended.
+    A request counts that lasted `timeout_s`, or that the job confirmed in vain: it trained on, say. What else
+    ended sooner did so because the job or the daemon ended.
     """
     if record.state is not JobState.RUNNING:
         return None  # one that waits in the queue has no checkpoint to confirm
     ends = [
         request.ended_at
         for request in record.unanswered
-        if (request.ended_at - request.asked_at).total_seconds() >= timeout_s
+        if request.was_confirmed or (request.ended_at - request.asked_at).total_seconds() >= timeout_s
     ]
     if not ends:
         return None

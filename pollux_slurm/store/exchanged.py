@@ -245,10 +245,11 @@ class Reallocation:
 
 
 class UnansweredRequest(NamedTuple):
-    """A request of a checkpoint that ended, in whatever way, before the job had confirmed one."""
+    """A request of a checkpoint that came to nothing: the job confirmed none, or trained on afterwards."""
 
     asked_at: datetime
     ended_at: datetime
+    was_confirmed: bool = False
 
 
 class Pace(NamedTuple):

@@ -120,7 +120,10 @@ def read_restart_delays(
 
 
 def read_unanswered(connection: Connection, scope: Select[Any]) -> defaultdict[int, list[UnansweredRequest]]:
-    """Return, per job, the requests of a checkpoint among its last moves that it did not answer."""
+    """Return, per job, the requests of a checkpoint among its last moves that came to nothing.
+
+    It confirmed none, or it confirmed one and was not stopped after all: it trained on, say.
+    """
     other = aliased(ReallocationRow)
     oldest = (
         select(other.id)
@@ -148,6 +151,7 @@ def read_unanswered(connection: Connection, scope: Select[Any]) -> defaultdict[i
             asked.at.label("asked_at"),
             # An owner may let a move go on without a confirmation.
             func.coalesce(allowed.at, ended.at).label("ended_at"),
+            CheckpointRow.reallocation_id.is_not(None).label("was_confirmed"),
         )
         .select_from(jobs)
         .join(row_of_it, is_of_submission(row_of_it, job_id=jobs.c.job_id, first_id=jobs.c.first_id))
@@ -161,12 +165,13 @@ def read_unanswered(connection: Connection, scope: Select[Any]) -> defaultdict[i
         .outerjoin(CheckpointRow, CheckpointRow.reallocation_id == ReallocationRow.id)
         .where(
             ReallocationRow.moves_running,
-            CheckpointRow.reallocation_id.is_(None),
-            or_(allowed.at.is_not(None), ended.at.is_not(None)),
+            or_(
+                and_(CheckpointRow.reallocation_id.is_(None), allowed.at.is_not(None)), ended.at.is_not(None)
+            ),
         )
         .order_by(ReallocationRow.id)
     )
     found: defaultdict[int, list[UnansweredRequest]] = defaultdict(list)
     for row in rows:
-        found[row.job_id].append(UnansweredRequest(row.asked_at, row.ended_at))
+        found[row.job_id].append(UnansweredRequest(row.asked_at, row.ended_at, row.was_confirmed))
     return found

@@ -111,6 +111,25 @@ def test_that_each_unanswered_request_is_followed_by_a_longer_wait(crowd: World)
         assert wait_s <= timeout_s + timeout_s * 2**number + 3 * CONFIG.interval_s
 
 
+def test_that_a_job_that_trains_on_after_its_checkpoint_has_not_answered(crowd: World) -> None:
+    job_id = submit_as(crowd, "mallory")
+    trained(crowd, job_id)
+    agent, daemon = crowd.agents[job_id], crowd.daemon()
+    agent.waits_to_be_stopped = False
+    crowd.targets = on_one_gpu(crowd, job_id)
+    daemon.round()
+    daemon.tick()
+    assert asked(crowd, job_id) == 1
+    for _ in range(2):  # it confirms, and goes on before the daemon looks
+        crowd.clock.advance(0.1)
+        agent.act()
+    daemon.tick()
+    assert crowd.store.reallocations(job_id)[-1].step is Step.ROLLED_BACK
+    crowd.settle(daemon, seconds=CONFIG.checkpoint_timeout_s - 6)
+    assert asked(crowd, job_id) == 1
+    assert crowd.job(job_id).restart_count == 0
+
+
 def test_that_a_daemon_that_starts_knows_of_the_silence_and_says_so(crowd: World) -> None:
     silent = submit_as(crowd, "mallory")
     trained(crowd, silent)

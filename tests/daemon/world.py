@@ -44,6 +44,7 @@ class Agent:
     def __init__(self, world: World, job_id: str, token: str) -> None:
         self.world, self.job_id, self.token = world, job_id, token
         self.answers = True
+        self.waits_to_be_stopped = True
         self.reports = True
         self.counts: tuple[int, ...] | None = None
         self._sequence = 0
@@ -68,7 +69,9 @@ class Agent:
                     run_number=run,
                     restart_count=run,
                     sequence=self._sequence,
-                    phase=RunPhase.WAITING if request and self.answers else RunPhase.TRAINING,
+                    phase=RunPhase.WAITING
+                    if request and self.answers and self.waits_to_be_stopped
+                    else RunPhase.TRAINING,
                     gpus_per_node=self.counts or tuple(gpus for _, gpus in job.allocation.gpus_by_node),
                     model=MODEL,
                     throughput=100.0,

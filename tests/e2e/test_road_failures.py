@@ -69,7 +69,7 @@ def test_that_a_job_that_never_reports_is_never_moved(road: Road) -> None:
 
 def test_that_a_daemon_killed_amid_a_reallocation_is_followed_up_by_the_next(road: Road) -> None:
     road.start_daemon()
-    job_id = road.digits("survivor", epochs=16)
+    job_id = road.digits("survivor", max_gpus=2, epochs=16)
 
     def beyond_the_requeue() -> bool:
         return any(

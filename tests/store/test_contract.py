@@ -263,7 +263,7 @@ class TestAnotherToken:
         assert after.terms.token_sha256 == hash_token(token_of("another"))
         assert after.run is None
         assert (after.num_restarts, after.mean_restart_delay_s) == (1, pytest.approx(12.5))
-        assert after.unanswered == before.unanswered == ((at(61), at(361)),)
+        assert after.unanswered == before.unanswered == ((at(61), at(361), False),)
         assert after.declarations == before.declarations
         assert after.first_submitted_at == before.submitted_at
 
@@ -279,7 +279,7 @@ class TestAnotherToken:
             (5, 5.0),
             (3, 6.0),
         ]
-        assert job.unanswered == ((at(61), at(361)), (at(431), at(731)))
+        assert job.unanswered == ((at(61), at(361), False), (at(431), at(731), False))
         third = registration(1, terms={"token_sha256": hash_token(token_of("a third"))})
         running.register_jobs([third], at=at(800))
         assert running.job("1").unanswered == job.unanswered
@@ -902,13 +902,14 @@ class TestReallocations:
         advance(store, confirmed, asked)
         store.report(token_of(1), confirmation(confirmed.id), at=at(55))
         advance(store, confirmed, (Step.ROLLED_BACK, 56))
-        assert store.job("1").unanswered == ((at(21), at(51)),)
+        ignored, rolled_back = (at(21), at(51), False), (at(21), at(55), True)
+        assert store.job("1").unanswered == (ignored, rolled_back)
         allowed = plan(store)
         advance(store, allowed, asked, (Step.CHECKPOINTED, 61), (Step.REQUEUED, 62), (Step.CONFIRMED, 70))
-        assert store.job("1").unanswered == ((at(21), at(51)), (at(21), at(61)))
+        assert store.job("1").unanswered == (ignored, rolled_back, (at(21), at(61), False))
         for _ in range(15):
             advance(store, plan(store), (Step.ROLLED_BACK, 80))
-        assert store.job("1").unanswered == ((at(21), at(61)),)
+        assert store.job("1").unanswered == ((at(21), at(61), False),)
 
 
 class TestRounds:
