@@ -211,7 +211,9 @@ def _close_unseen(change: Change, last: Stretch, seen: JobObservation, at: datet
     another clock.
     """
     begun = last.started_at
-    shown = (moment for moment in (seen.submitted_at, seen.started_at) if moment is not None)
+    # The start of a job that waits is only foretold.
+    started_at = None if seen.state is JobState.PENDING else seen.started_at
+    shown = (moment for moment in (seen.submitted_at, started_at) if moment is not None)
     later = min((moment for moment in shown if moment > begun), default=None)
     latest = max(at, begun) if later is None else later
     if not _is_gap(last, seen):
