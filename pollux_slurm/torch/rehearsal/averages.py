@@ -13,7 +13,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from pollux_slurm.torch.rehearsal.snapshot import user_frames
 
@@ -25,6 +24,7 @@ _MOST_FACTOR = 0.999
 _LEAST_COSINE = 0.99
 _MOST_RESIDUAL = 1e-4
 _DEPTH = 3
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _MOST_PARTS = 2000
 
 
@@ -70,12 +70,13 @@ class AverageWatch:
         return [
             value
             for value in gc.get_objects()
-            if issubclass(type(value), torch.Tensor)
-            and not is_lazy(value)
+            if type(value) in _PLAIN_TENSORS  # no fake, lazy or distributed ones
             and value.is_floating_point()
             and value.shape in shapes
             and id(value) not in own
-            and not (value.is_meta or value.is_sparse)
+            and value.layout is torch.strided
+            and not value.is_meta
+            and value.untyped_storage().size() >= value.numel() * value.element_size()
         ]
 
 
