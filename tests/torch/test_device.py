@@ -56,14 +56,14 @@ def test_that_training_that_is_taken_up_again_equals_plain_training(
 ) -> None:
     expected, optimizer = network("cpu")
     dataset = Numbered()
-    for _ in range(8):
+    for _ in range(40):
         for start in range(0, len(dataset), BATCH):
             optimizer.zero_grad()
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=amp):
                 outputs = expected(dataset.inputs[start : start + BATCH])
             mse_loss(outputs.float(), dataset.targets[start : start + BATCH]).backward()
             optimizer.step()
-    for num_epochs in (5, 8):
+    for num_epochs in (5, 40):
         with joined(tmp_path, backend="gloo" if device == "cpu" else None) as session:
             found, parallel = train(device, num_epochs, largest=largest, amp=amp)
             times = session._measuring.profile.medians()
