@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -13,14 +12,13 @@ from pollux_slurm.daemon.observe import ManagedJob, Picture
 from pollux_slurm.model import (
     Allocation,
     ClusterSnapshot,
-    GoodputModel,
     JobState,
     NodeCapacity,
     Problem,
     ProblemJob,
     SlurmJob,
 )
-from pollux_slurm.store.contract import JobRecord, RunPhase
+from pollux_slurm.store.contract import RunPhase
 
 
 def problem(
@@ -55,8 +53,8 @@ def problem(
         current, because = placed
         record = job.record
         claim = declarations.checked(record)
-        model_doubt = models.doubt_of(record, job.slurm.allocation)
-        model, by_type = (None, ()) if model_doubt is not None else _models(record)
+        model_doubt = models.doubt_of(record)
+        model, by_type = (None, ()) if model_doubt is not None else models.models_of(record)
         idle_since = record.last_held_at or record.submitted_at
         jobs.append(
             ProblemJob(
@@ -102,24 +100,6 @@ def problem(
         # Slurm chooses the shares itself unless they are equal, so unequal ones are not to be decided on.
         uneven=False,
         max_wait_s=policy.max_wait_s,
-    )
-
-
-def _models(record: JobRecord) -> tuple[GoodputModel | None, tuple[tuple[str, GoodputModel], ...]]:
-    """Return a job's model for every type of GPU, or its models by type.
-
-    Gradients are the same on every type: the newest statistics go with all, as does the size it has had.
-    """
-    newest = record.model
-    if newest is None or not record.models:
-        return newest, ()
-    grown = max(newest.max_gpus_seen, *(model.max_gpus_seen for _, model in record.models))
-    return None, tuple(
-        (
-            kind,
-            dataclasses.replace(model, statistics=newest.statistics or model.statistics, max_gpus_seen=grown),
-        )
-        for kind, model in record.models
     )
 
 

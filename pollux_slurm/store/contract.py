@@ -42,7 +42,9 @@ from pollux_slurm.model import (
     ReallocationStep,
 )
 from pollux_slurm.store.exchanged import (
+    LEAST_RUN_S,
     MAX_DECLARATIONS,
+    RUNS_JUDGED,
     AllocationRecord,
     CheckpointConfirmation,
     DaemonSeen,
@@ -65,7 +67,9 @@ from pollux_slurm.store.exchanged import (
 )
 
 __all__ = [
+    "LEAST_RUN_S",
     "MAX_DECLARATIONS",
+    "RUNS_JUDGED",
     "AgentStore",
     "AllocationRecord",
     "CheckpointConfirmation",

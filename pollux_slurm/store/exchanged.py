@@ -13,6 +13,7 @@ from typing import NamedTuple
 from pollux_slurm.model import (
     Allocation,
     BatchChoice,
+    Configuration,
     GoodputModel,
     JobDecision,
     JobState,
@@ -252,11 +253,27 @@ class UnansweredRequest(NamedTuple):
     was_confirmed: bool = False
 
 
+LEAST_RUN_S = 120.0
+"""No model is judged by a run that reported for less than this, in seconds."""
+
+RUNS_JUDGED = 8
+"""A model is judged by so many of the job's last runs that reported for longer."""
+
+
 class Pace(NamedTuple):
-    """Progress in scale-invariant iterations, and the seconds of training, by the store's clock, it took."""
+    """What a run made, and on what.
+
+    `made` is its progress in scale-invariant iterations from its first sample to its last; `held` is what the
+    job held meanwhile by Slurm's books, and for how many seconds. So the time of a suspension is not in it.
+    """
 
     made: float
-    trained_s: float
+    held: tuple[tuple[Configuration, float], ...]
+    gpu_type: str | None = None
+
+    @property
+    def held_s(self) -> float:
+        return sum(seconds for _, seconds in self.held)
 
 
 class Milestone(NamedTuple):
@@ -300,8 +317,8 @@ class JobRecord:
     last round decided nothing about it, or left it as it is.
     `prediction_error` is the mean of |throughput/predicted − 1|, each at most 1, over the last 16
     reports of the last run that has any; 0 without one. `unanswered` are the requests of a checkpoint that
-    it did not answer, of its last 16 moves, oldest first. `pace` is what the current run made of late, over
-    the intervals of its last 16 reports in which it trained; None without one.
+    it did not answer, of its last 16 moves, oldest first. `paces` are what its last 8 runs made that
+    reported for two minutes or more, newest first.
 
     Where its owner put another token into its Comment, what is known of its moves and declarations from
     before counts on, and `first_submitted_at` is when it came; None where it is the first.
@@ -340,7 +357,7 @@ class JobRecord:
     left_out_because: str | None = None
     prediction_error: float = 0.0
     unanswered: tuple[UnansweredRequest, ...] = ()
-    pace: Pace | None = None
+    paces: tuple[Pace, ...] = ()
     first_submitted_at: datetime | None = None
 
     @property

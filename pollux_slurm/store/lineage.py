@@ -5,9 +5,10 @@ It is another row, since its runs are numbered anew, but the same submission: `f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, or_, select
+from sqlalchemy import ColumnElement, Select, Subquery, and_, func, or_, select
 from sqlalchemy.orm import aliased
 
 from pollux_slurm.store.schema import JobRow
@@ -23,3 +24,35 @@ def ids_of_submission() -> Select[Any]:
     earlier = aliased(JobRow)
     wanted = is_of_submission(earlier, job_id=JobRow.id, first_id=JobRow.first_id)
     return select(earlier.id).where(wanted).correlate(JobRow)
+
+
+def last_of_each(
+    scope: Select[Any], row: Any, most: int, wanted: Callable[[Any], ColumnElement[bool]]
+) -> Subquery:
+    """Return (job_id, id) of the last `most` rows of each job in `scope` that are `wanted`.
+
+    `row` is a history with an `id` that grows and a `job_id`. It is read over the whole submission.
+    """
+    other, row_of_it, found = aliased(row), aliased(JobRow), aliased(row)
+    oldest = (
+        select(other.id)
+        .where(other.job_id.in_(ids_of_submission()), wanted(other))
+        .order_by(other.id.desc())
+        .offset(most - 1)
+        .limit(1)
+        .correlate(JobRow)
+        .scalar_subquery()
+    )
+    jobs = (
+        select(JobRow.id.label("job_id"), JobRow.first_id, func.coalesce(oldest, 0).label("oldest"))
+        .where(JobRow.id.in_(scope))
+        .subquery()
+    )
+    return (
+        select(jobs.c.job_id, found.id)
+        .select_from(jobs)
+        .join(row_of_it, is_of_submission(row_of_it, job_id=jobs.c.job_id, first_id=jobs.c.first_id))
+        .join(found, and_(found.job_id == row_of_it.id, found.id >= jobs.c.oldest))
+        .where(wanted(found))
+        .subquery()
+    )

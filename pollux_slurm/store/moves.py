@@ -12,7 +12,7 @@ from pollux_slurm.model import ReallocationStep
 from pollux_slurm.store.contract import Reallocation, UnansweredRequest
 from pollux_slurm.store.costs import first_step_time, restart_delay_s
 from pollux_slurm.store.journal import first_step_of_next_run, read_reallocations
-from pollux_slurm.store.lineage import ids_of_submission, is_of_submission
+from pollux_slurm.store.lineage import ids_of_submission, last_of_each
 from pollux_slurm.store.schema import CheckpointRow, JobRow, ReallocationRow, ReallocationStepRow
 
 RESTARTS_IN_MEAN = 10
@@ -54,37 +54,22 @@ def read_restart_delays(
             .scalar_subquery()
         )
 
+    def moved(row: Any) -> Any:
+        return and_(row.step == ReallocationStep.CONFIRMED, row.moves_running)
+
+    last = last_of_each(scope, ReallocationRow, RESTARTS_IN_MEAN, moved)
     other = aliased(ReallocationRow)
-    moves = (
-        other.job_id.in_(ids_of_submission()),
-        other.step == ReallocationStep.CONFIRMED,
-        other.moves_running,
-    )
-    count = select(func.count()).select_from(other).where(*moves).correlate(JobRow).scalar_subquery()
-    oldest = (
-        select(other.id)
-        .where(*moves)
-        .order_by(other.id.desc())
-        .offset(RESTARTS_IN_MEAN - 1)
-        .limit(1)
+    count = (
+        select(func.count())
+        .select_from(other)
+        .where(other.job_id.in_(ids_of_submission()), moved(other))
         .correlate(JobRow)
         .scalar_subquery()
     )
-    jobs = (
-        select(
-            JobRow.id.label("job_id"),
-            JobRow.first_id,
-            count.label("num_restarts"),
-            func.coalesce(oldest, 0).label("oldest"),
-        )
-        .where(JobRow.id.in_(scope))
-        .subquery()
-    )
-    row_of_it = aliased(JobRow)
     rows = connection.execute(
         select(
-            jobs.c.job_id,
-            jobs.c.num_restarts,
+            last.c.job_id,
+            count.label("num_restarts"),
             CheckpointRow.blocked_s,
             entered(ReallocationStep.CHECKPOINTED).label("checkpointed_at"),
             entered(ReallocationStep.REQUEUED).label("requeued_at"),
@@ -92,14 +77,10 @@ def read_restart_delays(
             entered(ReallocationStep.CONFIRMED).label("confirmed_at"),
             first_step_of_next_run().label("first_step_at"),
         )
-        .select_from(jobs)
-        .join(row_of_it, is_of_submission(row_of_it, job_id=jobs.c.job_id, first_id=jobs.c.first_id))
-        .join(
-            ReallocationRow,
-            and_(ReallocationRow.job_id == row_of_it.id, ReallocationRow.id >= jobs.c.oldest),
-        )
+        .select_from(last)
+        .join(JobRow, JobRow.id == last.c.job_id)
+        .join(ReallocationRow, ReallocationRow.id == last.c.id)
         .outerjoin(CheckpointRow, CheckpointRow.reallocation_id == ReallocationRow.id)
-        .where(ReallocationRow.step == ReallocationStep.CONFIRMED, ReallocationRow.moves_running)
     )
     delays: dict[int, tuple[int, list[float | None]]] = {}
     for row in rows:
@@ -124,50 +105,28 @@ def read_unanswered(connection: Connection, scope: Select[Any]) -> defaultdict[i
 
     It confirmed none, or it confirmed one and was not stopped after all: it trained on, say.
     """
-    other = aliased(ReallocationRow)
-    oldest = (
-        select(other.id)
-        .where(other.job_id.in_(ids_of_submission()), other.moves_running)
-        .order_by(other.id.desc())
-        .offset(_MOVES_JUDGED - 1)
-        .limit(1)
-        .correlate(JobRow)
-        .scalar_subquery()
-    )
-    jobs = (
-        select(JobRow.id.label("job_id"), JobRow.first_id, func.coalesce(oldest, 0).label("oldest"))
-        .where(JobRow.id.in_(scope))
-        .subquery()
-    )
+    last = last_of_each(scope, ReallocationRow, _MOVES_JUDGED, lambda row: row.moves_running)
     asked, allowed, ended = (aliased(ReallocationStepRow) for _ in range(3))
 
     def is_step(row: Any, step: ReallocationStep) -> Any:
         return and_(row.reallocation_id == ReallocationRow.id, row.step == step)
 
-    row_of_it = aliased(JobRow)
     rows = connection.execute(
         select(
-            jobs.c.job_id,
+            last.c.job_id,
             asked.at.label("asked_at"),
             # An owner may let a move go on without a confirmation.
             func.coalesce(allowed.at, ended.at).label("ended_at"),
             CheckpointRow.reallocation_id.is_not(None).label("was_confirmed"),
         )
-        .select_from(jobs)
-        .join(row_of_it, is_of_submission(row_of_it, job_id=jobs.c.job_id, first_id=jobs.c.first_id))
-        .join(
-            ReallocationRow,
-            and_(ReallocationRow.job_id == row_of_it.id, ReallocationRow.id >= jobs.c.oldest),
-        )
+        .select_from(last)
+        .join(ReallocationRow, ReallocationRow.id == last.c.id)
         .join(asked, is_step(asked, ReallocationStep.CHECKPOINT_REQUESTED))
         .outerjoin(allowed, is_step(allowed, ReallocationStep.CHECKPOINTED))
         .outerjoin(ended, is_step(ended, ReallocationStep.ROLLED_BACK))
         .outerjoin(CheckpointRow, CheckpointRow.reallocation_id == ReallocationRow.id)
         .where(
-            ReallocationRow.moves_running,
-            or_(
-                and_(CheckpointRow.reallocation_id.is_(None), allowed.at.is_not(None)), ended.at.is_not(None)
-            ),
+            or_(and_(CheckpointRow.reallocation_id.is_(None), allowed.at.is_not(None)), ended.at.is_not(None))
         )
         .order_by(ReallocationRow.id)
     )

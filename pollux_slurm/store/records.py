@@ -10,7 +10,7 @@ from collections import defaultdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Double, ScalarSelect, Select, Subquery, and_, case, exists, func, select
+from sqlalchemy import Connection, ScalarSelect, Select, Subquery, and_, case, exists, func, select
 from sqlalchemy.orm import aliased
 
 from pollux_slurm.errors import UnknownJobError
@@ -19,7 +19,6 @@ from pollux_slurm.store.clean import clean_text
 from pollux_slurm.store.contract import (
     JobRecord,
     Milestone,
-    Pace,
     RunPhase,
     RunRecord,
     Sample,
@@ -28,6 +27,7 @@ from pollux_slurm.store.contract import (
 from pollux_slurm.store.declarations import read_declarations
 from pollux_slurm.store.models import model_of_row, read_models_by_type, select_models
 from pollux_slurm.store.moves import read_last_reallocations, read_restart_delays, read_unanswered
+from pollux_slurm.store.paces import read_paces
 from pollux_slurm.store.schema import (
     AllocationNodeRow,
     AllocationRow,
@@ -107,7 +107,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     models = _latest_models(connection, scope)
     samples = _latest_samples(connection, scope)
     errors = _prediction_errors(connection, scope)
-    paces = _paces(connection, scope)
+    paces = read_paces(connection, scope)
     runs = _current_runs(connection, scope)
     reallocations = read_last_reallocations(connection, scope)
     delays = read_restart_delays(connection, scope)
@@ -164,7 +164,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 left_out_because=row.left_out_because,
                 prediction_error=errors.get(row.id, 0.0),
                 unanswered=tuple(unanswered[row.id]),
-                pace=paces.get(row.id),
+                paces=tuple(paces[row.id]),
                 first_submitted_at=row.first_submitted_at,
             )
         )
@@ -311,7 +311,17 @@ def _latest_samples(connection: Connection, scope: Scope) -> dict[int, Sample]:
 
 
 def _prediction_errors(connection: Connection, scope: Scope) -> dict[int, float]:
-    runs, last = _sampled_runs(scope)
+    runs, _ = _sampled_runs(scope)
+    # Whatever numbers its reports bear, these are the last.
+    other = aliased(SampleRow)
+    oldest = (
+        select(other.sequence)
+        .where(other.run_id == runs.c.run_id)
+        .order_by(other.sequence.desc())
+        .offset(_REPORTS_COMPARED - 1)
+        .limit(1)
+        .scalar_subquery()
+    )
     measured, predicted = SampleRow.throughput, SampleRow.predicted_throughput
     # Jobs may report any number above 0, and PostgreSQL refuses a quotient that has no double.
     error = func.abs(
@@ -321,54 +331,10 @@ def _prediction_errors(connection: Connection, scope: Scope) -> dict[int, float]
         select(runs.c.job_id, func.avg(case((error > 1.0, 1.0), else_=error)).label("error"))
         .select_from(runs)
         .join(SampleRow, SampleRow.run_id == runs.c.run_id)
-        .where(SampleRow.sequence > last - _REPORTS_COMPARED, measured.is_not(None), predicted.is_not(None))
+        .where(SampleRow.sequence >= func.coalesce(oldest, 0), measured.is_not(None), predicted.is_not(None))
         .group_by(runs.c.job_id)
     )
     return {row.job_id: row.error for row in rows}
-
-
-def _paces(connection: Connection, scope: Scope) -> dict[int, Pace]:
-    """Return what the current run of each job made of late, and in how many seconds of training."""
-    current = select(func.max(RunRow.run_number)).where(RunRow.job_id == JobRow.id).correlate(JobRow)
-    runs = (
-        select(RunRow.job_id, RunRow.id.label("run_id"))
-        .join(JobRow, JobRow.id == RunRow.job_id)
-        .where(JobRow.id.in_(scope), RunRow.run_number == current.scalar_subquery())
-        .subquery()
-    )
-    other = aliased(SampleRow)
-    last = select(func.max(other.sequence)).where(other.run_id == runs.c.run_id).scalar_subquery()
-
-    def before(column: Any) -> Any:
-        return func.lag(column).over(partition_by=SampleRow.run_id, order_by=SampleRow.sequence)
-
-    samples = (
-        select(
-            runs.c.job_id,
-            SampleRow.at,
-            before(SampleRow.at).label("since"),
-            (SampleRow.progress - before(SampleRow.progress)).label("made"),
-            SampleRow.throughput,
-        )
-        .select_from(runs)
-        .join(SampleRow, SampleRow.run_id == runs.c.run_id)
-        .where(SampleRow.sequence >= last - _REPORTS_COMPARED)
-        .subquery()
-    )
-    took_s: Any = (func.julianday(samples.c.at) - func.julianday(samples.c.since)) * 86400.0
-    if connection.dialect.name == "postgresql":
-        took_s = func.extract("epoch", samples.c.at - samples.c.since)
-    rows = connection.execute(
-        select(
-            samples.c.job_id,
-            func.sum(samples.c.made).label("made"),
-            func.sum(took_s, type_=Double).label("trained_s"),
-        )
-        # An interval without a step, such as a long validation, is no training.
-        .where(samples.c.since.is_not(None), samples.c.throughput.is_not(None))
-        .group_by(samples.c.job_id)
-    )
-    return {row.job_id: Pace(row.made, float(row.trained_s)) for row in rows}
 
 
 def _sampled_runs(scope: Scope) -> tuple[Subquery, ScalarSelect[Any]]:

@@ -9,7 +9,7 @@ import pytest
 
 from pollux_slurm.config import PolicyConfig
 from pollux_slurm.daemon import observe, pose
-from pollux_slurm.model import Allocation, GpuLimit, JobState, JobTerms
+from pollux_slurm.model import Allocation, Configuration, GpuLimit, JobState, JobTerms
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.contract import Pace, RunPhase, Sample
 from tests.daemon.builders import MODEL, NOON, job, node, reallocation, record, run, snapshot
@@ -89,7 +89,8 @@ def test_that_no_measured_delay_makes_a_job_too_dear_to_be_moved() -> None:
 
 
 def test_that_a_model_that_its_progress_belies_is_not_passed_on() -> None:
-    lying = record("1", pace=Pace(made=0.001, trained_s=300.0), models=(("t4", MODEL),))
+    one_gpu = Configuration(num_nodes=1, num_gpus=1)
+    lying = record("1", paces=(Pace(0.001, ((one_gpu, 300.0),), "t4"),), models=(("t4", MODEL),))
     seen = observe.picture(snapshot([node("n0", used=1)], [job("1", on={"n0": 1})]), [lying])
     (one,) = pose.problem(seen, now=NOON, default_restart_delay_s=30).jobs
     assert (one.model, one.models) == (None, ())

@@ -16,7 +16,7 @@ from pollux_slurm.errors import (
     UnknownJobError,
     UsageError,
 )
-from pollux_slurm.model import Allocation, JobState, JobWarning
+from pollux_slurm.model import Allocation, Configuration, JobState, JobWarning
 from pollux_slurm.policy import explanation
 from pollux_slurm.store.contract import (
     AllocationRecord,
@@ -546,13 +546,14 @@ class TestReports:
         assert [s.throughput for s in running.sample_history("1")] == [200.0, 210.0, 400.0]
 
     def test_that_predictions_are_judged_by_the_last_reports_of_the_last_run(self, running: Store) -> None:
-        for sequence in range(2, 20):
-            told = report(sequence, throughput=150.0, predicted_throughput=200.0)
-            running.report(token_of(1), told, at=at(10.0 + sequence))
+        for sequence in range(100, 2000, 100):  # whatever numbers they bear
+            error = 0.25 if sequence > 300 else 0.5
+            told = report(sequence, throughput=200.0 * (1 - error), predicted_throughput=200.0)
+            running.report(token_of(1), told, at=at(10.0 + sequence / 100))
         assert running.job("1").prediction_error == pytest.approx(0.25)
         # A number that any job may report counts as 1 at most, whatever a quotient would be.
         for throughput, predicted in ((1e12, 1e-7), (1e-7, 1e12), (None, 200.0)):
-            sequence += 1
+            sequence += 1000
             told = report(sequence, throughput=throughput, predicted_throughput=predicted)
             running.report(token_of(1), told, at=at(10.0 + sequence))
         assert running.job("1").prediction_error == pytest.approx((13 * 0.25 + 2 * 1.0) / 15)
@@ -614,22 +615,84 @@ class TestReports:
         assert (one.sample.throughput, two.sample.throughput) == (200.0, 7.0)
 
 
-class TestPace:
-    def test_that_what_a_run_makes_while_it_trains_is_told(self, running: Store) -> None:
-        """Samples at 10, 20, 30, 50 and 150 s; in the last interval it made no step."""
-        assert running.job("1").pace is None
-        for sequence, seconds, progress in ((2, 20, 100.0), (3, 30, 150.0), (4, 50, 190.0)):
-            running.report(token_of(1), report(sequence, progress=progress), at=at(seconds))
-        running.report(token_of(1), report(5, progress=190.0, throughput=None), at=at(150))
-        assert running.job("1").pace == (pytest.approx(182.0), pytest.approx(40.0, abs=1e-3))
+class TestPaces:
+    """Job 1 holds two GPUs of n0 from 2 s on, and reported once at 10 s, with a progress of 8."""
 
-    def test_that_only_the_last_16_intervals_of_the_current_run_count(self, running: Store) -> None:
-        for sequence in range(2, 30):
-            progress = 1000.0 * sequence if sequence < 12 else 12000.0 + sequence
-            running.report(token_of(1), report(sequence, progress=progress), at=at(20 + 10 * sequence))
-        assert running.job("1").pace == (pytest.approx(16.0), pytest.approx(160.0, abs=1e-3))
-        running.report(token_of(1), report(1, run_number=1, restart_count=1), at=at(400))
-        assert running.job("1").pace is None
+    @staticmethod
+    def runs(store: Store, *lengths_s: float) -> None:
+        """Let the job run again and again for so long each, from 1000 s on, and make a hundredth a second."""
+        seconds = 1000.0
+        for number, length_s in enumerate(lengths_s, start=1):
+            for sequence, more_s in ((1, 0.0), (2, length_s)):
+                told = report(
+                    sequence, run_number=number, restart_count=number, progress=1000 * number + more_s / 100
+                )
+                store.report(token_of(1), told, at=at(seconds + more_s))
+            seconds += length_s + 10.0
+
+    def test_that_what_a_run_made_is_told_with_what_it_held(self, running: Store) -> None:
+        running.report(token_of(1), report(2, progress=200.0), at=at(100))
+        assert running.job("1").paces == (), "it has reported for less than two minutes"
+        running.report(token_of(1), report(3, progress=308.0), at=at(150))
+        (pace,) = running.job("1").paces
+        assert (pace.made, pace.gpu_type) == (300.0, None)
+        assert pace.held == ((Configuration(num_nodes=1, num_gpus=2), pytest.approx(140.0)),)
+
+    def test_that_neither_numbers_nor_silence_of_reports_hide_a_run(self, running: Store) -> None:
+        for number in range(1, 6):
+            told = report(100 * number, progress=8.0 + number, throughput=None)
+            running.report(token_of(1), told, at=at(10 + 30 * number))
+        (pace,) = running.job("1").paces
+        assert (pace.made, pace.held_s) == (5.0, pytest.approx(150.0))
+
+    def test_that_a_run_that_falls_silent_in_its_model_only_is_told(self, running: Store) -> None:
+        """After its first sample, it tells of no training at all."""
+        told = report(2, phase=RunPhase.STARTING, throughput=None)
+        running.report(token_of(1), told, at=at(310))
+        (pace,) = running.job("1").paces
+        assert (pace.made, pace.held_s) == (0.0, pytest.approx(300.0))
+
+    def test_that_the_last_8_long_runs_are_told_newest_first(self, running: Store) -> None:
+        self.runs(running, *range(1200, 200, -100), 50.0, 60.0, 119.0)
+        paces = running.job("1").paces
+        assert [pace.made for pace in paces] == [pytest.approx(n) for n in range(3, 11)]
+        assert [pace.held_s for pace in paces] == [pytest.approx(100.0 * n) for n in range(3, 11)]
+
+    def test_that_what_a_run_says_of_its_own_size_and_start_does_not_count(self, running: Store) -> None:
+        running.report(token_of(1), report(2, gpus_per_node=(1,)), at=at(20))
+        told = report(1, run_number=1, restart_count=7, gpus_per_node=(1,))
+        running.report(token_of(1), told, at=at(200))
+        running.report(token_of(1), dataclasses.replace(told, sequence=2), at=at(400))
+        (pace,) = running.job("1").paces
+        assert pace.held == ((Configuration(num_nodes=1, num_gpus=2), pytest.approx(200.0)),)
+
+    def test_that_a_suspension_is_no_time_of_a_run(self, running: Store) -> None:
+        gone = {"suspended_at": at(60), "counted_s": 58.0}
+        running.observe_jobs(
+            [observation(1, JobState.SUSPENDED, {"n0": 2}, started_at=at(2), **gone)], at=at(61)
+        )
+        back = {"resumed_at": at(9060), "counted_s": 58.0}
+        running.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(2), **back)], at=at(9100))
+        running.report(token_of(1), report(2, progress=108.0), at=at(9130))
+        (pace,) = running.job("1").paces
+        assert (pace.made, pace.held_s) == (100.0, pytest.approx(50.0 + 70.0))
+
+    def test_that_a_run_that_lost_a_node_is_told_with_all_that_it_held(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(1)], at=at(0))
+        for seconds, gpus in ((5, {"n0": 4, "n1": 4}), (100, {"n0": 4})):
+            any_store.observe_jobs([observation(1, gpus=gpus, started_at=at(0))], at=at(seconds))
+            any_store.report(token_of(1), report(seconds, gpus_per_node=(4,)), at=at(seconds))
+        any_store.report(token_of(1), report(200, gpus_per_node=(4,)), at=at(300))
+        (pace,) = any_store.job("1").paces
+        assert pace.held == (
+            (Configuration(num_nodes=2, num_gpus=8), pytest.approx(95.0)),
+            (Configuration(num_nodes=1, num_gpus=4), pytest.approx(200.0)),
+        )
+
+    def test_that_another_token_takes_no_run_back(self, running: Store) -> None:
+        running.report(token_of(1), report(2, progress=508.0), at=at(300))
+        running.register_jobs([TestAnotherToken.with_another_token()], at=at(400))
+        assert [pace.made for pace in running.job("1").paces] == [500.0]
 
 
 class TestCheckpoints:
