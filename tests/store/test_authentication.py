@@ -219,6 +219,22 @@ def test_that_jobs_report_through_a_pooler_that_knows_their_password(pooler: Poo
         stranger.poll(token_of(1), 0, at=at(0))
 
 
+def test_that_a_copied_hash_gains_nothing_through_a_pooler(guarded: Guarded, pooler: Pooler) -> None:
+    owner = registration(2, user_id=1002, user_name="grace")
+    copy = registration(3, terms={"token_sha256": owner.terms.token_sha256})
+    daemon = open_store(guarded.url("slurm:daemons"))
+    for turn in (copy, owner):
+        assert daemon.register_jobs([turn], at=at(0)) == ()
+    daemon.observe_jobs([observation(number, gpus={"n0": 2}) for number in (2, 3)], at=at(1))
+    jobs = open_agent_store(pooler.url("jobs", "s3cret"), keep_connection=True)
+    jobs.report(token_of(2, 1002), report(1), at=at(2))
+    with pytest.raises(UnknownJobError):
+        jobs.report(token_of(2, 1001), report(2), at=at(3))
+    assert (len(daemon.run_history("2")), daemon.run_history("3")) == (1, ())
+    jobs.close()
+    daemon.close()
+
+
 LEFT_BEHIND = (
     "SET statement_timeout = 1",
     "SET search_path = pg_temp",
