@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, exists, insert, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, insert, select, update
 
 from pollux_slurm.errors import ReportRefusedError, StaleRunError, UnknownJobError
 from pollux_slurm.model import Allocation, ReallocationStep
@@ -18,8 +18,11 @@ from pollux_slurm.store.clean import utc
 from pollux_slurm.store.contract import Move, Poll, Report, RunPhase
 from pollux_slurm.store.database import Database
 from pollux_slurm.store.declarations import write_declaration
+from pollux_slurm.store.journal import ENDS
 from pollux_slurm.store.models import model_columns, model_of_row, select_models
 from pollux_slurm.store.schema import (
+    AllocationNodeRow,
+    AllocationRow,
     CheckpointRow,
     JobRow,
     LeaseRow,
@@ -58,16 +61,19 @@ class _Run:
 
 
 class SqlAgentStore:
-    """`AgentStore` over an SQLite database."""
+    """`AgentStore` over an SQLite database. The daemon's own door is not `limited` to the nodes it has seen."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, limited: bool = True) -> None:
         self._database = database
+        self._limited = limited
 
     def report(self, token: str, report: Report, *, at: datetime) -> None:
         """Record a report: see `AgentStore.report`."""
         report, at = checked_report(report), utc(at)
         with self._database.write() as connection:
             job = _job_of_token(connection, token)
+            if self._limited:
+                _check_nodes(connection, job.id, len(report.gpus_per_node))
             known = _current_run(connection, job.id)
             if _is_repeated(job, known, report):
                 return
@@ -150,6 +156,37 @@ def _job_of_token(connection: Connection, token: str) -> _Job:
     if row.finished_at is not None:
         raise UnknownJobError(f"job {row.slurm_job_id} is over, and its token works no longer")
     return _Job(id=row.id, slurm_job_id=row.slurm_job_id)
+
+
+def _check_nodes(connection: Connection, job_id: int, told: int) -> None:
+    """Refuse a report of more nodes than Slurm was seen to give the job, or is about to."""
+    most = _most_nodes(connection, job_id) if told > 1 else 1
+    if told > most:
+        raise UnknownJobError(
+            f"the job tells of {told} nodes and was seen on {most}; the daemon looks again in one of its next "
+            "rounds"
+        )
+
+
+def _most_nodes(connection: Connection, job_id: int) -> int:
+    """Return the number of nodes of the job's last stretch or of a move under way; 1 without GPUs."""
+    last = select(func.max(AllocationRow.number)).where(AllocationRow.job_id == job_id).scalar_subquery()
+    held = (
+        select(func.count())
+        .select_from(AllocationNodeRow)
+        .where(AllocationNodeRow.job_id == job_id, AllocationNodeRow.number == last)
+    )
+    coming = (
+        select(func.count())
+        .select_from(ReallocationNodeRow)
+        .join(ReallocationRow, ReallocationRow.id == ReallocationNodeRow.reallocation_id)
+        .where(
+            ReallocationRow.job_id == job_id,
+            ReallocationRow.step.not_in(ENDS),
+            ReallocationNodeRow.side == Side.TARGET,
+        )
+    )
+    return max(connection.execute(held).scalar_one(), connection.execute(coming).scalar_one(), 1)
 
 
 def _current_run(connection: Connection, job_id: int) -> _Run | None:

@@ -54,7 +54,9 @@ class SqlStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         is_sqlite = database.engine.dialect.name == "sqlite"
-        self._jobs_door = SqlAgentStore(database) if is_sqlite else RecordingAgentStore(database)
+        self._jobs_door = (
+            SqlAgentStore(database, limited=False) if is_sqlite else RecordingAgentStore(database)
+        )
 
     def close(self) -> None:
         self._database.close()

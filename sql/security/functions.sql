@@ -133,11 +133,12 @@ BEGIN
 END
 $$;
 
--- How many nodes Slurm was seen to give a job, or is about to: of its last stretch, or of a move under way.
+-- How many nodes Slurm was seen to give a job, or is about to: of its last stretch, or of a move under way. One
+-- without GPUs may tell of a single node.
 CREATE FUNCTION pollux_most_nodes(p_job_id bigint) RETURNS bigint
 LANGUAGE sql STABLE
 AS $$
-    SELECT NULLIF(max(x.num_nodes), 0)
+    SELECT GREATEST(max(x.num_nodes), 1)
     FROM (
         SELECT count(*) AS num_nodes
         FROM allocation_nodes AS n

@@ -601,6 +601,14 @@ class TestFloods:
         plan(victims, 1)
         send(stranger, raw_report(1, gpus_per_node=[3, 1]))
 
+    def test_that_a_job_without_gpus_has_one_node(self, stranger: Connection, victims: Store) -> None:
+        victims.register_jobs([registration(3)], at=at(2))
+        victims.observe_jobs([observation(3)], at=at(3))
+        with pytest.raises(psycopg.Error, match="tells of 10000 nodes and was seen on 1") as refused:
+            send(stranger, raw_report(1, gpus_per_node=[1] * 10_000), token=token_of(3))
+        assert refused.value.sqlstate == "PX001"
+        send(stranger, raw_report(1), token=token_of(3))
+
     def test_that_a_users_jobs_share_what_they_may_report(
         self, postgres_store: Store, stranger: Connection, victims: Store
     ) -> None:
