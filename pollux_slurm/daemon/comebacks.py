@@ -13,19 +13,27 @@ for a place by name: otherwise Slurm may start it there within a second of the n
 
 What happened while nobody looked, before this daemon was started or held the lease again, Slurm tells in
 part: a node's time of last use is also that of its return. A node whose last use is later than the requeue of
-a job that waits may be one that lost this job and came back, and is taken for one.
+a job that waits may be one that lost this job and came back, and is taken for one. But not by a job that a
+reallocation has requeued, as the journal says: such a one has left its node in order.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, SlurmJob, SlurmNode
+from pollux_slurm.model import (
+    Allocation,
+    ClusterSnapshot,
+    JobState,
+    ReallocationStep,
+    SlurmJob,
+    SlurmNode,
+)
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.store.contract import AllocationRecord
+from pollux_slurm.store.contract import AllocationRecord, JobRecord
 
 # KillWait is 30 s unless the site sets it; the rest is for an epilog.
 SETTLING = timedelta(seconds=60)
@@ -38,9 +46,13 @@ RENEWED_AT_S = 90.0
 WAITS_AT_MOST = timedelta(hours=1)
 
 
-def remembering(slurm: SlurmClient) -> SlurmClient:
-    """Return the client with snapshots in which a node that has just come back is not available."""
-    return cast(SlurmClient, _Remembering(slurm))
+def remembering(slurm: SlurmClient, records: Callable[[], Iterable[JobRecord]]) -> SlurmClient:
+    """Return the client with snapshots in which a node that has just come back is not available.
+
+    `records` are the store's of active jobs, asked for where a job that waits may tell of a lost node:
+    a snapshot may then raise `StoreError`, too.
+    """
+    return cast(SlurmClient, _Remembering(slurm, records))
 
 
 class _Remembering:
@@ -49,8 +61,9 @@ class _Remembering:
     `_known` are the nodes that were looked at a short while ago.
     """
 
-    def __init__(self, slurm: SlurmClient) -> None:
+    def __init__(self, slurm: SlurmClient, records: Callable[[], Iterable[JobRecord]]) -> None:
         self._slurm = slurm
+        self._records = records
         self._looked_at: datetime | None = None
         self._known: frozenset[str] = frozenset()
         self._lost: set[str] = set()
@@ -63,17 +76,46 @@ class _Remembering:
         snapshot = self._slurm.snapshot()
         if self._looked_at is None or snapshot.read_at - self._looked_at > SETTLING:
             self._known = frozenset()
-        for node in snapshot.nodes:
-            if (
-                node.name not in self._known
-                and node.last_busy_at is not None
-                and _may_be_back(node, snapshot)
-            ):
-                self._back_at[node.name] = min(node.last_busy_at, snapshot.read_at)
+        self._back_at |= self._may_be_back(snapshot)
         self._looked_at = snapshot.read_at
         self._known = frozenset(node.name for node in snapshot.nodes)
         nodes = tuple(self._remembered(node, snapshot.read_at) for node in snapshot.nodes)
         return dataclasses.replace(snapshot, nodes=nodes)
+
+    def _may_be_back(self, snapshot: ClusterSnapshot) -> dict[str, datetime]:
+        """Return since when nodes may be back that were not looked at lately.
+
+        Each is one that was last used after a job that waits was requeued, both by slurmctld's clock.
+        """
+        used_at = {
+            node.name: min(node.last_busy_at, snapshot.read_at)
+            for node in snapshot.nodes
+            if node.name not in self._known
+            and node.last_busy_at is not None
+            and snapshot.read_at - node.last_busy_at < SETTLING
+        }
+        last_used_at = max(used_at.values(), default=None)
+        requeued = [
+            job
+            for job in snapshot.jobs
+            if job.restart_count > 0
+            and job.state in (JobState.PENDING, JobState.COMPLETING)
+            and job.submitted_at is not None
+            and last_used_at is not None
+            and job.submitted_at < last_used_at
+        ]
+        if not requeued:
+            return {}
+        by_us = {record.slurm_job_id: record for record in self._records()}
+        first_at = min(
+            (
+                job.submitted_at
+                for job in requeued
+                if job.submitted_at is not None and not _requeued_by_reallocation(job, by_us.get(job.job_id))
+            ),
+            default=None,
+        )
+        return {name: at for name, at in used_at.items() if first_at is not None and first_at < at}
 
     def _remembered(self, node: SlurmNode, now: datetime) -> SlurmNode:
         if not node.responds:
@@ -93,15 +135,13 @@ class _Remembering:
         return dataclasses.replace(node, available=False, settling=True, state=state)
 
 
-def _may_be_back(node: SlurmNode, snapshot: ClusterSnapshot) -> bool:
-    """Whether a job waits that was requeued before the node was last used, both by slurmctld's clock."""
-    return any(
-        job.restart_count > 0
-        and job.state in (JobState.PENDING, JobState.COMPLETING)
-        and job.submitted_at is not None
-        and node.last_busy_at is not None
-        and job.submitted_at < node.last_busy_at
-        for job in snapshot.jobs
+def _requeued_by_reallocation(job: SlurmJob, record: JobRecord | None) -> bool:
+    """Whether the requeue that a job waits since is that of its last reallocation: a move or a pause."""
+    last = None if record is None else record.last_reallocation
+    return (
+        last is not None
+        and last.entered_at(ReallocationStep.REQUEUED) is not None
+        and job.restart_count == last.from_restart_count + 1
     )
 
 

@@ -53,7 +53,7 @@ class Daemon:
         site_limits: Callable[[], limits.SiteLimits] = limits.no_limits,
         past_runs: books.PastRuns = books.no_past_runs,
     ) -> None:
-        slurm = comebacks.remembering(slurm)
+        slurm = comebacks.remembering(slurm, store.active_jobs)
         self.telemetry = telemetry or Telemetry(monotonic=monotonic)
         self._notifier = notifier or Notifier({}, monotonic=monotonic)
         self._reload = reload

@@ -54,7 +54,7 @@ def requeue_off_lost_node(world: World, job_id: str) -> None:
 def test_that_a_node_that_came_back_takes_nothing_until_it_has_settled() -> None:
     clock = FakeClock()
     slurm = FakeSlurm([fake_node("n0"), fake_node("n1")], clock=clock)
-    seen = comebacks.remembering(slurm)
+    seen = comebacks.remembering(slurm, tuple)
 
     def available() -> list[bool]:
         return [node.available for node in seen.snapshot().nodes]
@@ -127,7 +127,7 @@ def test_that_a_daemon_started_after_a_node_was_lost_and_came_back_is_as_careful
 
 def test_that_a_daemon_that_had_not_looked_for_a_while_is_as_careful(world: World) -> None:
     job_id, _ = started(world, gpus=2)
-    seen = comebacks.remembering(world.slurm)
+    seen = comebacks.remembering(world.slurm, world.store.active_jobs)
     seen.snapshot()
     world.clock.advance(SETTLING_S)
     lose_and_bring_back(world, "n0", job_id)
@@ -146,7 +146,10 @@ def test_that_a_node_that_a_job_has_just_left_is_not_taken_for_one_that_came_bac
         world.neighbour(gpus=4), world.neighbour(gpus=4)
     if waiting == "a job requeued since":
         requeue_off_lost_node(world, job_id)
-    assert comebacks.unsettled_nodes(comebacks.remembering(world.slurm).snapshot()) == set()
+    assert (
+        comebacks.unsettled_nodes(comebacks.remembering(world.slurm, world.store.active_jobs).snapshot())
+        == set()
+    )
 
 
 @pytest.mark.slow
@@ -191,3 +194,32 @@ def test_that_a_move_whose_node_is_lost_on_the_way_does_not_end_anywhere_slurm_l
     assert begins_at > world.clock() + timedelta(seconds=1), "should the daemon die, it starts by itself then"
     hold_rounds(world, daemon, 360)
     assert world.job(job_id).state is JobState.RUNNING
+
+
+@pytest.mark.parametrize("target", [{"n1": 4}, {}], ids=["move", "pause"])
+def test_that_a_daemon_started_amid_a_move_does_not_take_the_node_left_for_one_that_came_back(
+    world: World, target: dict[str, int]
+) -> None:
+    """Slurm sets the time of submission anew before the last process of the run is gone."""
+    job_id, daemon = started(world, gpus=2)
+    world.store.plan_reallocation(
+        job_id,
+        source=world.job(job_id).allocation,
+        target=Allocation.of(target),
+        moves_running=True,
+        from_restart_count=0,
+        round_id=None,
+        at=world.clock(),
+    )
+    for _ in range(30):
+        if world.job(job_id).state is JobState.PENDING:
+            break
+        world.agents[job_id].act()
+        world.tick(daemon, times=1)
+    waiting = world.job(job_id)
+    assert (waiting.state, waiting.restart_count) == (JobState.PENDING, 1)
+    world.clock.advance(1)
+    world.slurm.set_node("n0", last_busy_at=world.clock().replace(microsecond=0))
+    seen = comebacks.remembering(world.slurm, world.store.active_jobs).snapshot()
+    assert comebacks.unsettled_nodes(seen) == set()
+    assert comebacks.unsettled_nodes(comebacks.remembering(world.slurm, tuple).snapshot()) == {"n0"}
