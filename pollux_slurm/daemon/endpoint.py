@@ -21,7 +21,8 @@ from pollux_slurm.errors import ConfigError
 _log = logging.getLogger(__name__)
 
 OFF = "off"
-# A leader that has not finished a round for so many intervals is not well.
+# A leader that has not finished a round for so many intervals is not well, nor is one whose round under way
+# has come no further for as long: a round that is long, of many jobs, comes from phase to phase.
 _SILENT_INTERVALS = 3
 # An answer takes milliseconds. Who takes longer to ask is cut off, and the oldest of too many first: slow
 # peers neither keep the descriptors that Slurm's commands need nor shut out a quick one.
@@ -52,7 +53,12 @@ def health(telemetry: Telemetry, now_utc: datetime | None = None) -> tuple[bool,
     # Of one that has never finished a round: Slurm or the store may have been away from the start.
     since_s = telemetry.first_tried_s if telemetry.last_round_s is None else telemetry.last_round_s
     patience_s = _SILENT_INTERVALS * telemetry.interval_s + 60.0
-    late = telemetry.is_leader and since_s is not None and now - since_s > patience_s
+    until_s = now if telemetry.round_began_s is None else telemetry.round_began_s
+    hangs = (
+        telemetry.round_began_s is not None
+        and now - telemetry.moved_on_s > patience_s + telemetry.decision_limit_s
+    )
+    late = telemetry.is_leader and (hangs or (since_s is not None and until_s - since_s > patience_s))
     heard = telemetry.lease.renewed_at
     return not (late or silent), {
         "status": "no round for too long" if late else missing if silent else "ok",

@@ -121,9 +121,10 @@ class Rounds:
         Invariant 4: whatever cannot be read in full, or fails on the way, is counted and logged, and
         nothing is done.
         """
-        self.telemetry.begin_round(interval_s=self._config.interval_s)
         try:
-            with self.telemetry.phase("total"):
+            with self.telemetry.round_under_way(
+                interval_s=self._config.interval_s, decision_limit_s=self._policy.time_limit_s
+            ):
                 return self._hold()
         except SlurmError as error:
             self.telemetry.errors["slurm"] += 1

@@ -16,7 +16,9 @@ from pollux_slurm.store.contract import DaemonSeen, JobRecord, Reallocation
 class Telemetry:
     """Counts since the start of this process, and what was last seen. `phases` holds (times, seconds in all).
 
-    `lost_s` is the time that jobs stood still for confirmed moves, from checkpoint to the first step after.
+    `round_began_s` is when the round under way began, None between rounds, and `moved_on_s` when it last came
+    to another phase: by these a long round is told from one that hangs. `decision_limit_s` is how long the
+    search in it may take. `lost_s` is the time that jobs stood still for confirmed moves, from checkpoint to the first step after.
     `lease` is what the store last said of who acts, read while this daemon waits for it; `held_jobs` are held
     in the midst of a move, by whichever daemon.
     """
@@ -26,6 +28,9 @@ class Telemetry:
     round_id: int | None = None
     last_round_s: float | None = None
     first_tried_s: float | None = None
+    round_began_s: float | None = None
+    moved_on_s: float = 0.0
+    decision_limit_s: float = 0.0
     interval_s: float = 60.0
     skipped: Counter[str] = field(default_factory=Counter)
     phases: dict[str, tuple[int, float]] = field(default_factory=dict)
@@ -46,19 +51,27 @@ class Telemetry:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Measure one part of a round."""
-        began = self.monotonic()
+        began = self.moved_on_s = self.monotonic()
         try:
             yield
         finally:
             times, seconds = self.phases.get(name, (0, 0.0))
-            self.phases[name] = times + 1, seconds + self.monotonic() - began
+            self.moved_on_s = self.monotonic()
+            self.phases[name] = times + 1, seconds + self.moved_on_s - began
 
-    def begin_round(self, *, interval_s: float) -> None:
-        """Note that a round is tried, as every `interval_s` from now on."""
-        self.interval_s = interval_s
+    @contextmanager
+    def round_under_way(self, *, interval_s: float, decision_limit_s: float = 0.0) -> Iterator[None]:
+        """Note that a round is tried, as every `interval_s` from now on, and measure it."""
+        self.interval_s, self.decision_limit_s = interval_s, decision_limit_s
+        self.round_began_s = self.monotonic()
         if self.first_tried_s is None:
-            self.first_tried_s = self.monotonic()
+            self.first_tried_s = self.round_began_s
         self._commands_before = self.commands.total()
+        try:
+            with self.phase("total"):
+                yield
+        finally:
+            self.round_began_s = None
 
     def end_round(self, round_id: int, decision: Decision, records: tuple[JobRecord, ...]) -> None:
         """Take over what a whole round has found."""

@@ -47,12 +47,12 @@ def test_that_metrics_tell_of_rounds_moves_and_commands() -> None:
     pytest.importorskip("prometheus_client")
     clock = Clock()
     telemetry = Telemetry(monotonic=clock)
-    telemetry.begin_round(interval_s=60)
-    with telemetry.phase("decide"):
-        clock.now_s += 2.5
-    telemetry.commands["squeue"] += 3
-    telemetry.skipped["slurm"] += 1
-    telemetry.end_round(7, Decision(jobs=(), fitness=0.5, solver="test", gap=0.01), (record("1"),))
+    with telemetry.round_under_way(interval_s=60):
+        with telemetry.phase("decide"):
+            clock.now_s += 2.5
+        telemetry.commands["squeue"] += 3
+        telemetry.skipped["slurm"] += 1
+        telemetry.end_round(7, Decision(jobs=(), fitness=0.5, solver="test", gap=0.01), (record("1"),))
     move = reallocation(1, "1", Step.CHECKPOINTED, source={"n0": 1}, target={"n0": 2})
     telemetry.end_move(move, Step.CONFIRMED, NOON + timedelta(seconds=9))
     with serving(telemetry, listen="127.0.0.1:0") as port:
@@ -102,19 +102,45 @@ def test_that_a_leader_without_rounds_is_not_well() -> None:
     assert health(telemetry)[0]
 
 
+def give_up_a_round(telemetry: Telemetry, *, interval_s: float) -> None:
+    with telemetry.round_under_way(interval_s=interval_s):
+        pass
+
+
 def test_that_a_leader_that_never_finished_a_round_is_not_well_and_patience_follows_the_settings() -> None:
     clock = Clock()
     telemetry = Telemetry(monotonic=clock)
     telemetry.is_leader = True
     assert health(telemetry)[0]
-    telemetry.begin_round(interval_s=60)
+    give_up_a_round(telemetry, interval_s=60)
     clock.now_s += 239
-    telemetry.begin_round(interval_s=60)
+    give_up_a_round(telemetry, interval_s=60)
     assert health(telemetry)[0]
     clock.now_s += 2
     assert not health(telemetry)[0]
-    telemetry.begin_round(interval_s=600)
+    with telemetry.round_under_way(interval_s=60):
+        assert not health(telemetry)[0]
+    give_up_a_round(telemetry, interval_s=600)
     assert health(telemetry)[0]
+
+
+def test_that_a_long_round_under_way_is_told_from_one_that_hangs() -> None:
+    clock = Clock()
+    telemetry = Telemetry(monotonic=clock)
+    telemetry.is_leader = True
+    telemetry.end_round(1, Decision(jobs=(), fitness=0.5, solver="test"), ())
+    clock.now_s += 60
+    with telemetry.round_under_way(interval_s=60, decision_limit_s=30):
+        for _ in range(3):
+            with telemetry.phase("read_slurm"):
+                clock.now_s += 200
+            assert health(telemetry)[0]
+        with telemetry.phase("decide"):
+            clock.now_s += 269
+            assert health(telemetry)[0], "the search may take its time"
+            clock.now_s += 2
+            assert not health(telemetry)[0], "it hangs"
+    assert not health(telemetry)[0], "it was given up"
 
 
 def test_that_a_peer_that_goes_away_leaves_no_traceback(
