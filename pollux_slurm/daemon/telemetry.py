@@ -18,7 +18,9 @@ class Telemetry:
 
     `round_began_s` is when the round under way began, None between rounds, and `moved_on_s` when it last came
     to another phase: by these a long round is told from one that hangs. `decision_limit_s` is how long the
-    search in it may take. `lost_s` is the time that jobs stood still for confirmed moves, from checkpoint to the first step after.
+    search in it may take.
+
+    `lost_s` is the time that jobs stood still for confirmed moves, from checkpoint to the first step after.
     `lease` is what the store last said of who acts, read while this daemon waits for it; `held_jobs` are held
     in the midst of a move, by whichever daemon.
     """

@@ -61,7 +61,7 @@ class _Run:
 
 
 class SqlAgentStore:
-    """`AgentStore` over an SQLite database. The daemon's own door is not `limited` to the nodes it has seen."""
+    """`AgentStore` over an SQLite database. `limited`: a report tells of no more nodes than Slurm gave."""
 
     def __init__(self, database: Database, *, limited: bool = True) -> None:
         self._database = database
@@ -163,8 +163,8 @@ def _check_nodes(connection: Connection, job_id: int, told: int) -> None:
     most = _most_nodes(connection, job_id) if told > 1 else 1
     if told > most:
         raise UnknownJobError(
-            f"the job tells of {told} nodes and was seen on {most}; the daemon looks again in one of its next "
-            "rounds"
+            f"the job tells of {told} nodes and was seen on {most}; the daemon looks again in one of its "
+            "next rounds"
         )
 
 

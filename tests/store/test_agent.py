@@ -1,4 +1,4 @@
-"""The job's door in SQLite, where the same door of PostgreSQL refuses reports too (tests/store/test_attacks.py)."""
+"""The job's door in SQLite, where the same door of PostgreSQL refuses reports too (`test_attacks.py`)."""
 
 from __future__ import annotations
 
