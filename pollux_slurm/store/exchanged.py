@@ -256,7 +256,7 @@ class UnansweredRequest(NamedTuple):
 LEAST_RUN_S = 120.0
 """No model is judged by a run that reported for less than this, in seconds."""
 
-RUNS_JUDGED = 8
+RUNS_JUDGED = 4
 """A model is judged by so many of the job's last runs that reported for longer."""
 
 
