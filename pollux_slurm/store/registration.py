@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, and_, bindparam, case, delete, func, insert, literal, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, case, func, insert, or_, select, update
 
 from pollux_slurm.model import JobState, ReallocationStep
 from pollux_slurm.store.clean import clean_text, utc
@@ -15,7 +15,6 @@ from pollux_slurm.store.contract import JobRegistration
 from pollux_slurm.store.journal import ENDS
 from pollux_slurm.store.schema import (
     AccountRow,
-    AllocationNodeRow,
     AllocationRow,
     JobRow,
     ReallocationRow,
@@ -73,11 +72,8 @@ def register_jobs(
             first_ids[job.slurm_job_id] = before.first_id or before.id
     if superseded:
         _end_superseded(connection, superseded, at)
-        _end_stretches(connection, [job for job in superseded if job.slurm_job_id not in first_ids], at)
     if newcomers:
         _insert(connection, list(newcomers.values()), first_ids, at)
-    for slurm_job_id in first_ids:
-        _hand_over_run(connection, newest[slurm_job_id])
     return tuple(left_out)
 
 
@@ -114,6 +110,18 @@ def _end_superseded(connection: Connection, jobs: Sequence[_Known], at: datetime
         .values(state=JobState.CANCELLED, finished_at=bindparam("b_at"), estimated=True),
         ids,
     )
+    connection.execute(
+        update(AllocationRow)
+        .where(AllocationRow.job_id == bindparam("b_id"), AllocationRow.ended_at.is_(None))
+        .values(
+            ended_at=case(
+                (AllocationRow.started_at > bindparam("b_at"), AllocationRow.started_at),
+                else_=bindparam("b_at", type_=AllocationRow.started_at.type),
+            ),
+            estimated=True,
+        ),
+        ids,
+    )
     in_flight = [{"b_id": job.open_reallocation_id, "b_at": at} for job in jobs if job.open_reallocation_id]
     if in_flight:
         connection.execute(
@@ -129,81 +137,6 @@ def _end_superseded(connection: Connection, jobs: Sequence[_Known], at: datetime
                 for entry in in_flight
             ],
         )
-
-
-def _end_stretches(connection: Connection, jobs: Sequence[_Known], at: datetime) -> None:
-    """End what jobs hold whose number has passed to another."""
-    if not jobs:
-        return
-    connection.execute(
-        update(AllocationRow)
-        .where(AllocationRow.job_id == bindparam("b_id"), AllocationRow.ended_at.is_(None))
-        .values(
-            ended_at=case(
-                (AllocationRow.started_at > bindparam("b_at"), AllocationRow.started_at),
-                else_=bindparam("b_at", type_=AllocationRow.started_at.type),
-            ),
-            estimated=True,
-        ),
-        [{"b_id": job.id, "b_at": at} for job in jobs],
-    )
-
-
-def _hand_over_run(connection: Connection, before: _Known) -> None:
-    """Let the new row of a job take over what the row before it holds in the job's last run.
-
-    The looks that follow book that run from its start: left with the row before, it would count twice. Its
-    end there, if that was guessed while the Comment carried no terms, was none.
-    """
-    of_before = AllocationRow.job_id == before.id
-    stretches = connection.execute(
-        select(
-            AllocationRow.number,
-            AllocationRow.started_at,
-            AllocationRow.ended_at,
-            AllocationRow.restart_count,
-            AllocationRow.estimated,
-        )
-        .where(of_before)
-        .order_by(AllocationRow.started_at, AllocationRow.number)
-    ).all()
-    if not stretches:
-        return
-    last = stretches[-1]
-    of_run = [
-        stretch
-        for stretch in stretches
-        if stretch is last or (last.restart_count is not None and stretch.restart_count == last.restart_count)
-    ]
-    goes_on = last.estimated and last.ended_at is not None and last.ended_at == before.finished_at
-    numbers = [stretch.number for stretch in of_run]
-    new_id = connection.execute(
-        select(func.max(JobRow.id)).where(JobRow.slurm_job_id == before.slurm_job_id)
-    ).scalar_one()
-    connection.execute(
-        insert(AllocationRow),
-        [
-            {
-                "job_id": new_id,
-                "number": stretch.number,
-                "started_at": stretch.started_at,
-                "ended_at": None if goes_on and stretch is last else stretch.ended_at,
-                "restart_count": stretch.restart_count,
-                "estimated": stretch.estimated and not (goes_on and stretch is last),
-            }
-            for stretch in of_run
-        ],
-    )
-    columns = [AllocationNodeRow.number, AllocationNodeRow.node_name, AllocationNodeRow.num_gpus]
-    connection.execute(
-        insert(AllocationNodeRow).from_select(
-            ["job_id", "number", "node_name", "num_gpus"],
-            select(literal(new_id), *columns).where(
-                AllocationNodeRow.job_id == before.id, AllocationNodeRow.number.in_(numbers)
-            ),
-        )
-    )
-    connection.execute(delete(AllocationRow).where(of_before, AllocationRow.number.in_(numbers)))
 
 
 def _known_jobs(connection: Connection, jobs: Sequence[JobRegistration]) -> list[_Known]:

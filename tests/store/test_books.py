@@ -9,7 +9,6 @@ import pytest
 
 from pollux_slurm.model import AccountedRun, Allocation, JobState
 from pollux_slurm.store.contract import JobObservation, Store
-from pollux_slurm.store.tokens import hash_token
 from tests.store.builders import (
     at,
     decision_of,
@@ -218,49 +217,3 @@ def test_that_what_is_known_is_not_changed_by_accounting(store: Store) -> None:
     see(store, is_over(JobState.COMPLETED, 0, 100, 160), 170)
     assert store.settle_jobs([accounted(0, 100, 999, 899)]) == ()
     assert stretches(store) == [(100, 160, 0, False)]
-
-
-class TestAnotherToken:
-    """The owner of a running job puts another token into its Comment: two rows share its runs."""
-
-    @staticmethod
-    def replace_token(store: Store, second: float) -> None:
-        terms = {"token_sha256": hash_token(token_of("another"))}
-        assert store.register_jobs([registration(1, terms=terms)], at=at(second)) == ()
-
-    @staticmethod
-    def gpu_seconds(store: Store) -> float:
-        """Return those of both rows of the job."""
-        (found,) = rows_of(store, "SELECT SUM(gpu_hours) AS hours, COUNT(*) AS n FROM job_goodput")
-        assert found["n"] == 2
-        return float(found["hours"]) * 3600
-
-    def test_that_the_run_under_way_is_booked_once(self, store: Store) -> None:
-        self.replace_token(store, 400)
-        see(store, runs(0, 100, submitted=80), 401)
-        see(store, is_over(JobState.COMPLETED, 0, 100, 700), 705)
-        assert self.gpu_seconds(store) == pytest.approx(600 * 2, abs=0.01)
-
-    def test_that_runs_before_and_after_are_booked_once(self, store: Store) -> None:
-        see(store, observation(1, JobState.COMPLETING, started_at=at(100), ended_at=at(131)), 132)
-        see(store, runs(1, 150, submitted=140), 160)
-        see(store, runs(1, 150, submitted=140, resized_at=at(170)), 175)
-        self.replace_token(store, 200)
-        see(store, is_over(JobState.COMPLETED, 1, 150, 195), 200)
-        assert self.gpu_seconds(store) == pytest.approx((31 + 45) * 2, abs=0.01)
-
-    def test_that_a_comment_without_terms_for_a_while_costs_no_second(self, store: Store) -> None:
-        guess = observation(1, JobState.FAILED, ended_at=at(300), estimated=True)
-        see(store, guess, 310)
-        self.replace_token(store, 400)
-        see(store, runs(0, 100, submitted=80), 401)
-        see(store, is_over(JobState.COMPLETED, 0, 100, 700), 705)
-        assert self.gpu_seconds(store) == pytest.approx(600 * 2, abs=0.01)
-
-    def test_that_suspensions_of_the_run_still_do_not_count(self, store: Store) -> None:
-        paused = {"suspended_at": at(120), "counted_s": 20.0}
-        see(store, observation(1, JobState.SUSPENDED, TWO, started_at=at(100), **paused), 125)
-        self.replace_token(store, 130)
-        see(store, observation(1, JobState.SUSPENDED, TWO, started_at=at(100), **paused), 131)
-        see(store, is_over(JobState.COMPLETED, 0, 100, 160, resumed_at=at(150), counted_s=20.0), 170)
-        assert self.gpu_seconds(store) == pytest.approx(30 * 2, abs=0.01)
