@@ -19,6 +19,7 @@ from pollux_slurm.errors import (
 from pollux_slurm.model import Allocation, Configuration, JobState, JobWarning
 from pollux_slurm.policy import explanation
 from pollux_slurm.store.contract import (
+    RUNS_JUDGED,
     AllocationRecord,
     CheckpointConfirmation,
     DaemonSeen,
@@ -652,11 +653,13 @@ class TestPaces:
         (pace,) = running.job("1").paces
         assert (pace.made, pace.held_s) == (0.0, pytest.approx(300.0))
 
-    def test_that_the_last_8_long_runs_are_told_newest_first(self, running: Store) -> None:
+    def test_that_the_last_long_runs_are_told_newest_first(self, running: Store) -> None:
         self.runs(running, *range(1200, 200, -100), 50.0, 60.0, 119.0)
         paces = running.job("1").paces
-        assert [pace.made for pace in paces] == [pytest.approx(n) for n in range(3, 11)]
-        assert [pace.held_s for pace in paces] == [pytest.approx(100.0 * n) for n in range(3, 11)]
+        assert [pace.made for pace in paces] == [pytest.approx(n) for n in range(3, 3 + RUNS_JUDGED)]
+        assert [pace.held_s for pace in paces] == [
+            pytest.approx(100.0 * n) for n in range(3, 3 + RUNS_JUDGED)
+        ]
 
     def test_that_what_a_run_says_of_its_own_size_and_start_does_not_count(self, running: Store) -> None:
         running.report(token_of(1), report(2, gpus_per_node=(1,)), at=at(20))
