@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon.loop import Daemon
+from pollux_slurm.daemon.telemetry import totals
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import (
     Allocation,
@@ -154,12 +155,12 @@ def main() -> None:
         for number in range(1, options.jobs + 1):
             store.report(_token(number), _report(number), at=NOON)
         for _ in range(options.rounds):
-            before = dict(daemon.telemetry.phases)
+            before = totals(daemon.telemetry.phases)
             began_cpu = time.process_time()
             result = daemon.round()
             phases = {
-                name: seconds - before.get(name, (0, 0.0))[1]
-                for name, (_, seconds) in daemon.telemetry.phases.items()
+                phase: seconds - before.get((phase,), 0.0)
+                for (phase,), seconds in totals(daemon.telemetry.phases).items()
             }
             shown = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in sorted(phases.items()))
             cpu_s = time.process_time() - began_cpu

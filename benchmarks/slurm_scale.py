@@ -30,7 +30,7 @@ from typing import Any
 from benchmarks.daemon_round import _report
 from pollux_slurm.config import DaemonConfig, SlurmConfig
 from pollux_slurm.daemon.loop import Daemon
-from pollux_slurm.daemon.telemetry import Telemetry
+from pollux_slurm.daemon.telemetry import Telemetry, totals
 from pollux_slurm.model import (
     Allocation,
     ClusterSnapshot,
@@ -160,13 +160,10 @@ def measure(sandbox: Sandbox, folder: Path, options: argparse.Namespace) -> None
     """Measure on a cluster that runs."""
     telemetry = Telemetry(monotonic=time.monotonic)
 
-    def on_run(command: str) -> None:
-        telemetry.commands[command] += 1
-
     plain = sandbox.runner(timeout_s=60.0)
     print(f"Slurm {CommandsClient(plain).version()}, {os.cpu_count()} CPUs", flush=True)
     config = SlurmConfig(backend=options.backend, command_timeout_s=60.0)
-    slurm = connect(config, plain.environ, on_run=on_run)
+    slurm = connect(config, plain.environ, on_run=telemetry.count_command)
     store = open_store(f"sqlite:///{folder}/pollux.db", create=True)
     agents: dict[str, PlayedAgent] = {}
     for number in range(1, options.jobs + 1):
@@ -288,7 +285,7 @@ def hold_rounds(
     shadow.round()  # registers the jobs
     slurm.play(store, agents)
     for _ in range(rounds):
-        phases = dict(shadow.telemetry.phases)
+        phases, commands = totals(shadow.telemetry.phases), totals(shadow.telemetry.commands)
         before, began, used = rpcs(plain), time.monotonic(), cpu_s()
         result = shadow.round()
         wall_s, spent = (
@@ -297,13 +294,14 @@ def hold_rounds(
         )
         after = rpcs(plain)
         parts = ", ".join(
-            f"{name} {seconds - phases.get(name, (0, 0.0))[1]:.2f}"
-            for name, (_, seconds) in sorted(shadow.telemetry.phases.items())
+            f"{name[0]} {seconds - phases.get(name, 0.0):.2f}"
+            for name, seconds in sorted(totals(shadow.telemetry.phases).items())
         )
+        num_commands = sum(totals(shadow.telemetry.commands).values()) - sum(commands.values())
         print(
             f"round: {result.num_jobs} jobs, {result.num_moves} moves wished, {wall_s:.2f} s ({parts}); "
             f"CPU {spent[0]:.2f} s, of its commands {spent[1]:.2f} s; "
-            f"{shown(after - before)}; {shadow.telemetry.commands_of_round} commands; "
+            f"{shown(after - before)}; {num_commands:.0f} commands; "
             f"{result.skipped or 'whole'}",
             flush=True,
         )
@@ -337,7 +335,9 @@ def move_jobs(
     wall_s, after = time.monotonic() - began, rpcs(plain)
     if not confirmed:
         raise SystemExit("no move was confirmed")
-    print(f"{len(confirmed)} moves confirmed in {wall_s:.0f} s, {acting.telemetry.outcomes}", flush=True)
+    print(
+        f"{len(confirmed)} moves confirmed in {wall_s:.0f} s, {totals(acting.telemetry.outcomes)}", flush=True
+    )
     step = ReallocationStep
     spans = {
         "checkpoint to requeuehold": spans_s(confirmed, step.CHECKPOINTED, step.REQUEUED),
@@ -360,7 +360,7 @@ def move_jobs(
         )
     print(
         f"{ticks} ticks; {shown(after - before)}; "
-        f"commands of the daemon so far: {dict(acting.telemetry.commands)}",
+        f"commands of the daemon so far: {totals(acting.telemetry.commands)}",
         flush=True,
     )
 

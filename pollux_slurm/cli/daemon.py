@@ -75,11 +75,8 @@ def daemon(
     held = daemon_settings(config, interval_s=interval, shadow=shadow)
     telemetry = Telemetry(monotonic=time.monotonic)
 
-    def count_command(command: str) -> None:
-        telemetry.commands[command] += 1
-
     config.require_store_url()
-    slurm = connect(config.slurm, os.environ, on_run=count_command)
+    slurm = connect(config.slurm, os.environ, on_run=telemetry.count_command)
     scope = scope_of(config, slurm)
     _say_whose(scope)
     with (

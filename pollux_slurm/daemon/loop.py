@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 
@@ -88,11 +87,6 @@ class Daemon:
             past_runs=past_runs,
         )
         self._watch = Watch(look=self._rounds.look, glance=store.milestones, monotonic=monotonic)
-
-    @property
-    def skipped_rounds(self) -> Counter[str]:
-        """How many rounds were given up, by reason."""
-        return self.telemetry.skipped
 
     def round(self) -> RoundResult:
         """Hold one round; whatever goes wrong in it is counted, logged, and nothing is done."""
@@ -188,7 +182,7 @@ class Daemon:
             _log.warning("cannot go on with reallocations for now: %s", error)
             self._tell_of_late_commands()
         except (SlurmError, StoreError) as error:
-            self.telemetry.errors["slurm" if isinstance(error, SlurmError) else "store"] += 1
+            self.telemetry.errors.labels("slurm" if isinstance(error, SlurmError) else "store").inc()
             _log.warning("cannot go on with reallocations for now: %s", error)
         except Exception:
             _log.exception("tick failed")

@@ -30,7 +30,7 @@ from pollux_slurm.daemon.notify import Notifier
 from pollux_slurm.daemon.observe import Picture
 from pollux_slurm.daemon.plan import planned_moves
 from pollux_slurm.daemon.problems import save_problem
-from pollux_slurm.daemon.telemetry import Telemetry
+from pollux_slurm.daemon.telemetry import Telemetry, totals
 from pollux_slurm.daemon.watch import Sight
 from pollux_slurm.errors import (
     LeaseLostError,
@@ -127,10 +127,10 @@ class Rounds:
             ):
                 return self._hold()
         except SlurmError as error:
-            self.telemetry.errors["slurm"] += 1
+            self.telemetry.errors.labels("slurm").inc()
             return self.skip("slurm", error)
         except StoreError as error:
-            self.telemetry.errors["store"] += 1
+            self.telemetry.errors.labels("store").inc()
             return self.skip("store", error)
         except LeaseLostError as error:
             return self.skip("lease", error)
@@ -348,6 +348,7 @@ class Rounds:
 
     def skip(self, reason: str, error: Exception) -> RoundResult:
         """Count and tell a round that acts on nothing."""
-        self.telemetry.skipped[reason] += 1
-        _log.warning("round skipped (%s, %d so far): %s", reason, self.telemetry.skipped[reason], error)
+        self.telemetry.skipped.labels(reason).inc()
+        times = totals(self.telemetry.skipped)[(reason,)]
+        _log.warning("round skipped (%s, %d so far): %s", reason, times, error)
         return RoundResult(skipped=f"{reason}: {error}")

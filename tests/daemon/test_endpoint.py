@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -14,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.daemon import endpoint
-from pollux_slurm.daemon.endpoint import _MAX_CONNECTIONS, address, health, serving
-from pollux_slurm.daemon.telemetry import Telemetry
+from pollux_slurm.daemon.endpoint import _MAX_CONNECTIONS, address, serving
+from pollux_slurm.daemon.telemetry import Telemetry, totals
 from pollux_slurm.errors import ConfigError
 from pollux_slurm.model import Decision
 from pollux_slurm.model import ReallocationStep as Step
@@ -32,6 +31,15 @@ class Clock:
         return self.now_s
 
 
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as one:
+            one.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
 def asked(port: int | None, path: str) -> tuple[int, str]:
     assert port is not None
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
@@ -44,19 +52,22 @@ def asked(port: int | None, path: str) -> tuple[int, str]:
 
 
 def test_that_metrics_tell_of_rounds_moves_and_commands() -> None:
-    pytest.importorskip("prometheus_client")
     clock = Clock()
     telemetry = Telemetry(monotonic=clock)
     with telemetry.round_under_way(interval_s=60):
         with telemetry.phase("decide"):
             clock.now_s += 2.5
-        telemetry.commands["squeue"] += 3
-        telemetry.skipped["slurm"] += 1
+        for _ in range(3):
+            telemetry.count_command("squeue")
+        telemetry.skipped.labels("slurm").inc()
         telemetry.end_round(7, Decision(jobs=(), fitness=0.5, solver="test", gap=0.01), (record("1"),))
     move = reallocation(1, "1", Step.CHECKPOINTED, source={"n0": 1}, target={"n0": 2})
     telemetry.end_move(move, Step.CONFIRMED, NOON + timedelta(seconds=9))
+    telemetry.count_command("scontrol")
+    clock.now_s += 4
     with serving(telemetry, listen="127.0.0.1:0") as port:
         code, text = asked(port, "/metrics")
+        assert json.loads(asked(port, "/health")[1])["skipped_rounds"] == {"slurm": 1}
     assert code == 200
     lines = text.splitlines()
     for line in (
@@ -69,19 +80,18 @@ def test_that_metrics_tell_of_rounds_moves_and_commands() -> None:
         "pollux_reallocation_lost_seconds_total 9.0",
         'pollux_slurm_commands_total{command="squeue"} 3.0',
         "pollux_slurm_commands_last_round 3.0",
+        'pollux_slurm_commands_total{command="scontrol"} 1.0',
         "pollux_decision_gap 0.01",
+        "pollux_last_round_age_seconds 4.0",
+        'pollux_errors_total{source="store"} 0.0',
+        "pollux_leader 0.0",
     ):
         assert line in lines
     assert all(line.startswith(("pollux_", "# HELP pollux_", "# TYPE pollux_")) for line in lines)
 
 
-def test_that_without_the_library_health_is_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+def test_that_health_is_told_and_nothing_else_is_served() -> None:
     with serving(Telemetry(monotonic=Clock()), listen="127.0.0.1:0") as port:
-        assert asked(port, "/metrics") == (
-            501,
-            "metrics need prometheus_client: pip install 'pollux-slurm[metrics]'\n",
-        )
         code, text = asked(port, "/health")
         assert (code, json.loads(text)["status"]) == (200, "ok")
         assert asked(port, "/etc/passwd")[0] == 404
@@ -93,13 +103,13 @@ def test_that_a_leader_without_rounds_is_not_well() -> None:
     telemetry.is_leader = True
     telemetry.end_round(1, Decision(jobs=(), fitness=0.5, solver="test"), ())
     clock.now_s += 239
-    assert health(telemetry)[0]
+    assert telemetry.health()[0]
     clock.now_s += 2
-    assert not health(telemetry)[0]
+    assert not telemetry.health()[0]
     with serving(telemetry, listen="127.0.0.1:0") as port:
         assert asked(port, "/health")[0] == 503
     telemetry.is_leader = False
-    assert health(telemetry)[0]
+    assert telemetry.health()[0]
 
 
 def give_up_a_round(telemetry: Telemetry, *, interval_s: float) -> None:
@@ -111,17 +121,17 @@ def test_that_a_leader_that_never_finished_a_round_is_not_well_and_patience_foll
     clock = Clock()
     telemetry = Telemetry(monotonic=clock)
     telemetry.is_leader = True
-    assert health(telemetry)[0]
+    assert telemetry.health()[0]
     give_up_a_round(telemetry, interval_s=60)
     clock.now_s += 239
     give_up_a_round(telemetry, interval_s=60)
-    assert health(telemetry)[0]
+    assert telemetry.health()[0]
     clock.now_s += 2
-    assert not health(telemetry)[0]
+    assert not telemetry.health()[0]
     with telemetry.round_under_way(interval_s=60):
-        assert not health(telemetry)[0]
+        assert not telemetry.health()[0]
     give_up_a_round(telemetry, interval_s=600)
-    assert health(telemetry)[0]
+    assert telemetry.health()[0]
 
 
 def test_that_a_long_round_under_way_is_told_from_one_that_hangs() -> None:
@@ -134,13 +144,13 @@ def test_that_a_long_round_under_way_is_told_from_one_that_hangs() -> None:
         for _ in range(3):
             with telemetry.phase("read_slurm"):
                 clock.now_s += 200
-            assert health(telemetry)[0]
+            assert telemetry.health()[0]
         with telemetry.phase("decide"):
             clock.now_s += 269
-            assert health(telemetry)[0], "the search may take its time"
+            assert telemetry.health()[0], "the search may take its time"
             clock.now_s += 2
-            assert not health(telemetry)[0], "it hangs"
-    assert not health(telemetry)[0], "it was given up"
+            assert not telemetry.health()[0], "it hangs"
+    assert not telemetry.health()[0], "it was given up"
 
 
 def test_that_a_peer_that_goes_away_leaves_no_traceback(
@@ -149,7 +159,7 @@ def test_that_a_peer_that_goes_away_leaves_no_traceback(
     def gone(_telemetry: Telemetry) -> tuple[bool, dict[str, object]]:
         raise BrokenPipeError
 
-    monkeypatch.setattr(endpoint, "health", gone)
+    monkeypatch.setattr(Telemetry, "health", gone)
     with serving(Telemetry(monotonic=Clock()), listen="127.0.0.1:0") as port, pytest.raises(OSError):  # noqa: PT011
         asked(port, "/health")
     assert "Traceback" not in capfd.readouterr().err
@@ -183,16 +193,18 @@ def test_that_a_real_round_and_its_moves_are_counted(world: World) -> None:
     daemon = world.daemon()
     world.settle(daemon, until=lambda: world.has_stepped(job_id), seconds=8)
     world.targets = {job_id: {"n1": 2}}
-    world.settle(daemon, until=lambda: daemon.telemetry.outcomes["move/confirmed"] == 1, seconds=30)
+    world.settle(
+        daemon, until=lambda: totals(daemon.telemetry.outcomes).get(("move", "confirmed")) == 1, seconds=30
+    )
     telemetry = daemon.telemetry
-    assert telemetry.outcomes["move/confirmed"] == 1
-    assert telemetry.rounds >= 2
+    assert totals(telemetry.outcomes)["move", "confirmed"] == 1
     assert telemetry.is_leader
-    assert set(telemetry.phases) == {"total", "read_slurm", "decide", "record"}
-    assert telemetry.lost_s > 0
+    assert {phase for (phase,) in totals(telemetry.phases)} == {"total", "read_slurm", "decide", "record"}
+    assert totals(telemetry.lost_s)[()] > 0
+    assert (telemetry.registry.get_sample_value("pollux_rounds_total") or 0) >= 2
     world.slurm.down = True
     daemon.round()
-    assert (telemetry.skipped["slurm"], telemetry.errors["slurm"]) == (1, 1)
+    assert (totals(telemetry.skipped), totals(telemetry.errors)["slurm",]) == ({("slurm",): 1}, 1)
 
 
 @contextmanager
@@ -229,3 +241,13 @@ def test_that_a_peer_that_sends_a_byte_now_and_then_is_cut_off() -> None:
         assert asked(port, "/health")[0] == 200
         clock.now_s += 11
         assert peer.recv(1) == b""
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+def test_that_it_listens_on_ipv6_too() -> None:
+    with (
+        serving(Telemetry(monotonic=Clock()), listen="[::1]:0") as port,
+        socket.create_connection(("::1", port or 0), timeout=10) as peer,
+    ):
+        peer.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        assert peer.recv(64).startswith(b"HTTP/1.0 200 OK")

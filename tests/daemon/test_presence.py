@@ -9,7 +9,6 @@ import pytest
 
 from pollux_slurm.daemon import presence
 from pollux_slurm.daemon.doctor import Verdict, examine_daemon
-from pollux_slurm.daemon.endpoint import health
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.daemon.presence import ShownJob, absence, left_held, newcomer, shown_now
 from pollux_slurm.daemon.telemetry import Telemetry
@@ -151,10 +150,10 @@ def test_that_a_second_daemon_tells_of_the_first_and_of_what_it_left_held(world:
     job_id = left_alone(world)
     second = world.daemon(owner="other:2:second")
     waited(world, second)
-    well, facts = health(second.telemetry, world.clock())
+    well, facts = second.telemetry.health(world.clock())
     assert (well, facts["leader"], facts["waits_for"]) == (True, False, "ctl:1:first")
     assert facts["held_jobs"] == [job_id]
-    well, facts = health(second.telemetry, world.clock.now + timedelta(minutes=5))
+    well, facts = second.telemetry.health(world.clock.now + timedelta(minutes=5))
     assert not well
     assert "the daemon is silent: process 1 on ctl" in str(facts["status"])
 
@@ -165,12 +164,13 @@ def test_that_a_shadow_daemon_that_takes_over_tells_of_what_is_held(world: World
     shadow = world.daemon(owner="other:2:second", shadow=True)
     shadow.tick()
     assert shadow.telemetry.is_leader
-    assert health(shadow.telemetry, world.clock())[1]["held_jobs"] == [job_id]
+    assert shadow.telemetry.health(world.clock())[1]["held_jobs"] == [job_id]
 
 
 def test_that_one_that_leads_waits_for_nobody() -> None:
-    telemetry = Telemetry(monotonic=lambda: 0.0, is_leader=True, lease=SEEN)
-    well, facts = health(telemetry, DEAD)
+    telemetry = Telemetry(monotonic=lambda: 0.0)
+    telemetry.is_leader, telemetry.lease = True, SEEN
+    well, facts = telemetry.health(DEAD)
     assert (well, facts["waits_for"], facts["status"]) == (True, None, "ok")
 
 
