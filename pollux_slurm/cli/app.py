@@ -1,4 +1,7 @@
-"""The `pollux` command: its sub-commands, and one line instead of a traceback."""
+"""The `pollux` command: its sub-commands, and one line instead of a traceback.
+
+Every command's module is imported: what it needs of numpy, SQLAlchemy or the solver it imports when it runs.
+"""
 
 from __future__ import annotations
 
@@ -11,120 +14,20 @@ import typer
 from typer.exceptions import TyperException
 
 from pollux_slurm import __version__
-from pollux_slurm.cli.lazy import Known, LazyGroup
+from pollux_slurm.cli import config, db, report, sandbox, simulate
+from pollux_slurm.cli.daemon import daemon
+from pollux_slurm.cli.doctor import doctor
+from pollux_slurm.cli.explain import explain
+from pollux_slurm.cli.orders import drain, pause, resume
+from pollux_slurm.cli.rehearse import rehearse
+from pollux_slurm.cli.replay import replay
+from pollux_slurm.cli.run import run
+from pollux_slurm.cli.sbatch import HELP, RawCommand, sbatch
+from pollux_slurm.cli.status import status
 from pollux_slurm.errors import PolluxError
-
-
-class _Commands(LazyGroup):
-    known = (
-        Known(
-            name="daemon",
-            module="pollux_slurm.cli.daemon",
-            attribute="daemon",
-            line="Give adaptive jobs the GPUs with which the whole cluster trains fastest, and fairly.",
-        ),
-        Known(
-            name="doctor",
-            module="pollux_slurm.cli.doctor",
-            attribute="doctor",
-            line="Check settings, store and Slurm for what would make trouble, and say what to change.",
-        ),
-        Known(
-            name="status",
-            module="pollux_slurm.cli.status",
-            attribute="status",
-            line="Show adaptive jobs: state, GPUs, batch size, goodput, speedup, restarts, last decision.",
-        ),
-        Known(
-            name="explain",
-            module="pollux_slurm.cli.explain",
-            attribute="explain",
-            line="Say why a job has the GPUs it has, what is predicted of them, and what would have to "
-            "change for more.",
-        ),
-        Known(
-            name="replay",
-            module="pollux_slurm.cli.replay",
-            attribute="replay",
-            line="Solve a saved round: allocations, fitness, upper bound, gap, and where the time went.",
-        ),
-        Known(
-            name="pause",
-            module="pollux_slurm.cli.orders",
-            attribute="pause",
-            line="Let a running job write a checkpoint and wait in the queue until `pollux resume`.",
-        ),
-        Known(
-            name="resume",
-            module="pollux_slurm.cli.orders",
-            attribute="resume",
-            line="Let a paused or drained job run again.",
-        ),
-        Known(
-            name="drain",
-            module="pollux_slurm.cli.orders",
-            attribute="drain",
-            line="Let a running job write a checkpoint, and leave it held in the queue, as by "
-            "`scontrol hold`.",
-        ),
-        Known(
-            name="run",
-            module="pollux_slurm.cli.run",
-            attribute="run",
-            line="Run training processes, one for each GPU: on all nodes of a Slurm job, or on this machine.",
-            settings={"context_settings": {"allow_interspersed_args": False}},
-        ),
-        Known(
-            name="rehearse",
-            module="pollux_slurm.cli.rehearse",
-            attribute="rehearse",
-            line="Run a training script on this machine, move it for real, and say what a cluster would see.",
-            settings={"context_settings": {"allow_interspersed_args": False}},
-        ),
-        Known(
-            name="sbatch",
-            module="pollux_slurm.cli.sbatch",
-            attribute="app",
-            line="Submit a batch script as an adaptive job, which the daemon may give more or fewer GPUs "
-            "while it lives.",
-        ),
-        Known(
-            name="config",
-            module="pollux_slurm.cli.config",
-            attribute="app",
-            line="Check settings, or print an example of them.",
-        ),
-        Known(
-            name="db",
-            module="pollux_slurm.cli.db",
-            attribute="app",
-            line="Make, upgrade, check and prune the store.",
-        ),
-        Known(
-            name="report",
-            module="pollux_slurm.cli.report",
-            attribute="app",
-            line="Report on a job, an account, the cluster or a shadow daemon: on the terminal, as CSV, JSON "
-            "or one HTML page.",
-        ),
-        Known(
-            name="sandbox",
-            module="pollux_slurm.cli.sandbox",
-            attribute="app",
-            line="A private Slurm cluster with fake GPUs on this machine.",
-        ),
-        Known(
-            name="simulate",
-            module="pollux_slurm.cli.simulate",
-            attribute="app",
-            line="Replay workloads through scheduling policies and compare completion times.",
-        ),
-    )
-
 
 app = typer.Typer(
     name="pollux",
-    cls=_Commands,
     help="Pollux for Slurm: adaptive deep-learning jobs that share a cluster by goodput.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -147,6 +50,28 @@ def _root(
     ),
 ) -> None:
     """Hold the options of `pollux` itself."""
+
+
+# In the order in which the help lists them.
+app.command()(daemon)
+app.command()(doctor)
+app.command()(status)
+app.command()(explain)
+app.command()(replay)
+app.command()(pause)
+app.command()(resume)
+app.command()(drain)
+# What stands behind the first word is the training's own.
+app.command(context_settings={"allow_interspersed_args": False})(run)
+app.command(context_settings={"allow_interspersed_args": False})(rehearse)
+app.command(
+    cls=RawCommand, help=HELP, add_help_option=False, options_metavar="[OPTIONS] SCRIPT [ARGUMENTS]..."
+)(sbatch)
+app.add_typer(config.app)
+app.add_typer(db.app)
+app.add_typer(report.app)
+app.add_typer(sandbox.app)
+app.add_typer(simulate.app)
 
 
 def main() -> None:

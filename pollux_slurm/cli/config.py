@@ -6,13 +6,15 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pollux_slurm.cli.common import ConfigOption, JsonOption, StoreOption, print_json, settings
-from pollux_slurm.config import Config
 from pollux_slurm.errors import UsageError
+
+if TYPE_CHECKING:
+    from pollux_slurm.config import Config
 
 # Where systemd looks for programs.
 _SYSTEMD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

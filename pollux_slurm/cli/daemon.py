@@ -21,12 +21,12 @@ import typer
 
 from pollux_slurm.cli.common import ConfigOption, StoreOption, opened_store, settings
 from pollux_slurm.cli.spans import seconds
-from pollux_slurm.config import Config
 from pollux_slurm.errors import ConfigError, PolluxError, SlurmError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pollux_slurm.config import Config
     from pollux_slurm.daemon.books import PastRuns
     from pollux_slurm.daemon.limits import LimitsReader
     from pollux_slurm.daemon.rights import Scope

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pollux_slurm.cli.common import ConfigOption, JsonOption, StoreOption, opened_store, print_json, settings
-from pollux_slurm.config import DEFAULT_PATH
 from pollux_slurm.errors import PolluxError, UnknownJobError, UsageError
 
 if TYPE_CHECKING:
@@ -192,6 +191,7 @@ def _checkpoint_times(config: Config, site: Mapping[str, str], now: datetime) ->
 def _nodes_asked(
     config: Config, snapshot: ClusterSnapshot, most: int, folders: Sequence[Path]
 ) -> Iterator[Finding]:
+    from pollux_slurm.config import DEFAULT_PATH
     from pollux_slurm.daemon.doctor_nodes import examine_nodes, examine_writers
     from pollux_slurm.slurm.connection import runner_of
     from pollux_slurm.slurm.node_probe import ask_nodes, nodes_with_room

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pollux_slurm.cli.common import ConfigOption, StoreOption, escaped_json, opened_store, settings
-from pollux_slurm.cli.explained import summary
 from pollux_slurm.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -338,6 +337,8 @@ def _command(kind: str, name: str, since: str | None, until: str | None) -> str:
 
 def _explanation(config: Config, job_id: str) -> str:
     """Return the line of the job's last decision; none where this login may read the reporting views only."""
+    from pollux_slurm.cli.explained import summary
+
     try:
         with opened_store(config) as store:
             decided, record = store.decision(job_id), store.job(job_id)

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from pollux_slurm.cli.spans import seconds
-from pollux_slurm.config import load_config
 
 
 def run(
@@ -53,6 +52,7 @@ def run(
     from pollux_slurm.agent.launcher import launch
     from pollux_slurm.agent.layout import RunOptions
     from pollux_slurm.agent.submission_plan import absolute
+    from pollux_slurm.config import load_config
 
     environ, cwd = dict(os.environ), Path.cwd()
     options = RunOptions(

@@ -11,8 +11,6 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from pollux_slurm.config import load_config
-
 HELP = """
 Submit a batch script as an adaptive job, which the daemon may give more or fewer GPUs while it lives.
 
@@ -56,20 +54,11 @@ class RawCommand(TyperCommand):
         return []
 
 
-app = typer.Typer(add_completion=False)
-
-
-@app.command(
-    "sbatch",
-    cls=RawCommand,
-    help=HELP,
-    add_help_option=False,
-    options_metavar="[OPTIONS] SCRIPT [ARGUMENTS]...",
-)
 def sbatch(ctx: typer.Context) -> None:
     from pollux_slurm.agent.submission import run_sbatch
     from pollux_slurm.agent.submission_plan import POLLUX_OPTIONS, plan_submission
     from pollux_slurm.agent.token import new_token
+    from pollux_slurm.config import load_config
     from pollux_slurm.slurm.runner import CommandRunner
     from pollux_slurm.slurm.sbatch_options import parse_words
 

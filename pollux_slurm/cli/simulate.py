@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pollux_slurm.cli.common import print_json
-from pollux_slurm.cli.lazy import Known, LazyGroup
 from pollux_slurm.cli.simulate_options import (
     BetweenOption,
     DeclaredOption,
@@ -38,6 +37,8 @@ from pollux_slurm.cli.simulate_options import (
     use_one_thread,
 )
 from pollux_slurm.cli.simulate_output import Progress, print_comparison
+from pollux_slurm.cli.simulate_sweep import sweep
+from pollux_slurm.cli.simulate_workloads import export, generate, import_sacct
 from pollux_slurm.cli.spans import seconds
 from pollux_slurm.errors import UsageError
 from pollux_slurm.garbage import seldom_looking_for_garbage
@@ -47,38 +48,7 @@ if TYPE_CHECKING:
     from pollux_slurm.simulator.sweep import SweepResult
 
 
-class _Commands(LazyGroup):
-    known = (
-        Known(
-            name="sweep",
-            module="pollux_slurm.cli.simulate_sweep",
-            attribute="sweep",
-            line="Simulate all combinations, and go on where an earlier sweep in the same folder was "
-            "stopped.",
-        ),
-        Known(
-            name="generate",
-            module="pollux_slurm.cli.simulate_workloads",
-            attribute="generate",
-            line="Make a workload by the recipe of the Pollux paper.",
-        ),
-        Known(
-            name="import-sacct",
-            module="pollux_slurm.cli.simulate_workloads",
-            attribute="import_sacct",
-            line="Make a workload of a site's own jobs, from Slurm's accounting.",
-        ),
-        Known(
-            name="export",
-            module="pollux_slurm.cli.simulate_workloads",
-            attribute="export",
-            line="Write the jobs of the store as they measured themselves, and what moves have cost, for "
-            "simulations.",
-        ),
-    )
-
-
-app = typer.Typer(name="simulate", cls=_Commands, add_completion=False, invoke_without_command=True)
+app = typer.Typer(name="simulate", add_completion=False, invoke_without_command=True)
 
 
 @app.callback()
@@ -257,3 +227,9 @@ def _refuse_options(context: typer.Context) -> None:
         raise UsageError(
             f"{given[0]} stands before {context.invoked_subcommand}; options of a sub-command stand after it"
         )
+
+
+app.command()(sweep)
+app.command()(generate)
+app.command()(import_sacct)
+app.command()(export)
