@@ -42,7 +42,6 @@ from pollux_slurm.cli.simulate_workloads import export, generate, import_sacct
 from pollux_slurm.cli.spans import seconds
 from pollux_slurm.errors import UsageError
 from pollux_slurm.garbage import seldom_looking_for_garbage
-from pollux_slurm.put_off import UNUSED_BY_SIMULATIONS, put_off
 
 if TYPE_CHECKING:
     from pollux_slurm.simulator.sweep import SweepResult
@@ -140,7 +139,6 @@ def simulate(
     """
     use_one_thread(os.environ)
     context.with_resource(seldom_looking_for_garbage())
-    context.with_resource(put_off(UNUSED_BY_SIMULATIONS))
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.garbage import seldom_looking_for_garbage
-from pollux_slurm.put_off import UNUSED_BY_SIMULATIONS, put_off
 from pollux_slurm.simulator.applications import Application
 from pollux_slurm.simulator.clock import simulate
 from pollux_slurm.simulator.measured import read_truth
@@ -148,8 +147,7 @@ def _end_with_parent() -> None:
 
 
 def _run_elsewhere(spec: RunSpec, traces: Path) -> RunOutcome:
-    with put_off(UNUSED_BY_SIMULATIONS):
-        return run_one(spec, _traces_of_this_process(traces))
+    return run_one(spec, _traces_of_this_process(traces))
 
 
 @functools.lru_cache(maxsize=1)

@@ -79,21 +79,6 @@ def inputs(tmp_path: Path) -> tuple[str, ...]:
     return ("simulate", "--traces", str(tmp_path / "traces"), "--workload", str(workload))
 
 
-@pytest.mark.parametrize(
-    "more", [(), ("--policy", "tiresias", "--jobs", "2")], ids=["one process", "two more"]
-)
-def test_that_no_process_runs_what_only_scipy_imports(
-    inputs: tuple[str, ...], tmp_path: Path, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Nobody measured six GPUs: their steps are interpolated.
-    (tmp_path / "small.csv").write_text("name,time,application,num_replicas,batch_size\na,5,made,6,32\n")
-    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
-    done = pollux(*inputs, "--policy", "slurm", *more)
-    assert done.returncode == 0, done.stderr
-    assert "scipy.spatial._qhull" in done.stderr
-    assert "numpy.f2py.crackfortran" not in done.stderr
-
-
 def test_that_json_holds_what_analysts_need(inputs: tuple[str, ...]) -> None:
     done = pollux(*inputs, "--policy", "tiresias", "--json", "--nodes", "1")
     found = json.loads(done.stdout)
