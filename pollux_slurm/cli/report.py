@@ -247,9 +247,12 @@ def dashboard(
 
     Example: pollux report dashboard postgresql > pollux.json
     """
-    from pollux_slurm.report.grafana import dashboard_json
+    from pollux_slurm.resources import resource_dir
 
-    typer.echo(dashboard_json(database), nl=False)
+    files = {file.stem: file for file in sorted((resource_dir("sql") / "grafana").glob("*.json"))}
+    if database not in files:
+        raise UsageError(f"no dashboard for {database!r}; there is one for {' and one for '.join(files)}")
+    typer.echo(files[database].read_text(encoding="utf-8"), nl=False)
 
 
 def _range(since: str, until: str | None, now: datetime) -> Range:
