@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "pollux_slurm"
 
 # From the bottom up. A part may import from parts on a lower line, and from itself.
 LAYERS = (
-    {"errors", "garbage", "resources", "__init__"},
+    {"errors", "resources", "__init__"},
     {"model", "config", "durations", "rendering"},
     {"goodput"},
     {"policy"},

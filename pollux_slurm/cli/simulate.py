@@ -41,7 +41,6 @@ from pollux_slurm.cli.simulate_sweep import sweep
 from pollux_slurm.cli.simulate_workloads import export, generate, import_sacct
 from pollux_slurm.cli.spans import seconds
 from pollux_slurm.errors import UsageError
-from pollux_slurm.garbage import seldom_looking_for_garbage
 
 if TYPE_CHECKING:
     from pollux_slurm.simulator.sweep import SweepResult
@@ -138,7 +137,6 @@ def simulate(
     Example: pollux simulate --traces traces --workload workload-6.csv --policy pollux --policy tiresias
     """
     use_one_thread(os.environ)
-    context.with_resource(seldom_looking_for_garbage())
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pollux_slurm.errors import SimulationError
-from pollux_slurm.garbage import seldom_looking_for_garbage
 from pollux_slurm.simulator.applications import Application
 from pollux_slurm.simulator.clock import simulate
 from pollux_slurm.simulator.measured import read_truth
@@ -41,17 +40,16 @@ def run_one(
     settings = spec.settings
     began_s = clock()
     policy = settings.make_policy()
-    with seldom_looking_for_garbage():
-        result = simulate(
-            spec.jobs,
-            applications,
-            policy,
-            settings.cluster(),
-            rules=settings.make_rules(),
-            autoscaler=settings.make_autoscaler(policy),
-            on_round=on_round,
-            clock=clock,
-        )
+    result = simulate(
+        spec.jobs,
+        applications,
+        policy,
+        settings.cluster(),
+        rules=settings.make_rules(),
+        autoscaler=settings.make_autoscaler(policy),
+        on_round=on_round,
+        clock=clock,
+    )
     return outcome_of(
         result,
         policy=settings.policy,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 from pollux_slurm.errors import SimulationError, UsageError
 from pollux_slurm.simulator import NodeGroup, read_applications
 from pollux_slurm.simulator.rules import PLAIN_REQUEUE_S
-from pollux_slurm.simulator.runs import RunSpec, run_all, run_each, run_one
+from pollux_slurm.simulator.runs import RunSpec, run_all, run_each
 from pollux_slurm.simulator.settings import RunSettings, SlurmSettings, parse_group
 from tests.simulator.made import made_job, write_traces
 from tests.waiting import wait_until
@@ -37,23 +36,13 @@ def test_that_what_is_done_is_told_within_runs_too(tmp_path: Path) -> None:
     assert (told[0], told[-1]) == (0, 2)
 
 
-def test_that_garbage_is_looked_for_as_before_once_a_run_is_over(tmp_path: Path) -> None:
-    write_traces(tmp_path / "made")
-    applications, before = read_applications(tmp_path), gc.get_threshold()
-    during: list[int] = []
-    run_one(spec("tiresias"), applications, on_round=lambda *_: during.append(gc.get_threshold()[0]))
-    assert min(during) > before[0]
-    with pytest.raises(SimulationError, match="have not ended"):
-        run_one(spec("tiresias", replicas=4, interval_s=86400), applications)
-    assert gc.get_threshold() == before
-
-
-def test_that_an_error_in_another_process_is_the_same_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_that_an_error_is_the_same_in_this_process_and_in_another(tmp_path: Path, num_processes: int) -> None:
     """Four GPUs are never there: the run is given up, and says so, wherever it runs."""
     write_traces(tmp_path / "made")
     specs = [spec("tiresias", replicas=4, interval_s=86400)] * 2
     with pytest.raises(SimulationError, match="have not ended"):
-        list(run_each(specs, tmp_path, read_applications(tmp_path), num_processes=2))
+        list(run_each(specs, tmp_path, read_applications(tmp_path), num_processes=num_processes))
 
 
 def test_that_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
