@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -37,7 +38,7 @@ def planned_moves(
     `max_in_flight` running jobs are on the move at a time, those already in flight included, and of one user
     at most as many as `Slots` allows; the rest is left to later rounds, which decide afresh. A running job is
     taken down to nothing only with `pauses`, and only when that was decided: not when nothing was decided
-    about it.
+    about it. Nor does a job move to what another holds that got no slot to leave it.
     """
     excluded = {job_id for job_id, _ in decision.excluded}
     targets = {job.job_id: job.allocation for job in decision.jobs if job.job_id not in excluded}
@@ -55,19 +56,70 @@ def planned_moves(
         for job in picture.managed
         if job.record.open_reallocation is not None and job.record.open_reallocation.moves_running
     ]
-    slots = Slots(max_in_flight, users={job.record.user_name for job in picture.managed}, taken_by=already)
-    running = []
-    for move in sorted((move for move in moves if move.moves_running), key=_gpus_gained):
-        if slots.has_room_for(move.job.record.user_name):
-            slots.take(move.job.record.user_name)
-            running.append(move)
+    users = {job.record.user_name for job in picture.managed}
+    candidates = sorted((move for move in moves if move.moves_running), key=_gpus_gained)
     waiting = sorted((move for move in moves if not move.moves_running), key=_queue_order)
+    while True:
+        running = _with_slots(candidates, Slots(max_in_flight, users=users, taken_by=already))
+        too_many = _without_room(picture, moves, (*waiting, *running))
+        if not too_many:
+            break
+        # Their slots are others': what these free, or need, is looked at anew.
+        candidates = [move for move in candidates if move.job.slurm.job_id not in too_many]
+        waiting = [move for move in waiting if move.job.slurm.job_id not in too_many]
     if not running and not already:
         free = {
             node.name: node.num_gpus - node.used_gpus for node in picture.snapshot.nodes if node.available
         }
         waiting = [move for move in waiting if not _starts_by_itself(move, free, picture.snapshot.read_at)]
     return (*waiting, *running)
+
+
+def _with_slots(candidates: Sequence[PlannedMove], slots: Slots) -> list[PlannedMove]:
+    chosen = []
+    for move in candidates:
+        if slots.has_room_for(move.job.record.user_name):
+            slots.take(move.job.record.user_name)
+            chosen.append(move)
+    return chosen
+
+
+def _without_room(
+    picture: Picture, decided: Sequence[PlannedMove], moves: Sequence[PlannedMove]
+) -> frozenset[str]:
+    """Return, for each node that cannot hold all that `moves` lead there, the last of them that gains there.
+
+    Jobs under way count where they go, all others where they are. A node holds what all moves that were
+    `decided` would lead there: whatever else stands in their way leaves, or the decision would be another.
+    """
+    after_all, after = _held_after(picture, decided), _held_after(picture, moves)
+    full = set()
+    for node in picture.nodes:
+        room = (node.num_gpus, node.num_cpus, node.memory_mb)
+        for kind, most in enumerate(room):
+            if after[node.name, kind] > max(most, after_all[node.name, kind]):
+                full.add(node.name)
+    last_gaining = {}
+    for move in moves:
+        held = move.source.as_dict()
+        for name, count in move.target.gpus_by_node:
+            if name in full and count > held.get(name, 0):
+                last_gaining[name] = move.job.slurm.job_id
+    return frozenset(last_gaining.values())
+
+
+def _held_after(picture: Picture, moves: Sequence[PlannedMove]) -> Counter[tuple[str, int]]:
+    """Return the GPUs (0), CPUs (1) and memory (2) of each node that adaptive jobs hold after `moves`."""
+    targets = {move.job.slurm.job_id: move.target for move in moves}
+    held: Counter[tuple[str, int]] = Counter()
+    for job in picture.managed:
+        under_way = job.record.open_reallocation
+        stays = job.slurm.allocation if under_way is None else under_way.target
+        for node, count in targets.get(job.slurm.job_id, stays).gpus_by_node:
+            held[node, 0] += count
+            held[node, 1] += count * job.record.cpus_per_gpu
+            held[node, 2] += count * job.record.memory_per_gpu_mb
+    return held
 
 
 def _gpus_gained(move: PlannedMove) -> tuple[int, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from pollux_slurm.daemon import observe
 from pollux_slurm.daemon.plan import planned_moves
 from pollux_slurm.model import Allocation, Decision, JobDecision, JobState, SlurmJob
@@ -71,9 +73,62 @@ def test_that_a_waiting_job_is_given_its_place_by_name_while_others_move() -> No
 
 
 def test_that_a_waiting_job_is_given_its_place_where_nothing_is_free_yet() -> None:
-    waiting = job("1", JobState.PENDING, requested_gpus=1)
-    picture = observe.picture(snapshot([node("n0", used=4)], [waiting]), [record("1")])
+    waiting, leaving = job("1", JobState.PENDING, requested_gpus=1), job("2", on={"n0": 4})
+    flight = reallocation(1, "2", Step.PLANNED, source={"n0": 4}, target={"n0": 3})
+    picture = observe.picture(
+        snapshot([node("n0", used=4)], [waiting, leaving]),
+        [record("1"), record("2", open_reallocation=flight)],
+    )
     assert names(picture, decided(j1={"n0": 1})) == ["1"]
+
+
+def test_that_no_job_moves_to_what_another_holds_that_has_no_slot_to_leave_it() -> None:
+    jobs = [job(str(number), on={f"n{number}": 4}) for number in (0, 1)]
+    growing, waiting = job("2", on={"n2": 1}), job("3", JobState.PENDING, requested_gpus=1)
+    nodes = [node("n0", used=4), node("n1", used=4), node("n2", used=1)]
+    picture = observe.picture(
+        snapshot(nodes, [*jobs, growing, waiting]), [record(str(number)) for number in range(4)]
+    )
+    one = decided(j0={"n0": 2}, j1={"n1": 3}, j2={"n1": 1, "n2": 1}, j3={"n0": 2})
+    assert names(picture, one, limit=8) == ["3", "0", "1", "2"]
+    assert names(picture, one, limit=1) == ["3", "0"]
+    other = decided(j0={"n0": 3}, j1={"n1": 2}, j2={"n1": 1, "n2": 1}, j3={"n0": 1})
+    assert names(picture, other, limit=1) == ["1"]
+    assert names(picture, other, limit=2) == ["3", "1", "0"]
+
+
+def test_that_a_slot_goes_to_the_next_where_a_move_has_no_room() -> None:
+    """1 comes before 2, by whose move alone it has room."""
+    nodes = [node("n0", used=4), node("n1")]
+    jobs = [job("1", on={"n0": 2}), job("2", on={"n0": 2})]
+    picture = observe.picture(snapshot(nodes, jobs), [record("1"), record("2")])
+    decision = decided(j1={"n0": 3}, j2={"n0": 1, "n1": 2})
+    assert names(picture, decision, limit=1) == ["2"]
+    assert names(picture, decision, limit=2) == ["1", "2"]
+
+
+def test_that_jobs_that_swap_places_move_together_or_not_at_all() -> None:
+    picture = observe.picture(
+        snapshot([node("n0", used=4), node("n1", used=4)], [job("1", on={"n0": 4}), job("2", on={"n1": 4})]),
+        [record("1"), record("2")],
+    )
+    swap = decided(j1={"n1": 4}, j2={"n0": 4})
+    assert names(picture, swap, limit=2) == ["1", "2"]
+    assert names(picture, swap, limit=1) == []
+
+
+@pytest.mark.parametrize("needs", [{"cpus_per_gpu": 3}, {"memory_per_gpu_mb": 3000}])
+def test_that_cpus_and_memory_must_be_left_as_well(needs: dict[str, int]) -> None:
+    """Eve's 1 would leave what Ann's 2 needs, but has no slot as long as Eve's 3 moves."""
+    jobs = [job("1", on={"n0": 2}), job("2", on={"n1": 1}), job("3", on={"n2": 1})]
+    flight = reallocation(1, "3", Step.PLANNED, source={"n2": 1}, target={"n3": 1})
+    nodes = [node("n0", used=2), node("n1", used=1), node("n2", used=1), node("n3")]
+    for moving, expected in ((None, ["1", "2"]), (flight, [])):
+        eves = record("3", user_name="eve", open_reallocation=moving, **needs)
+        picture = observe.picture(
+            snapshot(nodes, jobs), [record("1", user_name="eve", **needs), record("2", **needs), eves]
+        )
+        assert names(picture, decided(j1={"n0": 1}, j2={"n0": 1, "n1": 1}), limit=2) == expected
 
 
 def test_that_only_so_many_running_jobs_are_on_the_move() -> None:
