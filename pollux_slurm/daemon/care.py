@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig
-from pollux_slurm.daemon import late, launches, returning, time_limits
+from pollux_slurm.daemon import late, launches, returning, silence, time_limits
 from pollux_slurm.daemon.observe import ManagedJob
-from pollux_slurm.daemon.slots import Slots
+from pollux_slurm.daemon.slots import Mover, Slots
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, SlurmJob
 from pollux_slurm.store.contract import JobRecord, Store
 
@@ -34,7 +34,7 @@ class Care:
         self._slots = Slots(
             self.config.max_in_flight,
             users={record.user_name for record in self.records},
-            taken_by=[record.user_name for record in self.records if record.open_reallocation is not None],
+            taken_by=[self._mover(record) for record in self.records if record.open_reallocation is not None],
         )
 
     def journal(self, now: datetime) -> Callable[[JobRecord, SlurmJob], bool]:
@@ -63,6 +63,10 @@ class Care:
             if job is not None:
                 yield record, job
 
+    def _mover(self, record: JobRecord) -> Mover:
+        timeout_s = self.config.checkpoint_timeout_s
+        return Mover(record.user_name, silence.is_doubtful(record, self.clock(), timeout_s=timeout_s))
+
     def _plan_stopped(
         self, record: JobRecord, job: SlurmJob, source: Allocation, target: Allocation, reason: str
     ) -> None:
@@ -78,7 +82,7 @@ class Care:
             at=self.clock(),
             reason=reason,
         )
-        self._slots.take(record.user_name)
+        self._slots.take(self._mover(record))
 
     def _place_of(self, record: JobRecord, job: SlurmJob) -> Allocation:
         return launches.place_of(record, job, self.store.allocation_history(job.job_id), self.snapshot)
@@ -94,7 +98,7 @@ class Care:
                 continue
             if place := self._place_of(record, job):
                 self._to_start_again.add(job.job_id)
-                if self._slots.has_room_for(record.user_name):
+                if self._slots.has_room_for(self._mover(record)):
                     _log.warning("job %s: Slurm ended its start: it is started again", job.job_id)
                     self._plan_stopped(record, job, place, place, launches.reason_to_start(job))
 
@@ -127,7 +131,7 @@ class Care:
     def _let_go_what_slurm_holds(self, now: datetime) -> None:
         """Release jobs that Slurm itself holds, each after a pause that grows every time."""
         for record, job in launches.given_up(self.snapshot, self.records):
-            if not self._slots.has_room_for(record.user_name):
+            if not self._slots.has_room_for(self._mover(record)):
                 continue
             if not launches.may_be_let_go(self.store.reallocations(job.job_id), now):
                 continue
@@ -142,12 +146,12 @@ class Care:
                     at=self.clock(),
                     reason=launches.reason_to_let_go(job),
                 )
-                self._slots.take(record.user_name)
+                self._slots.take(self._mover(record))
 
     def _renew_limits(self, now: datetime) -> None:
         """Stop each job near its limit whose owner wants another slice of time for it."""
         for record, job in self._jobs():
-            if not self._slots.has_room_for(record.user_name):
+            if not self._slots.has_room_for(self._mover(record)):
                 continue
             if not time_limits.is_ending(ManagedJob(slurm=job, record=record), now, self.config):
                 continue

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from pollux_slurm.daemon.observe import ManagedJob, Picture
-from pollux_slurm.daemon.slots import Slots
+from pollux_slurm.daemon.slots import Mover, Slots
 from pollux_slurm.model import Allocation, Decision, JobState
+from pollux_slurm.store.contract import JobRecord
 
 # How long Slurm gets to start a job that fits (its own cycles of scheduling included).
 _STARTING_S = 15.0
@@ -29,16 +30,22 @@ class PlannedMove:
 
 
 def planned_moves(
-    picture: Picture, decision: Decision, *, max_in_flight: int, pauses: bool = False
+    picture: Picture,
+    decision: Decision,
+    *,
+    max_in_flight: int,
+    pauses: bool = False,
+    is_doubtful: Callable[[JobRecord], bool] = lambda _record: False,
 ) -> tuple[PlannedMove, ...]:
     """Return the moves that `decision` asks for, in the order in which they should begin.
 
     Waiting jobs come first: they cost nobody anything, and must have their place by name before a running
     job leaves GPUs for a moment that it is to come back to. Then those that free GPUs. At most
-    `max_in_flight` running jobs are on the move at a time, those already in flight included, and of one user
-    at most as many as `Slots` allows; the rest is left to later rounds, which decide afresh. A running job is
-    taken down to nothing only with `pauses`, and only when that was decided: not when nothing was decided
-    about it. Nor does a job move to what another holds that got no slot to leave it.
+    `max_in_flight` running jobs are on the move at a time, those already in flight included, and of one user,
+    and of those that are `is_doubtful`, at most as many as `Slots` allows. The rest is left to later rounds,
+    which decide afresh. A running job is taken down to nothing only with `pauses`, and only when that was
+    decided: not when nothing was decided about it. Nor does a job move to what another holds that got no slot
+    to leave it.
     """
     excluded = {job_id for job_id, _ in decision.excluded}
     targets = {job.job_id: job.allocation for job in decision.jobs if job.job_id not in excluded}
@@ -52,7 +59,7 @@ def planned_moves(
             moves.append(PlannedMove(job=job, source=source, target=target))
 
     already = [
-        job.record.user_name
+        Mover(job.record.user_name, is_doubtful(job.record))
         for job in picture.managed
         if job.record.open_reallocation is not None and job.record.open_reallocation.moves_running
     ]
@@ -60,7 +67,7 @@ def planned_moves(
     candidates = sorted((move for move in moves if move.moves_running), key=_gpus_gained)
     waiting = sorted((move for move in moves if not move.moves_running), key=_queue_order)
     while True:
-        running = _with_slots(candidates, Slots(max_in_flight, users=users, taken_by=already))
+        running = _with_slots(candidates, Slots(max_in_flight, users=users, taken_by=already), is_doubtful)
         too_many = _without_room(picture, moves, (*waiting, *running))
         if not too_many:
             break
@@ -75,11 +82,14 @@ def planned_moves(
     return (*waiting, *running)
 
 
-def _with_slots(candidates: Sequence[PlannedMove], slots: Slots) -> list[PlannedMove]:
+def _with_slots(
+    candidates: Sequence[PlannedMove], slots: Slots, is_doubtful: Callable[[JobRecord], bool]
+) -> list[PlannedMove]:
     chosen = []
     for move in candidates:
-        if slots.has_room_for(move.job.record.user_name):
-            slots.take(move.job.record.user_name)
+        mover = Mover(move.job.record.user_name, is_doubtful(move.job.record))
+        if slots.has_room_for(mover):
+            slots.take(mover)
             chosen.append(move)
     return chosen
 

@@ -209,6 +209,9 @@ class Rounds:
             decision,
             max_in_flight=self._config.max_in_flight,
             pauses=problem.moving.pauses,
+            is_doubtful=lambda record: silence.is_doubtful(
+                record, now, timeout_s=self._config.checkpoint_timeout_s
+            ),
         )
         self._lease.check()
         with self.telemetry.phase("record"):

@@ -64,6 +64,23 @@ def test_that_a_users_silent_jobs_do_not_stop_anothers_moves(crowd: World, allow
     assert [crowd.job(job_id).allocation.num_gpus for job_id in honest] == [2, 3]
 
 
+@pytest.mark.parametrize("hostile", [("mallory", "trudy"), ("mallory", "trudy", "eve")], ids=["two", "three"])
+def test_that_several_users_silent_jobs_together_do_not_stop_anothers_moves(
+    crowd: World, hostile: tuple[str, ...]
+) -> None:
+    silent = [submit_as(crowd, user) for user in hostile for _ in range(12 // len(hostile))]
+    honest = [submit_as(crowd, "bobby1", gpus=1) for _ in range(2)]
+    trained(crowd, *silent, *honest)
+    for job_id in silent:
+        crowd.agents[job_id].answers = False
+    where = {job_id: crowd.job(job_id).allocation.nodes[0] for job_id in honest}
+    daemon = crowd.daemon()
+    for gpus in (2, 1):  # while the silent are asked for the first time, and again
+        crowd.targets = on_one_gpu(crowd, *silent) | {job_id: {where[job_id]: gpus} for job_id in honest}
+        crowd.settle(daemon, seconds=CONFIG.checkpoint_timeout_s - 2)
+        assert [crowd.job(job_id).allocation.num_gpus for job_id in honest] == [gpus, gpus]
+
+
 def test_that_jobs_swap_places_while_another_does_not_answer(crowd: World) -> None:
     silent = submit_as(crowd, "mallory")
     swapping = [submit_as(crowd, "bob", gpus=4) for _ in range(2)]
