@@ -28,6 +28,7 @@ class Care:
     snapshot: ClusterSnapshot
     records: Sequence[JobRecord]
     _slots: Slots = field(init=False)
+    _users_that_answer: frozenset[str] = field(init=False)
     _to_start_again: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -35,6 +36,9 @@ class Care:
             self.config.max_in_flight,
             users={record.user_name for record in self.records},
             taken_by=[self._mover(record) for record in self.records if record.open_reallocation is not None],
+        )
+        self._users_that_answer = frozenset(
+            record.user_name for record in self.records if silence.has_answered(record)
         )
 
     def journal(self, now: datetime) -> Callable[[JobRecord, SlurmJob], bool]:
@@ -151,7 +155,7 @@ class Care:
     def _renew_limits(self, now: datetime) -> None:
         """Stop each job near its limit whose owner wants another slice of time for it."""
         for record, job in self._jobs():
-            if not self._slots.has_room_for(self._mover(record)):
+            if not self._may_renew(record):
                 continue
             if not time_limits.is_ending(ManagedJob(slurm=job, record=record), now, self.config):
                 continue
@@ -159,3 +163,13 @@ class Care:
             if time_limits.next_slice_s(job, record, history, now) is None:
                 continue
             self._plan_stopped(record, job, job.allocation, job.allocation, time_limits.renewal_reason())
+
+    def _may_renew(self, record: JobRecord) -> bool:
+        """Whether a job may be asked now. One that is asked too late ends, so it waits for no other's move.
+
+        Nor for those of its own user once a job of theirs has answered: the slices of an array end together.
+        """
+        mover = self._mover(record)
+        if mover.is_doubtful:
+            return self._slots.has_room_for(mover)
+        return mover.user in self._users_that_answer or self._slots.has_own_room_for(mover.user)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from datetime import timedelta
@@ -107,6 +108,21 @@ def test_that_silent_jobs_near_their_limits_keep_nobody_elses_from_another_slice
     crowd.settle(daemon, until=lambda: crowd.job(honest).restart_count == 1, seconds=15)
     assert crowd.job(honest).restart_count == 1
     assert sum(asked(crowd, job_id) for job_id in silent) == CONFIG.max_in_flight // 2
+
+
+def test_that_no_job_of_an_array_whose_slices_end_together_is_lost(crowd: World) -> None:
+    """Twelve, of which one may move at a time, beside silent jobs that keep all slots."""
+    config = dataclasses.replace(CONFIG, max_in_flight=2, checkpoint_timeout_s=60)
+    silent = [submit_as(crowd, user) for user in ("mallory", "trudy")]
+    array = [submit_as(crowd, "bob", gpus=1, minutes=10, total_minutes=60) for _ in range(12)]
+    trained(crowd, *silent, *array)
+    for job_id in silent:
+        crowd.agents[job_id].answers = False
+    daemon = crowd.daemon(config=config)
+    crowd.clock.advance(560)
+    crowd.targets = on_one_gpu(crowd, *silent)
+    crowd.settle(daemon, until=lambda: all(crowd.job(job_id).restart_count for job_id in array), seconds=30)
+    assert [crowd.job(job_id).restart_count for job_id in array] == [1] * 12
 
 
 def test_that_each_unanswered_request_is_followed_by_a_longer_wait(crowd: World) -> None:
