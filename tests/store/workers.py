@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
+from typing import TypeVar
 
+from pollux_slurm.errors import StoreUnavailable
 from pollux_slurm.model import GoodputModel, JobState
 from pollux_slurm.store import open_agent_store, open_store
 from tests.store.builders import (
@@ -20,6 +24,21 @@ from tests.store.builders import (
     token_of,
 )
 
+T = TypeVar("T")
+
+
+def insistently(call: Callable[[], T]) -> T:
+    """Call until the store is not busy with others, as the reporter's thread and the daemon's rounds do.
+
+    On a busy machine one of many writers may find an SQLite file locked for longer than it waits.
+    """
+    for _ in range(10):
+        try:
+            return call()
+        except StoreUnavailable:
+            continue
+    return call()
+
 
 def make_store(url: str, barrier: Barrier, outcome: Connection) -> None:
     barrier.wait(60)
@@ -32,8 +51,8 @@ def send_reports(url: str, barrier: Barrier, outcome: Connection, number: int, r
     store = open_agent_store(url)
     barrier.wait(60)
     for sequence in range(1, reports + 1):
-        store.report(token_of(number), report(sequence), at=at(sequence))
-        store.poll(token_of(number), 0, at=at(sequence))
+        insistently(functools.partial(store.report, token_of(number), report(sequence), at=at(sequence)))
+        insistently(functools.partial(store.poll, token_of(number), 0, at=at(sequence)))
     store.close()
     outcome.send("reported")
 
@@ -45,11 +64,11 @@ def hold_rounds(url: str, barrier: Barrier, outcome: Connection, jobs: int, roun
     barrier.wait(60)
     for turn in range(rounds):
         gpus = [{f"n{number}": turn % 4 + 1} for number in numbers]
-        store.observe_jobs(
-            [observation(n, JobState.RUNNING, g) for n, g in zip(numbers, gpus, strict=True)], at=at(turn)
-        )
-        assert len(store.active_jobs()) == jobs
-        store.record_round(problem_of(numbers), decision_of(numbers), shadow=False, at=at(turn))
+        looks = [observation(n, JobState.RUNNING, g) for n, g in zip(numbers, gpus, strict=True)]
+        insistently(functools.partial(store.observe_jobs, looks, at=at(turn)))
+        assert len(insistently(store.active_jobs)) == jobs
+        problem, decision = problem_of(numbers), decision_of(numbers)
+        insistently(functools.partial(store.record_round, problem, decision, shadow=False, at=at(turn)))
     store.close()
     outcome.send("decided")
 
@@ -60,7 +79,7 @@ def race_for_lease(url: str, barrier: Barrier, outcome: Connection, owner: str, 
     won = []
     for turn in range(rounds):
         barrier.wait(60)
-        if store.acquire_lease(owner, ttl_s=10, at=at(100 * turn)):
+        if insistently(functools.partial(store.acquire_lease, owner, ttl_s=10, at=at(100 * turn))):
             won.append(turn)
     store.close()
     outcome.send(won)
