@@ -146,10 +146,10 @@ def fill_history(connection: Connection, num_jobs: int) -> None:
         " 'node' || ((s.job * 7) % 128), 1 + (s.job + d.i) % 4 " + decided
     )
     run(
-        "INSERT INTO reallocations (id, job_id, round_id, step, moves_running, from_restart_count)"
+        "INSERT INTO reallocations (id, job_id, round_id, step, moves_running, from_restart_count, cause)"
         f" SELECT t.run_id, t.job, CASE WHEN t.begin_s < {YEAR_S} THEN t.begin_s / {ROUND_S} + 1"
         " END, 'confirmed',"
-        f" {yes}, t.run - 1 FROM starts AS t WHERE t.run > 0"
+        f" {yes}, t.run - 1, 'decision' FROM starts AS t WHERE t.run > 0"
     )
     for step, offset in (
         ("planned", "- 50"),

@@ -120,7 +120,7 @@ def _facts_of_job(
 def _present(record: JobRecord, round_id: int | None) -> dict[str, Any]:
     """Return what is so now, whatever a round has decided: nothing of it where another round is asked for."""
     if round_id is not None:
-        return {"paused_at": None, "paused_because": None}
+        return {"paused_at": None, "paused_cause": None, "paused_because": None}
     finished_at = None if record.finished_at is None else record.finished_at.isoformat()
     move = record.open_reallocation
     paused_at, last, sample = record.paused_at, record.last_reallocation, record.sample
@@ -141,7 +141,9 @@ def _present(record: JobRecord, round_id: int | None) -> dict[str, Any]:
         "finished_at": finished_at,
         "ended": ended(record.state, finished_at) if record.state.is_over else None,
         "moving": None if move is None or record.state.is_over else move_text(move, record.state),
+        "moving_cause": None if move is None or record.state.is_over else move.cause.value,
         "paused_at": paused_at.isoformat() if paused_at is not None else None,
+        "paused_cause": last.cause.value if paused_at is not None and last is not None else None,
         "paused_because": last.reason if paused_at is not None and last is not None else None,
         "measured": measured,
         "num_restarts": record.num_restarts,
@@ -299,10 +301,10 @@ def lines(facts: dict[str, Any], *, details: bool = False) -> list[str]:
         shadow = ", in shadow mode: not enacted" if facts["shadow"] else ""
         found.append(f"  round      {facts['round']}, {moment(facts['at'])}{shadow}")
     if facts.get("paused_at") is not None:
-        why = facts.get("paused_because")
+        is_order = facts["paused_cause"] != "decision"
         rest = (
-            f"{why}; it waits until: pollux resume {facts['job_id']}"
-            if why
+            f"{facts['paused_because']}; it waits until: pollux resume {facts['job_id']}"
+            if is_order
             else "its GPUs are worth more to others for now; a later round gives it GPUs again"
         )
         found.append(f"  paused     since {moment(facts['paused_at'])}: its checkpoint is written; {rest}")

@@ -88,7 +88,7 @@ def summary(decided: DecisionRecord, record: JobRecord) -> str:
 
 def paused(record: JobRecord) -> str:
     """Say of a job that the daemon has put back into the queue for what it waits."""
-    by_hand = record.last_reallocation is not None and record.last_reallocation.reason is not None
+    by_hand = record.is_paused_by_hand
     return (
         f"paused until {f'pollux resume {record.slurm_job_id}' if by_hand else 'a round gives it GPUs again'}"
     )

@@ -183,6 +183,7 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
         if reallocation is None
         else {
             "step": reallocation.step.value,
+            "cause": reallocation.cause.value,
             "source": reallocation.source.as_dict(),
             "target": reallocation.target.as_dict(),
         },

@@ -11,7 +11,7 @@ from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon import late, launches, returning, silence, time_limits
 from pollux_slurm.daemon.observe import ManagedJob
 from pollux_slurm.daemon.slots import Mover, Slots
-from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, SlurmJob
+from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationCause, SlurmJob
 from pollux_slurm.store.contract import JobRecord, Store
 
 _log = logging.getLogger(__name__)
@@ -72,7 +72,13 @@ class Care:
         return Mover(record.user_name, silence.is_doubtful(record, self.clock(), timeout_s=timeout_s))
 
     def _plan_stopped(
-        self, record: JobRecord, job: SlurmJob, source: Allocation, target: Allocation, reason: str
+        self,
+        record: JobRecord,
+        job: SlurmJob,
+        source: Allocation,
+        target: Allocation,
+        cause: ReallocationCause,
+        reason: str,
     ) -> None:
         """Journal a reallocation of a job that runs, or ran until it failed."""
         self.guard()
@@ -84,6 +90,7 @@ class Care:
             from_restart_count=job.restart_count,
             round_id=None,
             at=self.clock(),
+            cause=cause,
             reason=reason,
         )
         self._slots.take(self._mover(record))
@@ -104,7 +111,8 @@ class Care:
                 self._to_start_again.add(job.job_id)
                 if self._slots.has_room_for(self._mover(record)):
                     _log.warning("job %s: Slurm ended its start: it is started again", job.job_id)
-                    self._plan_stopped(record, job, place, place, launches.reason_to_start(job))
+                    reason = launches.reason_to_start(job)
+                    self._plan_stopped(record, job, place, place, ReallocationCause.FAILED_START, reason)
 
     def _bring_back(self) -> None:
         """Bring each job back that failed where a reallocation had brought it."""
@@ -113,7 +121,8 @@ class Care:
             if fall is None or job.job_id in self._to_start_again:
                 continue
             back = returning.shape_to_return_to(fall, self.store.allocation_history(job.job_id))
-            self._plan_stopped(record, job, fall.target, back, returning.reason_of_return(fall, job))
+            reason = returning.reason_of_return(fall, job)
+            self._plan_stopped(record, job, fall.target, back, ReallocationCause.AFTER_FAILURE, reason)
 
     def _let_go(self, now: datetime) -> None:
         """Release each job that a daemon before this one held when it might no more."""
@@ -148,6 +157,7 @@ class Care:
                     allocation=place,
                     was_requeued=False,
                     at=self.clock(),
+                    cause=ReallocationCause.HELD_BY_SLURM,
                     reason=launches.reason_to_let_go(job),
                 )
                 self._slots.take(self._mover(record))
@@ -162,7 +172,8 @@ class Care:
             history = self.store.allocation_history(job.job_id)
             if time_limits.next_slice_s(job, record, history, now) is None:
                 continue
-            self._plan_stopped(record, job, job.allocation, job.allocation, time_limits.renewal_reason())
+            place, cause = job.allocation, ReallocationCause.TIME_LIMIT
+            self._plan_stopped(record, job, place, place, cause, time_limits.RENEWAL)
 
     def _may_renew(self, record: JobRecord) -> bool:
         """Whether a job may be asked now. One that is asked too late ends, so it waits for no other's move.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pollux_slurm.config import DaemonConfig
-from pollux_slurm.daemon import late, time_limits
+from pollux_slurm.daemon import time_limits
 from pollux_slurm.daemon.late import LateCommand, LateCommands
 from pollux_slurm.daemon.observe import is_recorded_job
 from pollux_slurm.daemon.telemetry import Telemetry
@@ -49,11 +49,6 @@ class Case:
     @property
     def id(self) -> str:
         return self.reallocation.slurm_job_id
-
-    @property
-    def said(self) -> str | None:
-        """What the journal says of the reallocation, but for who has gone on with it."""
-        return late.unmarked(self.reallocation.reason)
 
     def at(self, step: Step) -> Case:
         """Return the case with its reallocation moved on to `step`, as the journal now has it."""
@@ -115,17 +110,16 @@ class Desk:
         reason: str | None = None,
         *,
         time_left_s: float | None = None,
+        checkpoint_waived: bool = False,
+        job_failed: bool = False,
     ) -> bool:
         """Journal a step; False when somebody else has moved this reallocation meanwhile.
 
-        A reason is added to what the journal says already: what it was planned for comes first. Where a
-        command was repeated that may hold the job, and that another daemon may give yet, the reason tells.
+        A reason is added to what the journal says already: what it was planned for comes first.
         """
         self.guard()
         if reason is not None:
-            reason = _added(late.unmarked(reallocation.reason), reason)
-        if reallocation.id in self._in_doubt or late.is_marked(reallocation):
-            reason = late.marked(reason or reallocation.reason)
+            reason = _added(reallocation.reason, reason)
         moved = self.store.advance_reallocation(
             reallocation.id,
             step,
@@ -133,6 +127,9 @@ class Desk:
             at=self.clock(),
             reason=reason,
             time_left_s=time_left_s,
+            checkpoint_waived=checkpoint_waived,
+            job_failed=job_failed,
+            taken_over=reallocation.id in self._in_doubt,
         )
         if moved:
             self._stands_here[reallocation.id] = step
@@ -158,18 +155,15 @@ class Desk:
     def retarget(self, case: Case, target: Allocation, reason: str) -> Case | None:
         """Journal another target for a reallocation under way; None when somebody else has moved it."""
         self.guard()
-        said = _added(case.said, reason)
-        if late.is_marked(case.reallocation):
-            said = late.marked(said)
         reallocation = case.reallocation
+        said = _added(reallocation.reason, reason)
         if not self.store.retarget_reallocation(
             reallocation.id, target, expected=reallocation.step, reason=said
         ):
             return None
         _log.info("job %s: reallocation %d goes to %s %s", case.id, reallocation.id, target, reason)
-        return dataclasses.replace(
-            case, reallocation=dataclasses.replace(reallocation, target=target, reason=said)
-        )
+        changed = dataclasses.replace(reallocation, target=target, retargeted=True, reason=said)
+        return dataclasses.replace(case, reallocation=changed)
 
     def waited_s(self, case: Case) -> float:
         """Return how long the job could have started in its target, or, after a crash, since its release."""

@@ -19,7 +19,14 @@ from datetime import datetime, timedelta
 
 from pollux_slurm.daemon.observe import is_recorded_job
 from pollux_slurm.errors import StoreError
-from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationStep, SlurmJob
+from pollux_slurm.model import (
+    Allocation,
+    ClusterSnapshot,
+    JobState,
+    ReallocationCause,
+    ReallocationStep,
+    SlurmJob,
+)
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.store.contract import JobRecord, Reallocation, Store
 
@@ -28,8 +35,6 @@ _log = logging.getLogger(__name__)
 _REASON = "brings back what a late command of another daemon held"
 # When slurmctld has not shown the effect by then, there was none.
 _FORGET_AFTER = timedelta(minutes=10)
-# Ends the reason of a reallocation in which a command of another daemon may have been under way.
-_TAKEN_OVER = "taken over from another daemon"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +106,7 @@ def plan_release(
     allocation: Allocation,
     was_requeued: bool,
     at: datetime,
+    cause: ReallocationCause = ReallocationCause.LATE_COMMAND,
     reason: str = _REASON,
 ) -> None:
     """Leave a reallocation of a held job in the journal that stands where only the release is missing.
@@ -116,6 +122,7 @@ def plan_release(
             from_restart_count=job.restart_count - was_requeued,
             round_id=None,
             at=at,
+            cause=cause,
             reason=reason,
         )
     except StoreError as error:
@@ -127,24 +134,6 @@ def plan_release(
 
 
 # ------------------------------------------------------------------------- what a predecessor may have held
-
-
-def marked(reason: str | None) -> str:
-    """Return a reason that says, at its end, that the reallocation was taken over."""
-    said = unmarked(reason)
-    return f"{said}; {_TAKEN_OVER}" if said else _TAKEN_OVER
-
-
-def unmarked(reason: str | None) -> str | None:
-    """Return what a reason says besides that."""
-    if reason is None or not reason.endswith(_TAKEN_OVER):
-        return reason
-    return reason.removesuffix(_TAKEN_OVER).removesuffix("; ") or None
-
-
-def is_marked(reallocation: Reallocation) -> bool:
-    """Whether a command of an earlier daemon may have been under way in it."""
-    return (reallocation.reason or "").endswith(_TAKEN_OVER)
 
 
 def suspects(
@@ -175,9 +164,9 @@ def taken_over(job: SlurmJob, moves: Sequence[Reallocation], now: datetime) -> R
     late met the job as it still waited. None where the journal tells of no such command, or one was undone.
     """
     for move in reversed(moves):
-        if unmarked(move.reason) == _REASON or now - _ended_at(move) > _FORGET_AFTER:
+        if move.cause is ReallocationCause.LATE_COMMAND or now - _ended_at(move) > _FORGET_AFTER:
             return None
-        if is_marked(move) and job.restart_count >= move.from_restart_count + move.moves_running:
+        if move.taken_over and job.restart_count >= move.from_restart_count + move.moves_running:
             return move
     return None
 

@@ -10,7 +10,7 @@ Nothing in Slurm tells such an end from that of a script that fails at its begin
 only: exit codes that those cases leave, in a job that was requeued before, within seconds of the start, and
 with no word of training in that run. An owner's script that fails just so is started some times in vain.
 
-What is done is a reallocation in the journal, whose reason says why and is what later ones are counted by.
+What is done is a reallocation in the journal, whose cause is what later ones are counted by.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ from datetime import datetime, timedelta
 
 from pollux_slurm.daemon import returning
 from pollux_slurm.daemon.observe import is_recorded_job
-from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, SlurmJob
+from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationCause, SlurmJob
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.contract import AllocationRecord, JobRecord, Reallocation
 
-_AGAIN = "started again, since Slurm ended its start before it trained: "
-_LET_GO = "let go, since Slurm held it: "
 _MOST_STARTS = 3
 _COUNTED_FOR = timedelta(hours=1)
 # How long after its start a job's end may be Slurm's doing. One that has trained before has a script that
@@ -56,17 +54,17 @@ def was_ended_by_slurm(record: JobRecord, job: SlurmJob) -> bool:
 
 def may_start_again(moves: Iterable[Reallocation], now: datetime) -> bool:
     """Whether a job with these `moves` has not been started again too often of late."""
-    return _count(moves, _AGAIN, now - _COUNTED_FOR) < _MOST_STARTS
+    return _count(moves, ReallocationCause.FAILED_START, now - _COUNTED_FOR) < _MOST_STARTS
 
 
 def reason_to_start(job: SlurmJob) -> str:
     """Return what the journal says of another start."""
-    return f"{_AGAIN}exit code {job.exit_code}"
+    return f"started again, since Slurm ended its start before it trained: exit code {job.exit_code}"
 
 
 def is_start_again(reallocation: Reallocation | None) -> bool:
     """Whether a reallocation starts a job again whose start Slurm had ended."""
-    return reallocation is not None and (reallocation.reason or "").startswith(_AGAIN)
+    return reallocation is not None and reallocation.cause is ReallocationCause.FAILED_START
 
 
 def place_of(
@@ -111,17 +109,17 @@ def given_up(snapshot: ClusterSnapshot, records: Iterable[JobRecord]) -> list[tu
 
 def may_be_let_go(moves: Sequence[Reallocation], now: datetime) -> bool:
     """Whether a job that Slurm holds, with these `moves` (oldest first), is let go now."""
-    count = _count(moves, _LET_GO, now - _HELD_COUNTED_FOR)
+    count = _count(moves, ReallocationCause.HELD_BY_SLURM, now - _HELD_COUNTED_FOR)
     if count >= len(_PAUSES):
         return False
-    ends = [move.times[-1][1] for move in moves if (move.reason or "").startswith(_LET_GO)]
+    ends = [move.times[-1][1] for move in moves if move.cause is ReallocationCause.HELD_BY_SLURM]
     return not ends or now - ends[-1] >= _PAUSES[count]
 
 
 def reason_to_let_go(job: SlurmJob) -> str:
     """Return what the journal says of a job that is let go."""
-    return f"{_LET_GO}it was requeued {job.restart_count} times"
+    return f"let go, since Slurm held it: it was requeued {job.restart_count} times"
 
 
-def _count(moves: Iterable[Reallocation], beginning: str, since: datetime) -> int:
-    return sum((move.reason or "").startswith(beginning) and move.times[0][1] > since for move in moves)
+def _count(moves: Iterable[Reallocation], cause: ReallocationCause, since: datetime) -> int:
+    return sum(move.cause is cause and move.times[0][1] > since for move in moves)

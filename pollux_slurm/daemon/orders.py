@@ -1,7 +1,7 @@
 """What an admin may order for one job, through the journal: pause, drain, resume. The daemon carries it out.
 
-A pause by hand is a reallocation to no GPUs like any other, whose reason says who wanted it: rounds leave its
-job alone until it is resumed. A drained job is held in the end, as by `scontrol hold`, instead of parked.
+A pause by hand is a reallocation to no GPUs like any other, but for its cause: rounds leave its job alone
+until it is resumed. A drained job is held in the end, as by `scontrol hold`, instead of parked.
 """
 
 from __future__ import annotations
@@ -9,33 +9,26 @@ from __future__ import annotations
 from datetime import datetime
 
 from pollux_slurm.errors import UsageError
-from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.model import Allocation, JobState, ReallocationCause
 from pollux_slurm.store.contract import JobRecord, Reallocation, RunPhase, Store
-
-_PAUSED = "paused by hand: "
-_DRAINED = "drained by hand: "
-_RESUMED = "resumed by hand: "
-
-
-def is_by_hand(reallocation: Reallocation | None) -> bool:
-    """Whether somebody ordered this pause or drain."""
-    return reallocation is not None and (reallocation.reason or "").startswith((_PAUSED, _DRAINED))
 
 
 def is_drain(reallocation: Reallocation) -> bool:
     """Whether the job is to stay held after its checkpoint."""
-    return (reallocation.reason or "").startswith(_DRAINED)
+    return reallocation.cause is ReallocationCause.DRAIN
 
 
 def is_resume(reallocation: Reallocation) -> bool:
     """Whether somebody ordered that the job runs again: a hold is then no reason to leave it."""
-    return (reallocation.reason or "").startswith(_RESUMED)
+    return reallocation.cause is ReallocationCause.RESUME
 
 
 def kept_by_hand(record: JobRecord) -> str | None:
     """Return why rounds leave a paused job alone, None where nobody ordered it."""
     last = record.last_reallocation
-    return last.reason if last is not None and record.paused_at is not None and is_by_hand(last) else None
+    if last is None or not record.is_paused_by_hand:
+        return None
+    return last.reason or "paused by hand"
 
 
 def pause(store: Store, job_id: str, *, by: str, drain: bool, at: datetime) -> Reallocation:
@@ -59,7 +52,8 @@ def pause(store: Store, job_id: str, *, by: str, drain: bool, at: datetime) -> R
         from_restart_count=record.run.restart_count,
         round_id=None,
         at=at,
-        reason=(_DRAINED if drain else _PAUSED) + by,
+        cause=ReallocationCause.DRAIN if drain else ReallocationCause.PAUSE,
+        reason=f"{'drained' if drain else 'paused'} by hand: {by}",
     )
 
 
@@ -83,7 +77,8 @@ def resume(store: Store, job_id: str, *, by: str, at: datetime) -> Reallocation:
         from_restart_count=last.from_restart_count + 1,
         round_id=None,
         at=at,
-        reason=_RESUMED + by,
+        cause=ReallocationCause.RESUME,
+        reason=f"resumed by hand: {by}",
     )
 
 

@@ -27,10 +27,7 @@ _log = logging.getLogger(__name__)
 # Reasons of a pending job that no waiting cures, as Slurm 22.05 words them.
 _HOPELESS_REASONS = frozenset({"BadConstraints", "PartitionNodeLimit"})
 
-_REFUSED = "Slurm refused to let it wait: "
 _BY_HAND = "the job was held by another hand"
-# Ends what the reason says of a target that was given up for another, once.
-_TAKEN = ", which others took"
 
 
 class Restarting:
@@ -115,15 +112,16 @@ class Restarting:
                 self._desk.hold(case)
             self._desk.move(case.reallocation, Step.CONFIRMED)
             return
-        reason = None
         try:
             left_s = case.reallocation.time_left_s
             self._desk.slurm.park(case.id, for_s=self._desk.config.pause_ttl_s, time_limit_s=left_s)
         except JobStateError:
             raise
         except SlurmCommandError as error:
-            reason = f"{_REFUSED}{error}"
-        if self._desk.move(case.reallocation, Step.RELEASED, reason):
+            self._desk.release(case)
+            self._desk.move(case.reallocation, Step.FAILED, f"Slurm refused to let it wait: {error}")
+            return
+        if self._desk.move(case.reallocation, Step.RELEASED):
             self._desk.release(case)
 
     def _reshape_or_way_back(self, case: Case, book: GpuBook) -> None:
@@ -185,7 +183,7 @@ class Restarting:
         That is what comes nearest to the target, or its old place where that is free and has more GPUs.
         """
         reallocation, job = case.reallocation, case.job
-        if job is None or not reallocation.target or _goes_elsewhere(case):
+        if job is None or not reallocation.target or reallocation.retargeted:
             return None
         source, target = reallocation.source, reallocation.target
         found = book.best_fit(job, target, needs=_needs(case), but_for=reallocation.id)
@@ -194,7 +192,7 @@ class Restarting:
             found = source
         if found == target or found.num_gpus < _least(case):
             return None
-        elsewhere = self._desk.retarget(case, found, f"instead of {target}{_TAKEN}")
+        elsewhere = self._desk.retarget(case, found, f"instead of {target}, which others took")
         if elsewhere is not None:
             book.reserve(elsewhere.reallocation)
         return elsewhere
@@ -228,9 +226,7 @@ class Restarting:
     def _paused(self, case: Case, job: SlurmJob) -> None:
         """The end of a pause: the job waits, unheld, for the round that gives it GPUs again."""
         reallocation = case.reallocation
-        if _REFUSED in (case.said or ""):
-            self._desk.move(reallocation, Step.FAILED)
-        elif job.state is JobState.PENDING:
+        if job.state is JobState.PENDING:
             self._desk.move(reallocation, Step.CONFIRMED)
         elif job.state is JobState.RUNNING:
             self._desk.move(reallocation, Step.FAILED, "the job was started again by another hand")
@@ -245,7 +241,8 @@ class Restarting:
             return False
         if not case.is_ours or _has_stepped(case):
             return False
-        self._desk.move(reallocation, Step.FAILED, returning.reason_of_fall(job, reallocation))
+        reason = returning.reason_of_fall(job, reallocation)
+        self._desk.move(reallocation, Step.FAILED, reason, job_failed=True)
         return True
 
     def _give_up_place(self, case: Case, job: SlurmJob, book: GpuBook) -> None:
@@ -321,12 +318,9 @@ def _least(case: Case) -> int:
     return case.record.terms.min_gpus if case.record else 1
 
 
-def _goes_elsewhere(case: Case) -> bool:
-    return (case.said or "").endswith(_TAKEN)
-
-
 def _is_to_go_elsewhere(case: Case, job: SlurmJob) -> bool:
-    return _goes_elsewhere(case) and {*job.required_nodes} != {*case.reallocation.target.nodes}
+    reallocation = case.reallocation
+    return reallocation.retargeted and {*job.required_nodes} != {*reallocation.target.nodes}
 
 
 def _has_stepped(case: Case) -> bool:

@@ -2,10 +2,10 @@
 
 A job that ends with an error after a reallocation and before its first step there is not over yet: Slurm can
 still put it back into the queue. Its old shape is a reallocation like any other, which begins where the job
-is stopped. What marks it is its reason, which says what happened, and stays when it is confirmed.
+is stopped, and the journal has its cause.
 
-    ... → running → failed (FELL: exit code 1 in n0:4)      the job is FAILED in Slurm
-    requeued → reshaped → released → running → confirmed    (BACK: exit code 1 in n0:4)
+    ... → running → failed (job_failed)                     the job is FAILED in Slurm
+    requeued → reshaped → released → running → confirmed    (cause: after_failure)
 
 A job that was given its shape while it waited, after a pause or a requeue by another hand, falls in the same
 way. That reallocation is confirmed when the job starts, so what tells is that the run has made no step; and a
@@ -17,27 +17,33 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pollux_slurm.daemon.observe import is_recorded_job
-from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationStep, SlurmJob
+from pollux_slurm.model import (
+    Allocation,
+    ClusterSnapshot,
+    JobState,
+    ReallocationCause,
+    ReallocationStep,
+    SlurmJob,
+)
 from pollux_slurm.store.contract import AllocationRecord, JobRecord, Reallocation
 
-_FELL = "failed before its first step: "
 _SHAPED = (ReallocationStep.CONFIRMED, ReallocationStep.FAILED)
-_BACK = "back to the shape it last ran in, after it failed: "
+_BACK = "back to the shape it last ran in, after it failed"
 
 
 def reason_of_fall(job: SlurmJob, reallocation: Reallocation) -> str:
     """Return what the journal says of a job that failed where `reallocation` had brought it."""
-    return f"{_FELL}exit code {job.exit_code} in {reallocation.target}"
+    return f"failed before its first step: exit code {job.exit_code} in {reallocation.target}"
 
 
 def reason_of_return(fall: Reallocation, job: SlurmJob) -> str:
     """Return what the journal says of the way back of a job that fell in the shape that `fall` gave it."""
-    return f"{_BACK}exit code {job.exit_code} in {fall.target}"
+    return f"{_BACK}: exit code {job.exit_code} in {fall.target}"
 
 
 def is_return(reallocation: Reallocation | None) -> bool:
     """Whether a reallocation brings (or brought) a job back from a fall."""
-    return reallocation is not None and (reallocation.reason or "").startswith(_BACK)
+    return reallocation is not None and reallocation.cause is ReallocationCause.AFTER_FAILURE
 
 
 def has_fallen(record: JobRecord, job: SlurmJob | None) -> bool:
@@ -51,7 +57,7 @@ def has_fallen(record: JobRecord, job: SlurmJob | None) -> bool:
         return last.step in _SHAPED and _has_fallen_from_the_queue(record, last, job)
     return (
         last.step is ReallocationStep.FAILED
-        and _FELL in (last.reason or "")
+        and last.job_failed
         and bool(last.source)
         and job.restart_count == last.from_restart_count + 1
     )
@@ -102,7 +108,7 @@ def left_alone_because(record: JobRecord) -> str | None:
     last = record.last_reallocation
     if last is None or not last.step.is_end or not is_return(last):
         return None
-    return last.reason
+    return last.reason or _BACK
 
 
 def fallen(snapshot: ClusterSnapshot, records: Iterable[JobRecord]) -> list[tuple[JobRecord, SlurmJob]]:

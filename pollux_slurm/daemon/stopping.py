@@ -13,9 +13,6 @@ from pollux_slurm.daemon.restarting import Restarting
 from pollux_slurm.model import JobState
 from pollux_slurm.store.contract import RunPhase
 
-# Ends the reason of a move that goes on without a confirmed checkpoint.
-_ALLOWED = "the owner allows to go on"
-
 
 class Stopping:
     """Asks for a checkpoint, waits for it, and puts the job back into the queue."""
@@ -66,7 +63,8 @@ class Stopping:
             return
         waited = f"no checkpoint was confirmed in {timeout_s:g} s"
         if case.record is not None and case.record.terms.allow_unconfirmed:
-            self._desk.move(case.reallocation, Step.CHECKPOINTED, f"{waited}; {_ALLOWED}")
+            reason = f"{waited}; the owner allows to go on"
+            self._desk.move(case.reallocation, Step.CHECKPOINTED, reason, checkpoint_waived=True)
         else:
             self._roll_back(case, waited)
 
@@ -111,5 +109,5 @@ def _trains_again(case: Case) -> bool:
         and confirmed_at is not None
         and run.phase is RunPhase.TRAINING
         and run.last_report_at > confirmed_at
-        and not (case.said or "").endswith(_ALLOWED)
+        and not case.reallocation.checkpoint_waived
     )

@@ -3,7 +3,7 @@
 Slurm counts a time limit anew from each start. What earlier runs used is therefore taken off it at each move
 (`time_left_s`). A job whose terms say so (`pollux sbatch --time=SLICE --total-time=TOTAL`) is stopped with a
 checkpoint before its slice ends and requeued with another one, until all its runs together have used TOTAL:
-a *renewal*, a reallocation to where it is, marked by its reason. Pure.
+a *renewal*, a reallocation to where it is. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon.observe import ManagedJob, is_recorded_job
-from pollux_slurm.model import JobState, JobTerms, SlurmJob
+from pollux_slurm.model import JobState, JobTerms, ReallocationCause, SlurmJob
 from pollux_slurm.slurm.sbatch_request import warning_s
 from pollux_slurm.slurm.terms import decode_comment
 from pollux_slurm.store.contract import AllocationRecord, JobRecord, Reallocation
@@ -22,7 +22,8 @@ from pollux_slurm.store.contract import AllocationRecord, JobRecord, Reallocatio
 _LEAST_LEFT_S = 60.0
 # How much earlier than asked Slurm may send a signal before a time limit (sbatch's manual).
 _EARLY_S = 60.0
-_RENEWAL = "near its time limit, which its owner lets be renewed"
+RENEWAL = "near its time limit, which its owner lets be renewed"
+"""What the journal says to people of a renewal."""
 
 
 def time_left_s(job: SlurmJob, now: datetime) -> float | None:
@@ -69,14 +70,9 @@ def next_slice_s(
     return left_s if left_s >= of_this_run_s + _LEAST_LEFT_S else None
 
 
-def renewal_reason() -> str:
-    """Return what the journal says of a renewal."""
-    return _RENEWAL
-
-
 def is_renewal(reallocation: Reallocation) -> bool:
     """Whether a reallocation gives the job another slice of time, and the place that it has."""
-    return (reallocation.reason or "").startswith(_RENEWAL)
+    return reallocation.cause is ReallocationCause.TIME_LIMIT
 
 
 def is_ending(job: ManagedJob, now: datetime, config: DaemonConfig) -> bool:

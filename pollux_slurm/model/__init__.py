@@ -33,6 +33,7 @@ from pollux_slurm.model.problem import (
     Objective,
     Problem,
     ProblemJob,
+    ReallocationCause,
     ReallocationStep,
 )
 from pollux_slurm.model.warnings import JobWarning
@@ -58,6 +59,7 @@ __all__ = [
     "Objective",
     "Problem",
     "ProblemJob",
+    "ReallocationCause",
     "ReallocationStep",
     "SlurmJob",
     "SlurmNode",

@@ -234,3 +234,31 @@ class ReallocationStep(enum.Enum):
     @property
     def is_end(self) -> bool:
         return self in (ReallocationStep.CONFIRMED, ReallocationStep.ROLLED_BACK, ReallocationStep.FAILED)
+
+
+class ReallocationCause(enum.Enum):
+    """Why a reallocation was planned."""
+
+    DECISION = "decision"
+    """A round decided so."""
+    PAUSE = "pause"
+    """Somebody ordered it with `pollux pause`."""
+    DRAIN = "drain"
+    """Somebody ordered it with `pollux drain`: the job stays held."""
+    RESUME = "resume"
+    """Somebody ordered it with `pollux resume`."""
+    TIME_LIMIT = "time_limit"
+    """The job is near its time limit, which its owner lets be renewed."""
+    AFTER_FAILURE = "after_failure"
+    """The job failed before its first step in a new shape: it goes back to the one that it last ran in."""
+    FAILED_START = "failed_start"
+    """Slurm ended a start before the job trained: it is started again."""
+    HELD_BY_SLURM = "held_by_slurm"
+    """Slurm holds the job after failed launches: it is released."""
+    LATE_COMMAND = "late_command"
+    """A daemon held the job after it had lost its lease: the job is released."""
+
+    @property
+    def is_order(self) -> bool:
+        """Whether somebody ordered it."""
+        return self in (ReallocationCause.PAUSE, ReallocationCause.DRAIN, ReallocationCause.RESUME)

@@ -30,6 +30,7 @@ _COLUMNS = (
     Column(key="paid_back_s", title="paid back after", kind=Kind.SECONDS),
     Column(key="reallocation_id", title="reallocation", kind=Kind.COUNT, shown=False),
     Column(key="round_id", title="round", kind=Kind.COUNT, shown=False),
+    Column(key="cause", title="cause", kind=Kind.TEXT, shown=False),
     Column(key="reason", title="reason", kind=Kind.TEXT, is_sentence=True),
 )
 

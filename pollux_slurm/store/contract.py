@@ -39,6 +39,7 @@ from pollux_slurm.model import (
     Decision,
     GoodputModel,
     Problem,
+    ReallocationCause,
     ReallocationStep,
 )
 from pollux_slurm.store.exchanged import (
@@ -234,11 +235,12 @@ class Store(AgentStore, Protocol):
         from_restart_count: int,
         round_id: int | None,
         at: datetime,
+        cause: ReallocationCause = ReallocationCause.DECISION,
         reason: str | None = None,
     ) -> Reallocation:
         """Journal a new reallocation in PLANNED. A job has at most one open: a second raises `StoreError`.
 
-        `reason` is why it is planned, where no round decided so.
+        `reason` says for people why it is planned, where no round decided so.
         """
 
     def advance_reallocation(
@@ -250,9 +252,14 @@ class Store(AgentStore, Protocol):
         at: datetime,
         reason: str | None = None,
         time_left_s: float | None = None,
+        checkpoint_waived: bool = False,
+        job_failed: bool = False,
+        taken_over: bool = False,
     ) -> bool:
         """Move from `expected` to `step`; False, without effect, when it is no longer at `expected`, or when
         the job is just confirming its checkpoint (then another look tells).
+
+        `reason` replaces the text of before. What is true of a reallocation once stays true.
 
         True as well when it already is at `step` (the call was repeated). Steps only go on, and nothing
         follows an end: any other move raises `StoreError`.
@@ -261,8 +268,8 @@ class Store(AgentStore, Protocol):
     def retarget_reallocation(
         self, reallocation_id: int, target: Allocation, *, expected: ReallocationStep, reason: str
     ) -> bool:
-        """Give an open reallocation another target, and say why; False, without effect, when it is no longer
-        at `expected`.
+        """Give an open reallocation another target, since others took its first, and say so; False, without
+        effect, when it is no longer at `expected`.
         """
 
     def open_reallocations(self) -> tuple[Reallocation, ...]:

@@ -19,6 +19,7 @@ from pollux_slurm.model import (
     JobState,
     JobTerms,
     JobWarning,
+    ReallocationCause,
     ReallocationStep,
 )
 
@@ -193,7 +194,6 @@ class DecisionRecord:
     """What a round decided about one job, with what of the round is needed to understand it.
 
     `excluded` is why the job was left as it is, None when it took part; `explanation` is all in one line.
-    Of rounds recorded before schema 0003, only the job's allocation, speedup and bound are known.
     """
 
     round_id: int
@@ -216,7 +216,12 @@ class Reallocation:
     """One job changing allocation. `times` holds when each step was journaled, in order.
 
     `from_restart_count` is Slurm's restart count when it was planned; `moves_running` is False for a job
-    that was reshaped while it waited in the queue. `reason` says why it ended as it did.
+    that was reshaped while it waited in the queue. `reason` says for people why it was planned and how it
+    ended; nothing is decided by it.
+
+    `checkpoint_waived`: it went on without a confirmed checkpoint, as the owner allows. `retargeted`: others
+    took its first target, and it got another. `job_failed`: the job failed in the target before its first
+    step there. `taken_over`: a daemon repeated a command in it that the daemon before may still give.
 
     `checkpoint_blocked_s` comes from the checkpoint that answered it; `first_step_at` is when the run that
     followed first told of a step. `time_left_s` is what the job had left of its time limit when it was
@@ -231,6 +236,11 @@ class Reallocation:
     moves_running: bool
     from_restart_count: int
     times: tuple[tuple[ReallocationStep, datetime], ...]
+    cause: ReallocationCause = ReallocationCause.DECISION
+    checkpoint_waived: bool = False
+    retargeted: bool = False
+    job_failed: bool = False
+    taken_over: bool = False
     reason: str | None = None
     checkpoint_blocked_s: float | None = None
     first_step_at: datetime | None = None
@@ -371,6 +381,12 @@ class JobRecord:
         if self.run is not None and self.run.restart_count > last.from_restart_count:
             return None  # it ran since, and was put back by another hand
         return last.entered_at(ReallocationStep.CONFIRMED)
+
+    @property
+    def is_paused_by_hand(self) -> bool:
+        """Whether somebody ordered the pause that the job is in."""
+        last = self.last_reallocation
+        return self.paused_at is not None and last is not None and last.cause.is_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,11 +80,11 @@ def read_decision(
         fitness=row.fitness,
         upper_bound=row.upper_bound,
         gap=row.gap,
-        timed_out=bool(row.timed_out),
+        timed_out=row.timed_out,
         gpu_prices=tuple((kind, price) for kind, price in prices),
         job=job,
         excluded=row.excluded,
-        explanation=row.explanation or _line(job),
+        explanation=row.explanation,
     )
 
 
@@ -114,12 +114,6 @@ def _decision_of_row(row: Any, slurm_job_id: str, gpus_by_node: dict[str, int]) 
         declaration_doubt=row.declaration_doubt,
         pinned_because=row.pinned_because,
     )
-
-
-def _line(job: JobDecision) -> str:
-    from pollux_slurm.policy.wording import explanation
-
-    return explanation(job)
 
 
 def _number(value: float | None) -> float | None:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, ScalarSelect, Select, delete, func, insert, s
 from sqlalchemy.exc import IntegrityError
 
 from pollux_slurm.errors import StoreError, UnknownJobError
-from pollux_slurm.model import Allocation, ReallocationStep
+from pollux_slurm.model import Allocation, ReallocationCause, ReallocationStep
 from pollux_slurm.store.clean import clean_text, utc
 from pollux_slurm.store.contract import Reallocation
 from pollux_slurm.store.schema import (
@@ -39,6 +39,7 @@ def plan_reallocation(
     from_restart_count: int,
     round_id: int | None,
     at: datetime,
+    cause: ReallocationCause = ReallocationCause.DECISION,
     reason: str | None = None,
 ) -> Reallocation:
     """Journal a new reallocation in PLANNED: see `Store.plan_reallocation`."""
@@ -56,6 +57,7 @@ def plan_reallocation(
                 step=ReallocationStep.PLANNED,
                 moves_running=moves_running,
                 from_restart_count=from_restart_count,
+                cause=cause,
                 reason=clean_text(reason) if reason is not None else None,
             )
         )
@@ -76,6 +78,7 @@ def plan_reallocation(
         moves_running=moves_running,
         from_restart_count=from_restart_count,
         times=((ReallocationStep.PLANNED, at),),
+        cause=cause,
         reason=reason,
     )
 
@@ -89,6 +92,9 @@ def advance_reallocation(
     at: datetime,
     reason: str | None = None,
     time_left_s: float | None = None,
+    checkpoint_waived: bool = False,
+    job_failed: bool = False,
+    taken_over: bool = False,
 ) -> bool:
     """Move from `expected` to `step`: see `Store.advance_reallocation`."""
     at = utc(at)
@@ -102,6 +108,8 @@ def advance_reallocation(
         values["reason"] = clean_text(reason)
     if time_left_s is not None:
         values["time_left_s"] = float(time_left_s)
+    flags = {"checkpoint_waived": checkpoint_waived, "job_failed": job_failed, "taken_over": taken_over}
+    values |= {name: True for name, is_set in flags.items() if is_set}
     moved = _change_if_at(connection, reallocation_id, expected, values)
     if moved is None:
         return False
@@ -125,7 +133,8 @@ def retarget_reallocation(
     """Give it another target: see `Store.retarget_reallocation`."""
     if expected.is_end:
         raise StoreError(f"reallocation {reallocation_id} has ended: it gets no other target")
-    if not _change_if_at(connection, reallocation_id, expected, {"reason": clean_text(reason)}):
+    change = {"reason": clean_text(reason), "retargeted": True}
+    if not _change_if_at(connection, reallocation_id, expected, change):
         return False
     connection.execute(
         delete(ReallocationNodeRow).where(
@@ -196,6 +205,11 @@ def read_reallocations(connection: Connection, wanted: Select[Any]) -> tuple[Rea
             ReallocationRow.step,
             ReallocationRow.moves_running,
             ReallocationRow.from_restart_count,
+            ReallocationRow.cause,
+            ReallocationRow.checkpoint_waived,
+            ReallocationRow.retargeted,
+            ReallocationRow.job_failed,
+            ReallocationRow.taken_over,
             ReallocationRow.reason,
             ReallocationRow.time_left_s,
             CheckpointRow.blocked_s,
@@ -242,6 +256,11 @@ def _reallocation(
         moves_running=row.moves_running,
         from_restart_count=row.from_restart_count,
         times=tuple(sorted(times, key=lambda entry: _ORDER[entry[0]])),
+        cause=row.cause,
+        checkpoint_waived=row.checkpoint_waived,
+        retargeted=row.retargeted,
+        job_failed=row.job_failed,
+        taken_over=row.taken_over,
         reason=row.reason,
         checkpoint_blocked_s=row.blocked_s,
         first_step_at=row.first_step_at,

@@ -1,7 +1,8 @@
 """Make, upgrade and compare the schema. Alembic is used from here only, and only by `pollux db`.
 
-The migrations hold the tables. Views and triggers hold no data and are made anew, from `sql/views/` and
-`sql/triggers/`, after every migration: they never keep a column from being changed.
+The migrations hold the tables. What holds no data is made anew after every migration, so that it never keeps
+a column from being changed: comments, from the typed tables; triggers, views, and PostgreSQL's functions,
+roles and rights, from `sql/`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, func, inspect, select
+from sqlalchemy.schema import SetColumnComment, SetTableComment
 
 from pollux_slurm.errors import SchemaVersionError, StoreError
 from pollux_slurm.store.database import Database
@@ -90,9 +92,20 @@ def migrate(connection: Connection, revision: str) -> None:
             return
     command.upgrade(config, revision)
     if revision == REVISIONS[-1]:
+        _comment(connection)
         create_triggers(connection)
         create_views(connection)
         apply_security(connection)
+
+
+def _comment(connection: Connection) -> None:
+    """Let the database itself say what its tables and columns are, where it can."""
+    if not connection.dialect.supports_comments:
+        return
+    for table in Base.metadata.tables.values():
+        connection.execute(SetTableComment(table))
+        for column in table.columns:
+            connection.execute(SetColumnComment(column))
 
 
 def differences(connection: Connection) -> list[str]:

@@ -69,6 +69,11 @@ def check_version(url: StoreUrl, version: str | None) -> None:
             f"version; restore it from a backup, or, if this release ({REVISIONS[-1]}) made them: "
             f"INSERT INTO {VERSION_TABLE} VALUES ('{REVISIONS[-1]}'), then {url.command('check')}"
         )
+    if version < REVISIONS[0]:
+        raise SchemaVersionError(
+            f"the store {url} has schema {version}, which is older than any that can be upgraded; begin with "
+            f"a new store: put this one aside (rename the file or database), then {url.command('init')}"
+        )
     if version not in REVISIONS:
         raise SchemaVersionError(
             f"the store {url} was made by a newer release (its schema is {version}, this release's is "

@@ -89,7 +89,12 @@ class ReallocationEntry:
     user_name: str
     account: str
     round_id: int | None
+    cause: str
     step: str
+    checkpoint_waived: bool
+    retargeted: bool
+    job_failed: bool
+    taken_over: bool
     reason: str | None
     moves_running: bool
     planned_at: datetime

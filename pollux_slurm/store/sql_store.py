@@ -8,7 +8,15 @@ from datetime import datetime
 from sqlalchemy import func, select
 
 from pollux_slurm.errors import StoreError
-from pollux_slurm.model import AccountedRun, Allocation, Decision, GoodputModel, Problem, ReallocationStep
+from pollux_slurm.model import (
+    AccountedRun,
+    Allocation,
+    Decision,
+    GoodputModel,
+    Problem,
+    ReallocationCause,
+    ReallocationStep,
+)
 from pollux_slurm.store import (
     explanations,
     journal,
@@ -184,6 +192,7 @@ class SqlStore:
         from_restart_count: int,
         round_id: int | None,
         at: datetime,
+        cause: ReallocationCause = ReallocationCause.DECISION,
         reason: str | None = None,
     ) -> Reallocation:
         with self._database.write() as connection:
@@ -196,6 +205,7 @@ class SqlStore:
                 from_restart_count=from_restart_count,
                 round_id=round_id,
                 at=at,
+                cause=cause,
                 reason=reason,
             )
 
@@ -208,6 +218,9 @@ class SqlStore:
         at: datetime,
         reason: str | None = None,
         time_left_s: float | None = None,
+        checkpoint_waived: bool = False,
+        job_failed: bool = False,
+        taken_over: bool = False,
     ) -> bool:
         with self._database.write() as connection:
             return journal.advance_reallocation(
@@ -218,6 +231,9 @@ class SqlStore:
                 at=at,
                 reason=reason,
                 time_left_s=time_left_s,
+                checkpoint_waived=checkpoint_waived,
+                job_failed=job_failed,
+                taken_over=taken_over,
             )
 
     def retarget_reallocation(

@@ -1,4 +1,4 @@
--- Schema 0012 of a pollux store on postgresql. Generated: pollux db schema postgresql
+-- Schema 0100 of a pollux store on postgresql. Generated: pollux db schema postgresql
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 CREATE TABLE accounts (
@@ -56,12 +56,12 @@ CREATE TABLE rounds (
     decision TEXT NOT NULL,
     upper_bound DOUBLE PRECISION,
     gap DOUBLE PRECISION,
-    timed_out BOOLEAN,
-    num_jobs INTEGER,
-    num_served INTEGER,
-    num_gpus INTEGER,
-    total_gpus INTEGER,
-    fair_share_gpus INTEGER,
+    timed_out BOOLEAN NOT NULL,
+    num_jobs INTEGER NOT NULL,
+    num_served INTEGER NOT NULL,
+    num_gpus INTEGER NOT NULL,
+    total_gpus INTEGER NOT NULL,
+    fair_share_gpus INTEGER NOT NULL,
     mean_speedup DOUBLE PRECISION,
     min_speedup DOUBLE PRECISION,
     solve_s DOUBLE PRECISION,
@@ -81,15 +81,15 @@ COMMENT ON COLUMN rounds.problem IS 'The problem as versioned JSON, for replays.
 COMMENT ON COLUMN rounds.decision IS 'The decision as versioned JSON, for replays.';
 COMMENT ON COLUMN rounds.upper_bound IS 'No decision that serves as many jobs has a larger value; null if none was proved.';
 COMMENT ON COLUMN rounds.gap IS '(upper_bound - fitness) / upper_bound; null without a bound.';
-COMMENT ON COLUMN rounds.timed_out IS 'Did the time limit cut the search short? Null before schema 0003.';
+COMMENT ON COLUMN rounds.timed_out IS 'Did the time limit cut the search short?';
 COMMENT ON COLUMN rounds.num_jobs IS 'Jobs that it decided about.';
 COMMENT ON COLUMN rounds.num_served IS 'Those of them that got GPUs.';
 COMMENT ON COLUMN rounds.num_gpus IS 'GPUs that it gave.';
-COMMENT ON COLUMN rounds.total_gpus IS 'GPUs that it had to give; null before this column was made.';
-COMMENT ON COLUMN rounds.fair_share_gpus IS 'GPUs that stand for a speedup of 1; null before this column was made.';
+COMMENT ON COLUMN rounds.total_gpus IS 'GPUs that it had to give.';
+COMMENT ON COLUMN rounds.fair_share_gpus IS 'GPUs that stand for a speedup of 1.';
 COMMENT ON COLUMN rounds.mean_speedup IS 'Mean over its jobs of speedup; null without jobs.';
 COMMENT ON COLUMN rounds.min_speedup IS 'Least speedup of its jobs; null without jobs.';
-COMMENT ON COLUMN rounds.solve_s IS 'How long deciding took, seconds; null before this column was made.';
+COMMENT ON COLUMN rounds.solve_s IS 'How long deciding took, seconds; null where that was not measured.';
 
 CREATE TABLE users (
     user_id BIGINT NOT NULL,
@@ -263,7 +263,7 @@ CREATE TABLE decisions (
     declaration_doubt TEXT,
     pinned_because TEXT,
     excluded TEXT,
-    explanation TEXT,
+    explanation TEXT NOT NULL,
     CONSTRAINT pk_decisions PRIMARY KEY (round_id, job_id),
     CONSTRAINT ck_decisions_num_gpus CHECK (num_gpus >= 0),
     CONSTRAINT ck_decisions_num_nodes CHECK (num_nodes >= 0 AND num_nodes <= num_gpus),
@@ -298,7 +298,7 @@ COMMENT ON COLUMN decisions.declared_gain IS 'Factor by which what the job decla
 COMMENT ON COLUMN decisions.declaration_doubt IS 'Why what the job declares did not count; null where it did.';
 COMMENT ON COLUMN decisions.pinned_because IS 'Why the job had to stay as it was; null where it had not, or nobody said.';
 COMMENT ON COLUMN decisions.excluded IS 'Why the job was left as it is; null when it took part.';
-COMMENT ON COLUMN decisions.explanation IS 'All of this in one line; null before schema 0003.';
+COMMENT ON COLUMN decisions.explanation IS 'All of this in one line.';
 
 CREATE TABLE declarations (
     job_id BIGINT NOT NULL,
@@ -422,7 +422,7 @@ COMMENT ON COLUMN model_versions.max_gpus_seen IS 'Most GPUs the job says it has
 COMMENT ON COLUMN model_versions.max_nodes_seen IS 'Most nodes the job says it has run on.';
 COMMENT ON COLUMN model_versions.noise_low IS 'Low end of the noise scale''s interval, examples; null where none was told.';
 COMMENT ON COLUMN model_versions.noise_high IS 'Its high end, examples; null where nothing is excluded upwards.';
-COMMENT ON COLUMN model_versions.run_number IS 'The run that reported it; null before schema 0003.';
+COMMENT ON COLUMN model_versions.run_number IS 'The run that measured it; null where it came with the checkpoint of another.';
 
 CREATE TABLE reallocations (
     id BIGSERIAL NOT NULL,
@@ -431,13 +431,19 @@ CREATE TABLE reallocations (
     step VARCHAR(32) NOT NULL,
     moves_running BOOLEAN NOT NULL,
     from_restart_count INTEGER NOT NULL,
+    cause VARCHAR(32) NOT NULL,
+    checkpoint_waived BOOLEAN DEFAULT false NOT NULL,
+    retargeted BOOLEAN DEFAULT false NOT NULL,
+    job_failed BOOLEAN DEFAULT false NOT NULL,
+    taken_over BOOLEAN DEFAULT false NOT NULL,
     reason TEXT,
     time_left_s DOUBLE PRECISION,
     CONSTRAINT pk_reallocations PRIMARY KEY (id),
     CONSTRAINT ck_reallocations_from_restart_count CHECK (from_restart_count >= 0),
     CONSTRAINT fk_reallocations_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE,
     CONSTRAINT fk_reallocations_round_id_rounds FOREIGN KEY(round_id) REFERENCES rounds (id) ON DELETE SET NULL,
-    CONSTRAINT ck_reallocations_step CHECK (step IN ('planned', 'checkpoint_requested', 'checkpointed', 'requeued', 'reshaped', 'released', 'running', 'confirmed', 'rolled_back', 'failed'))
+    CONSTRAINT ck_reallocations_step CHECK (step IN ('planned', 'checkpoint_requested', 'checkpointed', 'requeued', 'reshaped', 'released', 'running', 'confirmed', 'rolled_back', 'failed')),
+    CONSTRAINT ck_reallocations_cause CHECK (cause IN ('decision', 'pause', 'drain', 'resume', 'time_limit', 'after_failure', 'failed_start', 'held_by_slurm', 'late_command'))
 );
 
 CREATE INDEX ix_reallocations_job_id_id ON reallocations (job_id, id);
@@ -453,7 +459,12 @@ COMMENT ON COLUMN reallocations.round_id IS 'The round that decided it.';
 COMMENT ON COLUMN reallocations.step IS 'Where it stands; the last of its steps.';
 COMMENT ON COLUMN reallocations.moves_running IS 'Is a running job requeued, rather than a waiting one reshaped?';
 COMMENT ON COLUMN reallocations.from_restart_count IS 'Slurm''s restart count of the job when it was planned.';
-COMMENT ON COLUMN reallocations.reason IS 'Why it ended as it did.';
+COMMENT ON COLUMN reallocations.cause IS 'Why it was planned.';
+COMMENT ON COLUMN reallocations.checkpoint_waived IS 'Did it go on without a confirmed checkpoint, as the owner allows?';
+COMMENT ON COLUMN reallocations.retargeted IS 'Did it get another target, since others took the first?';
+COMMENT ON COLUMN reallocations.job_failed IS 'Did the job fail in the target, before its first step?';
+COMMENT ON COLUMN reallocations.taken_over IS 'Did a daemon repeat a command in it that the daemon before it may still give?';
+COMMENT ON COLUMN reallocations.reason IS 'Why it was planned and how it ended, for people; null where a round says it all.';
 COMMENT ON COLUMN reallocations.time_left_s IS 'What the job had left of its time limit at the requeue, seconds; null for no limit.';
 
 CREATE TABLE runs (
@@ -755,8 +766,8 @@ CREATE FUNCTION pollux_allocations_ended() RETURNS trigger LANGUAGE plpgsql AS $
 
 CREATE TRIGGER allocations_ended AFTER UPDATE OF ended_at ON allocations FOR EACH ROW EXECUTE FUNCTION pollux_allocations_ended();
 
--- One row per reallocation: from what to what, how it ended, when it took each step, where its time went, in
--- seconds, and what it brought.
+-- One row per reallocation: why it was planned, from what to what, how it ended, when it took each step, where
+-- its time went, in seconds, and what it brought. reason is a text for people; group by cause, not by it.
 -- checkpoint_s is the standstill for the checkpoint, hold_s from there to the release, slurm_s from requeue to
 -- start (it overlaps hold_s), launch_s from start to the first step, total_s the whole standstill.
 -- goodput_before and goodput_after are the means over the whole run that ended and the whole run that followed.
@@ -767,7 +778,12 @@ SELECT x.reallocation_id,
        x.user_name,
        x.account,
        x.round_id,
+       x.cause,
        x.step,
+       x.checkpoint_waived,
+       x.retargeted,
+       x.job_failed,
+       x.taken_over,
        x.reason,
        x.moves_running,
        x.planned_at,
@@ -800,7 +816,12 @@ FROM (
            u.user_name,
            j.account,
            r.round_id,
+           r.cause,
            r.step,
+           r.checkpoint_waived,
+           r.retargeted,
+           r.job_failed,
+           r.taken_over,
            r.reason,
            r.moves_running,
            planned.at AS planned_at,
@@ -1036,7 +1057,7 @@ JOIN jobs AS j ON j.id = e.job_id
 JOIN users AS u ON u.user_id = j.user_id;
 
 -- One row per round: what it had to give, what it gave, how good that was, and how many moves came of it.
--- total_gpus, fair_share_gpus and solve_s are null for rounds from before schema 0005.
+-- solve_s is null where it was not measured.
 CREATE VIEW round_history AS
 SELECT r.id AS round_id,
        r.at,

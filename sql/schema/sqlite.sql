@@ -1,4 +1,4 @@
--- Schema 0012 of a pollux store on sqlite. Generated: pollux db schema sqlite
+-- Schema 0100 of a pollux store on sqlite. Generated: pollux db schema sqlite
 -- Times are UTC. A store is made by `pollux db init`, not from this text.
 
 -- accounts: Slurm accounts that jobs are charged to.
@@ -56,15 +56,15 @@ CREATE TABLE nodes (
 --   decision: The decision as versioned JSON, for replays.
 --   upper_bound: No decision that serves as many jobs has a larger value; null if none was proved.
 --   gap: (upper_bound - fitness) / upper_bound; null without a bound.
---   timed_out: Did the time limit cut the search short? Null before schema 0003.
+--   timed_out: Did the time limit cut the search short?
 --   num_jobs: Jobs that it decided about.
 --   num_served: Those of them that got GPUs.
 --   num_gpus: GPUs that it gave.
---   total_gpus: GPUs that it had to give; null before this column was made.
---   fair_share_gpus: GPUs that stand for a speedup of 1; null before this column was made.
+--   total_gpus: GPUs that it had to give.
+--   fair_share_gpus: GPUs that stand for a speedup of 1.
 --   mean_speedup: Mean over its jobs of speedup; null without jobs.
 --   min_speedup: Least speedup of its jobs; null without jobs.
---   solve_s: How long deciding took, seconds; null before this column was made.
+--   solve_s: How long deciding took, seconds; null where that was not measured.
 
 CREATE TABLE rounds (
     id INTEGER NOT NULL,
@@ -77,12 +77,12 @@ CREATE TABLE rounds (
     decision TEXT NOT NULL,
     upper_bound DOUBLE,
     gap DOUBLE,
-    timed_out BOOLEAN,
-    num_jobs INTEGER,
-    num_served INTEGER,
-    num_gpus INTEGER,
-    total_gpus INTEGER,
-    fair_share_gpus INTEGER,
+    timed_out BOOLEAN NOT NULL,
+    num_jobs INTEGER NOT NULL,
+    num_served INTEGER NOT NULL,
+    num_gpus INTEGER NOT NULL,
+    total_gpus INTEGER NOT NULL,
+    fair_share_gpus INTEGER NOT NULL,
     mean_speedup DOUBLE,
     min_speedup DOUBLE,
     solve_s DOUBLE,
@@ -265,7 +265,7 @@ CREATE UNIQUE INDEX uq_allocations_open ON allocations (job_id) WHERE ended_at I
 --   declaration_doubt: Why what the job declares did not count; null where it did.
 --   pinned_because: Why the job had to stay as it was; null where it had not, or nobody said.
 --   excluded: Why the job was left as it is; null when it took part.
---   explanation: All of this in one line; null before schema 0003.
+--   explanation: All of this in one line.
 
 CREATE TABLE decisions (
     round_id INTEGER NOT NULL,
@@ -291,7 +291,7 @@ CREATE TABLE decisions (
     declaration_doubt TEXT,
     pinned_because TEXT,
     excluded TEXT,
-    explanation TEXT,
+    explanation TEXT NOT NULL,
     CONSTRAINT pk_decisions PRIMARY KEY (round_id, job_id),
     CONSTRAINT ck_decisions_num_gpus CHECK (num_gpus >= 0),
     CONSTRAINT ck_decisions_num_nodes CHECK (num_nodes >= 0 AND num_nodes <= num_gpus),
@@ -383,7 +383,7 @@ CREATE INDEX ix_job_days_day ON job_days (day);
 --   max_nodes_seen: Most nodes the job says it has run on.
 --   noise_low: Low end of the noise scale's interval, examples; null where none was told.
 --   noise_high: Its high end, examples; null where nothing is excluded upwards.
---   run_number: The run that reported it; null before schema 0003.
+--   run_number: The run that measured it; null where it came with the checkpoint of another.
 
 CREATE TABLE model_versions (
     id INTEGER NOT NULL,
@@ -434,7 +434,12 @@ CREATE INDEX ix_model_versions_job_id_run_number_id ON model_versions (job_id, r
 --   step: Where it stands; the last of its steps.
 --   moves_running: Is a running job requeued, rather than a waiting one reshaped?
 --   from_restart_count: Slurm's restart count of the job when it was planned.
---   reason: Why it ended as it did.
+--   cause: Why it was planned.
+--   checkpoint_waived: Did it go on without a confirmed checkpoint, as the owner allows?
+--   retargeted: Did it get another target, since others took the first?
+--   job_failed: Did the job fail in the target, before its first step?
+--   taken_over: Did a daemon repeat a command in it that the daemon before it may still give?
+--   reason: Why it was planned and how it ended, for people; null where a round says it all.
 --   time_left_s: What the job had left of its time limit at the requeue, seconds; null for no limit.
 
 CREATE TABLE reallocations (
@@ -444,6 +449,11 @@ CREATE TABLE reallocations (
     step VARCHAR(32) NOT NULL,
     moves_running BOOLEAN NOT NULL,
     from_restart_count INTEGER NOT NULL,
+    cause VARCHAR(32) NOT NULL,
+    checkpoint_waived BOOLEAN DEFAULT 0 NOT NULL,
+    retargeted BOOLEAN DEFAULT 0 NOT NULL,
+    job_failed BOOLEAN DEFAULT 0 NOT NULL,
+    taken_over BOOLEAN DEFAULT 0 NOT NULL,
     reason TEXT,
     time_left_s DOUBLE,
     CONSTRAINT pk_reallocations PRIMARY KEY (id),
@@ -451,7 +461,12 @@ CREATE TABLE reallocations (
     CONSTRAINT fk_reallocations_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE,
     CONSTRAINT fk_reallocations_round_id_rounds FOREIGN KEY(round_id) REFERENCES rounds (id) ON DELETE SET NULL,
     CONSTRAINT ck_reallocations_step CHECK (step IN ('planned', 'checkpoint_requested', 'checkpointed', 'requeued', 'reshaped', 'released', 'running', 'confirmed', 'rolled_back', 'failed')),
-    CONSTRAINT ck_reallocations_moves_running CHECK (moves_running IN (0, 1))
+    CONSTRAINT ck_reallocations_moves_running CHECK (moves_running IN (0, 1)),
+    CONSTRAINT ck_reallocations_cause CHECK (cause IN ('decision', 'pause', 'drain', 'resume', 'time_limit', 'after_failure', 'failed_start', 'held_by_slurm', 'late_command')),
+    CONSTRAINT ck_reallocations_checkpoint_waived CHECK (checkpoint_waived IN (0, 1)),
+    CONSTRAINT ck_reallocations_retargeted CHECK (retargeted IN (0, 1)),
+    CONSTRAINT ck_reallocations_job_failed CHECK (job_failed IN (0, 1)),
+    CONSTRAINT ck_reallocations_taken_over CHECK (taken_over IN (0, 1))
 );
 
 CREATE INDEX ix_reallocations_job_id_id ON reallocations (job_id, id);
@@ -753,8 +768,8 @@ CREATE TRIGGER allocations_begun AFTER INSERT ON allocations FOR EACH ROW BEGIN 
 
 CREATE TRIGGER allocations_ended AFTER UPDATE OF ended_at ON allocations FOR EACH ROW BEGIN INSERT INTO allocation_days (job_id, number, day, held_s) SELECT d.job_id, d.number, d.day, (ROUND((ROUND((julianday(substr(MIN(d.ended_at, (date(d.day, '+1 day') || ' 00:00:00.000000')), 1, 19)) - julianday(substr(MAX(d.started_at, (d.day || ' 00:00:00.000000')), 1, 19))) * 86400.0) * 1000000 + substr(MIN(d.ended_at, (date(d.day, '+1 day') || ' 00:00:00.000000')), 21, 6) - substr(MAX(d.started_at, (d.day || ' 00:00:00.000000')), 21, 6)) / 1000.0) / 1000.0) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.started_at) AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.day, '+1 day') FROM days AS a WHERE (date(a.day, '+1 day') || ' 00:00:00.000000') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET held_s = excluded.held_s; END;
 
--- One row per reallocation: from what to what, how it ended, when it took each step, where its time went, in
--- seconds, and what it brought.
+-- One row per reallocation: why it was planned, from what to what, how it ended, when it took each step, where
+-- its time went, in seconds, and what it brought. reason is a text for people; group by cause, not by it.
 -- checkpoint_s is the standstill for the checkpoint, hold_s from there to the release, slurm_s from requeue to
 -- start (it overlaps hold_s), launch_s from start to the first step, total_s the whole standstill.
 -- goodput_before and goodput_after are the means over the whole run that ended and the whole run that followed.
@@ -765,7 +780,12 @@ SELECT x.reallocation_id,
        x.user_name,
        x.account,
        x.round_id,
+       x.cause,
        x.step,
+       x.checkpoint_waived,
+       x.retargeted,
+       x.job_failed,
+       x.taken_over,
        x.reason,
        x.moves_running,
        x.planned_at,
@@ -798,7 +818,12 @@ FROM (
            u.user_name,
            j.account,
            r.round_id,
+           r.cause,
            r.step,
+           r.checkpoint_waived,
+           r.retargeted,
+           r.job_failed,
+           r.taken_over,
            r.reason,
            r.moves_running,
            planned.at AS planned_at,
@@ -1018,7 +1043,7 @@ JOIN jobs AS j ON j.id = e.job_id
 JOIN users AS u ON u.user_id = j.user_id;
 
 -- One row per round: what it had to give, what it gave, how good that was, and how many moves came of it.
--- total_gpus, fair_share_gpus and solve_s are null for rounds from before schema 0005.
+-- solve_s is null where it was not measured.
 CREATE VIEW round_history AS
 SELECT r.id AS round_id,
        r.at,

@@ -14,8 +14,8 @@
 {% macro nodes(side) -%}
 {{ ends.of("COUNT(CASE WHEN n.side = '" ~ side ~ "' THEN 1 END)") }}
 {%- endmacro %}
--- One row per reallocation: from what to what, how it ended, when it took each step, where its time went, in
--- seconds, and what it brought.
+-- One row per reallocation: why it was planned, from what to what, how it ended, when it took each step, where
+-- its time went, in seconds, and what it brought. reason is a text for people; group by cause, not by it.
 -- checkpoint_s is the standstill for the checkpoint, hold_s from there to the release, slurm_s from requeue to
 -- start (it overlaps hold_s), launch_s from start to the first step, total_s the whole standstill.
 -- goodput_before and goodput_after are the means over the whole run that ended and the whole run that followed.
@@ -26,7 +26,12 @@ SELECT x.reallocation_id,
        x.user_name,
        x.account,
        x.round_id,
+       x.cause,
        x.step,
+       x.checkpoint_waived,
+       x.retargeted,
+       x.job_failed,
+       x.taken_over,
        x.reason,
        x.moves_running,
        x.planned_at,
@@ -56,7 +61,12 @@ FROM (
            u.user_name,
            j.account,
            r.round_id,
+           r.cause,
            r.step,
+           r.checkpoint_waived,
+           r.retargeted,
+           r.job_failed,
+           r.taken_over,
            r.reason,
            r.moves_running,
            planned.at AS planned_at,

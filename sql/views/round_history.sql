@@ -1,6 +1,6 @@
 {% set moved = looked_up('moved', 'FROM reallocations AS m WHERE m.round_id = r.id') %}
 -- One row per round: what it had to give, what it gave, how good that was, and how many moves came of it.
--- total_gpus, fair_share_gpus and solve_s are null for rounds from before schema 0005.
+-- solve_s is null where it was not measured.
 CREATE VIEW round_history AS
 SELECT r.id AS round_id,
        r.at,

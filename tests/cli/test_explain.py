@@ -316,6 +316,9 @@ def test_that_a_job_on_its_way_to_other_gpus_is_said_to_be_moving_as_long_as_a_d
     assert shown_state() == "moving"
     assert f"job 7 is being moved: {way}" in pollux("status", "7", "--store", url).stdout.splitlines()[-1]
     assert f"  moving     {way}\n" in pollux("explain", "7", "--store", url).stdout
+    assert json.loads(pollux("explain", "7", "--json", "--store", url).stdout)["moving_cause"] == "decision"
+    (one,) = json.loads(pollux("status", "7", "--json", "--store", url).stdout)
+    assert (one["reallocation"]["step"], one["reallocation"]["cause"]) == ("requeued", "decision")
 
     store = open_store(url)
     released = (Step.REQUEUED, Step.RESHAPED, Step.RELEASED)
@@ -374,4 +377,5 @@ def test_that_a_paused_job_is_said_to_be_paused(url: str) -> None:
     assert row.rstrip().endswith("paused until a round gives it GPUs again")
     (shown,) = json.loads(pollux("status", "7", "--json", "--store", url).stdout)
     assert (shown["state"], shown["paused_at"]) == ("pending", "2026-03-01T12:01:02+00:00")
+    assert json.loads(pollux("explain", "7", "--json", "--store", url).stdout)["paused_cause"] == "decision"
     assert "paused" not in pollux("explain", "8", "--store", url).stdout

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.model import Allocation, JobState, ReallocationCause
 from pollux_slurm.model import ReallocationStep as Step
 from tests.daemon.crashing import Killed, KilledAt
 from tests.daemon.world import CONFIG, World
@@ -108,7 +108,8 @@ def test_that_a_start_is_repeated_three_times_an_hour_and_no_more(world: World) 
     world.settle(daemon, seconds=12)
     assert (world.job(job_id).state, world.job(job_id).restart_count) == (JobState.FAILED, 4)
     assert world.store.job(job_id).state is JobState.FAILED
-    assert [reason.startswith("started again") for reason in reasons(world, job_id)] == [True] * 3
+    moves = world.store.reallocations(job_id)
+    assert [move.cause for move in moves] == [ReallocationCause.FAILED_START] * 3
 
 
 def test_that_a_job_that_ends_so_with_a_move_planned_is_started_again(world: World) -> None:
@@ -194,7 +195,8 @@ def test_that_a_job_that_slurm_holds_is_let_go_after_growing_pauses_and_then_no_
         )
         assert world.job(job_id).state is JobState.RUNNING
         assert len(reasons(world, job_id)) == times
-    assert {reason.partition(":")[0] for reason in reasons(world, job_id)} == {"let go, since Slurm held it"}
+    causes = {move.cause for move in world.store.reallocations(job_id)}
+    assert causes == {ReallocationCause.HELD_BY_SLURM}
     is_given_up_by_slurm(world, job_id)
     world.clock.advance(7200)
     world.settle(daemon, seconds=12)

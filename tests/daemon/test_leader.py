@@ -14,7 +14,7 @@ from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.daemon.notify import Notifier
 from pollux_slurm.daemon.telemetry import totals
 from pollux_slurm.errors import StoreUnavailable
-from pollux_slurm.model import Allocation, Decision, JobState, Problem
+from pollux_slurm.model import Allocation, Decision, JobState, Problem, ReallocationCause
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.crashing import MUTATING, Killed
@@ -138,10 +138,7 @@ def test_that_a_job_held_too_late_is_brought_back_through_the_journal(world: Wor
     assert world.job(job_id).held
     first.tick()
     (late,) = world.store.open_reallocations()
-    assert (late.step, late.reason) == (
-        Step.RESHAPED,
-        "brings back what a late command of another daemon held",
-    )
+    assert (late.step, late.cause) == (Step.RESHAPED, ReallocationCause.LATE_COMMAND)
     world.settle(second, until=done, seconds=20)
     assert done()
 
@@ -232,7 +229,7 @@ def test_that_a_hold_by_hand_after_a_takeover_stays_where_no_late_command_can_ex
     job_id = started(world, owner=first)
     daemon = moved_by_two(world, job_id, first=first, second="here:1:b", command_happens=command_happens)
     (move,) = world.store.reallocations(job_id)
-    assert (move.reason == "taken over from another daemon") is (passes_s > 0)
+    assert (move.taken_over, move.reason) == (passes_s > 0, None)
     world.clock.advance(passes_s)
     world.slurm.requeue_hold(job_id)
     world.settle(daemon, seconds=20)

@@ -16,7 +16,15 @@ from pollux_slurm.agent.token import new_token
 from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.errors import SlurmError
-from pollux_slurm.model import Allocation, Decision, JobState, JobTerms, Problem, SlurmJob
+from pollux_slurm.model import (
+    Allocation,
+    Decision,
+    JobState,
+    JobTerms,
+    Problem,
+    ReallocationCause,
+    SlurmJob,
+)
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.policy import decide
 from pollux_slurm.slurm.commands import CommandsClient
@@ -156,6 +164,7 @@ def test_that_a_job_that_fails_in_its_new_shape_comes_back_in_its_old_one(world:
     world.until(daemon, holds(world, job_id, {"n0": 2}), "the job to run on n0 again")
     world.until(daemon, lambda: not world.open_moves(), "the journal to close")
     fall, back = world.store.reallocations(job_id)
+    assert fall.job_failed
     assert fall.reason == "failed before its first step: exit code 7 in n1:3"
     assert (back.step, world.job(job_id).restart_count) == (Step.CONFIRMED, 2)
 
@@ -219,7 +228,7 @@ def test_that_a_job_whose_start_slurm_ends_is_started_again(world: RealWorld) ->
     world.until(daemon, lambda: not world.open_moves(), "the journal to close")
     (move,) = world.store.reallocations(job_id)
     assert (move.step, move.target) == (Step.CONFIRMED, Allocation.of({"n0": 2}))
-    assert (move.reason or "").startswith("started again, since Slurm ended its start")
+    assert move.cause is ReallocationCause.FAILED_START
 
 
 def time_to_the_full_second() -> None:
@@ -253,5 +262,5 @@ def test_that_a_job_that_slurm_holds_since_its_launch_failed_is_let_go(
         world.until(daemon, lambda: not world.open_moves(), "the journal to close")
         (move,) = world.store.reallocations(job_id)
         assert move.step is Step.CONFIRMED
-        assert (move.reason or "").startswith("let go, since Slurm held it")
+        assert move.cause is ReallocationCause.HELD_BY_SLURM
         world.close()

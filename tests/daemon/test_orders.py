@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import update
 
 from pollux_slurm.daemon import orders
 from pollux_slurm.errors import UsageError
-from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.model import Allocation, JobState, ReallocationCause
 from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.store.schema import ReallocationRow
 from tests.cli.inside import pollux
 from tests.daemon.world import CONFIG, World
 
@@ -41,13 +43,29 @@ def test_that_a_job_paused_by_hand_waits_whatever_rounds_decide_until_it_is_resu
     world.settle(world.daemon(), until=lambda: not world.open_moves(), seconds=20)
     assert world.job(job_id).allocation == Allocation.of({"n0": 1})
     moves = world.store.reallocations(job_id)
-    assert [(move.step, move.reason) for move in moves] == [
-        (Step.CONFIRMED, "paused by hand: ann"),
-        (Step.CONFIRMED, "resumed by hand: bob"),
+    assert [(move.step, move.cause, move.reason) for move in moves] == [
+        (Step.CONFIRMED, ReallocationCause.PAUSE, "paused by hand: ann"),
+        (Step.CONFIRMED, ReallocationCause.RESUME, "resumed by hand: bob"),
     ]
     world.targets = {job_id: {"n1": 2}}
     world.settle(world.daemon(), until=lambda: world.job(job_id).allocation.num_gpus == 2, seconds=20)
     assert world.job(job_id).allocation.num_gpus == 2
+
+
+@pytest.mark.parametrize("words", [None, "", "resumed by hand: eve", "taken over from another daemon"])
+def test_that_no_word_in_the_journal_decides_what_becomes_of_an_order(
+    world: World, words: str | None
+) -> None:
+    job_id = started(world)
+    orders.pause(world.store, job_id, by="ann", drain=True, at=world.clock())
+    with world.store._database.write() as connection:
+        connection.execute(update(ReallocationRow).values(reason=words))
+    world.settle(world.daemon(), until=lambda: not world.open_moves(), seconds=20)
+    world.targets = {job_id: {"n1": 4}}
+    world.settle(world.daemon(), seconds=8)
+    assert world.job(job_id).held
+    (drained,) = world.store.reallocations(job_id)
+    assert (drained.step, drained.cause) == (Step.CONFIRMED, ReallocationCause.DRAIN)
 
 
 @pytest.mark.parametrize("by_daemon", [True, False])
@@ -92,6 +110,8 @@ def test_that_without_a_checkpoint_the_owners_leave_decides_and_the_order_is_rem
     assert orders.kept_by_hand(record) == (
         "paused by hand: ann; no checkpoint was confirmed in 20 s; the owner allows to go on"
     )
+    assert record.last_reallocation is not None
+    assert record.last_reallocation.checkpoint_waived
 
 
 def test_that_orders_that_make_no_sense_are_refused(world: World) -> None:

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from pollux_slurm.daemon import orders
-from pollux_slurm.model import Allocation, JobState
+from pollux_slurm.model import Allocation, JobState, ReallocationCause
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.crashing import Killed, KilledAt
@@ -53,6 +53,8 @@ def test_that_a_job_that_fails_in_its_new_shape_goes_back_and_is_left_alone(worl
     assert steps(world, job_id) == [Step.FAILED, Step.CONFIRMED]
     fall, back = world.store.reallocations(job_id)
     assert fall.reason == "failed before its first step: exit code 7 in n1:4"
+    assert (fall.cause, fall.job_failed) == (ReallocationCause.DECISION, True)
+    assert (back.cause, back.job_failed) == (ReallocationCause.AFTER_FAILURE, False)
     assert back.reason == "back to the shape it last ran in, after it failed: exit code 7 in n1:4"
     assert (back.source, back.target) == (Allocation.of(NEW), Allocation.of(OLD))
     world.settle(world.daemon(), seconds=12)  # rounds go on wishing for the new shape
@@ -145,6 +147,7 @@ def test_that_a_job_that_fails_right_after_it_waited_goes_back_as_well(world: Wo
     assert world.job(job_id).restart_count == runs + 1
     back = world.store.reallocations(job_id)[-1]
     assert back.step is Step.CONFIRMED
+    assert back.cause is ReallocationCause.AFTER_FAILURE
     assert (back.reason or "").startswith(
         "back to the shape it last ran in, after it failed: exit code 7 in n"
     )
@@ -239,7 +242,8 @@ def test_that_gpus_that_vanish_leave_the_most_that_still_fits(world: World) -> N
     world.settle(daemon, seconds=12)
     assert world.job(job_id).allocation == Allocation.of({"n2": 3})
     assert steps(world, job_id) == [Step.CONFIRMED]
-    assert world.store.reallocations(job_id)[0].reason == "instead of n1:4, which others took"
+    (move,) = world.store.reallocations(job_id)
+    assert (move.retargeted, move.reason) == (True, "instead of n1:4, which others took")
 
 
 @pytest.mark.parametrize("at", range(3))  # before target, reshape, and the next step

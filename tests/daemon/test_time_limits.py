@@ -12,7 +12,7 @@ import pytest
 from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon.observe import ManagedJob
 from pollux_slurm.daemon.time_limits import is_ending, next_slice_s, time_left_s
-from pollux_slurm.model import Allocation, JobState, JobTerms
+from pollux_slurm.model import Allocation, JobState, JobTerms, ReallocationCause
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.slurm.terms import encode_comment
 from pollux_slurm.store.contract import AllocationRecord
@@ -113,7 +113,7 @@ def test_that_a_job_near_its_limit_is_saved_and_given_another_slice_up_to_the_to
     assert runs_again(world, job_id, 1)
     (move,) = world.store.reallocations(job_id)
     assert (move.step, move.source, move.target) == (Step.CONFIRMED, place, place)
-    assert (move.reason or "").startswith("near its time limit")
+    assert move.cause is ReallocationCause.TIME_LIMIT
     assert move.entered_at(Step.CHECKPOINTED) is not None
     left_s = world.job(job_id).time_limit_s
     assert left_s is not None

@@ -16,7 +16,7 @@ from pollux_slurm.errors import (
     UnknownJobError,
     UsageError,
 )
-from pollux_slurm.model import Allocation, Configuration, JobState, JobWarning
+from pollux_slurm.model import Allocation, Configuration, JobState, JobWarning, ReallocationCause
 from pollux_slurm.policy import explanation
 from pollux_slurm.store.contract import (
     RUNS_JUDGED,
@@ -898,11 +898,8 @@ class TestReallocations:
         ask = {"expected": Step.PLANNED, "reason": "its place was taken"}
         assert running.retarget_reallocation(planned.id, elsewhere, **ask)
         (after,) = running.open_reallocations()
-        assert (after.target, after.source, after.reason) == (
-            elsewhere,
-            planned.source,
-            "its place was taken",
-        )
+        assert (after.target, after.source) == (elsewhere, planned.source)
+        assert (planned.retargeted, after.retargeted, after.reason) == (False, True, "its place was taken")
         assert (after.step, after.times) == (planned.step, planned.times)
         assert running.advance_reallocation(planned.id, Step.RESHAPED, expected=Step.PLANNED, at=at(21))
         assert not running.retarget_reallocation(planned.id, planned.target, **ask)
@@ -911,6 +908,30 @@ class TestReallocations:
         assert unchanged.target == elsewhere
         with pytest.raises(StoreError, match="has ended"):
             running.retarget_reallocation(planned.id, elsewhere, expected=Step.FAILED, reason="late")
+
+    @pytest.mark.parametrize("cause", ReallocationCause)
+    def test_that_why_it_was_planned_is_kept(self, running: Store, cause: ReallocationCause) -> None:
+        planned = plan(running, cause=cause)
+        assert running.job("1").open_reallocation == planned
+        assert [move.cause for move in running.reallocations()] == [planned.cause] == [cause]
+
+    @pytest.mark.parametrize("flag", ["checkpoint_waived", "job_failed", "taken_over"])
+    def test_that_what_is_true_of_it_once_stays_true(self, running: Store, flag: str) -> None:
+        planned = plan(running)
+        ask: dict[str, Any] = {"at": at(30), flag: True}
+        assert (
+            running.advance_reallocation(
+                planned.id, Step.CHECKPOINTED, expected=Step.CHECKPOINT_REQUESTED, **ask
+            )
+            is False
+        )
+        assert running.open_reallocations() == (planned,)
+        running.advance_reallocation(planned.id, Step.CHECKPOINTED, expected=Step.PLANNED, **ask)
+        running.advance_reallocation(planned.id, Step.REQUEUED, expected=Step.CHECKPOINTED, at=at(31))
+        (after,) = running.open_reallocations()
+        flags = {name: getattr(after, name) for name in ("checkpoint_waived", "job_failed", "taken_over")}
+        assert flags == {**dict.fromkeys(flags, False), flag: True}
+        assert not after.retargeted
 
     def test_that_the_reason_is_kept_and_the_end_closes_it(self, running: Store) -> None:
         planned = plan(running)

@@ -1,4 +1,4 @@
-"""The twenty questions of `sql/examples/`, on a day whose answers are worked out by hand."""
+"""The questions of `sql/examples/`, on a day whose answers are worked out by hand."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ EXPECTED: dict[str, list[tuple[Any, ...]]] = {
     "models_that_promise_too_much": [("ada", "1", 0, 5, 0.1)],
     "slowest_restarts": [("1", "ada", at(4200), 2, 4, 2.0, 6.0, 30.0, 39.0)],
     "did_moves_pay": [("grown", 1, 39 * 2 / 3600, 200 / 160)],
-    "moves_that_failed": [("2", "grace", at(9000), "failed", "its node went down")],
+    "moves_by_cause": [("decision", 2, 1, 0, 0, 0, 39 * 2 / 3600)],
+    "moves_that_failed": [("2", "grace", at(9000), "decision", "failed", "its node went down")],
     "what_happened_to_a_job": [
         (at(0), "submitted", None, None, None, None, None),
         (at(604), "started", None, None, None, None, None),

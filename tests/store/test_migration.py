@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from sqlalchemy import Connection, func, inspect, select
 from pollux_slurm.errors import SchemaVersionError, StoreError
 from pollux_slurm.model import JobWarning
 from pollux_slurm.resources import resource_dir
-from pollux_slurm.store import open_store
+from pollux_slurm.store import administration, migration, open_store, opening
 from pollux_slurm.store.administration import check_store, init_store, upgrade_store
 from pollux_slurm.store.database import Database
 from pollux_slurm.store.migration import differences, migrate
@@ -129,30 +130,63 @@ def test_that_going_down_and_up_with_data_leaves_a_working_store(any_empty_url: 
     assert check_store(any_empty_url).problems == ()
 
 
-def test_that_every_migration_keeps_the_data(any_empty_url: str) -> None:
-    """Walk down to the first revision and up again: what its tables hold is still there."""
+_NEXT = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "9000"
+down_revision = "{newest}"
+
+
+def upgrade() -> None:
+    op.add_column("jobs", sa.Column("colour", sa.Text(), nullable=False, server_default="grey"))
+
+
+def downgrade() -> None:
+    op.drop_column("jobs", "colour")
+"""
+
+
+@pytest.fixture
+def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this be a release with one revision more, which adds a column to `jobs`."""
+    scripts = tmp_path / "migrations"
+    shutil.copytree(HERE.parents[2] / "pollux_slurm/store/migrations", scripts)
+    (scripts / "versions/r9000_colour.py").write_text(_NEXT.format(newest=REVISIONS[-1]))
+    monkeypatch.setattr(migration, "_SCRIPTS", scripts)
+    for module in (migration, opening, administration):
+        monkeypatch.setattr(module, "REVISIONS", (*REVISIONS, "9000"))
+
+
+def test_that_a_later_release_upgrades_a_store_and_keeps_its_data(
+    any_empty_url: str, request: pytest.FixtureRequest
+) -> None:
     init_store(any_empty_url)
     fill(any_empty_url)
+    request.getfixturevalue("next_release")
+    with pytest.raises(SchemaVersionError, match="pollux db upgrade"):
+        open_store(any_empty_url)
     database = database_at(any_empty_url)
-    with database.write() as connection:
+    with database.read() as connection:
         before = row_counts(connection)
-        for revision in reversed(REVISIONS[:-1]):
-            migrate(connection, revision)
-        # Tables that came later go with their rows on the way down, and nothing else does.
-        first = set(inspect(connection).get_table_names())
-        assert set(before) - first == {
-            *("gpu_prices", "declarations", "accounts", "run_warnings"),
-            *("run_days", "allocation_days", "job_days", "nodes", "node_days"),
-        }
-        for revision in REVISIONS[1:]:
-            migrate(connection, revision)
-        after = row_counts(connection)
-        assert {name: rows for name, rows in after.items() if name in first} == {
-            name: rows for name, rows in before.items() if name in first
-        }
-    database.close()
+    outcome = upgrade_store(any_empty_url)
+    assert (outcome.before, outcome.version) == (REVISIONS[-1], "9000")
+    with database.read() as connection:
+        assert row_counts(connection) == before
+        assert connection.exec_driver_sql("SELECT DISTINCT colour FROM jobs").scalars().all() == ["grey"]
+        assert set(VIEWS) == set(inspect(connection).get_view_names())
     assert upgrade_store(any_empty_url).changed is False
-    assert check_store(any_empty_url).problems == ()
+    store = open_store(any_empty_url)
+    later = report(9, run_number=1, restart_count=1, gpus_per_node=(3, 1))
+    store.report(token_of(1), later, at=at(60))
+    store.close()
+    with database.write() as connection:
+        sums = connection.exec_driver_sql("SELECT SUM(num_samples) FROM run_days").scalar_one()
+        assert sums == row_counts(connection)["goodput_samples"]
+        migrate(connection, REVISIONS[-1])
+        assert read_version(connection) == REVISIONS[-1]
+        assert "colour" not in {column["name"] for column in inspect(connection).get_columns("jobs")}
+    database.close()
 
 
 def test_that_a_failed_migration_leaves_nothing_behind(any_empty_url: str) -> None:
@@ -267,6 +301,7 @@ def test_that_comments_reach_postgresql(postgres_url: str) -> None:
         "UPDATE allocation_nodes SET num_gpus = 0",
         "UPDATE allocations SET ended_at = '2020-01-01 00:00:00'",
         "UPDATE reallocations SET step = 'lost'",
+        "UPDATE reallocations SET cause = 'mood'",
         "UPDATE reallocation_steps SET step = 'lost'",
         "UPDATE decisions SET num_nodes = 99",
         "INSERT INTO run_nodes (run_id, node_rank, num_gpus) VALUES (4711, 0, 1)",

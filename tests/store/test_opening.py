@@ -133,24 +133,31 @@ def test_that_an_empty_database_names_the_command_that_makes_the_tables(any_empt
 
 
 @pytest.mark.parametrize(
-    ("version", "ending"), [("0000", "pollux db init|pollux db upgrade"), ("9999", "pip install --upgrade")]
+    ("version", "ending"),
+    [
+        (
+            "0012",
+            "a new store: put this one aside (rename the file or database), then pollux db init --store ",
+        ),
+        ("0099", "stop the daemon and run: pollux db upgrade --store "),
+        ("9999", "update this one: pip install --upgrade pollux-slurm"),
+    ],
 )
 def test_that_another_schema_names_the_command_to_type(
     any_store_url: str, version: str, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pollux_slurm.store import opening
 
-    if version == "0000":  # this release has no predecessor yet: let it have one
-        monkeypatch.setattr(opening, "REVISIONS", ("0000", *opening.REVISIONS))
+    if version == "0099":  # the first revision has no predecessor: let it have one
+        monkeypatch.setattr(opening, "REVISIONS", ("0099", *opening.REVISIONS))
     set_version(any_store_url, version)
     try:
         error = refusal(any_store_url)
         assert isinstance(error, SchemaVersionError)
-        if version == "0000":
-            assert f"pollux db upgrade --store {shlex.quote(shown(any_store_url))}" in str(error)
-            assert str(error).endswith(shlex.quote(shown(any_store_url)))
-        else:
-            assert str(error).endswith("pip install --upgrade pollux-slurm")
+        assert str(error).endswith(
+            ending + (shlex.quote(shown(any_store_url)) if ending.endswith(" ") else "")
+        )
+        assert f"schema {version}" in str(error) or f"schema is {version}" in str(error)
         # In PostgreSQL a job calls functions that come with the schema, whatever release made them.
         if any_store_url.startswith("sqlite"):
             with pytest.raises(SchemaVersionError):

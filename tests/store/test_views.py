@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pollux_slurm.model import JobState
+from pollux_slurm.model import JobState, ReallocationCause
 from pollux_slurm.resources import resource_dir
 from pollux_slurm.store.contract import Store
 from pollux_slurm.store.costs import reallocation_costs
@@ -89,6 +89,23 @@ def test_that_costs_are_those_of_the_repository(story: Store) -> None:
         assert (row["source_gpus"], row["source_nodes"]) == (2, 1)
         assert (row["target_gpus"], row["target_nodes"]) == (4, 2)
     assert rows[0]["total_s"] == pytest.approx(12.5, abs=0.01)
+
+
+def test_that_moves_are_counted_by_their_cause_and_not_by_their_words(any_store: Store) -> None:
+    any_store.register_jobs([registration(number) for number in (1, 2, 3)], at=at(0))
+    for number, cause in ((1, "decision"), (2, "pause"), (3, None)):
+        changes = {} if cause is None else {"cause": ReallocationCause(cause)}
+        moved = plan(any_store, number, reason=f"the words of {number}", **changes)
+        ask: dict[str, Any] = {"at": at(30), "checkpoint_waived": number == 1, "taken_over": number == 2}
+        any_store.advance_reallocation(moved.id, Step.FAILED, expected=Step.PLANNED, **ask)
+    counted = rows_of(
+        any_store,
+        "SELECT cause, COUNT(*) AS moves, COUNT(CASE WHEN checkpoint_waived THEN 1 END) AS waived,"
+        " COUNT(CASE WHEN taken_over THEN 1 END) AS taken_over,"
+        " COUNT(CASE WHEN retargeted OR job_failed THEN 1 END) AS others"
+        " FROM reallocation_history GROUP BY cause ORDER BY cause",
+    )
+    assert [tuple(row.values()) for row in counted] == [("decision", 2, 1, 0, 0), ("pause", 1, 0, 1, 0)]
 
 
 def test_that_an_unconfirmed_checkpoint_costs_from_the_requeue(any_store: Store) -> None:

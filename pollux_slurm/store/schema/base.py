@@ -10,9 +10,9 @@ from sqlalchemy import BigInteger, DateTime, Dialect, Enum, Integer, MetaData
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012")
-"""Every version of the schema, oldest first; the last is this release's. Known here so that opening a store
-does not import Alembic."""
+REVISIONS = ("0100",)
+"""Every version of the schema that can be upgraded, oldest first; the last is this release's. Their names
+sort. Known here so that opening a store does not import Alembic."""
 
 VERSION_TABLE = "pollux_schema_version"
 

@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from pollux_slurm.model import ReallocationStep
+from pollux_slurm.model import ReallocationCause, ReallocationStep
 from pollux_slurm.store.schema.base import BIG_INT, Base, checked_enum, maybe_when, when
 
 
@@ -54,18 +54,12 @@ class RoundRow(Base):
     gap: Mapped[float | None] = mapped_column(
         Double, comment="(upper_bound - fitness) / upper_bound; null without a bound."
     )
-    timed_out: Mapped[bool | None] = mapped_column(
-        Boolean, comment="Did the time limit cut the search short? Null before schema 0003."
-    )
-    num_jobs: Mapped[int | None] = mapped_column(Integer, comment="Jobs that it decided about.")
-    num_served: Mapped[int | None] = mapped_column(Integer, comment="Those of them that got GPUs.")
-    num_gpus: Mapped[int | None] = mapped_column(Integer, comment="GPUs that it gave.")
-    total_gpus: Mapped[int | None] = mapped_column(
-        Integer, comment="GPUs that it had to give; null before this column was made."
-    )
-    fair_share_gpus: Mapped[int | None] = mapped_column(
-        Integer, comment="GPUs that stand for a speedup of 1; null before this column was made."
-    )
+    timed_out: Mapped[bool] = mapped_column(Boolean, comment="Did the time limit cut the search short?")
+    num_jobs: Mapped[int] = mapped_column(Integer, comment="Jobs that it decided about.")
+    num_served: Mapped[int] = mapped_column(Integer, comment="Those of them that got GPUs.")
+    num_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs that it gave.")
+    total_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs that it had to give.")
+    fair_share_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs that stand for a speedup of 1.")
     mean_speedup: Mapped[float | None] = mapped_column(
         Double, comment="Mean over its jobs of speedup; null without jobs."
     )
@@ -73,7 +67,7 @@ class RoundRow(Base):
         Double, comment="Least speedup of its jobs; null without jobs."
     )
     solve_s: Mapped[float | None] = mapped_column(
-        Double, comment="How long deciding took, seconds; null before this column was made."
+        Double, comment="How long deciding took, seconds; null where that was not measured."
     )
 
 
@@ -147,9 +141,7 @@ class DecisionRow(Base):
     excluded: Mapped[str | None] = mapped_column(
         Text, comment="Why the job was left as it is; null when it took part."
     )
-    explanation: Mapped[str | None] = mapped_column(
-        Text, comment="All of this in one line; null before schema 0003."
-    )
+    explanation: Mapped[str] = mapped_column(Text, comment="All of this in one line.")
 
 
 class DecisionNodeRow(Base):
@@ -226,6 +218,10 @@ class AllocationNodeRow(Base):
 _ENDS = "('confirmed', 'rolled_back', 'failed')"
 
 
+def _flag(name: str, comment: str) -> Mapped[bool]:
+    return mapped_column(Boolean(create_constraint=True, name=name), server_default=false(), comment=comment)
+
+
 class ReallocationRow(Base):
     __tablename__ = "reallocations"
     __table_args__ = (
@@ -256,7 +252,20 @@ class ReallocationRow(Base):
     from_restart_count: Mapped[int] = mapped_column(
         Integer, comment="Slurm's restart count of the job when it was planned."
     )
-    reason: Mapped[str | None] = mapped_column(Text, comment="Why it ended as it did.")
+    cause: Mapped[ReallocationCause] = mapped_column(
+        checked_enum(ReallocationCause, "cause"), comment="Why it was planned."
+    )
+    checkpoint_waived: Mapped[bool] = _flag(
+        "checkpoint_waived", "Did it go on without a confirmed checkpoint, as the owner allows?"
+    )
+    retargeted: Mapped[bool] = _flag("retargeted", "Did it get another target, since others took the first?")
+    job_failed: Mapped[bool] = _flag("job_failed", "Did the job fail in the target, before its first step?")
+    taken_over: Mapped[bool] = _flag(
+        "taken_over", "Did a daemon repeat a command in it that the daemon before it may still give?"
+    )
+    reason: Mapped[str | None] = mapped_column(
+        Text, comment="Why it was planned and how it ended, for people; null where a round says it all."
+    )
     time_left_s: Mapped[float | None] = mapped_column(
         Double, comment="What the job had left of its time limit at the requeue, seconds; null for no limit."
     )

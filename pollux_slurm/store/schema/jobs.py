@@ -299,7 +299,7 @@ class ModelVersionRow(Base):
         Double, comment="Its high end, examples; null where nothing is excluded upwards."
     )
     run_number: Mapped[int | None] = mapped_column(
-        Integer, comment="The run that reported it; null before schema 0003."
+        Integer, comment="The run that measured it; null where it came with the checkpoint of another."
     )
 
 
