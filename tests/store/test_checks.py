@@ -15,7 +15,7 @@ from pollux_slurm.errors import ReportRefusedError
 from pollux_slurm.model import BatchChoice, BatchLimits, GoodputModel, GradientStatistics, JobWarning
 from pollux_slurm.store.checks import checked_report, checked_run_number
 from pollux_slurm.store.contract import CheckpointConfirmation, Report, RunPhase, Store
-from tests.store.builders import BATCH, MODEL, THETA, at, registration, report, token_of
+from tests.store.builders import BATCH, MODEL, THETA, at, observation, registration, report, token_of
 from tests.store.conftest import wipe
 
 HOSTILE = [
@@ -257,6 +257,7 @@ def test_that_what_passes_the_checks_the_database_takes(
     store: Store = request.getfixturevalue(f"{backend}_store")
     wipe(store)
     store.register_jobs([registration(1)], at=at(0))
+    store.observe_jobs([observation(1, gpus={f"n{number}": 8 for number in range(4)})], at=at(0))
     try:
         store.report(token_of(1), stranger, at=at(1))
     except ReportRefusedError:
