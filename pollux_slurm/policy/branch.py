@@ -12,10 +12,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from pollux_slurm.policy.cluster import NodeSet, members_of
+from pollux_slurm.policy.local_search import above
 from pollux_slurm.policy.offers import Offers
 from pollux_slurm.policy.options import Option
 from pollux_slurm.policy.placement import Placed, State
-from pollux_slurm.policy.steady import above
 
 # Ways to spread one uneven allocation that are looked at, possible or not.
 _SPLITS = 60

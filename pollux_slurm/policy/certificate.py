@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from pollux_slurm.policy.bound import solve_dual
 from pollux_slurm.policy.cluster import Cluster
-from pollux_slurm.policy.market import ROUNDING, Market
+from pollux_slurm.policy.local_search import above
+from pollux_slurm.policy.market import Market
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.search import Solution
-from pollux_slurm.policy.steady import above
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -59,41 +59,14 @@ def _bound_leaving(
     """
     market = Market(menu, cluster)
     count = int(waiting.sum())
-    least, _ = _leaving(menu, market, solution.dual.prices, count)
+    least, _ = market.leaving(menu, solution.dual.prices, count)
     for _ in range(_TURNS):
         if least <= enough:
             break
         prices = solve_dual(menu, market.without(waiting, menu.idle_worth)).prices
-        bound, others = _leaving(menu, market, prices, count)
+        bound, others = market.leaving(menu, prices, count)
         least = min(least, bound)
         if (others == waiting).all():
             break
         waiting = others
     return least
-
-
-def _leaving(menu: Menu, market: Market, prices: FloatArray, num_waiting: int) -> tuple[float, BoolArray]:
-    """Return what no answer that leaves so many jobs waiting is worth, and which would wait then, (J,).
-
-    What their waiting costs is not counted. At these prices, those wait that lose least by it; only jobs
-    that come before all else (`Menu.waiting_cost`) are counted.
-    """
-    reduced = market.reduced(prices)
-    first = menu.waiting_cost > 0
-    without = np.full(len(first), -np.inf)
-    new = first & menu.waits
-    without[new] = menu.stay_worth[new]
-    reduced[new, -1] = -np.inf
-    if menu.pause_column is not None:
-        held = first & ~menu.waits
-        without[held] = (reduced[:, menu.pause_column] + menu.waiting_cost)[held]
-        reduced[held, menu.pause_column] = -np.inf
-    served = reduced.max(axis=1)
-    with np.errstate(invalid="ignore"):
-        loss = np.where(first, served - without, np.inf)
-    waiting = np.zeros(len(first), dtype=bool)
-    waiting[np.argsort(loss, kind="stable")[:num_waiting]] = True
-    won = np.where(waiting, without, served)
-    paid = prices * market.budget
-    size = float(np.abs(won).sum() + np.abs(paid).sum())
-    return float(won.sum() + paid.sum()) + ROUNDING * size, waiting

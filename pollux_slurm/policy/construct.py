@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pollux_slurm.policy.local_search import above, above_all
 from pollux_slurm.policy.market import Market
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Placed, State
-from pollux_slurm.policy.steady import above, above_all
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

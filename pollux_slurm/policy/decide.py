@@ -22,13 +22,13 @@ from pollux_slurm.policy.cluster import Cluster
 from pollux_slurm.policy.explain import explain_all, keep, not_overtaking, sharing, waits_for_others
 from pollux_slurm.policy.genetic import solve_genetically
 from pollux_slurm.policy.greedy import solve_greedily
+from pollux_slurm.policy.local_search import above
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.nodes import KnownNodes, NodeFacts
 from pollux_slurm.policy.objectives import OBJECTIVES
 from pollux_slurm.policy.search import Solution, solve
 from pollux_slurm.policy.shortage import misfits
 from pollux_slurm.policy.starvation import held_back
-from pollux_slurm.policy.steady import above
 from pollux_slurm.policy.tables import build_tables
 
 Solver = Callable[..., Solution]

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.policy.cluster import members_of
+from pollux_slurm.policy.local_search import above
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Placed, State
-from pollux_slurm.policy.steady import above
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

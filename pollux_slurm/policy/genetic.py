@@ -23,7 +23,7 @@ from pollux_slurm.policy.greedy import solve_greedily
 from pollux_slurm.policy.market import Market
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Placed, State
-from pollux_slurm.policy.search import Solution
+from pollux_slurm.policy.search import Solution, total_value
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -48,7 +48,7 @@ def solve_genetically(
     held = State(cluster, menu)
     movable = np.flatnonzero(~menu.settled)
     if not len(movable) or not len(cluster.names):
-        return Solution(state=held, value=held.value(), bound=dual.bound, dual=dual)
+        return Solution(state=held, value=total_value(held, menu), bound=dual.bound, dual=dual)
     breed = _Breed(held, menu, movable, np.random.default_rng(seed))
     first = np.stack([breed.matrix(held), breed.matrix(start)])
     members = np.concatenate([first, breed.mutate(first[np.arange(population - 2) % 2])])
@@ -64,8 +64,10 @@ def solve_genetically(
         keep = np.argsort(-value, kind="stable")[:population]
         members, worth = both[keep], value[keep]
     state = breed.state(members[int(worth.argmax())])
-    best = max((held, start, state), key=State.value)
-    return Solution(state=best, value=best.value(), bound=dual.bound, dual=dual, timed_out=timed_out)
+    best = max((held, start, state), key=lambda one: total_value(one, menu))
+    return Solution(
+        state=best, value=total_value(best, menu), bound=dual.bound, dual=dual, timed_out=timed_out
+    )
 
 
 class _Breed:

@@ -20,7 +20,7 @@ from pollux_slurm.policy.exchange import Exchange
 from pollux_slurm.policy.market import Market
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import Placed, State
-from pollux_slurm.policy.search import Solution
+from pollux_slurm.policy.search import Solution, total_value
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -73,7 +73,9 @@ def solve_greedily(
         state.put(job, found or before)
         if found is not None and (gain := _step(state, menu, job)[0]) > 0:
             heapq.heappush(heap, (-gain, job))
-    return Solution(state=state, value=state.value(), bound=dual.bound, dual=dual, timed_out=timed_out)
+    return Solution(
+        state=state, value=total_value(state, menu), bound=dual.bound, dual=dual, timed_out=timed_out
+    )
 
 
 def _gpus(state: State, job: int) -> int:

@@ -10,12 +10,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-import numpy as np
-
 from pollux_slurm.policy.branch import Branch
 from pollux_slurm.policy.offers import Offers
 from pollux_slurm.policy.placement import State
-from pollux_slurm.policy.steady import above
 
 # Jobs decided together, at most.
 _TOGETHER = 4
@@ -27,20 +24,16 @@ def improve_parts(
     *,
     max_parts: int,
     tree_steps: int,
-    enough: float = np.inf,
     rng: random.Random,
     stop: Callable[[], bool],
 ) -> bool:
     """Improve parts of the state until `max_parts` were tried; True if it was stopped before.
 
-    The tree of each part has `tree_steps` nodes at most. A state worth `enough` is improved no further.
+    The tree of each part has `tree_steps` nodes at most.
     """
     leaders: list[int] = []
-    value = state.value()
     slack = offers.slack(state)
     for _ in range(max_parts):
-        if above(value) >= enough:
-            return False
         if stop():
             return True
         if not leaders:
@@ -52,7 +45,7 @@ def improve_parts(
         branch = Branch(state, offers, part, slack=slack, max_steps=tree_steps)
         branch.run()
         if branch.gain > 0:
-            leaders, value = [], value + branch.gain
+            leaders = []
             slack = offers.slack(state)
     return False
 

@@ -12,8 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from pollux_slurm.policy.bound import Dual
-from pollux_slurm.policy.market import Market
+from pollux_slurm.policy.market import Dual, Market
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.options import Option
 from pollux_slurm.policy.placement import State

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.policy.bound import Dual, solve_dual
+from pollux_slurm.policy.bound import solve_dual
 from pollux_slurm.policy.cluster import Cluster
 from pollux_slurm.policy.construct import Constructor
 from pollux_slurm.policy.exchange import Exchange
-from pollux_slurm.policy.market import Market
+from pollux_slurm.policy.local_search import value
+from pollux_slurm.policy.market import Dual, Market
 from pollux_slurm.policy.menu import Menu
 from pollux_slurm.policy.placement import State
 
@@ -69,14 +70,19 @@ class Starts:
             if state is not None:
                 yield state
 
-    def smallest(self) -> State | None:
-        """Return everyone placed anew at the fewest GPUs that are offered, filled; None where that fails."""
+    def smallest(self, *, anew: bool = False) -> State | None:
+        """Return everyone at the fewest GPUs that are offered, filled; None where that cannot be placed.
+
+        A running job that holds no more stays where it is, unless all are to be placed `anew`.
+        """
         menu = self._menu
         gpus = np.where(menu.offered & (menu.tables.num_gpus > 0), menu.tables.num_gpus[None, :], 10**9)
         if not gpus.shape[1]:
             return None
-        some = ~menu.settled & (gpus.min(axis=1) < 10**9)
-        return self.bought(np.where(some, gpus.argmin(axis=1), -1))
+        held = np.where(menu.waits, 10**8, menu.stay_gpus[: menu.num_jobs].sum(axis=1))
+        if anew:
+            held = np.where(menu.settled, 0, 10**8)
+        return self.bought(np.where(gpus.min(axis=1) < held, gpus.argmin(axis=1), -1))
 
     def _constructor(self, state: State) -> Constructor:
         return Constructor(state, self._menu, self._market, self._dual.prices)
@@ -86,7 +92,7 @@ class Starts:
         menu = self._menu
         for _ in range(_TURNS):
             constructor.fill()
-            if state.value() >= self._enough:
+            if value(state, range(menu.num_jobs)) >= self._enough:
                 return
             exchange = Exchange(state, menu)
             if not exchange.run(constructor.regretful(), _LOOKS_PER_JOB * menu.num_jobs):

@@ -16,7 +16,6 @@ FloatArray = npt.NDArray[np.float64]
 
 # Bits that are kept of what is compared: differences of a part in 10^12 are still seen.
 _BITS = 40
-_EPSILON = 1e-10
 
 
 def steady(x: npt.ArrayLike, bits: int = _BITS) -> FloatArray:
@@ -43,17 +42,3 @@ def on_grid(x: FloatArray, step: FloatArray) -> FloatArray:
 def inner(rows: FloatArray, x: FloatArray) -> FloatArray:
     """Return Σ rows·x along the last axis, summed in one order everywhere."""
     return np.add.reduce(rows * x, axis=-1)  # type: ignore[no-any-return]
-
-
-def above(value: float) -> float:
-    """Return what a change of something worth `value` must exceed, so that rounding never moves a job."""
-    return value + _EPSILON * max(abs(value), 1.0)
-
-
-def above_all(values: FloatArray) -> FloatArray:
-    """Return `above` of each of many values."""
-    found: FloatArray = np.abs(values)
-    np.maximum(found, 1.0, out=found)
-    found *= _EPSILON
-    found += values
-    return found

@@ -127,7 +127,7 @@ def test_that_a_store_of_another_schema_names_the_command(url: str) -> None:
     connection.close()
     done = pollux("report", "cluster", "--store", url)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert "pollux db upgrade" in done.stderr
+    assert "pollux db init" in done.stderr
 
 
 def test_that_a_store_that_is_not_there_names_the_command(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from pollux_slurm.model import GpuLimit, MovingRules, Problem
-from pollux_slurm.policy.bound import Dual, solve_dual
+from pollux_slurm.policy.bound import solve_dual
 from pollux_slurm.policy.cluster import Cluster
 from pollux_slurm.policy.decide import build_menu
-from pollux_slurm.policy.market import Market
+from pollux_slurm.policy.market import Dual, Market
 from pollux_slurm.policy.menu import Menu
 from tests.policy import rules
 from tests.policy.builders import job, linear_model, node, nodes, problem

@@ -10,9 +10,9 @@ from pollux_slurm.policy.bound import solve_dual
 from pollux_slurm.policy.cluster import Cluster
 from pollux_slurm.policy.construct import Constructor
 from pollux_slurm.policy.decide import build_menu
+from pollux_slurm.policy.local_search import above
 from pollux_slurm.policy.market import Market
 from pollux_slurm.policy.placement import State
-from pollux_slurm.policy.steady import above
 from tests.policy.builders import job, linear_model, nodes, problem
 from tests.policy.problems import random_problem, with_everything
 
