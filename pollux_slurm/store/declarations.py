@@ -10,12 +10,13 @@ from collections import defaultdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, insert, select, update
+from sqlalchemy import Connection, Executable, Select, insert, select, update
 from sqlalchemy.orm import aliased
 
 from pollux_slurm.store.contract import MAX_DECLARATIONS, Declaration, Report
 from pollux_slurm.store.lineage import is_of_submission
 from pollux_slurm.store.schema import DeclarationRow, JobRow
+from pollux_slurm.store.statements import built_once
 
 
 def write_declaration(connection: Connection, job_id: int, report: Report, at: datetime) -> None:
@@ -59,14 +60,7 @@ def read_declarations(connection: Connection, scope: Select[Any]) -> defaultdict
 
     A number that several rows of a submission have is one declaration.
     """
-    row_of_it = aliased(JobRow)
-    rows = connection.execute(
-        select(JobRow.id.label("of_job"), DeclarationRow.__table__)
-        .join(row_of_it, is_of_submission(row_of_it, job_id=JobRow.id, first_id=JobRow.first_id))
-        .join(DeclarationRow, DeclarationRow.job_id == row_of_it.id)
-        .where(JobRow.id.in_(scope))
-        .order_by(JobRow.id, DeclarationRow.job_id, DeclarationRow.number)
-    )
+    rows = connection.execute(_select_declarations(scope))
     found: defaultdict[int, dict[int, Declaration]] = defaultdict(dict)
     for row in rows:
         of_job = found[row.of_job]
@@ -81,3 +75,15 @@ def read_declarations(connection: Connection, scope: Select[Any]) -> defaultdict
         least = [one.least_total_progress for one in (known, told) if one.least_total_progress is not None]
         of_job[row.total_epochs] = dataclasses.replace(known, least_total_progress=min(least, default=None))
     return defaultdict(list, {job_id: list(of_job.values()) for job_id, of_job in found.items()})
+
+
+@built_once
+def _select_declarations(scope: Select[Any]) -> Executable:
+    row_of_it = aliased(JobRow)
+    return (
+        select(JobRow.id.label("of_job"), DeclarationRow.__table__)
+        .join(row_of_it, is_of_submission(row_of_it, job_id=JobRow.id, first_id=JobRow.first_id))
+        .join(DeclarationRow, DeclarationRow.job_id == row_of_it.id)
+        .where(JobRow.id.in_(scope))
+        .order_by(JobRow.id, DeclarationRow.job_id, DeclarationRow.number)
+    )

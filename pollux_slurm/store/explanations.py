@@ -10,7 +10,8 @@ from pollux_slurm.errors import StoreError
 from pollux_slurm.model import Allocation, Configuration, JobDecision
 from pollux_slurm.store.clean import clean_text
 from pollux_slurm.store.contract import DecisionRecord
-from pollux_slurm.store.records import batch_of_row, newest_scope, read_job
+from pollux_slurm.store.latest import batch_of_row
+from pollux_slurm.store.records import newest_scope, read_job
 from pollux_slurm.store.schema import DecisionNodeRow, DecisionRow, GpuPriceRow, RoundRow
 
 

@@ -9,8 +9,9 @@ from sqlalchemy import Connection, select
 
 from pollux_slurm.model import Allocation, GoodputModel
 from pollux_slurm.store.contract import AllocationRecord, Sample
+from pollux_slurm.store.latest import SAMPLE_COLUMNS, sample_of_row
 from pollux_slurm.store.models import model_of_row, select_models
-from pollux_slurm.store.records import SAMPLE_COLUMNS, newest_scope, sample_of_row
+from pollux_slurm.store.records import newest_scope
 from pollux_slurm.store.schema import AllocationNodeRow, AllocationRow, ModelVersionRow, RunRow, SampleRow
 
 

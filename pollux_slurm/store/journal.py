@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, ScalarSelect, Select, delete, func, insert, select, update
+from sqlalchemy import Connection, Executable, ScalarSelect, Select, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from pollux_slurm.errors import StoreError, UnknownJobError
@@ -23,9 +23,11 @@ from pollux_slurm.store.schema import (
     RunRow,
 )
 from pollux_slurm.store.schema.daemon import Side
-from pollux_slurm.store.statements import inserted_id
+from pollux_slurm.store.statements import built_once, inserted_id
 
 ENDS = tuple(step for step in ReallocationStep if step.is_end)
+OPEN = select(ReallocationRow.id).where(ReallocationRow.step.not_in(ENDS))
+"""The reallocations that are not over."""
 _ORDER = {step: place for place, step in enumerate(ReallocationStep)}
 
 
@@ -198,8 +200,29 @@ def first_step_of_next_run() -> ScalarSelect[datetime | None]:
 
 def read_reallocations(connection: Connection, wanted: Select[Any]) -> tuple[Reallocation, ...]:
     """Return the reallocations whose ids `wanted` selects, oldest first, in three statements at most."""
-    rows = connection.execute(
-        select(
+    statements = _select_reallocations(wanted)
+    rows = connection.execute(statements.rows).all()
+    if not rows:  # as in most ticks of the daemon
+        return ()
+    times: defaultdict[int, list[tuple[ReallocationStep, datetime]]] = defaultdict(list)
+    for step in connection.execute(statements.steps):
+        times[step.reallocation_id].append((step.step, step.at))
+    nodes: defaultdict[tuple[int, Side], dict[str, int]] = defaultdict(dict)
+    for node in connection.execute(statements.nodes):
+        nodes[node.reallocation_id, node.side][node.node_name] = node.num_gpus
+    return tuple(_reallocation(row, nodes, times[row.id]) for row in rows)
+
+
+class _Parts(NamedTuple):
+    rows: Executable
+    steps: Executable
+    nodes: Executable
+
+
+@built_once
+def _select_reallocations(wanted: Select[Any]) -> _Parts:
+    return _Parts(
+        rows=select(
             ReallocationRow.id,
             JobRow.slurm_job_id,
             ReallocationRow.step,
@@ -218,28 +241,17 @@ def read_reallocations(connection: Connection, wanted: Select[Any]) -> tuple[Rea
         .join(JobRow, JobRow.id == ReallocationRow.job_id)
         .outerjoin(CheckpointRow, CheckpointRow.reallocation_id == ReallocationRow.id)
         .where(ReallocationRow.id.in_(wanted))
-        .order_by(ReallocationRow.id)
-    ).all()
-    if not rows:  # as in most ticks of the daemon
-        return ()
-    times: defaultdict[int, list[tuple[ReallocationStep, datetime]]] = defaultdict(list)
-    for step in connection.execute(
-        select(ReallocationStepRow.reallocation_id, ReallocationStepRow.step, ReallocationStepRow.at).where(
-            ReallocationStepRow.reallocation_id.in_(wanted)
-        )
-    ):
-        times[step.reallocation_id].append((step.step, step.at))
-    nodes: defaultdict[tuple[int, Side], dict[str, int]] = defaultdict(dict)
-    for node in connection.execute(
-        select(
+        .order_by(ReallocationRow.id),
+        steps=select(
+            ReallocationStepRow.reallocation_id, ReallocationStepRow.step, ReallocationStepRow.at
+        ).where(ReallocationStepRow.reallocation_id.in_(wanted)),
+        nodes=select(
             ReallocationNodeRow.reallocation_id,
             ReallocationNodeRow.side,
             ReallocationNodeRow.node_name,
             ReallocationNodeRow.num_gpus,
-        ).where(ReallocationNodeRow.reallocation_id.in_(wanted))
-    ):
-        nodes[node.reallocation_id, node.side][node.node_name] = node.num_gpus
-    return tuple(_reallocation(row, nodes, times[row.id]) for row in rows)
+        ).where(ReallocationNodeRow.reallocation_id.in_(wanted)),
+    )
 
 
 def _reallocation(

@@ -6,10 +6,11 @@ import dataclasses
 from collections import defaultdict
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, select
+from sqlalchemy import Connection, Executable, Row, Select, func, select
 
 from pollux_slurm.model import BatchLimits, GoodputModel, GradientStatistics, ThroughputParameters
 from pollux_slurm.store.schema import ModelVersionRow, RunRow
+from pollux_slurm.store.statements import built_once
 
 _LIMITS = tuple(field.name for field in dataclasses.fields(BatchLimits))
 _INTERVAL = ("noise_low", "noise_high")
@@ -63,6 +64,15 @@ def read_models_by_type(
 
     Newest first; models without a throughput tell nothing of a type and are left out.
     """
+    rows = connection.execute(_select_models_by_type(scope))
+    found: defaultdict[int, dict[str, GoodputModel]] = defaultdict(dict)
+    for row in rows:
+        found[row.job_id].setdefault(row.gpu_type, model_of_row(row))
+    return defaultdict(list, {job_id: list(models.items()) for job_id, models in found.items()})
+
+
+@built_once
+def _select_models_by_type(scope: Select[Any]) -> Executable:
     newest = (
         select(func.max(ModelVersionRow.id))
         .where(
@@ -78,13 +88,9 @@ def read_models_by_type(
         .where(RunRow.job_id.in_(scope), RunRow.gpu_type.is_not(None))
         .subquery()
     )
-    rows = connection.execute(
+    return (
         select_models()
         .add_columns(runs.c.gpu_type)
         .join(runs, runs.c.model_id == ModelVersionRow.id)
         .order_by(ModelVersionRow.id.desc())
     )
-    found: defaultdict[int, dict[str, GoodputModel]] = defaultdict(dict)
-    for row in rows:
-        found[row.job_id].setdefault(row.gpu_type, model_of_row(row))
-    return defaultdict(list, {job_id: list(models.items()) for job_id, models in found.items()})

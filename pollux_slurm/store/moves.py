@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, func, or_, select
+from sqlalchemy import Connection, Executable, Select, and_, func, or_, select
 from sqlalchemy.orm import aliased
 
 from pollux_slurm.model import ReallocationStep
@@ -14,6 +14,7 @@ from pollux_slurm.store.costs import first_step_time, restart_delay_s
 from pollux_slurm.store.journal import first_step_of_next_run, read_reallocations
 from pollux_slurm.store.lineage import ids_of_submission, last_of_each
 from pollux_slurm.store.schema import CheckpointRow, JobRow, ReallocationRow, ReallocationStepRow
+from pollux_slurm.store.statements import built_once
 
 RESTARTS_IN_MEAN = 10
 """The mean cost of a job's restarts is over this many, the last ones."""
@@ -22,6 +23,14 @@ _MOVES_JUDGED = 16
 
 def read_last_reallocations(connection: Connection, scope: Select[Any]) -> dict[int, Reallocation]:
     """Return each job's newest reallocation: the open one, where one is, for none is planned beside it."""
+    wanted, jobs = _select_last_reallocations(scope)
+    job_of = {row.id: row.job_id for row in connection.execute(jobs)}
+    return {job_of[entry.id]: entry for entry in read_reallocations(connection, wanted)}
+
+
+@built_once
+def _select_last_reallocations(scope: Select[Any]) -> tuple[Select[Any], Executable]:
+    """Return selects of the wanted ids, and of their jobs."""
     latest = (
         select(func.max(ReallocationRow.id))
         .where(ReallocationRow.job_id == JobRow.id)
@@ -29,11 +38,7 @@ def read_last_reallocations(connection: Connection, scope: Select[Any]) -> dict[
         .scalar_subquery()
     )
     wanted = select(latest).select_from(JobRow).where(JobRow.id.in_(scope))
-    jobs = connection.execute(
-        select(ReallocationRow.id, ReallocationRow.job_id).where(ReallocationRow.id.in_(wanted))
-    )
-    job_of = {row.id: row.job_id for row in jobs}
-    return {job_of[entry.id]: entry for entry in read_reallocations(connection, wanted)}
+    return wanted, select(ReallocationRow.id, ReallocationRow.job_id).where(ReallocationRow.id.in_(wanted))
 
 
 def read_restart_delays(
@@ -43,7 +48,27 @@ def read_restart_delays(
 
     What a job read from its store once a round must not grow with its age.
     """
+    rows = connection.execute(_select_restarts(scope))
+    delays: dict[int, tuple[int, list[float | None]]] = {}
+    for row in rows:
+        # A job that was paused is not started again by the same move: how long that took says nothing here.
+        stepped_at = (
+            first_step_time(first_step_at=row.first_step_at, confirmed_at=row.confirmed_at)
+            if row.running_at is not None
+            else None
+        )
+        cost = restart_delay_s(
+            checkpointed_at=row.checkpointed_at,
+            blocked_s=row.blocked_s,
+            requeued_at=row.requeued_at,
+            stepped_at=stepped_at,
+        )
+        delays.setdefault(row.job_id, (row.num_restarts, []))[1].append(cost)
+    return delays
 
+
+@built_once
+def _select_restarts(scope: Select[Any]) -> Executable:
     def entered(step: ReallocationStep) -> Any:
         return (
             select(ReallocationStepRow.at)
@@ -66,7 +91,7 @@ def read_restart_delays(
         .correlate(JobRow)
         .scalar_subquery()
     )
-    rows = connection.execute(
+    return (
         select(
             last.c.job_id,
             count.label("num_restarts"),
@@ -82,22 +107,6 @@ def read_restart_delays(
         .join(ReallocationRow, ReallocationRow.id == last.c.id)
         .outerjoin(CheckpointRow, CheckpointRow.reallocation_id == ReallocationRow.id)
     )
-    delays: dict[int, tuple[int, list[float | None]]] = {}
-    for row in rows:
-        # A job that was paused is not started again by the same move: how long that took says nothing here.
-        stepped_at = (
-            first_step_time(first_step_at=row.first_step_at, confirmed_at=row.confirmed_at)
-            if row.running_at is not None
-            else None
-        )
-        cost = restart_delay_s(
-            checkpointed_at=row.checkpointed_at,
-            blocked_s=row.blocked_s,
-            requeued_at=row.requeued_at,
-            stepped_at=stepped_at,
-        )
-        delays.setdefault(row.job_id, (row.num_restarts, []))[1].append(cost)
-    return delays
 
 
 def read_unanswered(connection: Connection, scope: Select[Any]) -> defaultdict[int, list[UnansweredRequest]]:
@@ -105,13 +114,22 @@ def read_unanswered(connection: Connection, scope: Select[Any]) -> defaultdict[i
 
     It confirmed none, or it confirmed one and was not stopped after all: it trained on, say.
     """
+    rows = connection.execute(_select_requests(scope))
+    found: defaultdict[int, list[UnansweredRequest]] = defaultdict(list)
+    for row in rows:
+        found[row.job_id].append(UnansweredRequest(row.asked_at, row.ended_at, row.was_confirmed))
+    return found
+
+
+@built_once
+def _select_requests(scope: Select[Any]) -> Executable:
     last = last_of_each(scope, ReallocationRow, _MOVES_JUDGED, lambda row: row.moves_running)
     asked, allowed, ended = (aliased(ReallocationStepRow) for _ in range(3))
 
     def is_step(row: Any, step: ReallocationStep) -> Any:
         return and_(row.reallocation_id == ReallocationRow.id, row.step == step)
 
-    rows = connection.execute(
+    return (
         select(
             last.c.job_id,
             asked.at.label("asked_at"),
@@ -130,7 +148,3 @@ def read_unanswered(connection: Connection, scope: Select[Any]) -> defaultdict[i
         )
         .order_by(ReallocationRow.id)
     )
-    found: defaultdict[int, list[UnansweredRequest]] = defaultdict(list)
-    for row in rows:
-        found[row.job_id].append(UnansweredRequest(row.asked_at, row.ended_at, row.was_confirmed))
-    return found

@@ -10,20 +10,34 @@ import itertools
 from collections import defaultdict
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, func, or_, select
+from sqlalchemy import Connection, Executable, Select, and_, func, or_, select
 from sqlalchemy.orm import aliased
 
 from pollux_slurm.model import Configuration
 from pollux_slurm.store.contract import LEAST_RUN_S, RUNS_JUDGED, Pace
 from pollux_slurm.store.lineage import last_of_each
 from pollux_slurm.store.schema import AllocationNodeRow, AllocationRow, RunRow, SampleRow
+from pollux_slurm.store.statements import built_once
 
 
 def read_paces(connection: Connection, scope: Select[Any]) -> defaultdict[int, list[Pace]]:
     """Return what the last runs of each job made, and on what, newest first."""
+    rows = connection.execute(_select_stretches(scope, connection.dialect.name))
+    paces: defaultdict[int, list[Pace]] = defaultdict(list)
+    for (job_id, _), stretches in itertools.groupby(rows, lambda row: (row.job_id, row.run_id)):
+        held = []
+        for row in stretches:
+            until = min(row.ended_at or row.last_report_at, row.last_report_at)
+            held_s = (until - max(row.started_at, row.at)).total_seconds()
+            held.append((Configuration(num_nodes=row.num_nodes, num_gpus=row.num_gpus), held_s))
+        paces[job_id].append(Pace(row.made, tuple(held), row.gpu_type))
+    return paces
 
+
+@built_once
+def _select_stretches(scope: Select[Any], dialect: str) -> Executable:
     def reported_long(run: Any) -> Any:
-        if connection.dialect.name == "postgresql":
+        if dialect == "postgresql":
             took_s: Any = func.extract("epoch", run.last_report_at - run.first_report_at)
         else:
             took_s = (func.julianday(run.last_report_at) - func.julianday(run.first_report_at)) * 86400.0
@@ -45,7 +59,7 @@ def read_paces(connection: Connection, scope: Select[Any]) -> defaultdict[int, l
 
     runs = last_of_each(scope, RunRow, RUNS_JUDGED, reported_long)
     first, last = aliased(SampleRow), aliased(SampleRow)
-    rows = connection.execute(
+    return (
         select(
             runs.c.job_id,
             runs.c.id.label("run_id"),
@@ -72,12 +86,3 @@ def read_paces(connection: Connection, scope: Select[Any]) -> defaultdict[int, l
         )
         .order_by(runs.c.job_id, runs.c.id.desc(), AllocationRow.number)
     )
-    paces: defaultdict[int, list[Pace]] = defaultdict(list)
-    for (job_id, _), stretches in itertools.groupby(rows, lambda row: (row.job_id, row.run_id)):
-        held = []
-        for row in stretches:
-            until = min(row.ended_at or row.last_report_at, row.last_report_at)
-            held_s = (until - max(row.started_at, row.at)).total_seconds()
-            held.append((Configuration(num_nodes=row.num_nodes, num_gpus=row.num_gpus), held_s))
-        paces[job_id].append(Pace(row.made, tuple(held), row.gpu_type))
-    return paces

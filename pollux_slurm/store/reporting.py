@@ -25,7 +25,7 @@ from sqlalchemy.types import NullType, TypeEngine
 from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
 from pollux_slurm.store.clean import clean_text
 from pollux_slurm.store.database import Database
-from pollux_slurm.store.records import batch_of_row
+from pollux_slurm.store.latest import batch_of_row
 from pollux_slurm.store.report_rows import SamplePoint
 from pollux_slurm.store.schema import UtcDateTime
 from pollux_slurm.store.shadow import ShadowReader

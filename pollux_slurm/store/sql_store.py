@@ -52,7 +52,8 @@ from pollux_slurm.store.functions import (
     RecordingAgentStore,
 )
 from pollux_slurm.store.history import read_allocations, read_models, read_samples
-from pollux_slurm.store.schema import JobRow, ReallocationRow, RunRow
+from pollux_slurm.store.latest import read_runs
+from pollux_slurm.store.schema import ReallocationRow, RunRow
 from pollux_slurm.store.shared_logins import changed_logins, mend_login
 
 
@@ -131,7 +132,7 @@ class SqlStore:
         return self.jobs(include_finished=False)
 
     def jobs(self, *, include_finished: bool = True) -> tuple[JobRecord, ...]:
-        scope = select(JobRow.id) if include_finished else records.active_scope()
+        scope = records.ALL_JOBS if include_finished else records.ACTIVE_JOBS
         with self._database.read() as connection:
             return records.read_jobs(connection, scope)
 
@@ -245,9 +246,8 @@ class SqlStore:
             )
 
     def open_reallocations(self) -> tuple[Reallocation, ...]:
-        wanted = select(ReallocationRow.id).where(ReallocationRow.step.not_in(journal.ENDS))
         with self._database.read() as connection:
-            return journal.read_reallocations(connection, wanted)
+            return journal.read_reallocations(connection, journal.OPEN)
 
     def reallocations(self, slurm_job_id: str | None = None) -> tuple[Reallocation, ...]:
         with self._database.read() as connection:
@@ -264,7 +264,7 @@ class SqlStore:
     def run_history(self, slurm_job_id: str) -> tuple[RunRecord, ...]:
         wanted = select(RunRow.id).where(RunRow.job_id.in_(records.newest_scope(slurm_job_id)))
         with self._database.read() as connection:
-            return tuple(run for _, run in records.read_runs(connection, wanted))
+            return tuple(run for _, run in read_runs(connection, wanted))
 
     def model_history(self, slurm_job_id: str) -> tuple[tuple[datetime, GoodputModel], ...]:
         with self._database.read() as connection:

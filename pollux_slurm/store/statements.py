@@ -1,7 +1,8 @@
-"""What SQLite and PostgreSQL both know, but SQLAlchemy spells for each: upserts and membership in a list."""
+"""What statements share: upserts and lists, which each database spells its own way, and being built once."""
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -22,6 +23,9 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from pollux_slurm.store.clean import clean_text
 from pollux_slurm.store.schema import Base
+
+built_once = functools.lru_cache(maxsize=8)
+"""Keep the statements that a function returned last: building one takes longer than asking it."""
 
 
 def upsert(connection: Connection, row: type[Base]) -> Any:

@@ -148,7 +148,7 @@ def test_that_down_works_when_daemons_are_dead_already(folder: Path) -> None:
     killed = ("slurmctld", "munged")
     for name in killed:
         os.kill(pids[name], signal.SIGKILL)
-    wait_until(lambda: not any(sandbox.daemons()[name] for name in killed), timeout_s=120, what="both to be gone")
+    wait_until(lambda: not any(sandbox.daemons()[name] for name in killed), timeout_s=120, what="both")
     with pytest.raises(SandboxError, match=r"has lost munged, slurmctld; run: pollux sandbox down --dir"):
         Sandbox.up(folder / "box", ONE_NODE)
     report = sandbox.down()
