@@ -87,7 +87,8 @@ def main() -> int:
     optimizer = torch.optim.AdamW(network.parameters(), lr=6e-3, betas=(0.9, 0.95))
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.epochs)
 
-    pt.init_process_group()  # adaptive
+    # The network is on the CPU, also where there are GPUs. For one on a GPU leave out "gloo".
+    pt.init_process_group("gloo")  # adaptive
     network = pt.AdaptiveDataParallel(network, optimizer, scheduler)  # adaptive
     loader = pt.AdaptiveDataLoader(train_set, batch_size=32, shuffle=True, seed=options.seed)  # adaptive
     loader.autoscale_batch_size(64, local_bsz_bounds=(4, 32), gradient_accumulation=True)  # adaptive
