@@ -51,6 +51,7 @@ def asked(world: World, job_id: str) -> int:
     return sum(move.entered_at(Step.CHECKPOINT_REQUESTED) is not None for move in moves)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allowed", [False, True], ids=["forbidden", "allowed"])
 def test_that_a_users_silent_jobs_do_not_stop_anothers_moves(crowd: World, allowed: bool) -> None:
     """More of them than may move at a time, each of which would free GPUs and so goes first."""
@@ -65,6 +66,7 @@ def test_that_a_users_silent_jobs_do_not_stop_anothers_moves(crowd: World, allow
     assert [crowd.job(job_id).allocation.num_gpus for job_id in honest] == [2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hostile", [("mallory", "trudy"), ("mallory", "trudy", "eve")], ids=["two", "three"])
 def test_that_several_users_silent_jobs_together_do_not_stop_anothers_moves(
     crowd: World, hostile: tuple[str, ...]
@@ -110,6 +112,7 @@ def test_that_silent_jobs_near_their_limits_keep_nobody_elses_from_another_slice
     assert sum(asked(crowd, job_id) for job_id in silent) == CONFIG.max_in_flight // 2
 
 
+@pytest.mark.slow
 def test_that_no_job_of_an_array_whose_slices_end_together_is_lost(crowd: World) -> None:
     """Twelve, of which one may move at a time, beside silent jobs that keep all slots."""
     config = dataclasses.replace(CONFIG, max_in_flight=2, checkpoint_timeout_s=60)
@@ -125,6 +128,7 @@ def test_that_no_job_of_an_array_whose_slices_end_together_is_lost(crowd: World)
     assert [crowd.job(job_id).restart_count for job_id in array] == [1] * 12
 
 
+@pytest.mark.slow
 def test_that_each_unanswered_request_is_followed_by_a_longer_wait(crowd: World) -> None:
     silent = submit_as(crowd, "mallory")
     trained(crowd, silent)
