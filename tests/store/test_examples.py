@@ -151,6 +151,15 @@ def test_that_every_example_has_an_answer_today(any_store: Store, monkeypatch: p
     assert empty == []
 
 
+def test_that_an_example_tells_of_the_last_month_only(
+    any_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builders, "T0", datetime.now(timezone.utc) - timedelta(days=60))
+    centre.fill(any_store)
+    told = [name for name, path in EXAMPLES.items() if rows_of(any_store, path.read_text())]
+    assert told == ["what_happened_to_a_job"]
+
+
 def plain(value: Any) -> Any:
     """Return what SQLite keeps of a value as text or number, so that both databases are compared alike."""
     if isinstance(value, bool):
