@@ -58,6 +58,12 @@ def test_that_an_installation_command_works_from_a_checkout(page: str, command: 
     assert "Would install pollux-slurm-" in pip(command, checkout, "--dry-run", "--force-reinstall"), page
 
 
+def test_that_nobody_is_sent_to_a_package_index_for_us() -> None:
+    told = [*PAGES, ROOT / "CHANGELOG.md", *ROOT.glob("pollux_slurm/**/*.py"), *ROOT.glob("tests/**/*.py")]
+    by_name = re.compile(r"pip install [^\n]*(?<!dist/)\bpollux[-_]" + "slurm")
+    assert [str(path) for path in told if by_name.search(path.read_text())] == []
+
+
 def test_that_the_guides_say_how_to_install() -> None:
     assert {page for page, _ in pip_lines("install")} >= {"README.md", "admin.md", "user.md"}
 

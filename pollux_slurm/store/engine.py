@@ -75,7 +75,7 @@ def _postgresql_engine(url: StoreUrl, arguments: dict[str, Any], **options: Any)
         return create_engine(url.url, connect_args=arguments, **options)
     except ImportError:
         raise StoreError(
-            "the driver for PostgreSQL is not installed: pip install 'pollux-slurm[postgres]'"
+            "the driver for PostgreSQL is not installed: pip install 'psycopg[binary]'"
         ) from None
 
 

@@ -126,7 +126,7 @@ def running_postgres(*options: str, **settings: str) -> Iterator[PostgresServer]
     try:
         import psycopg  # noqa: F401
     except ImportError:
-        raise PostgresMissingError("psycopg is not installed: pip install 'pollux-slurm[postgres]'") from None
+        raise PostgresMissingError("psycopg is not installed: pip install 'psycopg[binary]'") from None
     folder = Path(tempfile.mkdtemp(prefix="pollux-pg-", dir="/tmp"))
     try:
         user = _unprivileged_user()

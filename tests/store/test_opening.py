@@ -140,7 +140,7 @@ def test_that_an_empty_database_names_the_command_that_makes_the_tables(any_empt
             "a new store: put this one aside (rename the file or database), then pollux db init --store ",
         ),
         ("0099", "stop the daemon and run: pollux db upgrade --store "),
-        ("9999", "update this one: pip install --upgrade pollux-slurm"),
+        ("9999", "in a checkout of that release: pip install --upgrade ."),
     ],
 )
 def test_that_another_schema_names_the_command_to_type(
@@ -292,10 +292,10 @@ def test_that_a_job_keeps_its_connection_only_where_it_is_told_to(
     jobs.close()
 
 
-def test_that_a_missing_driver_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_a_missing_driver_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     error = refusal("postgresql://user:s3cret@localhost/pollux")
-    assert "pip install 'pollux-slurm[postgres]'" in str(error)
+    assert "pip install 'psycopg[binary]'" in str(error)
 
 
 def test_that_a_server_that_does_not_answer_may_do_so_later(tmp_path: Path) -> None:
