@@ -64,6 +64,15 @@ def test_that_nobody_is_sent_to_a_package_index_for_us() -> None:
     assert [str(path) for path in told if by_name.search(path.read_text())] == []
 
 
+def test_that_the_daemons_user_and_its_login_have_the_name_that_the_unit_has() -> None:
+    page = (ROOT / "docs" / "admin.md").read_text()
+    unit = (ROOT / "templates" / "pollux-daemon.service").read_text()
+    (user,) = re.findall(r"^User=(\w+)$", unit, re.MULTILINE)
+    assert re.findall(r"useradd .* (\w+)\n", page) == [user]
+    assert re.findall(r"db login (\w+) --role daemon", page) == [user]
+    assert re.findall(r"sudo -u (\w+) pollux db init --store sqlite", page) == [user]
+
+
 def test_that_the_guides_say_how_to_install() -> None:
     assert {page for page, _ in pip_lines("install")} >= {"README.md", "admin.md", "user.md"}
 

@@ -58,11 +58,11 @@ def prepare(plain: PostgresServer, keys: Path) -> Guarded:
     """Make a store with logins, and start the server again with the documented pg_hba.conf and TLS."""
     admin = plain.create_database("pollux")
     init_store(admin)
-    add_login(admin, "slurm", shared=False, connections=10, roles=("pollux_daemon",))
+    add_login(admin, "pollux", shared=False, connections=10, roles=("pollux_daemon",))
     add_login(admin, "jobs", shared=True, connections=10, roles=("pollux_agent",))
     for name in ("alice", "nobody"):
         add_login(admin, name, shared=False, connections=5, roles=("pollux_agent", "pollux_reader"))
-    plain.sql("ALTER ROLE jobs PASSWORD 's3cret'; ALTER ROLE slurm PASSWORD 'daemons'")
+    plain.sql("ALTER ROLE jobs PASSWORD 's3cret'; ALTER ROLE pollux PASSWORD 'daemons'")
     store = open_store(admin)
     store.register_jobs([registration(1)], at=at(0))
     store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(0))
@@ -222,7 +222,7 @@ def test_that_jobs_report_through_a_pooler_that_knows_their_password(pooler: Poo
 def test_that_a_copied_hash_gains_nothing_through_a_pooler(guarded: Guarded, pooler: Pooler) -> None:
     owner = registration(2, user_id=1002, user_name="grace")
     copy = registration(3, terms={"token_sha256": owner.terms.token_sha256})
-    daemon = open_store(guarded.url("slurm:daemons"))
+    daemon = open_store(guarded.url("pollux:daemons"))
     for turn in (copy, owner):
         assert daemon.register_jobs([turn], at=at(0)) == ()
     daemon.observe_jobs([observation(number, gpus={"n0": 2}) for number in (2, 3)], at=at(1))
