@@ -170,7 +170,14 @@ def _check_nodes(connection: Connection, job_id: int, told: int) -> None:
 
 def _most_nodes(connection: Connection, job_id: int) -> int:
     """Return the number of nodes of the job's last stretch or of a move under way; 1 without GPUs."""
-    last = select(func.max(AllocationRow.number)).where(AllocationRow.job_id == job_id).scalar_subquery()
+    last = (
+        select(AllocationRow.number)
+        .where(AllocationRow.job_id == job_id)
+        # One that was entered later may lie before it.
+        .order_by(AllocationRow.started_at.desc(), AllocationRow.number.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
     held = (
         select(func.count())
         .select_from(AllocationNodeRow)

@@ -143,7 +143,9 @@ AS $$
         SELECT count(*) AS num_nodes
         FROM allocation_nodes AS n
         WHERE n.job_id = p_job_id
-          AND n.number = (SELECT max(a.number) FROM allocations AS a WHERE a.job_id = p_job_id)
+          -- A stretch that was entered later may lie before the last.
+          AND n.number = (SELECT a.number FROM allocations AS a WHERE a.job_id = p_job_id
+                          ORDER BY a.started_at DESC, a.number DESC LIMIT 1)
         UNION ALL
         SELECT count(*)
         FROM reallocations AS a

@@ -10,6 +10,7 @@ from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.store import open_agent_store
 from pollux_slurm.store.contract import Store
 from tests.store.builders import at, observation, plan, registration, report, token_of
+from tests.store.test_books import run_missed_in_the_midst
 
 
 def test_that_a_job_has_no_more_nodes_than_slurm_gave_it(store: Store, store_url: str) -> None:
@@ -24,3 +25,12 @@ def test_that_a_job_has_no_more_nodes_than_slurm_gave_it(store: Store, store_url
         plan(store, 2, moves_running=False)
         jobs.report(token_of(2), report(2, gpus_per_node=(3, 1)), at=at(4))
     assert store.job("1").run.gpus_per_node == (1, 1)  # type: ignore[union-attr]
+
+
+def test_that_a_run_that_accounting_tells_of_late_takes_no_node_from_the_present_one(
+    store: Store, store_url: str
+) -> None:
+    run_missed_in_the_midst(store)
+    with contextlib.closing(open_agent_store(store_url)) as jobs:
+        jobs.report(token_of(1), report(1, restart_count=2, gpus_per_node=(1, 1)), at=at(412))
+    assert store.job("1").run is not None

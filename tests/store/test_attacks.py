@@ -38,6 +38,7 @@ from tests.store.builders import (
 from tests.store.conftest import set_clock
 from tests.store.postgres import PostgresServer
 from tests.store.strangers import Connection, connect, raw_report, send
+from tests.store.test_books import run_missed_in_the_midst
 from tests.waiting import wait_until
 
 
@@ -608,6 +609,14 @@ class TestFloods:
             send(stranger, raw_report(1, gpus_per_node=[1] * 10_000), token=token_of(3))
         assert refused.value.sqlstate == "PX001"
         send(stranger, raw_report(1), token=token_of(3))
+
+    def test_that_a_run_that_accounting_tells_of_late_takes_no_node_from_the_present_one(
+        self, postgres: PostgresServer, postgres_url: str, postgres_store: Store
+    ) -> None:
+        run_missed_in_the_midst(postgres_store)
+        with connect(postgres) as jobs:
+            send(jobs, raw_report(1, restart_count=2, gpus_per_node=[1, 1]))
+        assert postgres_store.job("1").run is not None
 
     def test_that_a_users_jobs_share_what_they_may_report(
         self, postgres_store: Store, stranger: Connection, victims: Store

@@ -170,6 +170,16 @@ def accounted(restarts: int, start: float, end: float | None, elapsed: float, **
     return AccountedRun(**{**values, **changes})
 
 
+def run_missed_in_the_midst(store: Store) -> None:
+    """Let job 1 run on one node, on one again, unseen, and on two: slurmdbd tells of all three."""
+    store.register_jobs([registration(1)], at=at(90))
+    store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(100))], at=at(105))
+    now = observation(1, gpus={"n0": 1, "n1": 1}, started_at=at(400), restart_count=2)
+    store.observe_jobs([now], at=at(410))
+    told = [accounted(0, 100, 130, 30), accounted(1, 200, 385, 185), accounted(2, 400, None, 10)]
+    assert store.settle_jobs(told) == ("1",)
+
+
 def test_that_accounting_fills_in_runs_and_corrects_estimates(store: Store) -> None:
     see(store, runs(2, 400, submitted=390), 410)
     assert [name for name, _ in store.estimated_jobs(since=at(0))] == ["1"]
