@@ -327,7 +327,7 @@ class JobRecord:
     last round decided nothing about it, or left it as it is.
     `prediction_error` is the mean of |throughput/predicted − 1|, each at most 1, over the last 16
     reports of the last run that has any; 0 without one. `unanswered` are the requests of a checkpoint that
-    it did not answer, of its last 16 moves, oldest first. `paces` are what its last 8 runs made that
+    it did not answer, of its last 16 moves, oldest first. `paces` are what its last 4 runs made that
     reported for two minutes or more, newest first.
 
     Where its owner put another token into its Comment, what is known of its moves and declarations from

@@ -115,12 +115,12 @@ def _select_warnings(scope: Scope) -> Executable:
 
 def read_latest_models(connection: Connection, scope: Scope) -> dict[int, GoodputModel]:
     """Return each job's newest model."""
-    rows = connection.execute(_selectlatest_models(scope))
+    rows = connection.execute(_select_latest_models(scope))
     return {row.job_id: model_of_row(row) for row in rows}
 
 
 @built_once
-def _selectlatest_models(scope: Scope) -> Executable:
+def _select_latest_models(scope: Scope) -> Executable:
     latest = (
         select(func.max(ModelVersionRow.id))
         .where(ModelVersionRow.job_id == JobRow.id)
@@ -172,12 +172,12 @@ def sample_of_row(row: Any) -> Sample:
 
 def read_latest_samples(connection: Connection, scope: Scope) -> dict[int, Sample]:
     """Return each job's newest sample."""
-    rows = connection.execute(_selectlatest_samples(scope))
+    rows = connection.execute(_select_latest_samples(scope))
     return {row.job_id: sample_of_row(row) for row in rows}
 
 
 @built_once
-def _selectlatest_samples(scope: Scope) -> Executable:
+def _select_latest_samples(scope: Scope) -> Executable:
     runs, last = _sampled_runs(scope)
     return (
         select(runs.c.job_id, *SAMPLE_COLUMNS)
@@ -188,12 +188,12 @@ def _selectlatest_samples(scope: Scope) -> Executable:
 
 def read_prediction_errors(connection: Connection, scope: Scope) -> dict[int, float]:
     """Return the mean relative error of what each job predicted of its last intervals."""
-    rows = connection.execute(_selectprediction_errors(scope))
+    rows = connection.execute(_select_prediction_errors(scope))
     return {row.job_id: row.error for row in rows}
 
 
 @built_once
-def _selectprediction_errors(scope: Scope) -> Executable:
+def _select_prediction_errors(scope: Scope) -> Executable:
     runs, _ = _sampled_runs(scope)
     # Whatever numbers its reports bear, these are the last.
     other = aliased(SampleRow)
@@ -307,7 +307,7 @@ def _select_current_runs(scope: Scope) -> Scope:
 
 def read_last_decisions(connection: Connection, scope: Scope) -> dict[int, tuple[Any, Allocation]]:
     """Return each job's last decision, and the GPUs that it gave."""
-    in_nodes, decisions = _selectlast_decisions(scope)
+    in_nodes, decisions = _select_last_decisions(scope)
     nodes: defaultdict[int, dict[str, int]] = defaultdict(dict)
     for node in connection.execute(in_nodes):
         nodes[node.job_id][node.node_name] = node.num_gpus
@@ -315,7 +315,7 @@ def read_last_decisions(connection: Connection, scope: Scope) -> dict[int, tuple
 
 
 @built_once
-def _selectlast_decisions(scope: Scope) -> tuple[Executable, Executable]:
+def _select_last_decisions(scope: Scope) -> tuple[Executable, Executable]:
     """Return selects of the nodes that they gave, and of the decisions themselves."""
     latest = (
         select(func.max(DecisionRow.round_id))
