@@ -128,8 +128,15 @@ class Restarting:
         """Reshape the held job to the best that Slurm takes, and release it."""
         if case.reallocation.moves_running and book.lost_to_neighbours(case.reallocation):
             case = self._elsewhere(case, book) or case
+        refused = self._reshape_to_first(case, self._shapes(case, book))
+        reason = f"Slurm refused the shape: {refused[0]}" if refused else None
+        if self._desk.move(case.reallocation, Step.RELEASED, reason):
+            self._desk.release(case)
+
+    def _reshape_to_first(self, case: Case, shapes: Iterable[JobShape]) -> list[str]:
+        """Give the held job the first shape that Slurm takes; return why it refused those before it."""
         refused: list[str] = []
-        for shape in self._shapes(case, book):
+        for shape in shapes:
             try:
                 self._reshape(case, shape)
                 break
@@ -138,9 +145,7 @@ class Restarting:
             except SlurmCommandError as error:
                 refused.append(str(error))
                 _log.warning("job %s: cannot get the shape %s: %s", case.id, shape, error)
-        reason = f"Slurm refused the shape: {refused[0]}" if refused else None
-        if self._desk.move(case.reallocation, Step.RELEASED, reason):
-            self._desk.release(case)
+        return refused
 
     def _reshape(self, case: Case, shape: JobShape) -> None:
         left_s = case.reallocation.time_left_s
@@ -256,28 +261,14 @@ class Restarting:
             self._desk.release(elsewhere)
             return
         case = elsewhere or case
-        for shape in self._any_shapes(case, book):
-            try:
-                self._reshape(case, shape)
-                break
-            except JobStateError:
-                raise
-            except SlurmCommandError as error:
-                _log.warning("job %s: cannot get the shape %s: %s", case.id, shape, error)
+        self._reshape_to_first(case, self._any_shapes(case, book))
         self._desk.release(case)
         self._desk.move(case.reallocation, Step.FAILED, f"did not start in its new shape ({job.reason})")
 
     def _reshape_elsewhere(self, case: Case) -> bool:
         """Give the held job the shape of its other target; False when Slurm refuses."""
-        target = case.reallocation.target
-        try:
-            self._reshape(case, JobShape.of(target, cpus_per_gpu=_needs(case).cpus_per_gpu))
-        except JobStateError:
-            raise
-        except SlurmCommandError as error:
-            _log.warning("job %s: cannot get the shape %s: %s", case.id, target, error)
-            return False
-        return True
+        shape = JobShape.of(case.reallocation.target, cpus_per_gpu=_needs(case).cpus_per_gpu)
+        return not self._reshape_to_first(case, [shape])
 
     def running(self, case: Case, book: GpuBook) -> None:
         """Compare what the job got with the plan, and wait for its first step there."""
