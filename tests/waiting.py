@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from pollux_slurm.errors import SlurmError
+
+if TYPE_CHECKING:
+    from pollux_slurm.slurm.client import SlurmClient
 
 T = TypeVar("T")
 
@@ -21,3 +27,16 @@ def wait_until(condition: Callable[[], T], *, timeout_s: float, what: str, every
         if time.monotonic() > deadline:
             raise AssertionError(f"gave up after {timeout_s:g} s waiting for {what}; last seen: {value!r}")
         pause.wait(every_s)
+
+
+def cancel_all(slurm: SlurmClient, job_ids: Iterable[str]) -> None:
+    """Cancel jobs, and wait until none is left in Slurm, tasks of arrays included."""
+    for job_id in job_ids:
+        with contextlib.suppress(SlurmError):
+            slurm.cancel(job_id)
+    wait_until(
+        lambda: all(job.state.is_over for job in slurm.snapshot().jobs),
+        timeout_s=120,
+        what="the cancelled jobs to end",
+        every_s=0.05,
+    )

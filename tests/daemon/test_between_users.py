@@ -18,7 +18,7 @@ from pollux_slurm.store.tokens import hash_token
 from tests.cli.inside import pollux
 from tests.people import SLEEP, User, two_users
 from tests.store.builders import at, report
-from tests.waiting import wait_until
+from tests.waiting import cancel_all, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +90,4 @@ def test_that_a_copied_comment_takes_nothing_from_its_owner(
                 in pollux(command, verbatim, "--store", url).stdout
             )
     finally:
-        for job_id in jobs:
-            slurm.cancel(job_id)
-        wait_until(
-            lambda: all(one.state.is_over for one in slurm.snapshot().jobs if one.job_id in jobs),
-            timeout_s=120,
-            what="the cancelled jobs to end",
-        )
+        cancel_all(slurm, jobs)

@@ -15,7 +15,6 @@ import pytest
 from pollux_slurm.agent.token import new_token
 from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon.loop import Daemon
-from pollux_slurm.errors import SlurmError
 from pollux_slurm.model import (
     Allocation,
     Decision,
@@ -36,7 +35,7 @@ from pollux_slurm.store.sql_store import SqlStore
 from pollux_slurm.store.tokens import hash_token
 from tests.conftest import running_sandbox
 from tests.daemon.world import CONFIG, Agent, World
-from tests.waiting import wait_until
+from tests.waiting import cancel_all, wait_until
 
 # Ends with a code of its own on SIGUSR1, as a training script that cannot go on in its new shape.
 SLEEP = "#!/bin/sh\ntrap 'exit 7' USR1\nwhile :; do sleep 0.2; done\n"
@@ -103,15 +102,7 @@ class RealWorld(World):
         wait_until(act, timeout_s=120, what=what, every_s=0.1)
 
     def close(self) -> None:
-        for job_id in self.agents:
-            with contextlib.suppress(SlurmError):
-                self.slurm.cancel(job_id)
-        wait_until(
-            lambda: all(job.state.is_over for job in self.slurm.snapshot().jobs),
-            timeout_s=120,
-            what="the cancelled jobs to end",
-            every_s=0.1,
-        )
+        cancel_all(self.slurm, self.agents)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pollux_slurm.slurm.commands import CommandsClient
 from pollux_slurm.slurm.sandbox import Sandbox
 from pollux_slurm.store import open_store
 from tests.people import User, two_users
-from tests.waiting import wait_until
+from tests.waiting import cancel_all, wait_until
 
 TAKEN = (("n0", 4), ("n3", 8))
 
@@ -74,13 +74,7 @@ def test_that_it_moves_its_own_users_jobs_and_nobody_elses(
         finally:
             store.close()
     finally:
-        for job_id in jobs:
-            slurm.cancel(job_id)
-        wait_until(
-            lambda: all(one.state.is_over for one in slurm.snapshot().jobs if one.job_id in jobs),
-            timeout_s=120,
-            what="the cancelled jobs to end",
-        )
+        cancel_all(slurm, jobs)
 
 
 def test_that_wanting_everybodys_jobs_without_the_right_is_refused_at_the_start(

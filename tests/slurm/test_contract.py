@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
-from pollux_slurm.errors import SlurmError
 from pollux_slurm.model import SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.commands import CommandsClient
@@ -15,7 +13,7 @@ from pollux_slurm.slurm.runner import CommandRunner
 from pollux_slurm.slurm.sandbox import Sandbox
 from tests.fakes.slurm import FakeClock, FakeSlurm, fake_node
 from tests.slurm.contract import SlurmClientContract, World
-from tests.waiting import wait_until
+from tests.waiting import cancel_all, wait_until
 
 SLEEP = "#!/bin/sh\ntrap 'exit 7' USR1\nwhile :; do sleep 0.2; done\n"
 
@@ -46,15 +44,7 @@ class RealWorld:
         return found
 
     def clean(self) -> None:
-        for job_id in self.submitted:
-            with contextlib.suppress(SlurmError):
-                self.client.cancel(job_id)
-        wait_until(
-            lambda: all(job.state.is_over for job in self.client.snapshot().jobs),
-            timeout_s=120,
-            what="the cancelled jobs to end",
-            every_s=0.05,
-        )
+        cancel_all(self.client, self.submitted)
 
 
 @dataclass

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.errors import JobStateError, SlurmError
+from pollux_slurm.errors import JobStateError
 from pollux_slurm.model import Allocation, JobShape, JobState, SlurmJob
 from pollux_slurm.slurm.commands import CommandsClient
 from pollux_slurm.slurm.runner import CommandResult, CommandRunner
 from pollux_slurm.slurm.sandbox import Sandbox
 from pollux_slurm.slurm.sandbox_files import NodeGroup
 from tests.conftest import running_sandbox
-from tests.waiting import wait_until
+from tests.waiting import cancel_all, wait_until
 
 TWO_NODES = ("--nodes=2", "--gpus=8", "--nodelist=n0,n1")
 BOTH = Allocation.of({"n0": 4, "n1": 4})
@@ -72,14 +72,7 @@ class Cluster:
         return self.wait_for(job_id, lambda job: job.state is not JobState.PENDING, "started")
 
     def clean(self) -> None:
-        for job_id in self.submitted:
-            with contextlib.suppress(SlurmError):
-                self.client.cancel(job_id)
-        wait_until(
-            lambda: all(job.state.is_over for job in self.client.snapshot().jobs),
-            timeout_s=120,
-            what="the cancelled jobs to end",
-        )
+        cancel_all(self.client, self.submitted)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
@@ -233,3 +234,12 @@ def decision_of(numbers: list[int]) -> Decision:
         gpu_prices=(("a100", 0.5), ("t4", 0.25)),
         timed_out=True,
     )
+
+
+def numbers_in(value: Any) -> list[float]:
+    """Return every number in frozen types and tuples, at any depth."""
+    if dataclasses.is_dataclass(value):
+        return [n for f in dataclasses.fields(value) for n in numbers_in(getattr(value, f.name))]
+    if isinstance(value, tuple):
+        return [n for item in value for n in numbers_in(item)]
+    return [value] if isinstance(value, int | float) else []

@@ -21,6 +21,7 @@ from pollux_slurm.store.sql_store import SqlStore
 from pollux_slurm.store.tokens import hash_token
 from pollux_slurm.store.url import parse_store_url
 from tests import store_fixtures
+from tests.store import centre
 from tests.store.builders import (
     at,
     decision_of,
@@ -78,6 +79,15 @@ def two_people(postgres: PostgresServer, postgres_store: Store, postgres_url: st
     for number in (1, 2):
         store.report(token_of(number, 1000 + number), report(1), at=at(10))
     move_running_job(store)
+    return store
+
+
+@pytest.fixture(scope="module", params=["sqlite_store", "postgres_store"])
+def day(request: pytest.FixtureRequest) -> Store:
+    """Return a store that holds the day of `tests.store.centre`, to be read only, on each backend."""
+    store: Store = request.getfixturevalue(request.param)
+    wipe(store)
+    centre.fill(store)
     return store
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import threading
@@ -28,6 +27,7 @@ from tests.store.builders import (
     at,
     confirmation,
     decision_of,
+    numbers_in,
     observation,
     plan,
     problem_of,
@@ -433,7 +433,7 @@ class TestValues:
             assert postgres_store.run_history(str(number)) == ()
             return
         job = postgres_store.job(str(number))
-        numbers = _numbers((job.model, job.sample, job.run))
+        numbers = numbers_in((job.model, job.sample, job.run))
         assert all(math.isfinite(number) for number in numbers)
 
 
@@ -454,14 +454,6 @@ def _with(text: str, path: str, value: str) -> str:
 
 def _has(place: Any, name: str) -> bool:
     return (isinstance(place, dict) and name in place) or (isinstance(place, list) and len(place) > 0)
-
-
-def _numbers(value: Any) -> list[float]:
-    if dataclasses.is_dataclass(value):
-        return [n for f in dataclasses.fields(value) for n in _numbers(getattr(value, f.name))]
-    if isinstance(value, tuple):
-        return [n for item in value for n in _numbers(item)]
-    return [value] if isinstance(value, int | float) else []
 
 
 class TestFloods:

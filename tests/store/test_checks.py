@@ -15,7 +15,17 @@ from pollux_slurm.errors import ReportRefusedError
 from pollux_slurm.model import BatchChoice, BatchLimits, GoodputModel, GradientStatistics, JobWarning
 from pollux_slurm.store.checks import checked_report, checked_run_number
 from pollux_slurm.store.contract import CheckpointConfirmation, Report, RunPhase, Store
-from tests.store.builders import BATCH, MODEL, THETA, at, observation, registration, report, token_of
+from tests.store.builders import (
+    BATCH,
+    MODEL,
+    THETA,
+    at,
+    numbers_in,
+    observation,
+    registration,
+    report,
+    token_of,
+)
 from tests.store.conftest import wipe
 
 HOSTILE = [
@@ -235,17 +245,9 @@ def test_that_any_report_is_either_refused_or_finite_and_checked_once(stranger: 
     except ReportRefusedError:
         return
     assert checked_report(checked) == checked
-    for number in _numbers(checked):
+    for number in numbers_in(checked):
         assert math.isfinite(number)
         assert abs(number) < 2**63
-
-
-def _numbers(value: Any) -> list[float]:
-    if dataclasses.is_dataclass(value):
-        return [n for f in dataclasses.fields(value) for n in _numbers(getattr(value, f.name))]
-    if isinstance(value, tuple):
-        return [n for item in value for n in _numbers(item)]
-    return [value] if isinstance(value, int | float) else []
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])

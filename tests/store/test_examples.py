@@ -12,7 +12,6 @@ from pollux_slurm.resources import resource_dir
 from pollux_slurm.store.contract import Store
 from tests.store import builders, centre
 from tests.store.builders import at
-from tests.store.conftest import wipe
 from tests.store.test_views import rows_of
 
 EXAMPLES = {path.stem: path for path in sorted((resource_dir("sql") / "examples").glob("*.sql"))}
@@ -125,13 +124,10 @@ def test_that_there_are_twenty_and_an_answer_to_each() -> None:
     assert len(EXAMPLES) >= 20
 
 
-@pytest.fixture(scope="module", params=["sqlite_store", "postgres_store"])
-def answered(request: pytest.FixtureRequest) -> dict[str, list[dict[str, Any]]]:
-    """Return the answers to all questions, asked of one filled store."""
-    store: Store = request.getfixturevalue(request.param)
-    wipe(store)
-    centre.fill(store)
-    return {name: rows_of(store, on_the_day(path)) for name, path in EXAMPLES.items()}
+@pytest.fixture(scope="module")
+def answered(day: Store) -> dict[str, list[dict[str, Any]]]:
+    """Return the answers to all questions."""
+    return {name: rows_of(day, on_the_day(path)) for name, path in EXAMPLES.items()}
 
 
 def on_the_day(path: Path) -> str:

@@ -11,8 +11,6 @@ import pytest
 
 from pollux_slurm.store.contract import Store
 from pollux_slurm.store.report_rows import ROW_TYPES
-from tests.store import centre
-from tests.store.conftest import wipe
 from tests.store.test_views import rows_of
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sql.md").read_text(encoding="utf-8")
@@ -40,15 +38,6 @@ def answer(rows: list[dict[str, Any]]) -> str:
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
-
-
-@pytest.fixture(scope="module", params=["sqlite_store", "postgres_store"])
-def day(request: pytest.FixtureRequest) -> Store:
-    """Return a store that holds the hand-made day."""
-    store: Store = request.getfixturevalue(request.param)
-    wipe(store)
-    centre.fill(store)
-    return store
 
 
 @pytest.mark.parametrize(("question", "shown"), SHOWN, ids=[str(n) for n in range(len(SHOWN))])
