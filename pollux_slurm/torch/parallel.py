@@ -78,8 +78,9 @@ class AdaptiveDataParallel(DistributedDataParallel):
 
     A copy (`copy.deepcopy`, `torch.save`, `AveragedModel`) is a `CopiedModel`: it takes no part in training.
 
-    Raises `UsageError` for a model with sparse gradients, one on the CPU under NCCL, or one that is wrapped
-    already; in its forward where another data-parallel wrapper is around it.
+    Raises `UsageError` for a model with sparse gradients, one on the CPU under NCCL, one that is wrapped
+    already, or an optimizer that another wrapped model has; in its forward where another data-parallel
+    wrapper is around it.
     """
 
     def __init__(
@@ -101,6 +102,12 @@ class AdaptiveDataParallel(DistributedDataParallel):
             )
         optimizers = _listed(optimizer)
         _check_optimizers(optimizers, model)
+        if any(session.is_own(one) for one in optimizers):
+            raise UsageError(
+                "the optimizer was given to another AdaptiveDataParallel already, and would scale its "
+                "learning rate once for each: give each model an optimizer of its own, or wrap one module "
+                "that has both"
+            )
         for module_name, module in model.named_modules():
             if not _WRAPPERS.isdisjoint(kind.__name__ for kind in type(module).__mro__):
                 wrapper = type(module).__name__

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
+from torch.optim import Optimizer
 
 from pollux_slurm.agent.environment import JobEnvironment
 from pollux_slurm.agent.pacing import CheckpointPace
@@ -124,9 +125,7 @@ class Session:
             memory=self.memory,
             progress=self._progress,
         )
-        self._foreign = ForeignSteps(
-            self.faults, is_own=self._steps.is_own, is_in_loop=lambda: self.is_in_loop
-        )
+        self._foreign = ForeignSteps(self.faults, is_own=self.is_own, is_in_loop=lambda: self.is_in_loop)
         checkpointer.register(self._progress)
         checkpointer.register(self.memory)
         checkpointer.register(self._measuring.state)
@@ -190,6 +189,10 @@ class Session:
     def has_open_step(self) -> bool:
         """True between an optimizer's step and the boundary after it."""
         return self._steps.is_open
+
+    def is_own(self, optimizer: Optimizer) -> bool:
+        """True for an optimizer that was given to a wrapped model."""
+        return self._steps.is_own(optimizer)
 
     def stamp(self) -> Instant | None:
         """Return this moment of the training device, in a step whose time is taken."""

@@ -228,6 +228,15 @@ def test_that_two_models_with_an_optimizer_each_train_as_in_plain_pytorch(tmp_pa
         assert weights == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 
+def test_that_an_optimizer_of_two_wrapped_models_is_refused() -> None:
+    with joined():
+        models = [Slope(), Slope()]
+        optimizer = torch.optim.SGD([p for model in models for p in model.parameters()], lr=0.1)
+        pt.AdaptiveDataParallel(models[0], optimizer)
+        with pytest.raises(UsageError, match="give each model an optimizer of its own"):
+            pt.AdaptiveDataParallel(models[1], optimizer)
+
+
 def test_that_an_optimizer_without_any_of_the_models_parameters_is_refused() -> None:
     stale = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1)
     with joined(), pytest.raises(UsageError, match="none of the model's parameters"):
