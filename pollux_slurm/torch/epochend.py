@@ -102,7 +102,10 @@ class EpochEnd:
             return None if last is None or ended_at is None else ended_at + last.tail_s - now
         known = self._known.get(self._loader.memory_name, _Known())
         position, length = self._loader.standing
-        length, rate = known.length if length is None else length, self._rate() or known.rate
+        if length is None or (known.length is not None and position <= known.length):
+            # A script may leave its loop before the end of the data.
+            length = known.length
+        rate = self._rate() or known.rate
         if length is None:
             return None
         # A step or two will tell the pace.

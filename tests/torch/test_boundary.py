@@ -407,6 +407,25 @@ def test_that_a_request_does_not_wait_where_the_end_is_far_or_not_known(
     assert walk.go(job, 1) == [[(None, True)]]
 
 
+def test_that_an_epoch_ends_where_the_script_has_left_its_loop_before() -> None:
+    job, walk = Job(1, epoch_end_wait_s=60.0), Walk(100_000)
+    for is_awaited in (False, True):
+        job.epoch_end.begin_epoch()
+        walk.standing = (0, 100_000)
+        job.epoch_end.begin_loop(walk)
+        walk.go(job, 80)
+        # 20 steps of a second before a `break`.
+        assert job.epoch_end.is_awaited(int(job.now)) is is_awaited
+        walk.go(job, 20)
+        job.epoch_end.end_loop()
+        job.epoch_end.end_epoch()
+    job.epoch_end.begin_epoch()
+    job.epoch_end.begin_loop(walk)
+    # Not this time: the end of the data is what is left.
+    walk.go(job, 20)
+    assert not job.epoch_end.is_awaited(int(job.now))
+
+
 def test_that_an_end_that_does_not_come_in_time_is_waited_for_no_longer() -> None:
     job, walk = Job(1, epoch_end_wait_s=60.0), Walk(1000)
     job.while_waiting = lambda: setattr(job.office, "checkpoint_request", None)
