@@ -14,7 +14,10 @@ SCOUTING = Stop(moment=Moment.STEP, means=Means.SIGTERM, epoch=SCOUTED_EPOCHS - 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLoop:
-    """A loop in which the model made steps. `end` is the position that it reached, in examples."""
+    """A loop in which the model made steps. `end` is the position that it reached, in examples.
+
+    `is_whole` where it was seen to its end, or (`is_left`) until the script left it.
+    """
 
     epoch: int
     loader: str
@@ -22,6 +25,7 @@ class TrainingLoop:
     end: int
     num_steps: int
     is_whole: bool
+    is_left: bool = False
 
 
 def training_loops(scouted: Played) -> list[TrainingLoop]:
@@ -32,10 +36,13 @@ def training_loops(scouted: Played) -> list[TrainingLoop]:
     for event in scouted.of("pass"):
         key = (event["epoch"], event["loader"], event["loop"])
         ends[key] = max(ends.get(key, 0), event["start"] + event["size"])
-    steps, before = {}, 0
-    for event in scouted.of("loop_end"):
-        steps[event["epoch"], event["loader"], event["loop"]] = event["steps"] - before
+    steps, left, before = {}, set(), 0
+    for event in scouted.of("loop_end", "loop_left"):
+        key = (event["epoch"], event["loader"], event["loop"])
+        steps[key] = event["steps"] - before
         before = event["steps"]
+        if event["kind"] == "loop_left":
+            left.add(key)
     loops = []
     for (epoch, loader, loop), end in ends.items():
         num_steps = steps.get((epoch, loader, loop))
@@ -48,6 +55,7 @@ def training_loops(scouted: Played) -> list[TrainingLoop]:
                     end=end,
                     num_steps=num_steps or 0,
                     is_whole=num_steps is not None,
+                    is_left=(epoch, loader, loop) in left,
                 )
             )
     return loops
@@ -72,7 +80,7 @@ def plan_stops(scouted: Played, *, is_short: bool = False) -> list[Stop]:
     )
     later = next((loop for loop in loops[1:] if loop.is_whole and _is_of_later_epoch(loop, first)), None)
     stops = [_within(first, first.end // 2, Means.REQUEST)]
-    if not is_short:
+    if not (is_short or first.is_left):
         stops.append(
             Stop(
                 moment=Moment.AFTER_LOOP,

@@ -53,10 +53,10 @@ class Played:
     events: tuple[tuple[Event, ...], ...]
     log: Path
 
-    def of(self, kind: str, *, rank: int = 0) -> Iterator[Event]:
-        """Yield a rank's events of a kind."""
+    def of(self, *kinds: str, rank: int = 0) -> Iterator[Event]:
+        """Yield a rank's events of some kinds."""
         if rank < len(self.events):
-            yield from (event for event in self.events[rank] if event["kind"] == kind)
+            yield from (event for event in self.events[rank] if event["kind"] in kinds)
 
     def first(self, kind: str) -> Event | None:
         """Return rank 0's first event of a kind."""

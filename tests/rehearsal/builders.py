@@ -43,6 +43,10 @@ def loop_end(*, epoch: int = 0, number: int = 0, steps: int = 2) -> dict[str, An
     return {"kind": "loop_end", "loader": "loader-0", "epoch": epoch, "loop": number, "steps": steps}
 
 
+def loop_left(*, epoch: int = 0, number: int = 0, steps: int = 2) -> dict[str, Any]:
+    return {**loop_end(epoch=epoch, number=number, steps=steps), "kind": "loop_left"}
+
+
 def snapshot(
     moment: str,
     *,

@@ -5,7 +5,7 @@ from pathlib import Path
 from pollux_slurm.agent.rehearsing import Means, Moment, Stage, Stop, read_stage
 from pollux_slurm.rehearsal.plan import plan_stops, training_loops
 from pollux_slurm.rehearsal.rehearse import in_turn
-from tests.rehearsal.builders import handed, loop, loop_end, played
+from tests.rehearsal.builders import handed, loop, loop_end, loop_left, played
 
 STEPPED = {"kind": "first_step", "age_s": 1.0}
 EPOCH_0 = [STEPPED, loop(), handed(0, 10), handed(10, 10), loop_end(), {"kind": "epoch_end", "epoch": 0}]
@@ -45,6 +45,22 @@ def test_that_an_epoch_that_did_not_end_gives_moves_within_what_was_seen_of_it()
         ("step", "request", 0, 20),
         ("step", "sigterm", 0, 40),
         ("step", "sigterm", 0, 60),
+    ]
+
+
+def test_that_a_loop_that_the_script_leaves_is_whole_but_has_no_moment_after_it() -> None:
+    events = [STEPPED]
+    for epoch in (0, 1):
+        steps = 2 * epoch + 2
+        events += [loop(1000, epoch=epoch), handed(0, 10, epoch=epoch), handed(10, 10, epoch=epoch)]
+        events += [loop_left(epoch=epoch, steps=steps), handed(0, 5, epoch=epoch, loop=1)]
+        # Nothing was trained in this one.
+        events += [loop_end(epoch=epoch, number=1, steps=steps), {"kind": "epoch_end", "epoch": epoch}]
+    assert in_short(plan_stops(played(events))) == [
+        ("step", "request", 0, 10),
+        ("epoch_end", "request", 0, 0),
+        ("step", "sigterm", 1, 10),
+        ("step", "sigterm", 1, 0),
     ]
 
 

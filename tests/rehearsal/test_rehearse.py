@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pollux_slurm.agent.rehearsing import STAGE_VARIABLE, Stage
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.torch
@@ -116,6 +117,26 @@ def test_that_averages_of_passes_are_found_and_those_of_steps_are_not(tmp_path: 
 
 
 @pytest.mark.full
+def test_that_a_loop_that_a_script_leaves_is_told_of_with_its_steps(tmp_path: Path) -> None:
+    stage = tmp_path / "stage.json"
+    Stage(folder=tmp_path, varies_batch=False, stop=None).write(stage)
+    subprocess.run(
+        [sys.executable, str(SCRIPTS / "leaves_its_loop.py")],
+        env={**os.environ, STAGE_VARIABLE: str(stage)},
+        cwd=tmp_path,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    events = [json.loads(line) for line in (tmp_path / "events-0.jsonl").read_text().splitlines()]
+    ends = [event for event in events if event["kind"] in ("loop_end", "loop_left")]
+    # Each step before the one at the position where it leaves, and that one.
+    assert [(event["kind"], event["epoch"], event["steps"]) for event in ends] == [
+        ("loop_left", -1, 0),
+        ("loop_left", 0, 7),
+        ("loop_left", 1, 14),
+    ]
+
+
 def test_that_epochs_that_a_script_counts_are_found(tmp_path: Path) -> None:
     result = rehearse(tmp_path, SCRIPTS / "own_epochs.py")
     (finding,) = of_level(result, "change")

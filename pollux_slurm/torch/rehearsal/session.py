@@ -94,9 +94,14 @@ class RehearsedSession(Session):
             self._steps_before_loop = self._progress.num_steps
             self._zeros = zeros_of(take_sums())
             self._draws.begin_loop()
+        is_driver = not self.is_in_loop
         try:
             with super().loop(loader):
                 yield
+        except GeneratorExit:
+            if is_driver:
+                self._tell_end("loop_left", loader)
+            raise
         finally:
             self._draws.leave()
 
@@ -153,6 +158,15 @@ class RehearsedSession(Session):
             drops_last=loader.drop_last,
             batch_size=loader.batch_size,
             has_workers=loader._feed._inner.num_workers > 0,
+        )
+
+    def _tell_end(self, kind: str, loader: AdaptiveDataLoader) -> None:
+        self._events.write(
+            kind,
+            loader=loader.memory_name,
+            epoch=self.epoch_key,
+            loop=loader.loop_number,
+            steps=self._progress.num_steps,
         )
 
     def _tell_sums(self, loader: AdaptiveDataLoader) -> None:
@@ -240,13 +254,7 @@ class RehearsedSession(Session):
         super().end_loop(loader)
         if not is_driver:
             return
-        self._events.write(
-            "loop_end",
-            loader=loader.memory_name,
-            epoch=self.epoch_key,
-            loop=loader.loop_number,
-            steps=self._progress.num_steps,
-        )
+        self._tell_end("loop_end", loader)
         stop = self._stop_at
         if (
             stop is not None
