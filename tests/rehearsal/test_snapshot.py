@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -89,3 +90,18 @@ def test_that_the_batches_of_a_rehearsal_keep_to_the_limits() -> None:
     assert all(8 <= choice.atomic_batch_size <= 64 for choice in choices)
     (only,) = batch_choices(BatchLimits(initial_batch_size=32, max_batch_size=32), 3)
     assert (only.global_batch_size, only.atomic_batch_size, only.accumulation_steps) == (32, 11, 0)
+
+
+def test_that_a_look_at_a_large_array_does_not_copy_it() -> None:
+    inputs, targets = torch.zeros(1 << 13, 1 << 12, dtype=torch.bfloat16), np.zeros((1 << 12, 1 << 12))
+    tracemalloc.start()
+    try:
+        told = take_snapshot()["tensors"]
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    del inputs, targets
+    own = [text.partition(" #")[0] for name, text in told.items() if name.startswith("test_that_a_look")]
+    assert own == ["33554432 numbers", "16777216 numbers"]
+    # Each has 64 MiB or more; a list of all objects has some.
+    assert peak_bytes < 32 << 20

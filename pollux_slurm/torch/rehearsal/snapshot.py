@@ -177,7 +177,7 @@ def _checksum(value: Any) -> str | None:
             part.detach().contiguous().cpu() if isinstance(part, torch.Tensor) else np.ascontiguousarray(part)
         )
         data = array.reshape(-1).view(torch.uint8).numpy() if isinstance(array, torch.Tensor) else array
-        checksum = zlib.crc32(data.tobytes(), checksum)
+        checksum = zlib.crc32(data.data, checksum)
     total = sum(part.numel() if isinstance(part, torch.Tensor) else part.size for part in parts)
     return f"{total} numbers #{checksum:08x}"
 
