@@ -158,7 +158,7 @@ class Store(AgentStore, Protocol):
         numbers begin anew one day, and an owner who lost the token puts a new one into the Comment. While
         the owner's earlier job has an open reallocation it stays, because the daemon may hold it; another
         user's ends as FAILED. Of the same submission, restarts, delays, requests that were not answered and
-        declarations count on.
+        declarations count on, and of a run in its midst each bearer has a part of its own.
         """
 
     def observe_jobs(self, observations: Sequence[JobObservation], *, at: datetime) -> None:

@@ -5,13 +5,15 @@ It is another row, since its runs are numbered anew, but the same submission: `f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Subquery, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, func, or_, select
 from sqlalchemy.orm import aliased
 
-from pollux_slurm.store.schema import JobRow
+from pollux_slurm.store.schema import AllocationRow, JobRow
+from pollux_slurm.store.statements import is_one_of_ids
 
 
 def is_of_submission(earlier: Any, *, job_id: Any, first_id: Any) -> ColumnElement[bool]:
@@ -56,3 +58,30 @@ def last_of_each(
         .where(wanted(found))
         .subquery()
     )
+
+
+def read_stretches(connection: Connection, first_ids: Collection[int]) -> defaultdict[int, list[Any]]:
+    """Return the stretches of allocation of submissions, oldest first, by the id of the first row of each."""
+    rows = connection.execute(
+        select(
+            func.coalesce(JobRow.first_id, JobRow.id).label("first_id"),
+            AllocationRow.job_id,
+            AllocationRow.number,
+            AllocationRow.started_at,
+            AllocationRow.ended_at,
+            AllocationRow.restart_count,
+            AllocationRow.estimated,
+        )
+        .join(JobRow, JobRow.id == AllocationRow.job_id)
+        .where(
+            or_(
+                is_one_of_ids(connection, JobRow.id, first_ids),
+                is_one_of_ids(connection, JobRow.first_id, first_ids),
+            )
+        )
+        .order_by(AllocationRow.started_at, AllocationRow.job_id, AllocationRow.number)
+    )
+    found: defaultdict[int, list[Any]] = defaultdict(list)
+    for row in rows:
+        found[row.first_id].append(row)
+    return found

@@ -12,6 +12,7 @@ from sqlalchemy.orm import aliased
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.store.clean import clean_text, utc
 from pollux_slurm.store.contract import JobObservation
+from pollux_slurm.store.lineage import read_stretches
 from pollux_slurm.store.schema import AllocationNodeRow, AllocationRow, JobRow, RoundRow, RunRow
 from pollux_slurm.store.statements import is_one_of, is_one_of_ids
 from pollux_slurm.store.stretches import Change, Hints, Stretch, change_of, counted_s
@@ -36,19 +37,26 @@ def observe_jobs(connection: Connection, observations: Sequence[JobObservation],
     hints = _hints(connection, pairs)
     changes = _Changes(at)
     for row, entry in pairs:
-        last = _last_stretch(row, Allocation.of(held.get(row.id, {})))
-        others_s = (
-            0.0 if entry.started_at is None else counted_s(ended.get(row.id, ()), utc(entry.started_at))
-        )
+        before = ended.get(row.id, ())
+        last = _last_stretch(row, before, Allocation.of(held.get(row.id, {})))
+        times = [(one.started_at, one.ended_at) for one in before]
+        others_s = 0.0 if entry.started_at is None else counted_s(times, utc(entry.started_at))
         change = change_of(last, entry, at=at, others_s=others_s, hints=hints.get(row.id))
         changes.add(row, entry, change)
     _write_types(connection, _types_of(pairs))
     changes.write(connection)
 
 
-def _last_stretch(row: Any, held: Allocation) -> Stretch | None:
+def _last_stretch(row: Any, before: Sequence[Any], held: Allocation) -> Stretch | None:
+    """Return the newest stretch of a job: its own, or else of the row whose token this one's replaced."""
     if row.number is None:
-        return None
+        last = before[-1] if before else None
+        return last and Stretch(
+            number=last.number,
+            started_at=last.started_at,
+            ended_at=last.ended_at,
+            restart_count=last.restart_count,
+        )
     return Stretch(
         number=row.number,
         started_at=row.stretch_started_at,
@@ -200,19 +208,25 @@ def _first_start(seen: JobObservation, at: datetime) -> datetime | None:
 
 def _ended_stretches(
     connection: Connection, pairs: Sequence[tuple[Any, JobObservation]]
-) -> dict[int, list[tuple[datetime, datetime]]]:
-    """Return the ended stretches of the jobs whose run was suspended, which few are."""
-    ids = [row.id for row, seen in pairs if seen.suspended_at is not None or seen.resumed_at is not None]
-    found: dict[int, list[tuple[datetime, datetime]]] = {}
-    if ids:
-        rows = connection.execute(
-            select(AllocationRow.job_id, AllocationRow.started_at, AllocationRow.ended_at).where(
-                is_one_of_ids(connection, AllocationRow.job_id, ids), AllocationRow.ended_at.is_not(None)
-            )
-        )
-        for row in rows:
-            found.setdefault(row.job_id, []).append((row.started_at, row.ended_at))
-    return found
+) -> dict[int, list[Any]]:
+    """Return the ended stretches of the jobs that need them, which few are, oldest first.
+
+    Those are jobs whose run was suspended, and those that have another token since they last held GPUs.
+    """
+    first_ids = {
+        row.id: row.first_id or row.id
+        for row, seen in pairs
+        if seen.suspended_at is not None
+        or seen.resumed_at is not None
+        or (row.number is None and row.first_id is not None)
+    }
+    if not first_ids:
+        return {}
+    found = read_stretches(connection, first_ids.values())
+    return {
+        job_id: [stretch for stretch in found[first_id] if stretch.ended_at is not None]
+        for job_id, first_id in first_ids.items()
+    }
 
 
 def _hints(connection: Connection, pairs: Sequence[tuple[Any, JobObservation]]) -> dict[int, Hints]:
@@ -266,6 +280,7 @@ def _known_jobs(connection: Connection, slurm_job_ids: Sequence[str]) -> dict[st
         select(
             JobRow.id,
             JobRow.slurm_job_id,
+            JobRow.first_id,
             JobRow.state,
             JobRow.started_at,
             JobRow.finished_at,

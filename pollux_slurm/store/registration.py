@@ -56,7 +56,7 @@ def register_jobs(
     newcomers: dict[str, JobRegistration] = {}
     first_ids: dict[str, int] = {}
     left_out: list[str] = []
-    superseded: list[_Known] = []
+    superseded: list[tuple[_Known, JobRegistration]] = []
     for job in jobs:
         before = newest.get(job.slurm_job_id)
         if job.slurm_job_id in newcomers or (before is not None and _is_same(before, job)):
@@ -65,7 +65,7 @@ def register_jobs(
             left_out.append(job.slurm_job_id)
             continue
         if before is not None and not before.is_over:
-            superseded.append(before)
+            superseded.append((before, job))
         tokens.add((job.user_id, job.terms.token_sha256))
         newcomers[job.slurm_job_id] = job
         if before is not None and _continues(before, job):
@@ -101,28 +101,42 @@ def _continues(before: _Known, job: JobRegistration) -> bool:
     return before.finished_at is None or utc(job.submitted_at) <= before.finished_at or job.restart_count > 0
 
 
-def _end_superseded(connection: Connection, jobs: Sequence[_Known], at: datetime) -> None:
-    """End jobs whose number has passed to another. Nothing of theirs may touch the new ones."""
-    ids = [{"b_id": job.id, "b_at": at} for job in jobs]
+def _end_superseded(
+    connection: Connection, pairs: Sequence[tuple[_Known, JobRegistration]], at: datetime
+) -> None:
+    """End jobs whose number has passed to another. Nothing of theirs may touch the new ones.
+
+    What was submitted, or requeued, after a run had begun is of another run.
+    """
+    ids = [
+        {"b_id": before.id, "b_at": at, "b_submitted_at": utc(after.submitted_at)} for before, after in pairs
+    ]
     connection.execute(
         update(JobRow)
         .where(JobRow.id == bindparam("b_id"))
         .values(state=JobState.CANCELLED, finished_at=bindparam("b_at"), estimated=True),
-        ids,
+        [{"b_id": entry["b_id"], "b_at": at} for entry in ids],
     )
+    when = AllocationRow.started_at.type
     connection.execute(
         update(AllocationRow)
         .where(AllocationRow.job_id == bindparam("b_id"), AllocationRow.ended_at.is_(None))
         .values(
             ended_at=case(
+                (
+                    AllocationRow.started_at < bindparam("b_submitted_at"),
+                    bindparam("b_submitted_at", type_=when),
+                ),
                 (AllocationRow.started_at > bindparam("b_at"), AllocationRow.started_at),
-                else_=bindparam("b_at", type_=AllocationRow.started_at.type),
+                else_=bindparam("b_at", type_=when),
             ),
             estimated=True,
         ),
         ids,
     )
-    in_flight = [{"b_id": job.open_reallocation_id, "b_at": at} for job in jobs if job.open_reallocation_id]
+    in_flight = [
+        {"b_id": job.open_reallocation_id, "b_at": at} for job, _ in pairs if job.open_reallocation_id
+    ]
     if in_flight:
         connection.execute(
             update(ReallocationRow)

@@ -7,17 +7,18 @@ every run. Only jobs of which something is estimated are touched, and of those o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
 from pollux_slurm.model import AccountedRun, Allocation
 from pollux_slurm.store.clean import utc
+from pollux_slurm.store.lineage import read_stretches
 from pollux_slurm.store.observation import node_rows
 from pollux_slurm.store.schema import AllocationDayRow, AllocationNodeRow, AllocationRow, JobRow
-from pollux_slurm.store.statements import is_one_of, is_one_of_ids
+from pollux_slurm.store.statements import is_one_of
 
 # A job's number may have belonged to another before it was submitted; Slurm's times are whole seconds.
 _SUBMITTED_WITHIN = timedelta(seconds=1)
@@ -44,17 +45,21 @@ def settle_jobs(connection: Connection, runs: Sequence[AccountedRun]) -> tuple[s
         .group_by(JobRow.slurm_job_id)
     )
     jobs = connection.execute(
-        select(JobRow.id, JobRow.slurm_job_id, JobRow.submitted_at, JobRow.finished_at).where(
-            JobRow.id.in_(newest), JobRow.estimated
-        )
+        select(
+            JobRow.id,
+            JobRow.slurm_job_id,
+            func.coalesce(JobRow.first_id, JobRow.id).label("first_id"),
+            JobRow.submitted_at,
+            JobRow.finished_at,
+        ).where(JobRow.id.in_(newest), JobRow.estimated)
     ).all()
-    stretches = _stretches(connection, [job.id for job in jobs])
+    stretches = read_stretches(connection, [job.first_id for job in jobs])
     settled = []
     for job in jobs:
         since = job.submitted_at - _SUBMITTED_WITHIN
         told = [run for run in of_job[job.slurm_job_id] if run.started_at is None or run.started_at >= since]
         told.sort(key=lambda run: (run.started_at is None, run.started_at or since))
-        if _settle(connection, job, told, stretches[job.id]):
+        if _settle(connection, job, told, stretches[job.first_id]):
             settled.append(job.slurm_job_id)
     return tuple(settled)
 
@@ -63,7 +68,7 @@ def _settle(connection: Connection, job: Any, told: Sequence[AccountedRun], know
     """Correct one job; return whether nothing of it is estimated any more."""
     began = [run for run in told if run.started_at is not None and run.nodes]
     is_whole = True
-    number = max((stretch.number for stretch in known), default=-1)
+    number = max((stretch.number for stretch in known if stretch.job_id == job.id), default=-1)
     for place, run in enumerate(began):
         until = began[place + 1].started_at if place + 1 < len(began) else None
         own = [stretch for stretch in known if _is_within(stretch, run.started_at, until)]
@@ -72,7 +77,7 @@ def _settle(connection: Connection, job: Any, told: Sequence[AccountedRun], know
             restarts = sum(one.state is not None for one in began[:place])
             is_whole &= _insert(connection, job.id, number, run, restarts)
         elif any(stretch.estimated for stretch in own):
-            is_whole &= _correct(connection, job.id, run, own)
+            is_whole &= _correct(connection, run, own)
     counts = [stretch.restart_count for stretch in known if stretch.restart_count is not None]
     is_whole &= len(began) > max(counts, default=-1)
     last = told[-1] if told else None
@@ -112,7 +117,7 @@ def _insert(connection: Connection, job_id: int, number: int, run: AccountedRun,
     return True
 
 
-def _correct(connection: Connection, job_id: int, run: AccountedRun, own: Sequence[Any]) -> bool:
+def _correct(connection: Connection, run: AccountedRun, own: Sequence[Any]) -> bool:
     """Let the stretches of a run add up to what Slurm counts; False while it counts on."""
     if any(stretch.ended_at is None for stretch in own):
         return True  # the present one, which a look will end
@@ -121,44 +126,18 @@ def _correct(connection: Connection, job_id: int, run: AccountedRun, own: Sequen
     *others, last = own
     spent_s = sum((other.ended_at - other.started_at).total_seconds() for other in others)
     ended_at = last.started_at + timedelta(seconds=max(run.elapsed_s - spent_s, 0.0))
-    is_last = (AllocationRow.job_id == job_id) & (AllocationRow.number == last.number)
-    connection.execute(
-        delete(AllocationDayRow).where(
-            AllocationDayRow.job_id == job_id, AllocationDayRow.number == last.number
-        )
-    )
-    connection.execute(update(AllocationRow).where(is_last).values(ended_at=ended_at))
-    connection.execute(
-        update(AllocationRow)
-        .where(
-            AllocationRow.job_id == job_id,
-            is_one_of_ids(connection, AllocationRow.number, [stretch.number for stretch in own]),
-        )
-        .values(estimated=False)
-    )
+    connection.execute(delete(AllocationDayRow).where(*_is(AllocationDayRow, last)))
+    connection.execute(update(AllocationRow).where(*_is(AllocationRow, last)).values(ended_at=ended_at))
+    for stretch in own:
+        connection.execute(update(AllocationRow).where(*_is(AllocationRow, stretch)).values(estimated=False))
     return True
+
+
+def _is(row: Any, stretch: Any) -> tuple[ColumnElement[bool], ...]:
+    return row.job_id == stretch.job_id, row.number == stretch.number
 
 
 def shared(num_gpus: int, nodes: Sequence[str]) -> Allocation:
     """Return so many GPUs spread evenly over nodes: accounting tells their sum only."""
     least, more = divmod(num_gpus, len(nodes))
     return Allocation.of({node: least + (place < more) for place, node in enumerate(nodes)})
-
-
-def _stretches(connection: Connection, job_ids: Iterable[int]) -> defaultdict[int, list[Any]]:
-    rows = connection.execute(
-        select(
-            AllocationRow.job_id,
-            AllocationRow.number,
-            AllocationRow.started_at,
-            AllocationRow.ended_at,
-            AllocationRow.restart_count,
-            AllocationRow.estimated,
-        )
-        .where(is_one_of_ids(connection, AllocationRow.job_id, job_ids))
-        .order_by(AllocationRow.job_id, AllocationRow.started_at, AllocationRow.number)
-    )
-    found: defaultdict[int, list[Any]] = defaultdict(list)
-    for row in rows:
-        found[row.job_id].append(row)
-    return found

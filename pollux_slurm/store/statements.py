@@ -49,7 +49,7 @@ def is_one_of(
 
 
 def is_one_of_ids(
-    connection: Connection, column: InstrumentedAttribute[int], numbers: Iterable[int]
+    connection: Connection, column: InstrumentedAttribute[Any], numbers: Iterable[int]
 ) -> ColumnElement[bool]:
     """Return `column IN numbers`, likewise."""
     values = list(numbers)

@@ -6,9 +6,12 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from pollux_slurm.model import AccountedRun, Allocation, JobState
 from pollux_slurm.store.contract import JobObservation, Store
+from pollux_slurm.store.schema import AllocationRow
+from pollux_slurm.store.tokens import hash_token
 from tests.store.builders import (
     at,
     decision_of,
@@ -227,3 +230,43 @@ def test_that_what_is_known_is_not_changed_by_accounting(store: Store) -> None:
     see(store, is_over(JobState.COMPLETED, 0, 100, 160), 170)
     assert store.settle_jobs([accounted(0, 100, 999, 899)]) == ()
     assert stretches(store) == [(100, 160, 0, False)]
+
+
+def takes_another_token(store: Store, second: float, **changes: Any) -> None:
+    job = registration(1, terms={"token_sha256": hash_token(token_of("another"))}, **changes)
+    assert store.register_jobs([job], at=at(second)) == ()
+
+
+def all_stretches(store: Store) -> list[tuple[float, float | None]]:
+    """Return start and end of each stretch, under whatever token."""
+    with store._database.read() as connection:  # type: ignore[attr-defined]
+        rows = connection.execute(
+            select(AllocationRow.started_at, AllocationRow.ended_at).order_by(AllocationRow.started_at)
+        )
+        return [
+            ((start - at(0)).total_seconds(), end and (end - at(0)).total_seconds()) for start, end in rows
+        ]
+
+
+def test_that_another_token_in_the_midst_of_a_run_books_no_second_twice(store: Store) -> None:
+    takes_another_token(store, 160)
+    see(store, runs(0, 100, submitted=80), 160)
+    assert all_stretches(store) == [(100, 160), (160, None)]
+    see(store, is_over(JobState.COMPLETED, 0, 100, 220), 230)
+    assert all_stretches(store) == [(100, 160), (160, 220)]
+    told = [accounted(0, 100, 221, 121, state=JobState.COMPLETED)]
+    assert store.settle_jobs(told) == ("1",)
+    assert all_stretches(store) == [(100, 160), (160, 221)]
+    assert stretches(store) == [(160, 221, 0, False)]
+
+
+def test_that_another_token_of_a_run_that_was_suspended_books_no_second_twice(store: Store) -> None:
+    takes_another_token(store, 160)
+    see(store, runs(0, 100, submitted=80, resumed_at=at(300), counted_s=75), 310)
+    assert all_stretches(store) == [(100, 160), (160, 175), (300, None)]
+
+
+def test_that_a_run_of_the_token_before_ends_with_its_requeue(store: Store) -> None:
+    takes_another_token(store, 400, submitted_at=at(140), restart_count=1)
+    see(store, runs(1, 368, submitted=140), 400)
+    assert all_stretches(store) == [(100, 140), (368, None)]
