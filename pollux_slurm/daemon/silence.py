@@ -44,8 +44,8 @@ def has_answered(record: JobRecord) -> bool:
 def left_alone_because(record: JobRecord, now: datetime, *, timeout_s: float) -> str | None:
     """Return why a running job is not asked for a checkpoint now, None where it may be.
 
-    A request counts that lasted `timeout_s`, or that the job confirmed in vain: it trained on, say. What else
-    ended sooner did so because the job or the daemon ended.
+    A request counts that lasted `timeout_s`, or that the job confirmed and trained on. What else ended sooner
+    did so because the job or the daemon ended.
     """
     if record.state is not JobState.RUNNING:
         return None  # one that waits in the queue has no checkpoint to confirm
