@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, delete, exists, func, insert, or_, select, update
+from sqlalchemy.orm import aliased
 
 from pollux_slurm.model import AccountedRun, Allocation
 from pollux_slurm.store.clean import utc
@@ -26,9 +27,15 @@ _SUBMITTED_WITHIN = timedelta(seconds=1)
 
 def estimated_jobs(connection: Connection, *, since: datetime) -> tuple[tuple[str, datetime], ...]:
     """Return the jobs of which a part is estimated: see `Store.estimated_jobs`."""
+    later = aliased(JobRow)
     rows = connection.execute(
         select(JobRow.slurm_job_id, JobRow.submitted_at)
-        .where(JobRow.estimated, or_(JobRow.finished_at.is_(None), JobRow.finished_at > utc(since)))
+        .where(
+            JobRow.estimated,
+            or_(JobRow.finished_at.is_(None), JobRow.finished_at > utc(since)),
+            # What Slurm tells of a number is told of its newest bearer.
+            ~exists().where(later.slurm_job_id == JobRow.slurm_job_id, later.id > JobRow.id),
+        )
         .order_by(JobRow.id.desc())
     )
     return tuple((row.slurm_job_id, row.submitted_at) for row in rows)

@@ -270,3 +270,10 @@ def test_that_a_run_of_the_token_before_ends_with_its_requeue(store: Store) -> N
     takes_another_token(store, 400, submitted_at=at(140), restart_count=1)
     see(store, runs(1, 368, submitted=140), 400)
     assert all_stretches(store) == [(100, 140), (368, None)]
+
+
+def test_that_accounting_is_not_asked_for_what_it_cannot_tell(store: Store) -> None:
+    """The present run of a number is what Slurm tells of it, whatever its tokens were."""
+    takes_another_token(store, 160)
+    see(store, runs(0, 100, submitted=80), 160)
+    assert [name for name, _ in store.estimated_jobs(since=at(0))] == ["1"]
