@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from pollux_slurm.errors import SlurmReadError
@@ -55,6 +56,7 @@ _HELD_REASONS = frozenset({"JobHeldUser", "JobHeldAdmin", "job requeued in held 
 # What tells, as state_description or state_reason, that nobody but Slurm holds a job.
 _HELD_BY_SLURM = frozenset({"launch failed requeued held", "JobHoldMaxRequeue"})
 _REQUEUED_HELD = "job requeued in held state"
+_LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=timezone.utc).timestamp())
 _WITHOUT_GPUS = "Slurm has started it without the GPUs that it asked for"
 
 
@@ -105,7 +107,7 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         unschedulable_reason=problem,
         requested_gpu_type=request.gpu_type,
         priority=fields.number("priority"),
-        begins_at=fields.time("eligible_time") if state is JobState.PENDING else None,
+        begins_at=_begins_at(fields) if state is JobState.PENDING else None,
         # 24.11 fills this in for a job with --mem-per-gpu, too, once it runs.
         memory_by_node=request.memory_per_gpu_mb is None and bool(fields.number("memory_per_node")),
         feature_sets=place.feature_sets,
@@ -141,6 +143,12 @@ def _state(fields: Fields) -> JobState:
     if state is None:
         raise fields.bad("job_state")
     return state
+
+
+def _begins_at(fields: Fields) -> datetime | None:
+    """Return when a job may start. An owner may name any second, such as --begin=uts999999999999."""
+    seconds = min(max(fields.number("eligible_time") or 0, 0), _LAST_SECOND)
+    return datetime.fromtimestamp(seconds, timezone.utc) if seconds else None
 
 
 def _is_held(fields: Fields) -> bool:

@@ -251,6 +251,13 @@ def test_that_a_user_without_a_name_is_shown_by_number() -> None:
     assert parse_job(job(user_name="")).user_name == "1000"
 
 
+@pytest.mark.parametrize("begin", [10**12, 2**63 - 1, -(2**62)])
+def test_that_no_begin_that_an_owner_names_stops_a_read(begin: int) -> None:
+    """Slurm takes `--begin=uts999999999999`, which is in no calendar."""
+    shown = parse_job(pending(eligible_time=begin)).begins_at
+    assert shown is None if begin < 0 else (shown is not None and shown.year == 9999)
+
+
 @given(st.text(), st.text(), st.text(max_size=20), st.text(max_size=20))
 def test_that_no_text_of_a_user_stops_a_read(name: str, comment: str, gpus: str, cpus: str) -> None:
     content = pending(name=name, comment=comment, tres_per_job=gpus, cpus_per_tres=cpus)
