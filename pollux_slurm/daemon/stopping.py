@@ -76,7 +76,8 @@ class Stopping:
         if book.lost_to_neighbours(reallocation) and not time_limits.is_renewal(reallocation):
             self._roll_back(case, "the GPUs were taken while the job saved itself")
         elif _trains_again(case):
-            self._roll_back(case, "the job went on training after its checkpoint")
+            reason = "the job went on training after its checkpoint"
+            self._desk.move(reallocation, Step.ROLLED_BACK, reason, trained_on=True)
         elif (stopped := self._desk.stop(case)) is not None:
             self._desk.requeue(stopped)
 

@@ -253,6 +253,7 @@ class Store(AgentStore, Protocol):
         reason: str | None = None,
         time_left_s: float | None = None,
         checkpoint_waived: bool = False,
+        trained_on: bool = False,
         job_failed: bool = False,
         taken_over: bool = False,
     ) -> bool:

@@ -220,8 +220,9 @@ class Reallocation:
     ended; nothing is decided by it.
 
     `checkpoint_waived`: it went on without a confirmed checkpoint, as the owner allows. `retargeted`: others
-    took its first target, and it got another. `job_failed`: the job failed in the target before its first
-    step there. `taken_over`: a daemon repeated a command in it that the daemon before may still give.
+    took its first target, and it got another. `trained_on`: the job trained on after the checkpoint that it
+    confirmed, and stayed where it was. `job_failed`: the job failed in the target before its first step
+    there. `taken_over`: a daemon repeated a command in it that the daemon before may still give.
 
     `checkpoint_blocked_s` comes from the checkpoint that answered it; `first_step_at` is when the run that
     followed first told of a step. `time_left_s` is what the job had left of its time limit when it was
@@ -239,6 +240,7 @@ class Reallocation:
     cause: ReallocationCause = ReallocationCause.DECISION
     checkpoint_waived: bool = False
     retargeted: bool = False
+    trained_on: bool = False
     job_failed: bool = False
     taken_over: bool = False
     reason: str | None = None

@@ -95,6 +95,7 @@ def advance_reallocation(
     reason: str | None = None,
     time_left_s: float | None = None,
     checkpoint_waived: bool = False,
+    trained_on: bool = False,
     job_failed: bool = False,
     taken_over: bool = False,
 ) -> bool:
@@ -110,7 +111,12 @@ def advance_reallocation(
         values["reason"] = clean_text(reason)
     if time_left_s is not None:
         values["time_left_s"] = float(time_left_s)
-    flags = {"checkpoint_waived": checkpoint_waived, "job_failed": job_failed, "taken_over": taken_over}
+    flags = {
+        "checkpoint_waived": checkpoint_waived,
+        "trained_on": trained_on,
+        "job_failed": job_failed,
+        "taken_over": taken_over,
+    }
     values |= {name: True for name, is_set in flags.items() if is_set}
     moved = _change_if_at(connection, reallocation_id, expected, values)
     if moved is None:
@@ -231,6 +237,7 @@ def _select_reallocations(wanted: Select[Any]) -> _Parts:
             ReallocationRow.cause,
             ReallocationRow.checkpoint_waived,
             ReallocationRow.retargeted,
+            ReallocationRow.trained_on,
             ReallocationRow.job_failed,
             ReallocationRow.taken_over,
             ReallocationRow.reason,
@@ -271,6 +278,7 @@ def _reallocation(
         cause=row.cause,
         checkpoint_waived=row.checkpoint_waived,
         retargeted=row.retargeted,
+        trained_on=row.trained_on,
         job_failed=row.job_failed,
         taken_over=row.taken_over,
         reason=row.reason,

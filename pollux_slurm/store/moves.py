@@ -13,14 +13,7 @@ from pollux_slurm.store.contract import Reallocation, UnansweredRequest
 from pollux_slurm.store.costs import first_step_time, restart_delay_s
 from pollux_slurm.store.journal import first_step_of_next_run, read_reallocations
 from pollux_slurm.store.lineage import ids_of_submission, last_of_each
-from pollux_slurm.store.schema import (
-    CheckpointRow,
-    JobRow,
-    ReallocationRow,
-    ReallocationStepRow,
-    RunRow,
-    SampleRow,
-)
+from pollux_slurm.store.schema import CheckpointRow, JobRow, ReallocationRow, ReallocationStepRow
 from pollux_slurm.store.statements import built_once
 
 RESTARTS_IN_MEAN = 10
@@ -119,8 +112,8 @@ def _select_restarts(scope: Select[Any]) -> Executable:
 def read_unanswered(connection: Connection, scope: Select[Any]) -> defaultdict[int, list[UnansweredRequest]]:
     """Return, per job, the requests of a checkpoint among its last moves that it did not answer.
 
-    It confirmed none, or it did and told of more before its move was given up. One that waited has answered,
-    also where its place was taken meanwhile, or the daemon stopped.
+    It confirmed none, or it did and trained on. One that waited has answered, also where its place was taken
+    meanwhile, or the daemon stopped.
     """
     rows = connection.execute(_select_requests(scope))
     found: defaultdict[int, list[UnansweredRequest]] = defaultdict(list)
@@ -137,18 +130,6 @@ def _select_requests(scope: Select[Any]) -> Executable:
     def is_step(row: Any, step: ReallocationStep) -> Any:
         return and_(row.reallocation_id == ReallocationRow.id, row.step == step)
 
-    next_word = (
-        select(SampleRow.at)
-        .where(SampleRow.run_id == CheckpointRow.run_id, SampleRow.sequence > CheckpointRow.sequence)
-        .order_by(SampleRow.sequence)
-        .limit(1)
-        .scalar_subquery()
-    )
-    next_run = (
-        select(func.min(RunRow.first_report_at))
-        .where(RunRow.job_id == ReallocationRow.job_id, RunRow.id > CheckpointRow.run_id)
-        .scalar_subquery()
-    )
     return (
         select(
             last.c.job_id,
@@ -169,8 +150,7 @@ def _select_requests(scope: Select[Any]) -> Executable:
                     CheckpointRow.reallocation_id.is_(None),
                     or_(allowed.at.is_not(None), ended.at.is_not(None)),
                 ),
-                next_word <= ended.at,
-                next_run <= ended.at,
+                ReallocationRow.trained_on,
             )
         )
         .order_by(ReallocationRow.id)

@@ -93,6 +93,7 @@ class ReallocationEntry:
     step: str
     checkpoint_waived: bool
     retargeted: bool
+    trained_on: bool
     job_failed: bool
     taken_over: bool
     reason: str | None

@@ -220,6 +220,7 @@ class SqlStore:
         reason: str | None = None,
         time_left_s: float | None = None,
         checkpoint_waived: bool = False,
+        trained_on: bool = False,
         job_failed: bool = False,
         taken_over: bool = False,
     ) -> bool:
@@ -233,6 +234,7 @@ class SqlStore:
                 reason=reason,
                 time_left_s=time_left_s,
                 checkpoint_waived=checkpoint_waived,
+                trained_on=trained_on,
                 job_failed=job_failed,
                 taken_over=taken_over,
             )

@@ -434,6 +434,7 @@ CREATE TABLE reallocations (
     cause VARCHAR(32) NOT NULL,
     checkpoint_waived BOOLEAN DEFAULT false NOT NULL,
     retargeted BOOLEAN DEFAULT false NOT NULL,
+    trained_on BOOLEAN DEFAULT false NOT NULL,
     job_failed BOOLEAN DEFAULT false NOT NULL,
     taken_over BOOLEAN DEFAULT false NOT NULL,
     reason TEXT,
@@ -462,6 +463,7 @@ COMMENT ON COLUMN reallocations.from_restart_count IS 'Slurm''s restart count of
 COMMENT ON COLUMN reallocations.cause IS 'Why it was planned.';
 COMMENT ON COLUMN reallocations.checkpoint_waived IS 'Did it go on without a confirmed checkpoint, as the owner allows?';
 COMMENT ON COLUMN reallocations.retargeted IS 'Did it get another target, since others took the first?';
+COMMENT ON COLUMN reallocations.trained_on IS 'Did the job train on after the checkpoint that it confirmed, so that it stayed?';
 COMMENT ON COLUMN reallocations.job_failed IS 'Did the job fail in the target, before its first step?';
 COMMENT ON COLUMN reallocations.taken_over IS 'Did a daemon repeat a command in it that the daemon before it may still give?';
 COMMENT ON COLUMN reallocations.reason IS 'Why it was planned and how it ended, for people; null where a round says it all.';
@@ -782,6 +784,7 @@ SELECT x.reallocation_id,
        x.step,
        x.checkpoint_waived,
        x.retargeted,
+       x.trained_on,
        x.job_failed,
        x.taken_over,
        x.reason,
@@ -820,6 +823,7 @@ FROM (
            r.step,
            r.checkpoint_waived,
            r.retargeted,
+           r.trained_on,
            r.job_failed,
            r.taken_over,
            r.reason,

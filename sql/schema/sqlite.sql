@@ -437,6 +437,7 @@ CREATE INDEX ix_model_versions_job_id_run_number_id ON model_versions (job_id, r
 --   cause: Why it was planned.
 --   checkpoint_waived: Did it go on without a confirmed checkpoint, as the owner allows?
 --   retargeted: Did it get another target, since others took the first?
+--   trained_on: Did the job train on after the checkpoint that it confirmed, so that it stayed?
 --   job_failed: Did the job fail in the target, before its first step?
 --   taken_over: Did a daemon repeat a command in it that the daemon before it may still give?
 --   reason: Why it was planned and how it ended, for people; null where a round says it all.
@@ -452,6 +453,7 @@ CREATE TABLE reallocations (
     cause VARCHAR(32) NOT NULL,
     checkpoint_waived BOOLEAN DEFAULT 0 NOT NULL,
     retargeted BOOLEAN DEFAULT 0 NOT NULL,
+    trained_on BOOLEAN DEFAULT 0 NOT NULL,
     job_failed BOOLEAN DEFAULT 0 NOT NULL,
     taken_over BOOLEAN DEFAULT 0 NOT NULL,
     reason TEXT,
@@ -465,6 +467,7 @@ CREATE TABLE reallocations (
     CONSTRAINT ck_reallocations_cause CHECK (cause IN ('decision', 'pause', 'drain', 'resume', 'time_limit', 'after_failure', 'failed_start', 'held_by_slurm', 'late_command')),
     CONSTRAINT ck_reallocations_checkpoint_waived CHECK (checkpoint_waived IN (0, 1)),
     CONSTRAINT ck_reallocations_retargeted CHECK (retargeted IN (0, 1)),
+    CONSTRAINT ck_reallocations_trained_on CHECK (trained_on IN (0, 1)),
     CONSTRAINT ck_reallocations_job_failed CHECK (job_failed IN (0, 1)),
     CONSTRAINT ck_reallocations_taken_over CHECK (taken_over IN (0, 1))
 );
@@ -784,6 +787,7 @@ SELECT x.reallocation_id,
        x.step,
        x.checkpoint_waived,
        x.retargeted,
+       x.trained_on,
        x.job_failed,
        x.taken_over,
        x.reason,
@@ -822,6 +826,7 @@ FROM (
            r.step,
            r.checkpoint_waived,
            r.retargeted,
+           r.trained_on,
            r.job_failed,
            r.taken_over,
            r.reason,

@@ -167,6 +167,25 @@ def test_that_a_job_that_trains_on_after_its_checkpoint_has_not_answered(crowd: 
     assert crowd.job(job_id).restart_count == 0
 
 
+def test_that_a_job_whose_new_place_is_taken_while_it_saves_itself_has_answered(crowd: World) -> None:
+    job_id = submit_as(crowd, "bob")
+    trained(crowd, job_id)
+    daemon = crowd.daemon()
+    crowd.targets = {job_id: {"n11": 3}}
+    daemon.round()
+    daemon.tick()
+    crowd.agents[job_id].act()
+    crowd.slurm.set_node("n11", available=False)
+    daemon.tick()
+    (move,) = crowd.store.reallocations(job_id)
+    assert (move.step, move.trained_on) == (Step.ROLLED_BACK, False)
+    assert move.entered_at(Step.CHECKPOINTED) is not None
+    assert crowd.store.job(job_id).unanswered == ()
+    crowd.targets = on_one_gpu(crowd, job_id)
+    crowd.settle(daemon, seconds=20)
+    assert crowd.job(job_id).allocation.num_gpus == 1
+
+
 def test_that_a_daemon_that_starts_knows_of_the_silence_and_says_so(crowd: World) -> None:
     silent = submit_as(crowd, "mallory")
     trained(crowd, silent)

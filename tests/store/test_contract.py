@@ -990,13 +990,17 @@ class TestReallocations:
         store.report(token_of(1), confirmation(confirmed.id), at=at(55))
         advance(store, confirmed, (Step.ROLLED_BACK, 56))  # its place was taken, or the daemon stopped
         ignored, trained_on = (at(21), at(51), False), (at(21), at(57), True)
-        store.report(token_of(1), report(3), at=at(56.5))
         assert store.job("1").unanswered == (ignored,)
         not_waited_for = plan(store)
         advance(store, not_waited_for, asked)
-        store.report(token_of(1), confirmation(not_waited_for.id, 4), at=at(57))
-        store.report(token_of(1), report(5), at=at(57.5))
-        advance(store, not_waited_for, (Step.ROLLED_BACK, 58))
+        store.report(token_of(1), confirmation(not_waited_for.id, 3), at=at(57))
+        assert store.advance_reallocation(
+            not_waited_for.id,
+            Step.ROLLED_BACK,
+            expected=Step.CHECKPOINTED,
+            at=at(58),
+            trained_on=True,
+        )
         assert store.job("1").unanswered == (ignored, trained_on)
         allowed = plan(store)
         advance(store, allowed, asked, (Step.CHECKPOINTED, 61), (Step.REQUEUED, 62), (Step.CONFIRMED, 70))
@@ -1004,14 +1008,6 @@ class TestReallocations:
         for _ in range(15):
             advance(store, plan(store), (Step.ROLLED_BACK, 80))
         assert store.job("1").unanswered == ((at(21), at(61), False),)
-
-    def test_that_a_run_that_was_begun_after_the_confirmation_is_no_answer(self, running: Store) -> None:
-        asked = plan(running)
-        advance(running, asked, (Step.CHECKPOINT_REQUESTED, 21))
-        running.report(token_of(1), confirmation(asked.id), at=at(22))
-        running.report(token_of(1), report(1, run_number=1), at=at(23))
-        advance(running, asked, (Step.ROLLED_BACK, 24))
-        assert running.job("1").unanswered == ((at(21), at(22), True),)
 
 
 class TestRounds:

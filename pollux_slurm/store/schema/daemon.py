@@ -259,6 +259,9 @@ class ReallocationRow(Base):
         "checkpoint_waived", "Did it go on without a confirmed checkpoint, as the owner allows?"
     )
     retargeted: Mapped[bool] = _flag("retargeted", "Did it get another target, since others took the first?")
+    trained_on: Mapped[bool] = _flag(
+        "trained_on", "Did the job train on after the checkpoint that it confirmed, so that it stayed?"
+    )
     job_failed: Mapped[bool] = _flag("job_failed", "Did the job fail in the target, before its first step?")
     taken_over: Mapped[bool] = _flag(
         "taken_over", "Did a daemon repeat a command in it that the daemon before it may still give?"

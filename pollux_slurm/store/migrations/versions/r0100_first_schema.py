@@ -423,6 +423,7 @@ def _allocations() -> None:
         sa.Column("cause", _one_of("cause", CAUSES), nullable=False),
         sa.Column("checkpoint_waived", _flag("checkpoint_waived"), nullable=False, server_default=sa.false()),
         sa.Column("retargeted", _flag("retargeted"), nullable=False, server_default=sa.false()),
+        sa.Column("trained_on", _flag("trained_on"), nullable=False, server_default=sa.false()),
         sa.Column("job_failed", _flag("job_failed"), nullable=False, server_default=sa.false()),
         sa.Column("taken_over", _flag("taken_over"), nullable=False, server_default=sa.false()),
         sa.Column("reason", sa.Text),
