@@ -124,6 +124,7 @@ class Boundary:
         wait: bool,
         may_hold: bool = False,
         passes_by: bool = False,
+        is_last: bool = False,
     ) -> tuple[BatchChoice | None, bool]:
         """Exchange, then act. Returns the batch all ranks agreed to use from now on (None: as before), and
         whether training stood still.
@@ -131,6 +132,7 @@ class Boundary:
         `wait` also finishes this boundary's own exchange (at the end of a loop). Code that takes long may
         follow where `may_hold` is said: a copy of the states may then answer a request meanwhile. Nothing
         happens where `passes_by` is said, on all ranks: gradients that no checkpoint holds wait for a step.
+        No request is answered where `is_last` is said, on all ranks: nothing is left to train elsewhere.
         """
         self.release()
         self._models += models
@@ -154,6 +156,7 @@ class Boundary:
         if wait:
             self._absorb(flags, self.control.drain())
         self._pending = agreement
+        flags.request &= not is_last
         has_acted = self._act(flags)
         if flags.hold and not has_acted:
             self._hold()

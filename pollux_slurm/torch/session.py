@@ -247,7 +247,8 @@ class Session:
             self._checkpointer.forget(name)
         self._steps.is_dirty = True
         self._measuring.tell_progress()
-        self._boundary.cross((), proposal=None, wait=True)
+        is_last = self._progress.finished_epochs == self._progress.total_epochs
+        self._boundary.cross((), proposal=None, wait=True, is_last=is_last)
 
     def finish(self) -> None:
         """Write the checkpoint after which no epoch is left, and say so. SIGTERM ends the script again."""

@@ -407,6 +407,16 @@ def test_that_a_request_does_not_wait_where_the_end_is_far_or_not_known(
     assert walk.go(job, 1) == [[(None, True)]]
 
 
+def test_that_a_request_is_not_answered_where_nothing_is_left_to_train() -> None:
+    job = Job(1)
+    job.office.checkpoint_request = 5
+    assert job.ranks[0].cross((), proposal=None, wait=True, is_last=True) == QUIET
+    assert (job.disk.done, job.office.confirmed) == ([], [])
+    # The script goes on with further epochs.
+    job.while_waiting = lambda: setattr(job.office, "checkpoint_request", None)
+    assert job.cross() == [(None, True)]
+
+
 def test_that_an_epoch_ends_where_the_script_has_left_its_loop_before() -> None:
     job, walk = Job(1, epoch_end_wait_s=60.0), Walk(100_000)
     for is_awaited in (False, True):

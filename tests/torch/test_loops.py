@@ -220,6 +220,19 @@ def test_that_sigterm_before_a_break_is_passed_on_after_the_checkpoint(tmp_path:
         signal.signal(signal.SIGTERM, before)
 
 
+def test_that_a_request_that_waits_for_the_last_epochs_end_delays_no_end_of_training(tmp_path: Path) -> None:
+    with joined(tmp_path, epoch_end_wait_s=60.0, max_wait_s=0.5) as session:
+        trainee, loader = Trainee(), pt.AdaptiveDataLoader(Numbers(8), batch_size=4)
+        waited: list[int] = []
+        session._boundary.pause = lambda duration_s: waited.append(pt.finished_epochs())
+        assert session._measuring.reporter is not None
+        for epoch in pt.remaining_epochs_until(2):
+            for inputs, _ in loader:
+                trainee.step(inputs)
+                session._measuring.reporter._request = 5 if epoch == 1 else None
+        assert not waited
+
+
 def test_that_sigterm_in_a_long_validation_is_answered_without_a_store(tmp_path: Path) -> None:
     def written() -> bool:
         return any(path.name.startswith("000000-") for path in (tmp_path / "checkpoints").iterdir())
