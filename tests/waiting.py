@@ -17,14 +17,18 @@ T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], T], *, timeout_s: float, what: str, every_s: float = 0.2) -> T:
-    """Return the first true value of `condition`; fail with `what` and the last value at the deadline."""
+    """Return the first true value of `condition`; fail with `what` and the last value at the deadline.
+
+    The last look begins after the deadline, so that who stood still meanwhile looks once more.
+    """
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
     while True:
+        is_last = time.monotonic() > deadline
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
+        if is_last:
             raise AssertionError(f"gave up after {timeout_s:g} s waiting for {what}; last seen: {value!r}")
         pause.wait(every_s)
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _POLL_S = 0.05
+# How long a process may take to die of SIGKILL: it needs the CPU for that, and what it waits for of a disk.
+_KILL_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,7 @@ def stop_all(records: Iterable[ProcessRecord], *, term_timeout_s: float) -> tupl
     alive = _wait_gone(alive, term_timeout_s)
     for record in alive:
         send_signal(record, signal.SIGKILL)
-    return tuple(_wait_gone(alive, 5.0))
+    return tuple(_wait_gone(alive, _KILL_TIMEOUT_S))
 
 
 def processes_with_environ(wanted: Mapping[str, str], present: Iterable[str] = ()) -> list[ProcessRecord]:
@@ -117,8 +119,9 @@ def processes_with_environ(wanted: Mapping[str, str], present: Iterable[str] = (
 def _wait_gone(records: list[ProcessRecord], timeout_s: float) -> list[ProcessRecord]:
     deadline = time.monotonic() + timeout_s
     while True:
+        is_last = time.monotonic() >= deadline
         records = [record for record in records if is_running(record)]
-        if not records or time.monotonic() >= deadline:
+        if not records or is_last:
             return records
         time.sleep(_POLL_S)
 
