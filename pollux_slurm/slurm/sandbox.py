@@ -284,7 +284,7 @@ class Sandbox:
             )
 
     def _stop_everything(self) -> DownReport:
-        report = stop_cluster(self.layout, self.processes, self.runner(timeout_s=10.0))
+        report = stop_cluster(self.layout, self.processes, self.runner())
         self._saved(())
         clear(self.layout, keep_logs=True)
         return report
