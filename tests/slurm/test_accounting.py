@@ -36,7 +36,7 @@ def accounting(folder: Path, answer: str, *, exit_code: int = 0) -> Accounting:
     command = folder / "sacctmgr"
     command.write_text(f'#!/bin/sh\necho "$@" > {folder}/asked\ncat {folder}/answer\nexit {exit_code}\n')
     command.chmod(0o755)
-    return Accounting(CommandRunner(environ={"PATH": "/usr/bin:/bin"}, bin_dir=folder))
+    return Accounting(CommandRunner(environ={"PATH": "/usr/bin:/bin"}, bin_dir=folder, timeout_s=300.0))
 
 
 def test_that_associations_are_read_with_their_bounds(tmp_path: Path) -> None:

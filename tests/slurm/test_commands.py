@@ -76,7 +76,7 @@ def programs(tmp_path: Path) -> Programs:
 
 @pytest.fixture
 def client(programs: Programs) -> CommandsClient:
-    runner = CommandRunner(environ={"PATH": os.environ["PATH"]}, bin_dir=programs.folder, timeout_s=5.0)
+    runner = CommandRunner(environ={"PATH": os.environ["PATH"]}, bin_dir=programs.folder, timeout_s=300.0)
     return CommandsClient(runner, wall_clock=lambda: datetime(2026, 1, 1, tzinfo=timezone.utc))
 
 
@@ -158,7 +158,7 @@ def test_that_a_filter_of_the_user_does_not_narrow_a_read(programs: Programs) ->
         "TZ": "Asia/Tokyo",
         "SLURM_CONF": "/somewhere",
     }
-    CommandsClient(CommandRunner(environ=environ, bin_dir=programs.folder)).snapshot()
+    CommandsClient(CommandRunner(environ=environ, bin_dir=programs.folder, timeout_s=300.0)).snapshot()
     seen = dict(
         line.split("=", 1) for line in (programs.folder / "environ").read_text().splitlines() if "=" in line
     )
@@ -194,7 +194,7 @@ def test_that_a_silent_controller_is_unavailable(
 
 
 def test_that_a_command_that_hangs_is_stopped(programs: Programs) -> None:
-    programs.write("squeue", "exec sleep 60")
+    programs.write("squeue", "exec sleep 600")
     runner = CommandRunner(environ=dict(os.environ), bin_dir=programs.folder, timeout_s=0.3)
     with pytest.raises(SlurmUnavailable, match="squeue did not end within"):
         CommandsClient(runner).snapshot()

@@ -26,7 +26,7 @@ def started(tmp_path: Path, script: str, **environ: str) -> ProcessRecord:
 
 
 def test_that_a_process_is_started_apart_and_stopped(tmp_path: Path) -> None:
-    record = started(tmp_path, "echo $MARK; echo oops >&2; exec sleep 60", MARK="hello")
+    record = started(tmp_path, "echo $MARK; echo oops >&2; exec sleep 600", MARK="hello")
     wait_until(lambda: "oops" in (tmp_path / "out").read_text(), timeout_s=120, what="its output")
     assert (tmp_path / "out").read_text() == "hello\noops\n"
     assert os.getsid(record.pid) == record.pid
@@ -52,7 +52,7 @@ def test_that_one_that_ended_and_was_not_reaped_is_not_running(tmp_path: Path) -
 def test_that_another_process_with_the_same_number_is_left_alone(
     tmp_path: Path, change: dict[str, object]
 ) -> None:
-    record = started(tmp_path, "exec sleep 60")
+    record = started(tmp_path, "exec sleep 600")
     stale = dataclasses.replace(record, **change)  # type: ignore[arg-type]
     assert not is_running(stale)
     assert not send_signal(stale, signal.SIGKILL)
@@ -64,7 +64,7 @@ def test_that_another_process_with_the_same_number_is_left_alone(
 def test_that_no_open_file_of_ours_is_inherited(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
-    record = started(tmp_path, "exec sleep 60")
+    record = started(tmp_path, "exec sleep 600")
     os.close(writing)
     assert os.read(reading, 1) == b""  # the end of the pipe: nobody else holds it open
     os.close(reading)
@@ -73,9 +73,9 @@ def test_that_no_open_file_of_ours_is_inherited(tmp_path: Path) -> None:
 
 def test_that_processes_are_found_by_what_they_were_started_with(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
-    both = started(tmp_path, "exec sleep 60", MARK=mark, ALSO="x")
-    one = started(tmp_path, "exec sleep 60", MARK=mark)
-    other = started(tmp_path, "exec sleep 60", MARK=mark + "x", ALSO="x")
+    both = started(tmp_path, "exec sleep 600", MARK=mark, ALSO="x")
+    one = started(tmp_path, "exec sleep 600", MARK=mark)
+    other = started(tmp_path, "exec sleep 600", MARK=mark + "x", ALSO="x")
 
     def found(*present: str) -> set[tuple[int, str]]:
         return {(record.pid, record.name) for record in processes_with_environ({"MARK": mark}, present)}

@@ -45,7 +45,9 @@ class Answers(PySlurmWorker):
 
 def hand(answer: Callable[[str, str], Any], folder: Path) -> PySlurmHand:
     """Return a hand whose commands are in `folder`."""
-    return PySlurmHand(Answers(answer), CommandHand(CommandRunner(environ=os.environ, bin_dir=folder)))
+    return PySlurmHand(
+        Answers(answer), CommandHand(CommandRunner(environ=os.environ, bin_dir=folder, timeout_s=300.0))
+    )
 
 
 def refuses(number: int | None, words: str) -> Callable[[str, str], Any]:
