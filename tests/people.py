@@ -36,7 +36,7 @@ class User:
         """Run a command as this user, in their home."""
         return subprocess.run(
             command, input=stdin, user=self.name, group=self.name, extra_groups=[], cwd=self.home,
-            env=self.env, capture_output=True, text=True, timeout=120, check=False,
+            env=self.env, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
 
     def pollux(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -65,7 +65,7 @@ def two_users(surroundings: Mapping[str, str]) -> Iterator[tuple[User, User]]:
     try:
         for _ in range(2):
             name = f"pollux-{secrets.token_hex(4)}"
-            subprocess.run(["useradd", "--no-create-home", "--user-group", name], check=True, timeout=60)
+            subprocess.run(["useradd", "--no-create-home", "--user-group", name], check=True, timeout=300)
             names.append(name)
             home = Path("/tmp") / name
             home.mkdir(mode=0o700)
@@ -83,7 +83,7 @@ def two_users(surroundings: Mapping[str, str]) -> Iterator[tuple[User, User]]:
         yield made[0], made[1]
     finally:
         for name in names:
-            subprocess.run(["userdel", name], check=False, timeout=60)
+            subprocess.run(["userdel", name], check=False, timeout=300)
             shutil.rmtree(Path("/tmp") / name, ignore_errors=True)
 
 
@@ -94,7 +94,7 @@ def _python(name: str, env: dict[str, str]) -> tuple[str, ...]:
         try:
             done = subprocess.run(
                 [python, "-c", "import pollux_slurm.cli.app, scipy, sqlalchemy, torch"],
-                user=name, extra_groups=[], cwd="/", env=env, capture_output=True, timeout=120, check=False,
+                user=name, extra_groups=[], cwd="/", env=env, capture_output=True, timeout=300, check=False,
             )  # fmt: skip
         except OSError:
             continue

@@ -24,7 +24,7 @@ def stop_between_writes(send: Callable[[int], object], store: Path) -> None:
         send(signal.SIGCONT)
         return False
 
-    wait_until(stop, timeout_s=60, what=f"nobody to write to {store}")
+    wait_until(stop, timeout_s=300, what=f"nobody to write to {store}")
 
 
 def may_write(store: Path) -> bool:

@@ -50,7 +50,7 @@ def run_installed(
 ) -> subprocess.CompletedProcess[str]:
     environ = {"PYTHONPATH": str(installed), "PATH": "/usr/bin:/bin", "HOME": str(cwd), **(env or {})}
     return subprocess.run(
-        [sys.executable, *command], cwd=cwd, env=environ, capture_output=True, text=True, timeout=120
+        [sys.executable, *command], cwd=cwd, env=environ, capture_output=True, text=True, timeout=300
     )
 
 

@@ -52,5 +52,5 @@ def by_sacct(store: Store, sandbox: Sandbox, *, limits: bool, say: Say) -> list[
             mixture.round()
             return not any(row["estimated"] for row in rows_of(store, WANTED))
 
-        wait_until(is_settled, timeout_s=60, what="slurmdbd to tell of every run", every_s=1.0)
+        wait_until(is_settled, timeout_s=300, what="slurmdbd to tell of every run", every_s=1.0)
         return compared(mixture, rows_of(store, WANTED), runs_of_sacct(runner))

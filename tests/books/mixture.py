@@ -106,7 +106,7 @@ class Mixture(RealWorld):
         since = self.clock()
         wait_until(
             lambda: (self.clock() - since).total_seconds() > seconds,
-            timeout_s=60,
+            timeout_s=300,
             what=f"{seconds:g} s to pass",
         )
 

@@ -75,7 +75,7 @@ def chaos(folder: Path, options: argparse.Namespace, server: PostgresServer | No
 
 @contextlib.contextmanager
 def sandbox_in(folder: Path) -> Iterator[Sandbox]:
-    sandbox = Sandbox.up(folder, (NODES,), environ=os.environ, kill_wait_s=5)
+    sandbox = Sandbox.up(folder, (NODES,), environ=os.environ, kill_wait_s=5, timeout_s=300)
     try:
         yield sandbox
     finally:

@@ -143,7 +143,7 @@ class Site:
             env=self.road.env,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=3000,
             check=False,
         )
         return done.stdout + done.stderr
@@ -210,13 +210,13 @@ def small_disk(folder: Path) -> Iterator[bool]:
     folder.mkdir()
     size = f"size={_DISK_MB}m"
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", size, "tmpfs", folder], check=False, timeout=30, capture_output=True
+        ["mount", "-t", "tmpfs", "-o", size, "tmpfs", folder], check=False, timeout=300, capture_output=True
     )
     try:
         yield done.returncode == 0
     finally:
         if done.returncode == 0:
-            subprocess.run(["umount", "--lazy", folder], check=True, timeout=30)
+            subprocess.run(["umount", "--lazy", folder], check=True, timeout=300)
 
 
 @contextlib.contextmanager
@@ -256,6 +256,6 @@ def running_site(
             site.watch.stop()
             for process in site.frozen:
                 process.kill()
-                process.wait(timeout=300)
+                process.wait(timeout=3000)
             mortal.disarm(site.kill_file)
             road.close()

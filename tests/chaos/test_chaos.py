@@ -30,12 +30,12 @@ def test_that_no_job_is_lost_held_doubled_or_short_of_a_sample_whatever_fails(sl
             num_faults=NUM_FAULTS,
             seed=14,
             pause_s=(0.2, 1.5),
-            deadline_s=1200,
+            deadline_s=3600,
             most_jobs=7,
             tries=3,
         )
         run.inject_all()
-        run.let_finish(timeout_s=1200)
+        run.let_finish(timeout_s=3600)
         verdict.judge(site, run.outcome)
         for line in verdict.lines(run.outcome):
             print(line)

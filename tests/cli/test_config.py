@@ -62,7 +62,7 @@ def test_that_the_daemon_refuses_the_same_before_it_starts(file: Path) -> None:
     file.write_text("[policy.account_weights]\nvision = -1\n")
     # Not inside this process: the daemon takes its signals.
     command = [sys.executable, "-m", "pollux_slurm", "daemon", "--once", "--config", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "policy.account_weights.vision: expected a number from 0.01 to 100, not -1" in done.stderr
 

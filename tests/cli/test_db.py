@@ -58,7 +58,7 @@ def test_that_damage_is_one_line_and_an_exit_code(tmp_path: Path) -> None:
     path.write_text("no database at all " * 300)
     command = [sys.executable, "-W", "error", "-m", "pollux_slurm", "db", "check"]
     done = subprocess.run(
-        [*command, "--store", f"sqlite:///{path}"], capture_output=True, text=True, timeout=120
+        [*command, "--store", f"sqlite:///{path}"], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1

@@ -21,7 +21,7 @@ def test_that_a_job_just_submitted_is_told_of_before_a_daemon_has_looked(
 
     def typed(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+            words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
         )
 
     def pollux(*words: str) -> subprocess.CompletedProcess[str]:

@@ -156,7 +156,7 @@ def test_that_a_terminal_of_another_alphabet_is_no_traceback(url: str, form: tup
         [sys.executable, "-m", "pollux_slurm", "report", "job", "2", *form, "--store", url],
         env={**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"},
         capture_output=True,
-        timeout=60,
+        timeout=300,
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert ("שלום".encode() in done.stdout) is bool(form)

@@ -18,7 +18,7 @@ def pollux(*words: str, environ: dict[str, str] | None = None) -> subprocess.Com
         env={**PLAIN, **(environ or {})},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 
@@ -78,6 +78,6 @@ def test_that_starting_processes_imports_neither_torch_nor_scipy() -> None:
         "print([name for name in ('torch', 'scipy', 'numpy', 'sqlalchemy') if name in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout.strip() == "[]"

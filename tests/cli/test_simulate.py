@@ -28,7 +28,7 @@ FROM = ("--traces", "{traces}")
 
 def pollux(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "pollux_slurm", *words], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "pollux_slurm", *words], capture_output=True, text=True, timeout=300
     )
 
 
@@ -151,7 +151,7 @@ def test_that_a_terminal_sees_how_far_it_is(inputs: tuple[str, ...]) -> None:
         with contextlib.suppress(OSError):  # how Linux says that nobody holds the terminal any more
             while part := os.read(master, 4096):
                 shown += part
-        out, _ = run.communicate(timeout=60)
+        out, _ = run.communicate(timeout=300)
     os.close(master)
     assert b"1 simulations" in shown
     assert b"100 %" in shown
@@ -168,7 +168,7 @@ def test_that_a_simulation_takes_one_core(inputs: tuple[str, ...]) -> None:
     )
     words = [sys.executable, "-c", code, "pollux", *inputs, "--policy", "tiresias"]
     free = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=free)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=free)
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout.splitlines()[-1])) == {1}
 
@@ -206,7 +206,7 @@ def test_that_accounting_becomes_a_workload(tmp_path: Path) -> None:
         input=rows,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[1].startswith("5,0,")
@@ -410,7 +410,7 @@ def test_that_a_full_disk_is_one_line(inputs: tuple[str, ...]) -> None:
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=300,
         )
     assert ended.returncode == 1
     assert ended.stderr == "pollux: cannot write what is to be said: No space left on device\n"
@@ -430,9 +430,9 @@ def test_that_who_stops_a_sweep_is_told_how_it_goes_on(inputs: tuple[str, ...], 
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts
     ) as running:
-        wait_until(lambda: [*sweep.glob("runs/*.json")], timeout_s=60, what="the first run")
+        wait_until(lambda: [*sweep.glob("runs/*.json")], timeout_s=300, what="the first run")
         running.send_signal(signal.SIGINT)
-        out, said = running.communicate(timeout=60)
+        out, said = running.communicate(timeout=300)
     assert (running.returncode, out) == (130, "")
     assert said == f"pollux: interrupted; the same command goes on with what {sweep} holds\n"
 

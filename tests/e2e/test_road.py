@@ -85,13 +85,13 @@ def test_that_status_shows_a_running_job(road: Road) -> None:
 
     road.wait(has_goodput, "a goodput sample")
     done = subprocess.run(
-        [*POLLUX, "status", "--json"], env=road.env, capture_output=True, text=True, timeout=60
+        [*POLLUX, "status", "--json"], env=road.env, capture_output=True, text=True, timeout=300
     )
     (shown,) = json.loads(done.stdout)
     assert (shown["job_id"], shown["name"], shown["state"]) == (job_id, "shown", "running")
     assert shown["goodput"] > 0
     table = subprocess.run(
-        [*POLLUX, "status"], env=road.env, capture_output=True, text=True, timeout=60
+        [*POLLUX, "status"], env=road.env, capture_output=True, text=True, timeout=300
     ).stdout
     assert "shown" in table
 
@@ -101,14 +101,14 @@ def test_that_status_shows_a_running_job(road: Road) -> None:
 
     road.wait(is_decided, "a round that decides by the job's model")
     explained = subprocess.run(
-        [*POLLUX, "explain", job_id, "--json"], env=road.env, capture_output=True, text=True, timeout=60
+        [*POLLUX, "explain", job_id, "--json"], env=road.env, capture_output=True, text=True, timeout=300
     )
     found = json.loads(explained.stdout)
     assert (found["job_id"], found["objective"]) == (job_id, "generalized-mean"), explained.stderr
     assert found["speedup"] > 0
     assert found["explanation"].startswith(f"job {job_id}: n")
     missing = subprocess.run(
-        [*POLLUX, "status", "999999"], env=road.env, capture_output=True, text=True, timeout=60
+        [*POLLUX, "status", "999999"], env=road.env, capture_output=True, text=True, timeout=300
     )
     assert missing.returncode != 0
     assert len(missing.stderr.strip().splitlines()) == 1

@@ -208,9 +208,9 @@ def test_that_an_interrupt_leaves_no_process_and_no_checkpoint(
     command = [sys.executable, "-c", START, "rehearse", "--", sys.executable, str(script)]
     rehearsal = subprocess.Popen(command, env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     try:
-        wait_until(lambda: has_begun(tmp_path), timeout_s=120, what="the script to run")
+        wait_until(lambda: has_begun(tmp_path), timeout_s=300, what="the script to run")
         rehearsal.send_signal(number)
-        _, said = rehearsal.communicate(timeout=120)
+        _, said = rehearsal.communicate(timeout=300)
         # They are gone before the command is.
         assert not running(str(script))
     finally:
@@ -228,10 +228,10 @@ def test_that_the_processes_end_with_a_rehearsal_that_is_killed(tmp_path: Path) 
     command = [sys.executable, "-c", START, "rehearse", "--", sys.executable, str(script)]
     rehearsal = subprocess.Popen(command, env=env, cwd=tmp_path, stderr=subprocess.DEVNULL)
     try:
-        wait_until(lambda: has_begun(tmp_path), timeout_s=120, what="the script to run")
+        wait_until(lambda: has_begun(tmp_path), timeout_s=300, what="the script to run")
         rehearsal.kill()
         rehearsal.wait()
-        wait_until(lambda: not running(str(script)), timeout_s=60, what="the script's processes to end")
+        wait_until(lambda: not running(str(script)), timeout_s=300, what="the script's processes to end")
     finally:
         end(running(str(script)))
 

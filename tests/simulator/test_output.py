@@ -32,7 +32,7 @@ def test_that_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
     reader.start()
     write_text(pipe, "a\n")
     assert stat.S_ISFIFO(pipe.stat().st_mode)
-    reader.join(30)
+    reader.join(300)
     assert read == ["a\n"]
 
 

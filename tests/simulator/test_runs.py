@@ -66,7 +66,7 @@ def test_that_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         parent.kill()
         parent.stdout.close()
     try:
-        wait_until(lambda: not _living(parent.pid), timeout_s=60, what="the end of all workers")
+        wait_until(lambda: not _living(parent.pid), timeout_s=300, what="the end of all workers")
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(parent.pid, signal.SIGKILL)

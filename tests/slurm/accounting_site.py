@@ -51,7 +51,7 @@ def accounting_of(sandbox: Sandbox) -> Iterator[CommandRunner]:
             timeout_s=120, what="MariaDB", every_s=0.1,
         )  # fmt: skip
         started.append(_start_slurmdbd(folder, sandbox, database_port, dbd_port, password, environ))
-        runner = sandbox.runner()
+        runner = sandbox.runner(timeout_s=120)
         conf = sandbox.layout.slurm_conf
         before = conf.read_text(encoding="utf-8")
         conf.write_text(_with_accounting(before, sandbox, dbd_port), encoding="utf-8")
@@ -61,7 +61,7 @@ def accounting_of(sandbox: Sandbox) -> Iterator[CommandRunner]:
         )  # fmt: skip
         sacctmgr(runner, "add", "cluster", sandbox_name(before))
         sandbox.stop("slurmctld")
-        sandbox.start("slurmctld").wait_idle()
+        sandbox.start("slurmctld").wait_idle(timeout_s=300)
         yield runner
     finally:
         stop_all(reversed(started), term_timeout_s=20.0)
@@ -154,7 +154,7 @@ def _with_accounting(slurm_conf: str, sandbox: Sandbox, port: int) -> str:
 
 
 def _run(argv: Sequence[str]) -> None:
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
