@@ -255,7 +255,9 @@ class SlurmClientContract:
         job = self.job(world, requeued.job_id)
         assert (job.state, job.held) == (JobState.PENDING, False)
         assert job.begins_at is not None
-        assert 880 < (job.begins_at - before).total_seconds() < 960
+        after = world.client.snapshot().read_at
+        # In whole seconds.
+        assert before + timedelta(seconds=899) <= job.begins_at <= after + timedelta(seconds=900)
         world.client.hold(job.job_id)
         assert self.job(world, job.job_id).begins_at == job.begins_at
         world.client.reshape(job.job_id, JobShape(num_gpus=1, nodes=("n2",), cpus_per_gpu=2))

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
-from pollux_slurm.model import SlurmJob
+from pollux_slurm.model import JobState, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.commands import CommandsClient
 from pollux_slurm.slurm.runner import CommandRunner
@@ -31,8 +32,18 @@ class RealWorld:
         return self.submitted[-1]
 
     def fail(self, job_id: str) -> None:
-        done = self.runner.run("scancel", "--signal=USR1", "--batch", job_id)
-        assert done.exit_code == 0, done.complaint
+        """Ask the script to fail, every 10 s until it does: before slurmd has begun it, a signal is lost."""
+        looks = itertools.count()
+
+        def has_failed() -> bool:
+            job = self.client.read_job(job_id)
+            if job is not None and job.state is JobState.FAILED:
+                return True
+            if next(looks) % 50 == 0:
+                self.runner.run("scancel", "--signal=USR1", "--batch", job_id)
+            return False
+
+        wait_until(has_failed, timeout_s=120, what=f"job {job_id} to fail")
 
     def wait_for(self, job_id: str, condition: Callable[[SlurmJob], bool], what: str) -> SlurmJob:
         def fulfilled() -> SlurmJob | None:
@@ -70,7 +81,8 @@ class FakeWorld:
 class TestCommandsClient(SlurmClientContract):
     @pytest.fixture
     def world(self, sandbox: Sandbox) -> Iterator[World]:
-        world = RealWorld(CommandsClient(sandbox.runner()), sandbox.runner(), {**os.environ, **sandbox.env})
+        runner = sandbox.runner(timeout_s=120)
+        world = RealWorld(CommandsClient(runner), runner, {**os.environ, **sandbox.env})
         yield world
         world.clean()
 
