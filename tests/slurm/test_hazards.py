@@ -32,7 +32,7 @@ class Cluster:
     """The client, plain scontrol, and jobs that are cancelled in the end."""
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
-        self.runner = sandbox.runner()
+        self.runner = sandbox.runner(timeout_s=120)
         self.client = CommandsClient(self.runner)
         self.environ = {**os.environ, **sandbox.env}
         self.directory = directory
@@ -103,7 +103,7 @@ class Meddler(CommandRunner):
 
 
 def meddled(cluster: Cluster, *, before: str, act: Callable[[], None]) -> CommandsClient:
-    runner = Meddler(environ=cluster.runner.environ)
+    runner = Meddler(environ=cluster.runner.environ, timeout_s=120)
     object.__setattr__(runner, "act", act)
     object.__setattr__(runner, "before", before)
     return CommandsClient(runner)
@@ -253,30 +253,41 @@ def test_that_hold_does_not_touch_a_job_that_started_meanwhile(cluster: Cluster)
 
 def test_that_a_start_within_the_second_of_the_kill_loses_the_job(cluster: Cluster) -> None:
     """slurmctld then says: Killing non-startable batch JobId=...: Job credential revoked (22.05.8)."""
-    for _ in range(10):
+    is_sure = cluster.client.version() < "22.05.99"
+    chances = 0
+    for _ in range(100):  # a busy machine often starts it too late
         job_id = cluster.start("--gpus=1")
         just_after_a_full_second()
         cluster.scontrol("requeuehold", job_id)
-        cluster.wait_pending(job_id)
+        killed_at = cluster.wait_pending(job_id).submitted_at
         cluster.scontrol("update", f"JobId={job_id}", "StartTime=now")
         cluster.scontrol("release", job_id)
         cluster.wait_not_pending(job_id)
         job = cluster.wait_for(
             job_id, lambda job: job.state.is_over or job.state is JobState.RUNNING, "settled"
         )
+        if job.state is JobState.RUNNING and job.started_at != killed_at:
+            cluster.client.cancel(job_id)
+            continue
+        chances += 1
         if job.state is JobState.RUNNING:  # it may run for a moment before it is lost
             with contextlib.suppress(AssertionError):
                 job = wait_until(
                     lambda job_id=job_id: (seen := cluster.job(job_id)).state.is_over and seen,  # type: ignore[misc]
-                    timeout_s=3,
+                    timeout_s=120 if is_sure else 3,
                     what="the job to be lost",
                 )
         if job.state is JobState.FAILED:
             assert job.exit_code == 1
             return
-    if cluster.client.version() > "22.05.99":
-        pytest.skip("none of ten jobs was lost, which 22.05 always does: see docs/slurm-versions.md")
-    pytest.fail("no job was lost in ten tries: is the guard still needed?")
+        cluster.client.cancel(job_id)
+        if chances == 10:
+            break
+    if not chances:
+        pytest.skip("this machine was too busy to start a job within the second of its kill")
+    if not is_sure:
+        pytest.skip("no such job was lost, which 22.05 always does: see docs/slurm-versions.md")
+    pytest.fail(f"no job was lost in {chances} tries: is the guard still needed?")
 
 
 def test_that_reshape_keeps_every_job_it_starts_again(cluster: Cluster) -> None:
@@ -381,15 +392,15 @@ def test_that_a_node_that_comes_back_shows_it_as_its_last_use(slurm_programs: No
             cluster.scontrol("update", "NodeName=n0", "State=DOWN", "Reason=test")
             return not cluster.client.snapshot().nodes[0].responds
 
-        wait_until(is_down, timeout_s=60, what="slurmctld to give the node up")
+        wait_until(is_down, timeout_s=120, what="slurmctld to give the node up")
         requeued = cluster.wait_for(job_id, lambda job: job.state is JobState.PENDING, "PENDING")
         assert requeued.submitted_at is not None
         requeued_at = requeued.submitted_at
         wait_until(
-            lambda: cluster.client.controller_time() > requeued_at, timeout_s=60, what="a second to pass"
+            lambda: cluster.client.controller_time() > requeued_at, timeout_s=120, what="a second to pass"
         )
         # What slurmd had answered before it was killed may have brought the node back for a moment (24.11).
-        wait_until(is_down, timeout_s=60, what="slurmctld to give the node up")
+        wait_until(is_down, timeout_s=120, what="slurmctld to give the node up")
         sandbox.start("n0")
         wait_until(
             lambda: cluster.client.snapshot().nodes[0].responds, timeout_s=120, what="the node to come back"
