@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.slurm.sandbox import Sandbox
+from tests.waiting import wait_until
 
 
 def pollux(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     environ = {"PATH": os.environ["PATH"], "HOME": str(home)}
     command = [sys.executable, "-W", "error", "-m", "pollux_slurm", "sandbox", *arguments]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600)
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def home(slurm_programs: None) -> Iterator[Path]:
 
 def test_that_a_sandbox_goes_up_is_used_and_goes_down(home: Path) -> None:
     box = home / ".local/state/pollux/sandbox"  # where it goes without --dir
-    up = pollux("up", "--node-group", "1:t4:2", "--node-group", "1:a100:1", home=home)
+    up = pollux("up", "--node-group", "1:t4:2", "--node-group", "1:a100:1", "--timeout", "300", home=home)
     assert (up.returncode, up.stderr) == (0, "")
     assert f"sandbox in {box}: 2 nodes, 3 GPUs, is up" in up.stdout
     again = pollux("up", home=home)
@@ -51,9 +52,16 @@ def test_that_a_sandbox_goes_up_is_used_and_goes_down(home: Path) -> None:
 
     lines = pollux("env", home=home).stdout
     typed = f"{lines}\nsrun --gpus=a100:1 sh -c 'echo \"$SLURMD_NODENAME has $CUDA_VISIBLE_DEVICES\"'"
-    used = subprocess.run(["/bin/sh", "-c", typed], capture_output=True, text=True, timeout=60)
+    used = subprocess.run(["/bin/sh", "-c", typed], capture_output=True, text=True, timeout=300)
     assert used.stdout == "n1 has 0\n"
 
+    # srun ends before its job has, which squeue shows as completing meanwhile.
+    squeue = Sandbox.find(box).runner(timeout_s=300.0)
+    wait_until(
+        lambda: (listed := squeue.run("squeue", "-h")).exit_code == 0 and not listed.stdout,
+        timeout_s=120,
+        what="the end of srun's job",
+    )
     down = pollux("down", home=home)
     assert (down.returncode, down.stderr) == (0, "")
     assert down.stdout == "stopped munged, slurmctld, n0, n1; 0 jobs cancelled\n"
