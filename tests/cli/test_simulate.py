@@ -424,7 +424,10 @@ def test_that_a_mistyped_option_is_told_with_the_help_that_knows_it(refused: Ref
 
 def test_that_who_stops_a_sweep_is_told_how_it_goes_on(inputs: tuple[str, ...], tmp_path: Path) -> None:
     sweep, delays = tmp_path / "sweep", ",".join(map(str, range(2000)))
+    # 40,000 runs: minutes, so that a test that is slow to look does not find it at its end.
+    intervals = ",".join(map(str, range(60, 80)))
     words = [*inputs[:1], "sweep", *inputs[1:], "--policy", "tiresias", "--restart-delays", delays]
+    words += ["--intervals", intervals]
     command = [sys.executable, "-m", "pollux_slurm", *words, "--output", str(sweep)]
     # A shell gives what it runs in the background no interrupt; a terminal does.
     with subprocess.Popen(
