@@ -30,6 +30,24 @@ _LEAST_FRESHNESS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """One step's times in seconds, and the atomic batch size they hold for.
+
+    `grad_time_s` is the mean time of a pass without synchronisation, `iter_time_s` that of the last pass with
+    it, `total_s` that of the whole step over `num_examples` examples of all replicas. `data_s` is how long
+    the host waited for the step's batches: all of it is in the other times on a CPU, on a GPU only what the
+    device was idle for.
+    """
+
+    atomic_batch_size: int
+    num_examples: int
+    grad_time_s: float
+    iter_time_s: float
+    total_s: float
+    data_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
     """Where a step time was measured: N nodes, K replicas, atomic batch size m, on GPUs of one type.
 
@@ -47,15 +65,14 @@ class StepTimes:
     """Typical times of one situation, in seconds. `count` is how many steps they are the median of.
 
     `grad_time_s` is a pass without synchronisation, `iter_time_s` the last pass of a step with it; what a
-    slow loader adds is in both. `data_time_s` is what a step waited for its batches. `freshness` is 1 for the
-    situation measured last, less for one measured long before it.
+    slow loader adds is in both. `freshness` is 1 for the situation measured last, less for one measured long
+    before it.
     """
 
     situation: Situation
     grad_time_s: float
     iter_time_s: float
     count: int
-    data_time_s: float = 0.0
     freshness: float = 1.0
 
     @property
@@ -70,9 +87,9 @@ class StepTimes:
 
 @dataclass(slots=True)
 class _Record:
-    """The newest steps of one situation, as (grad, iter, data) seconds, and when the last one kept was."""
+    """The newest steps of one situation, as (grad, iter) seconds, and when the last one kept was."""
 
-    steps: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=_NEWEST))
+    steps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_NEWEST))
     last_at: float = 0.0
 
     def is_due(self, now: float) -> bool:
@@ -97,11 +114,9 @@ class StepProfile:
         """A number that changes with every step that is kept."""
         return self._version
 
-    def record(
-        self, situation: Situation, *, grad_time_s: float, iter_time_s: float, data_time_s: float = 0.0
-    ) -> None:
+    def record(self, situation: Situation, step: MeasuredStep) -> None:
         """Add one step; what is not positive and finite is dropped, as is one of many in a short time."""
-        if not (_is_time(grad_time_s) and _is_time(iter_time_s)):
+        if not (_is_time(step.grad_time_s) and _is_time(step.iter_time_s)):
             return
         now = self._now()
         with self._lock:
@@ -110,7 +125,7 @@ class StepProfile:
                 return
             # Popped and put back, so that the situation measured longest ago is the first to be dropped.
             record = self._records.pop(situation, None) or _Record()
-            record.steps.append((grad_time_s, iter_time_s, data_time_s if _is_time(data_time_s) else 0.0))
+            record.steps.append((step.grad_time_s, step.iter_time_s))
             record.last_at = now
             self._records[situation] = record
             while len(self._records) > _MAX_SITUATIONS:
@@ -128,9 +143,8 @@ class StepProfile:
         return tuple(
             StepTimes(
                 situation=situation,
-                grad_time_s=statistics.median_low(grad for grad, _, _ in steps),
-                iter_time_s=statistics.median_low(last for _, last, _ in steps),
-                data_time_s=statistics.median_low(data for _, _, data in steps),
+                grad_time_s=statistics.median_low(grad for grad, _ in steps),
+                iter_time_s=statistics.median_low(last for _, last in steps),
                 count=len(steps),
                 freshness=max(0.5 ** ((latest - last_at) / _HALF_LIFE_S), _LEAST_FRESHNESS),
             )
@@ -166,7 +180,8 @@ class StepProfile:
             nodes, gpus, atomic, gpu_type = saved["key"]
             situation = Situation(num_nodes=nodes, num_gpus=gpus, atomic_batch_size=atomic, gpu_type=gpu_type)
             record = records[situation] = _Record(last_at=saved["last_at"])
-            record.steps.extend((grad, last, data) for grad, last, data in saved["steps"])
+            # A checkpoint may hold more numbers of each step.
+            record.steps.extend((step[0], step[1]) for step in saved["steps"])
         with self._lock:
             self._records = records
             self._version += 1

@@ -6,6 +6,7 @@ import logging
 import threading
 from dataclasses import dataclass, replace
 
+from pollux_slurm.agent.profile import MeasuredStep
 from pollux_slurm.agent.tuning import Training, Tuner
 from pollux_slurm.model import BatchChoice, BatchLimits, JobWarning
 from pollux_slurm.store.contract import CheckpointConfirmation, Report, RunPhase
@@ -81,13 +82,14 @@ class Telemetry:
         """Tell what training is like after one more optimizer step."""
         self._training = training
 
-    def measured(self, *, num_examples: int, duration_s: float, data_s: float = 0.0) -> None:
-        """Add one typical step to the interval's throughput; `data_s` of it was spent waiting for batches."""
+    def measured(self, step: MeasuredStep) -> None:
+        """Add one typical step to the interval's throughput, and to what is fitted."""
         with self._lock:
-            self._interval_examples += num_examples
+            self._interval_examples += step.num_examples
             self._interval_steps += 1
-            self._interval_s += duration_s
-            self._interval_data_s += data_s
+            self._interval_s += step.total_s
+            self._interval_data_s += step.data_s
+        self._tuner.measured(step)
 
     def _tell_of_loading(self, data_s: float, span_s: float) -> None:
         """Say once that more GPUs will not help a job whose time goes into loading."""

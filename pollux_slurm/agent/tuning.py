@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pollux_slurm.agent.profile import StepProfile, StepTimes
+from pollux_slurm.agent.profile import MeasuredStep, Situation, StepProfile, StepTimes
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.model import (
     BatchChoice,
@@ -103,6 +103,16 @@ class Tuner:
         self._fitted_version = 0
         self._most_gpus, self._most_nodes = 0, 0
         self._last_reason: str | None = None
+
+    def measured(self, step: MeasuredStep) -> None:
+        """Add a step of this run to the profile that is fitted."""
+        situation = Situation(
+            num_nodes=self._configuration.num_nodes,
+            num_gpus=self._configuration.num_gpus,
+            atomic_batch_size=step.atomic_batch_size,
+            gpu_type=self.gpu_type,
+        )
+        self._profile.record(situation, step)
 
     def refit(self) -> None:
         """Fit again if anything was measured since the last fit; on odd data the old model stays."""

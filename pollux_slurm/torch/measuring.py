@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from pollux_slurm.agent.environment import JobEnvironment, process_age_s
-from pollux_slurm.agent.profile import Situation, StepProfile
+from pollux_slurm.agent.profile import StepProfile
 from pollux_slurm.agent.reporter import Reporter
 from pollux_slurm.agent.telemetry import Progress, Telemetry
 from pollux_slurm.agent.tuning import Training, Tuner
@@ -41,9 +41,8 @@ class Measuring:
         # Only rank 0 makes anything of step times.
         self.clock = StepClock(HostInstant if environment.rank == 0 else None)
         self.profile = StepProfile()
-        self._configuration = Configuration(num_nodes=environment.num_nodes, num_gpus=environment.world_size)
         self._tuner = Tuner(
-            self._configuration,
+            Configuration(num_nodes=environment.num_nodes, num_gpus=environment.world_size),
             self.profile,
             equation=environment.config.agent.throughput_equation,
         )
@@ -98,21 +97,8 @@ class Measuring:
         """On rank 0: record what was measured; return the batch that was proposed meanwhile."""
         if self.telemetry is None or self.reporter is None:
             return None
-        for measured in self.clock.measured():
-            self.profile.record(
-                Situation(
-                    num_nodes=self._configuration.num_nodes,
-                    num_gpus=self._configuration.num_gpus,
-                    atomic_batch_size=measured.atomic_batch_size,
-                    gpu_type=self._tuner.gpu_type,
-                ),
-                grad_time_s=measured.grad_time_s,
-                iter_time_s=measured.iter_time_s,
-                data_time_s=measured.data_s,
-            )
-            self.telemetry.measured(
-                num_examples=measured.num_examples, duration_s=measured.total_s, data_s=measured.data_s
-            )
+        for step in self.clock.measured():
+            self.telemetry.measured(step)
         self.telemetry.step(_training(limits, batch, noise))
         if self.telemetry.first_step_s is None:
             self.telemetry.first_step(process_age_s())

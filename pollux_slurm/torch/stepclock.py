@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pollux_slurm.agent.profile import MeasuredStep
 from pollux_slurm.torch.timing import Instant
 
 # Unsteady steps after a start or a change: caches, allocators, DDP's regrouped buckets, restarted workers.
@@ -20,24 +21,6 @@ _WARM_UP_STEPS = 2
 _MAX_UNRESOLVED = 64
 # From one stamped step to the next at least.
 _SPACING_S = 0.02
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStep:
-    """One step's times in seconds, and the atomic batch size they hold for.
-
-    `grad_time_s` is the mean time of a pass without synchronisation, `iter_time_s` that of the last pass with
-    it, `total_s` that of the whole step over `num_examples` examples of all replicas. `data_s` is how long
-    the host waited for the step's batches: all of it is in the other times on a CPU, on a GPU only what the
-    device was idle for.
-    """
-
-    atomic_batch_size: int
-    num_examples: int
-    grad_time_s: float
-    iter_time_s: float
-    total_s: float
-    data_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

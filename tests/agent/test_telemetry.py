@@ -9,6 +9,7 @@ from pollux_slurm.agent.telemetry import Progress, Telemetry
 from pollux_slurm.agent.tuning import Training, Tuner
 from pollux_slurm.model import BatchChoice, BatchLimits, Configuration, GradientStatistics, JobWarning
 from pollux_slurm.store.contract import CheckpointConfirmation, RunPhase
+from tests.agent.steps import step
 
 BATCH = BatchChoice(global_batch_size=32, atomic_batch_size=16, accumulation_steps=0)
 TRAINING = Training(
@@ -23,9 +24,7 @@ TRAINING = Training(
 def telemetry() -> Telemetry:
     profile = StepProfile()
     for _ in range(10):
-        profile.record(
-            Situation(num_nodes=1, num_gpus=2, atomic_batch_size=16), grad_time_s=0.1, iter_time_s=0.16
-        )
+        profile.record(Situation(num_nodes=1, num_gpus=2, atomic_batch_size=16), step(0.1, 0.16))
     return Telemetry(
         run_number=3,
         restart_count=2,
@@ -58,7 +57,7 @@ def test_that_later_reports_hold_the_interval_the_model_and_its_prediction(telem
     telemetry.compose(sequence=1, checkpoint=None)
     telemetry.set_progress(Progress(num_steps=7, progress=6.5, epoch=1, total_epochs=4))
     for _ in range(3):
-        telemetry.measured(num_examples=32, duration_s=0.2)
+        telemetry.measured(step(0.1, 0.16, total_s=0.2))
     report = telemetry.compose(sequence=2, checkpoint=None)
     assert report.throughput == pytest.approx(160.0)
     assert report.step_time_s == pytest.approx(0.2)
@@ -108,7 +107,7 @@ def test_that_a_job_which_waits_for_data_is_told_so_once(
     telemetry: Telemetry, caplog: pytest.LogCaptureFixture
 ) -> None:
     for data_s in (0.01, 0.15, 0.15):
-        telemetry.measured(num_examples=32, duration_s=0.2, data_s=data_s)
+        telemetry.measured(step(0.1, 0.16, total_s=0.2, data_s=data_s))
         telemetry.compose(sequence=1, checkpoint=None)
     told = [record.message for record in caplog.records if "waiting for data" in record.message]
     assert len(told) == 1

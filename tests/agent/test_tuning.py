@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pollux_slurm.agent.profile import Situation, StepProfile
 from pollux_slurm.agent.tuning import Training, Tuner
 from pollux_slurm.model import BatchChoice, BatchLimits, Configuration, GradientStatistics
+from tests.agent.steps import step
 
 LIMITS = BatchLimits(initial_batch_size=64, max_batch_size=1024, min_atomic=16, max_atomic=256)
 QUIET = GradientStatistics(sqr=1.0, var=0.01)
@@ -33,7 +34,7 @@ def tuner() -> Tuner:
     for atomic, grad in [(16, 0.105), (32, 0.11), (64, 0.12)]:
         situation = Situation(num_nodes=1, num_gpus=2, atomic_batch_size=atomic)
         for _ in range(10):
-            profile.record(situation, grad_time_s=grad, iter_time_s=grad + 0.05)
+            profile.record(situation, step(grad, grad + 0.05))
     tuner = Tuner(Configuration(num_nodes=1, num_gpus=2), profile)
     tuner.refit()
     return tuner
@@ -169,9 +170,7 @@ def measured_on(*types: tuple[str, float, tuple[int, ...]]) -> StepProfile:
                 )
                 pass_s = grad * atomic / 16
                 for _ in range(8):
-                    profile.record(
-                        situation, grad_time_s=pass_s, iter_time_s=pass_s + (0.05 if num_gpus > 1 else 0.0)
-                    )
+                    profile.record(situation, step(pass_s, pass_s + (0.05 if num_gpus > 1 else 0.0)))
     return profile
 
 
@@ -227,7 +226,7 @@ def test_that_one_slow_minute_on_several_nodes_is_not_taken_for_the_network() ->
         situation = Situation(num_nodes=nodes, num_gpus=gpus, atomic_batch_size=atomic)
         for _ in range(300 * minutes):
             at[0] += 0.2
-            profile.record(situation, grad_time_s=0.1 * slow, iter_time_s=0.15 * slow)
+            profile.record(situation, step(0.1 * slow, 0.15 * slow))
 
     train(1, 2, 32, slow=1.0, minutes=3)
     train(1, 4, 32, slow=1.0, minutes=3)

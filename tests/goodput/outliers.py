@@ -11,10 +11,12 @@ from pollux_slurm.agent.profile import Situation, StepProfile
 from pollux_slurm.agent.tuning import Tuner
 from pollux_slurm.goodput import gradient_time_s, iteration_time_s
 from pollux_slurm.model import BatchLimits, Configuration, ThroughputParameters
+from tests.agent.steps import step
 
 TRUTH = ThroughputParameters(
     alpha_g=0.05, beta_g=0.002, alpha_n=0.08, beta_n=0.006, alpha_l=0.03, beta_l=0.004, gamma=1.6
 )
+
 # (nodes, GPUs, examples per GPU and pass).
 MEASURED = [(1, k, m) for k in (1, 2, 4) for m in (16, 32, 64)] + [
     *((2, 8, 16), (2, 8, 32), (2, 8, 64), (3, 12, 16), (3, 12, 32), (4, 16, 32), (4, 16, 64)),
@@ -41,8 +43,10 @@ def prediction_errors(
             slow = FACTOR if rng.random() < share else 1.0
             profile.record(
                 Situation(num_nodes=n, num_gpus=k, atomic_batch_size=m),
-                grad_time_s=slow * grad_s * math.exp(rng.gauss(0.0, NOISE)),
-                iter_time_s=slow * iter_s * math.exp(rng.gauss(0.0, NOISE)),
+                step(
+                    slow * grad_s * math.exp(rng.gauss(0.0, NOISE)),
+                    slow * iter_s * math.exp(rng.gauss(0.0, NOISE)),
+                ),
             )
     tuner = Tuner(Configuration(num_nodes=4, num_gpus=16), profile)
     tuner.refit()

@@ -22,6 +22,7 @@ from pollux_slurm.goodput.equations import (
     Situations,
 )
 from pollux_slurm.model import BatchChoice, BatchLimits, Configuration, GradientStatistics
+from tests.agent.steps import step
 
 
 class Racks(FormulaEquation):
@@ -172,8 +173,7 @@ def test_that_the_agent_fits_and_reports_the_equation_it_was_given() -> None:
                 Situation(
                     num_nodes=seen.num_nodes, num_gpus=seen.num_gpus, atomic_batch_size=seen.atomic_batch_size
                 ),
-                grad_time_s=seen.grad_time_s,
-                iter_time_s=seen.iter_time_s,
+                step(seen.grad_time_s, seen.iter_time_s),
             )
     equations = Equations()
     equations.register(Pipeline())
@@ -209,7 +209,7 @@ def test_that_an_equation_which_raises_anything_gives_way_to_the_papers(
 
     profile = StepProfile()
     situation = Situation(num_nodes=1, num_gpus=1, atomic_batch_size=16)
-    profile.record(situation, grad_time_s=0.1, iter_time_s=0.1)
+    profile.record(situation, step(0.1, 0.1))
     equations = Equations()
     equations.register(Wrong())
     here = Configuration(num_nodes=1, num_gpus=1)
