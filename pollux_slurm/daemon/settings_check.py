@@ -41,6 +41,11 @@ def check_rhythm(config: DaemonConfig) -> None:
             f"daemon.pause_ttl_s = {config.pause_ttl_s:g}: rounds prolong it, so it must be at least two "
             f"intervals (daemon.interval_s = {config.interval_s:g}), or paused jobs start by themselves"
         )
+    if config.restart_delay_s > config.max_restart_delay_s:
+        raise ConfigError(
+            f"daemon.restart_delay_s = {config.restart_delay_s:g}: no measured delay counts for more than "
+            f"daemon.max_restart_delay_s = {config.max_restart_delay_s:g}, so it may be that at most"
+        )
 
 
 def _check_lease(config: Config) -> None:

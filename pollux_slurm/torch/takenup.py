@@ -33,7 +33,7 @@ class TakenUp:
         if not self._is_open or not isinstance(error, Exception) or isinstance(error, PolluxError):
             return
         _LOG.error(
-            "this error came soon after a restart, which took up %s: %s. The script began anew, and its own "
+            "this error came after a restart, which took up %s: %s. The script began anew, and its own "
             "variables with it: counts, sums, lists. What it needs of them belongs into an Accumulator or a "
             "State: see 'Variables of your own' in docs/user.md",
             "the training" if epoch is None else f"epoch {epoch}",

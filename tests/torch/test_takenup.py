@@ -58,7 +58,7 @@ def test_that_an_error_after_a_restart_says_what_began_anew(
     died = run(tmp_path, 4, "nowhere", 0)
     assert died.returncode == 1
     # After the traceback, which is Python's own.
-    traceback, _, told = died.stderr.partition("this error came soon after a restart")
+    traceback, _, told = died.stderr.partition("this error came after a restart")
     assert error in traceback
     assert where in told
     assert "docs/user.md" in told
