@@ -23,7 +23,18 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def store_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def patient_stores() -> Iterator[None]:
+    """Let stores that tests open wait longer for others than any machine is busy."""
+    from pollux_slurm.store import engine
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("BUSY_TIMEOUT_S", "STALLED_S", "CONNECT_TIMEOUT_S"):
+            patched.setattr(engine, name, 600)
+        yield
+
+
+@pytest.fixture(scope="session")
+def store_template(tmp_path_factory: pytest.TempPathFactory, patient_stores: None) -> Path:
     """Return a store's file with its tables made, to be copied: faster than to make them for each test."""
     path = tmp_path_factory.mktemp("store") / "template.db"
     open_store(f"sqlite:///{path}", create=True).close()

@@ -39,7 +39,7 @@ _FIXTURES = {"sqlite": "sqlite", "postgresql": "postgres"}
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
+def postgres(patient_stores: None) -> Iterator[PostgresServer]:
     """Run a private PostgreSQL; skip where there is none, but on CI, where it is always installed, fail."""
     try:
         with running_postgres() as server:

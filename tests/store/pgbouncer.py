@@ -88,7 +88,7 @@ def running_pgbouncer(
             def answers() -> bool:
                 if process.poll() is not None:
                     raise PgBouncerMissingError(f"pgbouncer failed: {(folder / 'log').read_text()[-800:]}")
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=60):
                     return True
                 return False
 
@@ -96,7 +96,7 @@ def running_pgbouncer(
             yield Pooler(port=port, process=process)
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(timeout=20)
+            process.wait(timeout=120)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -106,5 +106,5 @@ def make_certificate(folder: Path) -> None:
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
          "-days", "2", "-subj", "/CN=127.0.0.1", "-keyout", "server.key", "-out", "server.crt"],
-        cwd=folder, capture_output=True, check=True, timeout=60,
+        cwd=folder, capture_output=True, check=True, timeout=120,
     )  # fmt: skip

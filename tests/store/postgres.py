@@ -16,6 +16,8 @@ from pathlib import Path
 from tests.waiting import wait_until
 
 _SUPERUSER = "pollux_test"
+# pg_ctl waits a minute for the server, which is not long on a busy machine.
+_PATIENTLY = ("-t", "240")
 
 
 class PostgresMissingError(Exception):
@@ -77,12 +79,21 @@ class PostgresServer:
         }
         options = " ".join(f"-c {key}={value!r}" for key, value in settings.items())
         self._run(
-            "pg_ctl", "-D", f"{self.folder}/data", "-l", f"{self.folder}/log", "-o", options, "-w", "start"
+            "pg_ctl",
+            "-D",
+            f"{self.folder}/data",
+            "-l",
+            f"{self.folder}/log",
+            "-o",
+            options,
+            "-w",
+            *_PATIENTLY,
+            "start",
         )
         wait_until(self._answers, timeout_s=120, what="PostgreSQL")
 
     def stop(self) -> None:
-        self._run("pg_ctl", "-D", f"{self.folder}/data", "-m", "immediate", "-w", "stop")
+        self._run("pg_ctl", "-D", f"{self.folder}/data", "-m", "immediate", "-w", *_PATIENTLY, "stop")
 
     def initialize(self, *options: str) -> None:
         self._run(
@@ -110,7 +121,7 @@ class PostgresServer:
                 user=self.user,
                 group=None if self.user is None else pwd.getpwnam(self.user).pw_gid,
                 extra_groups=None if self.user is None else [],
-                timeout=60,
+                timeout=300,
             )
         if done.returncode:
             words = Path(f"{self.folder}/commands.log").read_text()[-500:]

@@ -10,6 +10,7 @@ import psycopg
 from pollux_slurm.store.checks import checked_report
 from pollux_slurm.store.functions import report_json
 from tests.store.builders import report, token_of
+from tests.store.connections import await_ends, connections
 from tests.store.postgres import PostgresServer
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -17,7 +18,18 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 def connect(server: PostgresServer, login: str = "jobs", database: str = "store") -> Connection:
     """Connect as `login`; the default is the one that jobs of many users share."""
-    return psycopg.connect(server.url(database, login=login), autocommit=True)
+    made = psycopg.connect(server.url(database, login=login), autocommit=True)
+    if login == "jobs":  # which the server would soon cut off where the machine stands still
+        made.execute("SET idle_session_timeout = 0")
+        made.execute("SET idle_in_transaction_session_timeout = 0")
+    return made
+
+
+def await_other_ends(server: PostgresServer, *kept: Connection) -> None:
+    """Wait until of the connections that the daemon may end only these are left: others are about to end."""
+    url = server.url("store")
+    spared = {pid for pid, login in connections(url).items() if login in ("pollux_test", "the_daemon")}
+    await_ends(url, but=spared | {one.info.backend_pid for one in kept})
 
 
 def raw_report(sequence: int = 1, **changes: Any) -> str:

@@ -18,7 +18,7 @@ from pollux_slurm.store.views import VIEWS
 from tests.store.builders import plan
 from tests.store.conftest import prepare_clock
 from tests.store.postgres import PostgresServer
-from tests.store.strangers import Connection, connect
+from tests.store.strangers import Connection, await_other_ends, connect
 from tests.waiting import wait_until
 
 # What PostgreSQL counts, measured and estimated.
@@ -181,7 +181,7 @@ class TestResources:
             number = ada.info.backend_pid
             asked = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND state = 'active'"
             wait_until(
-                lambda: admin.execute(asked, (number,)).fetchone() == (1,), timeout_s=60, what="a query"
+                lambda: admin.execute(asked, (number,)).fetchone() == (1,), timeout_s=120, what="a query"
             )
             ada.close()
             wait_until(
@@ -210,7 +210,7 @@ class TestResources:
                 daemon.execute("NOTIFY flood")
                 return daemon.execute(asked).fetchone() == (0.0,)
 
-            wait_until(is_empty, timeout_s=60, what="the queue to be emptied")
+            wait_until(is_empty, timeout_s=120, what="the queue to be emptied")
 
     @pytest.mark.parametrize("login", ["ada", "the_analyst"])
     def test_that_idle_connections_are_ended_but_the_daemons(
@@ -218,6 +218,7 @@ class TestResources:
     ) -> None:
         with connect(postgres, "the_daemon") as daemon, connect(postgres, login) as idle:
             idle.execute("SET idle_session_timeout = 0")
+            await_other_ends(postgres, daemon, idle)
             assert daemon.execute("SELECT pollux_end_long_connections(3600, 3600, 0)").fetchone() == (1,)
             with pytest.raises(psycopg.OperationalError):
                 idle.execute("SELECT 1")

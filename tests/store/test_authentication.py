@@ -44,7 +44,7 @@ class Guarded:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+def guarded(tmp_path_factory: pytest.TempPathFactory, patient_stores: None) -> Iterator[Guarded]:
     try:
         with running_postgres() as plain:
             yield prepare(plain, tmp_path_factory.mktemp("keys"))
@@ -105,7 +105,7 @@ def make_certificates(keys: Path) -> None:
     """Make an authority, and certificates of it for the server and for alice."""
 
     def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=keys, capture_output=True, check=True, timeout=60)
+        subprocess.run(["openssl", *words], cwd=keys, capture_output=True, check=True, timeout=120)
 
     new = ("req", "-newkey", "rsa:2048", "-nodes")
     openssl(*new, "-x509", "-days", "2", "-subj", "/CN=test ca", "-keyout", "ca.key", "-out", "ca.crt")
@@ -142,7 +142,7 @@ for login in ("nobody", "alice"):
 def test_that_a_user_of_the_host_is_known_by_the_kernel(guarded: Guarded) -> None:
     url = guarded.server.url("pollux", login="LOGIN")
     done = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, url, "1"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", AS_NOBODY, url, "1"], capture_output=True, text=True, timeout=300
     )
     assert done.stdout.split() == ["StoreUnavailable", "reported", "StoreUnavailable"], done.stderr
 

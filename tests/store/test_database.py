@@ -75,13 +75,18 @@ def test_that_a_lock_that_outlasts_the_timeout_is_worth_another_try(
 def test_that_who_stalls_in_the_midst_of_a_write_to_postgresql_lets_others_write(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "STALLED_S", 0.2)
+    monkeypatch.setattr(engine, "STALLED_S", 1000.0)
     stalled = open_database(postgres_url, create=False)
     monkeypatch.undo()
     other = open_database(postgres_url, create=False)
     row = {"user_id": 1, "user_name": "ada"}
+    setting = "idle_in_transaction_session_timeout"
     with pytest.raises(StoreUnavailable), stalled.write() as connection:  # noqa: PT012
+        asked = f"SELECT setting FROM pg_settings WHERE name = '{setting}'"
+        assert connection.exec_driver_sql(asked).scalar() == "1000000"
         connection.execute(UserRow.__table__.insert(), row)
+        # Only now, or a busy machine would stall before it has written.
+        connection.exec_driver_sql(f"SET LOCAL {setting} = 200")
         with other.write() as waiting:
             waiting.execute(UserRow.__table__.insert(), row)
         connection.execute(UserRow.__table__.select())
@@ -139,7 +144,9 @@ def test_that_connections_that_the_server_ended_are_replaced(
 ) -> None:
     store = open_store(postgres_url)
     assert store.jobs() == ()
-    postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pollux'")
+    postgres.sql(
+        "SELECT pg_terminate_backend(pid, 120000) FROM pg_stat_activity WHERE application_name = 'pollux'"
+    )
     assert store.jobs() == ()
     store.close()
 
@@ -177,7 +184,7 @@ def test_that_a_store_shared_by_threads_serves_each(store: Store) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=300)
     assert failures == []
     assert [len(store.sample_history(str(number))) for number in range(4)] == [5] * 4
 

@@ -266,7 +266,7 @@ def test_that_the_agents_door_reports_and_polls(any_store_url: str) -> None:
 
 def end_connections(server: PostgresServer) -> int:
     """End the connections of the login `jobs`; return how many there were."""
-    asked = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'jobs'"
+    asked = "SELECT pg_terminate_backend(pid, 120000) FROM pg_stat_activity WHERE usename = 'jobs'"
     with psycopg.connect(server.url("store"), autocommit=True) as admin:
         return len(admin.execute(asked).fetchall())
 
@@ -278,6 +278,8 @@ def test_that_a_job_keeps_its_connection_only_where_it_is_told_to(
     postgres_store.register_jobs([registration(1)], at=at(0))
     postgres_store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(0))
     jobs = open_agent_store(postgres.url("store", login="jobs"), keep_connection=keep)
+    # One of an earlier test may be about to end.
+    wait_until(lambda: end_connections(postgres) == 0, timeout_s=120, what="no connection to be there")
     ended = 0
     for sequence in (1, 2):
         jobs.report(token_of(1), report(sequence), at=at(sequence))

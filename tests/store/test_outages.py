@@ -33,6 +33,7 @@ from tests.store.builders import (
     report,
     token_of,
 )
+from tests.store.connections import await_ends, connections
 from tests.store.postgres import PostgresMissingError, PostgresServer, running_postgres
 from tests.waiting import wait_until
 
@@ -44,13 +45,13 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
     """Mount a disk of so many megabytes at `folder`; skip where even root may not."""
     folder.mkdir(exist_ok=True)
     size = f"size={megabytes}m"
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", folder], check=False, timeout=30)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", folder], check=False, timeout=120)
     if done.returncode:
         pytest.skip("this machine lets nobody mount")
     try:
         yield folder
     finally:
-        subprocess.run(["umount", "--lazy", folder], check=True, timeout=30)
+        subprocess.run(["umount", "--lazy", folder], check=True, timeout=120)
 
 
 def fill_up(store: Store, words: str = "is full: make room") -> tuple[int, int]:
@@ -169,7 +170,8 @@ def test_that_a_full_disk_under_postgresqls_log_loses_nothing_acknowledged() -> 
             (disk / "ballast").unlink()
             with contextlib.suppress(PostgresMissingError):
                 server.stop()  # where it tried to recover, and waits
-            server.start()
+            # Its last processes may outlive it by a moment, and keep another server from starting.
+            wait_until(lambda: starts(server), timeout_s=120, what="the server to start")
             wait_until(lambda: is_there(store), timeout_s=120, what="the store")
             assert rounds > 0
             check_all(store, reports, rounds)
@@ -178,6 +180,14 @@ def test_that_a_full_disk_under_postgresqls_log_loses_nothing_acknowledged() -> 
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))
+
+
+def starts(server: PostgresServer) -> bool:
+    try:
+        server.start()
+    except PostgresMissingError:
+        return False
+    return True
 
 
 def is_there(store: Store) -> bool:
@@ -221,6 +231,7 @@ def test_that_a_daemon_killed_between_two_statements_leaves_whole_rounds(
     any_store_url: str, any_store: Store, after: int
 ) -> None:
     any_store.register_jobs([registration(1), registration(2)], at=at(0))
+    others = connections(any_store_url)
     process = subprocess.Popen(
         [sys.executable, "-c", DAEMON, any_store_url, str(after)], stdout=subprocess.PIPE, text=True
     )
@@ -231,8 +242,9 @@ def test_that_a_daemon_killed_between_two_statements_leaves_whole_rounds(
     acknowledged = (process.stdout.read().splitlines() or [" ".join(acknowledged)])[
         -1
     ].split() or acknowledged
-    process.wait(timeout=30)
+    process.wait(timeout=120)
     process.stdout.close()
+    await_ends(any_store_url, but=others)
     last_round, last_move = int(acknowledged[0]), int(acknowledged[-1])
     moves = any_store.reallocations("1")
     assert {move.id for move in moves} >= set(range(1, last_move + 1))
@@ -291,4 +303,4 @@ def test_that_agent_and_rounds_go_on_over_a_server_that_stops_and_starts(
         assert len(store.active_jobs()) == 1
         assert any(thread.name == "pollux-reporter" for thread in threading.enumerate())
     finally:
-        reporter.close(timeout_s=30)
+        reporter.close(timeout_s=120)

@@ -15,11 +15,12 @@ from pollux_slurm.store import open_store
 from pollux_slurm.store.contract import Store
 from tests.store import workers
 from tests.store.builders import at, observation, registration, report, token_of
+from tests.store.connections import await_ends, connections
+from tests.store.workers import DEADLINE_S
 
 # Each process is a fork of a server that has imported everything once.
 SPAWN = multiprocessing.get_context("forkserver")
 SPAWN.set_forkserver_preload(["tests.store.workers", "pollux_slurm.store.sql_store"])
-DEADLINE_S = 120
 
 
 def run_together(tasks: list[tuple[Callable[..., None], tuple[Any, ...]]], url: str) -> list[Any]:
@@ -47,7 +48,7 @@ def run_together(tasks: list[tuple[Callable[..., None], tuple[Any, ...]]], url: 
             process.join(timeout=10)
             if process.is_alive():
                 process.kill()
-                process.join(timeout=10)
+                process.join(timeout=DEADLINE_S)
             process.close()
         for pipe in pipes:
             pipe.close()
@@ -103,6 +104,7 @@ def test_that_a_killed_writer_leaves_whole_reports_and_none_that_it_was_told_of_
 
 def kill_while_reporting(url: str, number: int, *, after: int) -> int:
     """Kill (SIGKILL) a reporting process in the midst of it; return the last number acknowledged to it."""
+    others = connections(url)
     mine, theirs = SPAWN.Pipe(duplex=False)
     process = SPAWN.Process(target=workers.report_for_ever, args=(url, theirs, number))
     process.start()
@@ -112,7 +114,7 @@ def kill_while_reporting(url: str, number: int, *, after: int) -> int:
             pass
     finally:
         process.kill()
-        process.join(timeout=30)
+        process.join(timeout=DEADLINE_S)
         process.close()
     last = after
     while mine.poll(5):
@@ -121,6 +123,7 @@ def kill_while_reporting(url: str, number: int, *, after: int) -> int:
         except EOFError:
             break
     mine.close()
+    await_ends(url, but=others)
     return last
 
 
@@ -158,7 +161,7 @@ def test_that_a_fork_uses_connections_of_its_own(any_store_url: str) -> None:
 def test_that_the_database_library_is_not_imported_before_it_is_needed(module: str) -> None:
     code = f"import {module}, sys; print(sorted({{'sqlalchemy', 'alembic', 'jinja2'}} & set(sys.modules)))"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE_S, check=True
     )
     assert done.stdout.strip() == "[]"
 
@@ -170,6 +173,6 @@ def test_that_opening_a_store_imports_neither_alembic_nor_another_driver(store_u
         "print(sorted({'alembic', 'jinja2', 'psycopg', 'torch', 'scipy'} & set(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE_S, check=True
     )
     assert done.stdout.strip() == "[]"

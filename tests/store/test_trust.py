@@ -59,10 +59,10 @@ class TestHosts:
                 pass
             read_mark(path_of(store_url))
             code = [sys.executable, "-c", OTHER, store_url]
-            subprocess.run(code, check=True, timeout=60)
+            subprocess.run(code, check=True, timeout=300)
             assert [job.slurm_job_id for job in mine.active_jobs()] == ["1", "2"]
             mine.register_jobs([registration(3)], at=at(2))
-            subprocess.run([*code, "4"], check=True, timeout=60)
+            subprocess.run([*code, "4"], check=True, timeout=300)
             assert len(mine.active_jobs()) == 4
 
     def test_that_marks_tell_hosts_apart(self, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ class TestModes:
         path_of(store_url).chmod(mode)
         with pytest.raises(StoreError, match="everybody on this host") as refused:
             open_store(store_url)
-        done = subprocess.run(str(refused.value).split("run: ")[1], shell=True, timeout=10, check=True)  # noqa: S602
+        done = subprocess.run(str(refused.value).split("run: ")[1], shell=True, timeout=120, check=True)  # noqa: S602
         assert done.returncode == 0
         open_store(store_url).close()
 
@@ -116,7 +116,7 @@ class TestModes:
         path_of(store_url).parent.chmod(0o700)
         with pytest.raises(StoreError, match="folder") as refused:
             share_store(store_url, group)
-        subprocess.run(str(refused.value).split("run: ")[1], shell=True, timeout=10, check=True)  # noqa: S602
+        subprocess.run(str(refused.value).split("run: ")[1], shell=True, timeout=120, check=True)  # noqa: S602
         share_store(store_url, group)
         assert path_of(store_url).stat().st_mode & 0o777 == 0o660
         open_store(store_url).close()
@@ -149,7 +149,7 @@ def public_folder(store_template: Path) -> Iterator[Path]:
 
 def as_user(user: int, group: int, place: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", AS_OTHER, str(user), str(group), f"sqlite:///{place / 'pollux.db'}"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 @as_root

@@ -25,6 +25,7 @@ from tests.store.builders import (
 )
 
 T = TypeVar("T")
+DEADLINE_S = 300
 
 
 def insistently(call: Callable[[], T]) -> T:
@@ -41,7 +42,7 @@ def insistently(call: Callable[[], T]) -> T:
 
 
 def make_store(url: str, barrier: Barrier, outcome: Connection) -> None:
-    barrier.wait(60)
+    barrier.wait(DEADLINE_S)
     open_store(url, create=True).close()
     outcome.send("made")
 
@@ -49,7 +50,7 @@ def make_store(url: str, barrier: Barrier, outcome: Connection) -> None:
 def send_reports(url: str, barrier: Barrier, outcome: Connection, number: int, reports: int) -> None:
     """Report and poll as fast as it goes, through a store opened once."""
     store = open_agent_store(url)
-    barrier.wait(60)
+    barrier.wait(DEADLINE_S)
     for sequence in range(1, reports + 1):
         insistently(functools.partial(store.report, token_of(number), report(sequence), at=at(sequence)))
         insistently(functools.partial(store.poll, token_of(number), 0, at=at(sequence)))
@@ -61,7 +62,7 @@ def hold_rounds(url: str, barrier: Barrier, outcome: Connection, jobs: int, roun
     """Observe, read and decide about `jobs` jobs, as the daemon does."""
     store = open_store(url)
     numbers = list(range(jobs))
-    barrier.wait(60)
+    barrier.wait(DEADLINE_S)
     for turn in range(rounds):
         gpus = [{f"n{number}": turn % 4 + 1} for number in numbers]
         looks = [observation(n, JobState.RUNNING, g) for n, g in zip(numbers, gpus, strict=True)]
@@ -78,7 +79,7 @@ def race_for_lease(url: str, barrier: Barrier, outcome: Connection, owner: str, 
     store = open_store(url)
     won = []
     for turn in range(rounds):
-        barrier.wait(60)
+        barrier.wait(DEADLINE_S)
         if insistently(functools.partial(store.acquire_lease, owner, ttl_s=10, at=at(100 * turn))):
             won.append(turn)
     store.close()
