@@ -56,7 +56,7 @@ class Place:
             env={**self.environ, **(environ or {})},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
 
@@ -78,7 +78,7 @@ class Place:
         assert job is not None
         return job
 
-    def wait(self, job_id: str, state: JobState, *, timeout_s: float = 45) -> SlurmJob:
+    def wait(self, job_id: str, state: JobState, *, timeout_s: float = 300) -> SlurmJob:
         wait_until(
             lambda: self.job(job_id).state is state,
             timeout_s=timeout_s,

@@ -34,7 +34,7 @@ def said(arrange: str = "", after: str = "") -> list[str]:
         [sys.executable, "-c", SCRIPT.format(arrange=arrange, after=after)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert done.stdout == ""

@@ -36,7 +36,7 @@ def completed(
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 
@@ -248,7 +248,7 @@ def test_that_modules_beside_the_users_script_do_not_replace_the_launchers(tmp_p
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "here\n", "")

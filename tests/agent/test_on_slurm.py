@@ -116,7 +116,7 @@ if known:
     sys.exit(0)
 pathlib.Path(folder.parent, "seen-" + rank).touch()
 if rank == "4":
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while len(list(folder.parent.glob("seen-*"))) < 5 and time.monotonic() < deadline:
         time.sleep(0.05)  # all have looked before this one fails
     folder.mkdir()
@@ -211,7 +211,7 @@ def test_that_no_rank_outlives_a_killed_launcher_of_the_batch_script(place: Plac
 def test_that_a_job_is_warned_before_its_time_limit_and_saves(job_at_its_limit: tuple[Place, str]) -> None:
     place, job_id = job_at_its_limit
     ended = place.folder / "ended"
-    wait_until(ended.exists, timeout_s=75, what="the end of the job's script")
+    wait_until(ended.exists, timeout_s=300, what="the end of the job's script")
     assert place.saved() == ["0.0.saved"]
     assert ended.read_text() == "0\n"
     job = place.slurm.read_job(job_id)

@@ -90,7 +90,7 @@ def reporting(
     try:
         yield reporter
     finally:
-        reporter.close(timeout_s=10)
+        reporter.close(timeout_s=120)
 
 
 def wait(condition: Callable[[], Any], what: str) -> Any:
@@ -229,7 +229,7 @@ def test_that_a_withdrawn_confirmation_is_not_sent() -> None:
     gate = threading.Event()
 
     def compose(*, sequence: int, checkpoint: CheckpointConfirmation | None) -> Report:
-        assert gate.wait(20)
+        assert gate.wait(300)
         return report(sequence, checkpoint=checkpoint)
 
     with reporting(lambda: failing, compose) as reporter:
@@ -319,7 +319,7 @@ def test_that_closing_does_not_wait_for_a_store_that_hangs() -> None:
     class Hanging(FailingStore):
         def report(self, token: str, report: Report, *, at: datetime) -> None:
             self.num_calls += 1
-            hang.wait(60)
+            hang.wait()
 
     hanging = Hanging()
     reporter = Reporter(
@@ -331,11 +331,13 @@ def test_that_closing_does_not_wait_for_a_store_that_hangs() -> None:
         poll_interval_s=0.01,
     )
     reporter.start()
-    wait(lambda: hanging.num_calls, "the call that hangs")
-    reporter.confirm(CheckpointConfirmation(request_id=1, blocked_s=0.1, size_bytes=1))
-    reporter.close(timeout_s=0.01)
-    assert not reporter.was_delivered(1)
-    hang.set()
+    try:
+        wait(lambda: hanging.num_calls, "the call that hangs")
+        reporter.confirm(CheckpointConfirmation(request_id=1, blocked_s=0.1, size_bytes=1))
+        reporter.close(timeout_s=0.01)
+        assert not reporter.was_delivered(1)
+    finally:
+        hang.set()
 
 
 def test_that_without_a_store_it_still_composes() -> None:

@@ -329,7 +329,7 @@ def test_that_hostile_names_reach_the_shell_as_they_are(tmp_path: Path, name: st
         env={**os.environ, "SLURM_JOB_ID": "7"},
         capture_output=True,
         check=True,
-        timeout=20,
+        timeout=120,
     )
     assert done.stderr == b""
     expected = [str(made.checkpoint_dir), str(made.token_file), name]
@@ -352,7 +352,7 @@ def test_that_the_plan_as_shown_is_a_shell_script_that_means_the_same(tmp_path: 
         env={**os.environ, "PATH": f"{fake}:{os.environ['PATH']}"},
         capture_output=True,
         check=True,
-        timeout=20,
+        timeout=120,
     )
     words = [*made.options, str(made.script_file), *made.arguments]
     assert done.stdout.split(b"\0")[:-1] == [os.fsencode(word) for word in words]
