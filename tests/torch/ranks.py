@@ -21,19 +21,16 @@ from typing import Any
 
 import torch
 
-TIMEOUT_S = 180.0
+from pollux_slurm.agent.rendezvous import reserve_port
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+TIMEOUT_S = 300.0
 
 
 @dataclass
 class Run:
     """The ranks of one run, started."""
 
+    kept_port: socket.socket
     processes: list[ForkServerProcess]
     results: list[Path]
     logs: list[Path]
@@ -42,6 +39,7 @@ class Run:
         """Return the exit codes; kill what has not ended in time, and fail with its stacks."""
         for process in self.processes:
             process.join(timeout_s)
+        self.kept_port.close()
         late = [process for process in self.processes if process.is_alive()]
         for process in late:
             assert process.pid is not None
@@ -91,9 +89,11 @@ def start(
     restart_count: int = 0,
 ) -> Run:
     """Start `function(*args)` as `num_ranks` ranks; what it returns must be plain data."""
-    port = free_port()
+    # Kept as a launcher does: nobody else is given it before rank 0 listens there.
+    kept_port = reserve_port()
+    port = kept_port.getsockname()[1]
     names = f"{restart_count}-{port}"
-    run = Run(processes=[], results=[], logs=[])
+    run = Run(kept_port=kept_port, processes=[], results=[], logs=[])
     for rank in range(num_ranks):
         environ = {
             "RANK": str(rank),

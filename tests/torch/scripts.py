@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 import pollux_slurm.torch as pt
 from pollux_slurm.torch.current import current_session
+from tests.waiting import wait_until
 
 NUM_EXAMPLES = 70
 
@@ -85,8 +86,12 @@ def train(
     clip: float | None = None,
     num_workers: int = 0,
     pause_s: float = 0.0,
+    hold_after: int | None = None,
 ) -> dict[str, Any]:
-    """Train; after `stop_after` steps of this process every rank gets the SIGTERM that Slurm sends."""
+    """Train; after `stop_after` steps of this process every rank gets the SIGTERM that Slurm sends.
+
+    After `hold_after` steps it waits until somebody sends it.
+    """
     pt.init_process_group(checkpoint_dir=directory, checkpoint_interval_s=None)
     model, optimizer = make_model(optimizer_kind)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.8)
@@ -117,6 +122,8 @@ def train(
             print("step", num_steps, flush=True)
             if num_steps == stop_after:
                 os.kill(os.getpid(), signal.SIGTERM)
+            if num_steps == hold_after:
+                wait_until(lambda: session._boundary.stop.is_set, timeout_s=600, what="SIGTERM")
         scheduler.step()
         with losses.synchronized():
             history.append([epoch, losses["sum"] / losses["count"], losses["count"]])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import threading
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,34 +18,33 @@ from pollux_slurm.torch.quiet import wait_for_gloo
 
 @contextmanager
 def busy_thread(name: str) -> Iterator[None]:
-    """A thread that the kernel knows as `name` and that computes without the interpreter's lock."""
-    ready, stop = threading.Event(), threading.Event()
+    """A thread that the kernel knows as `name` and that computes until the end.
 
-    def compute() -> None:
-        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
-        ready.set()
-        while not stop.is_set():
-            hashlib.pbkdf2_hmac("sha256", b"x", b"y", 200_000)
-
-    thread = threading.Thread(target=compute)
-    thread.start()
+    It spins at a lock from its first instruction on, and never sleeps: not for the interpreter's lock either.
+    """
+    system = ctypes.CDLL(None)
+    lock, thread = ctypes.c_int(), ctypes.c_ulong()
+    system.pthread_spin_init(ctypes.byref(lock), 0)
+    system.pthread_spin_lock(ctypes.byref(lock))
+    spin = ctypes.cast(system.pthread_spin_lock, ctypes.c_void_p)
+    assert system.pthread_create(ctypes.byref(thread), None, spin, ctypes.byref(lock)) == 0
     try:
-        assert ready.wait(10)
+        assert system.pthread_setname_np(thread, name.encode()) == 0
         yield
     finally:
-        stop.set()
-        thread.join()
+        system.pthread_spin_unlock(ctypes.byref(lock))
+        system.pthread_join(thread, None)
 
 
 def test_that_a_busy_gloo_thread_is_waited_for() -> None:
     with busy_thread("pt_gloo_runloop"):
         assert not wait_for_gloo(timeout_s=0.05)
-    assert wait_for_gloo(timeout_s=30)
+    assert wait_for_gloo(timeout_s=120)
 
 
 def test_that_no_other_thread_is_waited_for() -> None:
     with busy_thread("somebody else"):
-        assert wait_for_gloo(timeout_s=30)
+        assert wait_for_gloo(timeout_s=120)
 
 
 def test_that_the_name_is_the_one_that_torch_gives() -> None:
@@ -55,7 +53,7 @@ def test_that_the_name_is_the_one_that_torch_gives() -> None:
         dist.all_reduce(torch.ones(1))  # its thread has begun, and has its name
         tasks = Path("/proc/self/task").iterdir()
         assert quiet._GLOO_THREAD in {(task / "comm").read_text().strip() for task in tasks}
-        assert wait_for_gloo(timeout_s=30)
+        assert wait_for_gloo(timeout_s=120)
     finally:
         dist.destroy_process_group()
 
