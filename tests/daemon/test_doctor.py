@@ -126,7 +126,7 @@ def test_that_what_cannot_be_read_says_why_once(tmp_path: Path) -> None:
         env={"PATH": str(tmp_path), "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 1
@@ -198,7 +198,7 @@ def test_that_a_real_sandbox_is_a_good_site(sandbox: Sandbox, tmp_path: Path) ->
         env={**os.environ, **sandbox.env},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     findings = {finding["name"]: finding for finding in json.loads(done.stdout)}

@@ -124,7 +124,7 @@ def test_that_real_nodes_are_asked(tmp_path: Path, sandbox: Sandbox) -> None:
         env={**os.environ, **sandbox.env, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     told = {one["name"]: one for one in json.loads(done.stdout)}

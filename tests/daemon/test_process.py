@@ -62,7 +62,7 @@ class Site:
 
     def rounds(self) -> int:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=60) as answer:
                 return int(json.loads(answer.read())["round"] or 0)
         except (OSError, ValueError):
             return 0
@@ -75,7 +75,7 @@ class Site:
             process.send_signal(signal.SIGCONT)
             process.terminate()
         for process in self.processes:
-            process.wait(timeout=60)
+            process.wait(timeout=300)
         self.store.close()
 
 
@@ -117,6 +117,6 @@ def test_that_a_second_daemon_takes_over_from_a_stopped_one_which_then_waits(sit
     # One that a busy machine has kept from renewing its lease takes it again at once.
     wait_until(
         lambda: not site.store.acquire_lease("nobody", ttl_s=1, at=datetime.now(timezone.utc)),
-        timeout_s=60,
+        timeout_s=120,
         what="a daemon to hold the lease",
     )

@@ -25,7 +25,7 @@ def unit(tmp_path: Path) -> Path:
 
 def analyzed(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["systemd-analyze", *arguments], capture_output=True, text=True, timeout=60, check=False
+        ["systemd-analyze", *arguments], capture_output=True, text=True, timeout=300, check=False
     )
 
 
