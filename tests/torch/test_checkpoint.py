@@ -19,6 +19,7 @@ from pollux_slurm.torch.checkpoint import read_checkpoint
 from tests.torch.alone import Numbers, Trainee, joined
 from tests.torch.ranks import start
 from tests.torch.scripts import checkpoints
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.torch
 
@@ -55,7 +56,7 @@ class Gate:
 
         def write(lineage: Lineage, serialize: Callable[[BinaryIO], None]) -> WrittenCheckpoint:
             self.num_begun += 1
-            assert self.is_open.wait(20)
+            assert self.is_open.wait(120)
             if self.error is not None:
                 raise self.error
             return real(lineage, serialize)
@@ -93,7 +94,8 @@ def test_that_training_goes_on_while_a_checkpoint_is_written_and_does_not_change
         loader = pt.AdaptiveDataLoader(Numbers(8), batch_size=1)
         for number, model in steps(loader):
             # The first boundary, after step 1, began one; until it is done no other is.
-            assert gate.num_begun == {1: 0, 7: 2}.get(number, 1)
+            begun = {1: 0, 7: 2}.get(number, 1)
+            wait_until(lambda begun=begun: gate.num_begun == begun, timeout_s=120, what="the writing thread")  # type: ignore[misc]
             assert model.weight.item() == -number
             if number == 6:
                 gate.is_open.set()

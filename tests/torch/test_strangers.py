@@ -25,7 +25,7 @@ import os, sys, time
 from pathlib import Path
 
 def until(name):
-    end = time.monotonic() + 300
+    end = time.monotonic() + 1800
     while not Path(name).exists() and time.monotonic() < end:
         time.sleep(0.02)
 
@@ -115,7 +115,11 @@ def test_that_a_strangers_process_neither_joins_nor_reads(
         wait_until(was_at_rank_0, timeout_s=300, what="rank 0 to listen, and the stranger to be there")
         (folder / "go").touch()
         said = [folder / f"said-{rank}" for rank in range(2)]
-        wait_until(lambda: all(one.exists() for one in said), timeout_s=300, what="the ranks to meet, or not")
+        wait_until(
+            lambda: all(one.exists() and one.read_text() for one in said),
+            timeout_s=300,
+            what="the ranks to meet, or not",
+        )
     finally:
         stranger.stdin.close()
         stranger.wait(timeout=120)
