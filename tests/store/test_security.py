@@ -125,6 +125,7 @@ class TestLogins:
         self, postgres: PostgresServer, postgres_url: str
     ) -> None:
         with connect(postgres) as jobs:
+            jobs.execute("RESET ALL")  # to what the login begins with
             limits = {
                 name: jobs.execute(f"SHOW {name}").fetchone()  # type: ignore[call-overload]
                 for name in ("statement_timeout", "idle_session_timeout", "temp_file_limit",
