@@ -21,11 +21,8 @@ from sqlalchemy import (
 from sqlalchemy.orm import aliased
 
 from pollux_slurm.model import Allocation, BatchChoice, GoodputModel, JobWarning
-from pollux_slurm.store.contract import (
-    RunRecord,
-    Sample,
-    WarningRecord,
-)
+from pollux_slurm.store.contract import RunRecord, Sample, WarningRecord
+from pollux_slurm.store.lineage import newest_of_job
 from pollux_slurm.store.models import model_of_row, select_models
 from pollux_slurm.store.schema import (
     AllocationNodeRow,
@@ -121,12 +118,7 @@ def read_latest_models(connection: Connection, scope: Scope) -> dict[int, Goodpu
 
 @built_once
 def _select_latest_models(scope: Scope) -> Executable:
-    latest = (
-        select(func.max(ModelVersionRow.id))
-        .where(ModelVersionRow.job_id == JobRow.id)
-        .correlate(JobRow)
-        .scalar_subquery()
-    )
+    latest = newest_of_job(ModelVersionRow.id, ModelVersionRow.job_id)
     wanted = select(latest).select_from(JobRow).where(JobRow.id.in_(scope))
     return select_models().where(ModelVersionRow.id.in_(wanted))
 
@@ -317,12 +309,7 @@ def read_last_decisions(connection: Connection, scope: Scope) -> dict[int, tuple
 @built_once
 def _select_last_decisions(scope: Scope) -> tuple[Executable, Executable]:
     """Return selects of the nodes that they gave, and of the decisions themselves."""
-    latest = (
-        select(func.max(DecisionRow.round_id))
-        .where(DecisionRow.job_id == JobRow.id)
-        .correlate(JobRow)
-        .scalar_subquery()
-    )
+    latest = newest_of_job(DecisionRow.round_id, DecisionRow.job_id)
     last = select(JobRow.id.label("job_id"), latest.label("round_id")).where(JobRow.id.in_(scope)).subquery()
     nodes = select(DecisionNodeRow.job_id, DecisionNodeRow.node_name, DecisionNodeRow.num_gpus).join(
         last,

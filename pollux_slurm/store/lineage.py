@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, Subquery, and_, func, or_, select
 from sqlalchemy.orm import aliased
 
 from pollux_slurm.store.schema import AllocationRow, JobRow
@@ -26,6 +26,11 @@ def ids_of_submission() -> Select[Any]:
     earlier = aliased(JobRow)
     wanted = is_of_submission(earlier, job_id=JobRow.id, first_id=JobRow.first_id)
     return select(earlier.id).where(wanted).correlate(JobRow)
+
+
+def newest_of_job(number: Any, job_id: Any) -> ScalarSelect[int]:
+    """Select, for a row of jobs, the largest number of a history whose rows bear that `job_id`."""
+    return select(func.max(number)).where(job_id == JobRow.id).correlate(JobRow).scalar_subquery()
 
 
 def last_of_each(

@@ -12,7 +12,7 @@ from pollux_slurm.model import ReallocationStep
 from pollux_slurm.store.contract import Reallocation, UnansweredRequest
 from pollux_slurm.store.costs import first_step_time, restart_delay_s
 from pollux_slurm.store.journal import first_step_of_next_run, read_reallocations
-from pollux_slurm.store.lineage import ids_of_submission, last_of_each
+from pollux_slurm.store.lineage import ids_of_submission, last_of_each, newest_of_job
 from pollux_slurm.store.schema import CheckpointRow, JobRow, ReallocationRow, ReallocationStepRow
 from pollux_slurm.store.statements import built_once
 
@@ -31,12 +31,7 @@ def read_last_reallocations(connection: Connection, scope: Select[Any]) -> dict[
 @built_once
 def _select_last_reallocations(scope: Select[Any]) -> tuple[Select[Any], Executable]:
     """Return selects of the wanted ids, and of their jobs."""
-    latest = (
-        select(func.max(ReallocationRow.id))
-        .where(ReallocationRow.job_id == JobRow.id)
-        .correlate(JobRow)
-        .scalar_subquery()
-    )
+    latest = newest_of_job(ReallocationRow.id, ReallocationRow.job_id)
     wanted = select(latest).select_from(JobRow).where(JobRow.id.in_(scope))
     return wanted, select(ReallocationRow.id, ReallocationRow.job_id).where(ReallocationRow.id.in_(wanted))
 

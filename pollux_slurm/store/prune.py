@@ -24,6 +24,7 @@ from sqlalchemy import Connection, bindparam, delete, exists, func, select, tupl
 from pollux_slurm.errors import UsageError
 from pollux_slurm.store.clean import utc
 from pollux_slurm.store.database import Database
+from pollux_slurm.store.lineage import newest_of_job
 from pollux_slurm.store.opening import open_database
 from pollux_slurm.store.schema import (
     Base,
@@ -132,12 +133,7 @@ def _parts(before: datetime, batch_rows: int) -> list[_Part]:
     over = JobRow.finished_at.is_not(None)
     newest = select(func.max(RoundRow.id)).scalar_subquery()
     old_rounds = select(func.max(RoundRow.id)).where(RoundRow.at < before).scalar_subquery()
-    last_model = (
-        select(func.max(ModelVersionRow.id))
-        .where(ModelVersionRow.job_id == JobRow.id)
-        .correlate(JobRow)
-        .scalar_subquery()
-    )
+    last_model = newest_of_job(ModelVersionRow.id, ModelVersionRow.job_id)
     decided = exists().where(DecisionRow.round_id == GpuPriceRow.round_id)
 
     def part(name: str, row: type[Base], found: Any, *key: Any) -> _Part:
