@@ -37,7 +37,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import pollux_slurm.torch as pt
 from pollux_slurm.goodput import Observation, fit_throughput, iteration_time_s
-from pollux_slurm.torch.current import current_session
+from pollux_slurm.torch.session.current_session import current_session
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9),

@@ -23,7 +23,7 @@ from pollux_slurm.simulator import (
     simulate,
     slurm_rules,
 )
-from pollux_slurm.simulator.autoscale import ScalingLimits, UtilityAutoscaler
+from pollux_slurm.simulator.engine.autoscale import ScalingLimits, UtilityAutoscaler
 from pollux_slurm.simulator.policies import PolluxPolicy
 from pollux_slurm.simulator.policies.agents import Agents
 

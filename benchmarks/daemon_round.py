@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon.loop import Daemon
-from pollux_slurm.daemon.telemetry import totals
+from pollux_slurm.daemon.service.metrics import totals
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import (
     Allocation,
@@ -32,10 +32,10 @@ from pollux_slurm.model import (
     ThroughputParameters,
 )
 from pollux_slurm.policy import decide
-from pollux_slurm.slurm.terms import encode_comment
+from pollux_slurm.slurm.parsing.comment_terms import encode_comment
 from pollux_slurm.store import open_store
-from pollux_slurm.store.contract import Report, RunPhase
-from pollux_slurm.store.tokens import hash_token
+from pollux_slurm.store.agent_api.token_hashes import hash_token
+from pollux_slurm.store.contract.interface import Report, RunPhase
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 

@@ -1,8 +1,8 @@
 """What noisy measurements cost the published workloads, with the guards against them and without.
 
-The guards: predictions that were off are believed less on fewer GPUs (`policy/scores.py`), and what
-contradicts a job's model is believed once it is confirmed (`goodput/fitting.py`). POLLUX_TRACES names the
-artifact's folder of traces, the arguments its workloads.
+The guards: predictions that were off are believed less on fewer GPUs (`policy/objectives/job_values.py`), and
+what contradicts a job's model is believed once it is confirmed (`goodput/fitting.py`). POLLUX_TRACES names
+the artifact's folder of traces, the arguments its workloads.
 
     POLLUX_TRACES=TRACES python -m benchmarks.noise --noise 0.1,0.3 --jobs 2 workload-6.csv
 """
@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pollux_slurm.model import Objective, ProblemJob, ThroughputParameters
-from pollux_slurm.simulator.applications import read_applications
-from pollux_slurm.simulator.clock import simulate
-from pollux_slurm.simulator.job import SimulatedJob
-from pollux_slurm.simulator.noise import MeasurementNoise
+from pollux_slurm.simulator.engine.clock import simulate
+from pollux_slurm.simulator.engine.job import SimulatedJob
+from pollux_slurm.simulator.engine.measurement_noise import MeasurementNoise
+from pollux_slurm.simulator.experiments.settings import RunSettings
+from pollux_slurm.simulator.inputs.applications import read_applications
+from pollux_slurm.simulator.inputs.workload import read_workload
 from pollux_slurm.simulator.policies import PolluxPolicy
 from pollux_slurm.simulator.policies.agents import Agents, _Fit
-from pollux_slurm.simulator.settings import RunSettings
-from pollux_slurm.simulator.workload import read_workload
 
 
 class TrustingAgents(Agents):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from pollux_slurm.daemon import declarations, models
+from pollux_slurm.daemon.decide import declared_epochs, model_checks
 from pollux_slurm.goodput import best_batch
 from pollux_slurm.model import (
     Configuration,
@@ -27,13 +27,13 @@ from pollux_slurm.model import (
     ProblemJob,
     ThroughputParameters,
 )
-from pollux_slurm.simulator.applications import read_applications
-from pollux_slurm.simulator.clock import simulate
-from pollux_slurm.simulator.cluster import Cluster
-from pollux_slurm.simulator.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.clock import simulate
+from pollux_slurm.simulator.engine.cluster import Cluster
+from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.inputs.applications import read_applications
+from pollux_slurm.simulator.inputs.workload import read_workload
 from pollux_slurm.simulator.policies import PolluxPolicy
-from pollux_slurm.simulator.workload import read_workload
-from pollux_slurm.store.contract import LEAST_RUN_S, RUNS_JUDGED, Declaration, Pace
+from pollux_slurm.store.contract.interface import LEAST_RUN_S, RUNS_JUDGED, Declaration, Pace
 
 NEVER = datetime(2026, 1, 1, tzinfo=timezone.utc)
 OBJECTIVES = ("generalized-mean", "osdi21", "price-rank", "attained-work")
@@ -183,7 +183,7 @@ class WithLiars(PolluxPolicy):
             least = min(told.progress * declared / done, self._least.get(told.job_id, float("inf")))
             self._least[told.job_id] = least
             claim = Declaration(total_epochs=1, at=NEVER, epoch=0, progress=0.0, least_total_progress=least)
-            if declarations.doubt([claim], declared=1, epoch=0, progress=told.progress) is not None:
+            if declared_epochs.doubt([claim], declared=1, epoch=0, progress=told.progress) is not None:
                 self._false_epochs.add(told.job_id)
         if told.job_id not in self._false_epochs:
             return told
@@ -199,7 +199,7 @@ class WithLiars(PolluxPolicy):
         elif runs and runs[-1].pieces:
             runs.append(_Run((), now_s, job.useful, now_s, job.useful))  # the next one begins anew
         paces = [run.pace for run in reversed(runs) if run.until_s - run.since_s >= LEAST_RUN_S]
-        if models.doubt((told.model, told.models), paces[:RUNS_JUDGED]) is None:
+        if model_checks.doubt((told.model, told.models), paces[:RUNS_JUDGED]) is None:
             return told
         self.doubted.add(told.job_id)
         return dataclasses.replace(told, model=None)

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pollux_slurm.model import BatchLimits, GradientStatistics, Objective
-from pollux_slurm.simulator.applications import Application, Placement, StepTime, read_applications
-from pollux_slurm.simulator.clock import simulate
-from pollux_slurm.simulator.cluster import Cluster
-from pollux_slurm.simulator.generate import with_users
+from pollux_slurm.simulator.engine.clock import simulate
+from pollux_slurm.simulator.engine.cluster import Cluster
+from pollux_slurm.simulator.inputs.applications import Application, Placement, StepTime, read_applications
+from pollux_slurm.simulator.inputs.generate import with_users
+from pollux_slurm.simulator.inputs.workload import WorkloadJob, read_workload
 from pollux_slurm.simulator.policies import PolluxPolicy
-from pollux_slurm.simulator.workload import WorkloadJob, read_workload
 
 NUM_USERS = 16
 SPLIT_USER = "split"

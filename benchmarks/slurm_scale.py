@@ -30,7 +30,7 @@ from typing import Any
 from benchmarks.daemon_round import _report
 from pollux_slurm.config import DaemonConfig, SlurmConfig
 from pollux_slurm.daemon.loop import Daemon
-from pollux_slurm.daemon.telemetry import Telemetry, totals
+from pollux_slurm.daemon.service.metrics import Telemetry, totals
 from pollux_slurm.model import (
     Allocation,
     ClusterSnapshot,
@@ -44,15 +44,21 @@ from pollux_slurm.model import (
     SlurmJob,
 )
 from pollux_slurm.policy import decide
+from pollux_slurm.sandbox.cluster import Sandbox
+from pollux_slurm.sandbox.files import NodeGroup
 from pollux_slurm.slurm import SlurmClient, connect
-from pollux_slurm.slurm.commands import CommandsClient
-from pollux_slurm.slurm.runner import CommandRunner
-from pollux_slurm.slurm.sandbox import Sandbox
-from pollux_slurm.slurm.sandbox_files import NodeGroup
-from pollux_slurm.slurm.terms import encode_comment
+from pollux_slurm.slurm.commands.command_client import CommandsClient
+from pollux_slurm.slurm.commands.runner import CommandRunner
+from pollux_slurm.slurm.parsing.comment_terms import encode_comment
 from pollux_slurm.store import open_store
-from pollux_slurm.store.contract import CheckpointConfirmation, Reallocation, Report, RunPhase, Store
-from pollux_slurm.store.tokens import hash_token
+from pollux_slurm.store.agent_api.token_hashes import hash_token
+from pollux_slurm.store.contract.interface import (
+    CheckpointConfirmation,
+    Reallocation,
+    Report,
+    RunPhase,
+    Store,
+)
 
 SLEEP = "#!/bin/sh\nexec sleep 7200\n"
 # What sdiag itself asks, and what nodes send on their own.

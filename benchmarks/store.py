@@ -25,8 +25,8 @@ from pathlib import Path
 
 from benchmarks import store_agents, store_history, store_rounds, store_views
 from pollux_slurm.store import open_store
-from pollux_slurm.store.administration import add_login, init_store
-from pollux_slurm.store.opening import open_database
+from pollux_slurm.store.access.opening import open_database
+from pollux_slurm.store.maintenance.administration import add_login, init_store
 from tests.store.pgbouncer import PgBouncerMissingError
 from tests.store.postgres import PostgresServer, running_postgres
 

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.store_rounds import decided, observe_all
 from pollux_slurm.errors import StoreError
 from pollux_slurm.store import open_agent_store, open_store
-from pollux_slurm.store.functions import report_json
+from pollux_slurm.store.agent_api.postgresql_api import report_json
 from tests.store.builders import report, token_of
 from tests.store.pgbouncer import Pooler, running_pgbouncer
 from tests.store.postgres import PostgresServer

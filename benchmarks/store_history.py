@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from pollux_slurm.store.sums import sum_decisions
-from pollux_slurm.store.triggers import create_triggers, drop_triggers, sum_what_is_there
+from pollux_slurm.store.rounds.daily_sums import sum_decisions
+from pollux_slurm.store.schema.triggers import create_triggers, drop_triggers, sum_what_is_there
 
 FIRST_S = 1_735_689_600  # 2025-01-01 00:00 UTC
 YEAR_S = 365 * 86400

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from sqlalchemy import event
 
 from pollux_slurm.model import Decision, Problem
-from pollux_slurm.store.contract import JobObservation, JobRegistration, Store
+from pollux_slurm.store.contract.interface import JobObservation, JobRegistration, Store
 from tests.store.builders import decision_of, observation, problem_of, registration, report, token_of
 
 GPUS_PER_NODE = 4

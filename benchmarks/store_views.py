@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from pollux_slurm.store.database import Database
-from pollux_slurm.store.report_rows import ROW_TYPES
+from pollux_slurm.store.access.database import Database
+from pollux_slurm.store.reporting.view_rows import ROW_TYPES
 
 SINCE, UNTIL = "2025-06-01", "2025-07-01"
 

@@ -27,7 +27,7 @@ import torch
 from torch.nn import functional
 
 import pollux_slurm.torch as pt
-from pollux_slurm.torch.current import current_session
+from pollux_slurm.torch.session.current_session import current_session
 
 _CONTEXT = 256
 _FIRST_BATCH = 32

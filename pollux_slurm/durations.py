@@ -1,6 +1,6 @@
 """Durations as people type them, in one way in all commands: 90s, 5m, 1.5h, 30d, 2w.
 
-Slurm's own forms of a time limit are `pollux_slurm.slurm.sbatch_request`'s.
+Slurm's own forms of a time limit are `pollux_slurm.slurm.sbatch.request`'s.
 """
 
 from __future__ import annotations

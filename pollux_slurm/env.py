@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pollux_slurm.agent.environment import read_environment
+from pollux_slurm.agent.launch.environment import read_environment
 
 
 def checkpoint_path() -> str | None:

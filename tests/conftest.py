@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from pollux_slurm.errors import SandboxError
-from pollux_slurm.slurm.sandbox import Sandbox
-from pollux_slurm.slurm.sandbox_files import NodeGroup, find_programs
+from pollux_slurm.sandbox.cluster import Sandbox
+from pollux_slurm.sandbox.files import NodeGroup, find_programs
 
 pytest_plugins = ["tests.store_fixtures"]
 

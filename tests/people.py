@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.model import JobTerms
-from pollux_slurm.slurm.terms import encode_comment
-from pollux_slurm.store.tokens import hash_token
+from pollux_slurm.slurm.parsing.comment_terms import encode_comment
+from pollux_slurm.store.agent_api.token_hashes import hash_token
 
 SLEEP = "#!/bin/sh\nwhile :; do sleep 0.2; done\n"
 

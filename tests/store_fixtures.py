@@ -18,14 +18,14 @@ import pytest
 from pollux_slurm.store import open_store
 
 if TYPE_CHECKING:
-    from pollux_slurm.store.contract import Store
+    from pollux_slurm.store.contract.interface import Store
     from pollux_slurm.store.sql_store import SqlStore
 
 
 @pytest.fixture(scope="session")
 def patient_stores() -> Iterator[None]:
     """Let stores that tests open wait longer for others than any machine is busy."""
-    from pollux_slurm.store import engine
+    from pollux_slurm.store.access import engine
 
     with pytest.MonkeyPatch.context() as patched:
         for name in ("BUSY_TIMEOUT_S", "STALLED_S", "CONNECT_TIMEOUT_S"):

@@ -14,10 +14,11 @@ PACKAGE = Path(__file__).resolve().parent.parent / "pollux_slurm"
 # From the bottom up. A part may import from parts on a lower line, and from itself.
 LAYERS = (
     {"errors", "resources", "__init__"},
-    {"model", "config", "durations", "rendering"},
+    {"model", "config", "durations", "rendering", "processes"},
     {"goodput"},
     {"policy"},
     {"slurm", "store"},
+    {"sandbox"},
     {"agent", "report"},
     {"env"},
     {"torch", "daemon", "simulator", "rehearsal"},

@@ -29,10 +29,10 @@ if __package__ in (None, ""):  # run as a script: make `examples.demo` importabl
     sys.path.insert(0, str(EXAMPLES.parent))
 
 from examples.demo.summary import Expectation, print_summary  # noqa: E402
-from pollux_slurm.cli.status import jobs_table  # noqa: E402
-from pollux_slurm.daemon.presence import shown_now  # noqa: E402
+from pollux_slurm.cli.jobs.status import jobs_table  # noqa: E402
+from pollux_slurm.daemon.observe.daemon_presence import shown_now  # noqa: E402
 from pollux_slurm.store import open_store  # noqa: E402
-from pollux_slurm.store.contract import Store  # noqa: E402
+from pollux_slurm.store.contract.interface import Store  # noqa: E402
 
 POLLUX = (sys.executable, "-m", "pollux_slurm")
 

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pollux_slurm.model import JobState, ReallocationStep
-from pollux_slurm.store.contract import JobRecord, Reallocation, Sample, Store
-from pollux_slurm.store.costs import ReallocationCosts, reallocation_costs
+from pollux_slurm.store.contract.interface import JobRecord, Reallocation, Sample, Store
+from pollux_slurm.store.journal.move_costs import ReallocationCosts, reallocation_costs
 
 Step = ReallocationStep
 

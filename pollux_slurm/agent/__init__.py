@@ -1,1 +1,4 @@
-"""What runs inside a job without torch: launcher, profiler, run claims, reporter."""
+"""What runs inside a job without torch: launcher, submission, profile, reporter.
+
+May be imported by `rehearsal`, `torch`.
+"""

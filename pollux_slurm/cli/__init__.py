@@ -1,4 +1,7 @@
-"""Typer commands: each parses its arguments, calls one function of the package, prints."""
+"""Typer commands: each parses its arguments, calls one function of the package, prints.
+
+May be imported by `__main__`.
+"""
 
 from pollux_slurm.cli.app import main
 

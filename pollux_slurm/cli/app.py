@@ -14,16 +14,17 @@ import typer
 from typer.exceptions import TyperException
 
 from pollux_slurm import __version__
-from pollux_slurm.cli import config, db, report, sandbox, simulate
-from pollux_slurm.cli.daemon import daemon
-from pollux_slurm.cli.doctor import doctor
-from pollux_slurm.cli.explain import explain
-from pollux_slurm.cli.orders import drain, pause, resume
-from pollux_slurm.cli.rehearse import rehearse
-from pollux_slurm.cli.replay import replay
-from pollux_slurm.cli.run import run
-from pollux_slurm.cli.sbatch import HELP, RawCommand, sbatch
-from pollux_slurm.cli.status import status
+from pollux_slurm.cli.jobs.explain import explain
+from pollux_slurm.cli.jobs.orders import drain, pause, resume
+from pollux_slurm.cli.jobs.rehearse import rehearse
+from pollux_slurm.cli.jobs.run import run
+from pollux_slurm.cli.jobs.sbatch import HELP, RawCommand, sbatch
+from pollux_slurm.cli.jobs.status import status
+from pollux_slurm.cli.simulate import command
+from pollux_slurm.cli.site import config, db, report, sandbox
+from pollux_slurm.cli.site.daemon import daemon
+from pollux_slurm.cli.site.doctor import doctor
+from pollux_slurm.cli.site.replay import replay
 from pollux_slurm.errors import PolluxError
 
 app = typer.Typer(
@@ -71,7 +72,7 @@ app.add_typer(config.app)
 app.add_typer(db.app)
 app.add_typer(report.app)
 app.add_typer(sandbox.app)
-app.add_typer(simulate.app)
+app.add_typer(command.app)
 
 
 def main() -> None:

@@ -8,19 +8,20 @@ from collections.abc import Callable
 from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
-from pollux_slurm.daemon import books, comebacks, limits, rights
-from pollux_slurm.daemon.enact import Enactor
-from pollux_slurm.daemon.lease import Lease
-from pollux_slurm.daemon.notify import Notifier
-from pollux_slurm.daemon.presence import held_by_journal
+from pollux_slurm.daemon.enact.state_machine import Enactor
+from pollux_slurm.daemon.observe import accounted_runs, association_limits, returned_nodes
+from pollux_slurm.daemon.observe.daemon_presence import held_by_journal
+from pollux_slurm.daemon.observe.events import Watch
 from pollux_slurm.daemon.round import RoundResult, Rounds, Settings
-from pollux_slurm.daemon.telemetry import Telemetry
-from pollux_slurm.daemon.watch import Watch
+from pollux_slurm.daemon.service import privileges
+from pollux_slurm.daemon.service.lease import Lease
+from pollux_slurm.daemon.service.metrics import Telemetry
+from pollux_slurm.daemon.service.systemd_notify import Notifier
 from pollux_slurm.errors import LeaseLostError, PolluxError, SlurmError, StoreError
 from pollux_slurm.model import Decision, Problem
 from pollux_slurm.policy import decide
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.store.contract import Store
+from pollux_slurm.store.contract.interface import Store
 
 _log = logging.getLogger(__name__)
 
@@ -48,11 +49,11 @@ class Daemon:
         notifier: Notifier | None = None,
         reload: Callable[[], Settings] | None = None,
         reload_asked: threading.Event | None = None,
-        scope: Callable[[], int | None] = rights.everybody,
-        site_limits: Callable[[], limits.SiteLimits] = limits.no_limits,
-        past_runs: books.PastRuns = books.no_past_runs,
+        scope: Callable[[], int | None] = privileges.everybody,
+        site_limits: Callable[[], association_limits.SiteLimits] = association_limits.no_limits,
+        past_runs: accounted_runs.PastRuns = accounted_runs.no_past_runs,
     ) -> None:
-        slurm = comebacks.remembering(slurm, store.active_jobs)
+        slurm = returned_nodes.remembering(slurm, store.active_jobs)
         self.telemetry = telemetry or Telemetry(monotonic=monotonic)
         self._notifier = notifier or Notifier({}, monotonic=monotonic)
         self._reload = reload

@@ -11,27 +11,20 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
-from pollux_slurm.daemon import (
-    books,
-    comebacks,
-    limits,
-    neighbours,
-    observe,
-    orders,
-    pose,
-    returning,
-    rights,
-    silence,
-)
-from pollux_slurm.daemon.care import Care
-from pollux_slurm.daemon.lease import Lease
-from pollux_slurm.daemon.limits import SiteLimits
-from pollux_slurm.daemon.notify import Notifier
-from pollux_slurm.daemon.observe import Picture
-from pollux_slurm.daemon.plan import planned_moves
-from pollux_slurm.daemon.problems import save_problem
-from pollux_slurm.daemon.telemetry import Telemetry, totals
-from pollux_slurm.daemon.watch import Sight
+from pollux_slurm.daemon.decide import problem_building, unanswered_requests, unmanaged_jobs
+from pollux_slurm.daemon.decide.planned_moves import planned_moves
+from pollux_slurm.daemon.decide.saved_problems import save_problem
+from pollux_slurm.daemon.enact import admin_orders
+from pollux_slurm.daemon.enact.maintenance import Care
+from pollux_slurm.daemon.observe import accounted_runs, association_limits, cluster_picture, returned_nodes
+from pollux_slurm.daemon.observe.association_limits import SiteLimits
+from pollux_slurm.daemon.observe.cluster_picture import Picture
+from pollux_slurm.daemon.observe.events import Sight
+from pollux_slurm.daemon.recovery import failed_moves
+from pollux_slurm.daemon.service import privileges
+from pollux_slurm.daemon.service.lease import Lease
+from pollux_slurm.daemon.service.metrics import Telemetry, totals
+from pollux_slurm.daemon.service.systemd_notify import Notifier
 from pollux_slurm.errors import (
     LeaseLostError,
     PolluxError,
@@ -42,7 +35,7 @@ from pollux_slurm.errors import (
 )
 from pollux_slurm.model import ClusterSnapshot, Decision, Problem, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.store.contract import JobRecord, JobRegistration, Store
+from pollux_slurm.store.contract.interface import JobRecord, JobRegistration, Store
 
 _log = logging.getLogger(__name__)
 
@@ -86,9 +79,9 @@ class Rounds:
         notifier: Notifier,
         stop: threading.Event,
         meanwhile: Callable[[], object],
-        scope: Callable[[], int | None] = rights.everybody,
-        site_limits: Callable[[], SiteLimits] = limits.no_limits,
-        past_runs: books.PastRuns = books.no_past_runs,
+        scope: Callable[[], int | None] = privileges.everybody,
+        site_limits: Callable[[], SiteLimits] = association_limits.no_limits,
+        past_runs: accounted_runs.PastRuns = accounted_runs.no_past_runs,
     ) -> None:
         self.sight = Sight()
         self.telemetry = telemetry
@@ -113,7 +106,7 @@ class Rounds:
 
     def _adaptive(self, snapshot: ClusterSnapshot) -> tuple[JobRegistration, ...]:
         """Return the adaptive jobs that are served, known or not."""
-        return observe.registrations(snapshot, self._config.partitions, only_user_id=self._scope())
+        return cluster_picture.registrations(snapshot, self._config.partitions, only_user_id=self._scope())
 
     def hold(self) -> RoundResult:
         """Observe, decide and journal the moves; a picture that is not complete skips the round.
@@ -152,9 +145,9 @@ class Rounds:
         adaptive = self._adaptive(snapshot)
         left_out = self._store.register_jobs(adaptive, at=now)
         active = self._store.active_jobs()
-        self._warn_of_refusals(observe.refusals(snapshot, active, left_out))
-        records = observe.served(snapshot, active, self._scope())
-        seen, self._vanished = observe.observations(
+        self._warn_of_refusals(cluster_picture.refusals(snapshot, active, left_out))
+        records = cluster_picture.served(snapshot, active, self._scope())
+        seen, self._vanished = cluster_picture.observations(
             snapshot,
             records,
             vanished_before=self._vanished,
@@ -162,36 +155,40 @@ class Rounds:
         )
         self._store.observe_jobs(seen, at=now)
         if now >= self._next_settling:
-            self._next_settling = now + books.SETTLED_EVERY
-            books.settle(self._store, self._past_runs, now=now)
+            self._next_settling = now + accounted_runs.SETTLED_EVERY
+            accounted_runs.settle(self._store, self._past_runs, now=now)
         milestones = self._store.milestones()  # before the models are read: what comes between is news
-        records = observe.served(snapshot, self._store.active_jobs(), self._scope())
+        records = cluster_picture.served(snapshot, self._store.active_jobs(), self._scope())
         under_way = [record.open_reallocation for record in records if record.open_reallocation is not None]
         self.sight = Sight.of(snapshot, adaptive, under_way, milestones)
-        picture = observe.picture(
+        picture = cluster_picture.picture(
             snapshot,
             records,
             self._config.partitions,
             left_alone_because=lambda record: (
-                orders.kept_by_hand(record)
-                or returning.left_alone_because(record)
-                or silence.left_alone_because(record, now, timeout_s=self._config.checkpoint_timeout_s)
+                admin_orders.kept_by_hand(record)
+                or failed_moves.left_alone_because(record)
+                or unanswered_requests.left_alone_because(
+                    record, now, timeout_s=self._config.checkpoint_timeout_s
+                )
             ),
         )
-        problem = pose.problem(
+        problem = problem_building.problem(
             picture,
             now=now,
             default_restart_delay_s=self._config.restart_delay_s,
             max_restart_delay_s=self._config.max_restart_delay_s,
             policy=self._policy,
             pause_ttl_s=self._config.pause_ttl_s,
-            neighbours=neighbours.jobs_in_turn(picture, pose.UsableNodes(snapshot), self._policy),
-            nodes=neighbours.keep_shares(picture.nodes, picture, self._policy.kept_shares),
+            neighbours=unmanaged_jobs.jobs_in_turn(
+                picture, problem_building.UsableNodes(snapshot), self._policy
+            ),
+            nodes=unmanaged_jobs.keep_shares(picture.nodes, picture, self._policy.kept_shares),
         )
-        problem = limits.applied(problem, picture, self._site_limits())
+        problem = association_limits.applied(problem, picture, self._site_limits())
         with self.telemetry.phase("decide"):
             decision = self._decide_aside(problem)
-        refused = {job.slurm.job_id: pose.left_out_because(job) for job in picture.managed}
+        refused = {job.slurm.job_id: problem_building.left_out_because(job) for job in picture.managed}
         kept = {job_id: reason for job_id, reason in refused.items() if reason is not None}
         if kept != {job.slurm_job_id: job.left_out_because for job in records if job.left_out_because}:
             self._store.note_left_out(kept)
@@ -209,7 +206,7 @@ class Rounds:
             decision,
             max_in_flight=self._config.max_in_flight,
             pauses=problem.moving.pauses,
-            is_doubtful=lambda record: silence.is_doubtful(
+            is_doubtful=lambda record: unanswered_requests.is_doubtful(
                 record, now, timeout_s=self._config.checkpoint_timeout_s
             ),
         )
@@ -310,7 +307,7 @@ class Rounds:
         soon = now + timedelta(seconds=self._config.pause_ttl_s / 2)
         for job in picture.managed:
             begins_at = job.slurm.begins_at
-            if begins_at is None or begins_at > soon or not pose.is_parked(job, now):
+            if begins_at is None or begins_at > soon or not problem_building.is_parked(job, now):
                 continue
             if job.slurm.job_id in leaving:
                 continue
@@ -321,21 +318,21 @@ class Rounds:
 
     def _keep_from_leftovers(self, picture: Picture, leaving: Container[str], now: datetime) -> None:
         """Let jobs wait on that Slurm requeued off a lost node: it may start them there beside a leftover."""
-        unsettled = comebacks.unsettled_nodes(picture.snapshot)
+        unsettled = returned_nodes.unsettled_nodes(picture.snapshot)
         slurm = self._slurm.guarded(self._lease.check)
         for job in picture.managed if unsettled else ():
             shown = job.slurm
             may_start = not (shown.held or job.in_flight or shown.job_id in leaving)
-            if not (may_start and shown.restart_count and comebacks.is_to_wait(shown, now)):
+            if not (may_start and shown.restart_count and returned_nodes.is_to_wait(shown, now)):
                 continue
-            if pose.left_out_because(job) is not None:
+            if problem_building.left_out_because(job) is not None:
                 continue
-            ran_on = comebacks.last_place(self._store.allocation_history(shown.job_id))
-            if not comebacks.may_have_leftover(ran_on, unsettled):
+            ran_on = returned_nodes.last_place(self._store.allocation_history(shown.job_id))
+            if not returned_nodes.may_have_leftover(ran_on, unsettled):
                 continue
             _log.info("job %s: waits, since it may still run on %s", shown.job_id, ran_on)
             try:
-                slurm.park(shown.job_id, for_s=comebacks.WAIT_S)
+                slurm.park(shown.job_id, for_s=returned_nodes.WAIT_S)
             except SlurmCommandError as error:
                 _log.info("job %s: is not kept waiting: %s", shown.job_id, error)
 

@@ -1,5 +1,7 @@
 """The model of one job: throughput, statistical efficiency, goodput, and their fitting.
 
+May be imported by `agent`, `cli`, `daemon`, `policy`, `report`, `simulator`, `store`.
+
 Pure functions of numpy and scipy, after Pollux (OSDI 2021), section 3.
 """
 

@@ -1,5 +1,8 @@
 """The frozen types that cross layers. No I/O, no formulas beyond one-line properties.
 
+May be imported by `agent`, `cli`, `daemon`, `goodput`, `policy`, `report`, `simulator`, `slurm`, `store`,
+`torch`.
+
 Five files: allocations; one job's goodput model; what Slurm shows; the scheduling problem; what jobs warn of.
 What only the store and its users exchange (reports, records) stands in `pollux_slurm.store.contract`.
 """

@@ -37,8 +37,8 @@ class SlurmNode:
     `used_gpus` counts every job's GPUs, and all of a node that gives out shards of GPUs; `available` is False
     for a node that is down, drained, failing or reserved, on which nothing new may start, and `responds` for
     one that slurmctld has given up (DOWN): what ran there may still run. So may it for a moment where such a
-    node is back, which is then `settling` (`pollux_slurm.daemon.comebacks`). `features` are the active ones.
-    `hostname` is the machine's own name, empty where Slurm does not tell.
+    node is back, which is then `settling` (`pollux_slurm.daemon.observe.returned_nodes`).
+    `features` are the active ones. `hostname` is the machine's own name, empty where Slurm does not tell.
     `last_busy_at` is when the last job left it or it came back, whichever was later, None where that is not
     told (for one with jobs on it, it may be old).
     """

@@ -84,7 +84,7 @@ class Objective:
     price of a restart: "paper" (the part of its life that a job did not spend restarting) or "amortised"
     (the part of the next `horizon_s` that it will not). A SPEEDUP of 1 is what `fair_share_gpus` GPUs give;
     None: ⌈G/J⌉ of G GPUs and J jobs, as "osdi21" always has it. `between` says who has equal shares: "users",
-    "accounts" or "jobs" (`policy/between.py`).
+    "accounts" or "jobs" (`policy/participation/user_shares.py`).
     """
 
     name: str = "generalized-mean"

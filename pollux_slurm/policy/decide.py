@@ -15,21 +15,21 @@ import numpy as np
 from pollux_slurm.errors import UsageError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, Decision, Problem, ProblemJob
-from pollux_slurm.policy import between
-from pollux_slurm.policy.admission import check_problem, find_exclusions, frozen
-from pollux_slurm.policy.certificate import bound_serving
-from pollux_slurm.policy.cluster import Cluster
-from pollux_slurm.policy.explain import explain_all, keep, not_overtaking, sharing, waits_for_others
+from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.exact.local_search import above
+from pollux_slurm.policy.exact.search import Solution, solve
+from pollux_slurm.policy.exact.upper_bound import bound_serving
+from pollux_slurm.policy.explain.missing_resources import misfits
+from pollux_slurm.policy.explain.reasons import explain_all, keep, not_overtaking, sharing, waits_for_others
 from pollux_slurm.policy.genetic import solve_genetically
 from pollux_slurm.policy.greedy import solve_greedily
-from pollux_slurm.policy.local_search import above
-from pollux_slurm.policy.menu import Menu
-from pollux_slurm.policy.nodes import KnownNodes, NodeFacts
-from pollux_slurm.policy.objectives import OBJECTIVES
-from pollux_slurm.policy.search import Solution, solve
-from pollux_slurm.policy.shortage import misfits
-from pollux_slurm.policy.starvation import held_back
-from pollux_slurm.policy.tables import build_tables
+from pollux_slurm.policy.objectives.registry import OBJECTIVES
+from pollux_slurm.policy.participation import user_shares
+from pollux_slurm.policy.participation.admission import check_problem, find_exclusions, frozen
+from pollux_slurm.policy.participation.longest_wait import held_back
+from pollux_slurm.policy.problem.node_facts import KnownNodes, NodeFacts
+from pollux_slurm.policy.problem.node_sets import Cluster
+from pollux_slurm.policy.problem.speedup_tables import build_tables
 
 Solver = Callable[..., Solution]
 
@@ -185,7 +185,7 @@ def _solve(
     cache = TableCache() if tables is None else tables
     reasons = find_exclusions(problem, cache)
     jobs = [job for job in problem.jobs if job.job_id not in reasons]
-    everyone = standing = between.everyone(problem, jobs)
+    everyone = standing = user_shares.everyone(problem, jobs)
     menu = build_menu(problem, jobs, cache, facts, standing=standing, within_caps=within_caps)
     nowhere = {
         job.job_id
@@ -196,10 +196,10 @@ def _solve(
     nowhere |= set(unfit)
     known: list[ProblemJob] = jobs
     behind: list[ProblemJob] = []
-    if standing is not None and (nowhere or not between.is_plenty(standing, jobs, facts)):
+    if standing is not None and (nowhere or not user_shares.is_plenty(standing, jobs, facts)):
         able = [job.job_id not in nowhere for job in jobs]
-        useful = between.useful_gpus(jobs, menu.tables)[able]
-        jobs, standing, behind = between.dealt(problem, list(compress(jobs, able)), useful, facts)
+        useful = user_shares.useful_gpus(jobs, menu.tables)[able]
+        jobs, standing, behind = user_shares.dealt(problem, list(compress(jobs, able)), useful, facts)
         if len(jobs) == len(known) and standing is not None and (standing.yields == 1).all():
             standing = everyone  # all were dealt theirs: nothing is new
     # Nothing is kept free for a job that could not use it.
@@ -259,11 +259,11 @@ def score(problem: Problem, allocations: Mapping[str, Allocation]) -> float:
 def shared_menu(problem: Problem, jobs: list[ProblemJob], cache: TableCache | None = None) -> Menu:
     """Return the menu of those of `jobs` that take part, where users share."""
     facts = NodeFacts(problem.nodes)
-    standing = between.everyone(problem, jobs)
+    standing = user_shares.everyone(problem, jobs)
     menu = build_menu(problem, jobs, cache, facts, standing=standing)
-    if standing is None or between.is_plenty(standing, jobs, facts):
+    if standing is None or user_shares.is_plenty(standing, jobs, facts):
         return menu
-    jobs, standing, _ = between.dealt(problem, jobs, between.useful_gpus(jobs, menu.tables), facts)
+    jobs, standing, _ = user_shares.dealt(problem, jobs, user_shares.useful_gpus(jobs, menu.tables), facts)
     return build_menu(problem, jobs, cache, facts, standing=standing)
 
 
@@ -273,7 +273,7 @@ def build_menu(
     cache: TableCache | None = None,
     facts: NodeFacts | None = None,
     *,
-    standing: between.Standing | None = None,
+    standing: user_shares.Standing | None = None,
     within_caps: bool = False,
 ) -> Menu:
     """Return what `jobs` could get and what the problem's objective makes of it.

@@ -17,13 +17,13 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.policy.bound import solve_dual
-from pollux_slurm.policy.cluster import Cluster, members_of
+from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.placed_state import Placed, State
+from pollux_slurm.policy.exact.search import Solution, total_value
 from pollux_slurm.policy.greedy import solve_greedily
-from pollux_slurm.policy.market import Market
-from pollux_slurm.policy.menu import Menu
-from pollux_slurm.policy.placement import Placed, State
-from pollux_slurm.policy.search import Solution, total_value
+from pollux_slurm.policy.pricing.dual_bound import solve_dual
+from pollux_slurm.policy.pricing.pricing import Market
+from pollux_slurm.policy.problem.node_sets import Cluster, members_of
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -1,4 +1,6 @@
-"""`pollux rehearse`: run a user's script on this machine, move it for real, and say what a cluster would see.
+"""`pollux rehearse`: run a user's script on this machine, and move it for real, before a cluster does.
+
+May be imported by `cli`.
 
 Needs neither Slurm nor a store, and imports no torch: the script's own processes do the looking.
 """

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pollux_slurm.agent.processes import mortality
-from pollux_slurm.agent.rehearsing import STAGE_VARIABLE, Stage, Stop
+from pollux_slurm.agent.launch.processes import mortality
+from pollux_slurm.agent.rehearsal_events import STAGE_VARIABLE, Stage, Stop
 
 Event = Mapping[str, Any]
 

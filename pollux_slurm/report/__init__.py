@@ -1,11 +1,12 @@
-"""Pages and plots: one self-contained HTML file, drawn without a network, a script or a plotting library.
+"""Pages and plots: one self-contained HTML file, drawn without a network or a plotting library.
+
+May be imported by `cli`, `simulator`.
 
 `charts` draws SVG out of plain numbers, `page` puts charts and tables into the template report.html.j2.
 """
 
-from pollux_slurm.report.charts import LineChart, Mark, Panel, Series
-from pollux_slurm.report.page import Figure, Page, Section, Table, render_page
-from pollux_slurm.report.scales import (
+from pollux_slurm.report.charts.line_charts import LineChart, Mark, Panel, Series
+from pollux_slurm.report.charts.scales import (
     Axis,
     duration_axis,
     duration_text,
@@ -15,7 +16,8 @@ from pollux_slurm.report.scales import (
     minutes,
     value_axis,
 )
-from pollux_slurm.report.timeline import Bar, Timeline
+from pollux_slurm.report.charts.timeline import Bar, Timeline
+from pollux_slurm.report.document.page import Figure, Page, Section, Table, render_page
 
 __all__ = [
     "Axis",

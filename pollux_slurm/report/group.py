@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pollux_slurm.report.document import Document, Fact, Kind
-from pollux_slurm.report.fairness import fairness_part
-from pollux_slurm.report.held import held_part
-from pollux_slurm.report.moves_by_day import moves_by_day_part
-from pollux_slurm.report.parts import accuracy_part, jobs_part
-from pollux_slurm.report.rounds import nodes_part, rounds_part
-from pollux_slurm.report.texts import plural
-from pollux_slurm.report.times import Range, range_of
-from pollux_slurm.report.usage import UsageRow, by_gpu_hours, usage_part
-from pollux_slurm.store.report_rows import (
+from pollux_slurm.report.charts.safe_texts import plural
+from pollux_slurm.report.charts.time_axes import Range, range_of
+from pollux_slurm.report.document.document import Document, Fact, Kind
+from pollux_slurm.report.parts.common import accuracy_part, jobs_part
+from pollux_slurm.report.parts.fairness import fairness_part
+from pollux_slurm.report.parts.held_gpus import held_part
+from pollux_slurm.report.parts.moves_by_day import moves_by_day_part
+from pollux_slurm.report.parts.rounds import nodes_part, rounds_part
+from pollux_slurm.report.parts.usage import UsageRow, by_gpu_hours, usage_part
+from pollux_slurm.store.reporting.view_rows import (
     AccountUsage,
     Fairness,
     JobEvent,

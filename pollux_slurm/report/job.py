@@ -6,14 +6,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pollux_slurm.report.document import Column, Data, Document, Fact, Kind, Part, number_text, text_of
-from pollux_slurm.report.groups import NAMELESS
-from pollux_slurm.report.job_moves import moves_part
-from pollux_slurm.report.job_plots import JobSample, history_part
-from pollux_slurm.report.parts import accuracy_part
-from pollux_slurm.report.scales import duration_text
-from pollux_slurm.report.times import Range
-from pollux_slurm.store.report_rows import Fairness, JobEvent, JobGoodput, ModelAccuracy, ReallocationEntry
+from pollux_slurm.report.charts.scales import duration_text
+from pollux_slurm.report.charts.time_axes import Range
+from pollux_slurm.report.document.document import (
+    Column,
+    Data,
+    Document,
+    Fact,
+    Kind,
+    Part,
+    number_text,
+    text_of,
+)
+from pollux_slurm.report.parts.common import accuracy_part
+from pollux_slurm.report.parts.groups import NAMELESS
+from pollux_slurm.report.parts.job_moves import moves_part
+from pollux_slurm.report.parts.job_plots import JobSample, history_part
+from pollux_slurm.store.reporting.view_rows import (
+    Fairness,
+    JobEvent,
+    JobGoodput,
+    ModelAccuracy,
+    ReallocationEntry,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

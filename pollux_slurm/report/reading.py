@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TypeVar
 
 from pollux_slurm.errors import StoreError
+from pollux_slurm.report.charts.time_axes import Range
 from pollux_slurm.report.group import GroupHistory
-from pollux_slurm.report.held import MOST_JOBS
 from pollux_slurm.report.job import JobHistory
-from pollux_slurm.report.job_plots import JobSample
-from pollux_slurm.report.times import Range
-from pollux_slurm.store.report_rows import (
+from pollux_slurm.report.parts.held_gpus import MOST_JOBS
+from pollux_slurm.report.parts.job_plots import JobSample
+from pollux_slurm.store.reporting.queries import MOST_ROWS, Reports
+from pollux_slurm.store.reporting.view_rows import (
     AccountUsage,
     Fairness,
     JobEvent,
@@ -22,7 +23,6 @@ from pollux_slurm.store.report_rows import (
     SamplePoint,
     UserUsage,
 )
-from pollux_slurm.store.reporting import MOST_ROWS, Reports
 
 _Row = TypeVar("_Row")
 # A job that reports every 30 s for a week: no plot needs more, and a longer one is averaged.

@@ -11,9 +11,10 @@ from datetime import datetime
 
 from pollux_slurm.errors import InvalidProblemError, StoreError
 from pollux_slurm.goodput import TableCache
-from pollux_slurm.report.document import Document, Fact, Kind, Part
-from pollux_slurm.report.parts import accuracy_part
-from pollux_slurm.report.shadow_gain import (
+from pollux_slurm.report.charts.time_axes import Range
+from pollux_slurm.report.document.document import Document, Fact, Kind, Part
+from pollux_slurm.report.parts.common import accuracy_part
+from pollux_slurm.report.parts.shadow_gain import (
     Prediction,
     WeighedRound,
     gain_part,
@@ -24,11 +25,16 @@ from pollux_slurm.report.shadow_gain import (
     weigh,
     windows_of,
 )
-from pollux_slurm.report.shadow_moves import JobWishes, MoveKind, moves_part, stretches_by_job, wishes_of
-from pollux_slurm.report.times import Range
-from pollux_slurm.store.report_rows import ModelAccuracy
-from pollux_slurm.store.reporting import MOST_ROWS, Reports
-from pollux_slurm.store.shadow import ShadowHistory, Stretch
+from pollux_slurm.report.parts.shadow_moves import (
+    JobWishes,
+    MoveKind,
+    moves_part,
+    stretches_by_job,
+    wishes_of,
+)
+from pollux_slurm.store.reporting.queries import MOST_ROWS, Reports
+from pollux_slurm.store.reporting.shadow import ShadowHistory, Stretch
+from pollux_slurm.store.reporting.view_rows import ModelAccuracy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,15 @@
-"""Replays traces through the daemon's own policy, with a clock instead of a cluster."""
+"""Replays traces through the daemon's own policy, with a clock instead of a cluster.
 
-from pollux_slurm.simulator.applications import Application, read_application, read_applications
-from pollux_slurm.simulator.clock import simulate
-from pollux_slurm.simulator.cluster import Cluster, NodeGroup, RoundRecord, SimulationResult
-from pollux_slurm.simulator.job import SimulatedJob
-from pollux_slurm.simulator.measured import MeasuredQueue, read_queue, read_truth
-from pollux_slurm.simulator.rules import OSDI21, Delays, Failures, OtherJob, Rules, slurm_rules
-from pollux_slurm.simulator.workload import WorkloadJob, read_workload
+May be imported by `cli`.
+"""
+
+from pollux_slurm.simulator.engine.clock import simulate
+from pollux_slurm.simulator.engine.cluster import Cluster, NodeGroup, RoundRecord, SimulationResult
+from pollux_slurm.simulator.engine.cluster_rules import OSDI21, Delays, Failures, OtherJob, Rules, slurm_rules
+from pollux_slurm.simulator.engine.job import SimulatedJob
+from pollux_slurm.simulator.inputs.applications import Application, read_application, read_applications
+from pollux_slurm.simulator.inputs.workload import WorkloadJob, read_workload
+from pollux_slurm.simulator.site.measured_jobs import MeasuredQueue, read_queue, read_truth
 
 __all__ = [
     "OSDI21",

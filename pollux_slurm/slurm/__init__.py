@@ -1,4 +1,7 @@
-"""The edge to Slurm: one protocol, its backends, and a private cluster for trying things."""
+"""The edge to Slurm: one protocol in `client.py`, and `connection.py`, which finds a backend.
+
+May be imported by `agent`, `cli`, `daemon`.
+"""
 
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.connection import connect

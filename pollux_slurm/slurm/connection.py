@@ -7,13 +7,13 @@ from pathlib import Path
 
 from pollux_slurm.config import SlurmConfig
 from pollux_slurm.errors import SlurmUnavailable
-from pollux_slurm.slurm.accounting import Accounting
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.slurm.commands import CommandsClient
-from pollux_slurm.slurm.hand import CommandHand
-from pollux_slurm.slurm.pyslurm_hand import PySlurmHand
-from pollux_slurm.slurm.pyslurm_process import PySlurmWorker
-from pollux_slurm.slurm.runner import CommandRunner
+from pollux_slurm.slurm.commands.accounting import Accounting
+from pollux_slurm.slurm.commands.command_client import CommandsClient
+from pollux_slurm.slurm.commands.job_commands import CommandHand
+from pollux_slurm.slurm.commands.runner import CommandRunner
+from pollux_slurm.slurm.pyslurm.job_commands import PySlurmHand
+from pollux_slurm.slurm.pyslurm.process import PySlurmWorker
 
 COMMANDS = ("squeue", "sinfo", "scontrol", "scancel", "sbatch")
 _USUAL_CONFS = (

@@ -1,4 +1,6 @@
-"""The meeting point of jobs and daemon: schema, repository, migrations.
+"""Where jobs and daemon meet: a database, SQLite or PostgreSQL.
+
+May be imported by `cli`, `torch`.
 
 `contract` says what every backend promises. The two functions here open a store; the database library is
 imported only when they are called, so that a command that needs no store starts quickly.
@@ -9,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pollux_slurm.store.contract import AgentStore, Store
+    from pollux_slurm.store.contract.interface import AgentStore, Store
 
 __all__ = ["open_agent_store", "open_store"]
 
@@ -21,7 +23,7 @@ def open_store(url: str, *, create: bool = False) -> Store:
     sense, `SchemaVersionError` (which ends in the command to type) when the schema is missing or another
     version's, `StoreUnavailable` when the database cannot be reached, `StoreError` otherwise.
     """
-    from pollux_slurm.store.opening import open_database
+    from pollux_slurm.store.access.opening import open_database
     from pollux_slurm.store.sql_store import SqlStore
 
     return SqlStore(open_database(url, create=create))
@@ -34,14 +36,14 @@ def open_agent_store(url: str, *, keep_connection: bool = False) -> AgentStore:
     Each call is a connection of its own but with `keep_connection`, which is for a pooler in front: that has
     room for as many as there are jobs, the server itself does not.
     """
-    from pollux_slurm.store.opening import open_database, reach_for_calls
-    from pollux_slurm.store.url import parse_store_url
+    from pollux_slurm.store.access.opening import open_database, reach_for_calls
+    from pollux_slurm.store.access.url import parse_store_url
 
     parsed = parse_store_url(url)
     if parsed.path is None:
-        from pollux_slurm.store.functions import FunctionAgentStore
+        from pollux_slurm.store.agent_api.postgresql_api import FunctionAgentStore
 
         return FunctionAgentStore(reach_for_calls(parsed, keep=keep_connection))
-    from pollux_slurm.store.agent import SqlAgentStore
+    from pollux_slurm.store.agent_api.sqlite_api import SqlAgentStore
 
     return SqlAgentStore(open_database(url, create=False))

@@ -17,19 +17,15 @@ from pollux_slurm.model import (
     ReallocationCause,
     ReallocationStep,
 )
-from pollux_slurm.store import (
-    explanations,
-    journal,
-    lease,
-    observation,
-    records,
-    registration,
-    rounds,
-    settling,
-    sums,
+from pollux_slurm.store.access.database import Database
+from pollux_slurm.store.agent_api.postgresql_api import (
+    MAX_CONNECTION_S,
+    MAX_IDLE_S,
+    MAX_QUESTION_S,
+    RecordingAgentStore,
 )
-from pollux_slurm.store.agent import SqlAgentStore
-from pollux_slurm.store.contract import (
+from pollux_slurm.store.agent_api.sqlite_api import SqlAgentStore
+from pollux_slurm.store.contract.interface import (
     AllocationRecord,
     DaemonSeen,
     DecisionRecord,
@@ -44,17 +40,13 @@ from pollux_slurm.store.contract import (
     RunRecord,
     Sample,
 )
-from pollux_slurm.store.database import Database
-from pollux_slurm.store.functions import (
-    MAX_CONNECTION_S,
-    MAX_IDLE_S,
-    MAX_QUESTION_S,
-    RecordingAgentStore,
-)
-from pollux_slurm.store.history import read_allocations, read_models, read_samples
-from pollux_slurm.store.latest import read_runs
+from pollux_slurm.store.jobs import accounting_corrections, observation, records, registration
+from pollux_slurm.store.jobs.history import read_allocations, read_models, read_samples
+from pollux_slurm.store.jobs.latest import read_runs
+from pollux_slurm.store.journal import reallocations
+from pollux_slurm.store.rounds import daily_sums, explanations, lease, rounds
 from pollux_slurm.store.schema import ReallocationRow, RunRow
-from pollux_slurm.store.shared_logins import changed_logins, mend_login
+from pollux_slurm.store.security.shared_logins import changed_logins, mend_login
 
 
 class SqlStore:
@@ -122,11 +114,11 @@ class SqlStore:
 
     def estimated_jobs(self, *, since: datetime) -> tuple[tuple[str, datetime], ...]:
         with self._database.read() as connection:
-            return settling.estimated_jobs(connection, since=since)
+            return accounting_corrections.estimated_jobs(connection, since=since)
 
     def settle_jobs(self, runs: Sequence[AccountedRun]) -> tuple[str, ...]:
         with self._database.write() as connection:
-            return settling.settle_jobs(connection, runs)
+            return accounting_corrections.settle_jobs(connection, runs)
 
     def active_jobs(self) -> tuple[JobRecord, ...]:
         return self.jobs(include_finished=False)
@@ -168,7 +160,7 @@ class SqlStore:
 
     # rounds
     def record_round(self, problem: Problem, decision: Decision, *, shadow: bool, at: datetime) -> int:
-        texts, single = rounds.round_texts(problem, decision), sums.single_goodputs(problem)
+        texts, single = rounds.round_texts(problem, decision), daily_sums.single_goodputs(problem)
         with self._database.write() as connection:
             return rounds.record_round(
                 connection, problem, decision, texts=texts, single=single, shadow=shadow, at=at
@@ -197,7 +189,7 @@ class SqlStore:
         reason: str | None = None,
     ) -> Reallocation:
         with self._database.write() as connection:
-            return journal.plan_reallocation(
+            return reallocations.plan_reallocation(
                 connection,
                 slurm_job_id,
                 source=source,
@@ -225,7 +217,7 @@ class SqlStore:
         taken_over: bool = False,
     ) -> bool:
         with self._database.write() as connection:
-            return journal.advance_reallocation(
+            return reallocations.advance_reallocation(
                 connection,
                 reallocation_id,
                 step,
@@ -243,20 +235,20 @@ class SqlStore:
         self, reallocation_id: int, target: Allocation, *, expected: ReallocationStep, reason: str
     ) -> bool:
         with self._database.write() as connection:
-            return journal.retarget_reallocation(
+            return reallocations.retarget_reallocation(
                 connection, reallocation_id, target, expected=expected, reason=reason
             )
 
     def open_reallocations(self) -> tuple[Reallocation, ...]:
         with self._database.read() as connection:
-            return journal.read_reallocations(connection, journal.OPEN)
+            return reallocations.read_reallocations(connection, reallocations.OPEN)
 
     def reallocations(self, slurm_job_id: str | None = None) -> tuple[Reallocation, ...]:
         with self._database.read() as connection:
             wanted = select(ReallocationRow.id)
             if slurm_job_id is not None:
                 wanted = wanted.where(ReallocationRow.job_id.in_(records.newest_scope(slurm_job_id)))
-            return journal.read_reallocations(connection, wanted)
+            return reallocations.read_reallocations(connection, wanted)
 
     # history
     def allocation_history(self, slurm_job_id: str) -> tuple[AllocationRecord, ...]:

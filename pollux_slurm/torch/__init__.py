@@ -1,18 +1,22 @@
-"""The public training API: the agent's measurements wired into a PyTorch training loop."""
+"""What a training script imports: the agent's measurements wired into a PyTorch training loop.
+
+May be imported by scripts that train.
+"""
 
 from pollux_slurm import env
-from pollux_slurm.torch.accumulator import Accumulator
-from pollux_slurm.torch.data import AdaptiveDataLoader
-from pollux_slurm.torch.epoch import (
+from pollux_slurm.torch.api.accumulator import Accumulator
+from pollux_slurm.torch.api.data_loader import AdaptiveDataLoader
+from pollux_slurm.torch.api.data_parallel import AdaptiveDataParallel
+from pollux_slurm.torch.api.epochs import (
     checkpoint_point,
     current_dataloader,
     current_epoch,
     finished_epochs,
     remaining_epochs_until,
 )
-from pollux_slurm.torch.memory import memory_guard
-from pollux_slurm.torch.parallel import AdaptiveDataParallel
-from pollux_slurm.torch.scaling_rules import (
+from pollux_slurm.torch.api.state import State
+from pollux_slurm.torch.boundary.sigterm import TrainingStopped
+from pollux_slurm.torch.gradients.scaling_rules import (
     AdamScale,
     AdaScale,
     LEGWScale,
@@ -22,9 +26,8 @@ from pollux_slurm.torch.scaling_rules import (
     ScalingRule,
     SqrtScale,
 )
+from pollux_slurm.torch.session.memory_bounds import memory_guard
 from pollux_slurm.torch.start import init_process_group
-from pollux_slurm.torch.state import State
-from pollux_slurm.torch.stopping import TrainingStopped
 
 __all__ = [
     "Accumulator",

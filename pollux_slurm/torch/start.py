@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from pollux_slurm.agent.environment import read_environment
-from pollux_slurm.agent.joblog import speak
-from pollux_slurm.agent.rehearsing import read_stage
+from pollux_slurm.agent.launch.environment import read_environment
+from pollux_slurm.agent.launch.job_log import speak
+from pollux_slurm.agent.rehearsal_events import read_stage
 from pollux_slurm.config import Config
 from pollux_slurm.errors import UsageError
-from pollux_slurm.torch.current import has_session, set_session
-from pollux_slurm.torch.joining import pace_of
-from pollux_slurm.torch.session import Session
+from pollux_slurm.torch.session.current_session import has_session, set_session
+from pollux_slurm.torch.session.joining import pace_of
+from pollux_slurm.torch.session.session import Session
 
 
 def init_process_group(

@@ -1,5 +1,5 @@
 -- What a job may do on PostgreSQL, and all that it may do: pollux_report, pollux_poll and pollux_move, at the
--- end of this file. They do what pollux_slurm.store.agent does on SQLite; one contract suite holds both to it. Whoever
+-- end of this file. They do what pollux_slurm.store.agent_api.sqlite_api does on SQLite; one contract suite holds both to it. Whoever
 -- calls them is a stranger: each number is checked here, whatever the caller has checked before.
 --
 -- The helpers have no search_path of their own: only the functions below call them, whose is fixed, and nobody
@@ -319,7 +319,7 @@ BEGIN
     );
     v_report := p_report::jsonb;
 
-    -- The checks of pollux_slurm.store.checks.
+    -- The checks of pollux_slurm.store.agent_api.report_checks.
     -- In one statement, which a new connection prepares in a fraction of the time of many.
     SELECT pollux_whole(v_report, 'run_number', 0, 1000000),
            pollux_whole(v_report, 'restart_count', 0, 1000000),

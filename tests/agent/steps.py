@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pollux_slurm.agent.profile import MeasuredStep
+from pollux_slurm.agent.measure.profile import MeasuredStep
 
 
 def step(grad_time_s: float, iter_time_s: float, **changes: Any) -> MeasuredStep:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.delivery import signal_step
-from pollux_slurm.agent.token import read_token, token_sha256
+from pollux_slurm.agent.launch.signals import signal_step
+from pollux_slurm.agent.submit.token import read_token, token_sha256
 from pollux_slurm.model import Allocation, JobShape, JobState
-from pollux_slurm.slurm.runner import CommandRunner
-from pollux_slurm.slurm.terms import decode_comment, user_part
+from pollux_slurm.slurm.commands.runner import CommandRunner
+from pollux_slurm.slurm.parsing.comment_terms import decode_comment, user_part
 from tests.agent.place import BODY, Place, a_place
 from tests.waiting import wait_until
 

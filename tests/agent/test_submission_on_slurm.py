@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.submission import submit
-from pollux_slurm.agent.submission_plan import plan_submission
-from pollux_slurm.agent.token import read_token, token_sha256
+from pollux_slurm.agent.submit.submission import submit
+from pollux_slurm.agent.submit.submission_plan import plan_submission
+from pollux_slurm.agent.submit.token import read_token, token_sha256
 from pollux_slurm.config import Config
 from pollux_slurm.errors import SlurmCommandError
 from pollux_slurm.model import Allocation, JobShape, JobState
-from pollux_slurm.slurm.batch_script import parse_script
-from pollux_slurm.slurm.runner import CommandRunner
-from pollux_slurm.slurm.sbatch_options import parse_words
-from pollux_slurm.slurm.sbatch_request import SbatchRequest
-from pollux_slurm.slurm.terms import decode_comment, user_part
+from pollux_slurm.slurm.commands.runner import CommandRunner
+from pollux_slurm.slurm.parsing.comment_terms import decode_comment, user_part
+from pollux_slurm.slurm.sbatch.batch_script import parse_script
+from pollux_slurm.slurm.sbatch.options import parse_words
+from pollux_slurm.slurm.sbatch.request import SbatchRequest
 from tests.agent.place import BODY, Place
 
 TOKEN = "1000-" + "0" * 64

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pollux_slurm.slurm.sandbox_files import NodeGroup
+from pollux_slurm.sandbox.files import NodeGroup
 from pollux_slurm.store import open_store
 from tests.books.check import by_log, by_sacct
 from tests.books.compare import Line

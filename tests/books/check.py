@@ -7,13 +7,13 @@ from collections.abc import Callable
 from datetime import datetime
 
 from pollux_slurm.model import AccountedRun
-from pollux_slurm.slurm.accounting import Accounting
-from pollux_slurm.slurm.sandbox import Sandbox
-from pollux_slurm.store.contract import Store
+from pollux_slurm.sandbox.cluster import Sandbox
+from pollux_slurm.slurm.commands.accounting import Accounting
+from pollux_slurm.store.contract.interface import Store
 from tests.books.compare import Line, compared, runs_of_log, runs_of_sacct, states_of
 from tests.books.mixture import Mixture
 from tests.slurm.accounting_site import accounting_of, sacctmgr
-from tests.store.test_views import rows_of
+from tests.store.schema.test_views import rows_of
 from tests.waiting import wait_until
 
 Say = Callable[[str], None]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pollux_slurm.model import JobState
-from pollux_slurm.slurm.runner import CommandRunner
-from pollux_slurm.store.contract import AllocationRecord, Store
+from pollux_slurm.slurm.commands.runner import CommandRunner
+from pollux_slurm.store.contract.interface import AllocationRecord, Store
 from tests.books.mixture import Mixture, Played
 
 _LINE = re.compile(r"^\[([0-9T:.-]+)\] (.*)$")

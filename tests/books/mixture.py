@@ -9,13 +9,13 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
-from pollux_slurm.daemon.books import PastRuns, no_past_runs
 from pollux_slurm.daemon.loop import Daemon
+from pollux_slurm.daemon.observe.accounted_runs import PastRuns, no_past_runs
 from pollux_slurm.model import JobState, JobTerms, SlurmJob
-from pollux_slurm.slurm.sandbox import Sandbox
-from pollux_slurm.slurm.terms import encode_comment
-from pollux_slurm.store.contract import Store
-from pollux_slurm.store.tokens import hash_token
+from pollux_slurm.sandbox.cluster import Sandbox
+from pollux_slurm.slurm.parsing.comment_terms import encode_comment
+from pollux_slurm.store.agent_api.token_hashes import hash_token
+from pollux_slurm.store.contract.interface import Store
 from tests.daemon.test_on_slurm import RealWorld
 from tests.daemon.world import CONFIG, Agent
 from tests.waiting import wait_until

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pollux_slurm.slurm.sandbox_files import NodeGroup
-from pollux_slurm.store.contract import Store
+from pollux_slurm.sandbox.files import NodeGroup
+from pollux_slurm.store.contract.interface import Store
 from tests.books.check import by_log, by_sacct
 from tests.books.compare import Line
 from tests.conftest import running_sandbox

@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pollux_slurm.slurm.sandbox import Sandbox
-from pollux_slurm.slurm.sandbox_files import NodeGroup
+from pollux_slurm.sandbox.cluster import Sandbox
+from pollux_slurm.sandbox.files import NodeGroup
 from tests.chaos import verdict
 from tests.chaos.run import Outcome, Run
 from tests.chaos.site import running_site

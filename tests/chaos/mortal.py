@@ -16,8 +16,8 @@ from typing import Any
 
 from pollux_slurm.cli import main
 from pollux_slurm.model import ReallocationStep
-from pollux_slurm.slurm.commands import CommandsClient
-from pollux_slurm.slurm.hand import CommandHand
+from pollux_slurm.slurm.commands.command_client import CommandsClient
+from pollux_slurm.slurm.commands.job_commands import CommandHand
 from pollux_slurm.store.sql_store import SqlStore
 
 VARIABLE = "CHAOS_KILL_FILE"

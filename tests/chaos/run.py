@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from pollux_slurm.errors import PolluxError, SlurmError, StoreError
 from pollux_slurm.model import JobState, SlurmJob
-from pollux_slurm.store.contract import RunPhase
+from pollux_slurm.store.contract.interface import RunPhase
 from tests.chaos import mortal
 from tests.chaos.faults import KINDS, Undo
 from tests.chaos.schedule import DAEMON_KILL, Planned, make_schedule

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pollux_slurm.config import SlurmConfig
+from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.slurm import connect
-from pollux_slurm.slurm.sandbox import Sandbox
 from pollux_slurm.store import open_store
 from tests.chaos import mortal
 from tests.chaos.watch import Replica, Watch, replicas

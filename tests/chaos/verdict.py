@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from pollux_slurm.agent.lineage import read_claim
+from pollux_slurm.agent.checkpoints.lineage import read_claim
 from pollux_slurm.errors import SupersededRunError
 from pollux_slurm.model import JobState, SlurmJob
-from pollux_slurm.store.contract import Reallocation
+from pollux_slurm.store.contract.interface import Reallocation
 from tests.chaos.faults import integrity
 from tests.chaos.run import Outcome
 from tests.chaos.site import WITNESS, ChaosJob, Site

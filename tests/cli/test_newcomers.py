@@ -8,7 +8,7 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
-from pollux_slurm.slurm.sandbox import Sandbox
+from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.store import open_store
 
 

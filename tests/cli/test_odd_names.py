@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from pollux_slurm.cli import main
-from pollux_slurm.policy.problem_json import problem_to_json
+from pollux_slurm.policy.problem.json_format import problem_to_json
 from tests.cli.inside import pollux
 from tests.policy.builders import job, node, problem
 

@@ -18,8 +18,8 @@ from pollux_slurm.model import (
     SlurmNode,
     ThroughputParameters,
 )
-from pollux_slurm.slurm.terms import encode_comment
-from pollux_slurm.store.contract import JobRecord, Reallocation, RunPhase, RunRecord
+from pollux_slurm.slurm.parsing.comment_terms import encode_comment
+from pollux_slurm.store.contract.interface import JobRecord, Reallocation, RunPhase, RunRecord
 
 NOON = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
 

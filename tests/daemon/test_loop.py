@@ -14,7 +14,7 @@ from pollux_slurm.daemon.round import Settings
 from pollux_slurm.errors import ConfigError
 from pollux_slurm.model import Allocation, Decision, JobState, Problem
 from pollux_slurm.policy import decide
-from pollux_slurm.policy.problem_json import problem_from_json
+from pollux_slurm.policy.problem.json_format import problem_from_json
 from tests.daemon.builders import MODEL
 from tests.daemon.world import CONFIG, World, running
 

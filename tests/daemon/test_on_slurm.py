@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.token import new_token
+from pollux_slurm.agent.submit.token import new_token
 from pollux_slurm.config import DaemonConfig, PolicyConfig
 from pollux_slurm.daemon.loop import Daemon
 from pollux_slurm.model import (
@@ -26,13 +26,13 @@ from pollux_slurm.model import (
 )
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.policy import decide
-from pollux_slurm.slurm.commands import CommandsClient
-from pollux_slurm.slurm.sandbox import Sandbox
-from pollux_slurm.slurm.sandbox_files import NodeGroup
-from pollux_slurm.slurm.terms import encode_comment
-from pollux_slurm.store.contract import Store
+from pollux_slurm.sandbox.cluster import Sandbox
+from pollux_slurm.sandbox.files import NodeGroup
+from pollux_slurm.slurm.commands.command_client import CommandsClient
+from pollux_slurm.slurm.parsing.comment_terms import encode_comment
+from pollux_slurm.store.agent_api.token_hashes import hash_token
+from pollux_slurm.store.contract.interface import Store
 from pollux_slurm.store.sql_store import SqlStore
-from pollux_slurm.store.tokens import hash_token
 from tests.conftest import running_sandbox
 from tests.daemon.world import CONFIG, Agent, World
 from tests.waiting import cancel_all, wait_until

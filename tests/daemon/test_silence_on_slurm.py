@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pollux_slurm.agent.token import new_token
+from pollux_slurm.agent.submit.token import new_token
 from pollux_slurm.model import Allocation
-from pollux_slurm.slurm.sandbox import Sandbox
+from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.test_on_slurm import RealWorld
 from tests.daemon.world import CONFIG, Agent

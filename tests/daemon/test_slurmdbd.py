@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pollux_slurm.cli.daemon import limits_of
+from pollux_slurm.cli.site.daemon import limits_of
 from pollux_slurm.config import Config
-from pollux_slurm.daemon import limits, observe
-from pollux_slurm.daemon.doctor import Verdict, examine_limits
+from pollux_slurm.daemon.doctor.findings import Verdict, examine_limits
+from pollux_slurm.daemon.observe import association_limits, cluster_picture
 from pollux_slurm.model import JobShape, JobState, Problem, ProblemJob, SlurmJob
-from pollux_slurm.slurm.commands import CommandsClient
-from pollux_slurm.slurm.sandbox import Sandbox
-from pollux_slurm.slurm.sandbox_files import NodeGroup
+from pollux_slurm.sandbox.cluster import Sandbox
+from pollux_slurm.sandbox.files import NodeGroup
+from pollux_slurm.slurm.commands.command_client import CommandsClient
 from tests.conftest import running_sandbox
 from tests.daemon.builders import record
 from tests.slurm.accounting_site import accounting_of, missing_programs, sacctmgr
@@ -75,14 +75,14 @@ def test_that_a_round_decides_within_what_slurm_goes_on_to_keep(
         wait_until(lambda: shown(job_id).state is JobState.RUNNING, timeout_s=120, what=f"{job_id} to run")
 
     def problem(*job_ids: str) -> Problem:
-        picture = observe.picture(slurm.snapshot(), [record(job_id) for job_id in job_ids])
+        picture = cluster_picture.picture(slurm.snapshot(), [record(job_id) for job_id in job_ids])
         jobs = tuple(
             ProblemJob(job_id=one.job_id, account=one.account, user=one.user_name, current=one.allocation)
             for one in map(shown, job_ids)
         )
         plain = Problem(nodes=picture.nodes, jobs=jobs)
         # They are not adaptive, so that the picture has none of them managed: only whom Slurm binds is asked.
-        return limits.applied(plain, picture, limits_of(Config(), slurm)())
+        return association_limits.applied(plain, picture, limits_of(Config(), slurm)())
 
     def bounds(found: Problem) -> dict[str, tuple[int, tuple[str, ...] | None]]:
         return {limit.name: (limit.max_gpus, limit.job_ids) for limit in found.limits}

@@ -8,8 +8,8 @@ import pytest
 
 from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.model import JobState, SlurmJob
-from pollux_slurm.slurm.commands import CommandsClient
-from pollux_slurm.slurm.sandbox import Sandbox
+from pollux_slurm.sandbox.cluster import Sandbox
+from pollux_slurm.slurm.commands.command_client import CommandsClient
 from pollux_slurm.store import open_store
 from tests.people import User, two_users
 from tests.waiting import cancel_all, wait_until

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pollux_slurm.config import DaemonConfig, PolicyConfig
-from pollux_slurm.daemon.books import PastRuns, no_past_runs
 from pollux_slurm.daemon.loop import Daemon
-from pollux_slurm.daemon.notify import Notifier
+from pollux_slurm.daemon.observe.accounted_runs import PastRuns, no_past_runs
+from pollux_slurm.daemon.service.systemd_notify import Notifier
 from pollux_slurm.errors import SlurmCommandError, StaleRunError, UnknownJobError
 from pollux_slurm.model import (
     Allocation,
@@ -22,9 +22,9 @@ from pollux_slurm.model import (
     SlurmJob,
 )
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.slurm.terms import encode_comment
-from pollux_slurm.store.contract import CheckpointConfirmation, Report, RunPhase, Store
-from pollux_slurm.store.tokens import hash_token
+from pollux_slurm.slurm.parsing.comment_terms import encode_comment
+from pollux_slurm.store.agent_api.token_hashes import hash_token
+from pollux_slurm.store.contract.interface import CheckpointConfirmation, Report, RunPhase, Store
 from tests.daemon.builders import MODEL
 from tests.fakes.slurm import FakeClock, FakeSlurm, fake_node
 

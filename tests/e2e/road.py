@@ -14,7 +14,7 @@ from typing import TypeVar
 from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.model import ReallocationStep
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.store.contract import JobRecord, Reallocation, Store
+from pollux_slurm.store.contract.interface import JobRecord, Reallocation, Store
 from tests.waiting import wait_until
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from pollux_slurm.model import Allocation, JobState, ReallocationStep
-from pollux_slurm.store.contract import RunPhase
+from pollux_slurm.store.contract.interface import RunPhase
 from tests.e2e.road import POLLUX, Road
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.torch]

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.config import SlurmConfig
-from pollux_slurm.daemon import orders
+from pollux_slurm.daemon.enact import admin_orders
 from pollux_slurm.model import JobState, ReallocationStep
 from pollux_slurm.slurm import connect
 from pollux_slurm.store import open_store
-from pollux_slurm.store.administration import add_login, init_store
+from pollux_slurm.store.maintenance.administration import add_login, init_store
 from tests.e2e.road import Road
 from tests.store.postgres import PostgresMissingError, PostgresServer, running_postgres
 
@@ -65,7 +65,7 @@ def test_that_a_job_is_moved_and_finishes_though_the_database_stops_meanwhile(
     road.wait(lambda: len(road.store.sample_history(job_id)) > 1, "a sample")
     before = road.store.sample_history(job_id)
     # By order: what is measured on a busy machine decides nothing here.
-    pause = orders.pause(road.store, job_id, by="an admin", drain=False, at=now())
+    pause = admin_orders.pause(road.store, job_id, by="an admin", drain=False, at=now())
     server.stop()
     try:
         log = road.directory / "daemon.log"
@@ -82,7 +82,7 @@ def test_that_a_job_is_moved_and_finishes_though_the_database_stops_meanwhile(
         server.start()
     paused = road.wait(lambda: road.ended(pause), "the pause")
     assert paused.step is ReallocationStep.CONFIRMED, paused
-    orders.resume(road.store, job_id, by="an admin", at=now())
+    admin_orders.resume(road.store, job_id, by="an admin", at=now())
     assert road.store.sample_history(job_id)[: len(before)] == before
     record = road.wait_over(job_id)
     assert record.state is JobState.COMPLETED, road.log()

@@ -7,8 +7,8 @@ import math
 import random
 from collections.abc import Callable
 
-from pollux_slurm.agent.profile import Situation, StepProfile
-from pollux_slurm.agent.tuning import Tuner
+from pollux_slurm.agent.measure.fit_and_batch_choice import Tuner
+from pollux_slurm.agent.measure.profile import Situation, StepProfile
 from pollux_slurm.goodput import gradient_time_s, iteration_time_s
 from pollux_slurm.model import BatchLimits, Configuration, ThroughputParameters
 from tests.agent.steps import step

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from pollux_slurm.agent.profile import Situation, StepProfile
-from pollux_slurm.agent.tuning import Training, Tuner
+from pollux_slurm.agent.measure.fit_and_batch_choice import Training, Tuner
+from pollux_slurm.agent.measure.profile import Situation, StepProfile
 from pollux_slurm.errors import ConfigError
 from pollux_slurm.goodput import Observation, fit_throughput, iteration_time_s
 from pollux_slurm.goodput.equations import (

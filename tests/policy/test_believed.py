@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pollux_slurm.policy.decide import decide
-from pollux_slurm.policy.scores import believed
-from pollux_slurm.policy.tables import build_tables
+from pollux_slurm.policy.objectives.job_values import believed
+from pollux_slurm.policy.problem.speedup_tables import build_tables
 from tests.policy.builders import job, linear_model, nodes, problem, sizes
 
 

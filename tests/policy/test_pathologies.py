@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pollux_slurm.model import GpuLimit, Objective, Problem
 from pollux_slurm.policy import decide
 from pollux_slurm.policy.decide import build_menu
-from pollux_slurm.policy.price_rank import MAX_DECLARED_WEIGHT
+from pollux_slurm.policy.objectives.price_rank import MAX_DECLARED_WEIGHT
 from tests.policy.builders import in_other_units, job, linear_model, nodes, problem, sizes
 from tests.policy.packed import packed_problem
 from tests.policy.problems import random_model, random_problem

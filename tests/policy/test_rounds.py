@@ -9,7 +9,7 @@ import pytest
 
 from pollux_slurm.model import Allocation, Problem
 from pollux_slurm.policy import decide, score
-from pollux_slurm.policy.problem_json import problem_from_json
+from pollux_slurm.policy.problem.json_format import problem_from_json
 
 ROUNDS = Path(__file__).parent / "rounds"
 

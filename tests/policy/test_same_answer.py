@@ -11,7 +11,7 @@ import pytest
 SCRIPT = """
 import dataclasses, random
 from pollux_slurm.policy import decide
-from pollux_slurm.policy.problem_json import decision_to_json
+from pollux_slurm.policy.problem.json_format import decision_to_json
 from tests.policy.problems import random_problem, with_everything
 
 def show(problem, effort):

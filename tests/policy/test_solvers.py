@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import Objective
 from pollux_slurm.policy import SOLVERS, decide, score
-from pollux_slurm.policy.problem_json import problem_from_json
+from pollux_slurm.policy.problem.json_format import problem_from_json
 from tests.policy import rules
 from tests.policy.builders import job, nodes, problem
 from tests.policy.problems import random_problem, with_everything

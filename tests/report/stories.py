@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pollux_slurm.model import BatchChoice, JobState
 from pollux_slurm.store import open_store
-from pollux_slurm.store.contract import Store
+from pollux_slurm.store.contract.interface import Store
 from tests.store.builders import (
     at,
     decision_of,

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from pollux_slurm.report import Figure, LineChart, Page, Panel, Section, Series, linear_axis, render_page
+from pollux_slurm.report.charts.time_axes import Range
+from pollux_slurm.report.document.html import document_html
 from pollux_slurm.report.group import cluster_document
-from pollux_slurm.report.html import document_html
 from pollux_slurm.report.job import job_document
 from pollux_slurm.report.reading import read_group, read_job
-from pollux_slurm.report.times import Range
-from pollux_slurm.store.reporting import open_reports
+from pollux_slurm.store.reporting.queries import open_reports
 from tests.report.browser import contrast, only_first_figure, probe, require_browser, rgb, screenshot
 from tests.report.stories import AFTER, BEFORE, HOSTILE, told_store
 from tests.store.builders import at

@@ -13,22 +13,22 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.errors import StoreError, UnknownJobError
-from pollux_slurm.report.bars import StackedBars
-from pollux_slurm.report.charts import LineChart
-from pollux_slurm.report.document import Document, Plot
-from pollux_slurm.report.exports import document_json
+from pollux_slurm.report.charts.line_charts import LineChart
+from pollux_slurm.report.charts.move_bars import MoveChart
+from pollux_slurm.report.charts.stacked_bars import StackedBars
+from pollux_slurm.report.charts.time_axes import Range
+from pollux_slurm.report.charts.timeline import Timeline
+from pollux_slurm.report.document.document import Document, Plot
+from pollux_slurm.report.document.exports import document_json
+from pollux_slurm.report.document.html import document_html
 from pollux_slurm.report.group import account_document, cluster_document
-from pollux_slurm.report.held import held_part
-from pollux_slurm.report.html import document_html
 from pollux_slurm.report.job import job_document
-from pollux_slurm.report.moves import MoveChart
+from pollux_slurm.report.parts.held_gpus import held_part
 from pollux_slurm.report.reading import read_group, read_job
-from pollux_slurm.report.timeline import Timeline
-from pollux_slurm.report.times import Range
-from pollux_slurm.store.reporting import Reports, open_reports
+from pollux_slurm.store.reporting.queries import Reports, open_reports
+from tests.report.document.test_page import assert_self_contained
 from tests.report.parsed import parse
 from tests.report.stories import AFTER, BEFORE, HOSTILE, told_store
-from tests.report.test_page import assert_self_contained
 from tests.store.builders import at
 
 NOW = at(7200)

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.model import Allocation, Decision, JobDecision, Problem
-from pollux_slurm.policy.appraise import appraise
+from pollux_slurm.policy.comparison import appraise
 from pollux_slurm.policy.decide import score
-from pollux_slurm.report.document import Document
-from pollux_slurm.report.exports import data_csv, document_json
-from pollux_slurm.report.html import document_html
+from pollux_slurm.report.charts.time_axes import Range
+from pollux_slurm.report.document.document import Document
+from pollux_slurm.report.document.exports import data_csv, document_json
+from pollux_slurm.report.document.html import document_html
+from pollux_slurm.report.parts.shadow_moves import MoveKind, move_kind
 from pollux_slurm.report.shadow import ShadowFindings, read_shadow, shadow_document
-from pollux_slurm.report.shadow_moves import MoveKind, move_kind
-from pollux_slurm.report.times import Range
 from pollux_slurm.store import open_store
-from pollux_slurm.store.reporting import open_reports
+from pollux_slurm.store.reporting.queries import open_reports
 from tests.cli.inside import pollux
 from tests.daemon.world import World
 from tests.store_fixtures import copied

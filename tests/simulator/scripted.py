@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator import OSDI21, Cluster, Rules, SimulationResult, simulate
-from pollux_slurm.simulator.batches import user_batch
-from pollux_slurm.simulator.cluster import SchedulingPolicy
-from pollux_slurm.simulator.job import Pieces, SimulatedJob
-from pollux_slurm.simulator.workload import WorkloadJob
+from pollux_slurm.simulator.engine.cluster import SchedulingPolicy
+from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.inputs.batch_splits import user_batch
+from pollux_slurm.simulator.inputs.workload import WorkloadJob
 from tests.simulator.made import made_application
 
 Rule = Callable[[float, Sequence[SimulatedJob]], Mapping[str, Pieces]]

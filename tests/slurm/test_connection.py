@@ -7,9 +7,9 @@ import pytest
 
 from pollux_slurm.config import SlurmConfig
 from pollux_slurm.errors import SlurmUnavailable
+from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.slurm import connect
 from pollux_slurm.slurm.connection import COMMANDS
-from pollux_slurm.slurm.sandbox import Sandbox
 
 
 @pytest.fixture

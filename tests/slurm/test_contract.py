@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from pollux_slurm.model import JobState, SlurmJob
+from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.slurm.commands import CommandsClient
-from pollux_slurm.slurm.runner import CommandRunner
-from pollux_slurm.slurm.sandbox import Sandbox
+from pollux_slurm.slurm.commands.command_client import CommandsClient
+from pollux_slurm.slurm.commands.runner import CommandRunner
 from tests.fakes.slurm import FakeClock, FakeSlurm, fake_node
 from tests.slurm.contract import SlurmClientContract, World
 from tests.waiting import cancel_all, wait_until

@@ -17,10 +17,10 @@ import pytest
 
 from pollux_slurm.errors import JobStateError
 from pollux_slurm.model import Allocation, JobShape, JobState, SlurmJob
-from pollux_slurm.slurm.commands import CommandsClient
-from pollux_slurm.slurm.runner import CommandResult, CommandRunner
-from pollux_slurm.slurm.sandbox import Sandbox
-from pollux_slurm.slurm.sandbox_files import NodeGroup
+from pollux_slurm.sandbox.cluster import Sandbox
+from pollux_slurm.sandbox.files import NodeGroup
+from pollux_slurm.slurm.commands.command_client import CommandsClient
+from pollux_slurm.slurm.commands.runner import CommandResult, CommandRunner
 from tests.conftest import running_sandbox
 from tests.waiting import cancel_all, wait_until
 

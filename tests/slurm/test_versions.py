@@ -10,8 +10,8 @@ import pytest
 
 from pollux_slurm.config import SlurmConfig
 from pollux_slurm.errors import SlurmUnavailable
+from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.slurm import connect
-from pollux_slurm.slurm.sandbox import Sandbox
 from tests.conftest import CONTRACT_GROUPS, running_sandbox
 from tests.slurm.contract import SlurmClientContract, World
 from tests.slurm.roots import BUILT_VARIABLE, ROOTS_VARIABLE, SUITES, NoRootError, search_path

@@ -25,7 +25,8 @@ from pollux_slurm.model import (
     ReallocationStep,
     ThroughputParameters,
 )
-from pollux_slurm.store.contract import (
+from pollux_slurm.store.agent_api.token_hashes import hash_token
+from pollux_slurm.store.contract.interface import (
     CheckpointConfirmation,
     JobObservation,
     JobRegistration,
@@ -34,7 +35,6 @@ from pollux_slurm.store.contract import (
     RunPhase,
     Store,
 )
-from pollux_slurm.store.tokens import hash_token
 
 T0 = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
 Step = ReallocationStep

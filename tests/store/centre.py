@@ -21,7 +21,7 @@ from pollux_slurm.model import (
     Problem,
     ProblemJob,
 )
-from pollux_slurm.store.contract import CheckpointConfirmation, RunPhase, Store
+from pollux_slurm.store.contract.interface import CheckpointConfirmation, RunPhase, Store
 from tests.store.builders import THETA, Step, advance, at, observation, plan, registration, report, token_of
 
 # On one GPU its only batch is 128 examples: 0.05 + 0.001 * 128 = 0.178 s a step.

@@ -12,14 +12,14 @@ import pytest
 from sqlalchemy import inspect
 
 from pollux_slurm.store import open_agent_store, open_store
-from pollux_slurm.store.administration import add_login
-from pollux_slurm.store.contract import Move, Poll, Report, Store
-from pollux_slurm.store.database import Database
-from pollux_slurm.store.opening import open_database, reach_database
+from pollux_slurm.store.access.database import Database
+from pollux_slurm.store.access.opening import open_database, reach_database
+from pollux_slurm.store.access.url import parse_store_url
+from pollux_slurm.store.agent_api.token_hashes import hash_token
+from pollux_slurm.store.contract.interface import Move, Poll, Report, Store
+from pollux_slurm.store.maintenance.administration import add_login
 from pollux_slurm.store.schema import Base
 from pollux_slurm.store.sql_store import SqlStore
-from pollux_slurm.store.tokens import hash_token
-from pollux_slurm.store.url import parse_store_url
 from tests import store_fixtures
 from tests.store import centre
 from tests.store.builders import (

@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 
-from pollux_slurm.store.checks import checked_report
-from pollux_slurm.store.functions import report_json
+from pollux_slurm.store.agent_api.postgresql_api import report_json
+from pollux_slurm.store.agent_api.report_checks import checked_report
 from tests.store.builders import report, token_of
 from tests.store.connections import await_ends, connections
 from tests.store.postgres import PostgresServer

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import select
 
 from pollux_slurm.model import AccountedRun, Allocation, JobState
-from pollux_slurm.store.contract import JobObservation, Store
+from pollux_slurm.store.agent_api.token_hashes import hash_token
+from pollux_slurm.store.contract.interface import JobObservation, Store
 from pollux_slurm.store.schema import AllocationRow
-from pollux_slurm.store.tokens import hash_token
 from tests.store.builders import (
     at,
     decision_of,
@@ -21,7 +21,7 @@ from tests.store.builders import (
     report,
     token_of,
 )
-from tests.store.test_views import rows_of
+from tests.store.schema.test_views import rows_of
 
 TWO = {"n0": 2}
 HELD = Allocation.of(TWO)

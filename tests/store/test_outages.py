@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from pollux_slurm.agent.reporter import Reporter
+from pollux_slurm.agent.measure.reporter import Reporter
 from pollux_slurm.errors import StoreError, StoreUnavailable
 from pollux_slurm.store import open_agent_store, open_store
-from pollux_slurm.store.contract import CheckpointConfirmation, Report, Store
+from pollux_slurm.store.contract.interface import CheckpointConfirmation, Report, Store
 from tests.store.builders import (
     Step,
     advance,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.store import open_store
-from pollux_slurm.store.contract import Store
+from pollux_slurm.store.contract.interface import Store
 from tests.store import workers
 from tests.store.builders import at, observation, registration, report, token_of
 from tests.store.connections import await_ends, connections
@@ -157,7 +157,7 @@ def test_that_a_fork_uses_connections_of_its_own(any_store_url: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("module", ["pollux_slurm.store", "pollux_slurm.store.contract"])
+@pytest.mark.parametrize("module", ["pollux_slurm.store", "pollux_slurm.store.contract.interface"])
 def test_that_the_database_library_is_not_imported_before_it_is_needed(module: str) -> None:
     code = f"import {module}, sys; print(sorted({{'sqlalchemy', 'alembic', 'jinja2'}} & set(sys.modules)))"
     done = subprocess.run(

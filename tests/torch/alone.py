@@ -12,8 +12,8 @@ from torch.utils.data import Dataset
 
 import pollux_slurm.torch as pt
 from pollux_slurm.model import BatchChoice
-from pollux_slurm.torch.current import current_session, set_session
-from pollux_slurm.torch.session import Session
+from pollux_slurm.torch.session.current_session import current_session, set_session
+from pollux_slurm.torch.session.session import Session
 
 
 @contextmanager

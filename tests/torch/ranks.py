@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from pollux_slurm.agent.rendezvous import reserve_port
+from pollux_slurm.agent.launch.rendezvous import reserve_port
 
 TIMEOUT_S = 300.0
 
@@ -148,7 +148,7 @@ def _main(
 
 def _leave() -> None:
     """Do what the end of an ordinary script does: multiprocessing skips `atexit`."""
-    from pollux_slurm.torch.current import current_session, has_session
+    from pollux_slurm.torch.session.current_session import current_session, has_session
 
     if has_session():
         current_session().close()

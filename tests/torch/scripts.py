@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset
 
 import pollux_slurm.torch as pt
-from pollux_slurm.torch.current import current_session
+from pollux_slurm.torch.session.current_session import current_session
 from tests.waiting import wait_until
 
 NUM_EXAMPLES = 70

@@ -1,10 +1,13 @@
-"""What can decide in a simulation, by name."""
+"""What can decide in a simulation, by name.
+
+May be imported by `simulator/experiments`.
+"""
 
 from __future__ import annotations
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import Objective
-from pollux_slurm.simulator.cluster import SchedulingPolicy
+from pollux_slurm.simulator.engine.cluster import SchedulingPolicy
 from pollux_slurm.simulator.policies.optimus import OptimusPolicy
 from pollux_slurm.simulator.policies.pollux import PolluxPolicy
 from pollux_slurm.simulator.policies.sia import SiaPolicy

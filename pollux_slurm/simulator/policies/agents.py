@@ -21,8 +21,8 @@ from pollux_slurm.model import (
     GradientStatistics,
     ThroughputParameters,
 )
-from pollux_slurm.simulator.batches import split_batch
-from pollux_slurm.simulator.job import SimulatedJob, Situation
+from pollux_slurm.simulator.engine.job import SimulatedJob, Situation
+from pollux_slurm.simulator.inputs.batch_splits import split_batch
 
 # A fit ends with a step that lowers its loss by less than this part. To go on to the least would change
 # averages by chance alone, for more work; at 1e-2, an ImageNet job alone took 5 % longer.

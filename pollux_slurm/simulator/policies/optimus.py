@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pollux_slurm.model import BatchChoice
-from pollux_slurm.simulator.batches import packed_step_s, split_batch
-from pollux_slurm.simulator.cluster import Cluster
-from pollux_slurm.simulator.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.cluster import Cluster
+from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.inputs.batch_splits import packed_step_s, split_batch
 from pollux_slurm.simulator.policies.packing import FreeGpus
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pollux_slurm.simulator.cluster import Cluster
-from pollux_slurm.simulator.job import Pieces
+from pollux_slurm.simulator.engine.cluster import Cluster
+from pollux_slurm.simulator.engine.job import Pieces
 
 
 class FreeGpus:

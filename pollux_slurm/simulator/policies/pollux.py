@@ -16,8 +16,8 @@ from pollux_slurm.model import (
     ProblemJob,
 )
 from pollux_slurm.policy import KnownNodes, allocate
-from pollux_slurm.simulator.cluster import Cluster
-from pollux_slurm.simulator.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.cluster import Cluster
+from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
 from pollux_slurm.simulator.policies.agents import Agents
 from pollux_slurm.simulator.policies.quiet import QuietRounds
 

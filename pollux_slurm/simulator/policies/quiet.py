@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pollux_slurm.simulator.cluster import Cluster
-from pollux_slurm.simulator.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.cluster import Cluster
+from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
 from pollux_slurm.simulator.policies.agents import num_sizes
 
 

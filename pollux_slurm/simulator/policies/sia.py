@@ -25,8 +25,8 @@ import numpy.typing as npt
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import BatchChoice, GoodputModel
-from pollux_slurm.simulator.cluster import Cluster
-from pollux_slurm.simulator.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.cluster import Cluster
+from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
 from pollux_slurm.simulator.policies.agents import Agents
 
 FloatArray = npt.NDArray[np.float64]

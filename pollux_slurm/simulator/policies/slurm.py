@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.model import BatchChoice
-from pollux_slurm.simulator.backfill import Running, Waiting, pack_pool, pool_sizes, startable
-from pollux_slurm.simulator.batches import user_batch, user_time_s
-from pollux_slurm.simulator.cluster import Cluster
-from pollux_slurm.simulator.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.backfill import Running, Waiting, pack_pool, pool_sizes, startable
+from pollux_slurm.simulator.engine.cluster import Cluster
+from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.inputs.batch_splits import user_batch, user_time_s
 
 
 class SlurmPolicy:

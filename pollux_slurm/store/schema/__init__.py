@@ -1,4 +1,8 @@
-"""The tables, typed. One schema for SQLite and PostgreSQL; migrations make it, tests compare the two."""
+"""Tables, triggers and views. One schema for SQLite and PostgreSQL.
+
+May be imported by `cli`, `store/access`, `store/agent_api`, `store/jobs`, `store/journal`,
+`store/maintenance`, `store/reporting`, `store/rounds`, `store/security`.
+"""
 
 from __future__ import annotations
 

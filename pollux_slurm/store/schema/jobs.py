@@ -21,7 +21,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from pollux_slurm.model import JobState
-from pollux_slurm.store.contract import RunPhase
+from pollux_slurm.store.contract.interface import RunPhase
 from pollux_slurm.store.schema.base import BIG_INT, Base, checked_enum, maybe_when, when
 
 _OVER = "('completed', 'failed', 'cancelled', 'timeout')"

@@ -1,1 +1,4 @@
-"""The side of a rehearsal that runs in the script's own processes: a session that looks, tells and stops."""
+"""The side of a rehearsal in the script's own processes: a session that looks, reports and stops.
+
+May be imported by `torch` itself only.
+"""

@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from pollux_slurm.agent.environment import JobEnvironment, process_age_s
-from pollux_slurm.agent.rehearsing import OUTSIDE, EventLog, Means, Moment, RehearsalStore, Stage, Stop
+from pollux_slurm.agent.launch.environment import JobEnvironment, process_age_s
+from pollux_slurm.agent.rehearsal_events import OUTSIDE, EventLog, Means, Moment, RehearsalStore, Stage, Stop
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.model import BatchChoice, BatchLimits
-from pollux_slurm.torch.batching import PassPlan, StepPlan
-from pollux_slurm.torch.patching import patch
+from pollux_slurm.torch.data.micro_batches import PassPlan, StepPlan
 from pollux_slurm.torch.rehearsal.averages import AverageWatch
 from pollux_slurm.torch.rehearsal.draws import DrawWatch
 from pollux_slurm.torch.rehearsal.shares import take_sums, tell_of_combining, variable_of, zeros_of
 from pollux_slurm.torch.rehearsal.snapshot import is_users, numbers_of, take_snapshot
-from pollux_slurm.torch.session import Session
+from pollux_slurm.torch.session.session import Session
+from pollux_slurm.torch.wrapped_model.patching import patch
 
 if TYPE_CHECKING:
-    from pollux_slurm.torch.data import AdaptiveDataLoader
+    from pollux_slurm.torch.api.data_loader import AdaptiveDataLoader
 
 # A request takes this long at most to reach the training thread, and a copy of the states to be written.
 _MOST_WAIT_S = 60.0

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from pollux_slurm.torch.accumulator import Accumulator
-from pollux_slurm.torch.patching import patch_everywhere
+from pollux_slurm.torch.api.accumulator import Accumulator
 from pollux_slurm.torch.rehearsal.snapshot import is_of_user, numbers_of, user_frames
+from pollux_slurm.torch.wrapped_model.patching import patch_everywhere
 
 Sums = dict[str, tuple[float, float]]
 """Of each variable the sum of its numbers, and how many things it may have counted."""
@@ -132,4 +132,4 @@ def _is_ours(frame: FrameType | None) -> bool:
 
 
 def _is_wrapper(file: str) -> bool:
-    return file == __file__ or file.endswith("/pollux_slurm/torch/patching.py")
+    return file == __file__ or file.endswith("/pollux_slurm/torch/wrapped_model/patching.py")

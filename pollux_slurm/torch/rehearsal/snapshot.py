@@ -136,7 +136,7 @@ def _note(
 
 def is_of_user(value: Any) -> bool:
     """Whether it is an instance of a class of the script's own, whose attributes nobody else keeps."""
-    from pollux_slurm.torch.state import State
+    from pollux_slurm.torch.api.state import State
 
     kind = type(value)
     if not hasattr(value, "__dict__") or isinstance(value, type) or issubclass(kind, State):

@@ -1,6 +1,6 @@
 {# How long a reallocation held up training: for rows `x` with the times of its steps, checkpoint_s and
    first_step_at. The first step is that of the next run, or the end of the reallocation where none was told or
-   it came later. pollux_slurm.store.costs says why. #}
+   it came later. pollux_slurm.store.journal.move_costs says why. #}
 {% macro not_negative(value) -%}
 CASE WHEN {{ value }} < 0.0 THEN 0.0 ELSE {{ value }} END
 {%- endmacro %}

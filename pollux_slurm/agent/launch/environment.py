@@ -1,0 +1,123 @@
+"""What a training process was told about itself: its rank, its nodes, its checkpoints, its store.
+
+`pollux run` sets these variables; `torchrun` sets the first ones; a plain `python train.py` has none of them
+and is one process on one node. Nothing here is read at import, and only through the mapping passed in.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pollux_slurm.agent.launch.layout import MEETING_VARIABLE, SECRET_VARIABLE
+from pollux_slurm.agent.submit.token import read_token
+from pollux_slurm.config import Config, load_config
+from pollux_slurm.errors import ConfigError, LaunchError
+from pollux_slurm.store.contract.interface import AgentStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnvironment:
+    """One training process's place in its job.
+
+    `gpus_per_node` is in rank order and sums to `world_size`. `restart_count` is Slurm's. `token` is None
+    where no store is to be told (no Slurm, or no store configured). `strict` is whether what is wrong with
+    the training ends it. `job_id` is Slurm's number, None outside. `open_store` is another than the store of
+    the settings. `secret` is what this run's processes know, None where `pollux run` did not start them, and
+    `meeting_file` is where those of a single node meet.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    gpus_per_node: tuple[int, ...]
+    restart_count: int
+    checkpoint_dir: Path | None
+    token: str | None
+    config: Config
+    strict: bool
+    job_id: str | None = None
+    open_store: Callable[[], AgentStore] | None = None
+    secret: str | None = None
+    meeting_file: Path | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.gpus_per_node)
+
+
+def read_environment(environ: Mapping[str, str]) -> JobEnvironment:
+    """Return what `environ` tells. Raises `ConfigError` for values that contradict each other."""
+    world_size = _count(environ, "WORLD_SIZE", 1, low=1)
+    rank = _count(environ, "RANK", 0, low=0)
+    if rank >= world_size:
+        raise ConfigError(f"RANK={rank} is not below WORLD_SIZE={world_size}: start it with `pollux run`")
+    directory = environ.get("POLLUX_CHECKPOINT_DIR")
+    return JobEnvironment(
+        rank=rank,
+        world_size=world_size,
+        local_rank=_count(environ, "LOCAL_RANK", 0, low=0),
+        gpus_per_node=_gpus_per_node(environ, world_size),
+        restart_count=_count(environ, "POLLUX_RESTART_COUNT", 0, low=0),
+        checkpoint_dir=Path(directory) if directory else None,
+        token=_token(environ),
+        config=load_config(environ),
+        strict=_switch(environ, "POLLUX_STRICT"),
+        job_id=environ.get("POLLUX_JOB_ID") or environ.get("SLURM_JOB_ID") or None,
+        secret=environ.get(SECRET_VARIABLE) or None,
+        meeting_file=Path(environ[MEETING_VARIABLE]) if environ.get(MEETING_VARIABLE) else None,
+    )
+
+
+def _count(environ: Mapping[str, str], name: str, default: int, *, low: int) -> int:
+    text = environ.get(name, "").strip()
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit()) or int(text) < low:
+        raise ConfigError(f"{name}={text!r} is not a whole number from {low}: start it with `pollux run`")
+    return int(text)
+
+
+def _switch(environ: Mapping[str, str], name: str) -> bool:
+    text = environ.get(name, "").strip()
+    if text not in ("", "0", "1"):
+        raise ConfigError(f"{name}={text!r} is neither 0 nor 1")
+    return text == "1"
+
+
+def _gpus_per_node(environ: Mapping[str, str], world_size: int) -> tuple[int, ...]:
+    text = environ.get("POLLUX_GPUS_PER_NODE", "").strip()
+    if text:
+        parts = [part.strip() for part in text.split(",")]
+        if all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+            counts = tuple(int(part) for part in parts)
+            if sum(counts) == world_size:
+                return counts
+        raise ConfigError(f"POLLUX_GPUS_PER_NODE={text!r} does not add up to WORLD_SIZE={world_size}")
+    # torchrun: the same number of processes on every node.
+    local = _count(environ, "LOCAL_WORLD_SIZE", world_size, low=1)
+    return (local,) * (world_size // local) if world_size % local == 0 else (world_size,)
+
+
+def _token(environ: Mapping[str, str]) -> str | None:
+    name = environ.get("POLLUX_TOKEN_FILE")
+    if not name:
+        return None
+    try:
+        return read_token(Path(name))
+    except LaunchError as error:
+        raise ConfigError(f"POLLUX_TOKEN_FILE: {error}") from None
+
+
+def process_age_s() -> float:
+    """Return the seconds since this process was started (imports included), from /proc; 0 where unknown."""
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2]
+        # Field 22 of proc(5), the start in clock ticks since boot; the text after ")" begins at field 3.
+        started_s = int(fields.split()[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - started_s, 0.0)

@@ -1,0 +1,120 @@
+"""`pollux run`: start a job's training processes, one for each GPU, here or on all nodes of a Slurm job.
+
+In a batch script it calls itself once on each node through srun; there, and without Slurm, it starts the
+processes and stays until the last has ended. It imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pollux_slurm.agent.checkpoints.lineage import num_runs
+from pollux_slurm.agent.checkpoints.memory_bounds import STOPPED, run_until_it_fits
+from pollux_slurm.agent.launch.layout import RunLayout, RunOptions, rank_environments, without_foreign
+from pollux_slurm.agent.launch.processes import Crew, cannot_start
+from pollux_slurm.agent.launch.rendezvous import LOOPBACK, meeting_file, new_secret, reserve_port
+from pollux_slurm.agent.launch.step import visible_gpus
+from pollux_slurm.agent.submit.token import make_private_dir
+from pollux_slurm.config import Config
+from pollux_slurm.errors import UsageError
+
+_FIRST_SPECIAL_STEP = 0xFFFF_FFF0  # the batch script's step is 0xFFFFFFFB, salloc's 0xFFFFFFFA
+
+
+def launch(
+    command: Sequence[str],
+    options: RunOptions,
+    *,
+    environ: Mapping[str, str],
+    config: Config,
+    cwd: Path,
+    warn: Callable[[str], None],
+) -> int:
+    """Run `command` to its end and return the exit code of the first process that failed, else 0.
+
+    Raises `LaunchError` when the processes cannot be started (exit code 127 for a command that is not there,
+    as in a shell), `UsageError` for options that make no sense.
+    """
+    if not command:
+        raise UsageError("no command to run; example: pollux run -- python train.py")
+    if not command[0].strip():
+        raise UsageError(
+            "the command's name is empty (an unset shell variable?); example: pollux run -- python train.py"
+        )
+    if options.max_gpus is not None and (options.min_gpus or 1) > options.max_gpus:
+        raise UsageError(f"--min-gpus {options.min_gpus} is above --max-gpus {options.max_gpus}")
+    environ = without_foreign(environ)
+    if environ.get("SLURM_JOB_ID") and not _is_in_step(environ):
+        if "SLURMD_NODENAME" in environ:  # not in salloc's shell, which may stand on another machine
+            _require_program(command[0], environ)
+        from pollux_slurm.agent.launch.slurm_job import prepare_job, run_step
+
+        job = prepare_job(options, environ=environ, config=config, cwd=cwd, warn=warn)
+        directory = job.environ.get("POLLUX_CHECKPOINT_DIR")
+        return _watched(lambda: run_step(command, job), Path(directory) if directory else None, warn=warn)
+    if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
+        raise UsageError(
+            "pollux run was started several times by srun: call it in the batch script itself, "
+            "it calls srun on its own"
+        )
+    return _run_here(command, options, environ=environ, warn=warn)
+
+
+def _watched(run: Callable[[], int], directory: Path | None, *, warn: Callable[[str], None]) -> int:
+    """Run the processes, again with smaller passes where memory was short; say if none joined the library."""
+    before = 0 if directory is None else num_runs(directory)
+    code = run_until_it_fits(run, directory, warn=warn)
+    # A process that failed may not have come so far.
+    if directory is not None and (code == 0 or code in STOPPED) and num_runs(directory) == before:
+        warn(
+            "no process of this run has called pollux_slurm.torch.init_process_group: it ran like any other "
+            "program, nothing of it was measured or reported, and no checkpoint was written"
+        )
+    return code
+
+
+def _is_in_step(environ: Mapping[str, str]) -> bool:
+    """Whether srun has started this process; the steps of a batch script or of salloc do not count."""
+    step = environ.get("SLURM_STEP_ID", "")
+    return step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP
+
+
+def _require_program(program: str, environ: Mapping[str, str]) -> None:
+    """Say once, and not once on each node, that a command is not there."""
+    if shutil.which(program, path=environ.get("PATH", os.defpath)) is None and not Path(program).exists():
+        raise cannot_start(program, FileNotFoundError())
+
+
+def _run_here(
+    command: Sequence[str],
+    options: RunOptions,
+    *,
+    environ: Mapping[str, str],
+    warn: Callable[[str], None],
+) -> int:
+    """Run on this machine alone: no Slurm, or a single task of somebody else's srun."""
+    gpus = visible_gpus(environ)
+    port = reserve_port()
+    layout = RunLayout(
+        nodes=(("localhost", options.num_processes or max(gpus, 1)),),
+        master_addr=options.master_addr or LOOPBACK,
+        master_port=port.getsockname()[1],
+        secret=new_secret(),
+        uses_gpus=gpus > 0,
+    )
+    extra = {}
+    if options.checkpoint_dir is not None:
+        make_private_dir(options.checkpoint_dir)
+        extra["POLLUX_CHECKPOINT_DIR"] = str(options.checkpoint_dir)
+    directory = options.checkpoint_dir or environ.get("POLLUX_CHECKPOINT_DIR") or None
+
+    def run() -> int:
+        with meeting_file() as file:
+            environments = rank_environments(layout, 0, {**environ, **extra}, meeting_file=file)
+            return Crew(command, environments, patience_s=options.patience_s).run().exit_code
+
+    with port:
+        return _watched(run, None if directory is None else Path(directory), warn=warn)

@@ -1,0 +1,97 @@
+"""One node's share of a step: what `pollux run` of the batch script starts once on each node.
+
+It is started anew by every run of a job, so it imports little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pollux_slurm.agent.launch.layout import STEP_VARIABLE, RunLayout, rank_environments
+from pollux_slurm.agent.launch.processes import Crew
+from pollux_slurm.agent.launch.rendezvous import meeting_file
+from pollux_slurm.errors import LaunchError, PolluxError
+
+# Not `python -m`: that would look for modules in the working directory first, among the user's own files.
+START = (
+    "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
+    "from pollux_slurm.agent.launch.step import main; main()"
+)
+"""What `python -c` runs, with the command of the processes behind it."""
+
+_NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
+
+
+def main() -> None:
+    """Run this node's share of the layout in POLLUX_STEP, and exit with its code."""
+    try:
+        code = run_in_step(sys.argv[1:], environ=dict(os.environ))
+    except PolluxError as error:
+        print("pollux: " + " ".join(str(error).split()), file=sys.stderr)
+        code = error.exit_code
+    sys.exit(code)
+
+
+def run_in_step(command: Sequence[str], *, environ: Mapping[str, str]) -> int:
+    """Run this node's share of the layout that the batch script's `pollux run` has made."""
+    layout = RunLayout.decode(environ[STEP_VARIABLE])
+    index = _node_index(layout, environ)
+    name, count = layout.nodes[index]
+    found = visible_gpus(environ)
+    if layout.uses_gpus and found != count:
+        raise LaunchError(
+            f"job {layout.job_id} holds {count} GPUs on {name}, but its step sees {found} there; "
+            "run: scontrol show job -d " + str(layout.job_id)
+        )
+
+    def tell(code: int) -> None:
+        if layout.exit_file is not None:
+            with contextlib.suppress(OSError):  # also when another node was first: its code stays
+                handle = os.open(layout.exit_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                with os.fdopen(handle, "w", encoding="ascii") as file:
+                    file.write(f"{code}\n")
+
+    try:
+        with meeting_file() if len(layout.nodes) == 1 else contextlib.nullcontext() as file:
+            crew = Crew(
+                command,
+                rank_environments(layout, index, environ, meeting_file=file),
+                patience_s=layout.patience_s,
+                on_failure=tell,
+            )
+            return crew.run().exit_code
+    except LaunchError as error:
+        tell(error.exit_code)
+        raise
+
+
+def _node_index(layout: RunLayout, environ: Mapping[str, str]) -> int:
+    """Find this node among the layout's by its number in the step, and make sure that the names agree."""
+    text = environ.get("SLURM_NODEID", "")
+    name = environ.get("SLURMD_NODENAME", "")
+    if text.isdecimal() and int(text) < len(layout.nodes) and layout.nodes[int(text)][0] in (name, ""):
+        return int(text)
+    for index, (known, _) in enumerate(layout.nodes):
+        if known == name:
+            return index
+    raise LaunchError(f"node {name or '?'} (number {text or '?'}) is not among those of job {layout.job_id}")
+
+
+def visible_gpus(environ: Mapping[str, str]) -> int:
+    """Count the GPUs that a process started now would see; 0 when nothing tells of any."""
+    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        if name in environ:
+            listed = [part.strip() for part in environ[name].split(",")]
+            # CUDA ignores what stands behind the first entry that names no device.
+            valid = listed.index("-1") if "-1" in listed else len(listed)
+            return len([part for part in listed[:valid] if part and part != "NoDevFiles"])
+    on_node = environ.get("SLURM_GPUS_ON_NODE", "")
+    if on_node.isdecimal():
+        return int(on_node)
+    with contextlib.suppress(OSError):
+        return len(list(_NVIDIA_GPUS.iterdir()))
+    return 0

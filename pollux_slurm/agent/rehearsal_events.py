@@ -1,0 +1,148 @@
+"""What `pollux rehearse` and the script that it runs tell each other: a stage to play, and events of it.
+
+The script's processes write events, as lines of JSON, into the stage's folder. Rank 0's reporter talks to a
+`RehearsalStore` instead of a database, so requests and confirmations take the road that they take in a job.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any, TextIO
+
+from pollux_slurm.errors import ConfigError
+from pollux_slurm.store.contract.interface import Move, Poll, Report
+
+STAGE_VARIABLE = "POLLUX_REHEARSAL"
+"""Names the file with the stage; set by `pollux rehearse` alone."""
+
+OUTSIDE = -1
+"""The epoch of loops outside of `remaining_epochs_until`."""
+
+_REQUEST_ID = 1
+_FLUSH_EVERY_S = 0.2
+
+
+class Moment(str, Enum):
+    """Where a run is stopped: `STEP` is the first step boundary at or behind a position of a loop.
+
+    `AFTER_LOOP` is between a loop's last step and the end of the epoch; the run is killed there as by Slurm
+    after its KillWait, once its states are saved. `EPOCH_END` is the boundary at which an epoch is counted.
+    """
+
+    STEP = "step"
+    AFTER_LOOP = "after_loop"
+    EPOCH_END = "epoch_end"
+
+
+class Means(str, Enum):
+    """How a run is stopped: by a requested checkpoint and SIGTERM once it is confirmed, or SIGTERM alone."""
+
+    REQUEST = "request"
+    SIGTERM = "sigterm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """A stop in `epoch`; `loader`, `loop` and `position` (in examples) name a place in it.
+
+    A `STEP` without a loader is at the first step behind `epoch`; outside of epochs, behind the loop with
+    that number.
+    """
+
+    moment: Moment
+    means: Means
+    epoch: int
+    loader: str = ""
+    loop: int = 0
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One run of the script. `varies_batch`: the batch changes every few steps; else it stays at M0."""
+
+    folder: Path
+    varies_batch: bool
+    stop: Stop | None
+
+    def write(self, path: Path) -> None:
+        """Write the stage to a file."""
+        path.write_text(json.dumps({**asdict(self), "folder": str(self.folder)}), encoding="utf-8")
+
+
+def read_stage(environ: Mapping[str, str]) -> Stage | None:
+    """Return the stage that the environment names, None outside of a rehearsal."""
+    name = environ.get(STAGE_VARIABLE)
+    if not name:
+        return None
+    try:
+        data = json.loads(Path(name).read_text(encoding="utf-8"))
+        stop = data["stop"]
+        if stop is not None:
+            stop = Stop(**{**stop, "moment": Moment(stop["moment"]), "means": Means(stop["means"])})
+        return Stage(folder=Path(data["folder"]), varies_batch=bool(data["varies_batch"]), stop=stop)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"{STAGE_VARIABLE}={name}: {error}; it is set by `pollux rehearse` alone") from None
+
+
+class EventLog:
+    """One process's events, a line of JSON each. From any thread."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._file: TextIO = (folder / f"events-{rank}.jsonl").open("w", encoding="utf-8")
+        self._lock = threading.Lock()
+        self._flushed_at = time.monotonic()
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Add an event; `time` is that of the host's clock."""
+        line = json.dumps({"kind": kind, "time": time.time(), **fields}) + "\n"
+        with self._lock:
+            self._file.write(line)
+            now = time.monotonic()
+            if kind != "pass" or now - self._flushed_at >= _FLUSH_EVERY_S:
+                self._file.flush()
+                self._flushed_at = now
+
+
+class RehearsalStore:
+    """An `AgentStore` in the script's own process: it asks for a checkpoint when told to."""
+
+    def __init__(self, events: EventLog) -> None:
+        self._events = events
+        self._request: int | None = None
+        self._confirmed = threading.Event()
+
+    def ask(self) -> None:
+        """Ask for a checkpoint from now on."""
+        self._request = _REQUEST_ID
+
+    def await_saved(self, timeout_s: float) -> bool:
+        """Wait until a report has come with a checkpoint; False when none has in time."""
+        return self._confirmed.wait(timeout_s)
+
+    def report(self, token: str, report: Report, *, at: datetime) -> None:
+        """Take a report; what it confirms is an event."""
+        del token, at
+        if report.checkpoint is not None:
+            self._events.write("confirmed", request=report.checkpoint.request_id)
+            self._confirmed.set()
+
+    def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
+        """Return the request, if any."""
+        del token, run_number, at
+        return Poll(checkpoint_request=self._request)
+
+    def move(self, token: str, request_id: int) -> Move | None:
+        """Return None: no daemon has planned it."""
+        del token, request_id
+        return None
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,87 @@
+"""Make a job adaptive that was submitted with plain sbatch: at its first start it says so itself.
+
+Whatever keeps it from that is no reason not to train: the job then runs at its fixed size, and the reason is
+returned as one line for its log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pollux_slurm.agent.submit.token import ensure_token, token_sha256
+from pollux_slurm.errors import PolluxError, SlurmCommandError
+from pollux_slurm.model import JobTerms
+from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.slurm.commands.runner import CommandRunner
+from pollux_slurm.slurm.parsing.comment_terms import encode_comment, parse_comment
+
+_NOT_YET = "try again"  # "DB index is being set, try again in a bit" (22.05)
+_PAUSES_S = (1.0, 2.0, 4.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """What came of it: the token file if the daemon can know the job by it, else why not."""
+
+    token_file: Path | None
+    problem: str | None = None
+
+
+def adopt(
+    job_id: str,
+    *,
+    token_file: Path,
+    min_gpus: int,
+    max_gpus: int | None,
+    allow_unconfirmed: bool,
+    client: SlurmClient,
+    runner: CommandRunner,
+    pause: Callable[[float], None] = time.sleep,
+) -> Adoption:
+    """Put the terms of a running job into its Comment, behind what the user wrote there.
+
+    A job that carries them already (a later run of it) is left alone. Allows its requeue, without which it
+    cannot change size.
+    """
+    try:
+        job = client.read_job(job_id)
+        if job is None:
+            return Adoption(token_file=None, problem=f"Slurm does not know job {job_id}")
+        if job.allocation.num_gpus == 0:
+            return Adoption(token_file=None, problem=f"job {job_id} holds no GPUs")
+        if job.unschedulable_reason is not None:
+            # Most often it may not be requeued. If that was not it, the second look says the same again.
+            runner.run("scontrol", "update", f"JobId={job_id}", "Requeue=1")
+            job = client.read_job(job_id) or job
+        if job.unschedulable_reason is not None:
+            reason = job.unschedulable_reason
+            return Adoption(token_file=None, problem=f"job {job_id} cannot be moved: {reason}")
+        terms = JobTerms(
+            token_sha256=token_sha256(ensure_token(token_file, job.user_id)),
+            user_id=job.user_id,
+            min_gpus=min_gpus,
+            max_gpus=max_gpus,
+            allow_unconfirmed=allow_unconfirmed,
+        )
+        if parse_comment(job.comment).terms != terms:
+            _set_comment(client, job_id, encode_comment(job.comment, terms), pause)
+    except PolluxError as error:
+        return Adoption(token_file=None, problem=str(error))
+    return Adoption(token_file=token_file)
+
+
+def _set_comment(client: SlurmClient, job_id: str, comment: str, pause: Callable[[float], None]) -> None:
+    """Set the Comment, with patience: right after a start Slurm's accounting may not know the job yet."""
+    for wait_s in _PAUSES_S:
+        try:
+            client.set_comment(job_id, comment)
+        except SlurmCommandError as error:
+            if _NOT_YET not in str(error).lower():
+                raise
+            pause(wait_s)
+        else:
+            return
+    client.set_comment(job_id, comment)

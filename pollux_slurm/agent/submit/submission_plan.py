@@ -1,0 +1,386 @@
+"""Decide what `pollux sbatch` submits: an ordinary job, never held, that tells the daemon its terms.
+
+Nothing here changes anything; `--dry-run` prints the plan, `submission.py` carries it out.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import os
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pollux_slurm.agent.submit.token import CHECKPOINTS, token_sha256, token_user_id
+from pollux_slurm.config import Config
+from pollux_slurm.durations import FORMS, parse_duration
+from pollux_slurm.errors import UsageError
+from pollux_slurm.model import JobTerms
+from pollux_slurm.rendering import render
+from pollux_slurm.slurm.parsing.comment_terms import MAX_GPUS, encode_comment
+from pollux_slurm.slurm.sbatch.batch_script import BatchScript, parse_script
+from pollux_slurm.slurm.sbatch.options import (
+    GivenOption,
+    SbatchOption,
+    Takes,
+    is_abbreviation,
+    parse_words,
+)
+from pollux_slurm.slurm.sbatch.request import SbatchRequest, starting_gpus, time_limit_s, warning_s
+from pollux_slurm.store.access.secrets_in_url import holds_password, lines_with_passwords
+
+TEMPLATE = "adaptive.sbatch.j2"
+POLLUX_OPTIONS = (
+    SbatchOption("min-gpus"),
+    SbatchOption("max-gpus"),
+    SbatchOption("checkpoint-dir"),
+    SbatchOption("total-time"),
+    SbatchOption("dry-run", Takes.NOTHING),
+    SbatchOption("allow-unconfirmed", Takes.NOTHING),
+)
+_OWN = frozenset(option.name for option in POLLUX_OPTIONS)
+_FLAGS = frozenset(option.name for option in POLLUX_OPTIONS if option.takes is Takes.NOTHING)
+_LONGEST_TOTAL_S = 999_999_999  # what a Comment has room for: thirty years
+_CPU_OPTIONS = ("cpus-per-gpu", "cpus-per-task", "mincpus")
+_RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmissionPlan:
+    """One submission, decided but not done.
+
+    `options` are sbatch's words before the script and `arguments` those behind it. `creates_job` is False
+    for `--test-only`, which must leave nothing behind. `waits` tells that sbatch ends with the job.
+    """
+
+    script: str
+    options: tuple[str, ...]
+    arguments: tuple[str, ...]
+    checkpoint_dir: Path
+    token_file: Path
+    script_file: Path
+    terms: JobTerms
+    is_dry_run: bool
+    creates_job: bool
+    waits: bool
+
+    def shown(self) -> str:
+        """Return the plan as shell commands that do what the submission would do."""
+        end = "END_OF_SCRIPT"
+        while end in self.script:
+            end += "_"
+        lines = [
+            "# pollux sbatch --dry-run: nothing was submitted and nothing was written.",
+            "# Each submission makes a token of its own, and the number in the files' names with it.",
+            f"mkdir -p -m 700 {shlex.quote(str(self.checkpoint_dir))}",
+            f"cat > {shlex.quote(str(self.script_file))} <<'{end}'",
+            self.script.removesuffix("\n"),
+            end,
+            shlex.join(["sbatch", *self.options, str(self.script_file), *self.arguments]),
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def plan_submission(
+    words: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    cwd: Path,
+    config: Config,
+    token: str,
+    identifier: str,
+    read_stdin: Callable[[], bytes],
+) -> SubmissionPlan:
+    """Decide what to submit for `words`: sbatch's and our options, script and arguments. Reads the script.
+
+    `identifier` tells this submission's files from those of others in the same checkpoint directory.
+    Raises `UsageError` for bounds that contradict each other or the starting shape, for a script that cannot
+    be read or cannot be adaptive, and for kinds of jobs that Slurm cannot requeue one by one.
+    """
+    parsed = parse_words(words, exact=POLLUX_OPTIONS)
+    options, rest = parsed.options, parsed.rest
+    _refuse_slips(options)
+    if not parsed.after_dashes:
+        _refuse_ours_behind_the_script(rest)
+    for option in options:
+        if option.name in _FLAGS and option.value is not None:
+            raise UsageError(f"option --{option.name} takes no value")
+    min_gpus, max_gpus = _count(options, "min-gpus"), _count(options, "max-gpus")
+    if min_gpus is not None and max_gpus is not None and min_gpus > max_gpus:
+        raise UsageError(f"--min-gpus {min_gpus} is above --max-gpus {max_gpus}")
+
+    name, script = _read_script(options, rest, cwd=cwd, environ=environ, read_stdin=read_stdin)
+    request = SbatchRequest.of(
+        [option for option in options if option.name not in _OWN],
+        environ,
+        parse_words(script.directives).options,
+    )
+    _refuse_what_cannot_be_adaptive(request)
+    _refuse_passwords(script)
+    slice_s, total_s = _slices(request, _last(options, "total-time"))
+    terms = JobTerms(
+        token_sha256=token_sha256(token),
+        user_id=token_user_id(token),
+        min_gpus=min_gpus or 1,
+        max_gpus=max_gpus,
+        allow_unconfirmed=any(option.name == "allow-unconfirmed" for option in options),
+        slice_s=slice_s,
+        total_s=total_s,
+    )
+    default_dir = cwd / CHECKPOINTS / f"{_as_file_name(name)}-{identifier}"
+    checkpoint_dir = absolute(_last(options, "checkpoint-dir"), cwd=cwd) or default_dir
+    token_file = checkpoint_dir / f"pollux-{identifier}.token"
+    text = render(
+        TEMPLATE,
+        override_dir=config.templates.dir,
+        interpreter=script.interpreter.rstrip("\n"),
+        head=script.head.removesuffix("\n"),
+        body=script.body.removesuffix("\n"),
+        directives=_directives(request, terms),
+        exports=_exports(checkpoint_dir, token_file, environ=environ, cwd=cwd, config=config),
+    )
+    own = ["--comment=" + encode_comment(request.value("comment") or "", terms)]
+    if not request.given("job-name") and not script.names_job:
+        own.append(f"--job-name={name}")
+    return SubmissionPlan(
+        script=text,
+        options=(*_passed_on(options), *own),
+        arguments=rest[1:],
+        checkpoint_dir=checkpoint_dir,
+        token_file=token_file,
+        script_file=checkpoint_dir / f"pollux-{identifier}.sbatch",
+        terms=terms,
+        is_dry_run=any(option.name == "dry-run" for option in options),
+        creates_job=not request.given("test-only"),
+        waits=request.given("wait"),
+    )
+
+
+def absolute(folder: str | None, *, cwd: Path) -> Path | None:
+    """Return a directory that the user named as an absolute path, with symbolic links left as they are."""
+    if folder is None:
+        return None
+    if not folder.strip():
+        raise UsageError("--checkpoint-dir names no directory")
+    return Path(os.path.abspath(cwd / Path(folder).expanduser()))  # noqa: PTH100 - resolve() follows links
+
+
+# --------------------------------------------------------------------------------------- the user's script
+
+
+def _read_script(
+    options: Sequence[GivenOption],
+    rest: Sequence[str],
+    *,
+    cwd: Path,
+    environ: Mapping[str, str],
+    read_stdin: Callable[[], bytes],
+) -> tuple[str, BatchScript]:
+    """Return the name that sbatch would give the job, and the script: --wrap's, a file's, or the input's."""
+    wrapped = _last(options, "wrap")
+    if wrapped is not None:
+        if rest:
+            raise UsageError(f"--wrap is a script of its own: it cannot be given with the script {rest[0]!r}")
+        text = f"#!/bin/sh\n# made of --wrap by pollux sbatch\n\n{wrapped}\n"
+        return "wrap", parse_script(text, source="the script of --wrap")
+    if rest and rest[0] == ":":
+        raise UsageError("a heterogeneous job (options : options) cannot be adaptive; use plain sbatch")
+    if not rest:
+        return "sbatch", parse_script(_decoded(read_stdin()), source="the script on standard input")
+    folder = cwd / (_last(options, "chdir") or ".")
+    path = _find_script(rest[0], folder, environ)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"script {rest[0]} cannot be read: {error.strerror}") from None
+    return path.name, parse_script(_decoded(content), source=rest[0])
+
+
+def _find_script(name: str, folder: Path, environ: Mapping[str, str]) -> Path:
+    """Look where sbatch looks: the path itself, the working directory, and for a bare name PATH."""
+    here = folder / name
+    if name.startswith(("/", ".")) or here.is_file():
+        return here
+    for place in environ.get("PATH", "").split(os.pathsep):
+        if place and (folder / place / name).is_file():
+            return folder / place / name
+    return here
+
+
+def _decoded(content: bytes) -> str:
+    """Return text that encodes to the same bytes again, whatever they are."""
+    return content.decode("utf-8", "surrogateescape")
+
+
+def _as_file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", Path(name).stem)[:40].lstrip(".-") or "job"
+
+
+# ------------------------------------------------------------------------------------- the user's options
+
+
+# How alike an unknown option must be to one of ours. Sites add options of their own to sbatch.
+_ALIKE = 0.85
+
+
+def _refuse_slips(options: Sequence[GivenOption]) -> None:
+    """Raise `UsageError` for an option that sbatch has not, and that is all but written as one of ours."""
+    for option in options:
+        written = option.words[0].partition("=")[0] if option.name is None and option.words else ""
+        if not written.startswith("--") or is_abbreviation(written[2:]):
+            continue
+        meant = difflib.get_close_matches(written[2:], sorted(_OWN), n=1, cutoff=_ALIKE)
+        if meant:
+            raise UsageError(
+                f"there is no option {written}; do you mean --{meant[0]}? (pollux sbatch --help)"
+            )
+
+
+def _refuse_ours_behind_the_script(rest: Sequence[str]) -> None:
+    """Raise `UsageError` for one of our options among the script's arguments, where nobody would read it.
+
+    A script may have a `--dry-run` of its own: a `--` before the script, or before the word, says so.
+    """
+    for word in itertools.takewhile(lambda word: word != "--", rest[1:]):
+        if word.startswith("--") and word[2:].partition("=")[0] in _OWN:
+            option, script = word.partition("=")[0], shlex.quote(rest[0])
+            raise UsageError(
+                f"{option} stands after the script {rest[0]}, where sbatch takes all words for the script's "
+                f"own; nothing was submitted. Put {option} before the script; if it is the script's own "
+                f"option, put -- before the script: pollux sbatch [options] -- {script} {option}"
+            )
+
+
+def _count(options: Sequence[GivenOption], name: str) -> int | None:
+    text = _last(options, name)
+    return None if text is None else gpu_count(text, f"--{name}")
+
+
+def gpu_count(text: str, what: str) -> int:
+    """Read a bound on GPUs; raises `UsageError`."""
+    if not re.fullmatch(r"[1-9][0-9]{0,6}", text) or int(text) > MAX_GPUS:
+        raise UsageError(f"{what} takes a whole number from 1 to {MAX_GPUS}, not {text!r}")
+    return int(text)
+
+
+def _slices(request: SbatchRequest, total: str | None) -> tuple[int | None, int | None]:
+    """Return the time of one run and of all together, in seconds; nothing without --total-time."""
+    if total is None:
+        return None, None
+    # A plain number is Slurm's: minutes.
+    duration, time = parse_duration(total), request.value("time")
+    total_s = time_limit_s(total) if duration is None else duration.total_seconds()
+    slice_s = time_limit_s(time)
+    if not total_s or total_s > _LONGEST_TOTAL_S:
+        raise UsageError(
+            f"--total-time takes {FORMS}, or a time as sbatch's --time does (minutes, minutes:seconds, "
+            "hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds), "
+            f"not {total!r}"
+        )
+    if slice_s is None:
+        given = "" if time is None else f"; {request.where('time')} {time} is no such limit"
+        raise UsageError(f"--total-time needs --time, the limit of each run, such as --time=4:00:00{given}")
+    if total_s <= slice_s:
+        raise UsageError(
+            f"--total-time {total} is not above --time {time}: leave it out, or say how long all runs "
+            "together may take"
+        )
+    return int(slice_s), int(total_s)
+
+
+def _last(options: Sequence[GivenOption], name: str) -> str | None:
+    return next((option.value for option in reversed(options) if option.name == name), None)
+
+
+def _passed_on(options: Sequence[GivenOption]) -> list[str]:
+    """Return the user's words for sbatch: all but our options and what became part of script and comment."""
+    consumed = _OWN | {"wrap", "comment"}
+    return [word for option in options if option.name not in consumed for word in option.words]
+
+
+def _refuse_what_cannot_be_adaptive(request: SbatchRequest) -> None:
+    if request.given("array"):
+        raise UsageError(
+            f"{request.where('array')}: the tasks of an array cannot be adaptive, since they share one "
+            "Comment; call pollux sbatch once for each of them"
+        )
+    if request.winner("requeue", "no-requeue") == "no-requeue":
+        raise UsageError(
+            f"{request.where('no-requeue')}: an adaptive job changes its size by requeue; take the option "
+            "away, or use plain sbatch for a job of fixed size"
+        )
+    if request.given("exclusive") and request.value("exclusive") is None:
+        raise UsageError(
+            f"{request.where('exclusive')}: an adaptive job takes single GPUs of its nodes; take the option "
+            "away, or use plain sbatch for a job of fixed size"
+        )
+    for name in ("uid", "gid"):
+        if request.given(name):
+            raise UsageError(
+                f"{request.where(name)}: the job's token must belong to the user that it runs as; submit it "
+                "as that user"
+            )
+
+
+def _refuse_passwords(script: BatchScript) -> None:
+    lines = lines_with_passwords(script.interpreter + script.head + script.body)
+    if lines:
+        raise UsageError(
+            f"the script's line {lines[0]} holds a database's URL with a password, and Slurm keeps and shows "
+            "scripts; put the password into ~/.pgpass (mode 0600), and leave it out of the URL"
+        )
+
+
+def _directives(request: SbatchRequest, terms: JobTerms) -> list[str]:
+    """Return the options that an adaptive job needs and the user has not given."""
+    directives = []
+    if not request.given("requeue", "no-requeue"):
+        directives.append("--requeue")
+    if not request.given("open-mode"):
+        directives.append("--open-mode=append")  # or the log of an earlier run may be overwritten
+    start = starting_gpus(request)
+    if not start.is_given:
+        directives.append(f"--gpus={terms.min_gpus}")
+    elif start.num_gpus is not None and start.num_gpus < terms.min_gpus:
+        raise UsageError(
+            f"the job asks to start with {start.num_gpus} GPUs: below --min-gpus {terms.min_gpus}"
+        )
+    elif start.num_gpus is not None and terms.max_gpus is not None and start.num_gpus > terms.max_gpus:
+        raise UsageError(
+            f"the job asks to start with {start.num_gpus} GPUs: above --max-gpus {terms.max_gpus}"
+        )
+    if not request.given(*_CPU_OPTIONS):
+        directives.append("--cpus-per-gpu=1")  # CPUs follow the GPUs only when stated per GPU
+    if not request.given("signal"):
+        limit_s = time_limit_s(request.value("time"))
+        directives.append(f"--signal=TERM@{warning_s(limit_s)}")
+    return directives
+
+
+# ------------------------------------------------------------------------------------- the job's variables
+
+
+def _exports(
+    checkpoint_dir: Path, token_file: Path, *, environ: Mapping[str, str], cwd: Path, config: Config
+) -> list[tuple[str, str]]:
+    exports = [("POLLUX_CHECKPOINT_DIR", str(checkpoint_dir)), ("POLLUX_TOKEN_FILE", str(token_file))]
+    if (url := _shareable_url(config.store.url, cwd)) is not None:
+        exports.append(("POLLUX_STORE_URL", url))
+    if environ.get("POLLUX_CONFIG"):
+        exports.append(("POLLUX_CONFIG", str(cwd / environ["POLLUX_CONFIG"])))
+    return exports
+
+
+def _shareable_url(url: str | None, cwd: Path) -> str | None:
+    """Return the store's URL as the job needs it: a relative SQLite file made absolute.
+
+    None for one with a password, which has no place in a script that Slurm stores and shows: such a job
+    takes it from its environment or from the node's configuration file.
+    """
+    if url is None or holds_password(url):
+        return None
+    relative = _RELATIVE_SQLITE.fullmatch(url)
+    return f"{relative[1]}{cwd / relative[2]}" if relative else url

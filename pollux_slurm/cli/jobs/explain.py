@@ -1,0 +1,352 @@
+"""`pollux explain`: why a job got what it got in a round."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pollux_slurm.cli.shared.decision_text import ended, moment, move_text, moved_since, owners_lines
+from pollux_slurm.cli.shared.job_notes import silence, warnings_as_dicts
+from pollux_slurm.cli.shared.problem_files import read_problem
+from pollux_slurm.cli.shared.settings_and_store import (
+    ConfigOption,
+    JsonOption,
+    StoreOption,
+    opened_store,
+    print_json,
+    print_text,
+    settings,
+)
+from pollux_slurm.cli.shared.slurm_now import asked_of_slurm, told_of_unknown_job
+from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
+
+if TYPE_CHECKING:
+    from pollux_slurm.config import Config
+    from pollux_slurm.model import Decision, JobDecision, Problem
+    from pollux_slurm.store.contract.interface import (
+        DaemonSeen,
+        DecisionRecord,
+        JobRecord,
+        Reallocation,
+        Store,
+    )
+
+
+def explain(
+    job: Annotated[str, typer.Argument(help="The job's number.")],
+    round_id: Annotated[
+        int | None, typer.Option("--round", min=1, help="This round instead of the job's last.")
+    ] = None,
+    problem_file: Annotated[
+        Path | None,
+        typer.Option("--problem", metavar="FILE", help="Solve a saved problem, and explain a job of it."),
+    ] = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="The policy's own terms, too: prices, fitness, restart factor.")
+    ] = False,
+    as_json: JsonOption = False,
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> None:
+    """Say why a job has the GPUs it has, what is predicted of them, and what would have to change for more.
+
+    Example: pollux explain 1234
+    """
+    if problem_file is not None and round_id is not None:
+        raise UsageError("--problem and --round exclude each other: a file is one round")
+    if problem_file is not None:
+        facts = explain_problem(read_problem(problem_file), job)
+    else:
+        facts = _facts_of_store(settings(config_file, store_url), job, round_id)
+    if as_json:
+        print_json(facts)
+    else:
+        print_text("\n".join(line.replace("\n", "\\n") for line in lines(facts, details=details)))
+
+
+def _facts_of_store(config: Config, job: str, round_id: int | None) -> dict[str, Any]:
+    from pollux_slurm.daemon.observe.daemon_presence import shown_now
+
+    now = datetime.now(timezone.utc)
+    with opened_store(config) as store:
+        seen = store.daemon_seen()
+        try:
+            found, record = store.decision(job, round_id), store.job(job)
+        except UnknownJobError:
+            told = (
+                told_of_unknown_job(config, job, store.active_jobs(), seen, now) if round_id is None else None
+            )
+            if told is None:
+                raise
+            return {"job_id": job, "round": None, "explanation": told}
+        if round_id is None and not record.state.is_over:
+            # It may have ended, or run, since the daemon last looked.
+            record = shown_now([record], asked_of_slurm(config)[0])[0].record
+        return _facts_of_job(store, record, found, round_id, seen, now)
+
+
+def _facts_of_job(
+    store: Store,
+    record: JobRecord,
+    found: DecisionRecord | None,
+    round_id: int | None,
+    seen: DaemonSeen,
+    now: datetime,
+) -> dict[str, Any]:
+    from pollux_slurm.daemon.observe.daemon_presence import next_look
+
+    job = record.slurm_job_id
+    silent, warnings = silence(record, now), warnings_as_dicts(record)
+    told: dict[str, Any]
+    is_over = record.state.is_over
+    waits = round_id is None and not record.allocation and record.paused_at is None
+    if waits and not is_over and record.left_out_because is not None:
+        told = _facts_of_left_out(job, record.left_out_because)
+    elif found is None and round_id is None:
+        none = f"no round decided about job {job}"
+        if not is_over:
+            none = f"no round has decided about job {job} yet: {next_look(seen, now)}"
+        told = {"job_id": job, "round": None, "explanation": none}
+    else:
+        decided = _recorded(found, job, round_id)
+        told = facts_of_record(decided)
+        last = record.last_reallocation if round_id is None else None
+        told["moved_since"] = round_id is None and not is_over and moved_since(decided, record)
+        # The texts of an old round may be pruned: then nothing is known of what it was decided from.
+        with contextlib.suppress(StoreError):
+            if decided.excluded is None:
+                told |= _outlook(store.round_problem(decided.round_id)[0], decided.job, last)
+    return {**told, **_present(record, round_id), "warnings": warnings, "silent": silent}
+
+
+def _present(record: JobRecord, round_id: int | None) -> dict[str, Any]:
+    """Return what is so now, whatever a round has decided: nothing of it where another round is asked for."""
+    if round_id is not None:
+        return {"paused_at": None, "paused_cause": None, "paused_because": None}
+    finished_at = None if record.finished_at is None else record.finished_at.isoformat()
+    move = record.open_reallocation
+    paused_at, last, sample = record.paused_at, record.last_reallocation, record.sample
+    measured = None
+    if (
+        record.allocation
+        and sample is not None
+        and sample.throughput is not None
+        and sample.batch is not None
+    ):
+        measured = {
+            "at": sample.at.isoformat(),
+            "throughput": sample.throughput,
+            "global_batch_size": sample.batch.global_batch_size,
+        }
+    return {
+        "state": record.state.value,
+        "finished_at": finished_at,
+        "ended": ended(record.state, finished_at) if record.state.is_over else None,
+        "moving": None if move is None or record.state.is_over else move_text(move, record.state),
+        "moving_cause": None if move is None or record.state.is_over else move.cause.value,
+        "paused_at": paused_at.isoformat() if paused_at is not None else None,
+        "paused_cause": last.cause.value if paused_at is not None and last is not None else None,
+        "paused_because": last.reason if paused_at is not None and last is not None else None,
+        "measured": measured,
+        "num_restarts": record.num_restarts,
+        "mean_restart_delay_s": record.mean_restart_delay_s,
+    }
+
+
+def _outlook(problem: Problem, job: JobDecision, last: Reallocation | None = None) -> dict[str, Any]:
+    """Return what the round predicted for a job, over one GPU and over the size it had before.
+
+    That is what it held in the round's problem, or where it keeps that, what `last` moved it from.
+    """
+    from pollux_slurm.goodput import best_batch
+    from pollux_slurm.model import Configuration
+
+    posed = next((one for one in problem.jobs if one.job_id == job.job_id), None)
+    if posed is None:
+        return {}
+    told: dict[str, Any] = {"before": posed.current.as_dict(), "model_doubt": posed.model_doubt}
+    by_type = dict(posed.models)
+    model = by_type.get(job.gpu_type or "") or posed.model or next(iter(by_type.values()), None)
+    there = best_batch(model, job.allocation.configuration) if model is not None and job.allocation else None
+    if model is None or there is None:
+        return told
+    told["predicted"] = {"throughput": there.throughput, "efficiency": there.efficiency}
+    one_more = job.allocation.num_gpus + 1
+    room = job.allocation.num_nodes * max((node.num_gpus for node in problem.nodes), default=0)
+    larger = best_batch(
+        model,
+        Configuration(num_nodes=job.allocation.num_nodes + (one_more > room), num_gpus=one_more),
+    )
+    told["one_gpu_more"] = {
+        "num_gpus": one_more,
+        "speedup": None if larger is None else larger.goodput / there.goodput,
+    }
+    single = best_batch(model, Configuration(num_nodes=1, num_gpus=1))
+    if single is not None and job.allocation.num_gpus > 1:
+        told["speedup_over_one_gpu"] = there.goodput / single.goodput
+    former = posed.current
+    if former == job.allocation and last is not None and last.target == former:
+        former = last.source
+    held = best_batch(model, former.configuration) if former else None
+    if held is not None and former.configuration != job.allocation.configuration:
+        told |= {"size_before": former.num_gpus, "speedup_over_before": there.goodput / held.goodput}
+    return told
+
+
+def _facts_of_left_out(job: str, because: str) -> dict[str, Any]:
+    """Return what is to be said of a waiting job about which rounds decide nothing."""
+    return {
+        "job_id": job,
+        "round": None,
+        "at": None,
+        "excluded": because,
+        "explanation": f"job {job} waits, and rounds leave it to Slurm: {because}",
+    }
+
+
+def _recorded(found: DecisionRecord | None, job: str, round_id: int | None) -> DecisionRecord:
+    if found is not None:
+        return found
+    raise StoreError(f"round {round_id} decided nothing about job {job}; its last one: pollux explain {job}")
+
+
+def explain_problem(problem: Problem, job_id: str) -> dict[str, Any]:
+    """Solve `problem` and return what is to be said of one job of it; raises `UsageError` for another."""
+    from pollux_slurm.policy import decide
+
+    known = [job.job_id for job in problem.jobs]
+    if job_id not in known:
+        some = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
+        raise UsageError(f"the problem has no job {job_id!r}; it has {some or 'none'}")
+    return facts_of_decision(problem, decide(problem), job_id)
+
+
+def facts_of_record(record: DecisionRecord) -> dict[str, Any]:
+    """Return what the store says of a decision as plain containers, the form of `--json`."""
+    return {
+        **_facts(record.job, record),
+        "round": record.round_id,
+        "at": record.at.isoformat(),
+        "shadow": record.shadow,
+        "objective": record.objective,
+        "excluded": record.excluded,
+        "explanation": record.explanation,
+    }
+
+
+def facts_of_decision(problem: Problem, decision: Decision, job_id: str) -> dict[str, Any]:
+    """Return the same of a decision that was not recorded: it has no round and no time."""
+    from pollux_slurm.policy import explanation
+
+    job = next(one for one in decision.jobs if one.job_id == job_id)
+    excluded = dict(decision.excluded).get(job_id)
+    return {
+        **_facts(job, decision),
+        **(_outlook(problem, job) if excluded is None else {}),
+        "round": None,
+        "at": None,
+        "shadow": None,
+        "objective": problem.objective.name,
+        "excluded": excluded,
+        "explanation": explanation(job, excluded),
+    }
+
+
+def _facts(job: JobDecision, decided: Decision | DecisionRecord) -> dict[str, Any]:
+    runner_up = None
+    if job.runner_up is not None:
+        runner_up = {
+            "num_gpus": job.runner_up.num_gpus,
+            "num_nodes": job.runner_up.num_nodes,
+            "gpu_type": job.runner_up_gpu_type,
+            "speedup": job.runner_up_speedup,
+            "extra_cost_to_others": job.runner_up_cost,
+        }
+    return {
+        "job_id": job.job_id,
+        "solver": decided.solver,
+        "fitness": decided.fitness,
+        "upper_bound": decided.upper_bound,
+        "gap": decided.gap,
+        "timed_out": decided.timed_out,
+        "allocation": job.allocation.as_dict(),
+        "num_gpus": job.allocation.num_gpus,
+        "num_nodes": job.allocation.num_nodes,
+        "gpu_type": job.gpu_type,
+        "goodput": job.goodput,
+        "speedup": job.speedup,
+        "penalty": job.penalty,
+        "global_batch_size": job.batch.global_batch_size if job.batch else None,
+        "atomic_batch_size": job.batch.atomic_batch_size if job.batch else None,
+        "accumulation_steps": job.batch.accumulation_steps if job.batch else None,
+        "bound_by": job.bound_by,
+        "cost_to_others": job.cost,
+        "runner_up": runner_up,
+        "gpu_prices": dict(decided.gpu_prices),
+        "declared_gain": job.declared_gain,
+        "declaration_doubt": job.declaration_doubt,
+        "pinned_because": job.pinned_because,
+        # Of the round's problem, where it is known.
+        "before": None,
+        "predicted": None,
+        "one_gpu_more": None,
+        "speedup_over_one_gpu": None,
+        "size_before": None,
+        "speedup_over_before": None,
+    }
+
+
+def lines(facts: dict[str, Any], *, details: bool = False) -> list[str]:
+    """Return what a person reads: the decision in the owner's words, then with `details` in the policy's."""
+    found = owners_lines(facts)
+    if facts["round"] is not None and facts.get("ended") is None:
+        shadow = ", in shadow mode: not enacted" if facts["shadow"] else ""
+        found.append(f"  round      {facts['round']}, {moment(facts['at'])}{shadow}")
+    if facts.get("paused_at") is not None:
+        is_order = facts["paused_cause"] != "decision"
+        rest = (
+            f"{facts['paused_because']}; it waits until: pollux resume {facts['job_id']}"
+            if is_order
+            else "its GPUs are worth more to others for now; a later round gives it GPUs again"
+        )
+        found.append(f"  paused     since {moment(facts['paused_at'])}: its checkpoint is written; {rest}")
+    for one in facts.get("warnings", ()):
+        since = f"since run {one['run_number']}, {moment(one['first_seen_at'])}"
+        found.append(f"  warning    {one['meaning']} ({since}); cure: {one['cure']}")
+    if facts.get("silent") is not None:
+        found.append(f"  silent     {facts['silent']}")
+    if facts.get("allocation") is None:
+        return found
+    if not details:
+        return [*found, "  (how the policy weighed it: --details)"]
+    return [*found, *_details(facts)]
+
+
+def _details(facts: dict[str, Any]) -> list[str]:
+    found = [f"  policy     {facts['explanation']}"]
+    if facts["excluded"] is not None:
+        return found
+    if facts["global_batch_size"] is not None:
+        passes = facts["accumulation_steps"] + 1
+        split = f"{facts['atomic_batch_size']} per GPU and pass, {passes} pass{'es' if passes > 1 else ''}"
+        found.append(f"  batch      {facts['global_batch_size']} examples a step: {split}")
+    prices = ", ".join(f"{kind or 'GPU'} {price:.4g}" for kind, price in facts["gpu_prices"].items())
+    if prices:
+        cost = facts["cost_to_others"]
+        own = "" if cost is None else f"; what it holds costs others {cost:.4g}"
+        found.append(f"  prices     {prices} for one more GPU{own} (in the objective's sum)")
+    gap = (
+        "no bound"
+        if facts["gap"] is None
+        else f"at most {facts['upper_bound']:.4g} ({facts['gap']:.2%} away)"
+    )
+    late = "; the time limit cut the search short" if facts["timed_out"] else ""
+    found.append(
+        f"  objective  {facts['objective']}, solved by {facts['solver']}: fitness {facts['fitness']:.4g}, "
+        f"{gap}{late}"
+    )
+    return found

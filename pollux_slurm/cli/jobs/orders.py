@@ -1,0 +1,125 @@
+"""`pollux pause`, `resume` and `drain`: what an admin orders for one job."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pollux_slurm.cli.shared.duration_options import seconds
+from pollux_slurm.cli.shared.settings_and_store import ConfigOption, StoreOption, settings
+from pollux_slurm.errors import PolluxError
+
+if TYPE_CHECKING:
+    from pollux_slurm.store.contract.interface import Reallocation, Store
+
+JobArgument = Annotated[str, typer.Argument(help="The job's number.")]
+WaitOption = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        parser=seconds(),
+        metavar="TIME",
+        help="Wait so long until the daemon has done it: seconds, or 90s, 5m; 0: do not wait.",
+    ),
+]
+_POLL_S = 0.5
+
+
+def pause(
+    job: JobArgument, wait: WaitOption = 0.0, config_file: ConfigOption = None, store_url: StoreOption = None
+) -> None:
+    """Let a running job write a checkpoint and wait in the queue until `pollux resume`.
+
+    Example: pollux pause 1234 --wait 300
+    """
+    from pollux_slurm.daemon.enact import admin_orders
+
+    _order(
+        lambda store: admin_orders.pause(store, job, by=_who(), drain=False, at=_now()),
+        wait,
+        settings(config_file, store_url).require_store_url(),
+        said=f"job {job}: its checkpoint is asked for; it then waits until: pollux resume {job}",
+    )
+
+
+def drain(
+    job: JobArgument, wait: WaitOption = 0.0, config_file: ConfigOption = None, store_url: StoreOption = None
+) -> None:
+    """Let a running job write a checkpoint, and leave it held in the queue, as by `scontrol hold`.
+
+    Example: pollux drain 1234 --wait 300
+    """
+    from pollux_slurm.daemon.enact import admin_orders
+
+    _order(
+        lambda store: admin_orders.pause(store, job, by=_who(), drain=True, at=_now()),
+        wait,
+        settings(config_file, store_url).require_store_url(),
+        said=f"job {job}: its checkpoint is asked for; it is then held until: pollux resume {job}",
+    )
+
+
+def resume(
+    job: JobArgument, wait: WaitOption = 0.0, config_file: ConfigOption = None, store_url: StoreOption = None
+) -> None:
+    """Let a paused or drained job run again.
+
+    Example: pollux resume 1234
+    """
+    from pollux_slurm.daemon.enact import admin_orders
+
+    _order(
+        lambda store: admin_orders.resume(store, job, by=_who(), at=_now()),
+        wait,
+        settings(config_file, store_url).require_store_url(),
+        said=f"job {job}: is brought to run again",
+    )
+
+
+def _order(give: Callable[[Store], Reallocation], wait_s: float, url: str, *, said: str) -> None:
+    from pollux_slurm.daemon.observe.daemon_presence import absence, held_by_journal
+    from pollux_slurm.store import open_store
+
+    store = open_store(url)
+    try:
+        held = held_by_journal(store.open_reallocations())
+        missing = absence(store.daemon_seen(), _now(), held)
+        if missing is not None:
+            typer.echo(f"pollux: nobody carries orders out for now: {missing}", err=True)
+        ordered = give(store)
+        typer.echo(f"{said} (the daemon does so at its next look; see: pollux status {ordered.slurm_job_id})")
+        deadline = time.monotonic() + wait_s
+        while wait_s:
+            now = next(r for r in store.reallocations(ordered.slurm_job_id) if r.id == ordered.id)
+            if now.step.is_end:
+                break
+            if time.monotonic() > deadline:
+                raise PolluxError(
+                    f"job {now.slurm_job_id}: not done in {wait_s:g} s, it stands at {now.step.value}; does "
+                    "the daemon run, and not in shadow mode?"
+                )
+            time.sleep(_POLL_S)
+        else:
+            return
+        if now.step.value != "confirmed":
+            raise PolluxError(f"job {now.slurm_job_id}: {now.step.value}: {now.reason}")
+        typer.echo(f"job {now.slurm_job_id}: done")
+    finally:
+        store.close()
+
+
+def _who() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name
+        return f"user {os.geteuid()}"
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)

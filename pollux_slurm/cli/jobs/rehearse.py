@@ -1,0 +1,79 @@
+"""`pollux rehearse`: move a script for real on this machine, before a cluster does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pollux_slurm.cli.shared.duration_options import parse_span
+from pollux_slurm.cli.shared.settings_and_store import JsonOption, print_json, print_text
+from pollux_slurm.errors import UsageError
+
+
+def rehearse(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND...", help="What each process runs.")
+    ] = None,
+    time: Annotated[str, typer.Option(metavar="TIME", help="For all of it, about: 90s, 5m, 1h.")] = "5m",
+    processes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...",
+            help="Processes of the runs in turn (default: 1,2,3; at most one a GPU).",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a training script on this machine, move it for real, and say what a cluster would see.
+
+    It needs no Slurm and no store. The script really runs: what it writes is written, but for checkpoints.
+    Exit code 1 says that something must change.
+
+    Example: pollux rehearse -- python train.py --lr 0.1
+    """
+    from pollux_slurm.cli.jobs.rehearse_progress import ProgressLines
+    from pollux_slurm.rehearsal.interruption import Interruption
+    from pollux_slurm.rehearsal.judging import find
+    from pollux_slurm.rehearsal.rehearse import rehearse as play_all
+    from pollux_slurm.rehearsal.rehearse import require_command
+    from pollux_slurm.rehearsal.result import as_json as result_as_json
+    from pollux_slurm.rehearsal.result import as_text, must_change
+
+    counts = None if processes is None else _counts(processes)
+    time_s = parse_span(time).total_seconds()
+    require_command(command or [], os.environ)
+    interruption = Interruption()
+    with interruption.noted():
+        folder = Path(tempfile.mkdtemp(prefix="pollux-rehearsal-"))
+        try:
+            rehearsed = play_all(
+                command or [],
+                environ=os.environ,
+                folder=folder,
+                time_s=time_s,
+                processes=counts,
+                progress=ProgressLines(),
+                heed=interruption.heed,
+            )
+        finally:
+            for checkpoints in folder.glob("*/job"):
+                shutil.rmtree(checkpoints, ignore_errors=True)
+        interruption.heed()
+    findings = find(rehearsed)
+    if as_json:
+        print_json(result_as_json(rehearsed, findings))
+    else:
+        print_text(as_text(rehearsed, findings))
+    raise typer.Exit(int(must_change(findings)))
+
+
+def _counts(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and 0 < int(part) <= 64 for part in parts):
+        raise UsageError(f"--processes {text}: write numbers from 1 to 64, such as 1,2,3")
+    return [int(part) for part in parts]

@@ -1,0 +1,75 @@
+"""`pollux run`: the launcher of training processes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pollux_slurm.cli.shared.duration_options import seconds
+
+
+def run(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND...", help="What each process runs.")
+    ] = None,
+    nproc_per_node: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes on each node (default: one for each GPU, or one)."),
+    ] = None,
+    checkpoint_dir: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where checkpoints go; all nodes must see it.")
+    ] = None,
+    min_gpus: Annotated[
+        int | None, typer.Option(min=1, max=1_000_000, help="Plain sbatch only: never fewer GPUs.")
+    ] = None,
+    max_gpus: Annotated[
+        int | None, typer.Option(min=1, max=1_000_000, help="Plain sbatch only: never more GPUs.")
+    ] = None,
+    allow_unconfirmed: Annotated[
+        bool, typer.Option(help="Plain sbatch only: may be requeued without a confirmed checkpoint.")
+    ] = False,
+    master_addr: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Address of the first node, as the others reach it.")
+    ] = None,
+    kill_after: Annotated[
+        float,
+        typer.Option(
+            parser=seconds(),
+            metavar="TIME",
+            help="From SIGTERM to SIGKILL for the others when one fails: seconds, or 90s, 5m.",
+        ),
+    ] = 15.0,
+) -> None:
+    """Run training processes, one for each GPU: on all nodes of a Slurm job, or on this machine.
+
+    In a batch script it starts itself on every node through srun. Without Slurm it does the same here.
+
+    Example: pollux run -- python train.py --lr 0.1
+    """
+    from pollux_slurm.agent.launch.launcher import launch
+    from pollux_slurm.agent.launch.layout import RunOptions
+    from pollux_slurm.agent.submit.submission_plan import absolute
+    from pollux_slurm.config import load_config
+
+    environ, cwd = dict(os.environ), Path.cwd()
+    options = RunOptions(
+        num_processes=nproc_per_node,
+        checkpoint_dir=absolute(checkpoint_dir, cwd=cwd),
+        min_gpus=min_gpus,
+        max_gpus=max_gpus,
+        allow_unconfirmed=allow_unconfirmed,
+        master_addr=master_addr,
+        patience_s=kill_after,
+    )
+    code = launch(
+        command or [],
+        options,
+        environ=environ,
+        config=load_config(environ),
+        cwd=cwd,
+        warn=lambda message: typer.echo("pollux: " + " ".join(message.split()), err=True),
+    )
+    raise typer.Exit(code)

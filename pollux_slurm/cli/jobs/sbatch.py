@@ -1,0 +1,88 @@
+"""`pollux sbatch`: sbatch for adaptive jobs. Every word is sbatch's own business but a few of ours."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+HELP = """
+Submit a batch script as an adaptive job, which the daemon may give more or fewer GPUs while it lives.
+
+It takes sbatch's options and prints what sbatch prints. Six options are pollux's own and stand
+before the script, as sbatch's do:
+
+\b
+  --min-gpus N          never fewer than N GPUs (default 1); the job starts with them, unless sbatch's
+                        options ask for GPUs (--gpus, --gpus-per-node, --gres=gpu:...)
+  --max-gpus N          never more than N GPUs (default: no limit)
+  --checkpoint-dir DIR  where checkpoints and the job's token go; all nodes must see it
+                        (default: pollux-checkpoints/NAME-NUMBER below the working directory)
+  --total-time TIME     near the end of --time, the daemon lets the job write a checkpoint and requeues it
+                        with another --time, until all its runs together have taken TIME: as for
+                        --time, or 90s, 5m, 12h, 2d, 1w
+  --allow-unconfirmed   the daemon may requeue the job even when it does not confirm a checkpoint in time
+  --dry-run             print what would be submitted, and submit nothing
+
+Words after the script are the script's own. One of the six is refused there, before anything is
+submitted; where the script has an option of that name, put -- before the script.
+
+The script's body calls `pollux run -- python train.py`. State CPUs and memory per GPU (--cpus-per-gpu,
+--mem-per-gpu), so that they follow the GPUs.
+
+\b
+Examples:
+  pollux sbatch train.sbatch
+  pollux sbatch --min-gpus 2 --max-gpus 16 -p gpu -t 1-0 --mem-per-gpu=20G train.sbatch --lr 0.1
+  pollux sbatch --max-gpus 8 --time=4:00:00 --total-time=2-00:00 train.sbatch
+  pollux sbatch --max-gpus 8 -- train.sbatch --dry-run
+  pollux sbatch --dry-run --wrap="pollux run -- python train.py"
+"""
+
+
+class RawCommand(TyperCommand):
+    """A command that gets its words as they were typed: sbatch's options are not typer's to read."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Leave all words alone."""
+        ctx.args = list(args)
+        return []
+
+
+def sbatch(ctx: typer.Context) -> None:
+    from pollux_slurm.agent.submit.submission import run_sbatch
+    from pollux_slurm.agent.submit.submission_plan import POLLUX_OPTIONS, plan_submission
+    from pollux_slurm.agent.submit.token import new_token
+    from pollux_slurm.config import load_config
+    from pollux_slurm.slurm.commands.runner import CommandRunner
+    from pollux_slurm.slurm.sbatch.options import parse_words
+
+    environ, cwd = dict(os.environ), Path.cwd()
+    names = {option.name for option in parse_words(ctx.args, exact=POLLUX_OPTIONS).options}
+    if "help" in names:
+        typer.echo(ctx.get_help())
+        return
+    config = load_config(environ)
+    bin_dir = Path(config.slurm.bin_dir) if config.slurm.bin_dir is not None else None
+    runner = CommandRunner(environ=environ, bin_dir=bin_dir, timeout_s=config.slurm.command_timeout_s)
+    if names & {"usage", "version"}:
+        os.execve(runner.find("sbatch"), ["sbatch", *ctx.args], environ)
+    token = new_token(os.getuid())
+    plan = plan_submission(
+        ctx.args,
+        environ=environ,
+        cwd=cwd,
+        config=config,
+        token=token,
+        identifier=secrets.token_hex(4),
+        read_stdin=sys.stdin.buffer.read,
+    )
+    if plan.is_dry_run:
+        sys.stdout.buffer.write(plan.shown().encode("utf-8", "surrogateescape"))
+        return
+    raise typer.Exit(run_sbatch(plan, token=token, runner=runner, environ=environ, cwd=cwd))

@@ -1,0 +1,299 @@
+"""`pollux status`: what each adaptive job has, does and gets out of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pollux_slurm.cli.shared.decision_text import move_text, paused, summary
+from pollux_slurm.cli.shared.job_notes import note_lines, silence, warnings_as_dicts
+from pollux_slurm.cli.shared.settings_and_store import (
+    ConfigOption,
+    JsonOption,
+    StoreOption,
+    opened_store,
+    print_json,
+    print_text,
+    settings,
+)
+from pollux_slurm.cli.shared.slurm_now import asked_of_slurm, told_of_unknown_job
+from pollux_slurm.errors import UnknownJobError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from pollux_slurm.daemon.observe.daemon_presence import ShownJob
+    from pollux_slurm.model import ClusterSnapshot
+    from pollux_slurm.store.contract.interface import DaemonSeen, JobRecord
+
+
+def status(
+    job: Annotated[str | None, typer.Argument(help="One job's number; all active jobs if left out.")] = None,
+    all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Finished jobs, too.")] = False,
+    as_json: JsonOption = False,
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> None:
+    """Show adaptive jobs: state, GPUs, batch size, goodput, speedup, restarts, last decision.
+
+    States and GPUs are asked of Slurm itself where it can be reached from here.
+
+    Example: pollux status 1234 --json
+    """
+    from pollux_slurm.daemon.observe.daemon_presence import absence, left_held, shown_now
+
+    config = settings(config_file, store_url)
+    now = datetime.now(timezone.utc)
+    with opened_store(config) as store:
+        seen = store.daemon_seen()
+        try:
+            records = (store.job(job),) if job is not None else store.jobs(include_finished=all_jobs)
+        except UnknownJobError:
+            told = None
+            if job is not None and not as_json:
+                told = told_of_unknown_job(config, job, store.active_jobs(), seen, now)
+            if told is None:
+                raise
+            print_text(told)
+            return
+        decided = store.decision(job) if job is not None and not as_json else None
+    is_asked = job is None or any(not record.state.is_over for record in records)
+    snapshot, why_not = asked_of_slurm(config) if is_asked else (None, "")
+    newcomers = _newcomers(snapshot, records, seen, now) if job is None else []
+    jobs = shown_now(records, snapshot)
+    records = tuple(shown.record for shown in jobs)
+    missing = absence(seen, now, left_held(jobs))
+    if as_json:
+        if missing is not None:
+            typer.echo(f"pollux: {missing}", err=True)
+        print_json(
+            [
+                job_as_dict(shown.record)
+                | {"state_from": "slurm" if shown.is_now else "store", "held": shown.held}
+                for shown in jobs
+            ]
+        )
+        return
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # in a pipe or a log there is no edge to fit into
+    if missing is not None:
+        print_text(missing)
+    for line in _how_old(jobs, seen, now, why_not):
+        print_text(line)
+    for line in newcomers:
+        print_text(line)
+    if not records and newcomers:
+        return
+    if not records:
+        console.print("no adaptive jobs" if all_jobs else "no active adaptive jobs (finished ones: --all)")
+        return
+    console.print(jobs_table(jobs, now=now, width=console.width, is_served=missing is None))
+    for line in note_lines(records, now):
+        typer.echo(line)
+    if decided is not None:
+        print_text(f"{summary(decided, records[0])} (more: pollux explain {decided.job.job_id})")
+
+
+def _newcomers(
+    snapshot: ClusterSnapshot | None, records: tuple[JobRecord, ...], seen: DaemonSeen, now: datetime
+) -> list[str]:
+    """Return a line for each adaptive job of this user in Slurm that the store does not know yet.
+
+    And one for each job, of whomever, that would be adaptive but for what is wrong with its Comment.
+    """
+    from pollux_slurm.daemon.observe.cluster_picture import refusals
+    from pollux_slurm.daemon.observe.daemon_presence import newcomer
+    from pollux_slurm.slurm.parsing.comment_terms import decode_comment
+
+    refused = {} if snapshot is None else refusals(snapshot, records)
+    known = {*(record.slurm_job_id for record in records), *refused}
+    return [f"job {job_id} is not adaptive: {because}" for job_id, because in refused.items()] + [
+        newcomer(job, seen, now)
+        for job in (() if snapshot is None else snapshot.jobs)
+        if job.job_id not in known
+        and job.user_id == os.geteuid()
+        and not job.state.is_over
+        and decode_comment(job.comment) is not None
+    ]
+
+
+def _how_old(jobs: tuple[ShownJob, ...], seen: DaemonSeen, now: datetime, why_not: str) -> Iterator[str]:
+    """Say from when what is shown comes, where not all of it is of now."""
+    from pollux_slurm.daemon.observe.daemon_presence import ago
+
+    open_jobs = [shown for shown in jobs if not shown.record.state.is_over or shown.is_now]
+    if not open_jobs:
+        return
+    round_was = "there was none yet" if seen.last_round_at is None else f"{ago(now - seen.last_round_at)} ago"
+    unknown = [shown.record.slurm_job_id for shown in open_jobs if not shown.is_now]
+    if why_not:
+        yield f"states as of the daemon's last round ({round_was}); Slurm cannot be asked: {why_not}"
+        return
+    yield f"states and GPUs: Slurm, now; decisions: the last round ({round_was}); the rest: as REPORTED"
+    if unknown:
+        yield f"not known to this Slurm, shown as of the last round: {', '.join(unknown)}"
+
+
+def job_as_dict(record: JobRecord) -> dict[str, Any]:
+    """Return one job as plain containers, the form of `--json`."""
+    sample, reallocation = record.sample, record.open_reallocation
+    batch = sample.batch if sample else None
+    return {
+        "job_id": record.slurm_job_id,
+        "name": record.name,
+        "user": record.user_name,
+        "account": record.account,
+        "partition": record.partition,
+        "state": record.state.value,
+        "paused_at": _iso(record.paused_at),
+        "submitted_at": _iso(record.submitted_at),
+        "started_at": _iso(record.started_at),
+        "finished_at": _iso(record.finished_at),
+        "min_gpus": record.terms.min_gpus,
+        "max_gpus": record.terms.max_gpus,
+        "num_gpus": record.allocation.num_gpus,
+        "allocation": record.allocation.as_dict(),
+        "global_batch_size": batch.global_batch_size if batch else None,
+        "atomic_batch_size": batch.atomic_batch_size if batch else None,
+        "accumulation_steps": batch.accumulation_steps if batch else None,
+        "throughput": sample.throughput if sample else None,
+        "predicted_throughput": sample.predicted_throughput if sample else None,
+        "efficiency": sample.efficiency if sample else None,
+        "goodput": sample.goodput if sample else None,
+        "epoch": sample.epoch if sample else None,
+        "total_epochs": sample.total_epochs if sample else None,
+        "num_restarts": record.num_restarts,
+        "mean_restart_delay_s": record.mean_restart_delay_s,
+        "speedup": record.last_decision_speedup,
+        "last_decision": record.last_decision.as_dict() if record.last_decision else None,
+        "last_decision_at": _iso(record.last_decision_at),
+        "bound_by": record.last_decision_bound_by,
+        "warnings": warnings_as_dicts(record),
+        "reported_at": _iso(sample.at if sample else None),
+        "silent": silence(record, datetime.now(timezone.utc)),
+        "left_out_because": record.left_out_because,
+        "reallocation": None
+        if reallocation is None
+        else {
+            "step": reallocation.step.value,
+            "cause": reallocation.cause.value,
+            "source": reallocation.source.as_dict(),
+            "target": reallocation.target.as_dict(),
+        },
+    }
+
+
+# Below this many characters the table leaves out what can be asked for with `--json`.
+_WIDE = 120
+
+
+def jobs_table(jobs: tuple[ShownJob, ...], *, now: datetime, width: int, is_served: bool = True) -> Table:
+    """Return the table that `pollux status` prints, fit for a terminal of `width` characters.
+
+    `is_served` tells that a daemon is there: without one, a move goes nowhere.
+    """
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    rows = [_cells(shown, now, is_served) for shown in jobs]
+    left = ("JOB", "NAME", "USER", "STATE", "NODES", "DECISION")
+    narrow = {"USER", "RESTARTS", "AGE", "REPORTED", "NODES"} if width < _WIDE else set()
+    columns = [column for column in (rows[0] if rows else {}) if column not in narrow]
+    widths = {
+        column: max(cell_len(text) for text in (column, *(row[column] for row in rows))) for column in columns
+    }
+    _make_room(widths, width - 2 * (len(columns) - 1))
+    for column in columns:
+        table.add_column(
+            column, no_wrap=True, justify="left" if column in left else "right", width=widths[column]
+        )
+    for row in rows:
+        table.add_row(*(Text(row[column], overflow="ellipsis") for column in columns))
+    return table
+
+
+def _make_room(widths: dict[str, int], room: int) -> None:
+    """Let texts give way, the widest first, until all columns have room; numbers stay whole."""
+    texts = [column for column in ("NAME", "USER", "NODES", "DECISION") if column in widths]
+    while sum(widths.values()) > room:
+        widest = max(texts, key=lambda column: widths[column] - len(column))
+        if widths[widest] <= len(widest):
+            return
+        widths[widest] -= 1
+
+
+def _cells(shown: ShownJob, now: datetime, is_served: bool) -> dict[str, str]:
+    """Return one job's row by column, in the order shown."""
+    record, sample = shown.record, shown.record.sample
+    return {
+        "JOB": record.slurm_job_id,
+        "NAME": _printable(record.name, 20),
+        "USER": _printable(record.user_name, 12),
+        "STATE": _state(shown, is_served) + (" !" if record.warnings or silence(record, now) else ""),
+        "GPUS": str(record.allocation.num_gpus or "-"),
+        "BATCH": str(sample.batch.global_batch_size) if sample and sample.batch else "-",
+        "GOODPUT/s": _number(sample.goodput if sample else None),
+        "×SHARE": _number(record.last_decision_speedup if record.model else None),
+        "EPOCH": _epochs(record),
+        "RESTARTS": str(record.num_restarts),
+        "AGE": _duration((record.finished_at or now) - record.submitted_at),
+        "REPORTED": _duration(now - sample.at) if sample else "-",
+        "NODES": str(record.allocation),
+        "DECISION": _decision(record),
+    }
+
+
+def _state(shown: ShownJob, is_served: bool) -> str:
+    from pollux_slurm.daemon.observe.daemon_presence import is_moving
+
+    if is_served and is_moving(shown):
+        return "moving"
+    if shown.held:
+        return "held"
+    return "paused" if shown.record.paused_at is not None else shown.record.state.value
+
+
+def _decision(record: JobRecord) -> str:
+    if record.open_reallocation is not None:
+        return move_text(record.open_reallocation, record.state)
+    if record.paused_at is not None:
+        return paused(record)
+    if record.last_decision is None:
+        return "-"
+    bound = None if record.state.is_over else record.last_decision_bound_by
+    return f"{record.last_decision}" + (f" (bound by {bound})" if bound and bound != "nothing" else "")
+
+
+def _epochs(record: JobRecord) -> str:
+    if record.sample is None:
+        return "-"
+    return f"{record.sample.epoch}/{record.sample.total_epochs or '?'}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _duration(delta: Any) -> str:
+    seconds = max(int(delta.total_seconds()), 0)
+    hours, minutes = seconds // 3600, seconds // 60 % 60
+    return f"{hours}:{minutes:02}:{seconds % 60:02}"
+
+
+def _printable(text: str, width: int) -> str:
+    """Return a stranger's text without control characters, cut to `width`."""
+    clean = "".join(char if char.isprintable() else "?" for char in text)
+    return clean if len(clean) <= width else clean[: width - 1] + "…"
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment is not None else None

@@ -1,0 +1,268 @@
+"""A decision in the words of the job's owner: GPUs, examples per second, what would have to change.
+
+The policy's own terms are `pollux_slurm.policy.explain.wording`'s, and stand behind `--details`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pollux_slurm.model import Allocation, JobState, ReallocationStep
+
+if TYPE_CHECKING:
+    from pollux_slurm.store.contract.interface import DecisionRecord, JobRecord, Reallocation
+
+_MORE = {
+    "capacity": "more GPUs bring more to other jobs for now; it gets more when some of those end",
+    "max_gpus": "its owner allows no more: submit with a larger --max-gpus",
+    "exploration": "it may at most double what it has run on; it can grow further once it has reported from "
+    "this size",
+    "penalty": "a restart would cost it more than the larger size brings; each round weighs that anew",
+    "placement": "the GPUs that are free do not lie together on few enough nodes",
+    "cpus": "where GPUs are free there are too few CPUs: ask for fewer of them per GPU (--cpus-per-gpu)",
+    "memory": "where GPUs are free there is too little memory: ask for less per GPU (--mem-per-gpu)",
+    "partition": "the nodes that it may use have no more",
+    "rigid": "it has one size only: its least and its most GPUs are the same, or it cannot be requeued",
+    "young": "it started too lately, or ends too soon, to be moved",
+    "limit": "the GPU limit of its account, user or QOS is reached; an admin can raise that",
+    "moves": "enough jobs are moved in this round; its turn may come in the next",
+    "share": "other jobs of the same user (or account) take that one's share of the cluster; it gets more "
+    "when one of them ends, or when other users need less",
+    "waiting": "GPUs are kept for a job that has waited for too long",
+    "pinned": "it has to stay as it is for now",
+    "nothing": "no larger size that it may have is predicted to make it faster",
+}
+
+
+_MOVED_SINCE = "it was being moved when this round decided; the next one decides anew"
+_ENDS = {
+    JobState.COMPLETED: "completed",
+    JobState.FAILED: "failed",
+    JobState.CANCELLED: "was cancelled",
+    JobState.TIMEOUT: "ran into its time limit",
+}
+_STEPS = {
+    ReallocationStep.PLANNED: "waits until its GPUs are free",
+    ReallocationStep.CHECKPOINT_REQUESTED: "its checkpoint is asked for",
+    ReallocationStep.CHECKPOINTED: "its checkpoint is written",
+    ReallocationStep.REQUEUED: "is stopped and back in the queue",
+    ReallocationStep.RESHAPED: "has its new shape in the queue",
+    ReallocationStep.RELEASED: "waits for Slurm to start it",
+    ReallocationStep.RUNNING: "is started, no step of it is known yet",
+}
+
+
+def ended(state: JobState, finished_at: str | None) -> str:
+    """Say how and when a job that is over ended; `finished_at` is in the form of `--json`."""
+    when = "" if finished_at is None else f" at {moment(finished_at)}"
+    return f"is over: it {_ENDS.get(state, state.value)}{when}"
+
+
+def move_text(move: Reallocation, state: JobState) -> str:
+    """Return where an open reallocation moves a job that is in `state`, and how far that is."""
+    step = move.step
+    if step is ReallocationStep.RELEASED and state is JobState.RUNNING:
+        step = ReallocationStep.RUNNING  # Slurm has started it, and the daemon has not looked yet
+    return f"{move.source} → {move.target} ({_STEPS.get(step, step.value)})"
+
+
+def summary(decided: DecisionRecord, record: JobRecord) -> str:
+    """Return the last decision about a job in one line, without numbers that only the policy knows."""
+    job, excluded = decided.job, decided.excluded
+    if record.state.is_over:
+        finished_at = None if record.finished_at is None else record.finished_at.isoformat()
+        last = _gpus_of(job.allocation.as_dict(), job.gpu_type)
+        return f"job {job.job_id} {ended(record.state, finished_at)}; the last round about it: {last}"
+    if record.open_reallocation is not None:
+        return f"job {job.job_id} is being moved: {move_text(record.open_reallocation, record.state)}"
+    if record.paused_at is not None:
+        return f"job {job.job_id} is {paused(record)}"
+    if excluded is not None:
+        return f"job {job.job_id} is left as it is: {excluded}"
+    has = _gpus_of(job.allocation.as_dict(), job.gpu_type)
+    why = _MOVED_SINCE if moved_since(decided, record) else _why(job.bound_by, job.pinned_because)
+    return f"job {job.job_id}: {has}; not more: {why}"
+
+
+def paused(record: JobRecord) -> str:
+    """Say of a job that the daemon has put back into the queue for what it waits."""
+    by_hand = record.is_paused_by_hand
+    return (
+        f"paused until {f'pollux resume {record.slurm_job_id}' if by_hand else 'a round gives it GPUs again'}"
+    )
+
+
+def moved_since(decided: DecisionRecord, record: JobRecord) -> bool:
+    """Whether the round fell into a move of the job that is over since, so that it had to stay as it was."""
+    last = record.last_reallocation
+    if record.open_reallocation is not None or last is None or last.is_pause or not last.step.is_end:
+        return False
+    begin, end = last.times[0][1], last.times[-1][1]
+    return decided.job.pinned_because is not None and begin < decided.at <= end
+
+
+def owners_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Return what the owner of a job reads of the facts that `pollux explain --json` prints."""
+    is_over = facts.get("ended") is not None
+    found = _over(facts) if is_over else [_headline(facts)]
+    if facts.get("moving") is not None:
+        found += _said("moving", facts["moving"])
+    is_paused = facts.get("paused_at") is not None
+    if facts.get("excluded") is None and facts.get("allocation") is not None and not is_paused:
+        found += _predicted(facts)
+        then = "said then: " if is_over else ""
+        why = _MOVED_SINCE if facts.get("moved_since") else _why(facts["bound_by"], facts["pinned_because"])
+        found += _said("not more", then + why)
+        found += _next_size(facts)
+        found += _runner_up(facts)
+        found += _declared(facts)
+    found += _restarts(facts)
+    return [*found, *_said("report", f"pollux report job {facts['job_id']}")] if is_over else found
+
+
+def _over(facts: Mapping[str, Any]) -> list[str]:
+    """Return what is said first of a job that has ended: how and when, and its last decision as one."""
+    found = [f"job {facts['job_id']} {facts['ended']}"]
+    if facts.get("allocation") is None:
+        return [*found, *_said("last", str(facts["explanation"]))]
+    of_round = f"round {facts['round']}, {moment(facts['at'])}{', in shadow mode' if facts['shadow'] else ''}"
+    last = (
+        f"left as it was: {facts['excluded']}"
+        if facts.get("excluded") is not None
+        else _gpus_of(facts["allocation"], facts["gpu_type"])
+    )
+    return [*found, *_said("last", f"{of_round}: {last}")]
+
+
+def _headline(facts: Mapping[str, Any]) -> str:
+    job = f"job {facts['job_id']}"
+    if facts.get("allocation") is None:
+        return str(facts["explanation"])
+    if facts.get("excluded") is not None:
+        return f"{job} is left as it is: {facts['excluded']}"
+    if facts.get("paused_at") is not None:
+        return f"{job} is paused"
+    now, before = facts["allocation"], facts["before"]
+    has = _gpus_of(now, facts["gpu_type"])
+    if before == now:
+        return f"{job} keeps {has}" if now else f"{job} gets no GPUs yet"
+    if not before:
+        return f"{job} gets {has}"
+    if not now:
+        return f"{job} gives back its {_gpus_of(before, None)} for now"
+    return f"{job} goes from {_gpus_of(before, None)} to {has}"
+
+
+def _predicted(facts: Mapping[str, Any]) -> list[str]:
+    found = []
+    predicted, measured = facts.get("predicted"), facts.get("measured")
+    if predicted is not None:
+        rate, share = predicted["throughput"], predicted["efficiency"]
+        useful = "" if share > 0.995 else f", as useful as {_rate(rate * share)} at its initial batch size"
+        batch = f"with batches of {facts['global_batch_size']}"
+        found += _said("predicted", f"{_rate(rate)} examples per second {batch}{useful}")
+        times = [(facts["speedup_over_one_gpu"], "one GPU")]
+        if facts["size_before"] != 1 or facts["speedup_over_one_gpu"] is None:
+            times.append(
+                (facts["speedup_over_before"], f"the {_num(facts['size_before'] or 0)} that it had before")
+            )
+        shown = [f"{factor:.2g} times {what}" for factor, what in times if factor is not None]
+        found += _said("", "that is " + " and ".join(shown) if shown else "")
+    elif facts.get("model_doubt") is not None:
+        found += _said("predicted", f"nothing: its model does not count: {facts['model_doubt']}")
+    elif facts["allocation"]:
+        found += _said("predicted", "nothing yet: no step of it has been measured")
+    if measured is not None:
+        found += _said(
+            "measured",
+            f"{_rate(measured['throughput'])} examples per second with batches of "
+            f"{measured['global_batch_size']} ({moment(measured['at'])})",
+        )
+    return found
+
+
+def _next_size(facts: Mapping[str, Any]) -> list[str]:
+    """Say what one GPU more would do, to a job that no size is said to make faster."""
+    one_more = facts.get("one_gpu_more")
+    if facts["bound_by"] != "nothing" or one_more is None:
+        return []
+    gpus = _num(one_more["num_gpus"])
+    if one_more["speedup"] is None:
+        return _said("", f"{gpus}: its batches cannot be shared by so many")
+    factor = f"{one_more['speedup']:.2g}"
+    times = "as fast as" if factor == "1" else f"{factor} times as fast as"
+    return _said("", f"{gpus}: predicted {times} {_num(facts['num_gpus'])}")
+
+
+def _runner_up(facts: Mapping[str, Any]) -> list[str]:
+    other = facts["runner_up"]
+    if other is None:
+        return []
+    if not other["num_gpus"]:
+        return _said("else", "it would have to wait")
+    words = _gpus(other["num_gpus"], other["num_nodes"], other["gpu_type"])
+    over_one, speedup = facts.get("speedup_over_one_gpu"), facts["speedup"]
+    if facts["num_gpus"] == 1:
+        over_one = 1.0
+    if over_one is not None and speedup:
+        words += f", predicted {over_one * other['speedup'] / speedup:.2g} times one GPU"
+    return _said("next best", words)
+
+
+def _declared(facts: Mapping[str, Any]) -> list[str]:
+    if facts["declaration_doubt"] is not None:
+        return _said("epochs", f"what it declares does not count: {facts['declaration_doubt']}")
+    if facts["declared_gain"] is not None:
+        return _said(
+            "epochs", f"what it declares changes its weight by a factor of {facts['declared_gain']:.2f}"
+        )
+    return []
+
+
+def moment(at: str) -> str:
+    """Return a time as `--json` has it for people."""
+    return f"{datetime.fromisoformat(at):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _restarts(facts: Mapping[str, Any]) -> list[str]:
+    number, cost_s = facts.get("num_restarts"), facts.get("mean_restart_delay_s")
+    if not number:
+        return []
+    cost = "" if cost_s is None else f", each of which cost it {_span(cost_s)} of training"
+    return _said("restarts", f"{number}{cost}")
+
+
+def _why(bound_by: str, pinned_because: str | None) -> str:
+    return pinned_because or _MORE.get(bound_by, bound_by)
+
+
+def _said(name: str, text: str) -> list[str]:
+    return [f"  {name:<10} {text}"] if text else []
+
+
+def _gpus_of(gpus_by_node: Mapping[str, int], gpu_type: str | None) -> str:
+    held = Allocation.of(gpus_by_node)
+    return f"{_gpus(held.num_gpus, held.num_nodes, gpu_type)} ({held})" if held else "no GPUs"
+
+
+def _gpus(num_gpus: int, num_nodes: int, gpu_type: str | None) -> str:
+    kind = f" {gpu_type}" if gpu_type else ""
+    return f"{num_gpus}{kind} GPU{_s(num_gpus)} on {num_nodes} node{_s(num_nodes)}"
+
+
+def _num(number: int) -> str:
+    return f"{number} GPU{_s(number)}"
+
+
+def _s(number: int) -> str:
+    return "" if number == 1 else "s"
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.2g}"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.0f} minutes"

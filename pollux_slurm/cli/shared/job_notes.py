@@ -1,0 +1,54 @@
+"""What the owner of a job must hear of: what its runs warned of, and that it says nothing at all."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pollux_slurm.store.contract.interface import JobRecord
+
+# From a start to the first report: imports on a busy file system, a claim, the first connection.
+_FIRST_REPORT = timedelta(minutes=5)
+_CAUSES = (
+    "either it never calls pollux_slurm.torch.init_process_group, or no store is named where it runs "
+    "(POLLUX_STORE_URL), or that store does not answer; lines of its log that begin with 'pollux: ' say which"
+)
+
+
+def silence(record: JobRecord, now: datetime) -> str | None:
+    """Say that a job has never reported, though it runs since a while or has run; None where it has."""
+    if record.run is not None or record.started_at is None:
+        return None
+    if record.finished_at is not None:
+        return f"it ended without one report: {_CAUSES}"
+    if not record.allocation or now - record.started_at < _FIRST_REPORT:
+        return None
+    minutes = int((now - record.started_at).total_seconds() // 60)
+    return f"it started {minutes} minutes ago and has not reported: {_CAUSES}"
+
+
+def warnings_as_dicts(record: JobRecord) -> list[dict[str, Any]]:
+    """Return what a job warned of as plain containers, with what each name means and its cure."""
+    return [
+        {
+            "warning": one.warning.value,
+            "run_number": one.run_number,
+            "first_seen_at": one.first_seen_at.isoformat(),
+            "meaning": one.warning.sentence,
+            "cure": one.warning.cure,
+        }
+        for one in record.warnings
+    ]
+
+
+def note_lines(records: tuple[JobRecord, ...], now: datetime) -> list[str]:
+    """Return a line for each thing that the owner of one of the jobs must hear of."""
+    found = []
+    for record in records:
+        job = record.slurm_job_id
+        sentences = [f"{one.warning.sentence} (cure: pollux explain {job})" for one in record.warnings]
+        silent = silence(record, now)
+        sentences += [] if silent is None else [silent]
+        found += [f"! job {job}: {sentence}" for sentence in sentences]
+    return found

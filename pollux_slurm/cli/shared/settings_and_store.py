@@ -1,0 +1,86 @@
+"""What several commands share: settings with flags above them, an open store, a JSON printer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from pollux_slurm.config import Config
+    from pollux_slurm.store.contract.interface import Store
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="Settings file instead of /etc/pollux/pollux.toml.")
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--store", help="SQLAlchemy URL of the store, such as sqlite:////path/to/pollux.db."),
+]
+_BEYOND_ASCII = re.compile(r"[^\n -~]")
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def settings(config_file: Path | None, store_url: str | None) -> Config:
+    """Return the settings that hold: file, then environment, then `--store`."""
+    # Not all that prints JSON has settings.
+    from pollux_slurm.config import load_config
+
+    config = load_config(os.environ, path=config_file)
+    if store_url is None:
+        return config
+    return dataclasses.replace(config, store=dataclasses.replace(config.store, url=store_url))
+
+
+@contextmanager
+def opened_store(config: Config) -> Iterator[Store]:
+    """Open the configured store and close it again."""
+    from pollux_slurm.store import open_store
+
+    store = open_store(config.require_store_url())
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def print_json(value: Any) -> None:
+    """Print a value of plain containers as indented JSON; dates become ISO 8601 text."""
+    is_unicode = _encoding().lower().startswith("utf")
+    text = json.dumps(value, indent=2, ensure_ascii=not is_unicode, default=str)
+    _echo(escaped_json(text))
+
+
+def escaped_json(text: str) -> str:
+    """Return JSON of names of strangers with an escape for what a terminal would obey; it means the same."""
+    return _BEYOND_ASCII.sub(lambda found: _as_escape(found.group()), text)
+
+
+def _as_escape(char: str) -> str:
+    if char.isprintable():
+        return char
+    # Half a character is valid in JSON as an escape only.
+    units = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
+
+
+def print_text(text: str) -> None:
+    """Print lines of which parts come from strangers: what would move the cursor is shown, not done."""
+    _echo("".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text))
+
+
+def _echo(text: str) -> None:
+    # A terminal that cannot show a character gets its number.
+    typer.echo(text.encode(_encoding(), "backslashreplace").decode(_encoding()))
+
+
+def _encoding() -> str:
+    return sys.stdout.encoding or "utf-8"

@@ -1,0 +1,236 @@
+"""`pollux simulate`: replay workloads through policies, with a clock instead of a cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pollux_slurm.cli.shared.duration_options import seconds
+from pollux_slurm.cli.shared.settings_and_store import print_json
+from pollux_slurm.cli.simulate.options import (
+    BetweenOption,
+    DeclaredOption,
+    DelaysOption,
+    GpusOption,
+    GroupOption,
+    InterferenceOption,
+    JobsOption,
+    MtbfOption,
+    NodesOption,
+    NoiseOption,
+    ObjectiveOption,
+    OutliersOption,
+    PlainRequeueOption,
+    PolicyOption,
+    ReportOption,
+    RulesOption,
+    SeedOption,
+    UnmanagedOption,
+    find_delays,
+    make_settings,
+    options_given,
+    refuse_idle,
+    refuse_idle_settings,
+    use_one_thread,
+)
+from pollux_slurm.cli.simulate.output import Progress, print_comparison
+from pollux_slurm.cli.simulate.sweep import sweep
+from pollux_slurm.cli.simulate.workloads import export, generate, import_sacct
+from pollux_slurm.errors import UsageError
+
+if TYPE_CHECKING:
+    from pollux_slurm.simulator.experiments.sweep import SweepResult
+
+
+app = typer.Typer(name="simulate", add_completion=False, invoke_without_command=True)
+
+
+@app.callback()
+def simulate(
+    context: typer.Context,
+    traces: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Folder with the traces of each application in a folder, or what pollux simulate export "
+            "wrote; required.",
+        ),
+    ] = None,
+    workload: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="CSV: name, time, application, num_replicas, batch_size; repeatable. Required, but for "
+            "measured jobs, which then come as they came.",
+        ),
+    ] = None,
+    policy: PolicyOption = None,
+    objective: ObjectiveOption = None,
+    declared: DeclaredOption = False,
+    between: BetweenOption = "users",
+    rules: RulesOption = "osdi21",
+    nodes: NodesOption = 16,
+    gpus_per_node: GpusOption = 4,
+    node_group: GroupOption = None,
+    interval: Annotated[
+        float,
+        typer.Option(parser=seconds(), metavar="TIME", help="Time between decisions: seconds, or 90s, 5m."),
+    ] = 60.0,
+    restart_delay: Annotated[
+        float,
+        typer.Option(
+            parser=seconds(),
+            metavar="TIME",
+            help="Without progress after a move, seconds or 90s; with rules slurm what is expected of a "
+            "first one.",
+        ),
+    ] = 30.0,
+    adaptive: Annotated[
+        float, typer.Option(help="Share of the jobs that are adaptive; the others keep their size.")
+    ] = 1.0,
+    plain_requeue: PlainRequeueOption = False,
+    unmanaged: UnmanagedOption = 0.0,
+    mtbf_hours: MtbfOption = None,
+    delays: DelaysOption = None,
+    interference: InterferenceOption = 0.0,
+    measurement_noise: NoiseOption = 0.0,
+    measurement_outliers: OutliersOption = 0.0,
+    rules_seed: SeedOption = 0,
+    autoscale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOW:HIGH",
+            help="Grow and shrink up to --nodes, to keep the utility of GPUs in a range such as 0.55:0.75.",
+        ),
+    ] = None,
+    min_nodes: Annotated[int, typer.Option(min=1, help="With --autoscale: at first and at least.")] = 1,
+    boot_time: Annotated[
+        float,
+        typer.Option(
+            parser=seconds(),
+            metavar="TIME",
+            help="With --autoscale: how long until a new node is up, seconds or 5m.",
+        ),
+    ] = 120.0,
+    num_processes: JobsOption = 1,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write summary.json, summary.csv, jobs.csv and rounds.csv there."),
+    ] = None,
+    report: ReportOption = None,
+    swept: Annotated[
+        Path | None,
+        typer.Option(
+            "--sweep", metavar="DIR", help="Show in the report what pollux simulate sweep left there."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object; with several runs, a list.")
+    ] = False,
+) -> None:
+    """Replay workloads through scheduling policies and compare completion times.
+
+    Example: pollux simulate --traces traces --workload workload-6.csv --policy pollux --policy tiresias
+    """
+    use_one_thread(os.environ)
+    if context.invoked_subcommand is not None:
+        _refuse_options(context)
+        return
+    if traces is None or not (workload or traces.is_file()):
+        raise UsageError("--traces DIR and --workload FILE are needed (see: pollux simulate --help)")
+    noise = (measurement_noise, measurement_outliers)
+    refuse_idle_settings(context, rules=rules, groups=node_group, policies=policy, noise=noise)
+    scaled = ("--min-nodes", "--boot-time")
+    refuse_idle(context, scaled, "it is of --autoscale LOW:HIGH", where=autoscale is None)
+    from pollux_slurm.simulator import read_queue, read_truth
+    from pollux_slurm.simulator.experiments.runs import RunSpec, run_all
+    from pollux_slurm.simulator.experiments.settings import parse_scaling
+    from pollux_slurm.simulator.inputs.workload import read_workloads
+    from pollux_slurm.simulator.results.output import (
+        check_writable,
+        make_folder,
+        summary_as_dict,
+        write_results,
+    )
+    from pollux_slurm.simulator.site.measured_jobs import workload_of
+
+    scaling = None
+    if autoscale is not None:
+        scaling = parse_scaling(autoscale, min_nodes=min_nodes, boot_s=boot_time)
+    variants = make_settings(
+        policies=policy,
+        objectives=objective,
+        declared=declared,
+        between=between,
+        rules=rules,
+        num_nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        groups=node_group,
+        interval_s=interval,
+        restart_delay_s=restart_delay,
+        adaptive_share=adaptive,
+        plain_requeue=plain_requeue,
+        unmanaged_share=unmanaged,
+        mtbf_hours=mtbf_hours,
+        interference=interference,
+        noise=noise,
+        scaling=scaling,
+        delays=find_delays(rules, traces, delays),
+        seed=rules_seed,
+    )
+    applications = read_truth(traces)
+    workloads = read_workloads(workload or (), applications)
+    if not workloads:
+        workloads = {traces.stem: workload_of(read_queue(traces))}
+    specs = [
+        RunSpec(workload=name, jobs=jobs, settings=variant)
+        for name, jobs in workloads.items()
+        for variant in variants
+    ]
+    if report is not None:
+        check_writable(report)
+    elif swept is not None:
+        raise UsageError("--sweep shows in a report: name one with --report FILE.html")
+    sweep_results = () if swept is None else _read_sweep(swept)
+    if output is not None:
+        make_folder(output)
+    with Progress(len(specs), "simulations") as progress:
+        outcomes = run_all(specs, traces, applications, num_processes=num_processes, on_done=progress.update)
+    labels = [spec.settings.label for spec in specs]
+    if output is not None:
+        write_results(output, outcomes)
+    if report is not None:
+        from pollux_slurm.simulator.experiments.page import write_report
+
+        write_report(report, outcomes, labels=labels, settings=variants[0], swept=sweep_results)
+    if as_json:
+        found = [summary_as_dict(one.summary) for one in outcomes]
+        print_json(found[0] if len(found) == 1 else found)
+    else:
+        print_comparison([one.summary for one in outcomes], labels, node_hours=scaling is not None)
+
+
+def _read_sweep(folder: Path) -> Sequence[SweepResult]:
+    # What only some runs need is imported by them alone: each such module would cost the others time.
+    from pollux_slurm.simulator.experiments.sweep import read_sweep
+
+    return read_sweep(folder)
+
+
+def _refuse_options(context: typer.Context) -> None:
+    """Options before a sub-command would do nothing: say so."""
+    given = options_given(context)
+    if given:
+        raise UsageError(
+            f"{given[0]} stands before {context.invoked_subcommand}; options of a sub-command stand after it"
+        )
+
+
+app.command()(sweep)
+app.command()(generate)
+app.command()(import_sacct)
+app.command()(export)

@@ -1,0 +1,208 @@
+"""The options that `pollux simulate` and `pollux simulate sweep` share: what is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pollux_slurm.simulator.experiments.settings import RunSettings, ScalingSettings
+    from pollux_slurm.simulator.site.measured_jobs import MeasuredDelays
+
+PolicyOption = Annotated[
+    list[str] | None,
+    typer.Option(help="pollux, genetic, sia, tiresias, optimus or slurm; repeatable.", show_default="pollux"),
+]
+ObjectiveOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What pollux maximises: generalized-mean, osdi21, price-rank, attained-work; repeatable.",
+        show_default="generalized-mean",
+    ),
+]
+BetweenOption = Annotated[
+    str,
+    typer.Option(help="Who has equal shares under pollux: users, accounts or jobs, as workloads name them."),
+]
+DeclaredOption = Annotated[bool, typer.Option("--declared", help="Jobs tell how many epochs they train.")]
+RulesOption = Annotated[
+    str, typer.Option(help="What is simulated: osdi21, the paper's artifact; slurm, a Slurm cluster.")
+]
+NodesOption = Annotated[int, typer.Option(min=1)]
+GpusOption = Annotated[int, typer.Option(min=1)]
+GroupOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node-group",
+        metavar="NODESxGPUS:TYPE[=SPEED]",
+        help="Instead of --nodes, such as 8x4:t4 and 4x8:a100=2.5; repeatable.",
+    ),
+]
+PlainRequeueOption = Annotated[
+    bool, typer.Option("--plain-requeue", help="Moves wait 121 s, as Slurm makes a requeued job wait.")
+]
+UnmanagedOption = Annotated[
+    float, typer.Option(help="Share of the GPUs that jobs of others use on average, in the first day.")
+]
+MtbfOption = Annotated[
+    float | None, typer.Option(help="Hours between failures of a node on average; without, none fails.")
+]
+InterferenceOption = Annotated[
+    float, typer.Option(help="Share of its speed that a job over several nodes loses beside another.")
+]
+NoiseOption = Annotated[
+    float,
+    typer.Option(
+        help="How far measured step times are off: standard deviation of their logarithm, such as 0.1."
+    ),
+]
+OutliersOption = Annotated[
+    float, typer.Option(help="Share of the minutes in which agents measure ten times what a step takes.")
+]
+DelaysOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.json",
+        help="Delays that pollux simulate export measured (rules slurm), instead of those of --traces.",
+    ),
+]
+SeedOption = Annotated[
+    int, typer.Option("--rules-seed", help="Draws adaptive jobs, failures, jobs of others, and noise.")
+]
+JobsOption = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Simulations to run at the same time.")]
+ReportOption = Annotated[
+    Path | None, typer.Option(metavar="FILE.html", help="Write one page with plots, for any browser.")
+]
+
+
+def use_one_thread(environ: MutableMapping[str, str]) -> None:
+    """Keep numpy from threads, unless the user says otherwise; to be called before it is imported.
+
+    A simulation's matrices are tiny: two threads take twice the CPU for nothing (measured on two cores: 3.9 s
+    for a run of 1.5 s), and several simulations at once take each other's cores.
+    """
+    if "OMP_NUM_THREADS" not in environ:
+        environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def options_given(context: typer.Context) -> list[str]:
+    """Return the options that stand on the command line, by their long names."""
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if getattr(context.get_parameter_source(parameter.name or ""), "name", "") == "COMMANDLINE"
+    ]
+
+
+def refuse_idle(context: typer.Context, options: Sequence[str], why: str, *, where: bool = True) -> None:
+    """Refuse options that stand on the command line, `where` they would do nothing. Raises `UsageError`."""
+    from pollux_slurm.errors import UsageError
+
+    idle = [option for option in options_given(context) if where and option in options]
+    if idle:
+        raise UsageError(f"{idle[0]} would do nothing: {why}")
+
+
+def refuse_idle_settings(
+    context: typer.Context,
+    *,
+    rules: str,
+    groups: Sequence[str] | None,
+    policies: Sequence[str] | None,
+    noise: tuple[float, float],
+) -> None:
+    """Refuse what does nothing under other rules, beside groups of nodes or to other policies."""
+    why = "rules osdi21 draw nothing (see --rules slurm and --measurement-noise)"
+    refuse_idle(context, ("--rules-seed",), why, where=rules == "osdi21" and not any(noise))
+    why = "--node-group tells all nodes"
+    refuse_idle(context, ("--nodes", "--gpus-per-node"), why, where=bool(groups))
+    others = bool(policies) and "pollux" not in (policies or ())
+    # The paper's search has one objective: to name it is no mistake.
+    named = set(context.params.get("objective") or ()) == {"osdi21"} and "genetic" in (policies or ())
+    refuse_idle(context, ("--objective",), "it is of --policy pollux", where=others and not named)
+    refuse_idle(context, ("--declared", "--between"), "it is of --policy pollux", where=others)
+
+
+def find_delays(rules: str, traces: Path, delays: Path | None) -> MeasuredDelays | None:
+    """Return the measured delays that were named, or those of the measured jobs. Raises `TraceError`."""
+    from pollux_slurm.errors import UsageError
+    from pollux_slurm.simulator.site.measured_jobs import read_queue
+
+    if rules != "slurm":
+        if delays is not None:
+            raise UsageError(f"--delays are of rules slurm, not {rules}")
+        return None
+    source = delays if delays is not None else traces
+    if not source.is_file() and delays is None:
+        return None
+    found = read_queue(source).delays
+    if found is None and delays is not None:
+        raise UsageError(f"{delays}: it tells no delays: none of its jobs ever started")
+    return found
+
+
+def make_settings(
+    *,
+    policies: Sequence[str] | None,
+    objectives: Sequence[str] | None,
+    declared: bool,
+    between: str = "users",
+    rules: str,
+    num_nodes: int,
+    gpus_per_node: int,
+    groups: Sequence[str] | None,
+    interval_s: float = 60.0,
+    restart_delay_s: float = 30.0,
+    adaptive_share: float = 1.0,
+    plain_requeue: bool,
+    unmanaged_share: float,
+    mtbf_hours: float | None,
+    interference: float,
+    noise: tuple[float, float],
+    scaling: ScalingSettings | None = None,
+    delays: MeasuredDelays | None = None,
+    seed: int,
+) -> tuple[RunSettings, ...]:
+    """Return the settings of each policy, `pollux` with each objective. Raises `UsageError`."""
+    from pollux_slurm.errors import SimulationError, UsageError
+    from pollux_slurm.simulator.engine.cluster_rules import PLAIN_REQUEUE_S
+    from pollux_slurm.simulator.engine.measurement_noise import MeasurementNoise
+    from pollux_slurm.simulator.experiments.settings import RunSettings, SlurmSettings, parse_group
+
+    spread, outliers = noise
+    try:
+        measured_with = MeasurementNoise(spread=spread, outliers=outliers)
+    except SimulationError as error:
+        raise UsageError(str(error)) from None
+    return tuple(
+        RunSettings(
+            policy=name,
+            objective=objective,
+            between=between,
+            declared=declared,
+            rules=rules,
+            num_nodes=num_nodes,
+            gpus_per_node=gpus_per_node,
+            groups=tuple(parse_group(group) for group in groups or ()),
+            interval_s=interval_s,
+            restart_delay_s=restart_delay_s,
+            interference=interference,
+            noise=measured_with,
+            slurm=SlurmSettings(
+                adaptive_share=adaptive_share,
+                requeue_s=PLAIN_REQUEUE_S if plain_requeue else None,
+                unmanaged_share=unmanaged_share,
+                mtbf_s=None if mtbf_hours is None else mtbf_hours * 3600,
+                delays=delays,
+            ),
+            scaling=scaling,
+            seed=seed,
+        )
+        for name in dict.fromkeys(policies or ["pollux"])
+        for objective in list(dict.fromkeys(objectives or ["generalized-mean"]))[
+            : None if name == "pollux" else 1
+        ]
+    )

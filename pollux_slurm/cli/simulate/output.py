@@ -1,0 +1,142 @@
+"""What `pollux simulate` shows on a terminal: how far it is, and a comparison."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+
+    from pollux_slurm.simulator.results.summary import Summary
+
+
+class Progress:
+    """A bar on standard error while simulations run; nothing where that is not a terminal."""
+
+    def __init__(self, total: int, what: str) -> None:
+        self._total, self._what = total, what
+        self._bar: RichProgress | None = None
+
+    def __enter__(self) -> Progress:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as RichProgress
+
+            self._bar = RichProgress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f} %"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._bar.add_task(f"{self._total} {self._what}", total=self._total)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, num_done: float) -> None:
+        """Show that so much of the total is done."""
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=num_done)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table; where the terminal is too narrow, those of the highest `rank` are left out."""
+
+    title: str
+    cells: tuple[str, ...]
+    rank: int = 0
+    left: bool = False
+
+    @property
+    def width(self) -> int:
+        return max(len(cell) for cell in (self.title, *self.cells)) + 2
+
+
+def print_comparison(summaries: Sequence[Summary], labels: Sequence[str], *, node_hours: bool) -> None:
+    """Print a row for each run; `ratio` compares its average with the first run of the same workload.
+
+    `node_hours`, for how long nodes were paid for, are shown on request.
+    """
+    first: dict[str, float] = {}
+    for one in summaries:
+        first.setdefault(one.workload, one.avg_jct_s)
+
+    def column(title: str, rank: int, text: Callable[[Summary], str]) -> Column:
+        return Column(title=title, cells=tuple(text(one) for one in summaries), rank=rank)
+
+    columns = [
+        Column(
+            title="workload",
+            cells=tuple(one.workload for one in summaries),
+            rank=8 if len(first) == 1 else 0,
+            left=True,
+        ),
+        Column(title="policy", cells=tuple(labels), left=True),
+        column("average", 0, lambda one: f"{one.avg_jct_s:,.0f}"),
+        column("ratio", 0, lambda one: f"{one.avg_jct_s / first[one.workload]:.3f}"),
+        column("median", 5, lambda one: f"{one.p50_jct_s:,.0f}"),
+        column("p90", 6, lambda one: f"{one.p90_jct_s:,.0f}"),
+        column("p99", 3, lambda one: f"{one.p99_jct_s:,.0f}"),
+        column("makespan", 1, lambda one: f"{one.makespan_s:,.0f}"),
+        column("GPU h", 4, lambda one: f"{one.gpu_hours:,.0f}"),
+        *([column("node h", 1, lambda one: f"{sum(one.node_hours.values()):,.0f}")] if node_hours else []),
+        column("restarts", 1, lambda one: f"{one.restarts_per_job:.2f}"),
+        column("lost", 2, lambda one: f"{100 * one.restart_share:.1f} %"),
+        column("worst ρ", 2, lambda one: number_or_dash(one.rho_worst)),
+        column(
+            "ρ > 1",
+            4,
+            lambda one: "–" if one.rho_share_above_1 is None else f"{100 * one.rho_share_above_1:.0f} %",
+        ),
+        column("solve", 7, lambda one: f"{1000 * one.solve_s['p95']:.1f}"),
+    ]
+    print_table(
+        columns,
+        "Simulated. Completion times and makespan in seconds; ratio: average over that of the first policy; "
+        "restarts a job; lost: share of GPU time without progress at starts, moves and failures; "
+        "ρ: completion time over that alone on an equal share; solve: 95th percentile, ms.",
+    )
+
+
+def number_or_dash(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def print_table(columns: Sequence[Column], note: str, console: Console | None = None) -> None:
+    """Print what fits of a table, and a note; everything where standard output is no terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console() if console is None else console
+    if not console.is_terminal:
+        console.width = 200
+    shown = list(columns)
+    while console.is_terminal and sum(column.width for column in shown) > console.width:
+        last = max(shown, key=lambda column: column.rank)
+        if last.rank == 0:
+            break
+        shown.remove(last)
+    table = Table(box=None, header_style="bold")
+    for column in shown:
+        table.add_column(column.title, justify="left" if column.left else "right", no_wrap=True)
+    for cells in zip(*(column.cells for column in shown), strict=True):
+        table.add_row(*cells)
+    console.print(table)
+    missing = [column.title for column in columns if column not in shown]
+    if missing:
+        note += f" No room for: {', '.join(missing)}."
+    console.print(note, style="dim")

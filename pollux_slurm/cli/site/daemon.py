@@ -1,0 +1,227 @@
+"""`pollux daemon`: the scheduler beside slurmctld."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import os
+import pwd
+import secrets
+import signal
+import socket
+import threading
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pollux_slurm.cli.shared.duration_options import seconds
+from pollux_slurm.cli.shared.settings_and_store import ConfigOption, StoreOption, opened_store, settings
+from pollux_slurm.errors import ConfigError, PolluxError, SlurmError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pollux_slurm.config import Config
+    from pollux_slurm.daemon.observe.accounted_runs import PastRuns
+    from pollux_slurm.daemon.observe.association_limits import LimitsReader
+    from pollux_slurm.daemon.round import Settings
+    from pollux_slurm.daemon.service.privileges import Scope
+    from pollux_slurm.model import AccountedRun
+    from pollux_slurm.slurm.client import SlurmClient
+
+
+def daemon(
+    once: Annotated[bool, typer.Option("--once", help="Hold one round, enact it, and exit.")] = False,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            "--interval",
+            parser=seconds(least=0.5, most=86400),
+            metavar="TIME",
+            help="Time between rounds: seconds, or 90s, 5m.",
+        ),
+    ] = None,
+    shadow: Annotated[bool, typer.Option("--shadow", help="Decide and record, but enact nothing.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details, too.")] = False,
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> None:
+    """Give adaptive jobs the GPUs with which the whole cluster trains fastest, and fairly.
+
+    SIGTERM stops it, SIGHUP makes it read its settings again; what is wrong in them leaves the old in force.
+
+    Example: pollux daemon --shadow --interval 60
+    """
+    stop, reload_asked = threading.Event(), threading.Event()
+    _on(signal.SIGTERM, stop)  # before anything that takes time
+    _on(signal.SIGINT, stop)
+    _on(signal.SIGHUP, reload_asked)
+
+    from pollux_slurm.daemon.loop import Daemon
+    from pollux_slurm.daemon.service.http_endpoint import OFF, serving
+    from pollux_slurm.daemon.service.metrics import Telemetry
+    from pollux_slurm.daemon.service.systemd_notify import Notifier
+    from pollux_slurm.slurm import connect
+
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    config = settings(config_file, store_url)
+    held = daemon_settings(config, interval_s=interval, shadow=shadow)
+    telemetry = Telemetry(monotonic=time.monotonic)
+
+    config.require_store_url()
+    slurm = connect(config.slurm, os.environ, on_run=telemetry.count_command)
+    scope = scope_of(config, slurm)
+    _say_whose(scope)
+    with (
+        opened_store(config) as store,
+        serving(telemetry, listen=OFF if once else held.config.metrics_listen),
+    ):
+        runner = Daemon(
+            slurm=slurm,
+            store=store,
+            config=held.config,
+            # Unlike every other daemon's, also that of a container with the same host name and pid.
+            owner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
+            wall_clock=lambda: datetime.now(timezone.utc),
+            monotonic=time.monotonic,
+            stop=stop,
+            decide=held.decide,
+            policy=held.policy,
+            telemetry=telemetry,
+            notifier=Notifier(os.environ, monotonic=time.monotonic),
+            reload=lambda: _reloaded(config, config_file, store_url, interval_s=interval, shadow=shadow),
+            reload_asked=reload_asked,
+            scope=scope,
+            site_limits=limits_of(config, slurm),
+            past_runs=past_runs_of(config, slurm),
+        )
+        if not once:
+            runner.run()
+            logging.getLogger(__name__).info("stopped")
+            return
+        result = runner.run_once()
+    if result.skipped is not None:
+        raise PolluxError(f"the round was skipped: {result.skipped}")
+
+
+def scope_of(config: Config, slurm: SlurmClient) -> Scope:
+    """Return who finds out whose jobs this user may move."""
+    from pollux_slurm.daemon.service.privileges import Scope
+    from pollux_slurm.slurm.connection import accounting
+
+    return Scope(
+        config.daemon.jobs,
+        user_id=os.geteuid(),
+        user_name=user_name(),
+        settings=slurm.settings,
+        admin_level=lambda name: accounting(config.slurm, os.environ).admin_level(name),
+    )
+
+
+def limits_of(config: Config, slurm: SlurmClient) -> LimitsReader:
+    """Return who reads Slurm's own limits, now and again."""
+    from pollux_slurm.daemon.observe.association_limits import LimitsReader, SiteLimits, are_enforced
+    from pollux_slurm.slurm.connection import accounting
+
+    def read() -> SiteLimits:
+        site = slurm.settings()
+        if not are_enforced(site):
+            return SiteLimits()
+        asked = accounting(config.slurm, os.environ)
+        return SiteLimits(
+            associations=asked.associations(site.get("ClusterName", "")),
+            qualities=asked.qualities(),
+            partitions=asked.partition_qualities(),
+        )
+
+    return LimitsReader(read, monotonic=time.monotonic)
+
+
+def past_runs_of(config: Config, slurm: SlurmClient) -> PastRuns:
+    """Return who asks Slurm's accounting database for runs, where slurmctld writes to one."""
+    from pollux_slurm.slurm.connection import accounting
+
+    def ask(job_ids: Sequence[str], since: datetime) -> tuple[AccountedRun, ...] | None:
+        if "slurmdbd" not in slurm.settings().get("AccountingStorageType", ""):
+            return None
+        return accounting(config.slurm, os.environ).runs(job_ids, since=since)
+
+    return ask
+
+
+def user_name() -> str:
+    """Return the name that this process acts under; its number where it has none."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def _say_whose(scope: Scope) -> None:
+    log = logging.getLogger(__name__)
+    try:
+        own = scope() is not None
+    except SlurmError as error:
+        log.warning("whose jobs may be moved is not known yet: %s", error)
+    else:
+        log.info("moves %s", f"the jobs of {user_name()} only" if own else "the jobs of all users")
+
+
+def daemon_settings(config: Config, *, interval_s: float | None, shadow: bool) -> Settings:
+    """Return what the daemon runs by; raises `ConfigError` for what no round could be held with."""
+    from pollux_slurm.daemon.round import Settings
+    from pollux_slurm.daemon.service import settings_check
+    from pollux_slurm.goodput import TableCache
+    from pollux_slurm.policy import KnownNodes, decide
+
+    settings_check.check(config)
+    held = dataclasses.replace(
+        config.daemon,
+        interval_s=interval_s or config.daemon.interval_s,
+        shadow=shadow or config.daemon.shadow,
+    )
+    settings_check.check_rhythm(held)
+    return Settings(
+        config=held,
+        policy=config.policy,
+        # Goodput tables are kept from round to round: only what was reported anew is computed.
+        decide=functools.partial(
+            decide,
+            tables=TableCache(),
+            nodes=KnownNodes(),
+            solver=config.policy.solver,
+            time_limit_s=config.policy.time_limit_s,
+        ),
+    )
+
+
+def _reloaded(
+    began_with: Config,
+    config_file: Path | None,
+    store_url: str | None,
+    *,
+    interval_s: float | None,
+    shadow: bool,
+) -> Settings:
+    config = settings(config_file, store_url)
+    if (config.store, config.slurm) != (began_with.store, began_with.slurm):
+        raise ConfigError("[store] and [slurm] are read at the start only: restart the daemon to change them")
+    if config.daemon.jobs != began_with.daemon.jobs:
+        raise ConfigError("daemon.jobs is read at the start only: restart the daemon to change it")
+    if config.daemon.metrics_listen != began_with.daemon.metrics_listen:
+        raise ConfigError("daemon.metrics_listen is read at the start only: restart the daemon to change it")
+    return daemon_settings(config, interval_s=interval_s, shadow=shadow)
+
+
+def _on(signum: signal.Signals, event: threading.Event) -> None:
+    def note(_signum: int, _frame: FrameType | None) -> None:
+        event.set()
+
+    signal.signal(signum, note)

@@ -1,0 +1,186 @@
+"""`pollux db`: make, upgrade and check the store's schema; delete old details."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Annotated
+
+import typer
+
+from pollux_slurm.cli.shared.settings_and_store import (
+    ConfigOption,
+    JsonOption,
+    StoreOption,
+    print_json,
+    settings,
+)
+from pollux_slurm.errors import StoreError
+
+app = typer.Typer(
+    name="db",
+    add_completion=False,
+    help="Make, upgrade, check and prune the store.",
+    no_args_is_help=True,
+    epilog="Examples: pollux db init · pollux db upgrade · pollux db prune --older-than 90d",
+)
+
+
+@app.command()
+def init(config_file: ConfigOption = None, store_url: StoreOption = None) -> None:
+    """Make the store's tables; nothing happens when they are there.
+
+    Example: pollux db init --store sqlite:////var/lib/pollux/pollux.db
+    """
+    from pollux_slurm.store.maintenance.administration import init_store
+
+    outcome = init_store(settings(config_file, store_url).require_store_url())
+    made = "made the tables of" if outcome.changed else "the tables are there already in"
+    typer.echo(f"{made} {outcome.url} (schema {outcome.version})")
+    _tell(outcome.notes)
+
+
+@app.command()
+def upgrade(config_file: ConfigOption = None, store_url: StoreOption = None) -> None:
+    """Bring the store's tables to this release's schema, keeping the data. Stop the daemon first.
+
+    Example: pollux db upgrade
+    """
+    from pollux_slurm.store.maintenance.administration import upgrade_store
+
+    outcome = upgrade_store(settings(config_file, store_url).require_store_url())
+    done = f"upgraded from {outcome.before} to" if outcome.changed else "is already at"
+    typer.echo(f"{outcome.url} {done} schema {outcome.version}")
+    _tell(outcome.notes)
+
+
+@app.command()
+def check(config_file: ConfigOption = None, store_url: StoreOption = None) -> None:
+    """Check that the store can be read, has this release's schema, and is undamaged.
+
+    Example: pollux db check
+    """
+    from pollux_slurm.store.maintenance.administration import check_store
+
+    outcome = check_store(settings(config_file, store_url).require_store_url())
+    if outcome.problems:
+        raise StoreError(f"{outcome.url}: {'; '.join(outcome.problems)}")
+    typer.echo(f"{outcome.url} is good (schema {outcome.version})")
+
+
+@app.command()
+def prune(
+    older_than: Annotated[
+        str, typer.Option("--older-than", help="Age from which details go: 90s, 12h, 90d, 2w.")
+    ],
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete details of jobs that are over; sums stay, so that reports say the same. The daemon may run.
+
+    Example: pollux db prune --older-than 90d --dry-run
+    """
+    from datetime import datetime, timezone
+
+    from pollux_slurm.cli.shared.duration_options import parse_span
+    from pollux_slurm.store.maintenance.prune import prune_store
+
+    span = parse_span(older_than)
+    outcome = prune_store(
+        settings(config_file, store_url).require_store_url(),
+        older_than=span,
+        at=datetime.now(timezone.utc),
+        dry_run=dry_run,
+    )
+    if as_json:
+        print_json({**dataclasses.asdict(outcome), "rows": dict(outcome.rows)})
+        return
+    done = "would prune" if outcome.dry_run else "pruned"
+    counted = ", ".join(f"{rows} {name}" for name, rows in outcome.rows if rows) or "nothing"
+    typer.echo(f"{outcome.url}: {done} what is older than {outcome.before:%Y-%m-%d %H:%M} UTC: {counted}")
+
+
+@app.command()
+def claim(config_file: ConfigOption = None, store_url: StoreOption = None) -> None:
+    """Make this host the one that may open an SQLite store, after the file was moved or the host renamed.
+
+    Example: pollux db claim --store sqlite:////var/lib/pollux/pollux.db
+    """
+    from pollux_slurm.store.maintenance.administration import claim_store
+
+    url = claim_store(settings(config_file, store_url).require_store_url())
+    typer.echo(f"{url} belongs to this host now")
+
+
+@app.command()
+def share(
+    group: Annotated[str, typer.Argument(help="Group of this host whose members may open the store.")],
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> None:
+    """Let the members of a group open an SQLite store: whoever can write it can write every job's rows.
+
+    Example: pollux db share vision --store sqlite:////srv/vision/pollux.db
+    """
+    from pollux_slurm.store.maintenance.administration import share_store
+
+    url = share_store(settings(config_file, store_url).require_store_url(), group)
+    typer.echo(f"{url} may be opened by group {group}")
+
+
+class Role(str, enum.Enum):
+    """What a login of a PostgreSQL store may do."""
+
+    AGENT = "agent"
+    READER = "reader"
+    ANALYST = "analyst"
+    DAEMON = "daemon"
+
+
+@app.command()
+def login(
+    name: Annotated[
+        str, typer.Argument(help="The login; for a person's own, the name of the person's user.")
+    ],
+    roles: Annotated[
+        list[Role] | None,
+        typer.Option("--role", help="What it may do; may be given twice (default: agent and reader)."),
+    ] = None,
+    shared: Annotated[bool, typer.Option(help="Hardened, for jobs of many users; may only report.")] = False,
+    connections: Annotated[int, typer.Option(min=1, max=10_000, help="Most connections at a time.")] = 10,
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> None:
+    """Make or change a login of a store in PostgreSQL. Needs a superuser's URL; how it proves itself is
+    pg_hba.conf's.
+
+    Example: pollux db login alice --store postgresql:///pollux
+    """
+    from pollux_slurm.store.maintenance.administration import add_login
+
+    chosen = roles or ([Role.AGENT] if shared else [Role.AGENT, Role.READER])
+    wanted = tuple(f"pollux_{role.value}" for role in chosen)
+    url = settings(config_file, store_url).require_store_url()
+    notes = add_login(url, name, shared=shared, connections=connections, roles=wanted)
+    typer.echo(f"{name} may log in as {', '.join(wanted)}, {connections} connections at a time")
+    _tell(notes)
+
+
+def _tell(notes: tuple[str, ...]) -> None:
+    for note in notes:
+        typer.echo(f"pollux: {note}", err=True)
+
+
+@app.command()
+def schema(
+    dialect: Annotated[str, typer.Argument(help="sqlite or postgresql")] = "sqlite",
+) -> None:
+    """Print the schema as SQL text, with comments: the form that stands in sql/schema/.
+
+    Example: pollux db schema postgresql
+    """
+    from pollux_slurm.store.schema.sql_text import schema_text
+
+    typer.echo(schema_text(dialect), nl=False)

@@ -1,0 +1,258 @@
+"""`pollux doctor`: what of this site would make trouble."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pollux_slurm.cli.shared.settings_and_store import (
+    ConfigOption,
+    JsonOption,
+    StoreOption,
+    opened_store,
+    print_json,
+    settings,
+)
+from pollux_slurm.errors import PolluxError, UnknownJobError, UsageError
+
+if TYPE_CHECKING:
+    from pollux_slurm.config import Config
+    from pollux_slurm.daemon.doctor.findings import Finding
+    from pollux_slurm.daemon.doctor.node_answers import SharedFolder
+    from pollux_slurm.model import ClusterSnapshot
+    from pollux_slurm.slurm.client import SlurmClient
+
+FromNodesOption = Annotated[
+    int,
+    typer.Option(
+        "--from-nodes", metavar="N", min=0, max=1000, help="Also run a short job on N nodes that have room."
+    ),
+]
+FoldersOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--folder", metavar="DIR", help="With --from-nodes: where jobs keep checkpoints; repeatable."
+    ),
+]
+ProbeOption = Annotated[list[str] | None, typer.Option("--probe", hidden=True)]
+
+
+def doctor(
+    from_nodes: FromNodesOption = 0,
+    folders: FoldersOption = None,
+    probe: ProbeOption = None,
+    as_json: JsonOption = False,
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> None:
+    """Check settings, store and Slurm for what would make trouble, and say what to change.
+
+    With --from-nodes it asks nodes, too, by a job of a second on each: whether they reach the store and share
+    the folders of checkpoints, and what time they have. Exit code 1 when something must be changed before
+    the daemon acts.
+
+    Examples: pollux doctor --config /etc/pollux/pollux.toml
+    · pollux doctor --from-nodes 4 --folder /scratch/checkpoints
+    """
+    from pollux_slurm.daemon.doctor.findings import Verdict
+
+    if probe is not None:
+        typer.echo(_seen_from_here(settings(config_file, store_url), probe))
+        return
+    if folders and not from_nodes:
+        raise UsageError("--folder is looked at from nodes: say on how many with --from-nodes 4")
+    findings = list(
+        examined(
+            settings(config_file, store_url),
+            lambda: datetime.now(timezone.utc),
+            from_nodes=from_nodes,
+            folders=folders or (),
+        )
+    )
+    if as_json:
+        print_json(
+            [{"name": f.name, "verdict": f.verdict.value, "text": f.text, "cure": f.cure} for f in findings]
+        )
+    else:
+        for finding in findings:
+            typer.echo(f"{finding.verdict.value:<4} {finding.name}: {finding.text}")
+            if finding.cure:
+                typer.echo(f"       → {finding.cure}")
+    if any(finding.verdict is Verdict.FAIL for finding in findings):
+        raise typer.Exit(1)
+
+
+def examined(
+    config: Config, clock: Callable[[], datetime], *, from_nodes: int = 0, folders: Sequence[Path] = ()
+) -> Iterator[Finding]:
+    """Read what there is to read, and yield what is found; what cannot be read is a finding, too.
+
+    `from_nodes` nodes are asked for what they see, of the `folders`, too.
+    """
+    from pollux_slurm.cli.site.daemon import limits_of
+    from pollux_slurm.daemon.doctor.findings import (
+        Finding,
+        Verdict,
+        examine_daemon,
+        examine_jobs,
+        examine_limits,
+        examine_shares,
+        examine_slurm,
+        examine_store,
+    )
+    from pollux_slurm.daemon.observe.daemon_presence import shown_now
+    from pollux_slurm.daemon.service import settings_check
+    from pollux_slurm.slurm import connect
+    from pollux_slurm.store.access.url import parse_store_url
+
+    def failed(name: str, error: PolluxError) -> Finding:
+        return Finding(name=name, verdict=Verdict.FAIL, text=str(error))
+
+    try:
+        settings_check.check(config)
+        yield Finding(
+            name="settings", verdict=Verdict.OK, text=str(config.path or "defaults and environment")
+        )
+    except PolluxError as error:
+        yield failed("settings", error)
+    snapshot, records, seen = None, None, None
+    try:
+        with opened_store(config) as store:
+            records, seen = store.active_jobs(), store.daemon_seen()
+    except PolluxError as error:
+        yield failed("store", error)
+    try:
+        slurm = connect(config.slurm, os.environ)
+        before, there = clock(), slurm.controller_time()
+        site, version = slurm.settings(), slurm.version()
+        snapshot = slurm.snapshot()
+    except PolluxError as error:
+        yield failed("Slurm", error)
+    if records is not None:
+        nodes = () if snapshot is None else snapshot.nodes
+        shown_url = str(parse_store_url(config.require_store_url()))
+        yield examine_store(shown_url, len(records), nodes, host=socket.gethostname())
+    if snapshot is not None:
+        skew_s = (there - before).total_seconds()
+        yield from examine_slurm(
+            config, version=version, site=site, snapshot=snapshot, clock_skew_s=skew_s, seen=seen
+        )
+        yield _whose_jobs(config, slurm)
+        limits = limits_of(config, slurm)()
+        yield examine_shares(config, limits)
+        yield examine_limits(limits)
+        yield from _checkpoint_times(config, site, clock())
+    if records is not None and seen is not None:
+        yield examine_daemon(seen, shown_now(records, snapshot), clock())
+    if snapshot is not None and records is not None:
+        yield from examine_jobs(snapshot, records)
+    if snapshot is not None and from_nodes:
+        try:
+            yield from _nodes_asked(config, snapshot, from_nodes, folders)
+        except PolluxError as error:
+            yield failed("nodes", error)
+
+
+def _whose_jobs(config: Config, slurm: SlurmClient) -> Finding:
+    """Say whose jobs a daemon of this user would move."""
+    from pollux_slurm.cli.site.daemon import scope_of, user_name
+    from pollux_slurm.daemon.doctor.findings import Finding, Verdict
+
+    try:
+        own = scope_of(config, slurm)() is not None
+    except PolluxError as error:
+        return Finding(name="rights", verdict=Verdict.FAIL, text=str(error))
+    whose = f"of {user_name()} only" if own else "of all users"
+    return Finding(
+        name="rights", verdict=Verdict.OK, text=f"as {user_name()}, a daemon moves the jobs {whose}"
+    )
+
+
+def _checkpoint_times(config: Config, site: Mapping[str, str], now: datetime) -> Iterator[Finding]:
+    """Compare the checkpoints of the last thirty days with KillWait; nothing where there were none."""
+    from pollux_slurm.daemon.doctor.findings import seconds_of
+    from pollux_slurm.daemon.doctor.node_answers import examine_checkpoints
+    from pollux_slurm.store.reporting.queries import open_reports
+    from pollux_slurm.store.reporting.view_rows import ReallocationEntry
+
+    with contextlib.suppress(PolluxError), open_reports(config.require_store_url()) as reports:
+        rows = reports.rows(ReallocationEntry, since=now - timedelta(days=30)).rows
+        yield from examine_checkpoints(
+            [row.checkpoint_s for row in rows if row.checkpoint_s is not None],
+            kill_wait_s=seconds_of(site.get("KillWait")),
+            checkpoint_timeout_s=config.daemon.checkpoint_timeout_s,
+        )
+
+
+def _nodes_asked(
+    config: Config, snapshot: ClusterSnapshot, most: int, folders: Sequence[Path]
+) -> Iterator[Finding]:
+    from pollux_slurm.config import DEFAULT_PATH
+    from pollux_slurm.daemon.doctor.node_answers import examine_nodes, examine_writers
+    from pollux_slurm.slurm.commands.node_probe import ask_nodes, nodes_with_room
+    from pollux_slurm.slurm.connection import runner_of
+
+    command = [sys.executable, "-m", "pollux_slurm", "doctor"]
+    if config.path not in (None, DEFAULT_PATH):
+        command += ["--config", str(config.path)]
+    environ = dict(os.environ)
+    # What a file says, a node reads from its own. A URL may hold a password: not onto a command line.
+    if config.store.url is not None and dict(config.origins).get("store.url") != str(config.path):
+        environ["POLLUX_STORE_URL"] = config.store.url
+    with contextlib.ExitStack() as stack:
+        marks = [stack.enter_context(_marked(folder)) for folder in folders]
+        command += [f"--probe={mark.word}:{mark.mark}" for mark in marks] or ["--probe="]
+        answers = ask_nodes(
+            runner_of(config.slurm, environ), nodes_with_room(snapshot.nodes, most), command, clock=time.time
+        )
+    yield from examine_nodes(answers, marks, num_nodes=len(snapshot.nodes))
+    for folder in folders:
+        yield examine_writers(folder)
+
+
+@contextlib.contextmanager
+def _marked(folder: Path) -> Iterator[SharedFolder]:
+    """Put a file with a random word into a folder, for as long as nodes are asked."""
+    from pollux_slurm.daemon.doctor.node_answers import SharedFolder
+
+    word = secrets.token_hex(16)
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=".pollux-doctor-", dir=folder.absolute())
+    except OSError as error:
+        raise UsageError(f"--folder {folder}: nothing can be written there: {error.strerror}") from None
+    mark = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(word)
+        yield SharedFolder(folder=folder, mark=mark, word=word)
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def _seen_from_here(config: Config, marks: Sequence[str]) -> str:
+    """Return what this node sees, as `doctor_nodes.examine_nodes` reads it."""
+    from pollux_slurm.daemon.doctor.node_answers import probe
+    from pollux_slurm.store import open_agent_store
+
+    def reach_store() -> None:
+        store = open_agent_store(config.require_store_url())
+        try:
+            # A token that no job has: the store says so itself, if it is reached.
+            with contextlib.suppress(UnknownJobError):
+                store.poll(secrets.token_hex(32), 0, at=datetime.now(timezone.utc))
+        finally:
+            store.close()
+
+    pairs = [mark.partition(":") for mark in marks if mark]
+    return probe([(Path(path), word) for word, _, path in pairs], reach_store, now=time.time())

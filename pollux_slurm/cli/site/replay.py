@@ -1,0 +1,119 @@
+"""`pollux replay`: solve a saved scheduling problem and show what comes out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pollux_slurm.cli.shared.problem_files import read_problem, write_problem
+from pollux_slurm.cli.shared.settings_and_store import (
+    ConfigOption,
+    JsonOption,
+    StoreOption,
+    opened_store,
+    print_json,
+    print_text,
+    settings,
+)
+from pollux_slurm.errors import UsageError
+
+if TYPE_CHECKING:
+    from pollux_slurm.model import Decision, Problem
+
+
+def replay(
+    problem_file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[PROBLEM.json]",
+            help="A problem, as docs/problem.md has it; the store's last round if left out.",
+        ),
+    ] = None,
+    round_id: Annotated[
+        int | None, typer.Option("--round", min=1, help="This round of the store instead of its last.")
+    ] = None,
+    solver: Annotated[str, typer.Option(help="exact, genetic or greedy.")] = "exact",
+    objective: Annotated[str | None, typer.Option(help="Another objective than the problem's.")] = None,
+    time_limit_s: Annotated[
+        float | None, typer.Option(min=0.0, help="Watchdog; the answer says if it struck.")
+    ] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="All solvers, one after the other.")] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", metavar="FILE", help="Write the problem there, and solve nothing."),
+    ] = None,
+    as_json: JsonOption = False,
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> None:
+    """Solve a saved round: allocations, fitness, upper bound, gap, and where the time went.
+
+    Example: pollux replay problem.json --compare
+    """
+    from pollux_slurm.policy import SOLVERS, decide
+
+    if problem_file is not None and round_id is not None:
+        raise UsageError("a file and --round exclude each other: a file is one round")
+    if problem_file is not None:
+        problem = read_problem(problem_file)
+    else:
+        with opened_store(settings(config_file, store_url)) as store:
+            problem, _ = store.round_problem(round_id)
+    problem = _with_objective(problem, objective)
+    if save is not None:
+        write_problem(save, problem)
+        return
+    names = list(SOLVERS) if compare else [solver]
+    decisions = [decide(problem, solver=name, time_limit_s=time_limit_s) for name in names]
+    if as_json:
+        found = [decision_as_dict(decision) for decision in decisions]
+        print_json(found if compare else found[0])
+    elif compare:
+        for decision in decisions:
+            print_text(summary(decision))
+    else:
+        _print(decisions[0])
+
+
+def decision_as_dict(decision: Decision) -> dict[str, Any]:
+    """Return a decision as plain containers, the form of `--json`."""
+    return {
+        "allocations": {job.job_id: job.allocation.as_dict() for job in decision.jobs},
+        "fitness": decision.fitness,
+        "upper_bound": decision.upper_bound,
+        "gap": decision.gap,
+        "solver": decision.solver,
+        "times_s": dict(decision.times_s),
+        "timed_out": decision.timed_out,
+        "gpu_prices": dict(decision.gpu_prices),
+        "excluded": dict(decision.excluded),
+    }
+
+
+def summary(decision: Decision) -> str:
+    """Return fitness, bound and times on one line."""
+    bound = "no bound" if decision.upper_bound is None else f"bound {decision.upper_bound:.6g}"
+    gap = "" if decision.gap is None else f", gap {100 * decision.gap:.3f} %"
+    times = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in decision.times_s)
+    late = ", cut short by the time limit" if decision.timed_out else ""
+    return f"{decision.solver}: fitness {decision.fitness:.6g}, {bound}{gap}; {times}{late}"
+
+
+def _with_objective(problem: Problem, name: str | None) -> Problem:
+    import dataclasses
+
+    if name is None:
+        return problem
+    return dataclasses.replace(problem, objective=dataclasses.replace(problem.objective, name=name))
+
+
+def _print(decision: Decision) -> None:
+    from pollux_slurm.policy import explanation
+
+    excluded = dict(decision.excluded)
+    for job in decision.jobs:
+        # A name with a line break in it stays on its line.
+        print_text(explanation(job, excluded.get(job.job_id)).replace("\n", "\\n"))
+    print_text(summary(decision))

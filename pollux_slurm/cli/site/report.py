@@ -1,0 +1,356 @@
+"""`pollux report`: what a job, an account or the cluster did, as text, CSV, JSON or one HTML page."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pollux_slurm.cli.shared.settings_and_store import (
+    ConfigOption,
+    StoreOption,
+    escaped_json,
+    opened_store,
+    settings,
+)
+from pollux_slurm.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from pollux_slurm.config import Config
+    from pollux_slurm.report.charts.time_axes import Range
+    from pollux_slurm.report.document.document import Document
+
+app = typer.Typer(
+    name="report",
+    add_completion=False,
+    help="Report on a job, an account, the cluster or a shadow daemon: on the terminal, as CSV, JSON or one "
+    "HTML page.",
+    no_args_is_help=True,
+    epilog="Examples: pollux report job 1234 · pollux report account vision --since 30d · "
+    "pollux report cluster --since 7d --html > week.html · "
+    "pollux report cluster --since 2026-10-01 --until 2026-11-01 --csv --table jobs · "
+    "pollux report job 1234 --json · pollux report shadow --since 7d · "
+    "pollux report dashboard sqlite > grafana.json",
+)
+
+_FORMS = {".html": "html", ".htm": "html", ".csv": "csv", ".json": "json", ".txt": "text"}
+
+_ALWAYS = "1970-01-01"
+_MONTH, _WEEK = "30d", "7d"
+
+SinceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="TIME",
+        help="From: 30d, 12h or 2w ago, or 2026-10-01 (UTC); if left out, all there is, at most a month.",
+    ),
+]
+ShadowSinceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="TIME",
+        help="From: 30d, 12h or 2w ago, or 2026-10-01 (UTC); if left out, all there is, at most a week.",
+    ),
+]
+JobSinceOption = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="From: 12h ago, or 2026-10-01 (UTC).")
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="Up to this time; now if left out.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What every report is asked: which store it reads, and in which form it goes where."""
+
+    config_file: Path | None
+    store_url: str | None
+    form: str
+    table: str | None
+    output: Path | None
+
+    def settings(self) -> Config:
+        return settings(self.config_file, self.store_url)
+
+
+def _wanted(
+    as_html: Annotated[
+        bool, typer.Option("--html", help="One HTML page with plots, for any browser.")
+    ] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="One table of the report as CSV.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The whole report as JSON.")] = False,
+    table: Annotated[
+        str | None,
+        typer.Option("--table", metavar="NAME", help="Which table --csv prints; the main one if left out."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write a file; .html, .csv, .json or .txt says the form."
+        ),
+    ] = None,
+    config_file: ConfigOption = None,
+    store_url: StoreOption = None,
+) -> Wanted:
+    """Take the options of every report. Raises `UsageError` for those that exclude each other."""
+    form = _form(as_html, as_csv, as_json, table, output)
+    return Wanted(config_file=config_file, store_url=store_url, form=form, table=table, output=output)
+
+
+def _report(make: Callable[..., Document]) -> Callable[..., None]:
+    """Make a command of a function from a `Wanted` and options of its own to a document: it prints it."""
+    shared = inspect.signature(_wanted, eval_str=True).parameters
+
+    @functools.wraps(make)
+    def command(**given: Any) -> None:
+        wanted = _wanted(**{name: given.pop(name) for name in shared})
+        _put(make(wanted, **given), wanted.form, wanted.table, wanted.output)
+
+    # All but `wanted`; what it returns is imported where it is needed only.
+    hints = {name: hint for name, hint in make.__annotations__.items() if name not in ("wanted", "return")}
+    types = typing.get_type_hints(
+        SimpleNamespace(__annotations__=hints), globalns=make.__globals__, include_extras=True
+    )
+    own = inspect.signature(make).parameters
+    parameters = [*(own[name].replace(annotation=hint) for name, hint in types.items()), *shared.values()]
+    # typer reads both.
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command
+
+
+@app.command()
+@_report
+def job(
+    wanted: Wanted,
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's number.")],
+    since: JobSinceOption = None,
+    until: UntilOption = None,
+) -> Document:
+    """Report on one job: goodput and GPUs over time, batch size, what each reallocation cost and brought.
+
+    Examples: pollux report job 1234
+    · pollux report job 1234 -o job.html
+    · pollux report job 1234 --csv --table samples
+    · pollux report job 1234 --json
+    """
+    from pollux_slurm.report.job import job_document
+    from pollux_slurm.report.reading import read_job
+    from pollux_slurm.store.reporting.queries import open_reports
+
+    now = datetime.now(timezone.utc)
+    range_ = None if since is None and until is None else _range(since or _ALWAYS, until, now)
+    config = wanted.settings()
+    with open_reports(config.require_store_url()) as reports:
+        history = read_job(reports, job_id, range_, explanation=_explanation(config, job_id))
+    return job_document(history, made_at=now, range_=range_)
+
+
+@app.command()
+@_report
+def account(
+    wanted: Wanted,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The account; all beside each other if left out.")
+    ] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+) -> Document:
+    """Report on an account, or on all: GPU hours by user and day, what they brought, fairness, jobs.
+
+    Examples: pollux report account vision
+    · pollux report account vision --since 2026-10-01 --until 2026-11-01 -o october.html
+    · pollux report account --csv --table account_usage
+    · pollux report account vision --json
+    """
+    from pollux_slurm.report.group import account_document, life_of
+    from pollux_slurm.report.reading import read_group
+    from pollux_slurm.store.reporting.queries import open_reports
+
+    now = datetime.now(timezone.utc)
+    range_ = _range(since or _MONTH, until, now)
+    with open_reports(wanted.settings().require_store_url()) as reports:
+        history = read_group(reports, range_, account=name)
+    if since is None and until is None:
+        range_ = life_of(history, range_)
+    command = _command("account", name or "", since, until)
+    return account_document(history, range_, account=name, made_at=now, command=command)
+
+
+@app.command()
+@_report
+def cluster(
+    wanted: Wanted,
+    since: SinceOption = None,
+    until: UntilOption = None,
+) -> Document:
+    """Report on the whole cluster: usage by account and day, rounds, fairness, reallocations, nodes, jobs.
+
+    Examples: pollux report cluster --since 30d
+    · pollux report cluster --since 7d -o week.html
+    · pollux report cluster --since 30d --csv --table jobs
+    · pollux report cluster --since 30d --json
+    """
+    from pollux_slurm.report.group import cluster_document, life_of
+    from pollux_slurm.report.reading import read_group
+    from pollux_slurm.store.reporting.queries import open_reports
+
+    now = datetime.now(timezone.utc)
+    range_ = _range(since or _MONTH, until, now)
+    with open_reports(wanted.settings().require_store_url()) as reports:
+        history = read_group(reports, range_)
+    if since is None and until is None:
+        range_ = life_of(history, range_)
+    return cluster_document(history, range_, made_at=now, command=_command("cluster", "", since, until))
+
+
+@app.command()
+@_report
+def shadow(
+    wanted: Wanted,
+    since: ShadowSinceOption = None,
+    until: UntilOption = None,
+) -> Document:
+    """Report on a daemon in shadow mode: what it would have done, its predicted gain, how well it predicted.
+
+    Examples: pollux report shadow --since 7d
+    · pollux report shadow --since 12h -o shadow.html
+    · pollux report shadow --since 7d --csv --table shadow_moves
+    · pollux report shadow --since 7d --json
+    """
+    from pollux_slurm.report.charts.time_axes import range_of
+    from pollux_slurm.report.shadow import read_shadow, shadow_document
+    from pollux_slurm.store.reporting.queries import open_reports
+
+    now = datetime.now(timezone.utc)
+    range_ = _range(since or _WEEK, until, now)
+    with open_reports(wanted.settings().require_store_url()) as reports:
+        findings = read_shadow(reports, range_)
+    if since is None and until is None:
+        range_ = range_of((one.at for one in findings.history.rounds), range_)
+    return shadow_document(findings, range_, made_at=now, command=_command("shadow", "", since, until))
+
+
+@app.command()
+def dashboard(
+    database: Annotated[
+        str, typer.Argument(metavar="postgresql|sqlite", help="The database that Grafana reads.")
+    ] = "postgresql",
+) -> None:
+    """Print a Grafana dashboard over the reporting views, to be imported as JSON.
+
+    Example: pollux report dashboard postgresql > pollux.json
+    """
+    from pollux_slurm.resources import resource_dir
+
+    files = {file.stem: file for file in sorted((resource_dir("sql") / "grafana").glob("*.json"))}
+    if database not in files:
+        raise UsageError(f"no dashboard for {database!r}; there is one for {' and one for '.join(files)}")
+    typer.echo(files[database].read_text(encoding="utf-8"), nl=False)
+
+
+def _range(since: str, until: str | None, now: datetime) -> Range:
+    from pollux_slurm.report.charts.time_axes import parse_range
+
+    return parse_range(since, until, now=now)
+
+
+def _form(as_html: bool, as_csv: bool, as_json: bool, table: str | None, output: Path | None) -> str:
+    """Return which form is wanted; raises `UsageError` for several, or a file that cannot be written."""
+    asked = [form for form, wanted in (("html", as_html), ("csv", as_csv), ("json", as_json)) if wanted]
+    if len(asked) > 1:
+        raise UsageError(f"--{asked[0]} and --{asked[1]} exclude each other")
+    form = asked[0] if asked else "text"
+    if output is not None and not asked:
+        if output.suffix.lower() not in _FORMS:
+            raise UsageError(
+                f"{output}: its ending says no form; use .html, .csv, .json or .txt, or add --html"
+            )
+        form = _FORMS[output.suffix.lower()]
+    if table is not None and form != "csv":
+        raise UsageError(f"--table {table} is for --csv: the other forms have all tables")
+    if output is not None:
+        from pollux_slurm.simulator.results.output import check_writable
+
+        check_writable(output)
+    elif form == "html" and sys.stdout.isatty():
+        raise UsageError("a page is for a browser: name a file with --output report.html")
+    return form
+
+
+def _put(document: Document, form: str, table: str | None, output: Path | None) -> None:
+    text = _text(document, form, table, to_file=output is not None)
+    if output is None:
+        _print(text, for_people=form == "text")
+        return
+    from pollux_slurm.simulator.results.output import write_text
+
+    write_text(output, text)
+    typer.echo(f"wrote {output}")
+
+
+def _print(text: str, *, for_people: bool) -> None:
+    """Print whatever the terminal's encoding: programs get UTF-8, people what their terminal can show."""
+    binary = getattr(sys.stdout, "buffer", None)
+    if binary is not None and not for_people:
+        sys.stdout.flush()
+        binary.write(text.encode("utf-8"))
+        binary.flush()
+        return
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    typer.echo(text.encode(encoding, "replace").decode(encoding), nl=False)
+
+
+def _text(document: Document, form: str, table: str | None, *, to_file: bool) -> str:
+    from pollux_slurm.report.document.exports import data_csv, document_json
+    from pollux_slurm.report.document.html import document_html
+
+    if form == "html":
+        return document_html(document)
+    if form == "json":
+        return escaped_json(document_json(document))
+    if form == "csv":
+        return data_csv(document.table(table))
+    from rich.console import Console
+
+    from pollux_slurm.report.document.terminal import print_document
+
+    console = Console(no_color=True, force_terminal=False) if to_file else Console()
+    if not console.is_terminal:
+        console.width = 120  # in a pipe or a file there is no edge to fit into
+    with console.capture() as captured:
+        print_document(document, console)
+    return captured.get()
+
+
+def _command(kind: str, name: str, since: str | None, until: str | None) -> str:
+    """Return the command that prints the report again, as hints show it."""
+    import shlex
+
+    words = ["pollux", "report", kind, *([name] if name else [])]
+    words += ["--since", since] if since is not None else []
+    return shlex.join([*words, *(["--until", until] if until is not None else [])])
+
+
+def _explanation(config: Config, job_id: str) -> str:
+    """Return the line of the job's last decision; none where this login may read the reporting views only."""
+    from pollux_slurm.cli.shared.decision_text import summary
+
+    try:
+        with opened_store(config) as store:
+            decided, record = store.decision(job_id), store.job(job_id)
+    except StoreError:
+        return ""
+    return "" if decided is None else summary(decided, record)

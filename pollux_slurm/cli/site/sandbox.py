@@ -1,0 +1,173 @@
+"""`pollux sandbox`: a private Slurm cluster on this machine, to try things on and to test with."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pollux_slurm.cli.shared.duration_options import seconds
+from pollux_slurm.cli.shared.settings_and_store import JsonOption, print_json
+
+if TYPE_CHECKING:
+    from pollux_slurm.sandbox.cluster import Sandbox
+
+app = typer.Typer(
+    name="sandbox",
+    add_completion=False,
+    help="A private Slurm cluster with fake GPUs on this machine.",
+    no_args_is_help=True,
+    epilog='Examples: pollux sandbox up --nodes 4 · eval "$(pollux sandbox env)" · pollux sandbox down',
+)
+DirOption = Annotated[
+    Path | None,
+    typer.Option("--dir", help="Folder of the sandbox (default: ~/.local/state/pollux/sandbox)."),
+]
+
+
+def _folder(given: Path | None) -> Path:
+    if given is not None:
+        return given
+    state = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
+    return Path(state) / "pollux" / "sandbox"
+
+
+@app.command()
+def up(
+    directory: DirOption = None,
+    nodes: Annotated[int | None, typer.Option(help="How many nodes (default: 4).")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of each node (default: 4).")] = None,
+    gpu_type: Annotated[str | None, typer.Option(help="Type of the GPUs (default: t4).")] = None,
+    node_group: Annotated[
+        list[str] | None,
+        typer.Option(help="NODES:TYPE:GPUS such as 2:a100:8, instead of the three above; repeatable."),
+    ] = None,
+    cpus_per_node: Annotated[int | None, typer.Option(help="CPUs of each node (default: 2 a GPU).")] = None,
+    memory_mb_per_node: Annotated[
+        int | None, typer.Option(help="Memory of each node in MB (default: 2048 a GPU).")
+    ] = None,
+    kill_wait: Annotated[int, typer.Option(min=1, help="Slurm's KillWait, in seconds.")] = 10,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            parser=seconds(least=1),
+            metavar="TIME",
+            help="Until then all nodes must be idle: seconds, or 90s, 5m.",
+        ),
+    ] = 60.0,
+) -> None:
+    """Start a cluster, and wait until its nodes are idle.
+
+    Example: pollux sandbox up --dir /tmp/box --node-group 2:t4:4 --node-group 2:a100:8
+    """
+    from pollux_slurm.sandbox.cluster import Sandbox
+    from pollux_slurm.sandbox.files import NodeGroup, parse_group
+
+    given = (nodes, gpus_per_node, gpu_type, cpus_per_node, memory_mb_per_node)
+    groups: list[NodeGroup] | None = [
+        parse_group(text, cpus_per_node=cpus_per_node, memory_mb_per_node=memory_mb_per_node)
+        for text in node_group or ()
+    ] or [
+        NodeGroup(
+            num_nodes=4 if nodes is None else nodes,
+            gpu_type="t4" if gpu_type is None else gpu_type,
+            gpus_per_node=4 if gpus_per_node is None else gpus_per_node,
+            cpus_per_node=cpus_per_node,
+            memory_mb_per_node=memory_mb_per_node,
+        )
+    ]
+    if not node_group and all(value is None for value in given):
+        groups = None  # whatever runs there will do
+    sandbox = Sandbox.up(_folder(directory), groups, kill_wait_s=kill_wait, timeout_s=timeout)
+    typer.echo(f"{_summary(sandbox)} {'is up' if sandbox.started_now else 'was up already; nothing changed'}")
+    typer.echo(
+        f'point a shell at it: eval "$(pollux sandbox env --dir {shlex.quote(str(sandbox.layout.dir))})"'
+    )
+
+
+@app.command()
+def down(directory: DirOption = None) -> None:
+    """End the cluster's jobs and exactly the processes that `up` started.
+
+    Example: pollux sandbox down --dir /tmp/box
+    """
+    from pollux_slurm.sandbox.cluster import Sandbox
+
+    sandbox = Sandbox.find(_folder(directory))
+    done = sandbox.down()
+    if not done.stopped:
+        typer.echo(f"the sandbox in {sandbox.layout.dir} was not running")
+    else:
+        gone = f"; already gone: {', '.join(done.already_gone)}" if done.already_gone else ""
+        typer.echo(f"stopped {', '.join(done.stopped)}{gone}; {done.cancelled_jobs} jobs cancelled")
+    if done.killed_processes:
+        typer.echo(f"killed {done.killed_processes} processes that jobs had left")
+
+
+@app.command()
+def status(directory: DirOption = None, as_json: JsonOption = False) -> None:
+    """Show daemons and nodes. Exit code 3 unless every daemon runs.
+
+    Example: pollux sandbox status --dir /tmp/box
+    """
+    from pollux_slurm.sandbox.cluster import Sandbox
+
+    sandbox = Sandbox.find(_folder(directory))
+    daemons, states = sandbox.daemons(), sandbox.node_states()
+    running = all(daemons.values())
+    if as_json:
+        print_json(
+            {
+                "dir": str(sandbox.layout.dir),
+                "running": running,
+                "slurm_conf": str(sandbox.layout.slurm_conf),
+                "controller_port": sandbox.controller_port,
+                "daemons": [
+                    {
+                        "name": name,
+                        "running": alive,
+                        "pid": next((r.pid for r in sandbox.processes if alive and r.name == name), None),
+                    }
+                    for name, alive in daemons.items()
+                ],
+                "nodes": [
+                    {
+                        "name": node.name,
+                        "state": states[node.name],
+                        "gpu_type": node.gpu_type if node.num_gpus else None,
+                        "num_gpus": node.num_gpus,
+                        "num_cpus": node.num_cpus,
+                        "memory_mb": node.memory_mb,
+                    }
+                    for node in sandbox.nodes
+                ],
+            }
+        )
+    else:
+        typer.echo(f"{_summary(sandbox)} {'is up' if running else 'is down'}")
+        for name, alive in daemons.items():
+            state = f", {states[name]}" if name in states else ""
+            typer.echo(f"  {name:<10} {'running' if alive else 'ended'}{state}")
+    if not running:
+        raise typer.Exit(3)
+
+
+@app.command()
+def env(directory: DirOption = None) -> None:
+    """Print the lines that point a shell at the cluster: eval "$(pollux sandbox env)".
+
+    Example: eval "$(pollux sandbox env --dir /tmp/box)"
+    """
+    from pollux_slurm.sandbox.cluster import Sandbox
+
+    sandbox = Sandbox.find(_folder(directory))
+    for key, value in sandbox.env.items():
+        typer.echo(f"export {key}={shlex.quote(value)}")
+
+
+def _summary(sandbox: Sandbox) -> str:
+    gpus = sum(node.num_gpus for node in sandbox.nodes)
+    return f"sandbox in {sandbox.layout.dir}: {len(sandbox.nodes)} nodes, {gpus} GPUs,"

@@ -1,0 +1,80 @@
+"""The admin's `[policy]` settings as fields of a scheduling problem, and what no settings may be. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pollux_slurm.config import PolicyConfig
+from pollux_slurm.errors import ConfigError, InvalidProblemError
+from pollux_slurm.model import GpuLimit, MovingRules, Objective, Problem, ProblemJob
+from pollux_slurm.policy.participation.admission import check_problem
+
+EVERYONE = "*"
+# The objectives that were made to let running jobs wait for others; simulations of them pause, too.
+PAUSING = frozenset({"price-rank", "attained-work"})
+
+
+def objective(policy: PolicyConfig) -> Objective:
+    """Return what is to be maximised."""
+    return Objective(
+        name=policy.objective,
+        exponent=policy.exponent,
+        floor=policy.floor,
+        penalty=policy.penalty,
+        horizon_s=policy.horizon_s,
+        fair_share_gpus=policy.fair_share_gpus,
+        between=policy.between,
+    )
+
+
+def moving(policy: PolicyConfig) -> MovingRules:
+    """Return when running jobs are left alone."""
+    return MovingRules(
+        hysteresis=policy.hysteresis,
+        max_reallocations=policy.max_reallocations,
+        min_age_s=policy.min_age_s,
+        min_remaining_s=policy.min_remaining_s,
+        pauses=policy.objective in PAUSING if policy.pauses is None else policy.pauses,
+    )
+
+
+def limits(policy: PolicyConfig, jobs: Iterable[ProblemJob]) -> tuple[GpuLimit, ...]:
+    """Return the limits that concern `jobs`; that of `*` holds for each name without one of its own."""
+    jobs = tuple(jobs)
+    found = []
+    for kind, table in (("account", dict(policy.account_limits)), ("user", dict(policy.user_limits))):
+        for name in sorted({getattr(job, kind) for job in jobs}):
+            most = table.get(name, table.get(EVERYONE))
+            if most is not None:
+                found.append(GpuLimit(kind=kind, name=name, max_gpus=most))
+    return tuple(found)
+
+
+def weight(policy: PolicyConfig, *, account: str, user: str, job_id: str) -> float:
+    """Return a job's weight: the product of its account's, its user's and its own."""
+    tables: tuple[tuple[Mapping[str, float], str], ...] = (
+        (dict(policy.account_weights), account),
+        (dict(policy.user_weights), user),
+        (dict(policy.job_weights), job_id),
+    )
+    found = 1.0
+    for table, name in tables:
+        found *= table.get(name, 1.0)
+    return found
+
+
+def check(policy: PolicyConfig) -> None:
+    """Raise `ConfigError` for what each key alone allows, but no problem does."""
+    try:
+        check_problem(
+            Problem(
+                nodes=(),
+                jobs=(),
+                objective=objective(policy),
+                moving=moving(policy),
+                gpu_speeds=policy.gpu_speeds,
+                max_wait_s=policy.max_wait_s,
+            )
+        )
+    except InvalidProblemError as error:
+        raise ConfigError(f"[policy]: {error}") from None

@@ -1,0 +1,4 @@
+"""What of a site would make trouble, and what to change.
+
+May be imported by `cli`.
+"""

@@ -1,0 +1,294 @@
+"""What of a site would make trouble, and what to change. Pure: the caller has read Slurm and the store."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pollux_slurm.config import Config
+from pollux_slurm.daemon.observe.association_limits import SiteLimits
+from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
+from pollux_slurm.daemon.observe.daemon_presence import ShownJob, absence, is_silent, left_held
+from pollux_slurm.model import ClusterSnapshot, JobState, SlurmNode
+from pollux_slurm.store.contract.interface import DaemonSeen, JobRecord
+
+_OLDEST, _NEWEST = (22, 5), (26, 5)
+# What Slurm needs beside KillWait to put a job back into the queue.
+_REQUEUE_MARGIN_S = 15.0
+_MOST_SKEW_S = 2.0
+
+
+class Verdict(enum.Enum):
+    """How bad it is: `FAIL` keeps jobs from being moved safely or at all."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at. `cure` is what to do, empty where all is well."""
+
+    name: str
+    verdict: Verdict
+    text: str
+    cure: str = ""
+
+
+def examine_slurm(
+    config: Config,
+    *,
+    version: str,
+    site: Mapping[str, str],
+    snapshot: ClusterSnapshot,
+    clock_skew_s: float,
+    seen: DaemonSeen | None = None,
+) -> Iterator[Finding]:
+    """Look at Slurm's release, `site` (its settings by name), nodes and clock.
+
+    What a daemon that was `seen` goes by comes before what these settings say.
+    """
+    yield _release(version)
+    yield from _settings(config, site, None if seen is None else seen.interval_s)
+    yield from _nodes(config, snapshot)
+    late = abs(clock_skew_s) > _MOST_SKEW_S
+    yield Finding(
+        name="clocks",
+        verdict=Verdict.WARN if late else Verdict.OK,
+        text=f"slurmctld's clock and this host's differ by {clock_skew_s:+.0f} s",
+        cure="run NTP on both: begin times of moved jobs are set by this host's clock" if late else "",
+    )
+
+
+def _release(version: str) -> Finding:
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    release = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+    if release < _OLDEST:
+        return Finding(
+            name="release",
+            verdict=Verdict.FAIL,
+            text=f"Slurm {version} is older than 22.05",
+            cure="upgrade Slurm: its JSON and its updates of pending jobs are not understood",
+        )
+    if release > _NEWEST:
+        return Finding(
+            name="release",
+            verdict=Verdict.WARN,
+            text=f"Slurm {version} is newer than what was tested (26.05)",
+            cure="run in shadow mode first",
+        )
+    return Finding(name="release", verdict=Verdict.OK, text=f"Slurm {version}")
+
+
+def _settings(config: Config, site: Mapping[str, str], seen_interval_s: float | None) -> Iterator[Finding]:
+    def found(name: str, bad: bool, text: str, cure: str, *, worst: Verdict = Verdict.WARN) -> Finding:
+        return Finding(name=name, verdict=worst if bad else Verdict.OK, text=text, cure=cure if bad else "")
+
+    kill_wait_s = seconds_of(site.get("KillWait"))
+    if kill_wait_s is not None:
+        needed_s = kill_wait_s + _REQUEUE_MARGIN_S
+        yield found(
+            "KillWait",
+            needed_s > config.daemon.requeue_timeout_s,
+            f"KillWait is {kill_wait_s:g} s, daemon.requeue_timeout_s {config.daemon.requeue_timeout_s:g} s",
+            f"set daemon.requeue_timeout_s to {needed_s:g} or more: a requeue is given up before Slurm has "
+            "killed a job that does not stop at once",
+            worst=Verdict.FAIL,
+        )
+    yield found(
+        "JobRequeue",
+        site.get("JobRequeue", "1") == "0",
+        f"JobRequeue={site.get('JobRequeue', '1')}",
+        "jobs must be submitted with --requeue (`pollux sbatch` does), or set JobRequeue=1",
+    )
+    min_age_s, interval_s = seconds_of(site.get("MinJobAge")), seen_interval_s or config.daemon.interval_s
+    whose = "by these settings a round comes" if seen_interval_s is None else "the daemon's rounds come"
+    if min_age_s is not None:
+        yield found(
+            "MinJobAge",
+            min_age_s < 2 * interval_s,
+            f"MinJobAge is {min_age_s:g} s, {whose} every {interval_s:g} s",
+            "set MinJobAge to two intervals or more: how a job ended is not seen otherwise",
+        )
+    yield found(
+        "GresTypes",
+        "gpu" not in site.get("GresTypes", "").split(","),
+        f"GresTypes={site.get('GresTypes', '(null)')}",
+        "name gpu in GresTypes: GPUs are given as generic resources",
+        worst=Verdict.FAIL,
+    )
+    select = site.get("SelectType", "")
+    yield found(
+        "SelectType",
+        "cons_tres" not in select,
+        f"SelectType={select}",
+        "use select/cons_tres: GPUs by job and CPUs by GPU need it",
+        worst=Verdict.FAIL,
+    )
+    pairs = (text.partition("=") for text in site.get("SchedulerParameters", "").split(","))
+    parameters = {key: value for key, _, value in pairs}
+    slow: list[str] = [name for name in ("defer", "defer_batch") if name in parameters]
+    interval = parameters.get("sched_interval", "60")
+    if interval.isdecimal() and int(interval) > 60:
+        slow.append(f"sched_interval={interval}")
+    yield found(
+        "SchedulerParameters",
+        bool(slow),
+        f"scheduling {'is put off by ' + ', '.join(slow) if slow else 'is not put off'}",
+        "moved jobs start late: the part of a move that Slurm takes counts as lost training time",
+    )
+
+
+def _nodes(config: Config, snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    gpus = sum(node.num_gpus for node in snapshot.nodes)
+    with_gpus = [node for node in snapshot.nodes if node.num_gpus]
+    types = sorted({node.gpu_type or "(nameless)" for node in with_gpus})
+    yield Finding(
+        name="GPUs",
+        verdict=Verdict.OK if gpus else Verdict.FAIL,
+        text=f"{gpus} GPUs on {len(with_gpus)} nodes: {', '.join(types) or 'none'}",
+        cure="" if gpus else "configure Gres=gpu:... for the nodes in slurm.conf and gres.conf",
+    )
+    mixed = sorted(node.name for node in snapshot.nodes if "GPUs of several types" in node.state)
+    if mixed:
+        yield Finding(
+            name="mixed nodes",
+            verdict=Verdict.WARN,
+            text=f"GPUs of several types on {', '.join(mixed[:5])}",
+            cure="nothing is placed on these nodes: a job's speed there is anybody's guess",
+        )
+    known = {partition for node in snapshot.nodes for partition in node.partitions}
+    unknown = sorted({*config.daemon.partitions, *dict(config.policy.kept_shares)} - known)
+    if unknown:
+        yield Finding(
+            name="partitions",
+            verdict=Verdict.FAIL,
+            text=f"the settings name {', '.join(unknown)}; Slurm has {', '.join(sorted(known)) or 'none'}",
+            cure="correct daemon.partitions or [policy.kept_shares]",
+        )
+
+
+def examine_limits(site: SiteLimits) -> Finding:
+    """Name the limits of accounts and QOS that Slurm does not keep of a job once the daemon has moved it."""
+    associations = {
+        f"user {one.user} in account {one.account}"
+        if one.user
+        else f"account {one.account}": one.other_bounds
+        for one in site.associations
+    }
+    qualities = {f"QOS {one.name}": one.other_bounds for one in site.qualities}
+    lifted = [f"{who} ({', '.join(bounds)})" for who, bounds in (associations | qualities).items() if bounds]
+    more = f" and {len(lifted) - 3} more" if len(lifted) > 3 else ""
+    return Finding(
+        name="limits",
+        verdict=Verdict.WARN if lifted else Verdict.OK,
+        text=f"bounds that Slurm does not keep of a moved job: {', '.join(lifted[:3]) or 'none'}{more}",
+        cure="bound gres/gpu instead, which it goes on to keep: an operator's update of a job's CPUs, memory "
+        "and nodes exempts the job from bounds on these"
+        if lifted
+        else "",
+    )
+
+
+def examine_shares(config: Config, limits: SiteLimits) -> Finding:
+    """Say whether a user who submits many jobs gets more for it; `limits` are those that Slurm enforces."""
+    policy = config.policy
+    bounded = bool(policy.user_limits or policy.account_limits)
+    bounded |= any(one.gpus is not None for one in limits.associations)
+    bounded |= any(
+        bound is not None
+        for one in limits.qualities
+        for bound in (one.gpus, one.gpus_per_user, one.gpus_per_account)
+    )
+    if policy.between != "jobs":
+        text = f"{policy.between} have equal shares, however many jobs they have"
+    else:
+        text = "jobs have equal shares" + (
+            ", within limits of GPUs" if bounded else " and nothing bounds GPUs"
+        )
+    is_open = policy.between == "jobs" and not bounded
+    return Finding(
+        name="shares",
+        verdict=Verdict.WARN if is_open else Verdict.OK,
+        text=text,
+        cure='who submits more jobs gets more GPUs: set policy.between = "users", policy.user_limits, or '
+        "MaxTRESPU=gres/gpu=N of a QOS"
+        if is_open
+        else "",
+    )
+
+
+def examine_store(shown_url: str, num_jobs: int, nodes: Sequence[SlurmNode], *, host: str) -> Finding:
+    """Say what the store holds. An SQLite file serves jobs on its own `host` only."""
+    text = f"{num_jobs} active job{'' if num_jobs == 1 else 's'} in {shown_url}"
+    elsewhere = sorted(
+        node.name for node in nodes if node.hostname.partition(".")[0] != host.partition(".")[0]
+    )
+    if not shown_url.startswith("sqlite:") or not elsewhere:
+        return Finding(name="store", verdict=Verdict.OK, text=text)
+    some = ", ".join(elsewhere[:3]) + (f" and {len(elsewhere) - 3} more" if len(elsewhere) > 3 else "")
+    return Finding(
+        name="store",
+        verdict=Verdict.WARN,
+        text=f"{text}, a file that serves this host only; other hosts by Slurm: {some}",
+        cure="jobs on other hosts cannot report to it: use PostgreSQL (docs/admin.md)",
+    )
+
+
+def examine_daemon(seen: DaemonSeen, jobs: Sequence[ShownJob], now: datetime) -> Finding:
+    """Say whether a daemon acts; one that died in the midst of moves leaves jobs held."""
+    held = left_held(jobs)
+    missing = absence(seen, now)
+    if missing is None:
+        pace = "" if seen.interval_s is None else f", with a round every {seen.interval_s:g} s at least"
+        return Finding(name="daemon", verdict=Verdict.OK, text=f"runs as {seen.owner}{pace}")
+    verdict = Verdict.FAIL if held else Verdict.WARN if is_silent(seen, now) else Verdict.OK
+    cure = "start it: systemctl start pollux-daemon, or pollux daemon" if verdict is not Verdict.OK else ""
+    if held:
+        missing += f"; held in the midst of a move: {', '.join(held)}"
+        cure += f"; it goes on with them. To let them start by hand: scontrol release {' '.join(held)}"
+    return Finding(name="daemon", verdict=verdict, text=missing, cure=cure)
+
+
+def examine_jobs(snapshot: ClusterSnapshot, records: Sequence[JobRecord]) -> Iterator[Finding]:
+    """Look for adaptive jobs that are stuck: held since a requeue, with no move under way."""
+    by_id = {job.job_id: job for job in snapshot.jobs}
+    stuck: list[str] = []
+    by_slurm: list[str] = []
+    refused = []
+    for record in records:
+        job = by_id.get(record.slurm_job_id)
+        if job is None or not is_recorded_job(job, record):
+            continue
+        if job.unschedulable_reason is not None:
+            refused.append(f"{job.job_id} ({job.unschedulable_reason})")
+        held = job.state is JobState.PENDING and job.held and job.restart_count > 0
+        if held and record.open_reallocation is None and record.paused_at is None:
+            stuck.append(job.job_id)
+            if job.held_by_slurm:
+                by_slurm.append(job.job_id)
+    said = f"; by Slurm itself, let go again some times a day: {', '.join(by_slurm)}"
+    yield Finding(
+        name="held jobs",
+        verdict=Verdict.WARN if stuck else Verdict.OK,
+        text=f"held since a requeue, with no move under way: {', '.join(stuck) or 'none'}"
+        + (said if by_slurm else ""),
+        cure="if nobody wants them held: scontrol release " + " ".join(stuck) if stuck else "",
+    )
+    if refused:
+        yield Finding(
+            name="fixed jobs",
+            verdict=Verdict.WARN,
+            text=f"adaptive jobs that cannot be moved: {', '.join(refused[:5])}",
+            cure="tell their owners",
+        )
+
+
+def seconds_of(text: str | None) -> float | None:
+    """Return the seconds of a setting such as `30 sec`, None where there is none."""
+    found = re.match(r"\s*(\d+)", text or "")
+    return float(found[1]) if found else None

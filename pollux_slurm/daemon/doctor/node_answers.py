@@ -1,0 +1,196 @@
+"""What nodes told `pollux doctor`: do they see the checkpoints' folders and the store, what is their time?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pollux_slurm.agent.checkpoints.folder_permissions import who_else_may_write
+from pollux_slurm.daemon.doctor.findings import Finding, Verdict
+from pollux_slurm.errors import PolluxError
+from pollux_slurm.slurm.commands.node_probe import NodeAnswer
+
+# Clocks are compared by the second; srun's own time is between the two readings here.
+_MOST_SKEW_S = 2.0
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedFolder:
+    """A folder that all nodes are to share: `mark` is a file in it with `word` as its content."""
+
+    folder: Path
+    mark: Path
+    word: str
+
+
+def probe(folders: Sequence[tuple[Path, str]], reach_store: Callable[[], None], *, now: float) -> str:
+    """Return, as one line of JSON, what this node sees: run on a node.
+
+    `folders` are marks with the words expected in them; beside each, a file is made and removed again.
+    """
+    try:
+        reach_store()
+        store = ""
+    except PolluxError as error:
+        store = str(error)
+    return json.dumps(
+        {"time": now, "store": store, "folders": [_complaint(mark, word) for mark, word in folders]}
+    )
+
+
+def _complaint(mark: Path, word: str) -> str:
+    try:
+        if mark.read_text(encoding="utf-8") != word:
+            return "another folder has that path"
+    except OSError as error:
+        return f"what this host wrote is not seen ({error.strerror})"
+    mine = mark.with_name(f"{mark.name}.node")
+    try:
+        mine.touch(exist_ok=False)
+        mine.unlink()
+    except FileExistsError:
+        return ""  # another node's, just now: it is seen
+    except OSError as error:
+        return f"nothing can be written ({error.strerror})"
+    return ""
+
+
+def examine_nodes(
+    answers: Sequence[NodeAnswer], folders: Sequence[SharedFolder], *, num_nodes: int
+) -> Iterator[Finding]:
+    """Look at what each node answered; `num_nodes` is how many there are."""
+    told: list[tuple[NodeAnswer, dict[str, Any]]] = []
+    silent: dict[str, list[str]] = {}
+    for answer in answers:
+        content = _content(answer, len(folders))
+        if content is None:
+            silent.setdefault(answer.complaint or "an answer that is none", []).append(answer.node)
+        else:
+            told.append((answer, content))
+    yield Finding(
+        name="nodes",
+        verdict=Verdict.WARN if silent or not answers else Verdict.OK,
+        text=f"{len(told)} of {len(answers)} nodes that were asked answered, of {num_nodes} in all"
+        + "".join(f"; {_names(nodes)}: {why}" for why, nodes in silent.items()),
+        cure=""
+        if answers and not silent
+        else "look why no job of this user runs pollux there, or ask when "
+        "nodes have room: pollux must be installed on them at the same path",
+    )
+    if not told:
+        return
+    yield _store(told)
+    for place, folder in enumerate(folders):
+        yield _folder(folder.folder, place, told)
+    yield _clocks(told)
+
+
+def examine_writers(folder: Path) -> Finding:
+    """Look at whether users could put other folders in the place of each other's, in one for checkpoints."""
+    others = who_else_may_write(folder.absolute(), is_for_folders=True)
+    if others is None:
+        text = "nobody can replace what others keep in it"
+        return Finding(name=f"writers of {folder}", verdict=Verdict.OK, text=text)
+    return Finding(
+        name=f"writers of {folder}",
+        verdict=Verdict.WARN,
+        text=f"{others}: they can replace others' checkpoints, and so what jobs go on from",
+        cure="set the sticky bit (chmod +t), or give each user a folder of their own",
+    )
+
+
+def _content(answer: NodeAnswer, num_folders: int) -> dict[str, Any] | None:
+    """Return what a node said, None where that is no answer of `probe`."""
+    if answer.complaint:
+        return None
+    try:
+        found = json.loads(answer.output.strip().splitlines()[-1])
+        shape = (isinstance(found["time"], int | float), isinstance(found["store"], str))
+        whole = all(shape) and len(found["folders"]) == num_folders
+    except (ValueError, IndexError, KeyError, TypeError):
+        return None
+    return found if whole else None
+
+
+def _store(told: Sequence[tuple[NodeAnswer, dict[str, Any]]]) -> Finding:
+    failed = [(answer.node, content["store"]) for answer, content in told if content["store"]]
+    return Finding(
+        name="store from nodes",
+        verdict=Verdict.FAIL if failed else Verdict.OK,
+        text=f"not reached from {_names([node for node, _ in failed])}: {failed[0][1]}"
+        if failed
+        else f"reached from {len(told)} nodes",
+        cure="jobs there train on, but cannot report and are not moved: see to network, pg_hba.conf and the "
+        "URL that nodes use (on the node: pollux config check)"
+        if failed
+        else "",
+    )
+
+
+def _folder(folder: Path, place: int, told: Sequence[tuple[NodeAnswer, dict[str, Any]]]) -> Finding:
+    failed = [(answer.node, content["folders"][place]) for answer, content in told]
+    failed = [(node, why) for node, why in failed if why]
+    return Finding(
+        name=f"folder {folder}",
+        verdict=Verdict.FAIL if failed else Verdict.OK,
+        text=f"not shared with {_names([node for node, _ in failed])}: {failed[0][1]}"
+        if failed
+        else f"shared with {len(told)} nodes",
+        cure="a job that is moved would not find its checkpoint: keep checkpoints on a file system that all "
+        "nodes mount (pollux sbatch --checkpoint-dir=DIR)"
+        if failed
+        else "",
+    )
+
+
+def _clocks(told: Sequence[tuple[NodeAnswer, dict[str, Any]]]) -> Finding:
+    skews = {
+        answer.node: content["time"] - min(max(content["time"], answer.asked_at), answer.answered_at)
+        for answer, content in told
+    }
+    off = {node: skew for node, skew in skews.items() if abs(skew) > _MOST_SKEW_S}
+    worst = max(skews.values(), key=abs)
+    return Finding(
+        name="clocks of nodes",
+        verdict=Verdict.WARN if off else Verdict.OK,
+        text=f"{_names(list(off))} differ from this host's by up to {worst:+.0f} s"
+        if off
+        else f"{len(told)} nodes agree with this host's to {_MOST_SKEW_S:g} s beside srun's own time",
+        cure="run NTP on all nodes: Slurm and reports go by their clocks" if off else "",
+    )
+
+
+def _names(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - _MOST_NAMED} more" if len(nodes) > _MOST_NAMED else ""
+    return ", ".join(nodes[:_MOST_NAMED]) + more
+
+
+def examine_checkpoints(
+    blocked_s: Sequence[float], *, kill_wait_s: float | None, checkpoint_timeout_s: float
+) -> Iterator[Finding]:
+    """Compare how long checkpoints kept jobs with what Slurm and the daemon leave them."""
+    if not blocked_s:
+        return
+    longest_s = max(blocked_s)
+    late = kill_wait_s is not None and longest_s > kill_wait_s
+    near = longest_s > checkpoint_timeout_s / 2
+    cures = []
+    if late:
+        cures.append(
+            f"set KillWait to {2 * longest_s:.0f} or more: a requeue or preemption by another hand leaves no "
+            "more than that for a checkpoint"
+        )
+    if near:
+        cures.append(f"set daemon.checkpoint_timeout_s to {3 * longest_s:.0f} or more")
+    left = "" if kill_wait_s is None else f"KillWait is {kill_wait_s:g} s, "
+    yield Finding(
+        name="checkpoint times",
+        verdict=Verdict.WARN if cures else Verdict.OK,
+        text=f"the longest of {len(blocked_s)} kept a job for {longest_s:.1f} s; {left}"
+        f"daemon.checkpoint_timeout_s {checkpoint_timeout_s:g} s",
+        cure="; ".join(cures),
+    )

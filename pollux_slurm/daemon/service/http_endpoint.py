@@ -1,0 +1,137 @@
+"""A small HTTP server for `/metrics` and `/health`, on the loopback interface unless told otherwise."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import make_wsgi_app
+
+from pollux_slurm.daemon.service.metrics import Telemetry
+from pollux_slurm.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+OFF = "off"
+# An answer takes milliseconds. Who takes longer to ask is cut off, and the oldest of too many first: slow
+# peers neither keep the descriptors that Slurm's commands need nor shut out a quick one.
+_MAX_CONNECTIONS = 16
+_CONNECTION_S = 10.0
+
+
+def address(text: str) -> tuple[str, int] | None:
+    """Return (host, port) of `host:port`, None for "off"; raises `ConfigError` for anything else."""
+    if text == OFF:
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"daemon.metrics_listen: expected host:port or {OFF}, not {text!r}")
+    return host.strip("[]"), int(port)
+
+
+@contextmanager
+def serving(telemetry: Telemetry, *, listen: str) -> Iterator[int | None]:
+    """Serve until the block ends; yields the port, None where nothing is served.
+
+    An address that is taken costs the endpoint, not the daemon.
+    """
+    where = address(listen)
+    server = None
+    if where is not None:
+        try:
+            server = _Server(where, _answers(telemetry), telemetry.monotonic)
+        except OSError as error:
+            _log.warning("no metrics: %s:%d: %s", *where, error.strerror or error)
+    if server is None:
+        yield None
+        return
+    thread = threading.Thread(target=server.serve_forever, name="endpoint", daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _answers(telemetry: Telemetry) -> Callable[..., Iterable[bytes]]:
+    """Return the WSGI application that answers."""
+    metrics = make_wsgi_app(telemetry.registry)
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == "/metrics":
+            return metrics(environ, start_response)  # type: ignore[no-any-return]
+        if environ["PATH_INFO"] == "/health":
+            well, facts = telemetry.health()
+            status, kind = "200 OK" if well else "503 Service Unavailable", "application/json"
+            body = json.dumps(facts).encode() + b"\n"
+        else:
+            status, kind, body = "404 Not Found", "text/plain", b"there are /metrics and /health\n"
+        start_response(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
+        return [body]
+
+    return answer
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        _log.debug("endpoint: " + format, *args)
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(
+        self, where: tuple[str, int], answers: Callable[..., Iterable[bytes]], clock: Callable[[], float]
+    ) -> None:
+        self.address_family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._opened_s: dict[socket.socket, float] = {}  # the oldest first
+        super().__init__(where, _Handler)
+        self.set_app(answers)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread; of too many connections the oldest ends."""
+        with self._lock:
+            self._opened_s[request] = self._clock()
+            if len(self._opened_s) > _MAX_CONNECTIONS:
+                self._cut(next(iter(self._opened_s)))
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget a connection that its thread has done with."""
+        with self._lock:
+            self._opened_s.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Cut off, each half second, who has had a connection for too long."""
+        with self._lock:
+            late_s = self._clock() - _CONNECTION_S
+            for request in [one for one, opened_s in self._opened_s.items() if opened_s < late_s]:
+                self._cut(request)
+
+    def _cut(self, request: socket.socket) -> None:
+        # Its thread, which waits for it, finds the end of the connection and closes it.
+        del self._opened_s[request]
+        with suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Leave no traceback in the journal of a peer that went away before its answer."""
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):
+            _log.debug("endpoint: %s: %s", client_address, error)
+        else:
+            _log.exception("endpoint: %s", client_address)

@@ -1,0 +1,233 @@
+"""All that all jobs could get, as arrays: what it is worth, and what it takes of each shared resource.
+
+Legend: J jobs, C columns (new allocations that could be given), R resources: the GPUs of each of T types,
+then the GPUs of each limit, then the round's budget of reallocations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.model import Allocation, Problem, ProblemJob
+from pollux_slurm.policy.candidates.candidate import Option
+from pollux_slurm.policy.objectives.generalized_mean import worth
+from pollux_slurm.policy.objectives.job_values import Scores, remaining_s
+from pollux_slurm.policy.problem.allocation_shapes import gpu_bounds
+from pollux_slurm.policy.problem.deterministic_rounding import steady
+from pollux_slurm.policy.problem.speedup_tables import Tables
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+# Between two choices that the penalty makes worthless, the one with more speedup is better by this much.
+_PREFERENCE = 1e-11
+
+
+class Menu:
+    """The options of all jobs of a problem, and `Option` objects for those that are looked at one by one.
+
+    `value` (J, C) is −inf where a column is not offered; `stay_value` (J,) is what keeping what it has, or
+    waiting, adds to the sum; `stay_use` (J, R) and `use` what it takes. `left_out` jobs follow the J, which
+    are `num_jobs`: they take part in the placement only.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        jobs: Sequence[ProblemJob],
+        tables: Tables,
+        scores: Scores,
+        left_out: Sequence[ProblemJob] = (),
+    ) -> None:
+        self.jobs = tuple(jobs)
+        self.everyone = (*self.jobs, *left_out)
+        self.num_jobs = len(self.jobs)
+        self.tables = tables
+        self.scores = scores
+        self._pauses = problem.moving.pauses
+        self._options: dict[tuple[int, int], Option] = {}
+        self._shapes = tables.columns.shapes
+        self.settled = np.array(
+            [job.pinned or _is_left_alone(problem, job, tables, row) for row, job in enumerate(jobs)],
+            dtype=bool,
+        )
+        self._offer()
+        self._resources(problem)
+
+    def _offer(self) -> None:
+        scores, tables, jobs = self.scores, self.tables, self.jobs
+        low, most = gpu_bounds(jobs)
+        most = np.minimum(most, tables.caps[:, None])
+        rigid = [job.rigid for job in jobs]
+        if any(rigid):
+            most = np.where(np.array(rigid)[:, None], np.minimum(most, low), most)
+        gpus = tables.num_gpus[None, :]
+        offered = (gpus >= low) & (gpus <= most) & (tables.speedup > 0)
+        if scores.usable is not None:
+            offered &= scores.usable
+        self.waits = waits = np.array([not job.current for job in jobs], dtype=bool)
+        nothing = None
+        if self._pauses:
+            # No GPU at all is what a waiting job has already.
+            nothing = (gpus == 0) & ~waits[:, None]
+            offered |= nothing
+        self.offered = offered & ~self.settled[:, None]
+
+        self.penalty = scores.penalty if scores.penalty.ndim == 2 else scores.penalty[:, None]
+        # Beside the columns: what it holds, and nothing.
+        x = np.full((len(jobs), len(tables.num_gpus) + 2), scores.floor)
+        x[:, :-2] += scores.scale * scores.speedup * (self.penalty + _PREFERENCE)
+        x[:, -2] += scores.scale * scores.held
+        worths = steady(scores.weight[:, None] * worth(scores.exponent, x))
+        value, stay, idle = worths[:, :-2], worths[:, -2], worths[:, -1]
+        self.value = np.where(self.offered, value, -np.inf)
+        best = np.maximum(np.where(self.offered, value, idle[:, None]).max(axis=1, initial=-np.inf), stay)
+        best = np.where(waits, np.maximum(best, idle), best)
+        # Were there enough of everything, and everyone served as well as can be.
+        self.most_worth = float(best.sum())
+        # A job that waits costs more than all others could gain by it; where running jobs may be paused, only
+        # one that was never measured, for nobody knows what it would make of its GPUs.
+        spread = float((best - idle).max(initial=0.0)) if scores.serves_all else 0.0
+        self.waiting_cost: FloatArray = np.full(len(jobs), 2.0 * (len(jobs) + 1) * spread)
+        if nothing is not None:
+            self.waiting_cost[(tables.rows >= 0).any(axis=1)] = 0.0
+            self.value -= np.where(nothing, self.waiting_cost[:, None], 0.0)
+        self.stay_value = np.where(waits, idle - self.waiting_cost, stay)
+        self.stay_worth = np.where(waits, idle, stay)
+        self.idle_worth = idle
+
+    def _resources(self, problem: Problem) -> None:
+        tables = self.tables
+        kinds = len(tables.kinds)
+        groups: list[tuple[BoolArray, int]] = []
+        self.limit_names: list[str] = []
+        everyone = self.everyone
+        for limit in problem.limits:
+            members = np.array(limit.members(everyone), dtype=bool)
+            held = sum(job.current.num_gpus for job, inside in zip(everyone, members, strict=True) if inside)
+            if members.any():
+                # Who holds more than it may keeps it, and gets nothing on top.
+                groups.append((members, max(limit.max_gpus, held)))
+                self.limit_names.append(f"{limit.kind} {limit.name}")
+        self.members = np.zeros((len(everyone), len(groups)), dtype=bool)
+        for group, (members, _) in enumerate(groups):
+            self.members[:, group] = members
+        # Running jobs count one each against the budget of reallocations when they change.
+        self.moves = ~self.waits
+        self.max_moves = problem.moving.max_reallocations
+        self.group_budget = np.array([most for _, most in groups], dtype=np.int64)
+        by_kind, kind_of_node = [[0] * kinds for _ in everyone], tables.kind_of_node
+        for of_kinds, job in zip(by_kind, everyone, strict=True):
+            for name, gpus in job.current.gpus_by_node:
+                of_kinds[kind_of_node[name]] += gpus
+        self.stay_gpus = np.array(by_kind, dtype=np.int64).reshape(len(everyone), kinds)
+
+    def without(self, problem: Problem, names: Collection[str], left_out: Sequence[ProblemJob]) -> Menu:
+        """Return the menu for all jobs but those named, with `left_out` standing where they stand."""
+        rows = np.array([row for row, job in enumerate(self.jobs) if job.job_id not in names], dtype=np.intp)
+        tables, scores = self.tables, self.scores
+        tables = dataclasses.replace(
+            tables,
+            **{
+                name: getattr(tables, name)[rows]
+                for name in ("goodput", "speedup", "base", "alone", "held", "caps", "rows", "ratio")
+            },
+        )
+        told = scores.declared_gain
+        scores = dataclasses.replace(
+            scores,
+            **{name: getattr(scores, name)[rows] for name in ("weight", "speedup", "held", "penalty")},
+            units=None if scores.units is None else scores.units[rows],
+            declared_gain=None if told is None else lambda: told()[rows],
+            usable=None if scores.usable is None else scores.usable[rows],
+        )
+        return Menu(problem, [self.jobs[row] for row in rows.tolist()], tables, scores, left_out)
+
+    @property
+    def pause_column(self) -> int | None:
+        """The column of no GPU at all, None where running jobs are not paused."""
+        return int(np.flatnonzero(self.tables.num_gpus == 0)[0]) if self._pauses else None
+
+    def option(self, job: int, column: int) -> Option:
+        """Return one option of a job; column −1 is what it holds, or nothing."""
+        found = self._options.get((job, column))
+        if found is None:
+            self._options[job, column] = found = self._make_option(job, column)
+        return found
+
+    def _make_option(self, job: int, column: int) -> Option:
+        if column < 0:
+            held = self.everyone[job].current
+            inside = job < self.num_jobs
+            return Option(
+                num_nodes=held.num_nodes,
+                per_node=0,
+                num_gpus=held.num_gpus,
+                speedup=self.scores.held.item(job) if inside else 0.0,
+                penalty=1.0,
+                value=self.stay_value.item(job) if inside else 0.0,
+                stays=True,
+            )
+        num_nodes, per_node, num_gpus, kind = self._shapes[column]
+        return Option(
+            num_nodes=num_nodes,
+            per_node=per_node,
+            num_gpus=num_gpus,
+            speedup=self.scores.speedup.item(job, column),
+            penalty=self.penalty.item(job, column if self.penalty.shape[1] > 1 else 0),
+            value=self.value.item(job, column),
+            kind=kind,
+            column=column,
+            is_uneven=not per_node and num_gpus > 0,
+        )
+
+    def penalised(self, job: int, given: Allocation) -> float:
+        """Return f·SPEEDUP of a job in any allocation, offered or not, as the objective sees it."""
+        if given == self.jobs[job].current:
+            return float(self.scores.held[job])
+        column = self.column_of(given) if given else -1
+        if column < 0:
+            penalty = float(self.penalty[job].min(initial=1.0))
+            return penalty * self.scores.unit(job) * self.tables.speedup_of(job, given)
+        penalty = float(self.penalty[job, column if self.penalty.shape[1] > 1 else 0])
+        return penalty * float(self.scores.speedup[job, column])
+
+    def column_of(self, given: Allocation) -> int:
+        """Return a column worth as much as an allocation; −1 where none is."""
+        return next(iter(self.columns_of(given, exactly=False)), -1)
+
+    def columns_of(self, given: Allocation, *, exactly: bool = True) -> list[int]:
+        """Return the columns that an allocation belongs to, or, not `exactly`, that are worth as much."""
+        tables = self.tables
+        kinds = {tables.kind_of_node[node] for node in given.nodes}
+        if len(kinds) != 1:
+            return []
+        found = (tables.kind == kinds.pop()) & (tables.num_gpus == given.num_gpus)
+        found &= (tables.num_nodes > 1) == (given.num_nodes > 1)
+        if exactly:
+            shares = {gpus for _, gpus in given.gpus_by_node}
+            share = shares.pop() if len(shares) == 1 else 0
+            even = (tables.per_node == share) & (tables.num_nodes == given.num_nodes)
+            found &= even | (tables.per_node == 0)
+        return [int(column) for column in np.flatnonzero(found)]
+
+
+def _is_left_alone(problem: Problem, job: ProblemJob, tables: Tables, row: int) -> bool:
+    """Whether a running job is too young, or by its declaration too short, to be worth moving."""
+    if not job.current:
+        return False
+    if job.age_s < problem.moving.min_age_s:
+        return True
+    if problem.moving.min_remaining_s <= 0:
+        return False
+    alone, base = float(tables.alone[row]), float(tables.base[row])
+    left_s = remaining_s(job, alone)
+    speed = float(tables.held[row]) * base
+    if left_s is None or speed <= 0:
+        return False
+    return left_s * alone / speed < problem.moving.min_remaining_s

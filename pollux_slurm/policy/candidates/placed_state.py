@@ -1,0 +1,391 @@
+"""Where jobs stand: free room per node, what fits, putting jobs in and out: the search's mutable part.
+
+A job over several nodes goes only where no other such job is (interference avoidance). Two that already
+share a node are left to it for as long as neither changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pollux_slurm.policy.candidates.candidate import Option
+from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.problem.node_sets import Cluster, NodeSet, members_of, need, node_set
+
+
+class Placed(NamedTuple):
+    """An option with its place: (node index, GPUs) pairs, in the order of the nodes."""
+
+    option: Option
+    gpus: tuple[tuple[int, int], ...]
+
+
+class State:
+    """Every job's place, and what is left of nodes, limits and moves. Starts from what the jobs hold.
+
+    `free` is the number of free GPUs of each node.
+    """
+
+    def __init__(self, cluster: Cluster, menu: Menu) -> None:
+        self.cluster = cluster
+        jobs = menu.everyone
+        self.free: list[int] = cluster.capacity[:, 0].tolist()
+        self.idle_gpus = sum(self.free)
+        # The nodes with at least k free GPUs, for k from 0 to one more than any node has.
+        self._room, self._widest = list(cluster.at_least), cluster.widest
+        self._need = [need(job) for job in jobs]
+        # CPUs and memory, only where they can run out before the GPUs do.
+        self._free_cpus, self._free_mb = cluster.capacity[:, 1].tolist(), cluster.capacity[:, 2].tolist()
+        self._home = [cluster.place_of(job.current) for job in jobs]
+        known: dict[frozenset[str] | None, NodeSet] = {None: cluster.open}
+        for job in jobs:
+            if job.partition_nodes not in known:
+                known[job.partition_nodes] = cluster.eligible(job)
+        self._home_sets: dict[int, list[NodeSet]] = {}
+        self._eligible = [known[job.partition_nodes] for job in jobs]
+        # On which nodes jobs over several nodes stand: those that stay as they are, and others; and how many
+        # more than one, where there are more.
+        self._spanning = [0, 0]
+        self._more_spanning: dict[tuple[int, int], int] = {}
+        self._groups = (
+            [np.flatnonzero(row).tolist() for row in menu.members] if menu.group_budget.size else []
+        )
+        self._left = menu.group_budget.tolist()
+        self._is_running = [bool(job.current) for job in jobs]
+        self._moves_left = len(jobs) + 1 if menu.max_moves is None else menu.max_moves
+        self._has_shared = bool(self._groups) or menu.max_moves is not None or cluster.is_tight
+        self.placed: list[Placed | None] = [None] * len(jobs)
+        self.members: list[set[int]] = [set() for _ in cluster.names]
+        self._at_home: list[list[int]] = [[] for _ in cluster.names]
+        for index, home in enumerate(self._home):
+            for node, _ in home:
+                self._at_home[node].append(index)
+        for index in range(len(jobs)):
+            self.put(index, Placed(menu.option(index, -1), self._home[index]))
+
+    def copy(self) -> State:
+        """Return a state with the same places, that changes by itself."""
+        other = State.__new__(State)  # a dictionary of attributes from elsewhere makes each look-up dearer
+        other.cluster, other._widest, other._has_shared = self.cluster, self._widest, self._has_shared
+        other._need, other._home, other._home_sets = self._need, self._home, self._home_sets
+        other._eligible, other._groups, other._is_running = self._eligible, self._groups, self._is_running
+        other._at_home = self._at_home
+        other.free, other.idle_gpus, other._room = self.free.copy(), self.idle_gpus, self._room.copy()
+        other._free_cpus, other._free_mb = self._free_cpus.copy(), self._free_mb.copy()
+        other._spanning, other._more_spanning = self._spanning.copy(), self._more_spanning.copy()
+        other._left = self._left.copy()
+        other._moves_left, other.placed = self._moves_left, self.placed.copy()
+        other.members = [jobs.copy() for jobs in self.members]
+        return other
+
+    def at(self, job: int) -> Placed:
+        """Return where a job that was not taken out stands."""
+        placed = self.placed[job]
+        assert placed is not None
+        return placed
+
+    def put(self, job: int, placed: Placed) -> None:
+        """Give `job`, which has no place, this one. Whether it fits is the caller's to know."""
+        self.placed[job] = placed
+        option, room, free = placed.option, self._room, self.free
+        self.idle_gpus -= option.num_gpus
+        whole = partly = 0
+        widest, members = self._widest, self.members
+        for node, gpus in placed.gpus:
+            before = free[node]
+            free[node] = after = before - gpus
+            bit = 1 << node
+            if gpus == widest:  # all of the largest nodes at once, below
+                whole |= bit
+            else:
+                partly |= bit
+                for k in range(after + 1, before + 1):
+                    room[k] ^= bit
+            members[node].add(job)
+        if whole:
+            for k in range(1, widest + 1):
+                room[k] ^= whole
+        if len(placed.gpus) > 1:
+            which, nodes = 0 if option.stays else 1, whole | partly
+            if self._spanning[which] & nodes:
+                self._count_more(which, nodes, 1)
+            self._spanning[which] |= nodes
+        if self._has_shared:
+            self._count_shared(job, placed, 1)
+
+    def take(self, job: int) -> Placed:
+        """Take `job` out and return where it was."""
+        placed = self.placed[job]
+        assert placed is not None
+        self.placed[job] = None
+        option, room, free = placed.option, self._room, self.free
+        self.idle_gpus += option.num_gpus
+        whole = partly = 0
+        widest, members = self._widest, self.members
+        for node, gpus in placed.gpus:
+            before = free[node]
+            free[node] = after = before + gpus
+            bit = 1 << node
+            if gpus == widest:
+                whole |= bit
+            else:
+                partly |= bit
+                for k in range(before + 1, after + 1):
+                    room[k] ^= bit
+            members[node].discard(job)
+        if whole:
+            for k in range(1, widest + 1):
+                room[k] ^= whole
+        if len(placed.gpus) > 1:
+            which, nodes = 0 if option.stays else 1, whole | partly
+            self._spanning[which] ^= self._count_more(which, nodes, -1) if self._more_spanning else nodes
+        if self._has_shared:
+            self._count_shared(job, placed, -1)
+        return placed
+
+    def _count_shared(self, job: int, placed: Placed, sign: int) -> None:
+        """Count a place in or out of limits, moves, CPUs and memory."""
+        if self._groups:
+            for group in self._groups[job]:
+                self._left[group] -= sign * placed.option.num_gpus
+        if self._is_running[job] and not placed.option.stays:
+            self._moves_left -= sign
+        if self.cluster.is_tight:
+            _, cpus, memory_mb = self._need[job]
+            for node, gpus in placed.gpus:
+                self._free_cpus[node] -= sign * gpus * cpus
+                self._free_mb[node] -= sign * gpus * memory_mb
+
+    def _count_more(self, which: int, nodes: NodeSet, sign: int) -> NodeSet:
+        """Count a job in or out where more than one over several nodes stand; return where only it stood."""
+        more, alone = self._more_spanning, nodes
+        for node in members_of(nodes & self._spanning[which]):
+            count = more.get((which, node), 0)
+            if sign > 0:
+                more[which, node] = count + 1
+            elif count:
+                alone ^= 1 << node
+                more[which, node] = count - 1
+                if count == 1:
+                    del more[which, node]
+        return alone
+
+    def _num_spanning(self, which: int, node: int) -> int:
+        """Return how many jobs over several nodes that stay (0), or that do not (1), stand on a node."""
+        return (self._spanning[which] >> node & 1) + self._more_spanning.get((which, node), 0)
+
+    def may_have(self, job: int, option: Option) -> bool:
+        """Whether limits and the budget of moves leave `option` to a job that was taken out."""
+        if self._moves_left <= 0 and self._is_running[job] and not option.stays:
+            return False
+        return not self._groups or all(option.num_gpus <= self._left[group] for group in self._groups[job])
+
+    @property
+    def moves_left(self) -> int:
+        return self._moves_left
+
+    def limit_left(self, job: int) -> int | None:
+        """Return how many GPUs more a job's limits leave it, None where it has none."""
+        return min((self._left[group] for group in self._groups[job]), default=None) if self._groups else None
+
+    def rivals(self, job: int, option: Option) -> list[int]:
+        """Return the jobs that share a limit which `option` of a taken-out job would break."""
+        if not self._groups:
+            return []
+        broken = {group for group in self._groups[job] if option.num_gpus > self._left[group]}
+        return [
+            other
+            for other, groups in enumerate(self._groups)
+            if other != job and self.placed[other] is not None and broken.intersection(groups)
+        ]
+
+    def room(self, job: int, gpus: int) -> NodeSet:
+        """Return the nodes with room for so many GPUs of a job, whether or not it may use them."""
+        if gpus > self.cluster.widest:
+            return 0
+        found = self._room[gpus]
+        if self.cluster.is_tight:
+            _, cpus, memory_mb = self._need[job]
+            cpus, memory_mb = cpus * gpus, memory_mb * gpus
+            found = node_set(
+                node
+                for node in members_of(found & self._eligible[job])
+                if (self._free_cpus[node] >= cpus or not cpus)
+                and (self._free_mb[node] >= memory_mb or not memory_mb)
+            )
+        return found
+
+    def candidates(self, job: int, option: Option) -> NodeSet:
+        """Return which nodes have room for one node's share of a new option."""
+        found = self._eligible[job] & self.room(job, option.per_node or 1) & self.cluster.of_kind[option.kind]
+        return found & ~(self._spanning[0] | self._spanning[1]) if option.num_nodes > 1 else found
+
+    def find(self, job: int, option: Option) -> Placed | None:
+        """Return a place for `option` of a job that was taken out, None where it does not fit.
+
+        The fullest nodes that still have room are filled first, in the problem's order among equals.
+        """
+        if option.num_gpus == 0 and not self._is_running[job]:
+            return Placed(option, ())
+        if not self.may_have(job, option):
+            return None
+        if option.stays:
+            return Placed(option, self._home[job]) if self._fits_home(job) else None
+        if option.num_gpus == 0:
+            return Placed(option, ())
+        nodes = self.candidates(job, option)
+        if not nodes:
+            return None
+        if option.num_nodes == 1:
+            for k in range(option.per_node + 1, len(self._room)):
+                fuller = nodes & ~self._room[k]
+                if fuller:
+                    break
+            return Placed(option, (((fuller & -fuller).bit_length() - 1, option.per_node),))
+        if not option.per_node:  # free to choose
+            return self._spread(job, option, nodes)
+        if nodes.bit_count() < option.num_nodes:
+            return None
+        chosen: list[int] = []
+        for k in range(option.per_node + 1, len(self._room)):
+            for node in members_of(nodes & ~self._room[k]):
+                chosen.append(node)
+                if len(chosen) == option.num_nodes:
+                    return Placed(option, tuple((node, option.per_node) for node in sorted(chosen)))
+            nodes &= self._room[k]
+        return None
+
+    def _fits_home(self, job: int) -> bool:
+        home, free = self._home[job], self.free
+        others = self._spanning[1] if len(home) > 1 else 0
+        for node, gpus in home:
+            if free[node] < gpus or others >> node & 1:
+                return False
+        if self.cluster.is_tight:
+            _, cpus, memory_mb = self._need[job]
+            for node, gpus in home:
+                if self._free_cpus[node] < cpus * gpus or self._free_mb[node] < memory_mb * gpus:
+                    return False
+        return True
+
+    def _spread(self, job: int, option: Option, nodes: NodeSet) -> Placed | None:
+        """Return K GPUs on the emptiest of these nodes, the rest on the fullest that has room for it."""
+        most = min(option.num_gpus - 1, self.cluster.widest)  # on two nodes at least
+        room = [nodes, *(nodes & self.room(job, k) for k in range(1, most + 1))]
+        rest, found = option.num_gpus, []
+        if nodes.bit_count() < 2 or sum(each.bit_count() for each in room[1:]) < rest:
+            return None
+        k = most
+        while True:
+            while not room[k]:
+                k -= 1
+            if k >= rest:
+                fullest = rest
+                while not (exact := room[fullest] & ~(room[fullest + 1] if fullest < most else 0)):
+                    fullest += 1
+                found.append(((exact & -exact).bit_length() - 1, rest))
+                return Placed(option, tuple(sorted(found)))
+            lowest = room[k] & -room[k]
+            found.append((lowest.bit_length() - 1, k))
+            rest -= k
+            for below in range(k + 1):
+                room[below] &= ~lowest
+
+    def num_with(self, nodes: NodeSet) -> list[int]:
+        """Return how many of these nodes have at least k free GPUs, k from 0 to one more than any has."""
+        return [(nodes & room).bit_count() for room in self._room]
+
+    def room_for(self, job: int) -> tuple[int, int]:
+        """Return the most free GPUs on one node that `job` may use, and their number on all such nodes."""
+        eligible, largest, total = self._eligible[job], 0, 0
+        for k in range(1, len(self._room)):
+            nodes = eligible & self._room[k]
+            if not nodes:
+                break
+            largest, total = k, total + nodes.bit_count()
+        return largest, total
+
+    def fit(self, job: int, option: Option, nodes: Sequence[int]) -> Placed | None:
+        """Return `option` placed on exactly these nodes, None where it does not fit."""
+        if option.stays:
+            return self.find(job, option)
+        chosen = node_set(nodes)
+        if chosen & ~self.candidates(job, option) or not self.may_have(job, option):
+            return None
+        if option.is_uneven:
+            return self._spread(job, option, chosen)
+        return Placed(option, tuple((node, option.per_node) for node in sorted(nodes)))
+
+    def alike(self, nodes: NodeSet) -> list[NodeSet]:
+        """Return the parts of a set of nodes that have the same free, and jobs over several nodes on them."""
+        found: dict[tuple[int, ...], NodeSet] = {}
+        spanning = self._spanning[0] | self._spanning[1]
+        plain = not self.cluster.is_tight and len(self.cluster.of_kind) == 1
+        if plain and not spanning & nodes:
+            parts = []
+            for k in range(1, len(self._room)):
+                if fuller := nodes & ~self._room[k]:
+                    parts.append(fuller)
+                    nodes &= self._room[k]
+            return parts
+        for node in members_of(nodes):
+            key = (
+                self.free[node],
+                self._free_cpus[node] if self.cluster.is_tight else 0,
+                self._free_mb[node] if self.cluster.is_tight else 0,
+                self._num_spanning(0, node),
+                self._num_spanning(1, node),
+                int(self.cluster.kind[node]),
+            )
+            found[key] = found.get(key, 0) | 1 << node
+        return [found[key] for key in sorted(found)]
+
+    def has_room(self, job: int, option: Option, gpus: Sequence[tuple[int, int]]) -> bool:
+        """Whether a taken-out job may stand exactly there, limits and moves aside."""
+        fits = self.candidates(job, option)
+        return all((fits & self.room(job, count)) >> node & 1 for node, count in gpus)
+
+    def without_spanning(self) -> NodeSet:
+        """Return which nodes hold no job over several nodes."""
+        every = self._room[0]
+        return every & ~(self._spanning[0] | self._spanning[1])
+
+    def home(self, job: int) -> tuple[tuple[int, int], ...]:
+        """Return (node index, GPUs) of what a job holds now."""
+        return self._home[job]
+
+    def home_sets(self, job: int) -> list[NodeSet]:
+        """Return the nodes of what a job holds now, those of which it holds as much together."""
+        if job not in self._home_sets:
+            found: dict[int, NodeSet] = {}
+            for node, gpus in self._home[job]:
+                found[gpus] = found.get(gpus, 0) | 1 << node
+            self._home_sets[job] = list(found.values())
+        return self._home_sets[job]
+
+    def at_home(self, node: int) -> list[int]:
+        """Return the jobs that hold GPUs of a node before the decision."""
+        return self._at_home[node]
+
+    def eligible(self, job: int) -> NodeSet:
+        """Return which nodes may take a job anew."""
+        return self._eligible[job]
+
+    def usable(self, job: int, kind: int) -> NodeSet:
+        """Return which nodes of a GPU type may take a job anew."""
+        return self._eligible[job] & self.cluster.of_kind[kind]
+
+    def large_enough(self, job: int, option: Option) -> NodeSet:
+        """Return the nodes that a job may use and that would hold one node's share of it, were they empty."""
+        share = option.per_node or 1
+        if share > self.cluster.widest:
+            return 0
+        found = self.usable(job, option.kind) & self.cluster.at_least[share]
+        if self.cluster.is_tight:
+            enough = share * np.array(self._need[job], dtype=np.int64)
+            size = self.cluster.capacity
+            found = node_set(node for node in members_of(found) if (size[node] >= enough).all())
+        return found

@@ -1,0 +1,158 @@
+"""Branch and bound over placed answers: proves the best one where the problem is small enough.
+
+Jobs are decided one after the other; for each, every option on every set of nodes that differs in what
+matters (room, spanning jobs, who is at home there, who may use it). With all jobs at no regret, and nothing
+unused, an answer would be worth the bound (see `offers`): a branch is cut as soon as the regrets of those
+decided come to more than what the best answer known falls short of that.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from pollux_slurm.policy.candidates.candidate import Option
+from pollux_slurm.policy.candidates.placed_state import Placed, State
+from pollux_slurm.policy.exact.local_search import above
+from pollux_slurm.policy.pricing.candidate_pruning import Offers
+from pollux_slurm.policy.problem.node_sets import NodeSet, members_of
+
+# Ways to spread one uneven allocation that are looked at, possible or not.
+_SPLITS = 60
+
+
+class Branch:
+    """One search from `state`, of which the jobs of `part` are taken out and put in place again.
+
+    `slack` is that of the state (`Offers.slack`). Jobs whose shares are free to choose get some of their
+    possible shares only: nothing is proved then.
+    """
+
+    def __init__(
+        self, state: State, offers: Offers, part: Sequence[int], *, slack: float, max_steps: int
+    ) -> None:
+        self._state, self._offers, self._steps_left = state, offers, max_steps
+        regret = {job: offers.regret(job, state.at(job).option) for job in part}
+        # The unhappiest first.
+        self._order = sorted(part, key=lambda job: (-regret[job], job))
+        # How much regret an answer better than the present one may have at most.
+        self._allowed = slack + sum(regret.values())
+        self._best: list[Placed] = []
+        self._value = self._best_value = 0.0
+
+    def run(self) -> bool:
+        """Put the best answer into the state; True if it was proved best within the steps allowed."""
+        state = self._state
+        self._best = [state.take(job) for job in self._order]
+        self._value = self._best_value = sum(placed.option.value for placed in self._best)
+        self._least = above(self._best_value)
+        if self._order:
+            self._descend(0, 0.0, 0.0)
+        for job, placed in zip(self._order, self._best, strict=True):
+            state.put(job, placed)
+        return self._steps_left > 0
+
+    @property
+    def gain(self) -> float:
+        """What the best answer found is worth more than the one at the start."""
+        return self._best_value - self._value
+
+    def _descend(self, depth: int, so_far: float, regret_so_far: float) -> None:
+        state = self._state
+        job = self._order[depth]
+        is_last = depth == len(self._order) - 1
+        for regret, option in self._offers.near(job):
+            if regret_so_far + regret >= self._allowed:
+                return
+            if is_last:
+                found = state.find(job, option)
+                if found is not None:
+                    if self._steps_left <= 0:
+                        return
+                    self._steps_left -= 1
+                    self._look_at(found, so_far + option.value)
+                continue
+            for placed in self._places(depth, option):
+                if self._steps_left <= 0:
+                    return
+                self._steps_left -= 1
+                state.put(job, placed)
+                self._descend(depth + 1, so_far + option.value, regret_so_far + regret)
+                state.take(job)
+
+    def _look_at(self, last: Placed, total: float) -> None:
+        """Keep the answer in which all jobs stand but the last, and that is to be here, if it is the best."""
+        if total > self._least:
+            self._best = [*(self._state.at(job) for job in self._order[:-1]), last]
+            self._allowed -= total - self._best_value
+            self._best_value, self._least = total, above(total)
+
+    def _places(self, depth: int, option: Option) -> Iterator[Placed]:
+        """Yield the places of an option that differ in what matters to the jobs still undecided."""
+        state, job = self._state, self._order[depth]
+        if option.stays or option.num_gpus == 0:
+            found = state.find(job, option)
+            if found is not None:
+                yield found
+            return
+        if not state.may_have(job, option):
+            return
+        nodes = state.candidates(job, option)
+        if nodes.bit_count() < (2 if option.is_uneven else option.num_nodes):
+            return
+        alike = self._alike(depth, nodes)
+        if option.num_nodes == 1:
+            for some in alike:
+                yield Placed(option, (((some & -some).bit_length() - 1, option.per_node),))
+            return
+        if option.is_uneven:
+            yield from self._uneven_places(job, option, alike)
+            return
+        if len(alike) == 1:
+            yield Placed(option, _shares(_first(nodes, option.num_nodes), option.per_node))
+            return
+        counts = [min(some.bit_count(), option.num_nodes) for some in alike]
+        for taken in _ways(counts, option.num_nodes):
+            chosen = [node for count, some in zip(taken, alike, strict=True) for node in _first(some, count)]
+            yield Placed(option, _shares(sorted(chosen), option.per_node))
+
+    def _uneven_places(self, job: int, option: Option, alike: Sequence[NodeSet]) -> Iterator[Placed]:
+        """Yield an option on as few nodes as hold it, or one more, each filled in turn."""
+        counts = [range(min(some.bit_count(), option.num_nodes + 1) + 1) for some in alike]
+        for taken in itertools.islice(itertools.product(*counts), _SPLITS):
+            if not option.num_nodes <= sum(taken) <= option.num_nodes + 1:
+                continue
+            chosen = [node for count, some in zip(taken, alike, strict=True) for node in _first(some, count)]
+            placed = self._state.fit(job, option, chosen)
+            if placed is not None and len(placed.gpus) == len(chosen):
+                yield placed
+
+    def _alike(self, depth: int, nodes: NodeSet) -> list[NodeSet]:
+        """Return the parts of a set of nodes within which it makes no difference which one is taken."""
+        state = self._state
+        parts = state.alike(nodes)
+        for job in self._order[depth + 1 :]:
+            for border in (state.eligible(job), *state.home_sets(job)):
+                if border & nodes and nodes & ~border:
+                    parts = [half for part in parts for half in (part & border, part & ~border) if half]
+        return parts
+
+
+def _first(nodes: NodeSet, count: int) -> list[int]:
+    return list(itertools.islice(members_of(nodes), count))
+
+
+def _shares(nodes: Sequence[int], gpus: int) -> tuple[tuple[int, int], ...]:
+    return tuple((node, gpus) for node in nodes)
+
+
+def _ways(most: Sequence[int], total: int) -> Iterator[tuple[int, ...]]:
+    """Yield the ways to take `total` from parts that have at most `most` each, the first part first."""
+    if len(most) == 1:
+        if total <= most[0]:
+            yield (total,)
+        return
+    rest = sum(most[1:])
+    for taken in range(min(most[0], total), max(total - rest, 0) - 1, -1):
+        for others in _ways(most[1:], total - taken):
+            yield (taken, *others)

@@ -1,0 +1,156 @@
+"""Let one job in where another shrinks, for as long as the two together gain. Made for thousands of jobs.
+
+For every node and number of GPUs there stands what it costs to free that many by shrinking the one job there
+that minds least. A job that regrets its place then looks for the node where its gain less that cost is
+greatest. Legend: J jobs, n nodes, k GPUs on one node.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.placed_state import Placed, State
+from pollux_slurm.policy.exact.local_search import above
+from pollux_slurm.policy.problem.node_sets import members_of
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+class Exchange:
+    """Improves one state; the sum of values grows with every step."""
+
+    def __init__(self, state: State, menu: Menu) -> None:
+        self._state = state
+        self._menu = menu
+        tables = menu.tables
+        self._widest = widest = state.cluster.widest
+        kinds = len(tables.kinds)
+        # The best value with at most k GPUs on one node of each type, and its column.
+        exact = np.full((kinds, menu.num_jobs, widest + 1), -np.inf)
+        with_gpus = np.full((kinds, widest + 1), -1, dtype=np.int64)
+        single = (tables.num_nodes == 1).nonzero()[0]
+        of_kind, gpus = tables.kind[single], tables.num_gpus[single]
+        exact[of_kind, :, gpus] = menu.value.T[single]
+        with_gpus[of_kind, gpus] = single
+        self._value = np.maximum.accumulate(exact, axis=2)
+        # How many GPUs the best is with: of equals, as few as can be.
+        self._counts = np.arange(1, widest + 1)
+        most = np.zeros(exact.shape, dtype=np.int64)
+        most[:, :, 1:] = (exact[:, :, 1:] > self._value[:, :, :-1]) * self._counts
+        np.maximum.accumulate(most, axis=2, out=most)
+        self._column = np.array([table.take(at) for table, at in zip(with_gpus, most, strict=True)])
+        self._nodes = [np.flatnonzero(state.cluster.kind == kind) for kind in range(kinds)]
+        num_nodes = len(state.cluster.names)
+        self._free = np.array(state.free, dtype=np.int64)
+        self._known: dict[tuple[int, int], BoolArray] = {}
+        self._cost = np.full((num_nodes, widest + 1), np.inf)
+        self._victim = np.full((num_nodes, widest + 1), -1, dtype=np.int64)
+        self._cost[:, 0] = 0.0
+        for node in range(num_nodes):
+            self._look_for_victims(node)
+
+    def run(self, jobs: list[int], max_steps: int) -> int:
+        """Let these jobs look, in this order; return how many found something."""
+        found = 0
+        for job in jobs[:max_steps]:
+            found += self._look(job)
+        return found
+
+    def _usable(self, job: int, kind: int) -> BoolArray:
+        nodes = self._state.usable(job, kind)
+        if (kind, nodes) not in self._known:
+            flags = np.zeros(len(self._free), dtype=bool)
+            flags[list(members_of(nodes))] = True
+            self._known[kind, nodes] = flags[self._nodes[kind]]
+        return self._known[kind, nodes]
+
+    def _survey(self, node: int) -> None:
+        """Find anew what it costs to free each number of GPUs of a node."""
+        state = self._state
+        self._free[node] = state.free[node]
+        self._cost[node] = np.inf
+        self._victim[node] = -1
+        self._cost[node, 0] = 0.0
+        self._look_for_victims(node)
+
+    def _look_for_victims(self, node: int) -> None:
+        """Find whoever minds least that each number of GPUs of a node is freed, where nobody is named yet."""
+        state = self._state
+        if not state.cluster.open >> node & 1 or not state.members[node]:
+            return
+        kind = int(state.cluster.kind[node])
+        least, victim = self._cost[node].tolist(), self._victim[node].tolist()
+        for job in sorted(state.members[node]):
+            if job >= self._menu.num_jobs or self._menu.settled[job] or not state.eligible(job) >> node & 1:
+                continue
+            placed = state.at(job)
+            if len(placed.gpus) != 1:
+                continue
+            held, now = placed.option.num_gpus, placed.option.value
+            if held < 2:
+                continue
+            values = self._value[kind, job].tolist()
+            for freed in range(1, held):
+                cost = now - values[held - freed]
+                if cost < least[freed]:
+                    least[freed], victim[freed] = cost, job
+        self._cost[node], self._victim[node] = least, victim
+
+    def _look(self, job: int) -> bool:
+        state = self._state
+        placed = state.at(job)
+        now = placed.option.value
+        own = placed.gpus[0] if len(placed.gpus) == 1 else None
+        best, target = above(now) - now, None
+        for kind, nodes in enumerate(self._nodes):
+            values = self._value[kind, job, 1:]
+            wanted = self._counts[values > now + best]
+            if not len(wanted) or not len(nodes):
+                continue
+            free = self._free[nodes]
+            if own is not None and state.cluster.kind[own[0]] == kind:
+                free = free + np.where(nodes == own[0], own[1], 0)
+            missing = np.maximum(wanted[:, None] - free, 0)
+            cost = self._cost[nodes, np.minimum(missing, self._widest)]
+            cost = np.where(self._usable(job, kind), cost, np.inf)
+            pick = cost.argmin(axis=1)
+            gain = self._value[kind, job, wanted] - now - cost[np.arange(len(wanted)), pick]
+            first = int(gain.argmax())
+            if gain[first] > best:
+                best = float(gain[first])
+                target = (kind, int(wanted[first]), int(nodes[pick[first]]), int(missing[first, pick[first]]))
+        return target is not None and self._apply(job, placed, *target)
+
+    def _apply(self, job: int, placed: Placed, kind: int, wanted: int, node: int, missing: int) -> bool:
+        """Move a job to a node on which another one shrinks; put everything back where that does not fit."""
+        state, menu = self._state, self._menu
+        victim = int(self._victim[node, missing]) if missing else -1
+        if victim == job:
+            return False
+        state.take(job)
+        before = None
+        if victim >= 0:
+            before = state.take(victim)
+            column = int(self._column[kind, victim, before.option.num_gpus - missing])
+            smaller = menu.option(victim, column)
+            settled = state.fit(victim, smaller, [node])
+            if settled is None:
+                state.put(victim, before)
+                state.put(job, placed)
+                return False
+            state.put(victim, settled)
+        found = state.fit(job, menu.option(job, int(self._column[kind, job, wanted])), [node])
+        if found is None:
+            if before is not None:
+                state.take(victim)
+                state.put(victim, before)
+            state.put(job, placed)
+            return False
+        state.put(job, found)
+        for touched in {node, *(one for one, _ in placed.gpus)}:
+            self._survey(touched)
+        return True

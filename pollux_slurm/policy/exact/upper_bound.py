@@ -1,0 +1,72 @@
+"""What no answer is worth that serves as many jobs as a given one: the bound that a decision tells.
+
+Waiting costs more than all else together, so much that the rest may drown in rounding beside it, and that the
+dual's bound, good to a part in a thousand, may say nothing about the rest. So the number of jobs that wait is
+taken as given, and what the others can be worth is bounded by itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.exact.local_search import above
+from pollux_slurm.policy.exact.search import Solution
+from pollux_slurm.policy.pricing.dual_bound import solve_dual
+from pollux_slurm.policy.pricing.pricing import Market
+from pollux_slurm.policy.problem.node_sets import Cluster
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+# How often jobs to be left waiting are chosen anew, and prices without them.
+_TURNS = 2
+# A bound that is nearer to the solution's sum than this part of it is good enough.
+_SMALL_GAP = 1e-4
+
+
+def bound_serving(menu: Menu, cluster: Cluster, solution: Solution, waiting: BoolArray) -> float:
+    """Return what no answer is worth that serves as many jobs as a solution, in which those marked (J,) wait.
+
+    What waiting costs is not counted.
+    """
+    first = waiting & (menu.waiting_cost > 0)
+    cost = float(menu.waiting_cost[first].sum())
+    # Answers that differ by less are the same to the searches, and to numbers with so many digits.
+    total = min(solution.bound + (above(solution.value) - solution.value) + cost, menu.most_worth)
+    if first.any():
+        worth = float(np.where(first, menu.idle_worth, _values(menu, solution)).sum())
+        enough = worth + _SMALL_GAP * abs(worth)
+        if total > enough:
+            total = min(total, _bound_leaving(menu, cluster, solution, first, enough))
+    return total
+
+
+def _values(menu: Menu, solution: Solution) -> FloatArray:
+    """Return what each job's option adds to the sum, (J,)."""
+    placed = solution.state.placed[: menu.num_jobs]
+    return np.array([0.0 if one is None else one.option.value for one in placed], dtype=np.float64)
+
+
+def _bound_leaving(
+    menu: Menu, cluster: Cluster, solution: Solution, waiting: BoolArray, enough: float
+) -> float:
+    """Return the same at the solution's prices, then at those found with just these jobs left out.
+
+    So nothing dwarfs the others. Then those are left out that lose least at these prices, until a bound is
+    low `enough`.
+    """
+    market = Market(menu, cluster)
+    count = int(waiting.sum())
+    least, _ = market.leaving(menu, solution.dual.prices, count)
+    for _ in range(_TURNS):
+        if least <= enough:
+            break
+        prices = solve_dual(menu, market.without(waiting, menu.idle_worth)).prices
+        bound, others = market.leaving(menu, prices, count)
+        least = min(least, bound)
+        if (others == waiting).all():
+            break
+        waiting = others
+    return least

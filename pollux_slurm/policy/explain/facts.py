@@ -1,0 +1,130 @@
+"""What the explanations of all jobs need of a solved problem, computed for all at once.
+
+Legend: J jobs, C columns, T GPU types.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.model import Allocation
+from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.placed_state import Placed
+from pollux_slurm.policy.exact.search import Solution
+from pollux_slurm.policy.explain.missing_resources import Shortage
+from pollux_slurm.policy.problem.allocation_shapes import gpu_bounds
+
+BoolArray = npt.NDArray[np.bool_]
+
+_NONE = 2**31
+# A size is told to be faster from so much on: predictions are not good to less.
+FASTER = 1.01
+
+
+class Facts:
+    """Facts about each job, as lists by its index: what more it could use, and what it would take next.
+
+    Of those that are faster on more GPUs, `faster` says which are, `within_max` which still are within their
+    maximum, and `within_cap` within their exploration cap; `columns_in_reach` (J, C) are those left that the
+    nodes it may use have, and `can_be_larger` says who has any larger size among all of these. `wanted`
+    (J, C) are the columns with more GPUs that the objective would rather see, `least_wanted` the fewest GPUs
+    among them, of all types and of each, 0 where there is none.
+    """
+
+    def __init__(self, solution: Solution, menu: Menu) -> None:
+        tables, count = menu.tables, menu.num_jobs
+        self._state = state = solution.state
+        self._tables, self._scores = tables, menu.scores
+        gain = menu.scores.declared_gain
+        self._declared_gain = None if gain is None else gain()
+        self._node_prices: list[float] = solution.dual.node_prices().tolist()
+        self.prices: list[list[float]] = solution.dual.job_prices(len(tables.kinds)).tolist()
+        self.placed: list[Placed] = [one for one in state.placed[:count] if one is not None]
+        options = [one.option for one in self.placed]
+        nodes = np.array([len(one.gpus) for one in self.placed], dtype=np.int64)[:, None]
+        gpus = np.array([one.num_gpus for one in options], dtype=np.int64)[:, None]
+        now = np.array([one.speedup for one in options], dtype=np.float64)[:, None]
+        value = np.array([one.value for one in options], dtype=np.float64)[:, None]
+        more = tables.num_gpus > gpus
+        least, most = gpu_bounds(menu.jobs)
+        faster = (menu.scores.speedup > now * FASTER) & more
+        self.faster = _any(faster)
+        faster &= tables.num_gpus <= most
+        self.within_max = _any(faster)
+        faster &= tables.num_gpus <= tables.caps[:, None]
+        self.within_cap = _any(faster)
+        # On the nodes that the job may use; those of other partitions, or drained, say nothing.
+        resources = solution.dual.resources
+        reach: BoolArray = np.any(resources.may, axis=2)[resources.class_of] | (tables.num_gpus == 0)
+        possible, self.shortage = reach, Shortage(state, menu)
+        if state.cluster.is_tight and menu.num_jobs:
+            possible = np.stack([self.shortage.possible(index) for index in range(menu.num_jobs)])
+        self.columns_in_reach = faster & reach & (tables.num_gpus >= least)
+        self.is_in_reach = _any(self.columns_in_reach)
+        allowed = (tables.num_gpus <= most) & (tables.num_gpus <= tables.caps[:, None])
+        self.can_be_larger = _any(more & allowed & reach & (tables.num_gpus >= least))
+        self.wanted = (menu.value > value) & more & reach
+        self.is_wanted = _any(self.wanted)
+        fewest = np.array(
+            [
+                np.where(self.wanted & (tables.kind == kind), tables.num_gpus, _NONE).min(
+                    axis=1, initial=_NONE
+                )
+                for kind in range(len(tables.kinds))
+            ]
+        )
+        self.least_wanted: list[list[int]] = np.where(fewest < _NONE, fewest, 0).tolist()
+        same = (tables.num_nodes == nodes) & (tables.num_gpus == gpus)
+        other = np.where(same | ~possible | ~self._allowed(menu), -np.inf, menu.value)
+        best = other.argmax(axis=1) if other.shape[1] else np.full(count, -1)
+        found = other.max(axis=1, initial=-np.inf)
+        # The column of the best other configuration for the job alone: −1 what it holds, −2 none.
+        column = np.where(found > -np.inf, best, -2)
+        held = np.array([job.current.num_gpus for job in menu.jobs], dtype=np.int64)[:, None]
+        on = np.array([job.current.num_nodes for job in menu.jobs], dtype=np.int64)[:, None]
+        left = ((held != gpus) | (on != nodes)).ravel() & (held.ravel() > 0) & (menu.stay_value >= found)
+        self.runner_up: list[int] = np.where(left, -1, column).tolist()
+        # By the model, and over the fair share, as the speedup of what was chosen is told.
+        at_column = tables.speedup[np.arange(count), best] if other.shape[1] else 0.0
+        self.runner_up_speedup: list[float] = np.where(left, tables.held, at_column).tolist()
+        self._room: dict[tuple[int, int], int] = {}
+
+    def _allowed(self, menu: Menu) -> BoolArray:
+        """Return what limits and the budget of moves leave each job, were all others of it away, (J, C)."""
+        gpus = menu.tables.num_gpus
+        found = np.ones((menu.num_jobs, len(gpus)), dtype=bool)
+        for members, most in zip(menu.members[: menu.num_jobs].T, menu.group_budget.tolist(), strict=True):
+            found[members] &= gpus <= most
+        if menu.max_moves == 0:
+            found[menu.moves] = False
+        return found
+
+    def price_of(self, allocation: Allocation) -> float:
+        """Return what others pay for an allocation, at the prices of its nodes' GPUs."""
+        index = self._state.cluster.index
+        return sum(self._node_prices[index[node]] * gpus for node, gpus in allocation.gpus_by_node)
+
+    def type_of(self, allocation: Allocation) -> str | None:
+        """Return the one type of GPU that an allocation is of; None for several, and for a nameless one."""
+        kinds = {self._tables.kind_of_node[node] for node, _ in allocation.gpus_by_node}
+        return (self._tables.kinds[kinds.pop()] or None) if len(kinds) == 1 else None
+
+    def declared_gain(self, job: int) -> float | None:
+        """Return the factor by which a job's declaration has changed its weight, None where it counts not."""
+        if self._declared_gain is None or np.isnan(self._declared_gain[job]):
+            return None
+        return float(self._declared_gain[job])
+
+    def room(self, job: int, kind: int) -> int:
+        """Return the free GPUs of a type on all nodes that a job may use."""
+        key = (self._state.eligible(job), kind)
+        if key not in self._room:
+            usable = self._state.usable(job, kind)
+            self._room[key] = sum(self._state.num_with(usable)[1:])
+        return self._room[key]
+
+
+def _any(found: BoolArray) -> list[bool]:
+    listed: list[bool] = np.any(found, axis=1).tolist()
+    return listed

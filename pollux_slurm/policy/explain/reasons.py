@@ -1,0 +1,176 @@
+"""Why each job gets what it gets (invariant 9): from the final state, not from the search's course."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+
+from pollux_slurm.model import Configuration, JobDecision, Problem, ProblemJob
+from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.exact.search import Solution
+from pollux_slurm.policy.explain.facts import FASTER, Facts
+from pollux_slurm.policy.participation.user_shares import group_of
+
+
+def explain_all(solution: Solution, menu: Menu) -> list[JobDecision]:
+    """Return the decisions about all jobs of the menu, in its order."""
+    facts = Facts(solution, menu)
+    return [_explain(solution, menu, facts, index) for index in range(menu.num_jobs)]
+
+
+def _explain(solution: Solution, menu: Menu, facts: Facts, index: int) -> JobDecision:
+    """Return the decision about job `index` of a solved state."""
+    tables, job = menu.tables, menu.jobs[index]
+    placed = facts.placed[index]
+    chosen = placed.option
+    allocation = job.current if chosen.stays else solution.state.cluster.allocation_of(placed.gpus)
+    estimate = tables.estimate(index, allocation) if allocation else None
+    base = float(tables.base[index])
+    if estimate is not None and base > 0:
+        speedup = estimate.goodput / base
+    else:
+        speedup = tables.speedup_of(index, allocation)
+    column = facts.runner_up[index]
+    cost = facts.price_of(allocation)
+    configuration = faster = other_cost = other_type = None
+    if column >= 0:
+        kind, num_gpus = int(tables.kind[column]), int(tables.num_gpus[column])
+        configuration = Configuration(num_nodes=int(tables.num_nodes[column]), num_gpus=num_gpus)
+        other_type = tables.kinds[kind] or None
+        other_cost = facts.prices[index][kind] * num_gpus - cost
+    elif column == -1:
+        configuration, other_type = job.current.configuration, facts.type_of(job.current)
+        other_cost = facts.price_of(job.current) - cost
+    if configuration is not None:
+        faster = facts.runner_up_speedup[index]
+    return JobDecision(
+        job_id=job.job_id,
+        allocation=allocation,
+        speedup=speedup,
+        goodput=None if estimate is None else estimate.goodput,
+        penalty=chosen.penalty,
+        batch=None if estimate is None else estimate.batch,
+        bound_by=_bound_by(solution, menu, facts, index),
+        runner_up=configuration,
+        runner_up_speedup=faster,
+        runner_up_cost=other_cost,
+        cost=cost,
+        gpu_type=facts.type_of(allocation),
+        runner_up_gpu_type=other_type,
+        declared_gain=facts.declared_gain(index),
+        declaration_doubt=job.declaration_doubt,
+        pinned_because=job.pinned_because if job.pinned else None,
+    )
+
+
+def _bound_by(solution: Solution, menu: Menu, facts: Facts, index: int) -> str:
+    """Return what kept the job from more speedup; see `JobDecision.bound_by`."""
+    state, placed = solution.state, facts.placed[index]
+    job, chosen = menu.jobs[index], placed.option
+    if job.pinned:
+        return "pinned"
+    if menu.settled[index]:
+        return "young"
+    if job.rigid and placed.gpus:
+        return "rigid"
+    if not facts.faster[index]:
+        return "exploration" if _could_explore(menu, facts, index, solution) else "nothing"
+    # A limit binds a job that stands at it. One below it may have a larger size, which is not faster.
+    if not facts.within_max[index]:
+        return "max_gpus" if chosen.num_gpus >= (job.max_gpus or 0) else "nothing"
+    if not facts.within_cap[index]:
+        return "exploration" if chosen.num_gpus >= menu.tables.caps[index] else "nothing"
+    if not facts.is_in_reach[index]:
+        return "nothing" if facts.can_be_larger[index] else "partition"
+    short = facts.shortage.in_general(index, facts.columns_in_reach[index])
+    if short is not None:
+        return short
+    if not facts.is_wanted[index]:
+        return "penalty"
+    if chosen.stays and job.current and menu.max_moves is not None and state.moves_left <= 0:
+        return "moves"
+    limit = state.limit_left(index)
+    if limit is not None:
+        fewest = min(least[index] for least in facts.least_wanted if least[index])
+        if fewest - chosen.num_gpus > limit:
+            return "limit"
+    eligible = state.eligible(index)
+    for kind, least in enumerate(facts.least_wanted):
+        room = facts.room(index, kind)
+        if not least[index] or (not room and not placed.gpus):
+            continue
+        of_kind = state.cluster.kind
+        own = sum(gpus for node, gpus in placed.gpus if eligible >> node & 1 and of_kind[node] == kind)
+        if least[index] <= room + own:
+            return facts.shortage.now(index, facts.wanted[index]) or "placement"
+    return "capacity"
+
+
+def _could_explore(menu: Menu, facts: Facts, index: int, solution: Solution) -> bool:
+    """Whether twice the job's cap, within its maximum and the cluster, is predicted to be faster."""
+    cap, job, tables = int(menu.tables.caps[index]), menu.jobs[index], menu.tables
+    placed, cluster = facts.placed[index], solution.state.cluster
+    capacity = cluster.capacity[:, 0]
+    most = min(2 * cap, int(capacity.sum()), 10**9 if job.max_gpus is None else job.max_gpus)
+    if placed.option.num_gpus < cap or most <= cap:
+        return False
+    row = int(tables.rows[index, 0])
+    if row < 0:
+        return True
+    ratio, spread = float(tables.ratio[index, 0]), most > int(capacity.max())
+    found = tables.cache.estimate(row, (spread, most), ratio, geometric=tables.geometric)
+    now = tables.estimate(index, cluster.allocation_of(placed.gpus))
+    return found is not None and (now is None or found.goodput > now.goodput * FASTER)
+
+
+def not_overtaking(decision: JobDecision) -> JobDecision:
+    """Return the decision about a job that was held back for others that have waited for too long."""
+    return decision if decision.allocation else dataclasses.replace(decision, bound_by="waiting")
+
+
+def sharing(
+    decisions: Sequence[JobDecision], jobs: Sequence[ProblemJob], problem: Problem
+) -> list[JobDecision]:
+    """Return the decisions, in which a job that others outweigh may learn that these are its own user's.
+
+    That is so where the jobs of its user, several of them, hold an equal part of all GPUs or more.
+    """
+    names = [group_of(job, problem.objective.between) for job in jobs]
+    users = {name or row for row, (name, job) in enumerate(zip(names, jobs, strict=True)) if not job.rigid}
+    part = sum(node.num_gpus for node in problem.nodes) / max(len(users), 1)
+    held: Counter[str] = Counter()
+    for name, one in zip(names, decisions, strict=True):
+        if name is not None:
+            held[name] += one.allocation.num_gpus
+    return [
+        dataclasses.replace(one, bound_by="share")
+        if one.bound_by == "capacity"
+        and name is not None
+        and len(users) > 1
+        and one.allocation.num_gpus < held[name]
+        and held[name] >= part
+        else one
+        for name, one in zip(names, decisions, strict=True)
+    ]
+
+
+def waits_for_others(job: ProblemJob) -> JobDecision:
+    """Return the decision about a job that takes no part, for others of its user come first."""
+    return dataclasses.replace(keep(job), bound_by="share")
+
+
+def keep(job: ProblemJob) -> JobDecision:
+    """Return the decision about a job that is left out: it keeps what it has."""
+    return JobDecision(
+        job_id=job.job_id,
+        allocation=job.current,
+        speedup=0.0,
+        goodput=None,
+        penalty=1.0,
+        batch=None,
+        bound_by="pinned",
+        runner_up=None,
+        runner_up_speedup=None,
+        declaration_doubt=job.declaration_doubt,
+    )

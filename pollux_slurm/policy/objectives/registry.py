@@ -1,0 +1,114 @@
+"""Objectives as parts that plug in: each says what configurations, staying and nothing are worth to a job.
+
+All are generalized means over x = f·SPEEDUP + floor with an exponent and a weight a job, so that one solver
+serves them all. Legend: J jobs, C columns of the tables, G GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.model import Problem, ProblemJob
+from pollux_slurm.policy.objectives.generalized_mean import paper_penalty, restart_penalty
+from pollux_slurm.policy.objectives.job_values import (
+    Scores,
+    attained_s,
+    believed,
+    delays,
+    held_speedups,
+    horizon_s,
+    hysteresis,
+    job_weights,
+    one_gpu,
+)
+from pollux_slurm.policy.objectives.multi_node_cap import cautious_speedup
+from pollux_slurm.policy.objectives.packing_preference import packing_well
+from pollux_slurm.policy.objectives.price_rank import price_rank
+from pollux_slurm.policy.problem.speedup_tables import Tables
+
+FloatArray = npt.NDArray[np.float64]
+
+OSDI21_DELAY_S = 30.0
+OSDI21_FLOOR = 1e-3
+# The time over which a move for `attained_work` must pay, chosen on generated workloads (docs/evaluation.md).
+_HORIZON_S = 250.0
+
+Rating = Callable[[Problem, Sequence[ProblemJob], Tables], Scores]
+
+
+def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> Scores:
+    """Rate by the paper's objective with its quirks mended: the default."""
+    return Scores(
+        exponent=problem.objective.exponent,
+        floor=problem.objective.floor,
+        scale=1.0,
+        weight=job_weights(jobs),
+        speedup=tables.speedup,
+        held=held_speedups(jobs, tables),
+        penalty=_penalties(problem, jobs)[:, None] * believed(jobs, tables),
+        serves_all=True,
+    )
+
+
+def osdi21(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> Scores:
+    """Rate as the paper's artifact does, to the letter.
+
+    p = −1, x = f·SPEEDUP·nodes/G + 1e-3, δ = 30 s for all, and f also from an empty allocation. No weights.
+    """
+    total = sum(node.num_gpus for node in problem.nodes)
+    with_gpus = sum(node.num_gpus > 0 for node in problem.nodes)
+    penalty = [paper_penalty(job.age_s, job.num_restarts, OSDI21_DELAY_S) for job in jobs]
+    return Scores(
+        exponent=-1.0,
+        floor=OSDI21_FLOOR,
+        scale=with_gpus / total if total else 1.0,
+        weight=np.ones(len(jobs)),
+        speedup=tables.speedup,
+        held=held_speedups(jobs, tables),
+        penalty=np.array(penalty, dtype=np.float64),
+        serves_all=False,
+    )
+
+
+def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> Scores:
+    """Rate by total speedup over one GPU, bent by p = 0.7, with less weight for jobs that had much work done.
+
+    Nothing needs to be declared: with work W = progress/g(1) in one-GPU seconds, w = max(W, 60 s)^−0.25.
+    f = 1 − δ/H on change, with H = 250 s for δ ≤ 30 s, and in proportion to √δ beyond. Only shares that pack
+    well are used, and speedups on several nodes are bounded for who was never on several.
+    """
+    work = np.array([attained_s(job, tables, row) for row, job in enumerate(jobs)], dtype=np.float64)
+    weight = job_weights(jobs) * np.maximum(work, 60.0) ** -0.25
+    unit, delay = one_gpu(tables), delays(jobs)
+    move = 1.0 - delay / np.maximum(horizon_s(delay, _HORIZON_S), delay)
+    return Scores(
+        exponent=0.7,
+        floor=problem.objective.floor,
+        scale=1.0,
+        weight=weight,
+        speedup=cautious_speedup(jobs, tables) / unit[:, None],
+        held=held_speedups(jobs, tables) / unit,
+        penalty=(hysteresis(problem, jobs) * move)[:, None] * believed(jobs, tables),
+        serves_all=True,
+        units=1.0 / unit,
+        usable=packing_well(problem, jobs, tables),
+    )
+
+
+def _penalties(problem: Problem, jobs: Sequence[ProblemJob]) -> FloatArray:
+    found = [restart_penalty(job, problem.objective, problem.moving) for job in jobs]
+    return np.array(found, dtype=np.float64)
+
+
+OBJECTIVES: Mapping[str, Rating] = MappingProxyType(
+    {
+        "generalized-mean": generalized_mean,
+        "osdi21": osdi21,
+        "price-rank": price_rank,
+        "attained-work": attained_work,
+    }
+)

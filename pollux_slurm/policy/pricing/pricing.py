@@ -1,0 +1,416 @@
+"""Jobs that buy what they share at given prices: what each would take, and the dual's value at these prices.
+
+Legend: J jobs, C columns, T GPU types, n nodes; E classes of jobs, X cells of nodes, and their A resources
+each (`resources`). R resources in all: S = A·X of the cells, each limit's GPUs, the moves of a round.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.shared_resources import Resources, shared_resources
+from pollux_slurm.policy.problem.deterministic_rounding import grid_step, inner, on_grid
+from pollux_slurm.policy.problem.node_sets import Cluster
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+# Sums of large terms that cancel are only so exact; a bound is to hold all the same.
+ROUNDING = 1e-14
+# e to this is nothing beside 1.
+_OUT_OF_QUESTION = -80.0
+# What sums that cancel are rounded to, as a part of their terms.
+_BITS_OF_SUMS = 36
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Dual:
+    """`prices` (R,) of one more of each resource; `bound` at least the value of every allocation.
+
+    `choice` (J,) is the column that each job takes at these prices, −1 for what it has or nothing.
+    """
+
+    prices: FloatArray
+    bound: float
+    choice: IntArray
+    resources: Resources
+
+    def node_prices(self) -> FloatArray:
+        """Return the price of a GPU of each node, (n,): 0 where nothing new is taken."""
+        return np.append(self._of_cells, 0.0)[self.resources.cell_of]  # −1, in no cell, is the last
+
+    def kind_prices(self, count: int) -> FloatArray:
+        """Return the price of a GPU of each of `count` types, (T,), where it is dearest."""
+        on_kind = self.resources.kind_of[:, None] == np.arange(count)
+        return np.asarray(np.where(on_kind, self._of_cells[:, None], 0.0).max(axis=0), dtype=np.float64)
+
+    def job_prices(self, count: int) -> FloatArray:
+        """Return the price of a GPU of each of `count` types where a job finds it cheapest, (J, T).
+
+        It is 0 where it may have none.
+        """
+        inside: BoolArray = np.any(self.resources.may, axis=1)
+        on_kind = inside[:, :, None] & (self.resources.kind_of[:, None] == np.arange(count))
+        cheapest = np.where(on_kind, self._of_cells[:, None], np.inf).min(axis=1)
+        found: FloatArray = np.where(np.isfinite(cheapest), cheapest, 0.0)[self.resources.class_of]
+        return found
+
+    @property
+    def _of_cells(self) -> FloatArray:
+        return self.prices[: len(self.resources.kind_of)]
+
+
+class Market:
+    """Jobs that buy at given prices. `usable` (J, C) may narrow what is offered.
+
+    What a column costs a class of jobs is what it costs in the cheapest cell in which the class may have it:
+    prices are linear, so that spreading it over several cells is never cheaper.
+    """
+
+    def __init__(self, menu: Menu, cluster: Cluster, usable: BoolArray | None = None) -> None:
+        tables, count = menu.tables, menu.num_jobs
+        self.resources = resources = shared_resources(menu, cluster)
+        self._value = menu.value if usable is None else np.where(usable, menu.value, -np.inf)
+        if resources.possible is not None:
+            self._value = np.where(resources.possible, self._value, -np.inf)
+        self._stay_value = menu.stay_value
+        self._gpus = tables.num_gpus.astype(np.float64)
+        self._use, self._may = resources.use, resources.may
+        self._num_shared = len(resources.total)
+        self._class = resources.class_of
+        self.num_classes = len(self._may)
+        # Where no class chooses between cells, a column's use (E, C, S) is the same whatever the prices.
+        count_of_cells = self._may.sum(axis=2)
+        self._free = tables.num_gpus == 0
+        self._never = np.where((count_of_cells == 0) & ~self._free, np.inf, 0.0)
+        self.num_cells = len(resources.kind_of)
+        self._fixed = self._spread(self._may) if count_of_cells.max(initial=0) <= 1 else None
+        self._only_cell = self._may.argmax(axis=2)
+        self._columns = np.arange(len(self._gpus))
+        # All jobs of one class: then what a column costs is one row for all, of the uses (A, C) in its cell.
+        self._only_use: FloatArray | None = None
+        self._fixed_use: FloatArray | None = None
+        if self._fixed is not None and self.num_classes == 1:
+            self._fixed_use = self._fixed[0]
+            only = self._only_cell[0]
+            self._only_use = self._use[:, self._columns, only]
+            self._price_at = np.arange(self._num_shared).reshape(len(self._use), -1)[:, only]
+            self._value = np.where(self._never[0] > 0, -np.inf, self._value)
+        self._stay_use = resources.stay_use[:count]
+        self._held = np.add.reduce(menu.stay_gpus[:count], axis=1, dtype=np.float64)
+        self._members = menu.members[:count].astype(np.float64)
+        moves = [] if menu.max_moves is None else [menu.max_moves]
+        self._has_moves = bool(moves)
+        self._running = menu.moves.astype(np.float64)
+        # What stands outside the objective holds its part of everything.
+        nodes = resources.total - np.add.reduce(resources.stay_use[count:], axis=0)
+        limits = menu.group_budget
+        if len(limits):
+            limits = limits - menu.stay_gpus[count:].sum(axis=1) @ menu.members[count:]
+        self.budget = np.array([*nodes.tolist(), *limits.tolist(), *moves], dtype=np.float64)
+        self._rows = np.arange(count)
+        self._slope_step = _step_of(self.budget)
+        # Nothing but nodes is short, and all may use the same.
+        self._is_plain = self._only_use is not None and not self._has_moves and not self._members.shape[1]
+
+    @property
+    def num_jobs(self) -> int:
+        """The jobs that buy."""
+        return len(self._rows)
+
+    def sample(self, count: int) -> Market:
+        """Return about `count` of the jobs, evenly picked, with their part of every budget."""
+        step = len(self._rows) // max(count, 1)
+        if step < 2:
+            return self
+        few = copy.copy(self)
+        for name in ("_value", "_stay_value", "_stay_use", "_held", "_members", "_running", "_class"):
+            setattr(few, name, getattr(self, name)[::step])
+        few._rows = np.arange(len(few._stay_value))
+        few.budget = self.budget * (len(few._rows) / len(self._rows))
+        few._slope_step = _step_of(few.budget)
+        return few
+
+    def without(self, waiting: BoolArray, unserved: FloatArray) -> Market:
+        """Return the market in which the jobs marked (J,) take nothing, which is worth `unserved` (J,)."""
+        other = copy.copy(self)
+        other._value = np.where(waiting[:, None], -np.inf, self._value)
+        other._stay_value = np.where(waiting, unserved, self._stay_value)
+        other._stay_use = np.where(waiting[:, None], 0.0, self._stay_use)
+        other._held = np.where(waiting, 0.0, self._held)
+        return other
+
+    def leaving(self, menu: Menu, prices: FloatArray, num_waiting: int) -> tuple[float, BoolArray]:
+        """Return what no answer that leaves so many jobs waiting is worth, and which would wait then, (J,).
+
+        What their waiting costs is not counted. At these prices, those wait that lose least by it; only jobs
+        that come before all else (`Menu.waiting_cost`) are counted.
+        """
+        reduced = self.reduced(prices)
+        first = menu.waiting_cost > 0
+        without = np.full(len(first), -np.inf)
+        new = first & menu.waits
+        without[new] = menu.stay_worth[new]
+        reduced[new, -1] = -np.inf
+        if menu.pause_column is not None:
+            held = first & ~menu.waits
+            without[held] = (reduced[:, menu.pause_column] + menu.waiting_cost)[held]
+            reduced[held, menu.pause_column] = -np.inf
+        served = reduced.max(axis=1)
+        with np.errstate(invalid="ignore"):
+            loss = np.where(first, served - without, np.inf)
+        waiting = np.zeros(len(first), dtype=bool)
+        waiting[np.argsort(loss, kind="stable")[:num_waiting]] = True
+        won = np.where(waiting, without, served)
+        paid = prices * self.budget
+        size = float(np.abs(won).sum() + np.abs(paid).sum())
+        return float(won.sum() + paid.sum()) + ROUNDING * size, waiting
+
+    def _cell_costs(self, prices: FloatArray) -> FloatArray:
+        """Return what each column costs each class in each cell, (E, C, X): infinite where it may not."""
+        return np.where(self._may, self._costs_by_cell(prices), np.inf)
+
+    def _costs_by_cell(self, prices: FloatArray) -> FloatArray:
+        """Return what each column costs in each cell, (C, X)."""
+        each = prices[: self._num_shared].reshape(len(self._use), 1, -1)
+        return np.asarray((self._use * each).sum(axis=0), dtype=np.float64)
+
+    def _costs(self, prices: FloatArray) -> FloatArray:
+        """Return what each column costs each class, (E, C)."""
+        found: FloatArray
+        if self._fixed is not None:
+            of_cells = self._costs_by_cell(prices)
+            found = of_cells[self._columns, self._only_cell] + self._never
+            return found
+        found = self._cell_costs(prices).min(axis=2)
+        found[:, self._free] = 0.0
+        return found
+
+    def _costs_of_jobs(self, prices: FloatArray) -> FloatArray:
+        """Return what each column costs each job, (J, C), or the one row of all, (C,), without `_never`."""
+        if self._only_use is not None:
+            return np.add.reduce(self._only_use * prices.take(self._price_at), axis=0)  # type: ignore[no-any-return]
+        return self._of_jobs(self._costs(prices))
+
+    def _plain_costs(self, prices: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return what each column costs, (C,), and what each job has, (J,), where the market is plain."""
+        assert self._only_use is not None
+        if self.num_cells == 1 and not any(prices.tolist()[1:]):
+            gpu = prices[0]  # mostly nothing else has a price: the rest would add nothing
+            return self._only_use[0] * gpu, self._stay_use[:, 0] * gpu
+        return self._costs_of_jobs(prices), inner(self._stay_use, prices)
+
+    def _of_jobs(self, of_classes: FloatArray) -> FloatArray:
+        """Return each job's row of a table by class, or the one row of all."""
+        found: FloatArray = of_classes[self._class] if self.num_classes > 1 else of_classes[0]
+        return found
+
+    def _spread(self, parts: FloatArray | BoolArray) -> FloatArray:
+        """Return what each class takes of each resource by a column, (E, C, S), spread over cells so."""
+        use: FloatArray = parts[:, :, None, :] * self._use.transpose(1, 0, 2)
+        return use.reshape(*parts.shape[:2], self._num_shared)
+
+    def _offers(self, prices: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
+        """Return value − λ·use of staying and of the best new column, and that column, each (J,)."""
+        shared, groups = self._num_shared, self._members.shape[1]
+        stay = self._stay_value - inner(self._stay_use, prices[:shared])
+        if not self._value.shape[1]:
+            count = len(self._rows)
+            return stay, np.full(count, -np.inf), np.zeros(count, dtype=np.int64)
+        reduced = self._value - self._costs_of_jobs(prices)
+        if groups:
+            own = inner(self._members, prices[shared : shared + groups])
+            stay -= own * self._held
+            if own.any():
+                reduced -= own[:, None] * self._gpus
+        pick = reduced.argmax(axis=1)
+        best = reduced[self._rows, pick]
+        if self._has_moves:
+            best = best - prices[-1] * self._running
+        return stay, best, pick
+
+    def buy(self, prices: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
+        """Return the terms of L(λ), what is taken of each resource, and each job's column."""
+        if self._is_plain:
+            return self._buy_plainly(prices)
+        shared, groups = self._num_shared, self._members.shape[1]
+        stay, best, pick = self._offers(prices)
+        new = best > stay
+        taken = np.empty(len(prices))
+        taken[:shared] = self._stay_use[~new].sum(axis=0) + self._taken(new, pick, prices)
+        if groups:
+            gpus = self._held.copy()
+            gpus[new] = self._gpus[pick[new]]
+            taken[shared : shared + groups] = gpus @ self._members
+        if self._has_moves:
+            taken[-1] = self._running[new].sum()
+        terms = np.concatenate([np.where(new, best, stay), prices * self.budget])
+        return terms, taken, np.where(new, pick, -1)
+
+    def _buy_plainly(self, prices: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
+        """Return the same where nothing but nodes is short, and all may use the same: the usual case."""
+        assert self._fixed_use is not None
+        reduced = self.reduced(prices, stay_first=True)
+        pick = reduced.argmax(axis=1)  # of equals the first: what it has
+        choice = pick - 1
+        taken = np.add.reduce(self._stay_use.compress(pick == 0, axis=0), axis=0)
+        taken += np.add.reduce(self._fixed_use.take(choice.compress(pick > 0), axis=0), axis=0)
+        terms = np.concatenate((reduced[self._rows, pick], prices * self.budget))
+        return terms, taken, choice
+
+    def _taken(self, new: BoolArray, pick: IntArray, prices: FloatArray) -> FloatArray:
+        """Return what the jobs that take new columns use of each shared resource, (S,)."""
+        classes, columns = self._class[new], pick[new]
+        if self._fixed is not None:
+            return np.asarray(self._fixed[classes, columns].sum(axis=0), dtype=np.float64)
+        cells = self._cell_costs(prices)[classes, columns].argmin(axis=1)
+        found = np.zeros((len(self._use), len(self.resources.kind_of)))
+        for of_cells, use in zip(found, self._use, strict=True):
+            np.add.at(of_cells, cells, use[columns, cells])
+        return found.reshape(-1)
+
+    def _cell_parts(self, prices: FloatArray, temperature: float) -> tuple[FloatArray, FloatArray]:
+        """Return the smoothed cost of each column (E, C), and in which cells it stands then, (E, C, X)."""
+        costs = self._cell_costs(prices)
+        least = self._costs(prices)
+        with np.errstate(invalid="ignore", over="ignore"):
+            parts = np.where(self._may, np.exp((least[:, :, None] - costs) / temperature), 0.0)
+        whole = parts.sum(axis=2)
+        some = whole > 0
+        parts /= np.where(some, whole, 1.0)[:, :, None]
+        soft = least.copy()
+        soft[some] -= temperature * np.log(whole[some])
+        return soft, parts
+
+    def smooth(self, prices: FloatArray, temperature: float) -> tuple[float, FloatArray, FloatArray]:
+        """Return the smoothed L, its slope (R,) and its curvature (R, R).
+
+        What is out of the question divides to −inf, and what is not smooth has no finite curvature: call it
+        where overflow is no warning.
+        """
+        shared, groups = self._num_shared, self._members.shape[1]
+        cells: FloatArray | BoolArray = self._may
+        stay = self._stay_value - inner(self._stay_use, prices[:shared])
+        if self._fixed is not None:
+            uses = self._fixed
+            reduced = self._value - self._costs_of_jobs(prices)
+        else:
+            costs, cells = self._cell_parts(prices, temperature)
+            uses = self._spread(cells)
+            reduced = self._value - self._of_jobs(costs)
+        if groups:
+            own = inner(self._members, prices[shared : shared + groups])
+            stay = stay - own * self._held
+            reduced -= own[:, None] * self._gpus
+        if self._has_moves:
+            reduced -= (prices[-1] * self._running)[:, None]
+        most = np.maximum(np.maximum.reduce(reduced, axis=1, initial=-np.inf), stay)
+        reduced -= most[:, None]
+        reduced /= temperature
+        stays = np.exp((stay - most) / temperature)
+        # It counts nothing either way, and far below this exponentials take four times as long.
+        np.maximum(reduced, _OUT_OF_QUESTION, out=reduced)
+        part = np.exp(reduced, out=reduced)
+        whole = np.add.reduce(part, axis=1) + stays
+        part /= whole[:, None]
+        stays /= whole
+        total = float(np.add.reduce(most + temperature * np.log(whole)) + prices @ self.budget)
+
+        # E[use] of each job, and Σ E[use·useᵀ] over all of them: of new columns, within cells only.
+        held = stays[:, None] * self._stay_use
+        if self._is_plain:
+            use = uses[0]
+            mean = part @ use
+            mean += held
+            moment = (use.T * np.add.reduce(part, axis=0)) @ use
+            moment += held.T @ self._stay_use
+            return total, *self._curve(mean, moment, temperature)
+        mean = np.zeros((len(whole), len(prices)))
+        new = self._times(part, uses)
+        mean[:, :shared] = new + held
+        moment = np.zeros((len(prices), len(prices)))
+        if self._fixed is not None and self.num_classes == 1:
+            use = self._fixed[0]
+            moment[:shared, :shared] = (use.T * np.add.reduce(part, axis=0)) @ use
+        else:
+            bought, num_cells = self._bought(part, cells), self.num_cells
+            for cell in range(num_cells):
+                use = self._use[:, :, cell]
+                moment[cell:shared:num_cells, cell:shared:num_cells] = (use * bought[:, cell]) @ use.T
+        moment[:shared, :shared] += held.T @ self._stay_use
+        if groups:
+            here = slice(shared, shared + groups)
+            gpus, squared = part @ self._gpus, part @ self._gpus**2
+            mean[:, here] = (gpus + stays * self._held)[:, None] * self._members
+            both = self._times(part, uses * self._gpus[:, None]) + held * self._held[:, None]
+            moment[:shared, here] = both.T @ self._members
+            moment[here, :shared] = moment[:shared, here].T
+            weighted = self._members * (squared + stays * self._held**2)[:, None]
+            moment[here, here] = weighted.T @ self._members
+        if self._has_moves:
+            mean[:, -1] = (1.0 - stays) * self._running
+            moment[-1, -1] = mean[:, -1].sum()
+            moment[:shared, -1] = moment[-1, :shared] = self._running @ new
+            if groups:
+                moment[here, -1] = moment[-1, here] = (self._running * gpus) @ self._members
+        return total, *self._curve(mean, moment, temperature)
+
+    def _curve(
+        self, mean: FloatArray, moment: FloatArray, temperature: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return slope and curvature of the smoothed L, of E[use] (J, R) and Σ E[use·useᵀ] (R, R)."""
+        # What is left of sums that cancel is not the same on every machine.
+        slope = on_grid(self.budget - np.add.reduce(mean, axis=0), self._slope_step)
+        size = np.sqrt(np.maximum(moment.diagonal(), 1.0))
+        spread = on_grid(moment - mean.T @ mean, grid_step(size[:, None] * size, _BITS_OF_SUMS))
+        spread /= temperature
+        return slope, spread
+
+    def _times(self, part: FloatArray, uses: FloatArray) -> FloatArray:
+        """Return Σ_c part·use of each job, (J, S), for `uses` (E, C, S) by class."""
+        if self.num_classes == 1:
+            return np.asarray(part @ uses[0], dtype=np.float64)
+        found = np.empty((len(part), uses.shape[2]))
+        for number, use in enumerate(uses):
+            rows = self._class == number
+            found[rows] = part[rows] @ use
+        return found
+
+    def _bought(self, part: FloatArray, cells: FloatArray | BoolArray) -> FloatArray:
+        """Return how much of each column is bought in each cell by all jobs together, (C, X)."""
+        if self.num_classes == 1:
+            return np.asarray(part.sum(axis=0)[:, None] * cells[0], dtype=np.float64)
+        found = np.zeros(cells.shape[1:])
+        for number, of_class in enumerate(cells):
+            found += part[self._class == number].sum(axis=0)[:, None] * of_class
+        return found
+
+    def reduced(self, prices: FloatArray, *, stay_first: bool = False) -> FloatArray:
+        """Return value − λ·use of every column for every job, (J, C + 1): what it has is last, or first."""
+        shared, groups = self._num_shared, self._members.shape[1]
+        found = np.empty((len(self._rows), len(self._gpus) + 1))
+        new, stay = (found[:, 1:], found[:, 0]) if stay_first else (found[:, :-1], found[:, -1])
+        if self._is_plain:
+            costs, held = self._plain_costs(prices)
+        else:
+            costs, held = self._costs_of_jobs(prices), inner(self._stay_use, prices[:shared])
+        np.subtract(self._value, costs, out=new)
+        np.subtract(self._stay_value, held, out=stay)
+        if groups:
+            own = inner(self._members, prices[shared : shared + groups])
+            new -= own[:, None] * self._gpus
+            stay -= own * self._held
+        if self._has_moves:
+            new -= (prices[-1] * self._running)[:, None]
+        return found
+
+
+def _step_of(budget: FloatArray) -> FloatArray:
+    """Return the steps to which what is left of budgets is rounded."""
+    return grid_step(np.maximum(budget, 1.0), _BITS_OF_SUMS)

@@ -1,0 +1,5 @@
+"""A problem, and what it says before any search: nodes, shapes of allocations, speedup tables.
+
+May be imported by `cli`, `daemon`, `policy/candidates`, `policy/exact`, `policy/explain`,
+`policy/objectives`, `policy/participation`, `policy/pricing`, `simulator`, `store`.
+"""

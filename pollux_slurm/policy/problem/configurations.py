@@ -1,0 +1,105 @@
+"""What jobs could be given of the nodes of a problem, as columns of all tables.
+
+Legend: C columns, T GPU types.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.goodput.table import Key
+from pollux_slurm.model import ProblemJob
+from pollux_slurm.policy.problem.allocation_shapes import even_shapes, spread_shapes
+from pollux_slurm.policy.problem.node_facts import NodeFacts
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+# So many kinds of jobs and of nodes are looked at for what CPUs and memory leave of a node's GPUs, and so
+# many of the parts of a node that this makes are offered on several nodes, as whole ones are.
+_KINDS_OF_NEED, _PARTS_OF_NODES = 16, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Columns:
+    """What jobs could be given: `kind` is the GPU type's index, `per_node` 0 where shares are free to choose.
+
+    All arrays have shape `(C,)`; `shapes` are their rows (nodes, share, GPUs, type). `keys` number what
+    throughput depends on, (spread, K), and `key_of` is each column's. `of_kind` are the columns of each type.
+    """
+
+    kind: IntArray
+    num_nodes: IntArray
+    per_node: IntArray
+    num_gpus: IntArray
+    shapes: list[tuple[int, int, int, int]]
+    keys: dict[tuple[bool, int], int]
+    key_of: npt.NDArray[np.intp]
+    of_kind: list[BoolArray]
+
+
+def columns_for(
+    facts: NodeFacts, jobs: Sequence[ProblemJob], most: int, *, uneven: bool, pauses: bool
+) -> Columns:
+    """Return what jobs that ask for `most` GPUs at most could be given of these nodes."""
+    if uneven:
+        shapes = [spread_shapes(sizes, most) for sizes in facts.sizes]
+        return facts.keep(("uneven columns", most, pauses), lambda: _made(shapes, uneven=True, pauses=pauses))
+    minimums = frozenset([job.min_gpus for job in jobs])
+    wanted = minimums.union([job.max_gpus for job in jobs if job.max_gpus is not None])
+    needs = Counter([(job.cpus_per_gpu, job.memory_per_gpu_mb) for job in jobs]).most_common(_KINDS_OF_NEED)
+    shares = tuple(_parts_left(needs, alike) for alike in facts.alike)
+
+    def make() -> Columns:
+        shapes = [
+            even_shapes(sizes, most, wanted, minimums=minimums, shares=parts)
+            for sizes, parts in zip(facts.sizes, shares, strict=True)
+        ]
+        return _made(shapes, uneven=False, pauses=pauses)
+
+    return facts.keep(("columns", most, pauses, minimums, wanted, shares), make)
+
+
+def _made(shapes: Sequence[Sequence[tuple[int, int]]], *, uneven: bool, pauses: bool) -> Columns:
+    """Return the shapes of each GPU type as columns."""
+    rows = [(kind, *shape) for kind, of_kind in enumerate(shapes) for shape in of_kind]
+    if pauses:
+        rows.append((0, 0, 0))
+    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    kind, num_nodes, per_node = table[:, 0], table[:, 1], table[:, 2]
+    num_gpus = num_nodes * per_node
+    if uneven:  # the last number is all GPUs where they may be spread
+        num_gpus = np.where(num_nodes > 1, per_node, num_gpus)
+        per_node = np.where(num_nodes > 1, 0, per_node)
+    keys: dict[Key, int] = {}
+    listed = list(zip(num_nodes.tolist(), per_node.tolist(), num_gpus.tolist(), kind.tolist(), strict=True))
+    key_of = [keys.setdefault((nodes > 1, gpus), len(keys)) for nodes, _, gpus, _ in listed]
+    return Columns(
+        kind=kind,
+        num_nodes=num_nodes,
+        per_node=per_node,
+        num_gpus=num_gpus,
+        shapes=listed,
+        keys=keys,
+        key_of=np.array(key_of, dtype=np.intp),
+        of_kind=[kind == index for index in range(len(shapes))],
+    )
+
+
+def _parts_left(
+    needs: Sequence[tuple[tuple[int, int], int]], alike: Counter[tuple[int, int, int]]
+) -> tuple[int, ...]:
+    """Return the parts of nodes, in GPUs, that CPUs and memory leave the most jobs."""
+    shares: Counter[int] = Counter()
+    like = alike.most_common(_KINDS_OF_NEED)
+    for (cpus, memory_mb), num_jobs in needs:
+        for (gpus, of_cpus, of_mb), _ in like:
+            share = min(gpus, of_cpus // cpus if cpus else gpus, of_mb // memory_mb if memory_mb else gpus)
+            if 0 < share < gpus:
+                shares[share] += num_jobs
+    return tuple(sorted(share for share, _ in shares.most_common(_PARTS_OF_NODES)))

@@ -1,0 +1,386 @@
+"""Goodput and speedup of every job in every configuration that the cluster has.
+
+Legend: J jobs, C columns (things a job could be given), T GPU types; K GPUs on N nodes, k = K/N on each.
+
+Throughput tells one node from several, but not several from more, so a table is kept by (spread, K).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pollux_slurm.goodput import GoodputEstimate, TableCache
+from pollux_slurm.goodput.table import Key
+from pollux_slurm.model import Allocation, GoodputModel, NodeCapacity, ProblemJob
+from pollux_slurm.policy.problem.configurations import Columns, columns_for
+from pollux_slurm.policy.problem.node_facts import NodeFacts
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+# A job on one GPU, as (spread, K).
+_ONE_GPU: Key = (False, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tables:
+    """Speedups of J jobs in C columns, limits aside: 0 where a configuration allows no batch.
+
+    `kind` is the GPU type's index in `kinds`; `per_node` is 0 where the shares are free to choose. `kind`,
+    `num_nodes`, `per_node` and `num_gpus` have shape `(C,)`, `goodput` and `speedup` `(J, C)`. Of shape
+    `(J,)` are `base`, what a speedup of 1 stands for, in examples/s, or in GPUs for a job without a model;
+    `alone`, the goodput on one GPU of the first type that allows a batch there, 0 where none does; `held`,
+    the speedup of what a job holds, its limits aside; and `caps`, the most GPUs it may be given.
+    """
+
+    kinds: tuple[str, ...]
+    kind: IntArray
+    num_nodes: IntArray
+    per_node: IntArray
+    num_gpus: IntArray
+    goodput: FloatArray
+    speedup: FloatArray
+    base: FloatArray
+    alone: FloatArray
+    held: FloatArray
+    caps: IntArray
+    cache: TableCache
+    geometric: bool
+    rows: IntArray
+    ratio: FloatArray
+    columns: Columns
+    facts: NodeFacts
+
+    @property
+    def kind_of_node(self) -> dict[str, int]:
+        """Each node's GPU type, as its index in `kinds`."""
+        return self.facts.kind_of_node
+
+    def estimate(self, job: int, allocation: Allocation) -> GoodputEstimate | None:
+        """Return batch and goodput of a job in an allocation, None without a model or an allowed batch.
+
+        Over several GPU types, the slowest one sets the pace.
+        """
+        found = None
+        for kind in sorted({self.kind_of_node[node] for node in allocation.nodes}):
+            row = int(self.rows[job, kind])
+            if row < 0:
+                return None
+            key = (allocation.num_nodes > 1, allocation.num_gpus)
+            one = self.cache.estimate(row, key, float(self.ratio[job, kind]), geometric=self.geometric)
+            if one is None:
+                return None
+            if found is None or one.goodput < found.goodput:
+                found = one
+        return found
+
+    def speedup_of(self, job: int, allocation: Allocation) -> float:
+        """Return SPEEDUP of a job in any allocation, its limits aside."""
+        if not allocation or not self.base[job] > 0:
+            return 0.0
+        kinds = {self.kind_of_node[node] for node in allocation.nodes}
+        if any(self.rows[job, kind] < 0 for kind in kinds):
+            return allocation.num_gpus / float(self.base[job])
+        found = self.estimate(job, allocation)
+        return 0.0 if found is None else found.goodput / float(self.base[job])
+
+
+def exploration_cap(job: ProblemJob, held: int) -> int:
+    """Return the most GPUs a job may be given: twice the most it was measured on, and those that it holds.
+
+    A job without measurements gets its minimum, one GPU at least, so that it can be measured.
+    """
+    seen = 0
+    for model in (job.model, *[model for _, model in job.models]) if job.models else (job.model,):
+        if model is not None and model.throughput is not None and model.max_gpus_seen > seen:
+            seen = model.max_gpus_seen
+    return max(2 * seen, job.min_gpus, held, 1)
+
+
+def build_tables(
+    jobs: Sequence[ProblemJob],
+    nodes: Sequence[NodeCapacity],
+    *,
+    gpu_speeds: Sequence[tuple[str, float]] = (),
+    cache: TableCache | None = None,
+    osdi21: bool = False,
+    uneven: bool = False,
+    fair_share_gpus: int | None = None,
+    fair_shares: IntArray | None = None,
+    pauses: bool = False,
+    within_caps: bool = False,
+    facts: NodeFacts | None = None,
+) -> Tables:
+    """Return the speedups of all jobs: SPEEDUP_j = goodput over goodput at the fair share.
+
+    The fair share is ⌈G/J⌉ GPUs, or each job's own of `fair_shares` (J,), or `fair_share_gpus`, no more than
+    max_gpus: on one node as far as nodes are large enough, else on whole nodes. Where fewer GPUs are faster,
+    the best at or below it counts; where no batch is allowed there, the smallest configuration that allows
+    one counts, in proportion to its GPUs. Of several GPU types, the mean by their number of GPUs counts.
+    Without a throughput model, speedup is the number of GPUs over the fair share.
+
+    With `osdi21`, as in the artifact: the fair share is on one node whatever its size, and 50
+    batch sizes are tried. With `uneven`, a job's GPUs may be spread over nodes in any way. With `pauses`, the
+    last column is no GPU at all. `within_caps`, speedups are 0 in columns that a job may not have, and need
+    not be computed. `facts` are those of `nodes`, if they are known.
+    """
+    cache = TableCache() if cache is None else cache
+    facts = NodeFacts(nodes) if facts is None else facts
+    cache.trim(sum([max(len(job.models), 1) for job in jobs]))
+    kinds, sizes, kind_of_node = facts.kinds, facts.sizes, facts.kind_of_node
+    # On how many nodes and GPUs each job is.
+    sizes_held = [(job.current.num_nodes, job.current.num_gpus) for job in jobs]
+    most = [exploration_cap(job, gpus) for job, (_, gpus) in zip(jobs, sizes_held, strict=True)]
+    caps = np.array(most, dtype=np.int64)
+    columns = columns_for(facts, jobs, max(most, default=1), uneven=uneven, pauses=pauses)
+    kind, num_gpus = columns.kind, columns.num_gpus
+
+    total = facts.num_gpus
+    fair = [max(-(-total // max(len(jobs), 1)), 1)] * len(jobs)
+    if fair_shares is not None:
+        fair = fair_shares.tolist()
+    if fair_share_gpus is not None and not osdi21:
+        fair = [fair_share_gpus] * len(jobs)
+    bounded = [
+        share if job.max_gpus is None or osdi21 else min(share, job.max_gpus)
+        for share, job in zip(fair, jobs, strict=True)
+    ]
+    shares = np.array(bounded, dtype=np.int64)
+
+    keys: dict[Key, int] = dict(columns.keys)
+    share_keys = [_share_keys(of_kind, max(fair, default=1), bounded, osdi21=osdi21) for of_kind in sizes]
+    held_keys = [(num_nodes > 1, gpus) if num_nodes else None for num_nodes, gpus in sizes_held]
+    for key in (*(key for found in share_keys for key in found), *filter(None, held_keys), _ONE_GPU):
+        keys.setdefault(key, len(keys))
+    # The number of each job's key, none for one that holds nothing.
+    held_at = [None if key is None else keys[key] for key in held_keys]
+
+    models, model_row, ratio = _models(jobs, kinds, gpu_speeds, cache)
+    wanted = None
+    if within_caps:
+        always = {_ONE_GPU, *(key for found in share_keys for key in found)}
+        wanted = _wanted(jobs, most, held_at, model_row, keys, always, len(models))
+    goodput, table_rows = cache.lookup(models, list(keys), geometric=osdi21, wanted=wanted)
+    has = model_row >= 0
+    rows = np.where(has, table_rows[model_row] if len(models) else -1, -1)
+    known: BoolArray = np.any(has, axis=1)
+    # Goodput by key: 0 without a model.
+    by_key = [
+        goodput[model_row[:, index]] * (ratio[:, index] * has[:, index])[:, None]
+        if len(models)
+        else np.zeros((len(jobs), len(keys)))
+        for index in range(len(kinds))
+    ]
+
+    of_job = np.zeros((len(jobs), len(num_gpus)))
+    share = np.zeros(len(jobs))
+    alone = np.zeros(len(jobs))
+    for index, of_kind in enumerate(sizes):
+        scaled, mine = by_key[index], columns.of_kind[index]
+        of_job[:, mine] = scaled[:, columns.key_of[mine]]
+        alone = np.where(alone > 0, alone, scaled[:, keys[_ONE_GPU]])
+        base = _base(scaled, keys, share_keys[index], shares, of_kind, osdi21=osdi21)
+        share += (sum(of_kind) / total if total else 1.0) * base
+    for row in np.flatnonzero(np.logical_and(known, share == 0)):
+        # The smallest batch-wise possible configuration stands in, as if speed were linear in GPUs.
+        possible = np.flatnonzero(of_job[row] > 0)
+        if len(possible):
+            smallest = possible[np.argmin(num_gpus[possible])]
+            share[row] = of_job[row, smallest] * shares[row] / num_gpus[smallest]
+        elif within_caps:  # beyond them, there may be one
+            return build_tables(
+                jobs,
+                nodes,
+                gpu_speeds=gpu_speeds,
+                cache=cache,
+                osdi21=osdi21,
+                uneven=uneven,
+                fair_share_gpus=fair_share_gpus,
+                fair_shares=fair_shares,
+                pauses=pauses,
+                facts=facts,
+            )
+    base = np.where(known, share, shares.astype(np.float64))
+    inverse = np.divide(1.0, base, out=np.zeros(len(jobs)), where=base > 0)
+    speedup = np.where(known[:, None], of_job, num_gpus[None, :]) * inverse[:, None]
+    held = np.array(
+        [
+            0.0 if at is None else _held(job.current, row, at, kind_of_node, has, by_key)
+            for row, (job, at) in enumerate(zip(jobs, held_at, strict=True))
+        ],
+        dtype=np.float64,
+    )
+    return Tables(
+        kinds=kinds,
+        columns=columns,
+        kind=kind,
+        num_nodes=columns.num_nodes,
+        per_node=columns.per_node,
+        num_gpus=num_gpus,
+        goodput=of_job,
+        speedup=speedup,
+        base=base,
+        alone=alone,
+        held=held * inverse,
+        caps=caps,
+        cache=cache,
+        geometric=osdi21,
+        rows=rows,
+        ratio=ratio,
+        facts=facts,
+    )
+
+
+def _wanted(
+    jobs: Sequence[ProblemJob],
+    caps: Sequence[int],
+    held_at: Sequence[int | None],
+    model_row: IntArray,
+    keys: dict[Key, int],
+    always: set[Key],
+    num_models: int,
+) -> BoolArray:
+    """Return which keys each model is asked for, of shape `(models, keys)`: those `always`, and its jobs'."""
+    of_model = [0] * (num_models + 1)  # the last is that of jobs without one, −1
+    held: tuple[list[int], list[int]] = ([], [])
+    for job, cap, at, rows in zip(jobs, caps, held_at, model_row.tolist(), strict=True):
+        most = min(job.max_gpus or cap, cap)
+        for row in rows:
+            of_model[row] = max(of_model[row], most)
+            if at is not None:
+                held[0].append(row)
+                held[1].append(at)
+    gpus = np.array([0 if key in always else key[1] for key in keys], dtype=np.int64)
+    found: BoolArray = gpus <= np.array(of_model, dtype=np.int64)[:, None]
+    found[held] = True
+    return found[:-1]
+
+
+def _held(
+    current: Allocation,
+    row: int,
+    at: int,
+    kind_of_node: dict[str, int],
+    has: BoolArray,
+    by_key: Sequence[FloatArray],
+) -> float:
+    """Return the goodput of what a job holds, or its GPUs where one of their types has no model.
+
+    `at` is the number of what it holds among the keys.
+    """
+    slowest = np.inf
+    for kind in {kind_of_node[node] for node, _ in current.gpus_by_node} if len(by_key) > 1 else (0,):
+        if not has.item(row, kind):
+            return float(current.num_gpus)
+        slowest = min(slowest, by_key[kind].item(row, at))
+    return slowest
+
+
+def _base(
+    goodput: FloatArray,
+    keys: dict[Key, int],
+    candidates: Iterable[Key],
+    shares: IntArray,
+    sizes: Sequence[int],
+    *,
+    osdi21: bool,
+) -> FloatArray:
+    """Return each job's goodput at its fair share of one GPU type, 0 where no batch is allowed there."""
+    widest = sizes[0] if sizes else int(shares.max(initial=1))
+    best = np.zeros(len(shares))
+    below: list[Key] = []
+    for key in candidates:
+        spread, gpus = key
+        whole = osdi21 or (spread == (gpus > widest) and (gpus <= widest or gpus % widest == 0))
+        if whole and not osdi21:
+            below.append(key)
+        else:
+            best = np.where(shares == gpus, np.maximum(best, goodput[:, keys[key]]), best)
+    if below:
+        found = goodput.take([keys[key] for key in below], axis=1)
+        counts = np.array([gpus for _, gpus in below], dtype=np.int64) <= shares[:, None]
+        best = np.maximum(best, np.where(counts, found, 0.0).max(axis=1))
+    return best
+
+
+def _share_keys(sizes: Sequence[int], fair: int, shares: Iterable[int], *, osdi21: bool) -> list[Key]:
+    """Return the configurations of which the best at or below its fair share is a job's speedup of 1."""
+    if osdi21:
+        return [(False, share) for share in sorted({*shares})]
+    widest = sizes[0] if sizes else fair
+    counts = {
+        *range(1, min(widest, fair) + 1),
+        *range(2 * widest, fair + 1, widest),
+        *shares,
+    }
+    return [(gpus > widest, gpus) for gpus in sorted(counts)]
+
+
+def _is_measured(model: GoodputModel | None) -> bool:
+    return model is not None and model.throughput is not None
+
+
+def _models(
+    jobs: Sequence[ProblemJob],
+    kinds: Sequence[str],
+    gpu_speeds: Sequence[tuple[str, float]],
+    cache: TableCache,
+) -> tuple[list[GoodputModel], IntArray, FloatArray]:
+    """Return the distinct models, and for each job and GPU type its model's index (−1: none) and a factor.
+
+    The factor is 1 on a type that was measured, else the ratio of single-GPU throughputs.
+    """
+    found: dict[int, int] = {}
+    models: list[GoodputModel] = []
+    row = np.full((len(jobs), len(kinds)), -1, dtype=np.int64)
+    ratio = np.ones((len(jobs), len(kinds)))
+    ratios: dict[tuple[str, str], float] = {}
+
+    def index_of(model: GoodputModel) -> int:
+        # By identity: what is equal all the same meets in the cache.
+        index = found.setdefault(id(model), len(models))
+        if index == len(models):
+            models.append(model)
+        return index
+
+    for index, job in enumerate(jobs):
+        if not job.models:
+            if job.model is not None and job.model.throughput is not None:
+                row[index] = index_of(job.model)
+            continue
+        measured = {kind: model for kind, model in job.models if _is_measured(model)}
+        for column, kind in enumerate(kinds):
+            model = measured.get(kind) or (job.model if _is_measured(job.model) else None)
+            if model is None and measured:
+                reference = next(iter(measured))
+                model = measured[reference]
+                if (reference, kind) not in ratios:
+                    ratios[reference, kind] = _ratio(reference, kind, jobs, dict(gpu_speeds), cache)
+                ratio[index, column] = ratios[reference, kind]
+            if model is not None:
+                row[index, column] = index_of(model)
+    return models, row, ratio
+
+
+def _ratio(
+    reference: str, kind: str, jobs: Sequence[ProblemJob], speeds: dict[str, float], cache: TableCache
+) -> float:
+    """Return how much faster one GPU of `kind` is than one of `reference`: as told, as measured, or 1."""
+    if reference in speeds and kind in speeds:
+        return speeds[kind] / speeds[reference]
+    seen = []
+    for job in jobs:
+        models = dict(job.models)
+        pair = [models.get(reference), models.get(kind)]
+        both = [model for model in pair if model is not None and model.throughput is not None]
+        if len(both) == 2:
+            goodput, _ = cache.lookup(both, [(False, 1)])
+            if (goodput > 0).all():
+                seen.append(float(goodput[1, 0] / goodput[0, 0]))
+    return statistics.median(seen) if seen else 1.0

@@ -1,0 +1,166 @@
+"""Stretches of time that a report is about: how people write them, and axes over them. All times are UTC."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import MAXYEAR, date, datetime, timedelta, timezone
+
+from pollux_slurm.durations import LONGEST, parse_duration
+from pollux_slurm.errors import UsageError
+from pollux_slurm.report.charts.scales import Axis
+
+_FORMS = "write 30d, 12h or 2w ago, or a time in UTC such as 2026-10-01 or 2026-10-01T12:00"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """From `since` up to, but not at, `until`; both are aware times in UTC."""
+
+    since: datetime
+    until: datetime
+
+    def text(self) -> str:
+        """Return both ends for people, to the minute."""
+        return f"{moment_text(self.since)} to {moment_text(self.until)} UTC"
+
+
+def parse_moment(text: str, *, now: datetime, option: str) -> datetime:
+    """Return the moment that `text` names: so long before `now`, or a time, in UTC unless it has a zone.
+
+    Raises `UsageError`, which names the `option`.
+    """
+    wanted = text.strip()
+    if wanted == "now":
+        return now
+    if (ago := parse_duration(wanted)) is not None:
+        if ago >= LONGEST:
+            raise UsageError(f"{option} {text!r} is a hundred years ago or more; {_FORMS}")
+        return now - ago
+    try:
+        # Python 3.10 reads no Z.
+        moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", wanted))
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=timezone.utc)
+        return moment.astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        raise UsageError(f"{option} {text!r} is no time: {_FORMS}") from None
+
+
+def parse_range(since: str, until: str | None, *, now: datetime) -> Range:
+    """Return the range between two moments as people write them; it ends `now` unless told otherwise.
+
+    Raises `UsageError` for what is no time, lies in the future or is the wrong way round.
+    """
+    begin = parse_moment(since, now=now, option="--since")
+    end = now if until is None else parse_moment(until, now=now, option="--until")
+    if begin >= now:
+        raise UsageError(f"--since {since!r} lies in the future; {_FORMS}")
+    if begin >= end:
+        raise UsageError(
+            f"--since {since!r} is not before --until {until!r}: "
+            f"{moment_text(begin)} and {moment_text(end)} UTC"
+        )
+    return Range(since=begin, until=end)
+
+
+def range_of(moments: Iterable[datetime], within: Range) -> Range:
+    """Return the part of `within` that `moments` span, with some room at both ends; all of it for none."""
+    found = [moment for moment in moments if within.since <= moment < within.until]
+    if not found:
+        return within
+    first, last = min(found), max(found)
+    room = max((last - first) / 50, timedelta(seconds=1))
+    return Range(since=max(first - room, within.since), until=min(last + room, within.until))
+
+
+def moment_text(moment: datetime) -> str:
+    """Return a time for people: date and minute, in UTC."""
+    return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M}"
+
+
+def day_text(moment: datetime) -> str:
+    """Return a day for people, such as 3 Nov."""
+    return f"{moment.day} {moment:%b}"
+
+
+def time_axis(moments: Iterable[datetime], *, most_ticks: int = 8) -> Axis:
+    """Return an axis from the first to the last of `moments`, in seconds since 1970, ticks at round times.
+
+    One moment, or none, makes an axis of a minute around it.
+    """
+    found = sorted(moments) or [datetime(1970, 1, 1, tzinfo=timezone.utc)]
+    first, last = found[0], found[-1]
+    if (last - first).total_seconds() < 1.0:
+        first, last = first - timedelta(seconds=30), last + timedelta(seconds=30)
+    ticks = tuple((tick.timestamp(), text) for tick, text in _ticks(first, last, most_ticks))
+    within = first.date() == last.date()
+    label = f"time (UTC), {day_text(first)} {first.year}" if within else "time (UTC)"
+    return Axis(label=label, low=first.timestamp(), high=last.timestamp(), ticks=ticks)
+
+
+_STEPS_S = (
+    *(1, 2, 5, 10, 15, 30),
+    *(60 * minutes for minutes in (1, 2, 5, 10, 15, 30)),
+    *(3600 * hours for hours in (1, 2, 3, 6, 12)),
+    *(86400 * days for days in (1, 2, 7, 14)),
+)
+_STEPS_MONTHS = (1, 2, 3, 6, 12, 24, 60, 120, 240)
+
+
+def _ticks(first: datetime, last: datetime, most: int) -> Iterator[tuple[datetime, str]]:
+    span_s = (last - first).total_seconds()
+    step_s = next((step for step in _STEPS_S if span_s / step <= most), None)
+    if step_s is None:
+        months = next((step for step in _STEPS_MONTHS if span_s / (step * 30.4 * 86400) <= most), 1200)
+        yield from _monthly(first, last, months)
+        return
+    midnight = first.replace(hour=0, minute=0, second=0, microsecond=0)
+    passed = -(-(first - midnight).total_seconds() // step_s)
+    tick = midnight + timedelta(seconds=passed * step_s)
+    while tick <= last:
+        at_midnight = (tick.hour, tick.minute, tick.second) == (0, 0, 0)
+        yield tick, day_text(tick) if at_midnight else f"{tick:%H:%M:%S}" if step_s < 60 else f"{tick:%H:%M}"
+        tick += timedelta(seconds=step_s)
+
+
+def _monthly(first: datetime, last: datetime, months: int) -> Iterator[tuple[datetime, str]]:
+    number = -(-(12 * first.year + first.month - 1 + (first.day > 1)) // months) * months
+    while number // 12 <= MAXYEAR:
+        tick = datetime(number // 12, number % 12 + 1, 1, tzinfo=timezone.utc)
+        if tick > last:
+            return
+        yield tick, f"{tick:%b %Y}"
+        number += months
+
+
+def midnight(day: date) -> datetime:
+    """Return the begin of a day in UTC."""
+    return datetime(day.year, day.month, day.day, tzinfo=timezone.utc)
+
+
+def day_ends(day: date) -> tuple[float, float]:
+    """Return begin and end of a day in UTC, in seconds since 1970."""
+    begin = midnight(day).timestamp()
+    return begin, begin + 86400.0
+
+
+def days_axis(days: Iterable[date], range_: Range, *, most_ticks: int = 10) -> Axis:
+    """Return an axis over whole days, those of the range and all that have a value; ticks are at noon."""
+    found = [midnight(day) for day in days]
+    first = min([*found, midnight(range_.since.date())])
+    last = max([*found, midnight((range_.until - timedelta(microseconds=1)).date())])
+    count = (last - first).days + 1
+    step = next((step for step in (1, 2, 7, 14, 28) if count / step <= most_ticks), -(-count // most_ticks))
+    ticks = []
+    for number in range(0, count, step):
+        day = first + timedelta(days=number)
+        ticks.append(((day + timedelta(hours=12)).timestamp(), day_text(day)))
+    years = "" if first.year == last.year else f" to {last.year}"
+    return Axis(
+        label=f"day (UTC), {first.year}{years}",
+        low=first.timestamp(),
+        high=(last + timedelta(days=1)).timestamp(),
+        ticks=tuple(ticks),
+    )

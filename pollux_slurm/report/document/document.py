@@ -1,0 +1,185 @@
+"""A report before it is a page, a terminal's text, CSV or JSON: facts, plots and tables with raw values.
+
+Every form is made of the same document, so that they cannot tell different stories. Values are plain:
+texts, numbers, booleans, aware times, days, None for what is not known; a `Kind` says how people read them.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, Literal
+
+from pollux_slurm.errors import UsageError
+from pollux_slurm.report.charts.safe_texts import shortened, shown
+from pollux_slurm.report.charts.scales import duration_text
+from pollux_slurm.report.charts.time_axes import Range
+from pollux_slurm.report.document.page import Chart
+
+Value = str | int | float | bool | datetime | date | None
+
+
+class Kind(enum.Enum):
+    """How a value is shown to people."""
+
+    TEXT = "text"
+    NUMBER = "number"
+    COUNT = "count"
+    SECONDS = "seconds"
+    SHARE = "share"
+    MOMENT = "moment"
+    DAY = "day"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """`key` names it in CSV and JSON, `title`, with the unit, for people.
+
+    Where not `shown`, it is for programs only: people have the same from other columns. One of sentences is
+    told whole: where a terminal has no room for it beside the others, below the table.
+    """
+
+    key: str
+    title: str
+    kind: Kind = Kind.NUMBER
+    shown: bool = True
+    is_sentence: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """A table of raw values. `anchors` are ids of its rows, where something links to them.
+
+    `keep` says which of too many rows people see: the `first` (of a ranking), the `last`, or rows `spread`
+    evenly over all.
+    """
+
+    key: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    note: str = ""
+    anchors: tuple[str, ...] = ()
+    keep: Literal["first", "last", "spread"] = "first"
+
+    def places(self, most: int) -> list[int]:
+        """Return the places of the rows that people see, at most `most`."""
+        everything = range(len(self.rows))
+        if self.keep == "spread":
+            return spread(self.rows, most)
+        return list(everything[:most] if self.keep == "first" else everything[-most:])
+
+    def hint(self, num_shown: int) -> str:
+        """Return what to say where only some rows are seen, empty where all are."""
+        if num_shown >= len(self.rows):
+            return ""
+        which = {"first": "the first", "last": "the last", "spread": "evenly apart"}[self.keep]
+        return f"{num_shown:,} of {len(self.rows):,} rows, {which}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One value that tells what the report is about. `text` stands for the value where that says more;
+    `wide` values take a line of their own.
+    """
+
+    key: str
+    title: str
+    value: Value
+    kind: Kind = Kind.TEXT
+    text: str = ""
+    wide: bool = False
+
+    def shown(self) -> str:
+        return self.text or text_of(self.value, self.kind, most=1000 if self.wide else 120)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """A chart, how to read it, and the values in it: None where a table of its part shows them."""
+
+    chart: Chart
+    caption: str
+    data: Data | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A headed part. `text` is said first; it stands alone where there is nothing to plot yet."""
+
+    title: str
+    text: str = ""
+    plots: tuple[Plot, ...] = ()
+    tables: tuple[Data, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A whole report. `subject` is a name that stands beside the title, as its owner wrote it; `command` is
+    what prints the report again, for hints to its other forms.
+    """
+
+    kind: str
+    title: str
+    subject: str
+    lead: str
+    facts: tuple[Fact, ...]
+    parts: tuple[Part, ...]
+    made_at: datetime
+    range: Range | None
+    command: str
+
+    def tables(self) -> dict[str, Data]:
+        """Return all tables by key, those behind plots, too; the first is the one that matters most."""
+        found: dict[str, Data] = {}
+        for part in self.parts:
+            for data in (*(plot.data for plot in part.plots if plot.data is not None), *part.tables):
+                found[data.key] = data
+        return found
+
+    def table(self, key: str | None) -> Data:
+        """Return one table, the first without a key. Raises `UsageError` with the keys there are."""
+        tables = self.tables()
+        if key is None:
+            return next(iter(tables.values()))
+        if key not in tables:
+            raise UsageError(f"this report has no table {key!r}; it has {', '.join(tables)}")
+        return tables[key]
+
+
+def text_of(value: Value, kind: Kind, *, most: int = 120) -> str:
+    """Return a value as people read it; an en dash for what is not known."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, str):
+        return shortened(shown(value), most) or "–"
+    if kind is Kind.SECONDS:
+        return duration_text(value)
+    if kind is Kind.SHARE:
+        return f"{100 * value:.1f} %"
+    return number_text(value)
+
+
+def number_text(value: float) -> str:
+    """Return three digits that matter, never an exponent below a billion."""
+    if isinstance(value, int) or (abs(value) < 1e9 and value == int(value)):
+        return f"{int(value):,}".replace("-", "\N{MINUS SIGN}")
+    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
+    text = f"{value:,.{digits}f}" if 0.001 <= abs(value) < 1e9 else f"{value:.3g}"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def spread(rows: Sequence[Any], most: int) -> list[int]:
+    """Return the places of at most `most` rows, evenly apart, the first and the last among them."""
+    if len(rows) <= most:
+        return list(range(len(rows)))
+    return sorted({round(index * (len(rows) - 1) / (most - 1)) for index in range(most)})

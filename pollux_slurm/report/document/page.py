@@ -1,0 +1,111 @@
+"""A page of sections, each with tables and figures, as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from pollux_slurm import __version__
+from pollux_slurm.report.charts.safe_texts import shown
+from pollux_slurm.resources import resource_dir
+
+
+class Chart(Protocol):
+    """What draws itself."""
+
+    @property
+    def title(self) -> str: ...
+
+    def svg(self, name: str) -> str:
+        """Return an SVG element whose ids begin with `name`; what is in it is escaped."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of texts; the first column names the row. `note` explains the columns.
+
+    `texts` are the places of columns that are words, not numbers; `anchors` are ids of the rows that
+    something on the page links to.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    title: str = ""
+    texts: tuple[int, ...] = ()
+    anchors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A chart, how to read it, and its values as a table that can be opened below."""
+
+    chart: Chart
+    caption: str
+    data: Table | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A headed part of a page."""
+
+    title: str
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    text: str = ""
+    figures_first: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A whole page. `facts` are the names and values that tell what it is about, `wide_facts` long ones;
+    `subject` is a name beside the title, in whatever script.
+    """
+
+    title: str
+    lead: str
+    facts: tuple[tuple[str, str], ...]
+    sections: tuple[Section, ...]
+    made_at: str = ""
+    subject: str = ""
+    wide_facts: tuple[tuple[str, str], ...] = ()
+
+
+def render_page(page: Page) -> str:
+    """Return the page as HTML text. All text in it is escaped, whoever wrote it."""
+    environment = Environment(
+        loader=FileSystemLoader(resource_dir("templates")),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_finalize,
+    )
+    names = _ids([section.title for section in page.sections])
+    drawn = [
+        [Markup(figure.chart.svg(f"{name}-{index}")) for index, figure in enumerate(section.figures)]
+        for name, section in zip(names, page.sections, strict=True)
+    ]
+    return environment.get_template("report.html.j2").render(
+        page=page, names=names, drawn=drawn, version=__version__
+    )
+
+
+def _finalize(value: object) -> object:
+    """Return what a template prints, without characters that would reorder or hide others."""
+    return shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _ids(titles: Sequence[str]) -> list[str]:
+    """Return an id for each title: its letters and digits, and its place."""
+    return [
+        f"{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}-{index}"
+        for index, title in enumerate(titles)
+    ]

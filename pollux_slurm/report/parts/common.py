@@ -1,0 +1,86 @@
+"""Parts that several reports have: the accuracy of predictions, and jobs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from pollux_slurm.report.document.document import Column, Data, Kind, Part
+from pollux_slurm.store.reporting.view_rows import JobGoodput, ModelAccuracy
+
+_ACCURACY_TITLES = {"run_number": "run", "account": "account"}
+
+
+def accuracy_part(rows: Sequence[ModelAccuracy], *, by: str) -> Part:
+    """Return predicted against measured throughput, rows of model_accuracy, by `by`, GPU type and GPUs."""
+    columns = (
+        Column(key=by, title=_ACCURACY_TITLES[by], kind=Kind.TEXT if by == "account" else Kind.COUNT),
+        Column(key="gpu_type", title="GPU type", kind=Kind.TEXT),
+        Column(key="num_gpus", title="GPUs", kind=Kind.COUNT),
+        Column(key="num_samples", title="samples", kind=Kind.COUNT),
+        Column(key="predicted_throughput", title="predicted (examples/s)"),
+        Column(key="throughput", title="measured (examples/s)"),
+        Column(key="mean_error", title="mean error", kind=Kind.SHARE),
+        Column(key="mean_abs_error", title="without signs", kind=Kind.SHARE),
+    )
+    groups: defaultdict[tuple[Any, ...], list[ModelAccuracy]] = defaultdict(list)
+    for row in rows:
+        groups[getattr(row, by), row.gpu_type, row.num_gpus].append(row)
+    weighed = tuple(
+        (
+            *key,
+            sum(row.num_samples for row in found),
+            *(_mean(found, column.key) for column in columns[4:]),
+        )
+        for key, found in sorted(groups.items(), key=lambda item: item[0])
+    )
+    data = Data(
+        key="model_accuracy",
+        title="",
+        columns=columns,
+        rows=weighed,
+        note="Mean error: predicted over measured throughput, less 1; above 0 the model promised too much.",
+    )
+    text = "" if rows else "No prediction has been measured yet."
+    return Part(title="Predicted against measured throughput", text=text, tables=(data,))
+
+
+def _mean(rows: Sequence[ModelAccuracy], key: str) -> float | None:
+    """Return the mean of a column, by samples."""
+    known = [(getattr(row, key), row.num_samples) for row in rows if getattr(row, key) is not None]
+    weight = sum(samples for _, samples in known)
+    return sum(value * samples for value, samples in known) / weight if weight else None
+
+
+_JOBS = (
+    Column(key="slurm_job_id", title="job", kind=Kind.TEXT),
+    Column(key="name", title="name", kind=Kind.TEXT),
+    Column(key="user_name", title="user", kind=Kind.TEXT),
+    Column(key="account", title="account", kind=Kind.TEXT),
+    Column(key="state", title="state", kind=Kind.TEXT),
+    Column(key="submitted_at", title="submit (UTC)", kind=Kind.MOMENT),
+    Column(key="submit_to_finish_s", title="to finish", kind=Kind.SECONDS),
+    Column(key="waited_s", title="waited", kind=Kind.SECONDS),
+    Column(key="gpu_hours", title="GPU hours"),
+    Column(key="progress_share", title="progress", kind=Kind.SHARE),
+    Column(key="goodput", title="goodput (/s)"),
+    Column(key="efficiency", title="efficiency", kind=Kind.SHARE),
+    Column(key="speedup_one_gpu", title="over one GPU", shown=False),
+    Column(key="speedup_fair_share", title="over fair share"),
+    Column(key="restarts", title="moves", kind=Kind.COUNT),
+    Column(key="lost_s", title="lost to them", kind=Kind.SECONDS),
+)
+
+
+def jobs_part(rows: Sequence[JobGoodput]) -> Part:
+    """Return the jobs, rows of job_goodput, those with the most GPU hours first."""
+    ordered = sorted(rows, key=lambda row: (-row.gpu_hours, str(row.slurm_job_id)))
+    data = Data(
+        key="jobs",
+        title="",
+        columns=_JOBS,
+        rows=tuple(tuple(getattr(row, column.key) for column in _JOBS) for row in ordered),
+        note="The most GPU hours first; each value is of the job's whole life.",
+    )
+    return Part(title="Jobs", text="" if rows else "There was no adaptive job in this time.", tables=(data,))

@@ -1,0 +1,107 @@
+"""What sharing the cluster cost jobs: finish-time fairness ρ, by account or user."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from pollux_slurm.report.charts.line_charts import LineChart, Mark, Panel, Series
+from pollux_slurm.report.charts.safe_texts import plural
+from pollux_slurm.report.charts.scales import Axis, linear_axis, log_axis
+from pollux_slurm.report.charts.thinning import thinned
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text
+from pollux_slurm.report.parts.groups import MOST_GROUPS, NAMELESS, styles_of
+from pollux_slurm.store.reporting.view_rows import Fairness
+
+_FAIRNESS = (
+    Column(key="slurm_job_id", title="job", kind=Kind.TEXT),
+    Column(key="name", title="name", kind=Kind.TEXT),
+    Column(key="user_name", title="user", kind=Kind.TEXT),
+    Column(key="account", title="account", kind=Kind.TEXT),
+    Column(key="rho", title="ρ"),
+    Column(key="elapsed_s", title="elapsed", kind=Kind.SECONDS),
+    Column(key="alone_s", title="on its fair share", kind=Kind.SECONDS),
+    Column(key="waited_s", title="waited", kind=Kind.SECONDS),
+    Column(key="mean_gpus", title="mean GPUs"),
+    Column(key="fair_share_gpus", title="fair share (GPUs)"),
+    Column(key="state", title="state", kind=Kind.TEXT),
+)
+
+
+def fairness_part(rows: Sequence[Fairness], *, by: str, drawn_before: Sequence[str] = ()) -> Part:
+    """Return what sharing cost the jobs, rows of fairness, as distributions by `by`: account or user_name.
+
+    `drawn_before` are the groups of a plot before it, which look the same here.
+    """
+    ordered = sorted(rows, key=lambda row: (row.rho is None, -(row.rho or 0.0)))
+    data = Data(
+        key="fairness",
+        title="",
+        columns=_FAIRNESS,
+        rows=tuple(tuple(getattr(row, column.key) for column in _FAIRNESS) for row in ordered),
+        note="ρ is a job's time from submission to its end (so far) over the time that the same work would "
+        "have taken on its fair share of the cluster from the start.",
+    )
+    known = [
+        (getattr(row, by) or NAMELESS, row.rho) for row in ordered if row.rho is not None and row.rho > 0
+    ]
+    if not known:
+        return Part(
+            title="Fairness",
+            text="ρ is not known of any job yet: it takes measurements and rounds that compare them.",
+            tables=(data,),
+        )
+    groups: defaultdict[str, list[float]] = defaultdict(list)
+    for name, rho in known:
+        groups[name].append(rho)
+    first = {name or NAMELESS: place for place, name in enumerate(drawn_before[:MOST_GROUPS])}
+    ordered_names = sorted(groups, key=lambda name: (first.get(name, MOST_GROUPS), -len(groups[name]), name))
+    largest = ordered_names[:MOST_GROUPS]
+    styles = styles_of(largest, list(first))
+    own = {name: sorted(groups[name]) for name in largest}
+    others = sorted(rho for name, found in groups.items() if name not in own for rho in found)
+    if others:
+        own[f"{len(groups) - len(largest)} others"] = others
+    rhos = [rho for _, rho in known]
+    worse = sum(rho > 1 for rho in rhos)
+    said = (
+        f"{plural(worse, 'job')} of {len(known):,} took longer than alone on a fair share of the cluster "
+        f"(ρ > 1); the worst has ρ {number_text(max(rhos))}."
+    )
+    axis = log_axis("finish-time fairness ρ (logarithmic)", rhos, around=1.0)
+    chart = LineChart(
+        title="What sharing cost the jobs",
+        text=said,
+        x=axis,
+        panels=(
+            Panel(
+                y=linear_axis("share of jobs (%)", [0.0, 1.0], percent=True),
+                series=tuple(
+                    _distribution(
+                        f"{name} ({plural(len(found), 'job')})", found, axis, styles.get(name, MOST_GROUPS)
+                    )
+                    for name, found in own.items()
+                ),
+                height=240.0,
+            ),
+        ),
+        marks=(Mark(x=1.0, text="as fast as alone on a fair share"),),
+    )
+    return Part(
+        title="Fairness",
+        text=said,
+        plots=(
+            Plot(
+                chart=chart,
+                caption="Share of jobs with ρ up to a value. Left of the line, sharing made jobs faster than "
+                "an equal part of the cluster of their own would have; right of it, it cost them time.",
+                data=data,
+            ),
+        ),
+    )
+
+
+def _distribution(label: str, values: Sequence[float], axis: Axis, style: int) -> Series:
+    steps = [(value, (index + 1) / len(values)) for index, value in enumerate(values)]
+    points = thinned([(axis.low, 0.0), *steps, (axis.high, 1.0)])
+    return Series(label=label, points=points, style=style, step=True)

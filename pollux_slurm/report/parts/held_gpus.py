@@ -1,0 +1,68 @@
+"""Which job held how many GPUs when: a row for each job of a report, where they are few enough to be seen."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from pollux_slurm.report.charts.safe_texts import plural, shortened
+from pollux_slurm.report.charts.time_axes import Range, time_axis
+from pollux_slurm.report.charts.timeline import Bar, Timeline
+from pollux_slurm.report.document.document import Part, Plot
+from pollux_slurm.report.parts.groups import NAMELESS
+from pollux_slurm.store.reporting.view_rows import JobEvent, JobGoodput
+
+MOST_JOBS = 200
+"""A page is some thousand units high: more jobs would be a row of less than five each."""
+_NAMED = 12
+
+
+def held_part(
+    jobs: Sequence[JobGoodput], events: Sequence[JobEvent], range_: Range, *, by: str
+) -> tuple[Part, ...]:
+    """Return the part about the stretches of allocation among `events`; none where there is none.
+
+    Jobs stand in groups of `by`, account or user_name; a few each under its own name.
+    """
+    held: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
+    for event in sorted(events, key=lambda event: event.at):
+        if event.event == "allocated":
+            held[event.job_id].append((event.at.timestamp(), event.num_gpus or 0))
+            if event.until is not None:
+                held[event.job_id].append((event.until.timestamp(), 0))
+    known = [job for job in jobs if job.job_id in held]
+    if not known or len(jobs) > MOST_JOBS:
+        return ()
+    few = len(known) <= _NAMED
+    bars = tuple(
+        Bar(
+            name=f"{job.slurm_job_id} {shortened(job.name)}",
+            group=f"{job.slurm_job_id} {job.name}" if few else getattr(job, by) or NAMELESS,
+            begin=job.submitted_at.timestamp(),
+            end=max((job.finished_at or range_.until).timestamp(), job.submitted_at.timestamp()),
+            held=_merged(held[job.job_id]),
+        )
+        for job in known
+    )
+    chart = Timeline(
+        title="Who held what when",
+        text=f"A row for each of {plural(len(bars), 'job')}, from submission to end, in groups; "
+        f"{sum(job.restarts for job in known):,} moves of running jobs.",
+        x=time_axis([range_.since, range_.until]),
+        bars=bars,
+    )
+    caption = (
+        "A row for each job, from submission to end: a thin line while it waits, a bar while it holds GPUs, "
+        "the thicker and stronger the more. The table of jobs has their names."
+    )
+    return (Part(title="Jobs over time", plots=(Plot(chart=chart, caption=caption),)),)
+
+
+def _merged(changes: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
+    """Return the changes in order; where one stretch ends as the next begins, the next one's GPUs count."""
+    found: list[tuple[float, int]] = []
+    for at, gpus in changes:
+        if found and found[-1][0] >= at:
+            found.pop()
+        found.append((at, gpus))
+    return tuple(found)

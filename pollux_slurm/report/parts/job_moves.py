@@ -1,0 +1,180 @@
+"""The part of a report about reallocations: what each cost in standstill and brought in goodput."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pollux_slurm.report.charts.move_bars import MoveChart, MoveRow
+from pollux_slurm.report.charts.safe_texts import plural
+from pollux_slurm.report.charts.scales import duration_text
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text
+from pollux_slurm.store.reporting.view_rows import ReallocationEntry
+
+_MOST_ROWS = 40
+_ENDS = {"rolled_back": "rolled back", "failed": "failed"}
+_COLUMNS = (
+    Column(key="planned_at", title="planned (UTC)", kind=Kind.MOMENT),
+    Column(key="source_gpus", title="GPUs before", kind=Kind.COUNT),
+    Column(key="target_gpus", title="GPUs after", kind=Kind.COUNT),
+    Column(key="source_nodes", title="nodes before", kind=Kind.COUNT, shown=False),
+    Column(key="target_nodes", title="nodes after", kind=Kind.COUNT, shown=False),
+    Column(key="step", title="end", kind=Kind.TEXT),
+    Column(key="checkpoint_s", title="checkpoint", kind=Kind.SECONDS),
+    Column(key="queue_s", title="stopped to started", kind=Kind.SECONDS),
+    Column(key="launch_s", title="launch to step", kind=Kind.SECONDS),
+    Column(key="total_s", title="standstill", kind=Kind.SECONDS),
+    Column(key="goodput_before", title="goodput before"),
+    Column(key="goodput_after", title="goodput after"),
+    Column(key="paid_back_s", title="paid back after", kind=Kind.SECONDS),
+    Column(key="reallocation_id", title="reallocation", kind=Kind.COUNT, shown=False),
+    Column(key="round_id", title="round", kind=Kind.COUNT, shown=False),
+    Column(key="cause", title="cause", kind=Kind.TEXT, shown=False),
+    Column(key="reason", title="reason", kind=Kind.TEXT, is_sentence=True),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One reallocation, a row of reallocation_history, with what follows from it."""
+
+    row: ReallocationEntry
+
+    @property
+    def queue_s(self) -> float | None:
+        """Return the part of the standstill in which Slurm stopped, kept and started the job, seconds."""
+        total = self.row.total_s
+        if total is None:
+            return None
+        rest = float(total) - (self.row.checkpoint_s or 0.0) - (self.row.launch_s or 0.0)
+        return max(rest, 0.0)
+
+    @property
+    def paid_back_s(self) -> float | None:
+        """Return after how many seconds at the new goodput the standstill had been made up for.
+
+        What was lost is total_s · before; each second since then gains after − before. None where the
+        goodput did not rise (room was made for others) or is not known.
+        """
+        total, before, after = self.row.total_s, self.row.goodput_before, self.row.goodput_after
+        if total is None or before is None or after is None or after <= before:
+            return None
+        return float(total * before / (after - before))
+
+    @property
+    def parts_s(self) -> tuple[float, ...]:
+        """Return the parts of the standstill as `COST_PARTS` names them, none where it was not measured."""
+        if self.row.total_s is None:
+            return ()
+        return (self.row.checkpoint_s or 0.0, self.queue_s or 0.0, self.row.launch_s or 0.0)
+
+    def value(self, key: str) -> Any:
+        if key == "queue_s":
+            return self.queue_s
+        return self.paid_back_s if key == "paid_back_s" else getattr(self.row, key)
+
+
+def moves_part(rows: Sequence[ReallocationEntry]) -> Part:
+    """Return the part about one job's reallocations, rows of reallocation_history."""
+    title = "What each reallocation cost and brought"
+    moves = [Move(row=row) for row in sorted(rows, key=lambda row: row.planned_at)]
+    if not moves:
+        return Part(title="Reallocations", text="The job has not been moved.", tables=(_data(()),))
+    plotted = moves[-_MOST_ROWS:]
+    done = [move for move in moves if move.row.step == "confirmed"]
+    lost_s = sum(move.row.total_s or 0.0 for move in done)
+    said = (
+        f"{plural(len(moves), 'reallocation')}, {len(done)} of them completed, cost {duration_text(lost_s)} "
+        "of standstill in all."
+    )
+    if len(plotted) < len(moves):
+        said += f" The last {len(plotted)} are drawn."
+    chart = MoveChart(
+        title=title, text=f"{said} {_best(done)}".strip(), rows=tuple(_drawn(move) for move in plotted)
+    )
+    return Part(
+        title="Reallocations",
+        text=said,
+        plots=(
+            Plot(
+                chart=chart,
+                caption="Left: how long training stood still. Right: mean goodput of the run before and of "
+                "the run after; a gain is green and goes to the right, a loss, where the job made room for "
+                "others, is orange. Each row leads to its numbers.",
+            ),
+        ),
+        tables=(_data(moves),),
+    )
+
+
+def move_values(
+    moves: Sequence[Move], *, before: tuple[Column, ...] = ()
+) -> tuple[tuple[Column, ...], tuple[tuple[Any, ...], ...]]:
+    """Return the columns of a table of reallocations and its rows; `before` are columns to begin with."""
+    columns = (*before, *_COLUMNS)
+    return columns, tuple(tuple(move.value(column.key) for column in columns) for move in moves)
+
+
+def _data(moves: Sequence[Move]) -> Data:
+    columns, values = move_values(moves)
+    return Data(
+        key="reallocations",
+        title="",
+        columns=columns,
+        rows=values,
+        note="Goodput in examples/s, means over the run before and the run after. Paid back after: how "
+        "long it took at the new goodput to make up for the standstill; none where the job made room.",
+        anchors=tuple(_anchor(move) for move in moves),
+        keep="last",
+    )
+
+
+def _drawn(move: Move) -> MoveRow:
+    row = move.row
+    size = f"{row.source_gpus} → {plural(row.target_gpus, 'GPU')}"
+    note = _ENDS.get(str(row.step), "")
+    if not row.moves_running:
+        note = note or "while it waited"
+    elif row.total_s is None:
+        note = note or "not measured"
+    if str(row.step) not in ("confirmed", *_ENDS):
+        note = f"under way: {str(row.step).replace('_', ' ')}"
+    return MoveRow(
+        label=f"{row.planned_at:%d %b %H:%M:%S}  {size}",
+        told=_told(move, size, note),
+        link=_anchor(move),
+        cost_s=move.parts_s,
+        note=note,
+        before=row.goodput_before,
+        after=row.goodput_after,
+    )
+
+
+def _told(move: Move, size: str, note: str) -> str:
+    row = move.row
+    told = [f"{row.planned_at:%Y-%m-%d %H:%M:%S} UTC, {size.replace('→', 'to')}"]
+    if note:
+        told.append(note)
+    if row.total_s is not None:
+        told.append(f"stood still for {duration_text(row.total_s)}")
+    before, after = row.goodput_before, row.goodput_after
+    if before is not None and after is not None:
+        told.append(f"goodput {number_text(before)} before, {number_text(after)} after, in examples/s")
+    return "; ".join(told)
+
+
+def _best(done: Sequence[Move]) -> str:
+    changes = [(move.row.goodput_before, move.row.goodput_after) for move in done]
+    known = [(before, after) for before, after in changes if before is not None and after is not None]
+    if not known:
+        return ""
+    before, after = max(known, key=lambda change: abs(change[1] - change[0]))
+    return (
+        f"The largest change of goodput was from {number_text(before)} to {number_text(after)} examples "
+        "per second."
+    )
+
+
+def _anchor(move: Move) -> str:
+    return f"move-{int(move.row.reallocation_id)}"

@@ -1,0 +1,216 @@
+"""One job over time: goodput and GPUs, batch size and statistical efficiency."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+
+from pollux_slurm.report.charts.line_charts import LineChart, Mark, Panel, Series, Tip
+from pollux_slurm.report.charts.safe_texts import plural
+from pollux_slurm.report.charts.scales import Axis, linear_axis
+from pollux_slurm.report.charts.thinning import Point, thinned
+from pollux_slurm.report.charts.time_axes import Range, day_text, time_axis
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text, spread
+from pollux_slurm.store.reporting.view_rows import JobEvent, ReallocationEntry
+
+_MOST_TIPS = 150
+_MOST_MARKS = 24
+# Reports come evenly; where one is this many times as late as is usual, nobody knows what went on.
+_LATE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSample:
+    """What a run measured, or the mean of several such: rates in examples/s, batch size in examples.
+
+    `num_gpus` are those that the run used; None is what was not measured.
+    """
+
+    at: datetime
+    run_number: int
+    num_gpus: int
+    global_batch_size: int | None
+    throughput: float | None
+    predicted_throughput: float | None
+    efficiency: float | None
+    goodput: float | None
+    progress: float
+    epoch: int
+
+
+_SAMPLES = (
+    Column(key="at", title="time (UTC)", kind=Kind.MOMENT),
+    Column(key="run_number", title="run", kind=Kind.COUNT),
+    Column(key="num_gpus", title="GPUs", kind=Kind.COUNT),
+    Column(key="global_batch_size", title="batch size (examples)", kind=Kind.COUNT),
+    Column(key="throughput", title="throughput (examples/s)"),
+    Column(key="efficiency", title="efficiency", kind=Kind.SHARE),
+    Column(key="goodput", title="goodput (examples/s)"),
+    Column(key="predicted_throughput", title="predicted throughput (examples/s)"),
+    Column(key="progress", title="scale-invariant iterations", shown=False),
+    Column(key="epoch", title="epoch", kind=Kind.COUNT),
+)
+
+
+def history_part(
+    samples: Sequence[JobSample], events: Sequence[JobEvent], moves: Sequence[ReallocationEntry], shown: Range
+) -> Part:
+    """Return the plots over `shown`; says so where the job has neither run nor reported."""
+    held = _held(events, shown)
+    if not samples and not held:
+        return Part(
+            title="Over time",
+            text="The job has not held GPUs and not reported in this time: there is nothing to plot.",
+            tables=(_data(()),),
+        )
+    x = time_axis([shown.since, shown.until])
+    tips = _tips(samples, x)
+    said = "" if samples else "The job has held GPUs, but none of its runs has reported a measurement."
+    plots = [Plot(chart=_goodput(samples, held, moves, x, tips), caption=_GOODPUT, data=_data(samples))]
+    if samples:
+        plots.append(Plot(chart=_batch(samples, x, tips), caption=_BATCH))
+    return Part(title="Over time", text=said, plots=tuple(plots))
+
+
+_GOODPUT = (
+    "Throughput is what the hardware did, goodput the part of it that brought training forward. Dotted "
+    "lines: reallocations. Gaps: no reports, as during a move."
+)
+_BATCH = (
+    "Efficiency is the progress per example, against that at the batch size the job was written for. A "
+    "larger batch uses more GPUs well, and each example in it brings less."
+)
+
+
+def _data(samples: Sequence[JobSample]) -> Data:
+    rows = tuple(tuple(getattr(row, column.key) for column in _SAMPLES) for row in samples)
+    return Data(key="samples", title="", columns=_SAMPLES, rows=rows, keep="spread")
+
+
+def _goodput(
+    samples: Sequence[JobSample],
+    held: Sequence[Point],
+    moves: Sequence[ReallocationEntry],
+    x: Axis,
+    tips: tuple[Tip, ...],
+) -> LineChart:
+    goodput, throughput = points_of(samples, "goodput"), points_of(samples, "throughput")
+    moved = [row.planned_at for row in moves if row.step == "confirmed"]
+    goodputs = _known(goodput)
+    said = f"Goodput was {_span(goodputs)} examples per second" if goodputs else "No goodput is known"
+    return LineChart(
+        title="Goodput and GPUs over time",
+        text=f"{said}, on {_span(_known(held))} GPUs, with {plural(len(moved), 'completed reallocation')}.",
+        x=x,
+        panels=(
+            Panel(
+                y=linear_axis("examples/s", [*goodputs, *_known(throughput)]),
+                series=(
+                    Series(label="throughput", points=thinned(throughput), style=5),
+                    Series(label="goodput (throughput × efficiency)", points=thinned(goodput), style=0),
+                ),
+                height=210.0,
+            ),
+            Panel(
+                y=linear_axis("GPUs", _known(held)),
+                series=(Series(label="GPUs held", points=tuple(held), style=2, step=True, filled=True),),
+                height=110.0,
+            ),
+        ),
+        marks=tuple(Mark(x=at.timestamp(), text="") for at in moved) if len(moved) <= _MOST_MARKS else (),
+        tips=tips,
+    )
+
+
+def _batch(samples: Sequence[JobSample], x: Axis, tips: tuple[Tip, ...]) -> LineChart:
+    batch, efficiency = points_of(samples, "global_batch_size"), points_of(samples, "efficiency")
+    shares = [100 * share for share in _known(efficiency)]
+    told = f"Statistical efficiency was {_span(shares)} %." if shares else "No efficiency is known yet."
+    return LineChart(
+        title="Batch size and statistical efficiency over time",
+        text=f"The global batch size was {_span(_known(batch))} examples per step. {told}",
+        x=x,
+        panels=(
+            Panel(
+                y=linear_axis("batch (examples)", _known(batch)),
+                series=(Series(label="global batch size", points=thinned(batch), style=0, step=True),),
+                height=140.0,
+            ),
+            Panel(
+                y=linear_axis("efficiency (%)", [0.0, 1.0], percent=True),
+                series=(Series(label="statistical efficiency", points=thinned(efficiency), style=0),),
+                height=140.0,
+            ),
+        ),
+        tips=tips,
+        legend=False,
+    )
+
+
+def points_of(rows: Sequence[JobSample], key: str) -> list[Point]:
+    """Return a column over time, in seconds since 1970, with gaps where values or reports are missing."""
+    moments = [row.at.timestamp() for row in rows]
+    apart = [after - before for before, after in pairwise(moments)]
+    most = _LATE * statistics.median(apart) if apart else 0.0
+    points: list[Point] = []
+    for index, row in enumerate(rows):
+        if index and (apart[index - 1] > most or row.run_number != rows[index - 1].run_number):
+            points.append((moments[index - 1], math.nan))
+        value = getattr(row, key)
+        points.append((moments[index], math.nan if value is None else float(value)))
+    return points
+
+
+def _held(events: Sequence[JobEvent], shown: Range) -> list[Point]:
+    """Return the GPUs held over time, with gaps while there were none; a stretch may still last."""
+    points: list[Point] = []
+    stretches = [
+        (row.at.timestamp(), (row.until or shown.until).timestamp(), float(row.num_gpus))
+        for row in events
+        if row.event == "allocated" and row.num_gpus
+    ]
+    for begin, end, num_gpus in sorted(stretches):
+        if points and begin > points[-1][0]:
+            points.append((points[-1][0], math.nan))
+        points += [(begin, num_gpus), (max(begin, end), num_gpus)]
+    return points
+
+
+def _tips(rows: Sequence[JobSample], x: Axis) -> tuple[Tip, ...]:
+    """Return what a pointer is told around each sample, or around evenly many of very many."""
+    if not rows:
+        return ()
+    places = [(rows[place].at.timestamp(), rows[place]) for place in spread(rows, _MOST_TIPS)]
+    edges = [x.low, *((before + after) / 2 for (before, _), (after, _) in pairwise(places)), x.high]
+    return tuple(
+        Tip(low=low, high=high, text=_told(row))
+        for (low, high), (_, row) in zip(pairwise(edges), places, strict=True)
+    )
+
+
+def _told(row: JobSample) -> str:
+    at = row.at
+    known = [
+        ("goodput {}/s", row.goodput),
+        ("throughput {}/s", row.throughput),
+        ("batch {}", row.global_batch_size),
+        ("{} GPUs", row.num_gpus),
+        ("efficiency {} %", None if row.efficiency is None else 100 * row.efficiency),
+    ]
+    said = ", ".join(text.format(number_text(value)) for text, value in known if value is not None)
+    return f"{day_text(at)} {at:%H:%M:%S}: {said or 'nothing was measured'}"
+
+
+def _known(points: Sequence[Point]) -> list[float]:
+    return [value for _, value in points if not math.isnan(value)]
+
+
+def _span(values: Sequence[float]) -> str:
+    if not values:
+        return "an unknown number of"
+    low, high = number_text(min(values)), number_text(max(values))
+    return low if low == high else f"{low} to {high}"

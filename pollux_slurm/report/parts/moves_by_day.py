@@ -1,0 +1,77 @@
+"""Reallocations of many jobs: the standstill of each day by its parts, and the longest ones."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import date, timezone
+
+from pollux_slurm.report.charts.move_bars import COST_PARTS
+from pollux_slurm.report.charts.safe_texts import plural
+from pollux_slurm.report.charts.scales import duration_text, linear_axis
+from pollux_slurm.report.charts.stacked_bars import Stack, StackedBars
+from pollux_slurm.report.charts.time_axes import Range, day_ends, day_text, days_axis, midnight
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text
+from pollux_slurm.report.parts.job_moves import Move, move_values
+from pollux_slurm.store.reporting.view_rows import ReallocationEntry
+
+_WHOSE = (
+    Column(key="slurm_job_id", title="job", kind=Kind.TEXT),
+    Column(key="user_name", title="user", kind=Kind.TEXT),
+    Column(key="account", title="account", kind=Kind.TEXT),
+)
+
+
+def moves_by_day_part(rows: Sequence[ReallocationEntry], range_: Range) -> Part:
+    """Return the part about reallocations of running jobs, rows of reallocation_history."""
+    moves = [Move(row=row) for row in rows if row.moves_running]
+    ordered = sorted(moves, key=lambda move: -(move.row.total_s or 0.0))
+    columns, values = move_values(ordered, before=_WHOSE)
+    data = Data(
+        key="reallocations",
+        title="The longest standstills first",
+        columns=columns,
+        rows=values,
+        note="Goodput in examples/s, means over the run before and the run after.",
+    )
+    if not moves:
+        return Part(title="Reallocations", text="No running job was moved in this time.", tables=(data,))
+    done = [move for move in moves if move.row.step == "confirmed"]
+    lost = [move.row.total_s for move in done if move.row.total_s is not None]
+    said = (
+        f"{plural(len(moves), 'move')} of running jobs, {len(done):,} of them completed; they stood still "
+        f"for {duration_text(sum(lost))} in all"
+        + (f", {duration_text(sum(lost) / len(lost))} a move." if lost else ".")
+    )
+    plots = (Plot(chart=_chart(done, range_, said), caption=_CAPTION),) if lost else ()
+    return Part(title="Reallocations", text=said, plots=plots, tables=(data,))
+
+
+_CAPTION = (
+    "Minutes of standstill of all jobs that were moved on a day (UTC), by what they waited for: the "
+    "checkpoint, Slurm (stopping, queueing, starting), and the launch up to the first step."
+)
+
+
+def _chart(done: Sequence[Move], range_: Range, said: str) -> StackedBars:
+    days: defaultdict[date, list[float]] = defaultdict(lambda: [0.0] * len(COST_PARTS))
+    for move in done:
+        day = days[move.row.planned_at.astimezone(timezone.utc).date()]
+        for place, seconds in enumerate(move.parts_s):
+            day[place] += seconds / 60
+    stacks = [
+        Stack(name=f"{day_text(midnight(day))} {day.year}", low=low, high=high, parts=tuple(minutes))
+        for day, minutes in sorted(days.items())
+        for low, high in [day_ends(day)]
+    ]
+    return StackedBars(
+        title="Standstill for reallocations by day",
+        text=said,
+        x=days_axis(days, range_),
+        y=linear_axis("standstill (min per day)", [sum(stack.parts) for stack in stacks]),
+        labels=tuple(label for label, _ in COST_PARTS),
+        styles=tuple(style for _, style in COST_PARTS),
+        stacks=tuple(stacks),
+        value_text=lambda value: f"{number_text(value)} min",
+        height=200.0,
+    )

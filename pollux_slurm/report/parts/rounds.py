@@ -1,0 +1,144 @@
+"""The whole cluster over time: GPUs there and given, speedups, nodes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+
+from pollux_slurm.report.charts.line_charts import LineChart, Panel, Series
+from pollux_slurm.report.charts.safe_texts import plural
+from pollux_slurm.report.charts.scales import linear_axis
+from pollux_slurm.report.charts.thinning import Point, averaged
+from pollux_slurm.report.charts.time_axes import Range, time_axis
+from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text
+from pollux_slurm.store.reporting.view_rows import NodeUsage, RoundEntry
+
+# The daemon was away where the next round came this many times as late as is usual.
+_AWAY = 10
+
+_ROUNDS = (
+    Column(key="at", title="time (UTC)", kind=Kind.MOMENT),
+    Column(key="round_id", title="round", kind=Kind.COUNT),
+    Column(key="shadow", title="shadow", kind=Kind.TEXT),
+    Column(key="num_jobs", title="jobs", kind=Kind.COUNT),
+    Column(key="num_served", title="served", kind=Kind.COUNT),
+    Column(key="num_gpus", title="GPUs given", kind=Kind.COUNT),
+    Column(key="total_gpus", title="GPUs there", kind=Kind.COUNT),
+    Column(key="mean_speedup", title="mean speedup"),
+    Column(key="min_speedup", title="least speedup"),
+    Column(key="gap", title="gap", kind=Kind.SHARE),
+    Column(key="num_moves", title="moves", kind=Kind.COUNT),
+    Column(key="solve_s", title="solved in", kind=Kind.SECONDS),
+    Column(key="objective", title="objective", kind=Kind.TEXT, shown=False),
+    Column(key="solver", title="solver", kind=Kind.TEXT, shown=False),
+    Column(key="fitness", title="fitness", shown=False),
+    Column(key="timed_out", title="cut short", kind=Kind.TEXT, shown=False),
+)
+
+
+def rounds_part(rows: Sequence[RoundEntry], range_: Range) -> Part:
+    """Return what rounds had and gave over time, rows of round_history, oldest first."""
+    data = Data(
+        key="rounds",
+        title="",
+        columns=_ROUNDS,
+        rows=tuple(tuple(getattr(row, column.key) for column in _ROUNDS) for row in rows),
+        keep="spread",
+        note="Speedups are predicted, over each job's fair share of the cluster.",
+    )
+    if not rows:
+        return Part(title="Rounds", text="No round was decided in this time.", tables=(data,))
+    given, there = _over_time(rows, "num_gpus"), _over_time(rows, "total_gpus")
+    mean, least = _over_time(rows, "mean_speedup"), _over_time(rows, "min_speedup")
+    gpus = [value for _, value in (*given, *there) if not math.isnan(value)]
+    speedups = [value for _, value in (*mean, *least) if not math.isnan(value)]
+    chart = LineChart(
+        title="GPUs given, and what they were to bring",
+        text=f"{plural(len(rows), 'round')} gave {number_text(_middle(given))} GPUs, of "
+        f"{number_text(_middle(there))} there, at the median.",
+        x=time_axis([range_.since, range_.until]),
+        panels=(
+            Panel(
+                y=linear_axis("GPUs", gpus),
+                series=(
+                    Series(
+                        label="given to adaptive jobs",
+                        points=averaged(given),
+                        style=2,
+                        step=True,
+                        filled=True,
+                    ),
+                    Series(label="there for them", points=averaged(there), style=5, step=True),
+                ),
+                height=170.0,
+            ),
+            Panel(
+                y=linear_axis("speedup", speedups),
+                series=(
+                    Series(label="mean speedup", points=averaged(mean), style=0, step=True),
+                    Series(label="least speedup", points=averaged(least), style=1, step=True),
+                ),
+                height=150.0,
+            ),
+        ),
+    )
+    return Part(
+        title="Rounds",
+        plots=(
+            Plot(
+                chart=chart,
+                caption="Above: GPUs that adaptive jobs could have, and those that each round gave them. "
+                "Below: predicted speedups over the jobs' fair shares; at 1 a job is as fast as on an equal "
+                "part of the cluster.",
+                data=data,
+            ),
+        ),
+    )
+
+
+def _over_time(rows: Sequence[RoundEntry], key: str) -> list[Point]:
+    moments = [row.at.timestamp() for row in rows]
+    apart = [after - before for before, after in pairwise(moments)]
+    most = _AWAY * statistics.median(apart) if apart else 0.0
+    points: list[Point] = []
+    for index, (at, row) in enumerate(zip(moments, rows, strict=True)):
+        if index and apart[index - 1] > most:
+            points.append((moments[index - 1], math.nan))
+        points.append((at, math.nan if getattr(row, key) is None else float(getattr(row, key))))
+    return points
+
+
+def _middle(points: Sequence[Point]) -> float:
+    known = [value for _, value in points if not math.isnan(value)]
+    return statistics.median(known) if known else 0.0
+
+
+def nodes_part(rows: Sequence[NodeUsage]) -> Part:
+    """Return how busy nodes were, rows of node_usage: by node over the whole time, and by day."""
+    sums: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for row in rows:
+        one = sums[row.node_name, row.gpu_type]
+        one[0] += row.gpu_hours
+        one[1] += row.offered_gpu_hours
+    columns = (
+        Column(key="node_name", title="node", kind=Kind.TEXT),
+        Column(key="gpu_type", title="GPU type", kind=Kind.TEXT),
+        Column(key="gpu_hours", title="GPU hours held"),
+        Column(key="offered_gpu_hours", title="GPU hours there"),
+        Column(key="utilization", title="used", kind=Kind.SHARE),
+    )
+    data = Data(
+        key="nodes",
+        title="",
+        columns=columns,
+        rows=tuple(
+            (node, kind, held, there, min(held / there, 1.0) if there > 0 else None)
+            for (node, kind), (held, there) in sorted(sums.items())
+        ),
+        note="GPU hours there: what adaptive jobs could have had, as far as rounds knew.",
+    )
+    text = "" if rows else "No round had a node to give in this time."
+    return Part(title="Nodes", text=text, tables=(data,))

@@ -1,0 +1,4 @@
+"""A private Slurm cluster of many nodes on one machine, from the distribution's packages.
+
+May be imported by `cli`.
+"""

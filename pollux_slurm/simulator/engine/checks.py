@@ -1,0 +1,69 @@
+"""What no simulation can begin with, and what no policy can answer. All raise `SimulationError`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from pollux_slurm.errors import SimulationError
+from pollux_slurm.simulator.engine.cluster import Cluster
+from pollux_slurm.simulator.engine.cluster_rules import Rules
+from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.inputs.applications import Application
+from pollux_slurm.simulator.inputs.workload import WorkloadJob
+
+
+def check_workload(workload: Sequence[WorkloadJob], applications: Mapping[str, Application]) -> None:
+    """Refuse jobs that cannot be told apart, never come, or train what nobody measured."""
+    names: set[str] = set()
+    for job in workload:
+        if job.name in names:
+            raise SimulationError(f"two jobs are called {job.name!r}")
+        names.add(job.name)
+        if job.application not in applications:
+            known = ", ".join(sorted(applications)) or "none"
+            raise SimulationError(
+                f"job {job.name}: no traces of application {job.application!r} (there are: {known})"
+            )
+        if not (math.isfinite(job.submitted_s) and job.num_replicas >= 1 and job.batch_size >= 1):
+            raise SimulationError(
+                f"job {job.name} needs a time of submission, GPUs and a batch size, not "
+                f"{job.submitted_s}, {job.num_replicas} and {job.batch_size}"
+            )
+
+
+def check_times(workload: Sequence[WorkloadJob], cluster: Cluster) -> None:
+    """Refuse jobs that come when every simulation has been given up."""
+    for job in workload:
+        if job.submitted_s > cluster.longest_s:
+            raise SimulationError(
+                f"job {job.name} is submitted at {job.submitted_s:.0f} s, and a simulation is given up after "
+                f"{cluster.longest_s / 86400:.0f} days, {cluster.longest_s:.0f} s: let times count from the "
+                "first submission"
+            )
+
+
+def check_sizes(rigid: Sequence[SimulatedJob], rules: Rules, cluster: Cluster) -> None:
+    """Refuse jobs of one size that no GPU type of the cluster has GPUs enough for."""
+    largest = cluster.most_gpus
+    wanted = [(f"job {job.job.name}", job.job.num_replicas) for job in rigid]
+    wanted += [("an unmanaged job", other.num_gpus) for other in rules.other_jobs]
+    for name, num_gpus in wanted:
+        if num_gpus > largest:
+            raise SimulationError(
+                f"{name} asks for {num_gpus} GPUs, but the cluster has at most {largest} of one type"
+            )
+
+
+def check_allocations(allocations: Mapping[str, Pieces], cluster: Cluster) -> None:
+    """Refuse GPUs that are not there, or not to be given in this round."""
+    room, num_nodes = cluster.node_gpus, cluster.num_nodes
+    used = [0] * num_nodes
+    for name, pieces in allocations.items():
+        for node, gpus in pieces:
+            if not (0 <= node < num_nodes and gpus > 0):
+                raise SimulationError(f"job {name} was given {gpus} GPUs on node {node}")
+            used[node] += gpus
+    for node, gpus in enumerate(used):
+        if gpus > room[node]:
+            raise SimulationError(f"node {node} was given away {gpus} times over {room[node]} GPUs")

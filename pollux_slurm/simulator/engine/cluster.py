@@ -1,0 +1,177 @@
+"""A simulated cluster, what decides on it, and what a simulation leaves behind."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from pollux_slurm.errors import SimulationError
+from pollux_slurm.model import BatchChoice
+from pollux_slurm.simulator.engine.cluster_rules import OSDI21, Rules
+from pollux_slurm.simulator.engine.job import MEASURED_TYPE, Pieces, SimulatedJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGroup:
+    """Equal nodes with GPUs of one type.
+
+    One GPU computes `speed` times as fast as the measured one, an application that `speeds` names at its own
+    factor there; synchronisation takes as long as measured.
+    """
+
+    num_nodes: int
+    gpus_per_node: int = 4
+    gpu_type: str = MEASURED_TYPE
+    speed: float = 1.0
+    speeds: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.num_nodes < 1 or self.gpus_per_node < 1 or not self.gpu_type:
+            raise SimulationError("a group has at least one node with one GPU of a type that has a name")
+        for name, speed in (("GPUs of type " + self.gpu_type, self.speed), *self.speeds):
+            if not (math.isfinite(speed) and speed > 0):
+                raise SimulationError(f"the speed of {name} must be a number above 0, not {speed}")
+
+    def speed_of(self, application: str) -> float:
+        return dict(self.speeds).get(application, self.speed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The nodes, numbered from 0, and how the simulation treats them. Times in seconds.
+
+    `num_nodes` and `gpus_per_node` describe equal nodes of the measured GPU type. With `groups` they follow
+    from these: all nodes, and the most GPUs of one. In the cluster that a policy is shown, `available` is
+    what it may give of each node where that is not all: nodes may be down, or used by others.
+    """
+
+    num_nodes: int = 16
+    gpus_per_node: int = 4
+    interval_s: float = 60.0
+    restart_delay_s: float = 30.0
+    # A workload that has not ended by then never will.
+    longest_s: float = 400 * 86400.0
+    groups: tuple[NodeGroup, ...] = ()
+    available: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.groups:
+            object.__setattr__(self, "num_nodes", sum(group.num_nodes for group in self.groups))
+            object.__setattr__(self, "gpus_per_node", max(group.gpus_per_node for group in self.groups))
+        if self.num_nodes < 1 or self.gpus_per_node < 1:
+            raise SimulationError("a cluster has at least one node with one GPU")
+        if not (0 < self.interval_s < math.inf and 0 <= self.restart_delay_s < math.inf):
+            raise SimulationError("the interval must be above 0 s, the restart delay 0 s or more")
+        seen: dict[str, NodeGroup] = {}
+        for group in self.groups:
+            first = seen.setdefault(group.gpu_type, group)
+            if (first.speed, first.speeds) != (group.speed, group.speeds):
+                raise SimulationError(f"GPUs of type {group.gpu_type} have one speed, not several")
+
+    @property
+    def node_groups(self) -> tuple[NodeGroup, ...]:
+        """The group of each node."""
+        if not self.groups:
+            alike = NodeGroup(num_nodes=self.num_nodes, gpus_per_node=self.gpus_per_node)
+            return (alike,) * self.num_nodes
+        return tuple(group for group in self.groups for _ in range(group.num_nodes))
+
+    @property
+    def node_gpus(self) -> tuple[int, ...]:
+        """The GPUs that may be given of each node."""
+        if self.available is not None:
+            return self.available
+        if not self.groups:
+            return (self.gpus_per_node,) * self.num_nodes
+        return tuple(group.gpus_per_node for group in self.node_groups)
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        """The GPU type of each node."""
+        return tuple(group.gpu_type for group in self.node_groups)
+
+    @property
+    def most_gpus(self) -> int:
+        """The most GPUs of one type that a job could ever have."""
+        sizes: Counter[str] = Counter()
+        for group in self.node_groups:
+            sizes[group.gpu_type] += group.gpus_per_node
+        return max(sizes.values())
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """The distinct GPU types, in the order of the groups."""
+        return tuple(dict.fromkeys(group.gpu_type for group in self.groups)) or (MEASURED_TYPE,)
+
+    @property
+    def fastest_types(self) -> tuple[str, ...]:
+        """The distinct GPU types, the fastest first: what users ask for where both are free."""
+        speeds = {group.gpu_type: group.speed for group in self.groups}
+        return tuple(sorted(self.gpu_types, key=lambda kind: -speeds.get(kind, 1.0)))
+
+    @property
+    def num_gpus(self) -> int:
+        """All GPUs that may be given."""
+        return sum(self.node_gpus)
+
+    def with_room(self, room: Sequence[int]) -> Cluster:
+        """Return the cluster of a round in which only `room` may be given of each node."""
+        return replace(self, available=tuple(room))
+
+
+class SchedulingPolicy(Protocol):
+    """What decides in a simulation. One that `resizes` starts a job with less than its user asked for."""
+
+    @property
+    def resizes(self) -> bool: ...
+
+    def choose_batch(self, job: SimulatedJob) -> BatchChoice:
+        """Return the batch that the job uses on the GPUs it holds.
+
+        It depends on these, on what the job has `seen` and on its `statistics` alone: it is asked for again
+        only when one of them has changed.
+        """
+        ...
+
+    def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
+        """Return the GPUs of each job by name, of those submitted and unfinished; none for those left out."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRecord:
+    """One round with a job in it, after its decision.
+
+    `allocations` are all jobs' GPUs, rigid jobs' included; `goodput` is what each job that holds some made of
+    them until the next round, in useful examples/s, restarts included. Of the `gpus_up` on the `nodes_up`,
+    jobs of the workload hold `gpus_used` and others `gpus_unmanaged`. `num_jobs` have been submitted and not
+    ended, `num_waiting` of them hold nothing. `solve_s` is how long the policy took.
+    """
+
+    at_s: float
+    num_jobs: int
+    allocations: Mapping[str, Pieces]
+    solve_s: float
+    goodput: Mapping[str, float]
+    nodes_up: int
+    gpus_up: int
+    gpus_used: int
+    gpus_unmanaged: int
+    num_waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationResult:
+    """All jobs at their ends, and all rounds with a job in them.
+
+    `node_seconds` is for how long nodes were paid for from the first submission to the last end, by GPU type.
+    """
+
+    cluster: Cluster
+    jobs: tuple[SimulatedJob, ...]
+    rounds: tuple[RoundRecord, ...]
+    rules: Rules = OSDI21
+    node_seconds: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,204 @@
+"""What a simulated cluster does to its jobs: the delays of a move, who else uses the nodes, what breaks.
+
+Rules `osdi21` are those of the Pollux artifact's simulator: a move costs one fixed delay, and nothing else
+happens. Rules `slurm` are a Slurm cluster's: the parts of a move as the daemon's journal tells them apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+
+from pollux_slurm.errors import SimulationError
+from pollux_slurm.simulator.engine.measurement_noise import NO_NOISE, MeasurementNoise
+
+RULES = ("osdi21", "slurm")
+# Seconds that Slurm keeps a requeued job from starting unless its begin time is set (measured on 22.05.8).
+PLAIN_REQUEUE_S = 121.0
+
+# What a checkpoint holds of the artifact's applications: parameters, and copies of them that the optimizer
+# keeps. Parameters as the model's publications give them, NeuMF and DeepSpeech2 counted from their layers.
+STATE_BYTES: Mapping[str, int] = MappingProxyType(
+    {
+        "bert": 110_000_000 * 4 * 3,  # BERT base, Adam
+        "cifar10": 11_200_000 * 4 * 2,  # ResNet-18, SGD with momentum
+        "deepspeech2": 41_000_000 * 4 * 2,  # five bidirectional GRU layers of 800, SGD with momentum
+        "imagenet": 25_600_000 * 4 * 2,  # ResNet-50, SGD with momentum
+        "ncf": 1_600_000 * 4 * 3,  # NeuMF on MovieLens-1M, Adam
+        "yolov3": 61_900_000 * 4 * 2,  # YOLOv3 on Darknet-53, SGD with momentum
+    }
+)
+_OTHER_STATE_BYTES = 300_000_000
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise SimulationError(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delays:
+    """The parts of a reallocation in seconds, as `store/journal/move_costs.py` tells them from the journal.
+
+    Planned: the job trains on while others hold its GPUs, and then for `notice_s` until its agent has asked
+    (every 2 s). Checkpoint: `checkpoint_s` and the time to write the job's state at `write_bytes_per_s`.
+    Slurm: `requeue_s` from the requeue to RUNNING in the new shape (measured: 2.4 to 3.0 s with the begin
+    time set, `PLAIN_REQUEUE_S` without), `start_s` for a job that waited in the queue. Launch: from RUNNING
+    to the first step `launch_s`, or what `launches_s` says of an application, `launch_per_gpu_s` more for
+    each GPU (replicas that share their cores come up one after the other), and the time to read the state at
+    `read_bytes_per_s`. `backfill_s` is how long a job that never ran waits for Slurm's scheduler beyond
+    the round: half the documented default of `bf_interval`.
+
+    Rates, `checkpoint_s`, `start_s` and `launch_s` are assumptions: a site puts its own in their place, as
+    `pollux status` shows them.
+    """
+
+    notice_s: float = 1.0
+    checkpoint_s: float = 0.5
+    write_bytes_per_s: float = 500e6
+    requeue_s: float = 2.7
+    start_s: float = 1.0
+    launch_s: float = 20.0
+    launches_s: Mapping[str, float] = field(default_factory=dict)
+    launch_per_gpu_s: float = 0.0
+    read_bytes_per_s: float = 1000e6
+    backfill_s: float = 15.0
+    # Bytes of a checkpoint by application; one that is not named has `other_state_bytes`.
+    state_bytes: Mapping[str, int] = field(default_factory=lambda: STATE_BYTES)
+    other_state_bytes: int = _OTHER_STATE_BYTES
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            for number in value.values() if isinstance(value, Mapping) else (value,):
+                _require(math.isfinite(number) and number >= 0, f"{one.name} must be 0 or more, not {number}")
+        _require(
+            self.write_bytes_per_s > 0 and self.read_bytes_per_s > 0, "checkpoints must have a rate above 0"
+        )
+
+    def state_of(self, application: str) -> int:
+        return self.state_bytes.get(application, self.other_state_bytes)
+
+    def write_s(self, application: str) -> float:
+        """Return how long training stands still for a checkpoint."""
+        return self.checkpoint_s + self.state_of(application) / self.write_bytes_per_s
+
+    def come_up_s(self, application: str, *, restore: bool, num_gpus: int = 0) -> float:
+        """Return the time from RUNNING to the first step, with `restore` from a checkpoint."""
+        launch_s = self.launches_s.get(application, self.launch_s) + self.launch_per_gpu_s * num_gpus
+        return launch_s + (self.state_of(application) / self.read_bytes_per_s if restore else 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherJob:
+    """A job that nobody here manages: it waits for `num_gpus`, holds them for `duration_s` and leaves."""
+
+    submitted_s: float
+    duration_s: float
+    num_gpus: int
+
+    def __post_init__(self) -> None:
+        _require(
+            self.num_gpus >= 1 and self.duration_s > 0 and self.submitted_s >= 0,
+            f"an unmanaged job needs GPUs, a duration and a time: {self}",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Nodes that fail at random: each `mtbf_s` on average while it is up, and is back after `repair_s`."""
+
+    mtbf_s: float
+    repair_s: float = 1800.0
+
+    def __post_init__(self) -> None:
+        _require(
+            math.isfinite(self.mtbf_s) and self.mtbf_s > 0 and self.repair_s >= 0,
+            "the time between failures of a node must be above 0, that of its repair 0 s or more, not "
+            f"{self.mtbf_s / 3600:g} h and {self.repair_s:g} s",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """All rules of one simulation. Times in seconds, shares between 0 and 1.
+
+    Without `delays`, a move costs the cluster's `restart_delay_s`. `checkpoint_interval_s` is how much
+    training lies between two checkpoints of a run that is not asked for one.
+
+    `adaptive_share` of the jobs, drawn with `seed`, are the policy's. The others keep their user's size and
+    batch, are never moved, and start in the order in which they came as soon as they fit; a smaller one may
+    pass where that delays none before it by its user's estimate, `estimate_factor` times what it takes. They
+    and `other_jobs` wait for GPUs that are free at a round, before the policy is asked, as beside a daemon
+    that takes nothing from its jobs for those of others; with `rigid_first` its jobs make room for them, and
+    get what they leave.
+
+    `interference` is the share of its speed that a job over several nodes loses on a node that holds two such
+    jobs. What agents measure is off by `noise`, drawn with `seed`. With `slurm_starts`, adaptive jobs whose
+    submission names a size are started with it by Slurm.
+    """
+
+    name: str = "osdi21"
+    delays: Delays | None = None
+    other_jobs: tuple[OtherJob, ...] = ()
+    failures: Failures | None = None
+    checkpoint_interval_s: float | None = None
+    adaptive_share: float = 1.0
+    rigid_first: bool = False
+    estimate_factor: float = 2.0
+    interference: float = 0.0
+    noise: MeasurementNoise = NO_NOISE
+    slurm_starts: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _require(self.name in RULES, f"unknown rules {self.name!r}; there are {', '.join(RULES)}")
+        for name, what in (
+            ("adaptive_share", "the share of adaptive jobs"),
+            ("interference", "interference"),
+        ):
+            value = getattr(self, name)
+            _require(0 <= value <= 1, f"{what} must lie between 0 and 1, not {value:g}")
+        _require(self.interference < 1, "interference must be below 1: a job that stands still never ends")
+        _require(
+            math.isfinite(self.estimate_factor) and self.estimate_factor >= 1,
+            "estimate_factor must be 1 or more: Slurm ends jobs at their limit",
+        )
+        every = self.checkpoint_interval_s
+        _require(every is None or every > 0, "the interval of checkpoints must be above 0 s")
+
+
+OSDI21 = Rules()
+
+
+def slurm_rules(
+    *,
+    delays: Delays | None = None,
+    other_jobs: tuple[OtherJob, ...] = (),
+    failures: Failures | None = None,
+    checkpoint_interval_s: float | None = 1800.0,
+    adaptive_share: float = 1.0,
+    rigid_first: bool = False,
+    estimate_factor: float = 2.0,
+    interference: float = 0.0,
+    noise: MeasurementNoise = NO_NOISE,
+    slurm_starts: bool = True,
+    seed: int = 0,
+) -> Rules:
+    """Return the rules `slurm`: as measured, with nothing else on the cluster unless told."""
+    return Rules(
+        name="slurm",
+        delays=Delays() if delays is None else delays,
+        other_jobs=other_jobs,
+        failures=failures,
+        checkpoint_interval_s=checkpoint_interval_s,
+        adaptive_share=adaptive_share,
+        rigid_first=rigid_first,
+        estimate_factor=estimate_factor,
+        interference=interference,
+        noise=noise,
+        slurm_starts=slurm_starts,
+        seed=seed,
+    )

@@ -1,0 +1,206 @@
+"""The jobs of a simulation that nobody resizes: rigid ones, and unmanaged ones of other people.
+
+They start as Slurm starts them, first come, first served with conservative backfill, and keep their place.
+Adaptive jobs stand in the same queue, with the fewest GPUs that they may start with: what one holds is
+expected back at its user's limit, and none starts or grows on GPUs that a job before it is waiting for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pollux_slurm.errors import TraceError
+from pollux_slurm.simulator.engine.backfill import Running, Waiting, pack_pool, pool_sizes, starts
+from pollux_slurm.simulator.engine.cluster_rules import OtherJob
+from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+
+# Longer than anything that waits.
+_UNKNOWN_S = 1e9
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class FixedJob:
+    """A job of one size. `limit_s` is its user's estimate; `job` is None for an unmanaged one."""
+
+    name: str
+    submitted_s: float
+    num_gpus: int
+    limit_s: float
+    job: SimulatedJob | None = None
+    duration_s: float = 0.0
+    pieces: Pieces = ()
+    started_s: float = 0.0
+
+    def is_over(self, now_s: float) -> bool:
+        if self.job is not None:
+            return self.job.finished_s is not None
+        return bool(self.pieces) and self.started_s + self.duration_s <= now_s
+
+
+class FixedJobs:
+    """All of them, and what they hold. `types` are the nodes' GPU types, `order` is that of preference."""
+
+    def __init__(
+        self,
+        rigid: Sequence[SimulatedJob],
+        others: Sequence[OtherJob],
+        *,
+        types: Sequence[str],
+        order: Sequence[str],
+        limit_s: Callable[[SimulatedJob], float],
+        estimate_factor: float,
+    ) -> None:
+        found = [
+            FixedJob(
+                name=job.job.name,
+                submitted_s=job.job.submitted_s,
+                num_gpus=job.job.num_replicas,
+                limit_s=limit_s(job) * estimate_factor,
+                job=job,
+            )
+            for job in rigid
+        ]
+        found += [
+            FixedJob(
+                name=f"unmanaged {index}",
+                submitted_s=other.submitted_s,
+                num_gpus=other.num_gpus,
+                limit_s=other.duration_s * estimate_factor,
+                duration_s=other.duration_s,
+            )
+            for index, other in enumerate(others)
+        ]
+        self._left = sorted(found, key=lambda one: one.submitted_s)
+        self._types, self._order = types, order
+        self._estimate_s, self._estimate_factor = limit_s, estimate_factor
+
+    def release(self, now_s: float) -> None:
+        """Let go of what has ended, and of what a failed node has taken from a rigid job."""
+        self._left = [one for one in self._left if not one.is_over(now_s)]
+        for one in self._left:
+            if one.job is not None:
+                one.pieces = one.job.pieces
+
+    def fail(self, nodes: Mapping[int, float]) -> None:
+        """Send unmanaged jobs on failed nodes back to the queue, to begin again."""
+        for one in self._left:
+            if one.job is None and any(node in nodes for node, _ in one.pieces):
+                one.pieces = ()
+
+    def held(self, *, unmanaged_only: bool = False) -> list[int]:
+        """Return the GPUs that they hold of each node."""
+        found = [0] * len(self._types)
+        for one in self._left:
+            if one.job is None or not unmanaged_only:
+                for node, gpus in one.pieces:
+                    found[node] += gpus
+        return found
+
+    def start(
+        self,
+        now_s: float,
+        capacity: Sequence[int],
+        adaptive: Sequence[SimulatedJob],
+        *,
+        first: bool,
+        resizes: bool,
+    ) -> tuple[list[FixedJob], list[int]]:
+        """Start what can start on the `capacity` GPUs of each node.
+
+        Return it, and what is then left of each node for `adaptive` jobs: what these hold, what those whose
+        turn it is start with (less than they ask for, with `resizes`), and of what is free that which is kept
+        for no job in the queue. With `first` adaptive jobs make room where they must, and nothing is kept.
+        """
+        if not self._left:
+            return [], list(capacity)
+        room = [gpus - used for gpus, used in zip(capacity, self.held(), strict=True)]
+        queue = {one.name: one for one in self._left if not one.pieces and one.submitted_s <= now_s}
+        if not queue:
+            return [], [max(gpus, 0) for gpus in room]
+        free = list(room)
+        for job in adaptive:
+            for node, gpus in job.pieces:
+                free[node] -= gpus
+        offered = room if first else free
+        pools = pool_sizes(offered, self._types, self._order)
+        running = [
+            Running(
+                pool=self._types[one.pieces[0][0]],
+                num_gpus=one.num_gpus,
+                until_s=one.started_s + one.limit_s,
+            )
+            for one in self._left
+            if one.pieces
+        ]
+        if not first:
+            running += self._adaptive(now_s, adaptive)
+        order = [(one.submitted_s, name, one.num_gpus, one.limit_s) for name, one in queue.items()]
+        if not first:
+            order += self._newcomers(adaptive, resizes=resizes)
+        waiting = {
+            name: Waiting(num_gpus=num_gpus, limit_s=limit_s)
+            for _, name, num_gpus, limit_s in sorted(order, key=lambda one: one[0])
+        }
+        found = starts(now_s, pools, running, waiting)
+        spare = dict(found.spare)
+        started = []
+        for name, kind in found.pools.items():
+            if name not in queue:
+                spare[kind] += waiting[name].num_gpus
+                continue
+            one = queue[name]
+            unused = one.num_gpus <= pool_sizes(free, self._types, self._order)[kind]
+            one.pieces = pack_pool(one.num_gpus, free if unused else room, self._types, kind)
+            one.started_s = now_s
+            for node, gpus in one.pieces:
+                room[node] -= gpus
+                free[node] -= gpus
+            started.append(one)
+        if not first:
+            self._keep(room, free, spare)
+        return started, [max(gpus, 0) for gpus in room]
+
+    def _newcomers(
+        self, adaptive: Sequence[SimulatedJob], *, resizes: bool
+    ) -> list[tuple[float, str, int, float]]:
+        """Return submission, name, GPUs and limit of adaptive jobs that hold nothing."""
+        return [
+            (
+                job.job.submitted_s,
+                job.job.name,
+                job.application.least_gpus if resizes else job.job.num_replicas,
+                self._limit_s(job),
+            )
+            for job in adaptive
+            if not job.pieces
+        ]
+
+    def _limit_s(self, job: SimulatedJob) -> float:
+        """Return how long an adaptive job's user says that it takes; long where no trace tells it."""
+        try:
+            return self._estimate_s(job) * self._estimate_factor
+        except TraceError:
+            return _UNKNOWN_S
+
+    def _adaptive(self, now_s: float, adaptive: Sequence[SimulatedJob]) -> list[Running]:
+        """Return when the GPUs of adaptive jobs are expected back: of one beyond its limit, nobody knows."""
+        ends = {
+            job.job.name: (now_s if job.first_started_s is None else job.first_started_s) + self._limit_s(job)
+            for job in adaptive
+            if job.pieces
+        }
+        return [
+            Running(pool=self._types[node], num_gpus=gpus, until_s=ends[job.job.name])
+            for job in adaptive
+            for node, gpus in job.pieces
+            if ends[job.job.name] > now_s
+        ]
+
+    def _keep(self, room: list[int], free: Sequence[int], spare: Mapping[str, int]) -> None:
+        """Take from `room` the free GPUs that are not spare, on the nodes with the fewest first."""
+        kept = {kind: gpus - spare[kind] for kind, gpus in pool_sizes(free, self._types, self._order).items()}
+        for node in sorted(range(len(free)), key=lambda node: (free[node], node)):
+            taken = min(max(free[node], 0), max(kept[self._types[node]], 0))
+            room[node] -= taken
+            kept[self._types[node]] -= taken

@@ -1,0 +1,4 @@
+"""Many simulations: settings, runs, sweeps, and their page.
+
+May be imported by `cli`.
+"""

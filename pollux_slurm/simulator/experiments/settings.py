@@ -1,0 +1,233 @@
+"""Everything that makes a simulation but its workload and traces, as plain values that go anywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pollux_slurm.errors import InvalidProblemError, SimulationError, UsageError
+from pollux_slurm.model import Objective, Problem
+from pollux_slurm.policy.objectives.registry import OBJECTIVES
+from pollux_slurm.policy.participation.admission import check_problem
+from pollux_slurm.policy.participation.user_shares import BETWEEN
+from pollux_slurm.simulator.engine.autoscale import Autoscaler, NodeSupply, ScalingLimits, UtilityAutoscaler
+from pollux_slurm.simulator.engine.cluster import Cluster, NodeGroup, SchedulingPolicy
+from pollux_slurm.simulator.engine.cluster_rules import RULES, Delays, Failures, Rules, slurm_rules
+from pollux_slurm.simulator.engine.measurement_noise import NO_NOISE, MeasurementNoise
+from pollux_slurm.simulator.engine.outages import draw_other_jobs
+from pollux_slurm.simulator.policies import POLICIES, PolluxPolicy, SiaPolicy, make_policy
+from pollux_slurm.simulator.policies.pollux import PATIENCE_ROUNDS
+from pollux_slurm.simulator.site.measured_jobs import MeasuredDelays
+
+PENALTIES = ("paper", "amortised")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmSettings:
+    """What the rules `slurm` add. Times in seconds, shares between 0 and 1.
+
+    `adaptive_share` of the jobs are the policy's. `delays` are those of a site, as its store tells them;
+    `requeue_s` replaces the time from a requeue to the new start (a plain requeue takes 121 s). Jobs that
+    nobody here manages use `unmanaged_share` of the GPUs on average, for `unmanaged_hours`. Each node fails
+    every `mtbf_s` on average, never for None.
+    """
+
+    adaptive_share: float = 1.0
+    requeue_s: float | None = None
+    unmanaged_share: float = 0.0
+    unmanaged_hours: float = 24.0
+    mtbf_s: float | None = None
+    repair_s: float = 1800.0
+    checkpoint_interval_s: float = 1800.0
+    delays: MeasuredDelays | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingSettings:
+    """The number of nodes follows the jobs: see `autoscale.UtilityAutoscaler` and `ScalingLimits`."""
+
+    low: float = 0.55
+    high: float = 0.75
+    min_nodes: int = 1
+    boot_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Everything that makes a simulation but its workload and traces. Times in seconds.
+
+    `objective`, `between`, `declared`, `exponent` and `penalty` are those of policy `pollux`; None is the
+    objective's own. `exponent` is also the power of `sia`. `groups` replaces `num_nodes` × `gpus_per_node`.
+    `restart_delay_s` is the price of a move under rules `osdi21`, and under `slurm` what is expected of a
+    job's first one. `slurm` belongs to rules `slurm`; `seed` to these, and to `noise`.
+    `interference` is the share of its speed that a job over several nodes loses beside another. What agents
+    measure of step times is off by `noise`. With
+    `scaling`, the cluster is the largest that it may become.
+
+    Raises `UsageError` for what cannot be simulated.
+    """
+
+    policy: str = "pollux"
+    objective: str = "generalized-mean"
+    between: str = "users"
+    declared: bool = False
+    exponent: float | None = None
+    penalty: str | None = None
+    rules: str = "osdi21"
+    num_nodes: int = 16
+    gpus_per_node: int = 4
+    groups: tuple[NodeGroup, ...] = ()
+    interval_s: float = 60.0
+    restart_delay_s: float = 30.0
+    interference: float = 0.0
+    noise: MeasurementNoise = NO_NOISE
+    slurm: SlurmSettings = SlurmSettings()
+    scaling: ScalingSettings | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _one_of("policy", self.policy, POLICIES)
+        _one_of("objective", self.objective, sorted(OBJECTIVES))
+        _one_of("between", self.between, BETWEEN)
+        _one_of("rules", self.rules, RULES)
+        if self.penalty is not None:
+            _one_of("penalty", self.penalty, PENALTIES)
+        if self.rules != "slurm" and self.slurm != SlurmSettings():
+            raise UsageError(
+                "partial adoption, plain requeues, unmanaged jobs and failures are of rules slurm, not in "
+                f"rules {self.rules}: add --rules slurm"
+            )
+        try:
+            if self.policy == "pollux" and self.exponent is not None:
+                # Now, and not at the first decision of a run that others may come before.
+                check_problem(Problem(nodes=(), jobs=(), objective=Objective(exponent=self.exponent)))
+            self.cluster()
+            self.make_rules()
+            NodeSupply(self.make_autoscaler(self.make_policy()), self.cluster())
+        except (SimulationError, InvalidProblemError) as error:
+            raise UsageError(str(error)) from None
+
+    @property
+    def label(self) -> str:
+        """What a reader calls the policy."""
+        if self.policy != "pollux":
+            return self.policy
+        return self.objective + (" (declared)" if self.declared else "")
+
+    @property
+    def cluster_text(self) -> str:
+        """The nodes in a few words."""
+        if self.groups:
+            return ", ".join(
+                f"{one.num_nodes} × {one.gpus_per_node} {one.gpu_type}"
+                + (f" at {one.speed:g} times the speed" if one.speed != 1 else "")
+                for one in self.groups
+            )
+        size = f"{self.num_nodes} node{'s' * (self.num_nodes > 1)} × {self.gpus_per_node} GPUs"
+        return size if self.scaling is None else f"{self.scaling.min_nodes} to {size}"
+
+    def cluster(self) -> Cluster:
+        return Cluster(
+            num_nodes=self.num_nodes,
+            gpus_per_node=self.gpus_per_node,
+            groups=self.groups,
+            interval_s=self.interval_s,
+            restart_delay_s=self.restart_delay_s,
+        )
+
+    def make_rules(self) -> Rules:
+        if self.rules != "slurm":
+            return Rules(name=self.rules, interference=self.interference, noise=self.noise, seed=self.seed)
+        told = self.slurm
+        delays = Delays() if told.delays is None else told.delays.as_delays()
+        return slurm_rules(
+            delays=delays
+            if told.requeue_s is None
+            else dataclasses.replace(delays, requeue_s=told.requeue_s),
+            other_jobs=draw_other_jobs(
+                seed=self.seed,
+                share=told.unmanaged_share,
+                num_gpus=self.cluster().num_gpus,
+                hours=told.unmanaged_hours,
+            ),
+            failures=None if told.mtbf_s is None else Failures(mtbf_s=told.mtbf_s, repair_s=told.repair_s),
+            checkpoint_interval_s=told.checkpoint_interval_s,
+            # Where nobody adapts, all stand in one queue, those of others included.
+            adaptive_share=0.0 if self.policy == "slurm" else told.adaptive_share,
+            interference=self.interference,
+            noise=self.noise,
+            # The others hold no daemon's rules: they place every job themselves.
+            slurm_starts=self.policy in ("pollux", "genetic"),
+            seed=self.seed,
+        )
+
+    def make_autoscaler(self, policy: SchedulingPolicy) -> Autoscaler | None:
+        """Return what sizes the cluster for `policy`. Raises `UsageError` for one that cannot be asked."""
+        if self.scaling is None:
+            return None
+        if not isinstance(policy, PolluxPolicy):
+            raise UsageError(f"policy {self.policy} cannot size a cluster: only pollux predicts goodput")
+        return UtilityAutoscaler(
+            policy,
+            low=self.scaling.low,
+            high=self.scaling.high,
+            limits=ScalingLimits(min_nodes=self.scaling.min_nodes, boot_s=self.scaling.boot_s),
+        )
+
+    def make_policy(self) -> SchedulingPolicy:
+        """Return a fresh policy: it remembers what it has seen of a run."""
+        if self.policy == "sia" and self.exponent is not None:
+            return SiaPolicy(power=self.exponent)
+        if self.policy != "pollux":
+            return make_policy(self.policy, objective=self.objective, declared=self.declared)
+        objective = Objective(name=self.objective)
+        return PolluxPolicy(
+            Objective(
+                name=self.objective,
+                exponent=objective.exponent if self.exponent is None else self.exponent,
+                penalty=objective.penalty if self.penalty is None else self.penalty,
+                between=self.between,
+            ),
+            declared=self.declared,
+            # What is measured anew in each round may change each answer.
+            patience_rounds=0 if self.noise else PATIENCE_ROUNDS,
+        )
+
+
+def parse_group(text: str) -> NodeGroup:
+    """Return the group that such as `8x4:t4` or `4x8:a100=2.5` means: nodes × GPUs, type, speed.
+
+    Raises `UsageError`.
+    """
+    found = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,4}):([A-Za-z0-9_.-]+)(?:=([0-9.eE+-]+))?", text)
+    try:
+        if found is None:
+            raise ValueError
+        return NodeGroup(
+            num_nodes=int(found[1]),
+            gpus_per_node=int(found[2]),
+            gpu_type=found[3],
+            speed=float(found[4] or 1),
+        )
+    except ValueError:
+        raise UsageError(
+            f"a group of nodes is {text!r}; expected such as 8x4:t4 or 4x8:a100=2.5 (nodes x GPUs:type=speed)"
+        ) from None
+    except SimulationError as error:
+        raise UsageError(f"a group of nodes is {text!r}: {error}") from None
+
+
+def parse_scaling(text: str, *, min_nodes: int, boot_s: float) -> ScalingSettings:
+    """Return the settings that a range of utilities such as `0.55:0.75` means. Raises `UsageError`."""
+    low, _, high = text.partition(":")
+    try:
+        return ScalingSettings(low=float(low), high=float(high), min_nodes=min_nodes, boot_s=boot_s)
+    except ValueError:
+        raise UsageError(f"a range of utilities is {text!r}; expected such as 0.55:0.75") from None
+
+
+def _one_of(what: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise UsageError(f"unknown {what} {value!r}; there are {', '.join(known)}")

@@ -1,0 +1,360 @@
+"""Sweeps: one simulation for each combination of loads, seeds, delays and policies, kept in a folder.
+
+The folder holds sweep.json (what all runs share) and runs/NAME.json for each that has finished, so that a
+sweep that was stopped goes on where it was, and one with more loads or seeds only runs what is new.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pollux_slurm.errors import TraceError, UsageError
+from pollux_slurm.simulator.experiments.runs import RunSpec, run_each
+from pollux_slurm.simulator.experiments.settings import RunSettings
+from pollux_slurm.simulator.inputs.applications import Application
+from pollux_slurm.simulator.inputs.generate import generate_workload, tuned_choices
+from pollux_slurm.simulator.inputs.workload import WorkloadJob
+from pollux_slurm.simulator.results.output import make_folder, summary_as_dict, write_text
+
+_FORMAT = 1
+# Objectives and policies that do not bring their own: these see the exponent, these the form of the penalty.
+_WITH_EXPONENT = frozenset({"generalized-mean", "sia"})
+_WITH_PENALTY = frozenset({"generalized-mean", "attained-work"})
+_MEANS = ("p50_jct_s", "p99_jct_s", "makespan_s", "restarts_per_job", "restart_share")
+_AXES = {
+    "workload": "workload",
+    "load": "load",
+    "interval_s": "interval (s)",
+    "restart_delay_s": "delay (s)",
+    "adaptive_share": "adaptive",
+    "exponent": "p",
+    "penalty": "penalty",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """The axes of a sweep. Workloads are those of `files`, by name, else one for each load and seed.
+
+    `policies` are settings whose interval, restart delay, exponent and penalty the axes replace; None among
+    `exponents` or `penalties` leaves the objective's own.
+    """
+
+    policies: tuple[RunSettings, ...]
+    loads: tuple[float, ...] = (1.0,)
+    seeds: tuple[int, ...] = (0,)
+    hours: float = 8.0
+    files: Mapping[str, tuple[WorkloadJob, ...]] = dataclasses.field(default_factory=dict)
+    intervals_s: tuple[float, ...] = (60.0,)
+    restart_delays_s: tuple[float, ...] = (30.0,)
+    adaptive_shares: tuple[float, ...] = (1.0,)
+    exponents: tuple[float | None, ...] = (None,)
+    penalties: tuple[str | None, ...] = (None,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRun:
+    """One combination. `load` and `seed` are None for a workload that was read from a file."""
+
+    workload: str
+    load: float | None
+    seed: int | None
+    jobs: tuple[WorkloadJob, ...]
+    settings: RunSettings
+
+    @property
+    def name(self) -> str:
+        """A file name that tells the combination; it ends in a digest of all that makes the run."""
+        settings = self.settings
+        parts = [self.workload, settings.label.replace(" (declared)", "-declared")]
+        parts += [f"interval{settings.interval_s:g}", f"delay{settings.restart_delay_s:g}"]
+        parts += [f"adaptive{settings.slurm.adaptive_share:g}"] if settings.rules == "slurm" else []
+        parts += [f"p{settings.exponent:g}"] if settings.exponent is not None else []
+        parts += [settings.penalty] if settings.penalty is not None else []
+        known = json.dumps([dataclasses.asdict(settings), [dataclasses.asdict(job) for job in self.jobs]])
+        parts.append(hashlib.sha256(known.encode()).hexdigest()[:10])
+        # Short enough for any file system, whatever the workload is called.
+        return "_".join("".join(c if c.isalnum() or c in ".-" else "-" for c in part[:60]) for part in parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """One finished run of a sweep: where it stands on the axes, and its summary as `--json` prints it."""
+
+    workload: str
+    load: float | None
+    seed: int | None
+    label: str
+    interval_s: float
+    restart_delay_s: float
+    adaptive_share: float
+    exponent: float | None
+    penalty: str | None
+    summary: Mapping[str, Any]
+
+    @property
+    def axes(self) -> tuple[float | str | None, ...]:
+        """Where the run stands but for seed and policy; runs of one place are compared and averaged."""
+        place = self.workload if self.load is None else None
+        told = (self.interval_s, self.restart_delay_s, self.adaptive_share, self.exponent, self.penalty)
+        return (place, self.load, *told)
+
+    @property
+    def rivals(self) -> tuple[str, float, float, float]:
+        """What policies are compared at: not all of them know an exponent or a penalty."""
+        return (self.workload, self.interval_s, self.restart_delay_s, self.adaptive_share)
+
+
+def expand(grid: Grid, applications: Mapping[str, Application]) -> tuple[SweepRun, ...]:
+    """Return the runs of a grid, in the order of its axes, each once: not all policies know all axes.
+
+    Raises `UsageError` for a grid without runs or with numbers that make none.
+    """
+    if len(set(grid.restart_delays_s)) > 1 and any(policy.rules == "slurm" for policy in grid.policies):
+        raise UsageError("rules slurm know no restart delay: their moves take what each part was measured to")
+    goals = {one.objective if one.policy == "pollux" else one.policy for one in grid.policies}
+    for values, what, known in (
+        (grid.exponents, "exponents", _WITH_EXPONENT),
+        (grid.penalties, "forms of the penalty", _WITH_PENALTY),
+    ):
+        if any(value is not None for value in values) and goals and not goals & known:
+            raise UsageError(f"{what} would do nothing: they are of {' and '.join(sorted(known))}")
+    workloads: list[tuple[str, float | None, int | None, tuple[WorkloadJob, ...]]] = [
+        (name, None, None, jobs) for name, jobs in grid.files.items()
+    ]
+    if not workloads:
+        choices = {name: tuned_choices(application) for name, application in applications.items()}
+        num_gpus = max((policy.cluster().num_gpus for policy in grid.policies), default=1)
+        for load, seed in itertools.product(grid.loads, grid.seeds):
+            jobs = generate_workload(
+                seed=seed, load=load, hours=grid.hours, num_gpus=num_gpus, choices=choices
+            )
+            workloads.append((f"load{load:g}-seed{seed}", load, seed, jobs))
+    runs: dict[str, SweepRun] = {}
+    axes = list(
+        itertools.product(
+            *(grid.intervals_s, grid.restart_delays_s, grid.adaptive_shares, grid.exponents, grid.penalties)
+        )
+    )
+    for made, place, policy in itertools.product(workloads, axes, grid.policies):
+        interval_s, delay_s, share, exponent, penalty = place
+        goal = policy.objective if policy.policy == "pollux" else policy.policy
+        settings = dataclasses.replace(
+            policy,
+            interval_s=interval_s,
+            restart_delay_s=delay_s,
+            slurm=dataclasses.replace(policy.slurm, adaptive_share=share),
+            exponent=exponent if goal in _WITH_EXPONENT else None,
+            penalty=penalty if goal in _WITH_PENALTY else None,
+        )
+        run = SweepRun(workload=made[0], load=made[1], seed=made[2], jobs=made[3], settings=settings)
+        runs.setdefault(run.name, run)
+    if not runs:
+        raise UsageError("a sweep needs at least one value on each axis")
+    return tuple(runs.values())
+
+
+def run_sweep(
+    runs: Sequence[SweepRun],
+    folder: Path,
+    traces: Path,
+    applications: Mapping[str, Application],
+    *,
+    shared: Mapping[str, Any],
+    num_processes: int = 1,
+    on_done: Callable[[float], None] = lambda num_done: None,
+) -> tuple[SweepResult, ...]:
+    """Run what `folder` does not hold yet, and return all `runs` in their order.
+
+    `shared` is what all runs of the folder have in common, beside the traces; it is plain JSON. Raises
+    `UsageError` where the folder holds a sweep with something else in common, or files that are no runs.
+    """
+    _claim(folder, {"format": _FORMAT, "traces": digest(traces), **shared})
+    results = {run.name: _read(_file(folder, run), run) for run in runs if _file(folder, run).exists()}
+    missing = [run for run in runs if run.name not in results]
+    specs = [RunSpec(workload=run.workload, jobs=run.jobs, settings=run.settings) for run in missing]
+    order = {run.name: index for index, run in enumerate(runs)}
+    on_done(len(results))
+    known = len(results)
+    ended = run_each(
+        specs,
+        traces,
+        applications,
+        num_processes=num_processes,
+        on_done=lambda num_done: on_done(known + num_done),
+    )
+    for index, outcome in ended:
+        run, summary = missing[index], summary_as_dict(outcome.summary)
+        place = _place(run)
+        content = {"order": order[run.name], "run": place, "summary": summary}
+        write_text(_file(folder, run), json.dumps(content, indent=1) + "\n")
+        results[run.name] = SweepResult(**place, summary=summary)
+    return tuple(results[run.name] for run in runs)
+
+
+def read_sweep(folder: Path) -> tuple[SweepResult, ...]:
+    """Return all finished runs of a folder, in the order of the axes.
+
+    Raises `UsageError` for a folder without a sweep.
+    """
+    if not (folder / "sweep.json").is_file():
+        raise UsageError(
+            f"{folder} holds no sweep (there is no sweep.json in it): run pollux simulate sweep first"
+        )
+    found = [(_order(file), _result(file)) for file in sorted((folder / "runs").glob("*.json"))]
+    return tuple(result for _, result in sorted(found, key=lambda pair: pair[0]))
+
+
+def digest(traces: Path) -> str:
+    """Return a digest of all files of the traces. Raises `TraceError`."""
+    found = hashlib.sha256()
+    try:
+        if traces.is_file():
+            found.update(traces.read_bytes())
+        for file in sorted(traces.glob("*/*.csv")):
+            found.update(str(file.relative_to(traces)).encode() + b"\0" + file.read_bytes() + b"\0")
+    except OSError as error:
+        raise TraceError(f"{error.filename}: {error.strerror}") from None
+    return found.hexdigest()
+
+
+def table_rows(results: Iterable[SweepResult]) -> list[dict[str, Any]]:
+    """Return a row for each place on the axes and policy: means over the seeds, `ratio` to the first policy.
+
+    `lowest_avg_jct_s` and `highest_avg_jct_s` are the seeds' extremes, `rho_worst` is the worst of all.
+    """
+    groups: dict[tuple[Any, ...], list[SweepResult]] = {}
+    first: dict[tuple[Any, ...], float] = {}
+    for result in results:
+        first.setdefault(result.rivals, result.summary["avg_jct_s"])
+        groups.setdefault((*result.axes, result.label), []).append(result)
+    rows = []
+    for found in groups.values():
+        one = found[0]
+        numbers = [result.summary for result in found]
+        averages = [number["avg_jct_s"] for number in numbers]
+        ratios = [result.summary["avg_jct_s"] / first[result.rivals] for result in found]
+        rhos = [number["rho_worst"] for number in numbers if number["rho_worst"] is not None]
+        rows.append(
+            {
+                "workload": one.workload if one.load is None else None,
+                "load": one.load,
+                "interval_s": one.interval_s,
+                "restart_delay_s": one.restart_delay_s,
+                "adaptive_share": one.adaptive_share,
+                "exponent": one.exponent,
+                "penalty": one.penalty,
+                "policy": one.label,
+                "num_runs": len(found),
+                "avg_jct_s": float(np.mean(averages)),
+                "ratio": float(np.mean(ratios)),
+                "lowest_avg_jct_s": min(averages),
+                "highest_avg_jct_s": max(averages),
+                **{name: float(np.mean([number[name] for number in numbers])) for name in _MEANS},
+                "rho_worst": max(rhos, default=None),
+            }
+        )
+    return rows
+
+
+def varying_axes(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the columns of `table_rows` that tell its rows apart, and what they are called."""
+    return {name: title for name, title in _AXES.items() if len({row[name] for row in rows}) > 1}
+
+
+def axis_text(value: float | str | None) -> str:
+    """Return where a row stands on an axis, in few characters."""
+    if value is None:
+        return "–"
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def run_rows(results: Iterable[SweepResult]) -> list[dict[str, Any]]:
+    """Return a flat row for each run."""
+    rows = []
+    for result in results:
+        place = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+        summary = dict(place.pop("summary"))
+        numbers = {name: value for name, value in summary.items() if not isinstance(value, dict)}
+        rows.append(place | {name: value for name, value in numbers.items() if name not in place})
+    return rows
+
+
+def _claim(folder: Path, shared: Mapping[str, Any]) -> None:
+    make_folder(folder)
+    file = folder / "sweep.json"
+    if not file.exists():
+        # What a sweep that was killed at its first write leaves is nobody's.
+        if any(not found.name.endswith(".partial") for found in folder.iterdir()):
+            raise UsageError(f"{folder} is not empty and holds no sweep: choose another folder")
+        write_text(file, json.dumps(shared, indent=1) + "\n")
+    else:
+        held = _load(file, then="choose another folder")
+        for name in {**held, **shared}:
+            if held.get(name) != shared.get(name):
+                told = f" ({held.get(name)}, now {shared.get(name)})" if name != "traces" else ""
+                raise UsageError(
+                    f"{folder} holds a sweep with other {name}{told}: choose another folder for this one"
+                )
+    make_folder(folder / "runs")
+
+
+def _file(folder: Path, run: SweepRun) -> Path:
+    return folder / "runs" / f"{run.name}.json"
+
+
+def _place(run: SweepRun) -> dict[str, Any]:
+    settings = run.settings
+    return {
+        "workload": run.workload,
+        "load": run.load,
+        "seed": run.seed,
+        "label": settings.label,
+        "interval_s": settings.interval_s,
+        "restart_delay_s": settings.restart_delay_s,
+        "adaptive_share": settings.slurm.adaptive_share,
+        "exponent": settings.exponent,
+        "penalty": settings.penalty,
+    }
+
+
+def _read(file: Path, run: SweepRun) -> SweepResult:
+    result = _result(file)
+    if result != SweepResult(**_place(run), summary=result.summary):
+        raise UsageError(f"{file} is not a run of this sweep: remove it and run the sweep again")
+    return result
+
+
+def _order(file: Path) -> float:
+    order = _load(file).get("order")
+    return order if isinstance(order, int) else 0
+
+
+def _result(file: Path) -> SweepResult:
+    found = _load(file)
+    place, summary = found.get("run"), found.get("summary")
+    fields = {field.name for field in dataclasses.fields(SweepResult)} - {"summary"}
+    numbers = summary if isinstance(summary, dict) else {}
+    told = all(isinstance(numbers.get(name), (int, float)) for name in ("avg_jct_s", *_MEANS))
+    if not (isinstance(place, dict) and set(place) == fields and told and "rho_worst" in numbers):
+        raise UsageError(f"{file} is not a run of a sweep: remove it and run the sweep again")
+    return SweepResult(**place, summary=numbers)
+
+
+def _load(file: Path, *, then: str = "remove it and run the sweep again") -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {file} ({error}): {then}") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{file} is no JSON object: {then}")
+    return found

@@ -1,0 +1,97 @@
+"""Workloads: which job is submitted when, and what its user would ask for."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pollux_slurm.errors import TraceError
+from pollux_slurm.simulator.inputs.csv_tables import number, read_rows, whole
+
+_COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadJob:
+    """One job of a workload. `num_replicas` and `batch_size` are what a user tuned by hand would ask for.
+
+    `account` is who pays for it, `user` whose it is, both empty where nobody said. An adaptive job is
+    submitted with `start_gpus`, and Slurm starts it with them as soon as a node has so many (rules `slurm`);
+    0 leaves it to the policy.
+    """
+
+    name: str
+    submitted_s: float
+    application: str
+    num_replicas: int
+    batch_size: int
+    account: str = ""
+    start_gpus: int = 0
+    user: str = ""
+
+
+def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJob, ...]:
+    """Return the jobs of a CSV file with the columns name, time (s), application, num_replicas, batch_size.
+
+    Columns account, user and start_gpus may follow. Raises `TraceError` for a file that cannot be read, a
+    number that cannot be, an application that is not one of `applications`, or two jobs of one name.
+    """
+    jobs = []
+    names: set[str] = set()
+    for row in read_rows(file, _COLUMNS):
+        if row["application"] not in applications:
+            known = ", ".join(sorted(applications))
+            raise TraceError(
+                f"{file}: job {row['name']}: no traces of application {row['application']!r} "
+                f"(there are: {known})"
+            )
+        if row["name"] in names:
+            raise TraceError(f"{file}: two jobs are called {row['name']!r}")
+        names.add(row["name"])
+        where = f"{file}: job {row['name']}"
+        jobs.append(
+            WorkloadJob(
+                name=row["name"],
+                submitted_s=number(where, row, "time"),
+                application=row["application"],
+                num_replicas=whole(where, row, "num_replicas", low=1),
+                batch_size=whole(where, row, "batch_size", low=1),
+                account=row.get("account") or "",
+                user=row.get("user") or "",
+                start_gpus=whole(where, row, "start_gpus") if row.get("start_gpus") else 0,
+            )
+        )
+    if not jobs:
+        raise TraceError(f"{file}: no jobs")
+    return tuple(jobs)
+
+
+def read_workloads(
+    files: Sequence[Path], applications: Collection[str]
+) -> dict[str, tuple[WorkloadJob, ...]]:
+    """Return the workloads of several files by their names without folder and ending, in order.
+
+    Raises `TraceError` as `read_workload` does, and for two files of one name.
+    """
+    found: dict[str, tuple[WorkloadJob, ...]] = {}
+    for file in files:
+        if file.stem in found:
+            raise TraceError(f"{file}: two workloads are called {file.stem!r}; results go by that name")
+        found[file.stem] = read_workload(file, applications)
+    return found
+
+
+def workload_text(jobs: Sequence[WorkloadJob]) -> str:
+    """Return the CSV text that `read_workload` reads; whole seconds are written without a fraction."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    has_users = any(job.user for job in jobs)
+    writer.writerow((*_COLUMNS, "account", *(["user"] if has_users else [])))
+    for job in jobs:
+        time = int(job.submitted_s) if job.submitted_s == int(job.submitted_s) else job.submitted_s
+        row = (job.name, time, job.application, job.num_replicas, job.batch_size, job.account)
+        writer.writerow((*row, *([job.user] if has_users else [])))
+    return out.getvalue()

@@ -1,0 +1,109 @@
+"""Files of results: a summary as JSON and CSV, and tables of all jobs and all rounds.
+
+summary.json holds `{"runs": [...]}`, one object for each run as `pollux simulate --json` prints it;
+summary.csv the plain numbers of it; jobs.csv and rounds.csv one row for each job and round of each run.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pollux_slurm.errors import UsageError
+from pollux_slurm.simulator.results.summary import RunOutcome, Summary
+
+_RUN_COLUMNS = ("workload", "policy", "objective")
+
+
+def summary_as_dict(summary: Summary) -> dict[str, Any]:
+    """Return a summary as plain containers, the form of `--json`."""
+    return dataclasses.asdict(summary)
+
+
+def plain_numbers(summary: Summary) -> dict[str, Any]:
+    """Return what of a summary fits one row of a table."""
+    fields = dataclasses.fields(summary)
+    row = {field.name: getattr(summary, field.name) for field in fields}
+    row.update({f"solve_{name}_s": value for name, value in summary.solve_s.items()})
+    return {name: value for name, value in row.items() if not isinstance(value, Mapping)}
+
+
+def write_results(folder: Path, outcomes: Sequence[RunOutcome]) -> tuple[Path, ...]:
+    """Write summary.json, summary.csv, jobs.csv and rounds.csv into `folder`, which is made if it is missing.
+
+    Raises `UsageError` where that is not possible.
+    """
+    texts = {
+        "summary.json": json.dumps({"runs": [summary_as_dict(one.summary) for one in outcomes]}, indent=1)
+        + "\n",
+        "summary.csv": csv_text(plain_numbers(one.summary) for one in outcomes),
+        "jobs.csv": csv_text(_rows(outcomes, "jobs")),
+        "rounds.csv": csv_text(_rows(outcomes, "rounds")),
+    }
+    make_folder(folder)
+    files = tuple(folder / name for name in texts)
+    for file, text in zip(files, texts.values(), strict=True):
+        write_text(file, text)
+    return files
+
+
+def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows with equal columns as CSV; None is an empty field."""
+    out = io.StringIO()
+    writer = None
+    for row in rows:
+        if writer is None:
+            writer = csv.DictWriter(out, list(row), lineterminator="\n")
+            writer.writeheader()
+        writer.writerow(row)
+    return out.getvalue()
+
+
+def make_folder(folder: Path) -> None:
+    """Make `folder` in one that is there. Raises `UsageError`."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make folder {folder}: {error.strerror}") from None
+
+
+def check_writable(file: Path) -> None:
+    """Raise `UsageError` unless `file` can be written: better now than after an hour of simulation."""
+    parent = file.parent
+    if not parent.is_dir():
+        raise UsageError(f"cannot write {file}: there is no folder {parent}")
+    if file.is_dir():
+        raise UsageError(f"cannot write {file}: it is a folder")
+    if not os.access(file if file.exists() else parent, os.W_OK):
+        raise UsageError(f"cannot write {file}: permission denied")
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write `file` whole or not at all, beside others who do. Raises `UsageError` if that is not possible.
+
+    What is no file of its own, such as /dev/stdout, a pipe or a link, is written to and stays what it is.
+    """
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    try:
+        if file.is_symlink() or (file.exists() and not file.is_file()):
+            file.write_text(text, encoding="utf-8")
+        else:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(file)
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}") from None
+
+
+def _rows(outcomes: Sequence[RunOutcome], what: str) -> Iterable[dict[str, Any]]:
+    for one in outcomes:
+        run = {column: getattr(one.summary, column) for column in _RUN_COLUMNS}
+        for record in getattr(one, what):
+            row = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+            row.pop("held", None)
+            yield run | row

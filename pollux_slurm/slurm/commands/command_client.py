@@ -1,0 +1,385 @@
+"""The Slurm client that uses Slurm's own commands. See `pollux_slurm.slurm.client` for what it promises.
+
+Bulk reads are JSON. Before a command that changes a job, a `JobHand` fetches that job's state, and gives the
+simplest of the commands; with that of `pyslurm_hand` this is the PySlurm client. Where a check and a command
+could be separated by another hand, the command carries a condition of its own:
+
+- `scontrol hold` of a running job succeeds, and would hold the job at its next requeue (22.05). `hold`
+  therefore sets priority 0 together with a field that Slurm refuses to change on a running job; measured on
+  22.05.8 and 24.11.5, Slurm then refuses both.
+- `ReqNodeList` shrinks a running job at once, even in an update that Slurm goes on to refuse for another of
+  its fields (22.05.8). `reshape` therefore updates twice: first all but the nodes, which Slurm refuses as a
+  whole on a running job, with a start a minute away; then, when the job cannot start, the nodes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+
+from pollux_slurm.errors import (
+    JobStateError,
+    SlurmCommandError,
+    SlurmReadError,
+    UsageError,
+)
+from pollux_slurm.model import ClusterSnapshot, JobShape, JobState, SlurmJob
+from pollux_slurm.slurm.commands.job_commands import (
+    CommandHand,
+    JobHand,
+    Peek,
+    change,
+    failure,
+    job_number,
+    says_no_such_job,
+)
+from pollux_slurm.slurm.commands.runner import CommandResult, CommandRunner
+from pollux_slurm.slurm.parsing.job_json import parse_job
+from pollux_slurm.slurm.parsing.json_fields import load_json, objects_of, release
+from pollux_slurm.slurm.parsing.node_json import parse_node
+
+# A job may not start within the second of its own kill, or Slurm revokes it (22.05). Both by its clock, in
+# whole seconds: two later, one of them lies between.
+START_DELAY_S = 2
+# A state that was read longer ago than this says nothing about now.
+_STALE_S = 2.0
+# Between the two updates of `reshape` the job must not start. If we die there, it may start after this time.
+_PARKED_S = 60
+_SQUEUE = ("squeue", "--json", "--all", "--states=all")
+
+
+class CommandsClient:
+    """A `SlurmClient` over squeue, sinfo, scontrol, scancel and sbatch.
+
+    `wall_clock` returns an aware UTC time; it stamps snapshots and sets starts some seconds ahead.
+    """
+
+    def __init__(
+        self,
+        runner: CommandRunner,
+        *,
+        wall_clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+        monotonic: Callable[[], float] = time.monotonic,
+        guard: Callable[[], None] = lambda: None,
+        hand: JobHand | None = None,
+    ) -> None:
+        self._runner = runner
+        self._hand = CommandHand(runner) if hand is None else hand
+        self._wall_clock = wall_clock
+        self._monotonic = monotonic
+        self._guard = guard
+
+    def guarded(self, guard: Callable[[], None]) -> CommandsClient:
+        """Return a client that calls `guard` right before each command that changes a job."""
+        return CommandsClient(
+            self._runner,
+            wall_clock=self._wall_clock,
+            monotonic=self._monotonic,
+            guard=guard,
+            hand=self._hand,
+        )
+
+    # ------------------------------------------------------------------------------------------- reading
+
+    def version(self) -> str:
+        """Return Slurm's release, such as `22.05.8`."""
+        answer = self._checked("scontrol", "--version")
+        match = re.search(r"[0-9]+\.[0-9]+(\.[0-9]+)?\S*", answer.stdout)
+        if match is None:
+            raise SlurmReadError(f"scontrol --version printed no release: {answer.complaint[:120]}")
+        return match[0]
+
+    def cluster_name(self) -> str:
+        """Return ClusterName of slurm.conf."""
+        name = self.settings().get("ClusterName")
+        if not name:
+            raise SlurmReadError("scontrol show config printed no ClusterName")
+        return name
+
+    def settings(self) -> Mapping[str, str]:
+        """Return slurmctld's settings by name."""
+        text = self._checked("scontrol", "show", "config").stdout
+        return {
+            match[1]: match[2].strip() for match in re.finditer(r"^(\w+)\s*=[ \t]*(.*)$", text, re.MULTILINE)
+        }
+
+    def controller_time(self) -> datetime:
+        """Return slurmctld's clock, in whole seconds."""
+        text = self._checked("scontrol", "show", "config").stdout
+        as_of = re.search(r"^Configuration data as of (\S+)", text, re.MULTILINE)
+        try:
+            # In the runner's time zone, UTC.
+            return datetime.fromisoformat(as_of[1] if as_of else "").replace(tzinfo=timezone.utc)
+        except ValueError:
+            raise SlurmReadError("scontrol show config printed no time of slurmctld") from None
+
+    def snapshot(self) -> ClusterSnapshot:
+        """Read all jobs and all nodes, completely or not at all."""
+        read_at = self._wall_clock()
+        jobs, wrote_by = self._jobs(self._runner.run(*_SQUEUE))
+        # `sinfo --json` lists nodes in 22.05, and since 23.11 groups of nodes; scontrol has JSON since 23.02.
+        newer = ("scontrol", "--all", "show", "nodes", "--json")
+        command = newer if wrote_by >= (23, 2) else ("sinfo", "--all", "--json")
+        content = load_json(self._whole(self._runner.run(*command)).stdout, command[0])
+        nodes = tuple(parse_node(node) for node in objects_of(content, "nodes", command[0]))
+        if not nodes:
+            raise SlurmReadError(f"{command[0]}: the answer holds no node")
+        return ClusterSnapshot(read_at=read_at, nodes=nodes, jobs=tuple(jobs))
+
+    def read_job(self, job_id: str) -> SlurmJob | None:
+        """Read one job; None when slurmctld no longer (or never) knew it."""
+        # 22.05 prints all jobs whatever --jobs says; later releases only the one, or that there is none.
+        answer = self._runner.run(*_SQUEUE, f"--jobs={job_number(job_id)}")
+        if answer.exit_code != 0 and says_no_such_job(answer):
+            return None
+        jobs, _ = self._jobs(answer)
+        return next((job for job in jobs if job.job_id == job_id), None)
+
+    def _jobs(self, answer: CommandResult) -> tuple[list[SlurmJob], tuple[int, int]]:
+        content = load_json(self._whole(answer).stdout, "squeue")
+        return [parse_job(job) for job in objects_of(content, "jobs", "squeue")], release(content)
+
+    # ------------------------------------------------------------------------------------------ changing
+
+    def requeue_hold(self, job_id: str, *, restart_count: int | None = None) -> None:
+        """Kill the running job and put it back into the queue, held."""
+        peek = self._expect(job_id, JobState.RUNNING, to="requeue it")
+        if restart_count is not None:
+            _expect_run(job_id, peek, restart_count)
+        self._act(job_id, lambda: self._hand.requeue_hold(job_id, peek.address))
+
+    def requeue(self, job_id: str, *, restart_count: int) -> None:
+        """Kill the job RUNNING in that run and put it back into the queue, to start again as it is."""
+        peek = self._expect(job_id, JobState.RUNNING, to="requeue it")
+        _expect_run(job_id, peek, restart_count)
+        self._change(job_id, "scontrol", "requeue", peek.address)
+
+    def requeue_failed(self, job_id: str, *, restart_count: int) -> None:
+        """Put a job that FAILED in the run numbered `restart_count` back into the queue, held."""
+        peek = self._expect(job_id, JobState.FAILED, to="put it back into the queue")
+        _expect_run(job_id, peek, restart_count)
+        self._act(job_id, lambda: self._hand.requeue_hold(job_id, peek.address))
+
+    def park(self, job_id: str, *, for_s: float, time_limit_s: float | None = None) -> None:
+        """Let a PENDING job start no sooner than `for_s` seconds from now."""
+        if not 0 < for_s < 1e9:
+            raise UsageError(f"job {job_id}: cannot be parked for {for_s:g} s")
+        peek = self._expect(job_id, JobState.PENDING, to="park it")
+        # Slurm refuses a start time as a whole on a job that runs.
+        start = self._wall_clock().timestamp() + for_s
+        fields = {"StartTime": _slurm_time(start), **_time_limit(time_limit_s)}
+        self._update_pending(job_id, peek.address, fields)
+
+    def hold(self, job_id: str) -> None:
+        """Keep a PENDING job from starting. Refused, without effect, if it started meanwhile."""
+        peek = self._expect(job_id, JobState.PENDING, to="hold it")
+        if peek.held:
+            return
+        self._change(
+            job_id,
+            "scontrol",
+            "update",
+            f"JobId={peek.address}",
+            f"MinCPUsNode={peek.min_cpus_per_node}",
+            "Priority=0",
+        )
+        if peek.user_id != os.geteuid():
+            # Make the administrator's hold, which only an administrator can lift, a user's one.
+            self._change(job_id, "scontrol", "uhold", peek.address)
+
+    def reshape(self, job_id: str, shape: JobShape, *, known: SlurmJob | None = None) -> None:
+        """Give a PENDING job a new shape, and a start no sooner than two seconds after its kill."""
+        if shape.num_gpus < max(shape.num_nodes, 1) or shape.cpus_per_gpu < 1:
+            raise UsageError(f"job {job_id}: no job can have the shape {shape}")
+        job = known if known is not None else self.read_job(job_id)
+        peek = self._expect(job_id, JobState.PENDING, to="reshape it")
+        if job is None:
+            raise JobStateError(f"job {job_id} is unknown to Slurm: cannot reshape it")
+        _expect_run(job_id, peek, job.restart_count)
+        if job.unschedulable_reason is not None:
+            raise SlurmCommandError(f"job {job_id} cannot be reshaped: {job.unschedulable_reason}")
+        asked = job.requested_gpu_type
+        if shape.gpu_type not in (None, asked) and not (shape.nodes and asked is None):
+            raise SlurmCommandError(
+                f"job {job_id} cannot be given GPUs of type {shape.gpu_type}: "
+                f"it asked for {asked or 'any type'}, and Slurm keeps that"
+            )
+        start = self._start_time(job)
+        size = {**shape_update(shape, job), **_time_limit(shape.time_limit_s)}
+        if not shape.nodes:
+            self._update_pending(job_id, peek.address, {**size, "StartTime": _slurm_time(start)})
+            return
+        parked = max(start, self._wall_clock().timestamp() + _PARKED_S)
+        self._update_pending(job_id, peek.address, {**size, "StartTime": _slurm_time(parked)})
+        unparked = {"StartTime": _slurm_time(start)}
+        self._expect(job_id, JobState.PENDING, to="name its nodes")
+        try:
+            self._update(job_id, peek.address, {"ReqNodeList": ",".join(shape.nodes), **unparked})
+        except SlurmCommandError:
+            self._update(job_id, peek.address, unparked)
+            raise
+
+    def release(self, job_id: str) -> None:
+        """Let a held job start. A pending job that is not held, and a running one, stay as they are."""
+        peek = self._hand.peek(job_id)
+        if peek is not None and peek.state in (JobState.RUNNING, JobState.SUSPENDED):
+            return
+        peek = self._expect(job_id, JobState.PENDING, to="release it")
+        if peek.held:
+            self._act(job_id, lambda: self._hand.release(job_id, peek.address))
+
+    def set_comment(self, job_id: str, comment: str) -> None:
+        """Replace the job's Comment. Owner or operator only."""
+        peek = self._hand.peek(job_id)
+        if peek is None or peek.state.is_over:
+            raise JobStateError(f"job {job_id} is over or unknown to Slurm: its Comment cannot be set")
+        self._update(job_id, peek.address, {"Comment": comment})
+
+    def cancel(self, job_id: str) -> None:
+        """End the job. Nothing happens when it is over already, or unknown."""
+        peek = self._hand.peek(job_id)
+        if peek is None or peek.state.is_over:
+            return
+        try:
+            self._act(job_id, lambda: self._hand.cancel(job_id, peek.address))
+        except JobStateError:  # it ended meanwhile
+            return
+
+    def submit(
+        self, script: str, options: Sequence[str], arguments: Sequence[str], env: Mapping[str, str]
+    ) -> str:
+        """Submit a batch script given as text; return the job's number.
+
+        sbatch sees exactly `env`, and the job inherits it. Without `--job-name` the job is named as sbatch
+        names a script from standard input.
+        """
+        if not script.strip():
+            raise UsageError("the batch script is empty")
+        # sbatch takes arguments only behind a file's name; `-` is no such name to it (22.05).
+        source = ("/dev/stdin", *arguments) if arguments else ()
+        answer = self._runner.run("sbatch", "--parsable", *options, *source, stdin=script, environ=env)
+        if answer.exit_code != 0:
+            raise failure(answer, SlurmCommandError)
+        number = answer.stdout.strip().partition(";")[0]
+        if not number.isdecimal():
+            raise SlurmCommandError(f"sbatch printed no job number: {answer.stdout[:120]!r}")
+        return number
+
+    # -------------------------------------------------------------------------------------------- inside
+
+    def _start_time(self, job: SlurmJob) -> float:
+        """Return when a reshaped job may start, in seconds since 1970.
+
+        The submit time of a requeued job is slurmctld's time of its kill. A job that has never run was not
+        killed, and may keep its owner's --begin; one that has was given a begin two minutes ahead by the
+        requeue itself (22.05).
+        """
+        now = self._wall_clock()
+        if job.restart_count == 0:
+            return max(now, job.begins_at or now).timestamp()
+        return max(now, (job.submitted_at or now) + timedelta(seconds=START_DELAY_S)).timestamp()
+
+    def _expect(self, job_id: str, state: JobState, *, to: str) -> Peek:
+        peek = self._hand.peek(job_id)
+        if peek is None:
+            raise JobStateError(f"job {job_id} is unknown to Slurm: cannot {to}")
+        if peek.state is not state:
+            raise JobStateError(
+                f"job {job_id} is {peek.state.value}, not {state.value}: cannot {to}; nothing was changed"
+            )
+        return peek
+
+    def _update_pending(self, job_id: str, address: str, fields: Mapping[str, str]) -> None:
+        """Update a job; `JobStateError` if it was refused because the job is not PENDING any more."""
+        try:
+            self._update(job_id, address, fields)
+        except SlurmCommandError:
+            self._expect(job_id, JobState.PENDING, to="reshape it")  # its reason says more than Slurm's
+            raise
+
+    def _update(self, job_id: str, address: str, fields: Mapping[str, str]) -> None:
+        pairs = [f"{key}={value}" for key, value in fields.items()]
+        self._change(job_id, "scontrol", "update", f"JobId={address}", *pairs)
+
+    def _change(self, job_id: str, command: str, *arguments: str) -> None:
+        self._act(job_id, lambda: change(self._runner, job_id, command, *arguments))
+
+    def _act(self, job_id: str, command: Callable[[], None]) -> None:
+        """Give a command if the guard lets it pass, and the state just read is still fresh then."""
+        asked = self._monotonic()
+        self._guard()
+        if self._monotonic() - asked > _STALE_S:
+            raise JobStateError(f"job {job_id}: its state was read too long ago; nothing was changed")
+        command()
+
+    def _whole(self, answer: CommandResult) -> CommandResult:
+        if answer.exit_code != 0 or not answer.stdout.strip():
+            raise failure(answer, SlurmReadError)
+        return answer
+
+    def _checked(self, command: str, *arguments: str) -> CommandResult:
+        answer = self._runner.run(command, *arguments)
+        if answer.exit_code != 0:
+            raise failure(answer, SlurmReadError)
+        return answer
+
+
+def shape_update(shape: JobShape, job: SlurmJob) -> dict[str, str]:
+    """Return the fields of `scontrol update` that give a job `shape`, all but its nodes and its start.
+
+    Every field that an earlier shape or the owner may have set is set or cleared: one stale minimum keeps a
+    job PENDING with reason BadConstraints (22.05). What each of them is for:
+
+    - NumNodes as min-max; NumTasks one a node, as the launcher starts them; NumCPUs all of the job's, which
+      must be what the GPUs bring;
+    - CpusPerTres: CPUs follow the GPUs. MinCPUsNode, CPUsPerTask, TasksPerNode: undo -c, --ntasks-per-node;
+    - TresPerJob: the GPUs in all. TresPerNode makes equal shares equal: without it 4 GPUs on two free nodes
+      of 4 become 3 and 1 (22.05), and one node with 8 is not found beside smaller ones (26.05).
+      TresPerTask, TresPerSocket: undo --gpus-per-task and the like;
+    - MinMemoryCPU, for a job with --mem: memory follows the CPUs, which follow the GPUs. Rounded down, so
+      that the job fits wherever it fitted before.
+    """
+    nodes, cpus = shape.num_nodes, shape.cpus_per_gpu
+    gpu = f"gres:gpu:{job.requested_gpu_type}:" if job.requested_gpu_type is not None else "gres:gpu:"
+    even = shape.num_gpus if nodes == 1 else shape.gpus_per_node
+    fields = {
+        "NumNodes": f"{nodes}-{nodes}",
+        "NumTasks": str(nodes),
+        "NumCPUs": str(shape.num_gpus * cpus),
+        "CPUsPerTask": "1",
+        "MinCPUsNode": "1",
+        "TasksPerNode": "0",
+        "CpusPerTres": f"gres:gpu:{cpus}",
+        "TresPerNode": f"{gpu}{even}" if even is not None else "",
+        "TresPerTask": "",
+        "TresPerSocket": "",
+        "TresPerJob": f"{gpu}{shape.num_gpus}",
+        "ReqNodeList": "",
+    }
+    if job.memory_by_node and job.memory_per_gpu_mb is not None:
+        fields["MinMemoryCPU"] = str(max(job.memory_per_gpu_mb // cpus, 1))
+    return fields
+
+
+def _expect_run(job_id: str, peek: Peek, restart_count: int) -> None:
+    """Refuse unless the job is in its run of that number."""
+    if peek.restart_count != restart_count:
+        raise JobStateError(
+            f"job {job_id} has been requeued {peek.restart_count} times, not {restart_count}: "
+            "nothing was changed"
+        )
+
+
+def _time_limit(time_limit_s: float | None) -> dict[str, str]:
+    """Return the field of a time limit, in whole minutes, Slurm's unit; none for None."""
+    return {} if time_limit_s is None else {"TimeLimit": str(max(math.ceil(time_limit_s / 60), 1))}
+
+
+def _slurm_time(seconds: float) -> str:
+    """Return a time as scontrol reads it in the runner's time zone, UTC, in whole seconds."""
+    moment = datetime.fromtimestamp(int(seconds), timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S")

@@ -1,0 +1,4 @@
+"""Slurm's texts and JSON, read into typed values.
+
+May be imported by `agent`, `cli`, `daemon`, `slurm/commands`, `slurm/pyslurm`.
+"""

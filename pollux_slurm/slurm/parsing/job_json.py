@@ -1,0 +1,357 @@
+"""Turn one job of `squeue --json` into a `SlurmJob`, in the forms of Slurm 22.05 to 26.05.
+
+Two kinds of fields are read in two ways. What Slurm itself writes (state, allocation, times, numbers) must
+be understood, or the whole read fails: a guess could move the wrong job. What the owner wrote (the request
+for GPUs, CPUs per GPU) makes at most this one job unschedulable: nobody can stop a round by an odd request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from pollux_slurm.errors import SlurmReadError
+from pollux_slurm.model import Allocation, JobState, SlurmJob
+from pollux_slurm.slurm.parsing.gres import Gres, count_gpus, parse_gres
+from pollux_slurm.slurm.parsing.json_fields import Fields
+from pollux_slurm.slurm.parsing.node_constraints import Place, blocked_because
+
+# What Slurm calls a state or a flag on one. 22.05 prints only the weightiest word, later releases a list.
+_BASE = {
+    "PENDING": JobState.PENDING,
+    "RUNNING": JobState.RUNNING,
+    "SUSPENDED": JobState.SUSPENDED,
+    "COMPLETED": JobState.COMPLETED,
+    "CANCELLED": JobState.CANCELLED,
+    "FAILED": JobState.FAILED,
+    "TIMEOUT": JobState.TIMEOUT,
+    "DEADLINE": JobState.TIMEOUT,
+    "NODE_FAIL": JobState.FAILED,
+    "BOOT_FAIL": JobState.FAILED,
+    "OUT_OF_MEMORY": JobState.FAILED,
+    "PREEMPTED": JobState.CANCELLED,
+    "REVOKED": JobState.CANCELLED,
+}
+_FLAGS = {
+    "COMPLETING": JobState.COMPLETING,
+    "STAGE_OUT": JobState.COMPLETING,
+    "STOPPED": JobState.SUSPENDED,  # SIGSTOP; it keeps its resources
+    "CONFIGURING": JobState.RUNNING,  # it holds its nodes, which still boot or run the prolog
+    "RESIZING": JobState.RUNNING,
+    "SIGNALING": JobState.RUNNING,
+    "POWER_UP_NODE": JobState.RUNNING,
+    "LAUNCH_FAILED": JobState.PENDING,
+    "RECONFIG_FAIL": JobState.PENDING,
+    "REQUEUED": JobState.PENDING,
+    "REQUEUE_FED": JobState.PENDING,
+    "REQUEUE_HOLD": JobState.PENDING,
+    "RESV_DEL_HOLD": JobState.PENDING,
+    "SPECIAL_EXIT": JobState.PENDING,
+    "EXPEDITING": JobState.PENDING,
+    "UPDATE_DB": None,
+}
+_HELD_REASONS = frozenset({"JobHeldUser", "JobHeldAdmin", "job requeued in held state"})
+# What tells, as state_description or state_reason, that nobody but Slurm holds a job.
+_HELD_BY_SLURM = frozenset({"launch failed requeued held", "JobHoldMaxRequeue"})
+_REQUEUED_HELD = "job requeued in held state"
+_LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=timezone.utc).timestamp())
+_WITHOUT_GPUS = "Slurm has started it without the GPUs that it asked for"
+
+
+def parse_job(content: Mapping[str, Any]) -> SlurmJob:
+    """Return the job. Raises `SlurmReadError` naming job and field for what cannot be understood."""
+    fields = Fields(content, f"job {content.get('job_id', '(unnumbered)')}")
+    job_id = str(fields.count("job_id"))
+    state = _state(fields)
+    request, place = _Request.read(fields), Place.read(fields)
+    allocation, cpus, memory_mb = _held_resources(fields, state, request.num_gpus)
+    array_id, task_id = fields.number("array_job_id") or 0, fields.number("array_task_id")
+    num_cpus = fields.number("cpus") or 0
+    num_nodes = max(fields.number("node_count") or 1, 1)
+    requested_gpus = max(request.num_gpus, allocation.num_gpus)
+    held = state is JobState.PENDING and _is_held(fields)
+    problem = _unschedulable_reason(fields, request, array_id=array_id, task_id=task_id) or place.problem
+    has_ended = state.is_over or state is JobState.COMPLETING
+    if problem is None and cpus and requested_gpus and not fields.words("gres_detail"):
+        problem = _WITHOUT_GPUS
+    paused_at = fields.time("suspend_time")  # or went on
+    return SlurmJob(
+        job_id=job_id,
+        name=fields.text("name", ""),
+        user_name=fields.text("user_name", "") or str(fields.count("user_id")),
+        user_id=fields.count("user_id"),
+        account=fields.text("account", ""),
+        qos=fields.text("qos", ""),
+        partition=fields.text("partition", ""),
+        state=state,
+        held=held,
+        held_by_slurm=held and _is_held_by_slurm(fields),
+        reason=fields.text("state_reason", ""),
+        comment=fields.text("comment", ""),
+        allocation=allocation,
+        requested_gpus=requested_gpus,
+        num_cpus=num_cpus,
+        cpus_per_gpu=request.cpus_per_gpu,
+        memory_per_gpu_mb=_memory_per_gpu(fields, request, num_cpus, num_nodes, requested_gpus),
+        cpus_by_node=cpus,
+        memory_mb_by_node=memory_mb,
+        restart_count=fields.count("restart_cnt"),
+        submitted_at=fields.time("submit_time"),
+        # For a pending job Slurm puts an expectation here.
+        started_at=None if state is JobState.PENDING else fields.time("start_time"),
+        ended_at=fields.time("end_time") if has_ended else None,
+        time_limit_s=_time_limit_s(fields),
+        exit_code=_exit_code(fields) if state.is_over else None,
+        unschedulable_reason=problem,
+        requested_gpu_type=request.gpu_type,
+        priority=fields.number("priority"),
+        begins_at=_begins_at(fields) if state is JobState.PENDING else None,
+        # 24.11 fills this in for a job with --mem-per-gpu, too, once it runs.
+        memory_by_node=request.memory_per_gpu_mb is None and bool(fields.number("memory_per_node")),
+        feature_sets=place.feature_sets,
+        excluded_nodes=place.excluded,
+        required_nodes=place.required,
+        blocked_because=blocked_because(fields) if state is JobState.PENDING else None,
+        held_since_requeue=held and _is_held_since_requeue(fields),
+        held_before=_given_back(fields, request) if has_ended else Allocation(),
+        suspended_at=paused_at if "SUSPENDED" in fields.words("job_state") else None,
+        resumed_at=None if "SUSPENDED" in fields.words("job_state") else paused_at,
+        counted_s=float(fields.number("pre_sus_time") or 0) if paused_at is not None else 0.0,
+        resized_at=fields.time("resize_time"),
+    )
+
+
+def state_of(words: Sequence[str], label: str) -> JobState:
+    """Return the state that Slurm's words mean. Raises `SlurmReadError` that names `label`."""
+    return _state(Fields({"job_state": list(words)}, label))
+
+
+def _state(fields: Fields) -> JobState:
+    words = fields.words("job_state")
+    if not words or not set(words) <= _BASE.keys() | _FLAGS.keys():
+        raise fields.bad("job_state")
+    base = next((_BASE[word] for word in words if word in _BASE), None)
+    flags = [_FLAGS[word] for word in words if word in _FLAGS]
+    # A job that is being killed is not ready for anything, whatever it will be afterwards.
+    if JobState.COMPLETING in flags:
+        return JobState.COMPLETING
+    if base is JobState.RUNNING and JobState.SUSPENDED in flags:
+        return JobState.SUSPENDED
+    state = base or next((flag for flag in flags if flag is not None), None)
+    if state is None:
+        raise fields.bad("job_state")
+    return state
+
+
+def _begins_at(fields: Fields) -> datetime | None:
+    """Return when a job may start. An owner may name any second, such as --begin=uts999999999999."""
+    seconds = min(max(fields.number("eligible_time") or 0, 0), _LAST_SECOND)
+    return datetime.fromtimestamp(seconds, timezone.utc) if seconds else None
+
+
+def _is_held(fields: Fields) -> bool:
+    return fields.number("priority") == 0 or fields.text("state_reason", "") in _HELD_REASONS
+
+
+def _is_held_by_slurm(fields: Fields) -> bool:
+    """Whether Slurm gave the job up. A person's hold of a job that is held so leaves no trace (22.05)."""
+    said = {fields.text("state_description", ""), fields.text("state_reason", "")}
+    return bool(said & _HELD_BY_SLURM)
+
+
+def _is_held_since_requeue(fields: Fields) -> bool:
+    """Whether the hold is of the requeue. A hold by an administrator changes the reason (22.05)."""
+    reason, said = fields.text("state_reason", ""), fields.text("state_description", "")
+    return reason == _REQUEUED_HELD or (reason == "JobHeldUser" and said == _REQUEUED_HELD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """What the owner asked for. `problem` says what of it cannot be understood or kept in another shape."""
+
+    num_gpus: int
+    gpu_type: str | None
+    cpus_per_gpu: int | None
+    memory_per_gpu_mb: int | None
+    problem: str | None
+
+    @classmethod
+    def read(cls, fields: Fields) -> _Request:
+        nodes = max(fields.number("node_count") or 1, 1)
+        tasks = max(fields.number("tasks") or 1, 1)
+        shares = {"tres_per_job": 1, "tres_per_node": nodes, "tres_per_task": tasks, "tres_per_socket": 1}
+        num_gpus, types, others, problem = 0, set[str](), set[str](), None
+        per_gpu: dict[str, int | None] = {}
+        for key, share in shares.items():
+            try:
+                asked = count_gpus(_resources(fields.text(key, "")))
+            except ValueError:
+                problem = f"its request {key}={fields.text(key, '')[:60]!r} cannot be understood"
+                continue
+            num_gpus = max(num_gpus, asked.count * share)
+            types |= asked.types
+            others |= asked.others
+        for key in ("cpus_per_tres", "memory_per_tres"):
+            try:
+                per_gpu[key] = count_gpus(_resources(fields.text(key, ""))).count or None
+            except ValueError:
+                per_gpu[key] = None
+                problem = f"its request {key}={fields.text(key, '')[:60]!r} cannot be understood"
+        if len(types) > 1:
+            problem = f"it asks for GPUs of several types ({', '.join(sorted(types))})"
+        elif others:
+            problem = f"it asks for other generic resources, too ({', '.join(sorted(others))})"
+        elif fields.text("tres_per_socket", ""):
+            problem = "it asks for GPUs by socket; use --gpus"
+        return cls(
+            num_gpus=num_gpus,
+            gpu_type=next(iter(types)) if len(types) == 1 else None,
+            cpus_per_gpu=per_gpu["cpus_per_tres"],
+            memory_per_gpu_mb=per_gpu["memory_per_tres"],
+            problem=problem,
+        )
+
+
+def _resources(text: str) -> tuple[Gres, ...]:
+    """Return the generic resources of a request; newer releases may list CPUs and memory with them."""
+    return tuple(item for item in parse_gres(text) if item.name not in ("cpu", "mem", "node", "billing"))
+
+
+def _memory_per_gpu(
+    fields: Fields, request: _Request, num_cpus: int, num_nodes: int, num_gpus: int
+) -> int | None:
+    """Return MB per GPU: as asked, or what the request by node or by CPU comes to; None if nothing binds."""
+    if request.memory_per_gpu_mb is not None:
+        return request.memory_per_gpu_mb
+    if not num_gpus:
+        return None
+    per_node, per_cpu = fields.number("memory_per_node"), fields.number("memory_per_cpu")
+    if per_node:
+        return max(per_node * num_nodes // num_gpus, 1)
+    if per_cpu:
+        cpus_per_gpu = request.cpus_per_gpu or max(-(-num_cpus // num_gpus), 1)
+        return per_cpu * cpus_per_gpu
+    return None
+
+
+def _held_resources(
+    fields: Fields, state: JobState, requested_gpus: int
+) -> tuple[Allocation, tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
+    """Return GPUs, CPUs and MB by node.
+
+    A COMPLETING job has given everything back already, though its processes may still die: neither the
+    nodes' counts nor gres_detail show it (22.05), and Slurm may give its GPUs to others.
+    """
+    if state not in (JobState.RUNNING, JobState.SUSPENDED):
+        return Allocation(), (), ()
+    nodes = _allocated_nodes(fields)
+    details = fields.words("gres_detail")
+    # 22.05 starts a job with none of its GPUs when it was just started itself: nothing tells of any then.
+    is_hidden = requested_gpus and not details and "gres/gpu" in fields.text("tres_alloc_str", "")
+    if len(details) not in (0, len(nodes)) or is_hidden:
+        raise fields.bad("gres_detail")
+    try:
+        gpus = [count_gpus(parse_gres(detail)).count for detail in details]
+    except ValueError:
+        raise fields.bad("gres_detail") from None
+    names = [name for name, _, _ in nodes]
+    if len(set(names)) != len(names):
+        raise fields.bad("job_resources")
+    cores = sum(count for _, count, _ in nodes)
+    threads = max(-(-(fields.number("cpus") or 0) // cores), 1) if cores else 1
+    return (
+        Allocation.of(dict(zip(names, gpus, strict=False))),
+        tuple(sorted((name, count * threads) for name, count, _ in nodes)),
+        tuple(sorted((name, memory_mb) for name, _, memory_mb in nodes)),
+    )
+
+
+def _given_back(fields: Fields, request: _Request) -> Allocation:
+    """Return what a run that is over had held; empty where Slurm no longer tells, or where it never ran.
+
+    The GPUs of each node are no longer shown; they are spread as its CPUs are.
+    """
+    try:
+        tres = count_gpus(parse_gres(_gpus_only(fields.text("tres_alloc_str", ""))))
+        nodes = _allocated_nodes(fields)
+    except (ValueError, SlurmReadError):
+        return Allocation()
+    num_gpus = tres.count or request.num_gpus
+    if not nodes or num_gpus < len(nodes):
+        return Allocation()
+    return Allocation.of(_spread(num_gpus, {name: cores for name, cores, _ in nodes}))
+
+
+def _gpus_only(tres: str) -> str:
+    return ",".join(entry for entry in tres.split(",") if entry.startswith("gres/gpu"))
+
+
+def _spread(num_gpus: int, cores: Mapping[str, int]) -> dict[str, int]:
+    """Spread GPUs over nodes by their CPUs, at least one each."""
+    total = max(sum(cores.values()), 1)
+    left = num_gpus - len(cores)
+    shares = {name: left * count / total for name, count in cores.items()}
+    gpus = {name: 1 + int(share) for name, share in shares.items()}
+    for name in sorted(shares, key=lambda name: int(shares[name]) - shares[name]):
+        if sum(gpus.values()) < num_gpus:
+            gpus[name] += 1
+    return gpus
+
+
+def _allocated_nodes(fields: Fields) -> list[tuple[str, int, int]]:
+    """Return (name, cores or CPUs, MB) of each node, in Slurm's order, which gres_detail shares."""
+    resources = fields.object("job_resources")
+    if isinstance(resources.content.get("nodes"), dict):  # since 24.05
+        return [
+            (
+                node.text("name"),
+                node.object("cpus").count("count"),
+                node.object("memory").number("allocated") or 0,
+            )
+            for node in resources.object("nodes").objects("allocation")
+        ]
+    nodes = []
+    for node in resources.objects("allocated_nodes"):
+        cores = 0
+        for socket in node.object("sockets").content.values():
+            if not isinstance(socket, dict) or not isinstance(socket.get("cores"), dict):
+                raise fields.bad("job_resources")
+            cores += sum(str(use).startswith("allocated") for use in socket["cores"].values())
+        nodes.append((node.text("nodename"), cores, node.number("memory_allocated") or 0))
+    return nodes
+
+
+def _time_limit_s(fields: Fields) -> float | None:
+    minutes = fields.number("time_limit")
+    return None if minutes is None else 60.0 * minutes
+
+
+def _exit_code(fields: Fields) -> int | None:
+    """Return the exit status as a shell shows it: 128 + n for signal n."""
+    value = fields.content.get("exit_code")
+    if isinstance(value, dict) and "return_code" in value:  # since 23.11
+        parts = fields.object("exit_code")
+        signal = parts.object("signal").number("id") if isinstance(value.get("signal"), dict) else None
+        return 128 + signal if signal else parts.number("return_code")
+    status = fields.number("exit_code")
+    if status is None:
+        return None
+    return 128 + (status & 127) if status & 127 else status >> 8 & 255
+
+
+def _unschedulable_reason(
+    fields: Fields, request: _Request, *, array_id: int, task_id: int | None
+) -> str | None:
+    if fields.number("het_job_id"):
+        return "it is part of a heterogeneous job"
+    if array_id and task_id is None:
+        return "it is a job array whose tasks have not been started yet"
+    if not fields.flag("batch_flag"):
+        return "it is not a batch job"
+    if not fields.flag("requeue"):
+        return "it may not be requeued; submit with --requeue"
+    if {"none", "exclusive"} & {word.lower() for word in fields.words("shared")}:
+        return "it asks for whole nodes (--exclusive)"
+    return request.problem

@@ -1,0 +1,158 @@
+"""Read where a job's owner lets it run, and whether Slurm lets it start at all.
+
+hosts          n0    n[0-3,7],m1    rack[1-2]n[01-03]
+constraint     a100    fast&big    a100|h100
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pollux_slurm.slurm.parsing.json_fields import Fields
+
+_FEATURE = r"[A-Za-z0-9_.:=/+-]+"
+_ALL_OF = re.compile(rf"{_FEATURE}(?:&{_FEATURE})*")
+_ANY_OF = re.compile(rf"{_FEATURE}(?:\|{_FEATURE})*")
+_ITEM = re.compile(r"(?:[^\[\],]|\[[^\[\]]*\])+")
+_RANGES = re.compile(r"\[([^\[\]]*)\]")
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_MOST_HOSTS = 100_000
+# Why a job waits that no choice of GPUs and nodes lets start, in the words of 22.05 to 26.05.
+_BLOCKED = frozenset(
+    {
+        "AccountNotAllowed",
+        "AssocGrpJobsLimit",
+        "AssocGrpSubmitJobsLimit",
+        "AssocGrpWallLimit",
+        "AssocMaxJobsLimit",
+        "AssocMaxSubmitJobLimit",
+        "AssocMaxWallDurationPerJobLimit",
+        "AssociationJobLimit",
+        "AssociationTimeLimit",
+        "BurstBufferOperation",
+        "BurstBufferResources",
+        "BurstBufferStageIn",
+        "DeadLine",
+        "Dependency",
+        "DependencyNeverSatisfied",
+        "FedJobLock",
+        "InvalidAccount",
+        "InvalidQOS",
+        "JobArrayTaskLimit",
+        "Licenses",
+        "MaxJobsPerAccount",
+        "MaxSubmitJobsPerAccount",
+        "PartitionTimeLimit",
+        "QOSGrpJobsLimit",
+        "QOSGrpSubmitJobsLimit",
+        "QOSGrpWallLimit",
+        "QOSJobLimit",
+        "QOSMaxJobsPerUserLimit",
+        "QOSMaxSubmitJobPerUserLimit",
+        "QOSMaxWallDurationPerJobLimit",
+        "QOSNotAllowed",
+        "QOSTimeLimit",
+        "QOSUsageThreshold",
+        "Reservation",
+        "ReservationDeleted",
+        "ReservationInvalid",
+    }
+)
+# Of a job of several partitions, this may be said of one of them.
+_BLOCKED_PARTITION = frozenset({"PartitionDown", "PartitionInactive"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the owner lets the job run. `problem` says what of it cannot be told from nodes alone."""
+
+    feature_sets: tuple[frozenset[str], ...]
+    excluded: tuple[str, ...]
+    required: tuple[str, ...]
+    problem: str | None
+
+    @classmethod
+    def read(cls, fields: Fields) -> Place:
+        problem = None
+        hosts: dict[str, tuple[str, ...]] = {}
+        for key, option in (("excluded_nodes", "--exclude"), ("required_nodes", "--nodelist")):
+            text = ",".join(fields.words(key))
+            try:
+                hosts[key] = expand_hosts(text)
+            except ValueError:
+                hosts[key] = ()
+                problem = f"its {option}={text[:60]} cannot be understood"
+        constraint = fields.text("features", "")
+        try:
+            features = feature_sets(constraint)
+        except ValueError:
+            features = ()
+            problem = f"its --constraint={constraint[:60]} is more than features joined by & or by |"
+        if fields.content.get("contiguous") is True:
+            problem = "it asks for neighbouring nodes (--contiguous)"
+        if fields.text("resv_name", ""):
+            problem = "it runs in a reservation (--reservation)"
+        return cls(
+            feature_sets=features,
+            excluded=hosts["excluded_nodes"],
+            required=hosts["required_nodes"],
+            problem=problem,
+        )
+
+
+def blocked_because(fields: Fields) -> str | None:
+    """Return why Slurm does not start a waiting job whatever is free, None where it does."""
+    reason = fields.text("state_reason", "")
+    several = "," in fields.text("partition", "")
+    if reason not in _BLOCKED and (several or reason not in _BLOCKED_PARTITION):
+        return None
+    return f"Slurm does not start it now, whatever is free ({reason})"
+
+
+def expand_hosts(text: str) -> tuple[str, ...]:
+    """Return the hosts of a list such as `n[0-3,7],m1`, in its order; `ValueError` for another form."""
+    hosts: list[str] = []
+    items = _ITEM.findall(text)
+    if ",".join(items) != text.strip(","):
+        raise ValueError(f"{text!r} is no list of hosts")
+    for item in items:
+        names = [""]
+        for position, part in enumerate(_RANGES.split(item)):
+            ends = [part] if position % 2 == 0 else _numbers(part)
+            if len(names) * len(ends) > _MOST_HOSTS:
+                raise ValueError(f"{text[:60]!r} has more than {_MOST_HOSTS} hosts")
+            names = [name + end for name in names for end in ends]
+        hosts.extend(names)
+        if len(hosts) > _MOST_HOSTS:
+            raise ValueError(f"{text[:60]!r} has more than {_MOST_HOSTS} hosts")
+    return tuple(hosts)
+
+
+def _numbers(ranges: str) -> list[str]:
+    """Return the numbers of `0-3,7`, with the leading zeros of each range's beginning."""
+    found: list[str] = []
+    for one in ranges.split(","):
+        match = _RANGE.fullmatch(one)
+        if match is None:
+            raise ValueError(f"{one!r} is no range of numbers")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not 0 <= last - first < _MOST_HOSTS - len(found):
+            raise ValueError(f"{one!r} is no range of numbers, or one of too many")
+        found += [str(number).zfill(len(match[1])) for number in range(first, last + 1)]
+    return found
+
+
+def feature_sets(constraint: str) -> tuple[frozenset[str], ...]:
+    """Return the sets of features of which a node must have one whole; none for an empty constraint.
+
+    Plain features, `a&b` and `a|b` can be told from a node alone. `ValueError` for everything else: counts of
+    nodes (`a*2`), brackets, parentheses, and `&` and `|` in one.
+    """
+    if not constraint:
+        return ()
+    if _ALL_OF.fullmatch(constraint):
+        return (frozenset(constraint.split("&")),)
+    if _ANY_OF.fullmatch(constraint):
+        return tuple(frozenset({feature}) for feature in constraint.split("|"))
+    raise ValueError(f"{constraint!r} is more than features joined by & or by |")

@@ -1,0 +1,106 @@
+"""Open a store: find it, reach it, and make sure that its schema is this release's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, text
+
+from pollux_slurm.errors import SchemaVersionError, StoreError
+from pollux_slurm.store.access.database import Database
+from pollux_slurm.store.access.engine import make_calling_engine, make_engine
+from pollux_slurm.store.access.file_permissions import check_trust
+from pollux_slurm.store.access.url import StoreUrl, parse_store_url
+from pollux_slurm.store.schema import REVISIONS, VERSION_TABLE, JobRow
+
+
+def open_database(url: str, *, create: bool) -> Database:
+    """Open the database of a store; with `create`, make file and schema first if there are none."""
+    parsed = parse_store_url(url)
+    database = reach_database(parsed, create=create)
+    try:
+        with database.read() as connection:
+            version = read_version(connection)
+        if create and version is None:
+            from pollux_slurm.store.maintenance.migration import initialize
+
+            initialize(database)
+        else:
+            check_version(parsed, version)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def reach_database(url: StoreUrl, *, create: bool, any_host: bool = False) -> Database:
+    """Return the database behind `url`, whatever its schema; with `any_host`, an SQLite file of another's."""
+    if url.path is not None:
+        _find_file(url, url.path, create=create, any_host=any_host)
+    return Database(make_engine(url), url)
+
+
+def reach_for_calls(url: StoreUrl, *, keep: bool = False) -> Database:
+    """Return a PostgreSQL database for a job's calls: see `make_calling_engine`. Nothing is connected yet."""
+    return Database(make_calling_engine(url, keep=keep), url)
+
+
+def read_version(connection: Connection) -> str | None:
+    """Return the schema's version, None when there is no schema, "" when the table that says so is empty."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar() or _lost(connection)
+
+
+def _lost(connection: Connection) -> str | None:
+    """Without tables, going down to none has left the table of versions; with tables, a version is lost."""
+    return "" if inspect(connection).has_table(JobRow.__tablename__) else None
+
+
+def check_version(url: StoreUrl, version: str | None) -> None:
+    """Raise `SchemaVersionError`, with the command to type, unless `version` is this release's."""
+    if version is None:
+        raise SchemaVersionError(f"the store {url} has no tables yet; make them: {url.command('init')}")
+    if version == "":
+        raise SchemaVersionError(
+            f"the store {url} has tables, but its table {VERSION_TABLE} is empty, so that nobody knows their "
+            f"version; restore it from a backup, or, if this release ({REVISIONS[-1]}) made them: "
+            f"INSERT INTO {VERSION_TABLE} VALUES ('{REVISIONS[-1]}'), then {url.command('check')}"
+        )
+    if version < REVISIONS[0]:
+        raise SchemaVersionError(
+            f"the store {url} has schema {version}, which is older than any that can be upgraded; begin with "
+            f"a new store: put this one aside (rename the file or database), then {url.command('init')}"
+        )
+    if version not in REVISIONS:
+        raise SchemaVersionError(
+            f"the store {url} was made by a newer release (its schema is {version}, this release's is "
+            f"{REVISIONS[-1]}); update this one, in a checkout of that release: pip install --upgrade ."
+        )
+    if version != REVISIONS[-1]:
+        raise SchemaVersionError(
+            f"the store {url} has schema {version}, this release needs {REVISIONS[-1]}; "
+            f"stop the daemon and run: {url.command('upgrade')}"
+        )
+
+
+def _find_file(url: StoreUrl, path: Path, *, create: bool, any_host: bool) -> None:
+    """Make sure that the file of an SQLite store is there; a new one may be read by its owner only."""
+    folder = path.parent
+    try:
+        if path.is_dir():
+            raise StoreError(f"{path} is a folder; name a file in it: sqlite:///{path}/pollux.db")
+        if path.exists():
+            check_trust(url, path, any_host=any_host)
+            return
+        if not create:
+            raise SchemaVersionError(f"there is no store at {path}; make it: {url.command('init')}")
+        if not folder.is_dir():
+            raise StoreError(f"there is no folder {folder} for the store; make it: mkdir -p {folder}")
+        # Never opened where it exists already: see `trust` on what closing it would do.
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except OSError as error:
+        raise StoreError(f"the store's file {path} cannot be opened: {error.strerror}") from None

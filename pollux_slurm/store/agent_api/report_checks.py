@@ -1,0 +1,218 @@
+"""Check a report before anything of it is stored (invariant 7): it is data from a stranger.
+
+A malicious job can lie about itself, and only its own decisions suffer. What these checks keep out is what
+would hurt others: numbers that no arithmetic survives (NaN, infinity, 10³⁰⁰, 10⁻³⁰⁰), that no column holds,
+or so many values that rounds become slow. Each bound is far beyond any real job.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+from typing import Any, NoReturn, TypeVar
+
+from pollux_slurm.errors import InvalidModelError, ReportRefusedError
+from pollux_slurm.model import (
+    BatchChoice,
+    BatchLimits,
+    GoodputModel,
+    GradientStatistics,
+    JobWarning,
+    ThroughputParameters,
+)
+from pollux_slurm.store.contract.interface import CheckpointConfirmation, Report, RunPhase
+
+T = TypeVar("T", BatchLimits, GradientStatistics, ThroughputParameters)
+
+MAX_RUNS = 10**6
+MAX_SEQUENCE = 10**12
+MAX_NODES = 10**4
+MAX_GPUS_PER_NODE = 1024
+MAX_BATCH_SIZE = 10**9
+MAX_RATE = 1e12
+MAX_DURATION_S = 1e7
+# No step is shorter; one example in the longest of all steps; one example of the largest batch.
+MIN_DURATION_S = 1e-6
+MIN_RATE = 1e-7
+MIN_EFFICIENCY = 1e-9
+MAX_STEPS = 10**15
+MAX_EXAMPLES = 10**15
+MAX_PROGRESS = 1e18
+MAX_EPOCHS = 10**9
+MAX_BYTES = 2**60
+MAX_ID = 2**63 - 1
+MAX_WARNINGS = 32
+
+# An efficiency computed in floating point may overshoot 1 by rounding; more than that is a mistake.
+_ROUNDING = 1e-6
+
+
+def checked_report(report: Report) -> Report:
+    """Return `report` in plain Python numbers; raises `ReportRefusedError` that names the bad field."""
+    if not isinstance(report, Report):
+        _refuse("report", "a Report", report)
+    if not isinstance(report.phase, RunPhase):
+        _refuse("phase", "a RunPhase", report.phase)
+    return Report(
+        run_number=_whole("run_number", report.run_number, 0, MAX_RUNS),
+        restart_count=_whole("restart_count", report.restart_count, 0, MAX_RUNS),
+        sequence=_whole("sequence", report.sequence, 0, MAX_SEQUENCE),
+        phase=report.phase,
+        gpus_per_node=_gpus_per_node(report.gpus_per_node),
+        model=None if report.model is None else _model(report.model),
+        batch=None if report.batch is None else _batch(report.batch),
+        throughput=_rate("throughput", report.throughput),
+        predicted_throughput=_rate("predicted_throughput", report.predicted_throughput),
+        step_time_s=_perhaps("step_time_s", report.step_time_s, MIN_DURATION_S, MAX_DURATION_S),
+        efficiency=_efficiency(report.efficiency),
+        num_steps=_whole("num_steps", report.num_steps, 0, MAX_STEPS),
+        num_examples=None
+        if report.num_examples is None
+        else _whole("num_examples", report.num_examples, 0, MAX_EXAMPLES),
+        progress=_real("progress", report.progress, 0.0, MAX_PROGRESS),
+        epoch=_whole("epoch", report.epoch, 0, MAX_EPOCHS),
+        total_epochs=None
+        if report.total_epochs is None
+        else _whole("total_epochs", report.total_epochs, 0, MAX_EPOCHS),
+        first_step_s=_perhaps("first_step_s", report.first_step_s, MIN_DURATION_S, MAX_DURATION_S),
+        restore_s=_perhaps("restore_s", report.restore_s, 0.0, MAX_DURATION_S),
+        checkpoint=None if report.checkpoint is None else _checkpoint(report.checkpoint),
+        warnings=_warnings(report.warnings),
+    )
+
+
+def checked_run_number(run_number: int) -> int:
+    """Return a poll's run number; raises `ReportRefusedError` unless it is one."""
+    return _whole("run_number", run_number, 0, MAX_RUNS)
+
+
+def checked_request_id(request_id: int) -> int:
+    """Return the number of a reallocation; raises `ReportRefusedError` unless it is one."""
+    return _whole("request_id", request_id, 0, MAX_ID)
+
+
+def _gpus_per_node(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    if not isinstance(sizes, tuple | list) or not 1 <= len(sizes) <= MAX_NODES:
+        _refuse("gpus_per_node", f"1 to {MAX_NODES} nodes", sizes)
+    return tuple(_whole("gpus_per_node", size, 1, MAX_GPUS_PER_NODE) for size in sizes)
+
+
+def _model(model: GoodputModel) -> GoodputModel:
+    if not isinstance(model, GoodputModel):
+        _refuse("model", "a GoodputModel", model)
+    for part, kind in (("limits", BatchLimits), ("statistics", GradientStatistics)):
+        value = getattr(model, part)
+        if value is not None and not isinstance(value, kind):
+            _refuse(f"model.{part}", f"a {kind.__name__}", value)
+    if model.throughput is not None and not isinstance(model.throughput, ThroughputParameters):
+        _refuse("model.throughput", "ThroughputParameters", model.throughput)
+    if model.limits is None:
+        _refuse("model.limits", "BatchLimits", model.limits)
+    plain = GoodputModel(
+        limits=_plain(model.limits),
+        statistics=None if model.statistics is None else _plain(model.statistics),
+        throughput=None if model.throughput is None else _plain(model.throughput),
+        max_gpus_seen=_plain_number(model.max_gpus_seen),
+        max_nodes_seen=_plain_number(model.max_nodes_seen),
+    )
+    # Here, because it brings scipy along, which takes a command that only reads the store a second.
+    from pollux_slurm.goodput.checks import check_model
+
+    try:
+        check_model(plain)
+    except InvalidModelError as error:
+        raise ReportRefusedError(f"report refused: model: {error}") from None
+    return plain
+
+
+def _plain(part: T) -> T:
+    """Return a dataclass of numbers with numpy's numbers turned into Python's."""
+    names = (field.name for field in dataclasses.fields(part))
+    return dataclasses.replace(part, **{name: _plain_number(getattr(part, name)) for name in names})
+
+
+def _plain_number(value: Any) -> Any:
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) else value
+
+
+def _batch(batch: BatchChoice) -> BatchChoice:
+    if not isinstance(batch, BatchChoice):
+        _refuse("batch", "a BatchChoice", batch)
+    return BatchChoice(
+        global_batch_size=_whole("batch.global_batch_size", batch.global_batch_size, 1, MAX_BATCH_SIZE),
+        atomic_batch_size=_whole("batch.atomic_batch_size", batch.atomic_batch_size, 1, MAX_BATCH_SIZE),
+        accumulation_steps=_whole("batch.accumulation_steps", batch.accumulation_steps, 0, MAX_BATCH_SIZE),
+    )
+
+
+def _checkpoint(checkpoint: CheckpointConfirmation) -> CheckpointConfirmation:
+    if not isinstance(checkpoint, CheckpointConfirmation):
+        _refuse("checkpoint", "a CheckpointConfirmation", checkpoint)
+    return CheckpointConfirmation(
+        request_id=None
+        if checkpoint.request_id is None
+        else _whole("checkpoint.request_id", checkpoint.request_id, 0, MAX_ID),
+        blocked_s=_real("checkpoint.blocked_s", checkpoint.blocked_s, 0.0, MAX_DURATION_S),
+        size_bytes=_whole("checkpoint.size_bytes", checkpoint.size_bytes, 0, MAX_BYTES),
+    )
+
+
+def _warnings(warnings: tuple[JobWarning, ...]) -> tuple[JobWarning, ...]:
+    if not isinstance(warnings, tuple | list) or len(warnings) > MAX_WARNINGS:
+        _refuse("warnings", f"at most {MAX_WARNINGS} names", warnings)
+    for warning in warnings:
+        if not isinstance(warning, JobWarning):
+            _refuse("warnings", "JobWarnings", warning)
+    return tuple(dict.fromkeys(warnings))
+
+
+def _efficiency(value: float | None) -> float | None:
+    checked = _perhaps("efficiency", value, MIN_EFFICIENCY, 1.0 + _ROUNDING)
+    return None if checked is None else min(checked, 1.0)
+
+
+def _rate(name: str, value: float | None) -> float | None:
+    return _perhaps(name, value, MIN_RATE, MAX_RATE)
+
+
+def _perhaps(name: str, value: float | None, least: float, most: float) -> float | None:
+    return None if value is None else _real(name, value, least, most)
+
+
+def _whole(name: str, value: object, least: int, most: int) -> int:
+    # numpy's whole numbers are Integral as well; a truth value is an int to Python, but not to us.
+    if not isinstance(value, bool) and isinstance(value, numbers.Integral):
+        number = int(value)
+        if least <= number <= most:
+            return number
+    return _refuse(name, f"a whole number from {least} to {most}", value)
+
+
+def _real(name: str, value: object, least: float, most: float) -> float:
+    if not isinstance(value, bool) and isinstance(value, numbers.Real):
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number beyond a float's range
+            number = math.nan
+        if least <= number <= most:  # never true of NaN
+            return number
+    return _refuse(name, f"a finite number from {least:g} to {most:g}", value)
+
+
+def _refuse(name: str, expected: str, value: object) -> NoReturn:
+    raise ReportRefusedError(f"report refused: {name} must be {expected}, not {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    """Return a short text of a stranger's value; a number of a million digits is not printed."""
+    if isinstance(value, int) and abs(value) > MAX_ID:
+        return "a number beyond 64 bits"
+    if isinstance(value, tuple | list) and len(value) > 8:
+        return f"{len(value)} values"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

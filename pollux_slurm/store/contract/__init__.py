@@ -1,0 +1,5 @@
+"""What every backend promises, and the types that its callers exchange with it.
+
+May be imported by `agent`, `cli`, `daemon`, `simulator`, `store/agent_api`, `store/jobs`, `store/journal`,
+`store/rounds`, `store/schema`, `store/security`, `torch`.
+"""

@@ -1,0 +1,89 @@
+"""What jobs declare of their length: every number that they have ever named is kept, for it is a claim.
+
+Under some objectives it pays to claim to be nearly done, so the daemon compares a claim with what came of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Executable, Select, insert, select, update
+from sqlalchemy.orm import aliased
+
+from pollux_slurm.store.access.statements import built_once
+from pollux_slurm.store.contract.interface import MAX_DECLARATIONS, Declaration, Report
+from pollux_slurm.store.jobs.submissions import is_of_submission
+from pollux_slurm.store.schema import DeclarationRow, JobRow
+
+
+def write_declaration(connection: Connection, job_id: int, report: Report, at: datetime) -> None:
+    """Record a number that was not declared before; keep the least progress that it has amounted to.
+
+    A restarted script that has not come to its loop yet declares nothing, which takes nothing back.
+    """
+    total = report.total_epochs
+    if total is None:
+        return
+    known = connection.execute(
+        select(DeclarationRow.number, DeclarationRow.total_epochs, DeclarationRow.least_total_progress).where(
+            DeclarationRow.job_id == job_id
+        )
+    ).all()
+    least = report.progress * total / report.epoch if report.epoch > 0 else None
+    before = next((row for row in known if row.total_epochs == total), None)
+    if before is None:
+        if len(known) < MAX_DECLARATIONS:
+            connection.execute(
+                insert(DeclarationRow).values(
+                    job_id=job_id,
+                    number=len(known),
+                    total_epochs=total,
+                    at=at,
+                    epoch=report.epoch,
+                    progress=report.progress,
+                    least_total_progress=least,
+                )
+            )
+    elif least is not None and (before.least_total_progress is None or least < before.least_total_progress):
+        connection.execute(
+            update(DeclarationRow)
+            .where(DeclarationRow.job_id == job_id, DeclarationRow.number == before.number)
+            .values(least_total_progress=least)
+        )
+
+
+def read_declarations(connection: Connection, scope: Select[Any]) -> defaultdict[int, list[Declaration]]:
+    """Return what the jobs in `scope` have declared, by job, in the order in which they first did.
+
+    A number that several rows of a submission have is one declaration.
+    """
+    rows = connection.execute(_select_declarations(scope))
+    found: defaultdict[int, dict[int, Declaration]] = defaultdict(dict)
+    for row in rows:
+        of_job = found[row.of_job]
+        told = Declaration(
+            total_epochs=row.total_epochs,
+            at=row.at,
+            epoch=row.epoch,
+            progress=row.progress,
+            least_total_progress=row.least_total_progress,
+        )
+        known = of_job.setdefault(row.total_epochs, told)
+        least = [one.least_total_progress for one in (known, told) if one.least_total_progress is not None]
+        of_job[row.total_epochs] = dataclasses.replace(known, least_total_progress=min(least, default=None))
+    return defaultdict(list, {job_id: list(of_job.values()) for job_id, of_job in found.items()})
+
+
+@built_once
+def _select_declarations(scope: Select[Any]) -> Executable:
+    row_of_it = aliased(JobRow)
+    return (
+        select(JobRow.id.label("of_job"), DeclarationRow.__table__)
+        .join(row_of_it, is_of_submission(row_of_it, job_id=JobRow.id, first_id=JobRow.first_id))
+        .join(DeclarationRow, DeclarationRow.job_id == row_of_it.id)
+        .where(JobRow.id.in_(scope))
+        .order_by(JobRow.id, DeclarationRow.job_id, DeclarationRow.number)
+    )

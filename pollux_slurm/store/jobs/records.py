@@ -1,0 +1,189 @@
+"""Read jobs with all that a round needs of them, in a number of statements that does not grow with them.
+
+Each statement asks one question about all wanted jobs at once; "the latest" of a history is found by its
+index, job by job inside the database, never by reading the history.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, Executable, exists, func, select
+from sqlalchemy.orm import aliased
+
+from pollux_slurm.errors import UnknownJobError
+from pollux_slurm.model import Allocation, JobTerms
+from pollux_slurm.store.access.sanitizing import clean_text
+from pollux_slurm.store.access.statements import built_once
+from pollux_slurm.store.contract.interface import JobRecord, Milestone, RunPhase
+from pollux_slurm.store.jobs.declarations import read_declarations
+from pollux_slurm.store.jobs.goodput_models import read_models_by_type
+from pollux_slurm.store.jobs.latest import (
+    Scope,
+    read_current_runs,
+    read_first_warnings,
+    read_last_decisions,
+    read_last_ends,
+    read_latest_models,
+    read_latest_samples,
+    read_open_allocations,
+    read_prediction_errors,
+)
+from pollux_slurm.store.jobs.past_moves import read_last_reallocations, read_restart_delays, read_unanswered
+from pollux_slurm.store.jobs.past_throughput import read_paces
+from pollux_slurm.store.schema import JobRow, ModelVersionRow, RunRow, UserRow
+
+ALL_JOBS: Scope = select(JobRow.id)
+ACTIVE_JOBS: Scope = select(JobRow.id).where(JobRow.finished_at.is_(None))
+"""The jobs that are not over."""
+
+
+def newest_scope(slurm_job_id: str) -> Scope:
+    """Select the newest job with this number, if there is one: slurmctld may start its numbers anew."""
+    return select(func.max(JobRow.id)).where(JobRow.slurm_job_id == clean_text(slurm_job_id))
+
+
+def read_job(connection: Connection, slurm_job_id: str) -> JobRecord:
+    """Return the newest job with this number; raises `UnknownJobError`."""
+    records = read_jobs(connection, newest_scope(slurm_job_id))
+    if not records:
+        raise UnknownJobError(f"job {slurm_job_id} is not known as an adaptive job; see: pollux status --all")
+    return records[0]
+
+
+def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
+    """Return the jobs in `scope`, oldest first."""
+    _plan_by_index(connection)
+    rows = connection.execute(_select_jobs(scope)).all()
+    if not rows:
+        return ()
+    allocations = read_open_allocations(connection, scope)
+    models = read_latest_models(connection, scope)
+    samples = read_latest_samples(connection, scope)
+    errors = read_prediction_errors(connection, scope)
+    paces = read_paces(connection, scope)
+    runs = read_current_runs(connection, scope)
+    reallocations = read_last_reallocations(connection, scope)
+    delays = read_restart_delays(connection, scope)
+    unanswered = read_unanswered(connection, scope)
+    decisions = read_last_decisions(connection, scope)
+    by_type = read_models_by_type(connection, scope)
+    declarations = read_declarations(connection, scope)
+    held_until = read_last_ends(connection, scope)
+    warnings = read_first_warnings(connection, scope)
+    records = []
+    for row in rows:
+        num_restarts, costs = delays.get(row.id, (0, ()))
+        known = [delay for delay in costs if delay is not None]
+        decided, decision = decisions.get(row.id, (None, None))
+        last = reallocations.get(row.id)
+        records.append(
+            JobRecord(
+                slurm_job_id=row.slurm_job_id,
+                terms=JobTerms(
+                    token_sha256=row.token_sha256,
+                    user_id=row.user_id,
+                    min_gpus=row.min_gpus,
+                    max_gpus=row.max_gpus,
+                    allow_unconfirmed=row.allow_unconfirmed,
+                ),
+                name=row.name,
+                user_name=row.user_name,
+                account=row.account,
+                partition=row.partition,
+                cpus_per_gpu=row.cpus_per_gpu,
+                memory_per_gpu_mb=row.memory_per_gpu_mb,
+                state=row.state,
+                submitted_at=row.submitted_at,
+                started_at=row.started_at,
+                finished_at=row.finished_at,
+                allocation=Allocation.of(allocations[row.id]),
+                model=models.get(row.id),
+                sample=samples.get(row.id),
+                run=runs.get(row.id),
+                open_reallocation=last if last is not None and not last.step.is_end else None,
+                num_restarts=num_restarts,
+                mean_restart_delay_s=sum(known) / len(known) if known else None,
+                last_decision=decision,
+                last_decision_speedup=decided.speedup if decided else None,
+                last_decision_bound_by=decided.bound_by if decided else None,
+                last_decision_at=decided.at if decided else None,
+                models=tuple(by_type[row.id]),
+                declarations=tuple(declarations[row.id]),
+                last_held_at=None if allocations[row.id] else held_until.get(row.id),
+                last_reallocation=last,
+                granted_time_limit_s=row.time_limit_s,
+                warnings=tuple(warnings[row.id]),
+                required_nodes=tuple(row.required_nodes.split(",")) if row.required_nodes else (),
+                left_out_because=row.left_out_because,
+                prediction_error=errors.get(row.id, 0.0),
+                unanswered=tuple(unanswered[row.id]),
+                paces=tuple(paces[row.id]),
+                first_submitted_at=row.first_submitted_at,
+            )
+        )
+    return tuple(records)
+
+
+@built_once
+def _select_jobs(scope: Scope) -> Executable:
+    first = aliased(JobRow)
+    return (
+        select(
+            JobRow.id,
+            JobRow.slurm_job_id,
+            JobRow.token_sha256,
+            JobRow.user_id,
+            JobRow.min_gpus,
+            JobRow.max_gpus,
+            JobRow.allow_unconfirmed,
+            JobRow.name,
+            UserRow.user_name,
+            JobRow.account,
+            JobRow.partition,
+            JobRow.cpus_per_gpu,
+            JobRow.memory_per_gpu_mb,
+            JobRow.state,
+            JobRow.submitted_at,
+            JobRow.started_at,
+            JobRow.finished_at,
+            JobRow.time_limit_s,
+            JobRow.required_nodes,
+            JobRow.left_out_because,
+            first.submitted_at.label("first_submitted_at"),
+        )
+        .outerjoin(first, first.id == JobRow.first_id)
+        .join(UserRow, UserRow.user_id == JobRow.user_id)
+        .where(JobRow.id.in_(scope))
+        .order_by(JobRow.id)
+    )
+
+
+def _plan_by_index(connection: Connection) -> None:
+    """Let PostgreSQL enter every history by its index, in this transaction.
+
+    After a start, or many new rows, its statistics say that the tables are all but empty: it then compares
+    every row of a history with every job, in seconds instead of milliseconds, until ANALYZE has run.
+    """
+    if connection.dialect.name == "postgresql":
+        # Without sequential scans costs look large, for which the compiler would be started, too.
+        connection.exec_driver_sql("SET LOCAL enable_seqscan = off; SET LOCAL jit = off")
+
+
+def read_milestones(connection: Connection) -> frozenset[Milestone]:
+    """Return what the current runs of jobs have come to: see `Store.milestones`."""
+    later = aliased(RunRow)
+    measured = exists().where(
+        ModelVersionRow.job_id == RunRow.job_id,
+        ModelVersionRow.run_number == RunRow.run_number,
+        ModelVersionRow.alpha_g.is_not(None),
+    )
+    rows = connection.execute(
+        select(JobRow.slurm_job_id, RunRow.run_number, measured.label("is_measured"))
+        .join(RunRow, RunRow.job_id == JobRow.id)
+        .where(
+            JobRow.finished_at.is_(None),
+            RunRow.num_steps > 0,
+            RunRow.phase == RunPhase.TRAINING,
+            ~exists().where(later.job_id == RunRow.job_id, later.run_number > RunRow.run_number),
+        )
+    )
+    return frozenset(Milestone(row.slurm_job_id, row.run_number, bool(row.is_measured)) for row in rows)

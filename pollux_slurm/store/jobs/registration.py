@@ -1,0 +1,254 @@
+"""Enter jobs that the daemon found in Slurm, in a bounded number of statements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, and_, bindparam, case, func, insert, or_, select, update
+
+from pollux_slurm.model import JobState, ReallocationStep
+from pollux_slurm.store.access.sanitizing import clean_text, utc
+from pollux_slurm.store.access.statements import is_one_of, upsert
+from pollux_slurm.store.contract.interface import JobRegistration
+from pollux_slurm.store.journal.reallocations import ENDS
+from pollux_slurm.store.schema import (
+    AccountRow,
+    AllocationRow,
+    JobRow,
+    ReallocationRow,
+    ReallocationStepRow,
+    UserRow,
+)
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_JOB_ID = re.compile(r"[0-9A-Za-z_+.-]{1,64}")
+_MOST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    id: int
+    slurm_job_id: str
+    token_sha256: str
+    user_id: int
+    first_id: int | None
+    finished_at: datetime | None
+    open_reallocation_id: int | None
+
+    @property
+    def is_over(self) -> bool:
+        return self.finished_at is not None
+
+
+def register_jobs(
+    connection: Connection, jobs: Sequence[JobRegistration], *, at: datetime
+) -> tuple[str, ...]:
+    """Insert newcomers; return the ids left out: see `Store.register_jobs`."""
+    at = utc(at)
+    if not jobs:
+        return ()
+    known = _known_jobs(connection, jobs)
+    newest = {entry.slurm_job_id: entry for entry in known}  # by ascending id: the newest bearer stays
+    tokens = {(entry.user_id, entry.token_sha256) for entry in known}
+    newcomers: dict[str, JobRegistration] = {}
+    first_ids: dict[str, int] = {}
+    left_out: list[str] = []
+    superseded: list[tuple[_Known, JobRegistration]] = []
+    for job in jobs:
+        before = newest.get(job.slurm_job_id)
+        if job.slurm_job_id in newcomers or (before is not None and _is_same(before, job)):
+            continue
+        if not _is_possible(job) or (job.user_id, job.terms.token_sha256) in tokens:
+            left_out.append(job.slurm_job_id)
+            continue
+        if before is not None and not before.is_over:
+            superseded.append((before, job))
+        tokens.add((job.user_id, job.terms.token_sha256))
+        newcomers[job.slurm_job_id] = job
+        if before is not None and _continues(before, job):
+            first_ids[job.slurm_job_id] = before.first_id or before.id
+    if superseded:
+        _end_superseded(connection, superseded, at)
+    if newcomers:
+        _insert(connection, list(newcomers.values()), first_ids, at)
+    return tuple(left_out)
+
+
+def _is_same(before: _Known, job: JobRegistration) -> bool:
+    """Whether the newest job with this number is the one that Slurm shows now.
+
+    Another token means another job: slurmctld's numbers have begun anew, or the owner has lost the token and
+    put a new one into the Comment. While the daemon holds the job in its hands, the owner's new token waits.
+    """
+    if before.user_id != job.user_id:
+        return False
+    if before.token_sha256 == job.terms.token_sha256:
+        return True
+    return not before.is_over and before.open_reallocation_id is not None
+
+
+def _continues(before: _Known, job: JobRegistration) -> bool:
+    """Whether a job with another token is the one of this number from before: its owner's, not yet over.
+
+    Nor is one over that was so by our guess, since its Comment told nothing for a while: it had come before
+    that end, or was requeued, where a number that has begun anew was not.
+    """
+    if before.user_id != job.user_id:
+        return False
+    return before.finished_at is None or utc(job.submitted_at) <= before.finished_at or job.restart_count > 0
+
+
+def _end_superseded(
+    connection: Connection, pairs: Sequence[tuple[_Known, JobRegistration]], at: datetime
+) -> None:
+    """End jobs whose number has passed to another. Nothing of theirs may touch the new ones.
+
+    What was submitted, or requeued, after a run had begun is of another run.
+    """
+    ids = [
+        {"b_id": before.id, "b_at": at, "b_submitted_at": utc(after.submitted_at)} for before, after in pairs
+    ]
+    connection.execute(
+        update(JobRow)
+        .where(JobRow.id == bindparam("b_id"))
+        .values(state=JobState.CANCELLED, finished_at=bindparam("b_at"), estimated=True),
+        [{"b_id": entry["b_id"], "b_at": at} for entry in ids],
+    )
+    when = AllocationRow.started_at.type
+    connection.execute(
+        update(AllocationRow)
+        .where(AllocationRow.job_id == bindparam("b_id"), AllocationRow.ended_at.is_(None))
+        .values(
+            ended_at=case(
+                (
+                    AllocationRow.started_at < bindparam("b_submitted_at"),
+                    bindparam("b_submitted_at", type_=when),
+                ),
+                (AllocationRow.started_at > bindparam("b_at"), AllocationRow.started_at),
+                else_=bindparam("b_at", type_=when),
+            ),
+            estimated=True,
+        ),
+        ids,
+    )
+    in_flight = [
+        {"b_id": job.open_reallocation_id, "b_at": at} for job, _ in pairs if job.open_reallocation_id
+    ]
+    if in_flight:
+        connection.execute(
+            update(ReallocationRow)
+            .where(ReallocationRow.id == bindparam("b_id"))
+            .values(step=ReallocationStep.FAILED, reason="Slurm gave the job's number to another user's job"),
+            in_flight,
+        )
+        connection.execute(
+            insert(ReallocationStepRow),
+            [
+                {"reallocation_id": entry["b_id"], "step": ReallocationStep.FAILED, "at": at}
+                for entry in in_flight
+            ],
+        )
+
+
+def _known_jobs(connection: Connection, jobs: Sequence[JobRegistration]) -> list[_Known]:
+    latest = (
+        select(func.max(JobRow.id))
+        .where(is_one_of(connection, JobRow.slurm_job_id, {job.slurm_job_id for job in jobs}))
+        .group_by(JobRow.slurm_job_id)
+    )
+    rows = connection.execute(
+        select(
+            JobRow.id,
+            JobRow.slurm_job_id,
+            JobRow.token_sha256,
+            JobRow.user_id,
+            JobRow.first_id,
+            JobRow.finished_at,
+            ReallocationRow.id.label("open_reallocation_id"),
+        )
+        .outerjoin(
+            ReallocationRow,
+            and_(ReallocationRow.job_id == JobRow.id, ReallocationRow.step.not_in(ENDS)),
+        )
+        .where(
+            or_(
+                JobRow.id.in_(latest),
+                is_one_of(connection, JobRow.token_sha256, {job.terms.token_sha256 for job in jobs}),
+            )
+        )
+        .order_by(JobRow.id)
+    )
+    return [
+        _Known(
+            id=row.id,
+            slurm_job_id=row.slurm_job_id,
+            token_sha256=row.token_sha256,
+            user_id=row.user_id,
+            first_id=row.first_id,
+            finished_at=row.finished_at,
+            open_reallocation_id=row.open_reallocation_id,
+        )
+        for row in rows
+    ]
+
+
+def _is_possible(job: JobRegistration) -> bool:
+    terms = job.terms
+    most = _MOST if terms.max_gpus is None else terms.max_gpus
+    return (
+        terms.user_id == job.user_id
+        and _SHA256.fullmatch(terms.token_sha256) is not None
+        and _JOB_ID.fullmatch(job.slurm_job_id) is not None
+        and 1 <= terms.min_gpus <= most <= _MOST
+        and 0 <= job.cpus_per_gpu <= _MOST
+        and 0 <= job.memory_per_gpu_mb <= 2**62
+        and 0 <= job.user_id <= 2**32
+        and (job.time_limit_s is None or 0 <= job.time_limit_s <= _MOST * 60)
+    )
+
+
+def _insert(
+    connection: Connection, jobs: Sequence[JobRegistration], first_ids: Mapping[str, int], at: datetime
+) -> None:
+    users = upsert(connection, UserRow)
+    connection.execute(
+        users.on_conflict_do_update(
+            index_elements=[UserRow.user_id], set_={"user_name": users.excluded.user_name}
+        ),
+        [
+            {"user_id": user_id, "user_name": name}
+            for user_id, name in {job.user_id: clean_text(job.user_name) for job in jobs}.items()
+        ],
+    )
+    connection.execute(
+        upsert(connection, AccountRow).on_conflict_do_nothing(),
+        [{"account": name, "first_seen_at": at} for name in {clean_text(job.account): None for job in jobs}],
+    )
+    connection.execute(
+        insert(JobRow),
+        [
+            {
+                "slurm_job_id": job.slurm_job_id,
+                "first_id": first_ids.get(job.slurm_job_id),
+                "token_sha256": job.terms.token_sha256,
+                "user_id": job.user_id,
+                "name": clean_text(job.name),
+                "account": clean_text(job.account),
+                "partition": clean_text(job.partition),
+                "min_gpus": job.terms.min_gpus,
+                "max_gpus": job.terms.max_gpus,
+                "allow_unconfirmed": job.terms.allow_unconfirmed,
+                "cpus_per_gpu": job.cpus_per_gpu,
+                "memory_per_gpu_mb": job.memory_per_gpu_mb,
+                "state": JobState.PENDING,
+                "submitted_at": utc(job.submitted_at),
+                "registered_at": at,
+                "time_limit_s": job.time_limit_s,
+                "required_nodes": clean_text(",".join(job.required_nodes)) or None,
+            }
+            for job in jobs
+        ],
+    )

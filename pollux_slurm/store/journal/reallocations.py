@@ -1,0 +1,288 @@
+"""The journal of reallocations (invariant 5): plan, advance by compare-and-set, read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Executable, ScalarSelect, Select, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from pollux_slurm.errors import StoreError, UnknownJobError
+from pollux_slurm.model import Allocation, ReallocationCause, ReallocationStep
+from pollux_slurm.store.access.sanitizing import clean_text, utc
+from pollux_slurm.store.access.statements import built_once, inserted_id
+from pollux_slurm.store.contract.interface import Reallocation
+from pollux_slurm.store.schema import (
+    CheckpointRow,
+    JobRow,
+    ReallocationNodeRow,
+    ReallocationRow,
+    ReallocationStepRow,
+    RunRow,
+)
+from pollux_slurm.store.schema.daemon import Side
+
+ENDS = tuple(step for step in ReallocationStep if step.is_end)
+OPEN = select(ReallocationRow.id).where(ReallocationRow.step.not_in(ENDS))
+"""The reallocations that are not over."""
+_ORDER = {step: place for place, step in enumerate(ReallocationStep)}
+
+
+def plan_reallocation(
+    connection: Connection,
+    slurm_job_id: str,
+    *,
+    source: Allocation,
+    target: Allocation,
+    moves_running: bool,
+    from_restart_count: int,
+    round_id: int | None,
+    at: datetime,
+    cause: ReallocationCause = ReallocationCause.DECISION,
+    reason: str | None = None,
+) -> Reallocation:
+    """Journal a new reallocation in PLANNED: see `Store.plan_reallocation`."""
+    at = utc(at)
+    job_id = connection.execute(
+        select(func.max(JobRow.id)).where(JobRow.slurm_job_id == clean_text(slurm_job_id))
+    ).scalar_one()
+    if job_id is None:
+        raise UnknownJobError(f"job {slurm_job_id} is not registered; see: pollux status --all")
+    try:
+        result = connection.execute(
+            insert(ReallocationRow).values(
+                job_id=job_id,
+                round_id=round_id,
+                step=ReallocationStep.PLANNED,
+                moves_running=moves_running,
+                from_restart_count=from_restart_count,
+                cause=cause,
+                reason=clean_text(reason) if reason is not None else None,
+            )
+        )
+    except IntegrityError as error:
+        raise StoreError(
+            f"job {slurm_job_id}: a reallocation cannot be planned while another is open, or for a round "
+            f"that is not recorded (round {round_id})"
+        ) from error
+    reallocation_id = inserted_id(result)
+    _write_nodes(connection, reallocation_id, {Side.SOURCE: source, Side.TARGET: target})
+    _write_step(connection, reallocation_id, ReallocationStep.PLANNED, at)
+    return Reallocation(
+        id=reallocation_id,
+        slurm_job_id=slurm_job_id,
+        step=ReallocationStep.PLANNED,
+        source=source,
+        target=target,
+        moves_running=moves_running,
+        from_restart_count=from_restart_count,
+        times=((ReallocationStep.PLANNED, at),),
+        cause=cause,
+        reason=reason,
+    )
+
+
+def advance_reallocation(
+    connection: Connection,
+    reallocation_id: int,
+    step: ReallocationStep,
+    *,
+    expected: ReallocationStep,
+    at: datetime,
+    reason: str | None = None,
+    time_left_s: float | None = None,
+    checkpoint_waived: bool = False,
+    trained_on: bool = False,
+    job_failed: bool = False,
+    taken_over: bool = False,
+) -> bool:
+    """Move from `expected` to `step`: see `Store.advance_reallocation`."""
+    at = utc(at)
+    if expected.is_end or _ORDER[step] <= _ORDER[expected]:
+        raise StoreError(
+            f"reallocation {reallocation_id} cannot go from {expected.value} to {step.value}: "
+            "steps only go on"
+        )
+    values: dict[str, Any] = {"step": step}
+    if reason is not None:
+        values["reason"] = clean_text(reason)
+    if time_left_s is not None:
+        values["time_left_s"] = float(time_left_s)
+    flags = {
+        "checkpoint_waived": checkpoint_waived,
+        "trained_on": trained_on,
+        "job_failed": job_failed,
+        "taken_over": taken_over,
+    }
+    values |= {name: True for name, is_set in flags.items() if is_set}
+    moved = _change_if_at(connection, reallocation_id, expected, values)
+    if moved is None:
+        return False
+    if moved:
+        _write_step(connection, reallocation_id, step, at)
+        return True
+    stands_at = connection.execute(
+        select(ReallocationRow.step).where(ReallocationRow.id == reallocation_id)
+    ).scalar()
+    return stands_at is step
+
+
+def retarget_reallocation(
+    connection: Connection,
+    reallocation_id: int,
+    target: Allocation,
+    *,
+    expected: ReallocationStep,
+    reason: str,
+) -> bool:
+    """Give it another target: see `Store.retarget_reallocation`."""
+    if expected.is_end:
+        raise StoreError(f"reallocation {reallocation_id} has ended: it gets no other target")
+    change = {"reason": clean_text(reason), "retargeted": True}
+    if not _change_if_at(connection, reallocation_id, expected, change):
+        return False
+    connection.execute(
+        delete(ReallocationNodeRow).where(
+            ReallocationNodeRow.reallocation_id == reallocation_id, ReallocationNodeRow.side == Side.TARGET
+        )
+    )
+    _write_nodes(connection, reallocation_id, {Side.TARGET: target})
+    return True
+
+
+def _change_if_at(
+    connection: Connection, reallocation_id: int, expected: ReallocationStep, values: dict[str, Any]
+) -> bool | None:
+    """Change the row of a reallocation that stands at `expected`; None when somebody has it locked."""
+    # On PostgreSQL the transaction in which a job confirms may hold the row, for as long as a stranger likes:
+    # nobody waits for it, and the caller looks again. In SQLite, whose writers are alone, it is never locked.
+    free = (
+        select(ReallocationRow.id)
+        .where(ReallocationRow.id == reallocation_id)
+        .with_for_update(key_share=True, skip_locked=True)
+    )
+    if connection.execute(free).first() is None:
+        return None
+    moved = connection.execute(
+        update(ReallocationRow)
+        .where(ReallocationRow.id == reallocation_id, ReallocationRow.step == expected)
+        .values(values)
+    )
+    return bool(moved.rowcount == 1)
+
+
+def _write_nodes(connection: Connection, reallocation_id: int, sides: Mapping[Side, Allocation]) -> None:
+    nodes = [
+        {"reallocation_id": reallocation_id, "side": side, "node_name": clean_text(node), "num_gpus": gpus}
+        for side, allocation in sides.items()
+        for node, gpus in allocation.gpus_by_node
+    ]
+    if nodes:
+        connection.execute(insert(ReallocationNodeRow), nodes)
+
+
+def _write_step(connection: Connection, reallocation_id: int, step: ReallocationStep, at: datetime) -> None:
+    connection.execute(insert(ReallocationStepRow).values(reallocation_id=reallocation_id, step=step, at=at))
+
+
+def first_step_of_next_run() -> ScalarSelect[datetime | None]:
+    """Select, for a row of reallocations, when the run that followed it first told of a step."""
+    return (
+        select(RunRow.first_step_at)
+        .where(
+            RunRow.job_id == ReallocationRow.job_id,
+            RunRow.restart_count > ReallocationRow.from_restart_count,
+            RunRow.first_step_at.is_not(None),
+        )
+        .order_by(RunRow.run_number)
+        .limit(1)
+        .correlate(ReallocationRow)
+        .scalar_subquery()
+    )
+
+
+def read_reallocations(connection: Connection, wanted: Select[Any]) -> tuple[Reallocation, ...]:
+    """Return the reallocations whose ids `wanted` selects, oldest first, in three statements at most."""
+    statements = _select_reallocations(wanted)
+    rows = connection.execute(statements.rows).all()
+    if not rows:  # as in most ticks of the daemon
+        return ()
+    times: defaultdict[int, list[tuple[ReallocationStep, datetime]]] = defaultdict(list)
+    for step in connection.execute(statements.steps):
+        times[step.reallocation_id].append((step.step, step.at))
+    nodes: defaultdict[tuple[int, Side], dict[str, int]] = defaultdict(dict)
+    for node in connection.execute(statements.nodes):
+        nodes[node.reallocation_id, node.side][node.node_name] = node.num_gpus
+    return tuple(_reallocation(row, nodes, times[row.id]) for row in rows)
+
+
+class _Parts(NamedTuple):
+    rows: Executable
+    steps: Executable
+    nodes: Executable
+
+
+@built_once
+def _select_reallocations(wanted: Select[Any]) -> _Parts:
+    return _Parts(
+        rows=select(
+            ReallocationRow.id,
+            JobRow.slurm_job_id,
+            ReallocationRow.step,
+            ReallocationRow.moves_running,
+            ReallocationRow.from_restart_count,
+            ReallocationRow.cause,
+            ReallocationRow.checkpoint_waived,
+            ReallocationRow.retargeted,
+            ReallocationRow.trained_on,
+            ReallocationRow.job_failed,
+            ReallocationRow.taken_over,
+            ReallocationRow.reason,
+            ReallocationRow.time_left_s,
+            CheckpointRow.blocked_s,
+            first_step_of_next_run().label("first_step_at"),
+        )
+        .join(JobRow, JobRow.id == ReallocationRow.job_id)
+        .outerjoin(CheckpointRow, CheckpointRow.reallocation_id == ReallocationRow.id)
+        .where(ReallocationRow.id.in_(wanted))
+        .order_by(ReallocationRow.id),
+        steps=select(
+            ReallocationStepRow.reallocation_id, ReallocationStepRow.step, ReallocationStepRow.at
+        ).where(ReallocationStepRow.reallocation_id.in_(wanted)),
+        nodes=select(
+            ReallocationNodeRow.reallocation_id,
+            ReallocationNodeRow.side,
+            ReallocationNodeRow.node_name,
+            ReallocationNodeRow.num_gpus,
+        ).where(ReallocationNodeRow.reallocation_id.in_(wanted)),
+    )
+
+
+def _reallocation(
+    row: Any,
+    nodes: defaultdict[tuple[int, Side], dict[str, int]],
+    times: Sequence[tuple[ReallocationStep, datetime]],
+) -> Reallocation:
+    return Reallocation(
+        id=row.id,
+        slurm_job_id=row.slurm_job_id,
+        step=row.step,
+        source=Allocation.of(nodes[row.id, Side.SOURCE]),
+        target=Allocation.of(nodes[row.id, Side.TARGET]),
+        moves_running=row.moves_running,
+        from_restart_count=row.from_restart_count,
+        times=tuple(sorted(times, key=lambda entry: _ORDER[entry[0]])),
+        cause=row.cause,
+        checkpoint_waived=row.checkpoint_waived,
+        retargeted=row.retargeted,
+        trained_on=row.trained_on,
+        job_failed=row.job_failed,
+        taken_over=row.taken_over,
+        reason=row.reason,
+        checkpoint_blocked_s=row.blocked_s,
+        first_step_at=row.first_step_at,
+        time_left_s=row.time_left_s,
+    )

@@ -1,0 +1,125 @@
+"""Make, upgrade and compare the schema. Alembic is used from here only, and only by `pollux db`.
+
+The migrations hold the tables. What holds no data is made anew after every migration, so that it never keeps
+a column from being changed: comments, from the typed tables; triggers, views, and PostgreSQL's functions,
+roles and rights, from `sql/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, func, inspect, select
+from sqlalchemy.schema import SetColumnComment, SetTableComment
+
+from pollux_slurm.errors import SchemaVersionError, StoreError
+from pollux_slurm.store.access.database import Database
+from pollux_slurm.store.access.file_permissions import host_mark
+from pollux_slurm.store.access.opening import check_version, read_version
+from pollux_slurm.store.schema import REVISIONS, Base
+from pollux_slurm.store.schema.triggers import create_triggers, drop_triggers
+from pollux_slurm.store.schema.views import create_views, drop_views
+from pollux_slurm.store.security.grants import apply_security, drop_security
+
+_SCHEMA_LOCK = 0x706F6C6C7578  # any number that no other program is likely to use
+_SCRIPTS = Path(__file__).resolve().parents[1] / "migrations"
+
+
+def initialize(database: Database) -> bool:
+    """Make the tables in an empty database; False when they are there already, in this release's version.
+
+    Raises `SchemaVersionError` for another version, and `StoreError` when tables with our names, but not
+    made by us, are in the way.
+    """
+    with database.write() as connection:
+        _wait_for_turn(connection)
+        version = read_version(connection)
+        if version is not None:
+            check_version(database.url, version)
+            return False
+        in_the_way = sorted(set(inspect(connection).get_table_names()) & set(Base.metadata.tables))
+        if in_the_way:
+            raise StoreError(
+                f"{database.url} holds a table {in_the_way[0]!r} that pollux did not make; "
+                "name another database"
+            )
+        migrate(connection, REVISIONS[-1])
+        mark_host(connection)
+    return True
+
+
+def upgrade(database: Database) -> tuple[str, str]:
+    """Bring the schema to this release's version, keeping the data; return the versions before and after."""
+    with database.write() as connection:
+        _wait_for_turn(connection)
+        version = read_version(connection)
+        if version is None or version not in REVISIONS:
+            check_version(database.url, version)
+            raise SchemaVersionError(f"the store {database.url} has an unknown schema {version}")
+        migrate(connection, REVISIONS[-1])
+        mark_host(connection)
+    return version, REVISIONS[-1]
+
+
+def mark_host(connection: Connection) -> None:
+    """Note in an SQLite file that it is this host's: see `pollux_slurm.store.access.file_permissions`."""
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(f"PRAGMA user_version = {host_mark()}")
+
+
+def _wait_for_turn(connection: Connection) -> None:
+    """Let one process at a time change the schema. In SQLite every writer is alone anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
+
+
+def migrate(connection: Connection, revision: str) -> None:
+    """Move the schema up or down to `revision` ("base": no tables), inside the caller's transaction."""
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    version = read_version(connection)
+    drop_security(connection)
+    drop_views(connection)
+    drop_triggers(connection)
+    with contextlib.suppress(ValueError):
+        if revision == "base" or (version and REVISIONS.index(revision) < REVISIONS.index(version)):
+            command.downgrade(config, revision)
+            return
+    command.upgrade(config, revision)
+    if revision == REVISIONS[-1]:
+        _comment(connection)
+        create_triggers(connection)
+        create_views(connection)
+        apply_security(connection)
+
+
+def _comment(connection: Connection) -> None:
+    """Let the database itself say what its tables and columns are, where it can."""
+    if not connection.dialect.supports_comments:
+        return
+    for table in Base.metadata.tables.values():
+        connection.execute(SetTableComment(table))
+        for column in table.columns:
+            connection.execute(SetColumnComment(column))
+
+
+def differences(connection: Connection) -> list[str]:
+    """Return how the tables differ from this release's schema, in words; empty when they do not."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    context = MigrationContext.configure(
+        connection,
+        opts={"include_object": _is_ours, "compare_type": True, "version_table": "pollux_schema_version"},
+    )
+    return [str(difference) for difference in compare_metadata(context, Base.metadata)]
+
+
+def _is_ours(_object: object, name: str | None, kind: str, reflected: bool, _compared: object) -> bool:
+    # Other programs may keep tables of their own in the same database.
+    return not (kind == "table" and reflected and name not in Base.metadata.tables)

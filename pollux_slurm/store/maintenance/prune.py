@@ -1,0 +1,204 @@
+"""Delete details that are older than the admin keeps: `pollux db prune`.
+
+What goes, where it is older than the cut and its job is over: goodput samples, decisions, model versions but
+each job's last, checkpoints that answered no reallocation; and of every old round but the last, the texts for
+replays, and the prices when no decision of it is left. What stays, whatever its age: all of a job that is not
+over; jobs, runs, stretches of allocation, reallocations with their steps, rounds with what they came to, and
+the sums by day. So every reporting view says the same after as before, except that `job_timeline` no longer
+lists the checkpoints that went.
+
+Each transaction touches at most `batch_rows` rows, and a pause as long as it follows: agents and the daemon
+get their turn, in SQLite too, where writers queue without order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, exists, func, select, tuple_, update
+
+from pollux_slurm.errors import UsageError
+from pollux_slurm.store.access.database import Database
+from pollux_slurm.store.access.opening import open_database
+from pollux_slurm.store.access.sanitizing import utc
+from pollux_slurm.store.jobs.submissions import newest_of_job
+from pollux_slurm.store.schema import (
+    Base,
+    CheckpointRow,
+    DecisionRow,
+    GpuPriceRow,
+    JobRow,
+    ModelVersionRow,
+    RoundRow,
+    RunRow,
+    SampleRow,
+)
+
+BATCH_ROWS = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneOutcome:
+    """What was, or would be, deleted: rows by table. `rounds` counts those that lost their texts."""
+
+    url: str
+    before: datetime
+    dry_run: bool
+    rows: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """One kind of row to go. `select` finds them; `key` are its first columns, in the order of the scan."""
+
+    name: str
+    select: Any
+    key: Sequence[Any]
+    remove: Any
+    per_batch: int
+
+
+def prune_store(
+    url: str,
+    *,
+    older_than: timedelta,
+    at: datetime,
+    dry_run: bool = False,
+    batch_rows: int = BATCH_ROWS,
+    wait: Callable[[float], None] = time.sleep,
+) -> PruneOutcome:
+    """Delete details older than `older_than` before `at`; with `dry_run`, only count them.
+
+    What was deleted stays deleted when it is interrupted; run again, it goes on. Raises `UsageError` for a
+    span that is not above 0, and what opening a store raises.
+    """
+    if older_than <= timedelta(0):
+        raise UsageError(f"details of {older_than} cannot be pruned: name a span above 0, such as 90d")
+    database = open_database(url, create=False)
+    try:
+        before = utc(at) - older_than
+        counts = tuple(
+            (
+                part.name,
+                _count(database, part) if dry_run else _remove(database, part, wait),
+            )
+            for part in _parts(before, max(batch_rows, 1))
+        )
+        return PruneOutcome(url=str(database.url), before=before, dry_run=dry_run, rows=counts)
+    finally:
+        database.close()
+
+
+def _remove(database: Database, part: _Part, wait: Callable[[float], None]) -> int:
+    total = 0
+    after: tuple[Any, ...] | None = None
+    while True:
+        began = time.monotonic()
+        with database.write() as connection:
+            keys = _next_keys(connection, part, after)
+            if keys:
+                names = [f"b_{column.key}" for column in part.key]
+                connection.execute(part.remove, [dict(zip(names, key, strict=True)) for key in keys])
+        total += len(keys)
+        if len(keys) < part.per_batch:
+            return total
+        # Rows that stay are not looked at again.
+        after = keys[-1]
+        wait(time.monotonic() - began)
+
+
+def _next_keys(connection: Connection, part: _Part, after: tuple[Any, ...] | None) -> list[tuple[Any, ...]]:
+    query = part.select.order_by(*part.key).limit(part.per_batch)
+    if after is not None:
+        query = query.where(
+            tuple_(*part.key) > tuple_(*(_bound(c, v) for c, v in zip(part.key, after, strict=True)))
+        )
+    return [tuple(row) for row in connection.execute(query)]
+
+
+def _bound(column: Any, value: Any) -> Any:
+    return bindparam(None, value, type_=column.type)
+
+
+def _count(database: Database, part: _Part) -> int:
+    with database.read() as connection:
+        return connection.execute(select(func.count()).select_from(part.select.subquery())).scalar_one()
+
+
+def _parts(before: datetime, batch_rows: int) -> list[_Part]:
+    over = JobRow.finished_at.is_not(None)
+    newest = select(func.max(RoundRow.id)).scalar_subquery()
+    old_rounds = select(func.max(RoundRow.id)).where(RoundRow.at < before).scalar_subquery()
+    last_model = newest_of_job(ModelVersionRow.id, ModelVersionRow.job_id)
+    decided = exists().where(DecisionRow.round_id == GpuPriceRow.round_id)
+
+    def part(name: str, row: type[Base], found: Any, *key: Any) -> _Part:
+        where = [column == bindparam(f"b_{column.key}") for column in key]
+        return _Part(name=name, select=found, key=key, remove=delete(row).where(*where), per_batch=batch_rows)
+
+    sample_key = (SampleRow.at, SampleRow.run_id, SampleRow.sequence)
+    decision_key = (DecisionRow.job_id, DecisionRow.round_id)
+    checkpoint_key = (CheckpointRow.at, CheckpointRow.run_id, CheckpointRow.sequence)
+    price_key = (GpuPriceRow.round_id, GpuPriceRow.gpu_type)
+    return [
+        part(
+            "goodput_samples",
+            SampleRow,
+            select(*sample_key)
+            .join(RunRow, RunRow.id == SampleRow.run_id)
+            .join(JobRow, JobRow.id == RunRow.job_id)
+            .where(SampleRow.at < before, over),
+            *sample_key,
+        ),
+        part(
+            "decisions",
+            DecisionRow,
+            select(*decision_key)
+            .join(JobRow, JobRow.id == DecisionRow.job_id)
+            .join(RoundRow, RoundRow.id == DecisionRow.round_id)
+            # The two bounds spare jobs and rounds that cannot have any.
+            .where(
+                RoundRow.at < before, DecisionRow.round_id <= old_rounds, JobRow.submitted_at < before, over
+            ),
+            *decision_key,
+        ),
+        part(
+            "model_versions",
+            ModelVersionRow,
+            select(ModelVersionRow.id)
+            .join(JobRow, JobRow.id == ModelVersionRow.job_id)
+            .where(ModelVersionRow.at < before, over, ModelVersionRow.id < last_model),
+            ModelVersionRow.id,
+        ),
+        part(
+            "checkpoints",
+            CheckpointRow,
+            select(*checkpoint_key)
+            .join(RunRow, RunRow.id == CheckpointRow.run_id)
+            .join(JobRow, JobRow.id == RunRow.job_id)
+            .where(CheckpointRow.at < before, CheckpointRow.reallocation_id.is_(None), over),
+            *checkpoint_key,
+        ),
+        part(
+            "gpu_prices",
+            GpuPriceRow,
+            select(*price_key)
+            .join(RoundRow, RoundRow.id == GpuPriceRow.round_id)
+            .where(RoundRow.at < before, RoundRow.id < newest, ~decided),
+            *price_key,
+        ),
+        _Part(
+            name="rounds",
+            select=select(RoundRow.id).where(
+                RoundRow.at < before, RoundRow.id < newest, func.length(RoundRow.problem) > 0
+            ),
+            key=(RoundRow.id,),
+            remove=update(RoundRow).where(RoundRow.id == bindparam("b_id")).values(problem="", decision=""),
+            # A round's texts may be a megabyte each.
+            per_batch=max(batch_rows // 50, 1),
+        ),
+    ]

@@ -1,0 +1,249 @@
+"""What reports read: typed rows of the views in `sql/views/`, by job, account, user and time. Read-only.
+
+The classes of rows stand in `view_rows.py`, one per view. Every question is bounded: it
+returns at most `limit` rows and says when there were more.
+
+    with open_reports("sqlite:////var/lib/pollux/pollux.db") as reports:
+        for row in reports.rows(AccountUsage, since=a_month_ago, account="vision").rows:
+            print(row.day, row.gpu_hours, row.progress_share)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import Boolean, ColumnElement, Connection, Date, Select, and_, column, func, select, table
+from sqlalchemy.types import NullType, TypeEngine
+
+from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
+from pollux_slurm.store.access.database import Database
+from pollux_slurm.store.access.sanitizing import clean_text
+from pollux_slurm.store.jobs.latest import batch_of_row
+from pollux_slurm.store.reporting.shadow import ShadowReader
+from pollux_slurm.store.reporting.view_rows import SamplePoint
+from pollux_slurm.store.schema import UtcDateTime
+
+MOST_ROWS = 100_000
+"""No question returns more rows than that, whatever its limit says."""
+
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows(Generic[Row]):
+    """An answer, oldest first. `truncated`: there were more rows than the limit, and the newest are here."""
+
+    rows: tuple[Row, ...]
+    truncated: bool
+
+
+class Reports:
+    """The readers' door: questions to the views of one store. Each question is one read-only transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def rows(
+        self,
+        kind: type[Row],
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        slurm_job_id: str | None = None,
+        account: str | None = None,
+        user_name: str | None = None,
+        limit: int = 10_000,
+    ) -> Rows[Row]:
+        """Return the rows of one view (`kind` is one of `ROW_TYPES`), from `since` up to before `until`.
+
+        The time that counts is the view's own: submission for jobs, the day for what is summed by day (then
+        the whole day of `since` is in, and the day of `until` as well unless it is midnight). Jobs are found
+        by Slurm's number; where slurmctld has started its numbers anew, the newest job with it. Raises
+        `UsageError` for a condition that the view has no column for, `UnknownJobError` for an unknown job.
+        """
+        with self._database.read() as connection:
+            return self._read(
+                connection,
+                kind,
+                since,
+                until,
+                slurm_job_id,
+                {"account": account, "user_name": user_name},
+                limit,
+            )
+
+    def samples(self, slurm_job_id: str, *, max_points: int = 500) -> tuple[SamplePoint, ...]:
+        """Return a job's goodput samples, oldest first, averaged to at most about `max_points` points.
+
+        None when they were pruned, or the job has reported none.
+        """
+        with self._database.read() as connection:
+            view = table("job_samples", *(column(name, of) for name, of in _SAMPLE_COLUMNS.items()))
+            of_job = view.c.job_id == _known_job(connection, slurm_job_id)
+            number = func.row_number().over(order_by=(view.c.run_number, view.c.sequence))
+            numbered = select(view, number.label("number")).where(of_job).subquery()
+            total = connection.execute(select(func.count()).select_from(view).where(of_job)).scalar_one()
+            size = max(-(-total // max(max_points, 1)), 1)
+            bucket = (numbered.c.number - 1) // size
+            grouped = (
+                select(
+                    numbered.c.run_number,
+                    func.max(numbered.c.number).label("last"),
+                    func.count().label("num_samples"),
+                    func.avg(numbered.c.throughput).label("throughput"),
+                    func.avg(numbered.c.predicted_throughput).label("predicted_throughput"),
+                    func.avg(numbered.c.efficiency).label("efficiency"),
+                    func.avg(numbered.c.goodput).label("goodput"),
+                )
+                .group_by(numbered.c.run_number, bucket)
+                .subquery()
+            )
+            rows = connection.execute(
+                select(
+                    grouped,
+                    numbered.c.at,
+                    numbered.c.num_gpus,
+                    numbered.c.progress,
+                    numbered.c.epoch,
+                    numbered.c.global_batch_size,
+                    numbered.c.atomic_batch_size,
+                    numbered.c.accumulation_steps,
+                )
+                .join(numbered, numbered.c.number == grouped.c.last)
+                .order_by(grouped.c.last)
+            ).all()
+        return tuple(_point(row) for row in rows)
+
+    def shadow(self) -> ShadowReader:
+        """Return the reader of what was decided in shadow mode; it needs more rights than the views."""
+        return ShadowReader(self._database)
+
+    def close(self) -> None:
+        """Give back the connections."""
+        self._database.close()
+
+    def _read(
+        self,
+        connection: Connection,
+        kind: type[Row],
+        since: datetime | None,
+        until: datetime | None,
+        slurm_job_id: str | None,
+        equal: dict[str, str | None],
+        limit: int,
+    ) -> Rows[Row]:
+        types = column_types(kind)
+        view: str = kind.VIEW  # type: ignore[attr-defined]
+        time_column: str = kind.TIME  # type: ignore[attr-defined]
+        source = table(view, *(column(name, of) for name, (of, _) in types.items()))
+        conditions: list[ColumnElement[bool]] = []
+        for name, wanted in equal.items():
+            if wanted is not None:
+                conditions.append(_column_of(source, view, name) == clean_text(wanted))
+        if slurm_job_id is not None:
+            conditions.append(_column_of(source, view, "job_id") == _known_job(connection, slurm_job_id))
+        moment = source.c[time_column]
+        if since is not None:
+            conditions.append(moment >= _moment(since, types[time_column][1]))
+        if until is not None:
+            before = _moment(until, types[time_column][1])
+            whole = (
+                isinstance(before, datetime) or until.astimezone(timezone.utc).time() == datetime.min.time()
+            )
+            conditions.append(moment < before if whole else moment <= before)
+        wanted_rows = min(max(limit, 1), MOST_ROWS)
+        order = [
+            moment,
+            *(source.c[name] for name in ("job_id", "rank", "node_name", "round_id") if name in types),
+        ]
+        query: Select[Any] = (
+            select(source)
+            .where(and_(True, *conditions))
+            .order_by(*(c.desc() for c in order))
+            .limit(wanted_rows + 1)
+        )
+        found = connection.execute(query).all()
+        rows = tuple(kind(**row._mapping) for row in reversed(found[:wanted_rows]))
+        return Rows(rows=rows, truncated=len(found) > wanted_rows)
+
+
+@contextmanager
+def open_reports(url: str) -> Iterator[Reports]:
+    """Open a store for reports; raises what `pollux_slurm.store.open_store` does."""
+    from pollux_slurm.store.access.opening import open_database
+
+    reports = Reports(open_database(url, create=False))
+    try:
+        yield reports
+    finally:
+        reports.close()
+
+
+def column_types(kind: type[Any]) -> dict[str, tuple[TypeEngine[Any], type]]:
+    """Return, per field of a row class, how a database's value of it is read, and what it becomes."""
+    hints = typing.get_type_hints(kind)
+    found: dict[str, tuple[TypeEngine[Any], type]] = {}
+    for field in dataclasses.fields(kind):
+        hint = hints[field.name]
+        if isinstance(hint, types.UnionType):
+            (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
+        found[field.name] = (_READ_AS.get(hint, NullType)(), hint)
+    return found
+
+
+_READ_AS: dict[type, type[TypeEngine[Any]]] = {datetime: UtcDateTime, date: Date, bool: Boolean}
+
+
+_SAMPLE_COLUMNS: dict[str, TypeEngine[Any]] = {
+    **dict.fromkeys(("job_id", "run_number", "sequence", "num_gpus", "progress", "epoch"), NullType()),
+    **dict.fromkeys(("throughput", "predicted_throughput", "efficiency", "goodput"), NullType()),
+    **dict.fromkeys(("global_batch_size", "atomic_batch_size", "accumulation_steps"), NullType()),
+    "at": UtcDateTime(),
+}
+"""Columns of job_samples that a point is made of, and how a database's value of each is read."""
+
+
+def _column_of(source: Any, view: str, name: str) -> Any:
+    if name not in source.c:
+        raise UsageError(f"{view} has no column {name}; see docs/sql.md")
+    return source.c[name]
+
+
+def _known_job(connection: Connection, slurm_job_id: str) -> int:
+    """Return the newest job with this number, as far as this login may see: a reader may not read tables."""
+    jobs = table("job_goodput", column("job_id"), column("slurm_job_id"))
+    newest = select(func.max(jobs.c.job_id)).where(jobs.c.slurm_job_id == clean_text(slurm_job_id))
+    job_id: int | None = connection.execute(newest).scalar()
+    if job_id is None:
+        raise UnknownJobError(f"job {slurm_job_id} is not known as an adaptive job; see: pollux status --all")
+    return job_id
+
+
+def _moment(at: datetime, kind: type) -> datetime | date:
+    if at.tzinfo is None:
+        raise StoreError(f"a time without a zone: {at!r}")
+    return at.astimezone(timezone.utc).date() if kind is date else at
+
+
+def _point(row: Any) -> SamplePoint:
+    return SamplePoint(
+        at=row.at,
+        run_number=row.run_number,
+        num_gpus=row.num_gpus,
+        num_samples=row.num_samples,
+        throughput=row.throughput,
+        predicted_throughput=row.predicted_throughput,
+        efficiency=row.efficiency,
+        goodput=row.goodput,
+        progress=row.progress,
+        epoch=row.epoch,
+        batch=batch_of_row(row),
+    )

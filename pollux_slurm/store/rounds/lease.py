@@ -1,0 +1,87 @@
+"""The daemon's lease: one row, moved by one conditional statement."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, delete, or_, select
+
+from pollux_slurm.store.access.sanitizing import clean_text, utc
+from pollux_slurm.store.access.statements import upsert
+from pollux_slurm.store.contract.types import DaemonSeen
+from pollux_slurm.store.schema import LeaseRow, RoundRow
+
+_DAEMON = "daemon"
+
+
+def acquire_lease(
+    connection: Connection,
+    owner: str,
+    *,
+    ttl_s: float,
+    at: datetime,
+    interval_s: float | None = None,
+    watch_s: float | None = None,
+) -> bool:
+    """Take or prolong the lease; False while another's has not run out."""
+    owner, at = clean_text(owner), utc(at)
+    statement = upsert(connection, LeaseRow).values(
+        name=_DAEMON,
+        owner=owner,
+        acquired_at=at,
+        expires_at=at + timedelta(seconds=ttl_s),
+        interval_s=interval_s,
+        watch_s=watch_s,
+    )
+    statement = statement.on_conflict_do_update(
+        index_elements=[LeaseRow.name],
+        set_={
+            "owner": statement.excluded.owner,
+            "acquired_at": statement.excluded.acquired_at,
+            "expires_at": statement.excluded.expires_at,
+            "interval_s": statement.excluded.interval_s,
+            "watch_s": statement.excluded.watch_s,
+        },
+        # Taken in the future: a clock was set back since, and nobody would get it for as long.
+        where=or_(
+            LeaseRow.owner == owner,
+            LeaseRow.expires_at <= at,
+            LeaseRow.acquired_at > at + timedelta(seconds=ttl_s),
+        ),
+    )
+    # Without this option SQLAlchemy does not ask PostgreSQL how many rows an INSERT wrote.
+    result = connection.execute(statement, execution_options={"preserve_rowcount": True})
+    return bool(result.rowcount == 1)
+
+
+def holds_lease(connection: Connection, owner: str, *, at: datetime) -> bool:
+    """Tell whether `owner` holds the lease at this moment."""
+    held = select(LeaseRow.name).where(
+        LeaseRow.name == _DAEMON, LeaseRow.owner == clean_text(owner), LeaseRow.expires_at > utc(at)
+    )
+    return connection.execute(held).first() is not None
+
+
+def daemon_seen(connection: Connection) -> DaemonSeen:
+    """Return who took the lease last, even if it ran out, and when a round last decided."""
+    at = connection.execute(select(RoundRow.at).order_by(RoundRow.id.desc()).limit(1)).scalar()
+    held = connection.execute(
+        select(
+            LeaseRow.owner, LeaseRow.acquired_at, LeaseRow.expires_at, LeaseRow.interval_s, LeaseRow.watch_s
+        ).where(LeaseRow.name == _DAEMON)
+    ).one_or_none()
+    if held is None:
+        return DaemonSeen(last_round_at=at)
+    return DaemonSeen(
+        owner=held.owner,
+        renewed_at=held.acquired_at,
+        expires_at=held.expires_at,
+        last_round_at=at,
+        interval_s=held.interval_s,
+        watch_s=held.watch_s,
+    )
+
+
+def release_lease(connection: Connection, owner: str) -> None:
+    """Give the lease back, if `owner` holds it."""
+    connection.execute(delete(LeaseRow).where(LeaseRow.name == _DAEMON, LeaseRow.owner == clean_text(owner)))

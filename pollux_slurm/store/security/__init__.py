@@ -1,0 +1,4 @@
+"""Who may do what in a PostgreSQL store.
+
+May be imported by `store/maintenance`.
+"""

@@ -1,0 +1,207 @@
+"""`Accumulator`: sums over all replicas, all batches and all restarts."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any
+
+import torch
+
+from pollux_slurm.errors import UsageError
+from pollux_slurm.torch.session.current_session import current_session
+
+
+class Accumulator(MutableMapping[str, Any]):
+    """A dict of sums. Each replica adds its own part; `synchronized()` shows the total.
+
+    Outside of `synchronized()` it takes `acc[key] += value`, `acc[key] -= value`, `acc += mapping`,
+    `acc -= mapping`, `update` and `subtract`, and reads as if it were empty. What is added while a replica
+    passes over a stand-in batch (see `AdaptiveDataLoader.is_padding`) is left out: it belongs to no example.
+
+    Inside of `with acc.synchronized():` it is an ordinary dict, the same on every replica, and every
+    replica must change it in the same way. After a restart in the middle of an epoch, the blocks that the
+    epoch had already passed see again what they saw the first time.
+    """
+
+    def __init__(self, *, name: str | None = None) -> None:
+        session = current_session()
+        self.name = name or session.next_name("accumulator")
+        self._totals: dict[str, Any] = {}
+        # What this replica has added in adaptive loops; and outside, within `_outside_epoch`: a restart
+        # in that epoch runs the code there again, so it is in no checkpoint before the epoch has ended or a
+        # synchronized block has shown it.
+        self._local: dict[str, Any] = {}
+        self._outside: dict[str, Any] = {}
+        self._outside_epoch = -1
+        self._is_open = False
+        # For the epoch `_epoch`: what each synchronized block saw on entry.
+        self._epoch = -1
+        self._seen: list[dict[str, Any]] = []
+        self._num_entered = 0
+        session.register(self)
+
+    # ------------------------------------------------------------------------------------------ adding up
+
+    def add(self, key: str, value: Any) -> None:
+        """Add to the sum of `key`."""
+        if self._is_open:
+            _add(self._totals, key, value)
+        elif not current_session().is_padding:
+            value = value.detach().clone() if isinstance(value, torch.Tensor) else value
+            self._settle()
+            in_loop = current_session().current_loader is not None
+            _add(self._local if in_loop else self._outside, key, value)
+
+    def update(self, *others: Any, **values: Any) -> None:
+        """Add every value of a mapping, or, inside of `synchronized()`, set them as a dict does."""
+        if self._is_open:
+            self._totals.update(*others, **values)
+            return
+        for key, value in dict(*others, **values).items():
+            self.add(key, value)
+
+    def subtract(self, *others: Any, **values: Any) -> None:
+        """Subtract every value of a mapping."""
+        for key, value in dict(*others, **values).items():
+            self.add(key, -value)
+
+    def __iadd__(self, other: Mapping[str, Any]) -> Accumulator:
+        for key, value in dict(other).items():
+            self.add(key, value)
+        return self
+
+    def __isub__(self, other: Mapping[str, Any]) -> Accumulator:
+        self.subtract(other)
+        return self
+
+    @contextlib.contextmanager
+    def synchronized(self) -> Iterator[Accumulator]:
+        """Sum over the replicas and open the dict. Every replica must enter it at the same place."""
+        if self._is_open:
+            raise UsageError("this accumulator is already synchronized: blocks cannot be nested")
+        self._enter_epoch()
+        # Inside of a loop that goes on after a restart, the blocks before are not run again.
+        is_counted = not current_session().is_in_loop
+        index = self._num_entered
+        self._num_entered += is_counted
+        is_replayed = is_counted and index < len(self._seen)
+        if is_replayed:
+            now, self._totals = self._totals, copy.deepcopy(self._seen[index])
+            # Added again by code that ran before the block then, too.
+            self._outside = {}
+        else:
+            self._settle(everything=True)
+            self.sync()
+            if is_counted:
+                self._seen.append(copy.deepcopy(self._totals))
+        self._is_open = True
+        try:
+            yield self
+        finally:
+            self._is_open = False
+            if is_replayed:
+                # The block ran before the restart: its effect is in what the checkpoint held.
+                self._totals = now
+
+    def _enter_epoch(self) -> None:
+        epoch = current_session().epoch_key
+        if epoch != self._epoch:
+            self._epoch, self._seen, self._num_entered = epoch, [], 0
+
+    # -------------------------------------------------------------------------------------------- as a dict
+
+    def __getitem__(self, key: str) -> Any:
+        return self._totals[key] if self._is_open else _Sum()
+
+    def __contains__(self, key: object) -> bool:
+        return self._is_open and key in self._totals
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the sum of `key`, and `default` where there is none or it does not show."""
+        return self._totals.get(key, default) if self._is_open else default
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """Set what is not there, as a dict does; inside of `synchronized()` only."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if self._is_open:
+            self._totals[key] = value
+        elif isinstance(value, _Sum):
+            for part in value.parts:
+                self.add(key, part)
+        else:
+            raise UsageError("outside of synchronized() an accumulator takes acc[key] += value only")
+
+    def __delitem__(self, key: str) -> None:
+        if not self._is_open:
+            raise UsageError("an accumulator is changed inside of synchronized() only")
+        del self._totals[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._totals if self._is_open else ())
+
+    def __len__(self) -> int:
+        return len(self._totals) if self._is_open else 0
+
+    def __repr__(self) -> str:
+        if self._is_open:
+            return f"Accumulator({self._totals})"
+        own = dict(self._local)
+        for key, value in self._outside.items():
+            _add(own, key, value)
+        return f"Accumulator({self._totals}, added here since: {own})"
+
+    def clear(self) -> None:
+        """Forget all sums; inside of `synchronized()` only."""
+        if not self._is_open:
+            raise UsageError("an accumulator is cleared inside of synchronized() only")
+        self._totals.clear()
+
+    # ----------------------------------------------------------------------------------------- checkpointed
+
+    def sync(self) -> None:
+        """Move what each replica has added into the totals of all."""
+        self._settle()
+        for part in current_session().control.gather(self._local):
+            for key, value in part.items():
+                _add(self._totals, key, value)
+        self._local = {}
+
+    def _settle(self, *, everything: bool = False) -> None:
+        """Keep what was added outside of loops, once no restart can run its code again."""
+        epoch = current_session().epoch_key
+        if everything or epoch != self._outside_epoch:
+            for key, value in self._outside.items():
+                _add(self._local, key, value)
+            self._outside, self._outside_epoch = {}, epoch
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return {"totals": self._totals, "epoch": self._epoch, "seen": self._seen}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._totals, self._epoch, self._seen = state["totals"], state["epoch"], state["seen"]
+        self._num_entered = 0
+
+
+def _add(sums: dict[str, Any], key: str, value: Any) -> None:
+    sums[key] = sums[key] + value if key in sums else value
+
+
+class _Sum:
+    """What `acc[key]` stands for while adding: it remembers what `+=` and `-=` were given."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: tuple[Any, ...] = ()) -> None:
+        self.parts = parts
+
+    def __add__(self, value: Any) -> _Sum:
+        return _Sum((*self.parts, value))
+
+    def __sub__(self, value: Any) -> _Sum:
+        return _Sum((*self.parts, -value))

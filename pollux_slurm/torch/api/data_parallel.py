@@ -1,0 +1,225 @@
+"""`AdaptiveDataParallel`: DistributedDataParallel whose steps know the global batch they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, SupportsIndex
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from pollux_slurm.errors import UsageError
+from pollux_slurm.model import GradientStatistics
+from pollux_slurm.torch.coordination.replica_comparison import WeightComparison
+from pollux_slurm.torch.gradients.preconditioning import GradientMetric
+from pollux_slurm.torch.gradients.reducer import GradientReducer
+from pollux_slurm.torch.gradients.scaling_rules import ScalingRule, default_rule
+from pollux_slurm.torch.measurement.tensorboard import ScalarWriter, write_scalars
+from pollux_slurm.torch.session.current_session import current_session
+from pollux_slurm.torch.wrapped_model.adaptation import Adaptation
+
+_WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule"}
+_ONE_WRAPPER = (
+    "two of them would sum the gradients twice: leave the other wrapper out, and with accelerate do not give "
+    "the model to prepare()"
+)
+
+
+def _listed(given: Any) -> list[Any]:
+    return [] if given is None else list(given) if isinstance(given, Sequence) else [given]
+
+
+def _check_optimizers(optimizers: Sequence[Optimizer], model: torch.nn.Module) -> None:
+    if not optimizers:
+        raise UsageError("AdaptiveDataParallel needs the optimizer that steps the model")
+    own = {id(parameter) for parameter in model.parameters()}
+    for one in optimizers:
+        if own.isdisjoint(id(p) for group in one.param_groups for p in group["params"]):
+            raise UsageError(
+                f"{type(one).__name__} has none of the model's parameters, so it would not train: make "
+                "the optimizer from model.parameters() after the model is made and moved to its device"
+            )
+    parameters = [id(p) for one in optimizers for group in one.param_groups for p in group["params"]]
+    if len(set(parameters)) < len(parameters):
+        raise UsageError("a parameter is in two optimizers: give each its own part of the parameters")
+
+
+class CopiedModel(torch.nn.Module):
+    """What a copy of an `AdaptiveDataParallel` is: the model by itself, under the same names of its weights.
+
+    It belongs to no optimizer, and speaks to no other replica: it can be called on one alone.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Call the model."""
+        return self.module(*inputs, **kwargs)
+
+
+class AdaptiveDataParallel(DistributedDataParallel):
+    """Wrap a model with its optimizers, LR schedulers and gradient scaler, and restore them after a restart.
+
+    While an `AdaptiveDataLoader` hands out the micro-batches of one global batch, `optimizer.step`,
+    `lr_scheduler.step` and `mp_scaler.step`, `update` and `unscale_` take effect after the last one only, so
+    the loop is the plain one: zero_grad, forward, backward, step, for each batch.
+
+    Several optimizers, each with its own part of the parameters, and several schedulers are given as lists.
+    An optimizer that steps the model and was not given is refused at its first step.
+
+    `scaling_rule` says how the learning rate follows the batch size: `AdaScale` by default, `SqrtScale` for
+    Adam-like optimizers. The weights are compared over the replicas now and then, but for the parameters or
+    modules named in `exempt_from_comparison`. Further keyword arguments go to `DistributedDataParallel`.
+
+    A copy (`copy.deepcopy`, `torch.save`, `AveragedModel`) is a `CopiedModel`: it takes no part in training.
+
+    Raises `UsageError` for a model with sparse gradients, one on the CPU under NCCL, one that is wrapped
+    already, or an optimizer that another wrapped model has; in its forward where another data-parallel
+    wrapper is around it.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        lr_scheduler: Any | Sequence[Any] = None,
+        mp_scaler: Any = None,
+        scaling_rule: ScalingRule | None = None,
+        *,
+        name: str | None = None,
+        exempt_from_comparison: Sequence[str] = (),
+        **ddp_options: Any,
+    ) -> None:
+        session = current_session()
+        if isinstance(mp_scaler, str):
+            raise UsageError(
+                f"mp_scaler={mp_scaler!r} is no gradient scaler: give a name as name={mp_scaler!r}"
+            )
+        optimizers = _listed(optimizer)
+        _check_optimizers(optimizers, model)
+        if any(session.is_own(one) for one in optimizers):
+            raise UsageError(
+                "the optimizer was given to another AdaptiveDataParallel already, and would scale its "
+                "learning rate once for each: give each model an optimizer of its own, or wrap one module "
+                "that has both"
+            )
+        for module_name, module in model.named_modules():
+            if not _WRAPPERS.isdisjoint(kind.__name__ for kind in type(module).__mro__):
+                wrapper = type(module).__name__
+                raise UsageError(
+                    f"{module_name or 'the model'} is in a wrapper {wrapper} already; {_ONE_WRAPPER}"
+                )
+            if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
+                raise UsageError(f"{module_name or 'the model'}: sparse gradients; make it with sparse=False")
+        if next(model.parameters()).device.type == "cpu" and dist.get_backend() == "nccl":
+            raise UsageError(
+                "the model is on the CPU, and NCCL reduces gradients on GPUs only: call model.cuda() before "
+                "its optimizer is made, or init_process_group('gloo')"
+            )
+        ddp_options.setdefault("gradient_as_bucket_view", True)
+        super().__init__(model, **ddp_options)
+        metric = GradientMetric(optimizers)
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        parameters = [parameter for _, parameter in named]
+        reduced = [parameter for name, parameter in named if name not in self.parameters_to_ignore]
+        # Of a compiled model the one that was compiled: its weights have the same names either way.
+        plain_model = getattr(model, "_orig_mod", model)
+        self._pollux = Adaptation(
+            name=name or session.next_name("model"),
+            model=plain_model,
+            optimizers=optimizers,
+            lr_schedulers=_listed(lr_scheduler),
+            mp_scaler=mp_scaler,
+            rules=[scaling_rule or default_rule(type(one).__name__) for one in optimizers],
+            metric=metric,
+            reducer=GradientReducer(
+                world_size=session.world_size,
+                group=self.process_group,
+                stamp=session.stamp,
+                metric=metric,
+                parameters=parameters,
+                reduced=reduced,
+                finds_unused=self.find_unused_parameters,
+            ),
+            comparison=WeightComparison(
+                plain_model,
+                known=reduced,
+                exempt=[*exempt_from_comparison, *self.parameters_to_ignore],
+                control=session.control,
+                faults=session.faults,
+            ),
+            epoch_key=lambda: session.epoch_key,
+        )
+        self.register_comm_hook(None, self._pollux.reducer.hook)
+        session.add_model(self._pollux)
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Call the model. Raises `UsageError` from within another data-parallel wrapper."""
+        if getattr(DistributedDataParallel, "_active_ddp_module", None) is not None:
+            raise UsageError(f"DistributedDataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
+        return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+
+    def _replicate_for_data_parallel(self) -> Any:
+        raise UsageError(f"DataParallel is around AdaptiveDataParallel; {_ONE_WRAPPER}")
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        # What `copy` and `pickle` ask. Modules keep what they are set to (`eval`) in their dictionaries.
+        return CopiedModel, (self.module,), {"training": self.training}
+
+    @property
+    def gain(self) -> float:
+        """How many steps at the initial batch size the present step is worth (1 at that size)."""
+        return self._pollux.gain
+
+    def to_tensorboard(self, writer: ScalarWriter, global_step: int, tag_prefix: str = "") -> None:
+        """Write what was measured to a TensorBoard writer (or another with its `add_scalar`)."""
+        statistics = self.statistics
+        scalars = {
+            "Gradient_Norm_Sqr": None if statistics is None else statistics.sqr,
+            "Gradient_Variance": None if statistics is None else statistics.var,
+            "Gain": self.gain,
+            "Learning_Rate_Factor": self._pollux.last_factor,
+            "Progress": current_session().progress,
+        }
+        write_scalars(writer, scalars, global_step, tag_prefix)
+
+    @property
+    def statistics(self) -> GradientStatistics | None:
+        """The smoothed gradient statistics at the initial batch size; None before they were measured.
+
+        Those of preconditioned gradients where the optimizer is Adam-like.
+        """
+        return self._pollux.noise.statistics()
+
+    @property
+    def group_statistics(self) -> tuple[GradientStatistics, ...]:
+        """The same of each of the optimizer's parameter groups; empty before they were measured."""
+        return self._pollux.noise.group_statistics()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate by hand, as with `DistributedDataParallel`: backward passes inside reduce nothing.
+
+        It has no effect where the loader itself splits a global batch into passes: those do not reduce.
+        """
+        reducer = self._pollux.reducer
+        if reducer.is_split:
+            yield
+            return
+        reducer.begin_by_hand()
+        try:
+            with super().no_sync():
+                yield
+            reducer.end_pass_by_hand()
+        finally:
+            reducer.end_by_hand()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Zero the gradients."""
+        super().zero_grad(set_to_none)
+        self._pollux.reducer.zeroed()

@@ -1,0 +1,61 @@
+"""Epochs that survive restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pollux_slurm.torch.data.loop_exit import is_left_by_break
+from pollux_slurm.torch.session.current_session import current_session
+
+if TYPE_CHECKING:
+    from pollux_slurm.torch.api.data_loader import AdaptiveDataLoader
+
+
+def remaining_epochs_until(num_epochs: int) -> Iterator[int]:
+    """Yield the epochs from the one under way to `num_epochs` − 1; after the last, write a final checkpoint.
+
+    After a restart the epoch that was under way is yielded again: its adaptive loaders go on at their exact
+    position, and the code after them runs as it would have. One call after another continues the count.
+
+    Leaving the loop by `break` writes the final checkpoint, too (Python 3.11 and later). That epoch stays
+    unfinished: a restart comes to it again, and to the same `break`.
+    """
+    session = current_session()
+    session.declare_epochs(num_epochs)
+    while session.finished_epochs < num_epochs:
+        session.begin_epoch()
+        try:
+            yield session.finished_epochs
+        except GeneratorExit:
+            if not session.is_closed:
+                session.leave_epochs(by_break=is_left_by_break())
+            raise
+        session.end_epoch()
+    session.finish()
+
+
+def checkpoint_point() -> None:
+    """Let a checkpoint be written here, if one is due: in code between the adaptive loops that takes long.
+
+    Call it in a validation over an ordinary `DataLoader`, after each batch: a checkpoint that the scheduler
+    asks for, or SIGTERM, is then noticed within a batch or two. Each replica must call it equally often.
+    After a restart such code runs anew, from the end of the adaptive loop before it. Inside of an adaptive
+    loop it does nothing.
+    """
+    current_session().checkpoint_point()
+
+
+def current_dataloader() -> AdaptiveDataLoader | None:
+    """Return the loader of the (outermost) adaptive loop under way, None outside of one."""
+    return current_session().current_loader
+
+
+def current_epoch() -> int | None:
+    """Return the epoch under way, None outside of `remaining_epochs_until`."""
+    return current_session().current_epoch
+
+
+def finished_epochs() -> int:
+    """Return how many epochs were finished, earlier runs included."""
+    return current_session().finished_epochs

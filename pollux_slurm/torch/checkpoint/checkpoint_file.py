@@ -1,0 +1,271 @@
+"""The job's state as one file: who contributes to it, how it is written and read.
+
+A checkpoint is what `torch.load(weights_only=True)` takes: `{"format": 2, "states": {name: plain data}}`.
+Any number of replicas can read it.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from pollux_slurm.agent.checkpoints.lineage import Lineage
+from pollux_slurm.errors import (
+    CheckpointError,
+    DamagedCheckpointError,
+    SupersededRunError,
+    UsageError,
+)
+from pollux_slurm.torch.coordination.plain_data import to_plain
+from pollux_slurm.torch.coordination.side_channel import Control
+
+_LOG = logging.getLogger(__name__)
+_FORMAT = 2
+
+
+class Checkpointable(Protocol):
+    """A named part of the job's state. `sync` is called on every rank before rank 0 saves."""
+
+    name: str
+
+    def sync(self) -> None: ...
+
+    def state_dict(self) -> Mapping[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What came of one checkpoint. `error` is None when it is on disk; `took_s` is until then.
+
+    `superseded` says why this run may write no more, None when it may.
+    """
+
+    size_bytes: int = 0
+    blocked_s: float = 0.0
+    took_s: float = 0.0
+    error: str | None = None
+    superseded: str | None = None
+
+
+class Checkpointer:
+    """The registered states of one run. `lineage` is there on rank 0 of a run with a checkpoint directory."""
+
+    def __init__(
+        self, *, control: Control[Any], lineage: Lineage | None, is_kept: bool, loaded: Mapping[str, Any]
+    ) -> None:
+        self._control, self._lineage = control, lineage
+        # Each as a reference that may have died: see `register`.
+        self._states: dict[str, Callable[[], Checkpointable | None]] = {}
+        self._has_passing = False
+        self._loaded = dict(loaded)
+        self._behind: _Behind | None = None
+        self.is_kept = is_kept
+
+    def register(
+        self, state: Checkpointable, *, is_passing: bool = False, saved_as: str | None = None
+    ) -> None:
+        """Add a state, and load what the checkpoint holds for it (or for `saved_as`).
+
+        Names are unique within a run. A `passing` state is dropped when nobody else refers to it any more.
+        """
+        if state.name in self._states and self._states[state.name]() is not None:
+            raise UsageError(f"two states are named {state.name!r}: give one of them another name")
+        self._states[state.name] = weakref.ref(state) if is_passing else partial(_same, state)
+        self._has_passing |= is_passing
+        name = state.name if saved_as is None else saved_as
+        if name in self._loaded:
+            saved = self._loaded.pop(name)
+            try:
+                state.load_state_dict(saved)
+            except (KeyError, TypeError, ValueError, RuntimeError) as error:
+                raise CheckpointError(
+                    f"the checkpoint's {state.name!r} does not fit this script: {error}; if the script has "
+                    "changed, begin anew with another checkpoint directory"
+                ) from error
+
+    @property
+    def unclaimed(self) -> Mapping[str, Any]:
+        """What the checkpoint holds for states that the script has not made yet."""
+        return self._loaded
+
+    def forget(self, name: str) -> None:
+        """Drop what the checkpoint holds for a state that the script will not make again."""
+        self._loaded.pop(name, None)
+
+    def _sync(self) -> list[Checkpointable]:
+        """Sync the states that all ranks still have, and return them in the order of their making.
+
+        One rank may have collected a passing state that another has not yet: its sync would wait for ever.
+        """
+        alive = {name: state for name, find in self._states.items() if (state := find()) is not None}
+        if self._has_passing:
+            common = set.intersection(*(set(names) for names in self._control.gather(list(alive))))
+            alive = {name: state for name, state in alive.items() if name in common}
+        for state in alive.values():
+            state.sync()
+        return list(alive.values())
+
+    @property
+    def is_writing(self) -> bool:
+        """True on rank 0 from a `write_behind` until `take_written` has returned what came of it."""
+        return self._behind is not None
+
+    def write(self) -> Written:
+        """Write a checkpoint of all states, called on all ranks at the same step boundary, and wait for it.
+
+        What is returned is the same on every rank. Raises `SupersededRunError` on every rank when a newer run
+        has taken over.
+        """
+        started = time.perf_counter()
+        outcome: dict[str, Any] = {"size_bytes": 0, "error": None, "superseded": None}
+        states = self._sync()
+        if self._lineage is not None:
+            # The one under way first: files of one run are numbered in the order of their states.
+            self.wait()
+            written = _write(self._lineage, lambda: self._content(states, copies=False))
+            outcome = {
+                "size_bytes": written.size_bytes,
+                "error": written.error,
+                "superseded": written.superseded,
+            }
+        outcome = self._control.broadcast(outcome)
+        if outcome["superseded"] is not None:
+            raise SupersededRunError(outcome["superseded"])
+        took_s = time.perf_counter() - started
+        return Written(blocked_s=took_s, took_s=took_s, **outcome)
+
+    def write_behind(self) -> None:
+        """Begin to write a checkpoint of all states, called on all ranks at the same step boundary.
+
+        Training stands still while the states are copied to the host's memory; a thread writes the copy.
+        """
+        started = time.perf_counter()
+        states = self._sync()
+        if self._lineage is None:
+            return
+        self.wait()
+        try:
+            content = self._content(states, copies=True)
+        except CheckpointError as error:
+            _LOG.error("no checkpoint was written: %s", error)
+            self._behind = _Behind.failed(str(error))
+            return
+        self._behind = _Behind(self._lineage, content, started=started)
+
+    def hold(self) -> Callable[[], Written] | None:
+        """Copy all states, called on all ranks at the same boundary; return, on rank 0, what writes it."""
+        states = self._sync()
+        lineage = self._lineage
+        if lineage is None:
+            return None
+        try:
+            content = self._content(states, copies=True)
+        except CheckpointError as error:
+            _LOG.error("no checkpoint could be written: %s", error)
+            return None
+
+        def write() -> Written:
+            self.wait()
+            return _write(lineage, lambda: content)
+
+        return write
+
+    def take_written(self) -> Written | None:
+        """Return, once, what came of the last `write_behind`; None while it is under way, or none was."""
+        if self._behind is None or not self._behind.is_done:
+            return None
+        behind, self._behind = self._behind, None
+        return behind.join()
+
+    def wait(self) -> None:
+        """Wait until no checkpoint is being written."""
+        if self._behind is not None:
+            self._behind.join()
+
+    def _content(self, alive: Sequence[Checkpointable], *, copies: bool) -> dict[str, Any]:
+        # A state that the script has not made yet is carried on as it was.
+        states = dict(self._loaded)
+        for state in alive:
+            states[state.name] = to_plain(state.state_dict(), state.name, copies=copies)
+        return {"format": _FORMAT, "states": states}
+
+
+def _same(state: Checkpointable) -> Checkpointable:
+    return state
+
+
+class _Behind:
+    """One checkpoint that a thread of its own writes. The interpreter's end waits for the thread."""
+
+    def __init__(self, lineage: Lineage | None, content: dict[str, Any], *, started: float) -> None:
+        self._written = Written(error="the thread that wrote it did not end")
+        self._blocked_s = time.perf_counter() - started
+        self._started = started
+        self._thread: threading.Thread | None = None
+        if lineage is not None:
+            self._thread = threading.Thread(
+                target=self._run, args=(lineage, content), name="pollux-checkpoint", daemon=False
+            )
+            self._thread.start()
+
+    @classmethod
+    def failed(cls, error: str) -> _Behind:
+        """Return one that has come to nothing already."""
+        behind = cls(None, {}, started=time.perf_counter())
+        behind._written = Written(error=error)
+        return behind
+
+    @property
+    def is_done(self) -> bool:
+        return self._thread is None or not self._thread.is_alive()
+
+    def join(self) -> Written:
+        if self._thread is not None:
+            self._thread.join()
+        return self._written
+
+    def _run(self, lineage: Lineage, content: dict[str, Any]) -> None:
+        try:
+            written = _write(lineage, lambda: content)
+        except Exception as error:
+            _LOG.exception("no checkpoint was written")
+            written = Written(error=str(error))
+        self._written = replace(
+            written, blocked_s=self._blocked_s, took_s=time.perf_counter() - self._started
+        )
+
+
+def _write(lineage: Lineage, content: Callable[[], dict[str, Any]]) -> Written:
+    try:
+        value = content()
+        written = lineage.write(lambda file: torch.save(value, file))
+    except SupersededRunError as error:
+        return Written(superseded=str(error))
+    except CheckpointError as error:
+        _LOG.error("no checkpoint was written: %s", error)
+        return Written(error=str(error))
+    return Written(size_bytes=written.size_bytes)
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Return the states in a checkpoint file, tensors on the CPU."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise DamagedCheckpointError(f"{path}: cannot be read as a checkpoint: {error}") from error
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise CheckpointError(f"{path}: written by another version of pollux_slurm; use that version")
+    states: dict[str, Any] = content["states"]
+    return states

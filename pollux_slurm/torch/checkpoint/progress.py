@@ -1,0 +1,57 @@
+"""What the library itself keeps in a checkpoint beside models and positions: progress and measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pollux_slurm.agent.measure.fit_and_batch_choice import Tuner
+from pollux_slurm.agent.measure.profile import StepProfile
+
+
+class ProgressState:
+    """Epochs and progress, as checkpointed state. `epoch` is the one under way in this process.
+
+    `run_examples` are those trained on since this process started, over all replicas; no checkpoint has them.
+    """
+
+    name = "progress"
+
+    def __init__(self) -> None:
+        self.epoch: int | None = None
+        self.total_epochs: int | None = None
+        self.finished_epochs, self.num_steps, self.progress = 0, 0, 0.0
+        self.run_examples = 0
+
+    def sync(self) -> None:
+        """Nothing to do: every replica counts the same."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "finished_epochs": self.finished_epochs,
+            "num_steps": self.num_steps,
+            "progress": self.progress,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.finished_epochs, self.num_steps = state["finished_epochs"], state["num_steps"]
+        self.progress = state["progress"]
+
+
+class MeasuredState:
+    """Step times and the fitted model, as checkpointed state: a restart need not measure again."""
+
+    name = "measured"
+
+    def __init__(self, profile: StepProfile, tuner: Tuner) -> None:
+        self._profile, self._tuner = profile, tuner
+
+    def sync(self) -> None:
+        """Nothing to do: rank 0 measures."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"profile": self._profile.state_dict(), "tuner": self._tuner.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._profile.load_state_dict(state["profile"])
+        self._tuner.load_state_dict(state["tuner"])

@@ -1,0 +1,167 @@
+"""Whether the replicas' weights are the same, as they are where each step is the same on all of them.
+
+Each replica sums the bits of each of its parameters as whole numbers, which is exact in any order. Where the
+sums are not the same everywhere, the parameters are compared with rank 0's: bits may differ by rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+from pollux_slurm.errors import UsageError
+from pollux_slurm.model import JobWarning
+from pollux_slurm.torch.coordination.faults import Faults
+from pollux_slurm.torch.coordination.side_channel import Control
+
+# Of a parameter's norm. Replicas on unlike devices may round unlike: a few units in the last place, which do
+# not grow, because they all step with one gradient.
+_TOLERANCE = 1e-4
+_TOLERANCE_UNITS = 2.0
+# Comparisons after 1, 4, 16, ... batches, and after each so many.
+_PERIOD = 1024
+_CAUSES = (
+    "Likely causes: weights that something else than an optimizer given to AdaptiveDataParallel changes "
+    "(new initial values, a file read by one replica), gradients that are changed at random or by a "
+    "replica's own numbers, a forward through a part of model.module"
+)
+_UNKNOWN = (
+    "{name!r} can be trained, but could not when AdaptiveDataParallel was made (it was frozen, or not "
+    "there): its gradients are not summed over the replicas. Let all parameters that will be trained require "
+    "gradients when the model is wrapped, and freeze them after it (with find_unused_parameters=True)"
+)
+_GONE = (
+    "parameters that AdaptiveDataParallel has wrapped are no longer the model's: another wrapper (FSDP) or "
+    "code has replaced them. Change the model first, then make its optimizer, then wrap it, once"
+)
+_WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def is_time_to_compare(num_batches: int) -> bool:
+    """Tell whether the weights are compared after so many batches of a run."""
+    is_power_of_four = num_batches & (num_batches - 1) == 0 and num_batches.bit_length() % 2 == 1
+    return num_batches % _PERIOD == 0 or is_power_of_four
+
+
+class WeightComparison:
+    """Compares the parameters of one model, but for those named in `exempt` (or within a module so named).
+
+    `known` are those whose gradients are summed over the replicas. Raises `UsageError` for a name that fits
+    none.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        known: Collection[torch.Tensor],
+        exempt: Collection[str],
+        control: Control[Any],
+        faults: Faults,
+    ) -> None:
+        self._model, self._exempt, self._known = model, tuple(exempt), tuple(known)
+        self._control, self._faults = control, faults
+        self._has_told = False
+        names = [name for name, _ in model.named_parameters()]
+        for own in self._exempt:
+            if not any(_is_within(name, own) for name in names):
+                raise UsageError(f"exempt_from_comparison={own!r} is no parameter or module of the model")
+
+    def _parameters(self) -> dict[str, torch.nn.Parameter]:
+        return {
+            name: parameter
+            for name, parameter in self._model.named_parameters()
+            if not any(_is_within(name, own) for own in self._exempt)
+        }
+
+    def check_parameters(self) -> None:
+        """Raise `UsageError` where other parameters are trained than those that were when it was wrapped."""
+        known = {id(parameter) for parameter in self._known}
+        for name, parameter in self._parameters().items():
+            if parameter.requires_grad and id(parameter) not in known:
+                raise UsageError(_UNKNOWN.format(name=name))
+        known -= {id(parameter) for parameter in self._model.parameters()}
+        if known:
+            raise UsageError(_GONE)
+
+    def compare(self) -> None:
+        """Compare the weights over the replicas. Called on all of them at the same boundary.
+
+        A difference is told of once; under `strict` it raises `TrainingError` on all of them.
+        """
+        self.check_parameters()
+        if self._control.world_size == 1 or self._has_told:
+            return
+        parameters = self._parameters()
+        sums = self._control.gather(_sums(list(parameters.values())))
+        if all(torch.equal(other, sums[0]) for other in sums):
+            return
+        worst = self._worst(parameters, sums)
+        if worst is None:
+            return
+        self._has_told = True
+        share, rank, name = worst
+        self._faults.tell(
+            JobWarning.REPLICAS_DIFFER,
+            f"the replicas' weights differ: {name!r} on replica {rank} by {_percentage(share)} from replica "
+            f"0, whose weights alone are kept. {_CAUSES} (docs/training.md, Replicas that differ)",
+        )
+
+    def _worst(
+        self, parameters: dict[str, torch.nn.Parameter], sums: list[torch.Tensor]
+    ) -> tuple[float, int, str] | None:
+        """Return by how much, where and in what the weights differ most beyond rounding; None if nowhere."""
+        differing = (torch.stack(sums) != sums[0]).any(dim=0).tolist()
+        found: list[Any] = [0.0, ""]
+        for (name, parameter), differs in zip(parameters.items(), differing, strict=True):
+            if differs:
+                share = _share(parameter.detach().cpu(), self._control.broadcast(parameter.detach()))
+                if share > max(found[0], _tolerance(parameter.dtype)):
+                    found = [share, name]
+        each = [(share, rank, name) for rank, (share, name) in enumerate(self._control.gather(found))]
+        worst = max(each)
+        return worst if worst[0] > 0.0 else None
+
+
+def _percentage(share: float) -> str:
+    return f"{100 * share:.2g} %" if math.isfinite(share) else "more than can be told"
+
+
+def _is_within(name: str, own: str) -> bool:
+    return name == own or name.startswith(f"{own}.")
+
+
+def _sums(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
+    """Return, of shape `(P,)`, the sum of each parameter's bits, read as whole numbers, as `int64`."""
+    if not parameters:
+        return torch.zeros(0, dtype=torch.int64)
+    sums = []
+    for parameter in parameters:
+        bits = parameter.detach()
+        bits = torch.view_as_real(bits) if bits.is_complex() else bits
+        width = bits.element_size()
+        if bits.is_contiguous() and bits.numel() * width % 8 == 0 and bits.storage_offset() * width % 8 == 0:
+            # Eight bytes at a time: a tenth of what sums that need a wider type take.
+            sums.append(bits.view(-1).view(torch.int64).sum())
+        else:
+            sums.append(bits.view(_WHOLE[width]).sum(dtype=torch.int64))
+    return torch.stack([value.to(sums[0].device) for value in sums]).cpu()
+
+
+def _share(mine: torch.Tensor, theirs: torch.Tensor) -> float:
+    """Return |mine − theirs| over |theirs|; infinite where one is not finite and the other not the same."""
+    mine, theirs = (value.to(torch.promote_types(value.dtype, torch.float32)) for value in (mine, theirs))
+    is_same = (mine == theirs) | (mine.isnan() & theirs.isnan())
+    difference = torch.where(is_same, 0.0, mine - theirs)
+    if not bool(difference.isfinite().all()):
+        return math.inf
+    apart, size = difference.norm().item(), theirs[theirs.isfinite()].norm().item()
+    return apart / size if size > 0 else math.inf if apart > 0 else 0.0
+
+
+def _tolerance(kind: torch.dtype) -> float:
+    """Return which share of a parameter's norm rounding may explain."""
+    return max(_TOLERANCE, _TOLERANCE_UNITS * torch.finfo(kind).eps if kind.is_floating_point else 0.0)

@@ -1,0 +1,114 @@
+"""One replica's share of an iterable dataset, exact to the sample.
+
+A stream has no positions to share out, so every replica (and each of its worker processes) reads the whole
+stream and keeps what is its own: example p of the stream belongs to the cell that position p of a map-style
+epoch would. All agree without a word, also on the stream's end. The price is that each reads all of it; what
+is costly (decoding) belongs into `collate_fn`, which sees a replica's own examples only.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils import worker as torch_worker
+
+from pollux_slurm.model import BatchChoice
+from pollux_slurm.torch.data.micro_batches import plan_step
+
+
+class StreamShare(IterableDataset[tuple[int, Any]]):
+    """Yields, cell by cell, the true size of the cell's step and this replica's collated batch.
+
+    With W workers, worker w yields the cells w, w + W, ...: the order in which a `DataLoader` asks them.
+    """
+
+    def __init__(
+        self,
+        dataset: IterableDataset[Any],
+        *,
+        collate: Callable[[list[Any]], Any],
+        num_replicas: int,
+        rank: int,
+        drop_last: bool,
+        is_shared: bool,
+    ) -> None:
+        self._dataset, self._collate = dataset, collate
+        self._num_replicas, self._rank, self._drop_last = num_replicas, rank, drop_last
+        # Epoch, start, M, m, s. Workers that persist keep their copy of this object, so it is shared memory.
+        self._place = torch.zeros(5, dtype=torch.int64)
+        if is_shared:
+            self._place.share_memory_()
+
+    def set(self, *, epoch: int, start: int, choice: BatchChoice) -> None:
+        """Say where the next iteration begins, and how its steps are cut."""
+        numbers = [
+            epoch,
+            start,
+            choice.global_batch_size,
+            choice.atomic_batch_size,
+            choice.accumulation_steps,
+        ]
+        self._place.copy_(torch.tensor(numbers, dtype=torch.int64))
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        epoch, start, batch, atomic, accumulation = self._place.tolist()
+        choice = BatchChoice(
+            global_batch_size=batch, atomic_batch_size=atomic, accumulation_steps=accumulation
+        )
+        info = get_worker_info()
+        index, count = (0, 1) if info is None else (info.id, info.num_workers)
+        # Not a generator: the place is read now, and a later one is not mistaken for it.
+        return map(self._finish, itertools.islice(self._cells(epoch, start, choice), index, None, count))
+
+    def _finish(self, cell: tuple[int, list[Any]]) -> tuple[int, Any]:
+        size, examples = cell
+        return size, self._collate(examples)
+
+    def _cells(self, epoch: int, start: int, choice: BatchChoice) -> Iterator[tuple[int, list[Any]]]:
+        source = self._open(epoch, start)
+        position = start
+        while True:
+            with _hidden_worker():
+                examples = list(itertools.islice(source, choice.global_batch_size))
+            if not examples:
+                return
+            step = plan_step(
+                position, len(examples), choice, num_replicas=self._num_replicas, rank=self._rank
+            )
+            if self._drop_last and not step.is_full:
+                return
+            for plan in step.passes:
+                cell = plan.positions()
+                yield len(examples), examples[cell.start - position : cell.stop - position]
+            if not step.is_full:
+                return
+            position = step.end
+
+    def _open(self, epoch: int, start: int) -> Iterator[Any]:
+        """Begin to read the epoch's stream at example `start`."""
+        dataset: Any = self._dataset
+        with _hidden_worker():
+            if epoch >= 0 and callable(getattr(dataset, "set_epoch", None)):
+                dataset.set_epoch(epoch)
+            if start > 0 and callable(getattr(dataset, "iterate_from", None)):
+                rest: Iterator[Any] = iter(dataset.iterate_from(start))
+                return rest
+            source: Iterator[Any] = iter(dataset)
+            next(itertools.islice(source, start, start), None)
+        return source
+
+
+@contextmanager
+def _hidden_worker() -> Iterator[None]:
+    """Let a dataset that shares itself out over the workers of a process see none: it must give all."""
+    info = torch_worker._worker_info
+    torch_worker._worker_info = None
+    try:
+        yield
+    finally:
+        torch_worker._worker_info = info

@@ -1,0 +1,264 @@
+"""In which metric gradients are measured: plainly, or as an Adam-like optimizer sees them.
+
+An optimizer that divides each coordinate by a running root mean square moves along p ⊙ g with
+p = 1/(√v̂ + ε), so what tells how much a larger batch is worth is the noise of p ⊙ g, not of g. v̂ comes from
+steps before the present one, so it does not depend on the gradient that it is applied to.
+
+Norms are kept apart by parameter group: those of the first optimizer, then those of the next one. All work is
+on flat buckets or with multi-tensor kernels, and every result stays on the gradients' device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+
+from pollux_slurm.torch.gradients.scaling_rules import normalises
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
+
+# Where optimizers keep the running mean of squared gradients, the most specific first: AMSGrad; Adam, AdamW,
+# NAdam, RAdam, LAMB; RMSprop, Adadelta; Adagrad.
+_SECOND_MOMENTS = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")
+# Steps after which v̂ is more than an echo of a few gradients.
+_SETTLED_AT = 20
+# A coordinate that hardly ever had a gradient (a rare word) has v ≈ 0; divided by that, the next gradient
+# would outweigh all others. The optimizer itself uses v after the step, which bounds it; here the root mean
+# square is taken to be at least this part of its parameter's own.
+_FLOOR = 1e-2
+
+# A parameter group's place; which of some parameters are in it; their 1/p, None where norms are plain.
+Part = tuple[int, list[int], list[torch.Tensor] | None]
+
+
+class GradientMetric:
+    """Squared norms of gradients, by parameter group of `optimizers`, each in the metric of its optimizer.
+
+    `begin_step` must be called before the norms of a step are taken; within a step the metric is fixed.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers = optimizers
+        self._groups: dict[int, int] = {}
+        self._num_parameters = -1
+        # By optimizer: its steps, as far as they were counted.
+        self._num_steps: list[int | None] = [None] * len(optimizers)
+        # By group: whose it is; what √v is divided by, and ε, None where norms are plain.
+        self._owners: list[Optimizer] = []
+        self._corrections: list[tuple[float, float] | None] = []
+
+    @property
+    def num_groups(self) -> int:
+        """How many numbers a norm has."""
+        return sum(len(optimizer.param_groups) for optimizer in self._optimizers)
+
+    @property
+    def num_optimizers(self) -> int:
+        """How many optimizers there are."""
+        return len(self._optimizers)
+
+    def has_gradients(self, *, besides: Collection[int]) -> bool:
+        """Whether any parameter has a gradient whose optimizer is not one of these places."""
+        return any(
+            parameter.grad is not None
+            for index, optimizer in enumerate(self._optimizers)
+            if index not in besides
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
+
+    @property
+    def preconditions(self) -> bool:
+        """True where norms are those of p ⊙ g."""
+        return any(correction is not None for correction in self._corrections)
+
+    def stepped(self, index: int) -> None:
+        """Tell that an optimizer has stepped."""
+        steps = self._num_steps[index]
+        if steps is not None:
+            self._num_steps[index] = steps + 1
+
+    def restored(self) -> None:
+        """Tell that the optimizers' states were loaded."""
+        self._num_steps = [None] * len(self._optimizers)
+
+    def begin_step(self) -> bool:
+        """Look at the optimizers; False while a preconditioner is not settled, and norms mean nothing."""
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        count = sum(len(group["params"]) for group in groups)
+        if count != self._num_parameters:
+            self._num_parameters = count
+            self._groups = {id(p): index for index, group in enumerate(groups) for p in group["params"]}
+        self._owners = [optimizer for optimizer in self._optimizers for _ in optimizer.param_groups]
+        self._corrections = []
+        is_settled = True
+        for index, optimizer in enumerate(self._optimizers):
+            is_settled &= self._look_at(index, optimizer)
+        return is_settled
+
+    def _look_at(self, index: int, optimizer: Optimizer) -> bool:
+        """Add the corrections of an optimizer's groups; False while its preconditioner is not settled."""
+        groups = optimizer.param_groups
+        state = next(iter(optimizer.state.values()), None)
+        if not state or not any(key in state for key in _SECOND_MOMENTS):
+            self._corrections += [None] * len(groups)
+            # Before its first step only the name tells.
+            return bool(state) or not normalises(type(optimizer).__name__)
+        num_steps = self._num_steps[index]
+        if num_steps is None:
+            # Read once, and counted from then on: on a GPU reading waits for the device.
+            step = state.get("step", _SETTLED_AT)
+            num_steps = int(step.item()) if isinstance(step, torch.Tensor) else int(step)
+            self._num_steps[index] = num_steps
+        self._corrections += [_correction(group, num_steps) for group in groups]
+        return num_steps >= _SETTLED_AT
+
+    def on(self, bucket: GradBucket) -> BucketNorms:
+        """Return what takes the norms of tensors laid out as `bucket` is."""
+        return BucketNorms(self, bucket)
+
+    def squared_norms(self, flat: torch.Tensor, bucket: GradBucket) -> torch.Tensor:
+        """Return |x|² by parameter group, of shape `(num_groups,)`, for a tensor laid out as `bucket` is.
+
+        Parameters that no optimizer has count for nothing.
+        """
+        return self.on(bucket).squared(flat)
+
+    def squared_norms_of(
+        self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        """Return the same for gradients given one by one."""
+        return self.sum_squares(self.parts_of(parameters, gradients), gradients)
+
+    def only_plain_group(self, parameters: Sequence[torch.Tensor]) -> int | None:
+        """Return the one group that all of them are in, where its norms are plain; else None."""
+        places = {self._groups.get(id(parameter), -1) for parameter in parameters}
+        place = min(places)
+        return place if len(places) == 1 and place >= 0 and self._corrections[place] is None else None
+
+    def parts_of(self, parameters: Sequence[torch.Tensor], like: Sequence[torch.Tensor]) -> list[Part]:
+        """Return, by parameter group, which of the parameters are in it, and their 1/p."""
+        by_group: dict[int, list[int]] = {}
+        for index, parameter in enumerate(parameters):
+            place = self._groups.get(id(parameter), -1)
+            if place >= 0:
+                by_group.setdefault(place, []).append(index)
+        parts: list[Part] = []
+        for group, indices in sorted(by_group.items()):
+            correction = self._corrections[group]
+            if correction is None:
+                parts.append((group, indices, None))
+                continue
+            state = self._owners[group].state
+            moments = {
+                index: moment
+                for index in indices
+                if (moment := _second_moment(state.get(parameters[index]), like[index])) is not None
+            }
+            if moments:
+                # The others never had a gradient.
+                parts.append((group, list(moments), _divisors(list(moments.values()), *correction)))
+        return parts
+
+    def sum_squares(self, parts: Sequence[Part], gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return |p ⊙ x|² by parameter group for `gradients`, one for each parameter."""
+        results = {}
+        for group, indices, divisors in parts:
+            measured = [_wide(gradients[index]) for index in indices]
+            if divisors is not None:
+                measured = list(torch._foreach_div(measured, divisors))
+            norms = torch.stack(torch._foreach_norm(measured))
+            results[group] = torch.dot(norms, norms)
+        if len(results) == 1:
+            ((group, value),) = results.items()
+            return _at(value, group, self.num_groups)
+        kind = torch.float64 if gradients and gradients[0].dtype == torch.float64 else torch.float32
+        device = gradients[0].device if gradients else None
+        total = torch.zeros(self.num_groups, dtype=kind, device=device)
+        for group, value in results.items():
+            total[group] = value
+        return total
+
+
+class BucketNorms:
+    """Takes norms of tensors laid out as one bucket, within one step: p is computed once for all of them."""
+
+    def __init__(self, metric: GradientMetric, bucket: GradBucket) -> None:
+        self._metric, self._bucket = metric, bucket
+        parameters = bucket.parameters()
+        self._group = metric.only_plain_group(parameters)
+        self._parts = [] if self._group is not None else metric.parts_of(parameters, bucket.gradients())
+
+    def squared(self, flat: torch.Tensor) -> torch.Tensor:
+        """Return |p ⊙ x|² by parameter group, of shape `(num_groups,)`."""
+        if self._group is not None:
+            wide = _wide(flat)
+            return _at(torch.dot(wide, wide), self._group, self._metric.num_groups)
+        return self._metric.sum_squares(self._parts, views(flat, self._bucket))
+
+
+@torch.no_grad()
+def _divisors(moments: Sequence[torch.Tensor], correction: float, epsilon: float) -> list[torch.Tensor]:
+    """Return 1/p for parameters of these second moments."""
+    roots = torch._foreach_sqrt(list(moments))
+    # The root mean square over a parameter is the norm of its roots over √D.
+    floors = torch._foreach_norm(roots)
+    floors = torch._foreach_mul(floors, [_FLOOR / max(root.numel(), 1) ** 0.5 for root in roots])
+    torch._foreach_add_(roots, list(floors))
+    if correction != 1.0:
+        torch._foreach_div_(roots, correction)
+    if epsilon:
+        torch._foreach_add_(roots, epsilon)
+    return list(roots)
+
+
+def _correction(group: dict[str, Any], step: int) -> tuple[float, float]:
+    """Return by what to divide √v, so that v̂ is a mean of squares from the first step on, and ε.
+
+    Adam does so itself; for the others it only changes p as a whole, and that not in the ratio φ. Without it
+    p would shrink for as long as v grows. Adagrad's v is a sum: the mean is that over the steps.
+    """
+    betas = group.get("betas")
+    decay = betas[1] if isinstance(betas, tuple | list) else group.get("alpha", group.get("rho"))
+    epsilon = group.get("eps")
+    step = max(step, 1)
+    share = float(step) if decay is None else 1.0 - float(decay) ** step
+    return share**0.5 if share > 0 else 1.0, float(epsilon) if isinstance(epsilon, int | float) else 0.0
+
+
+def _second_moment(state: Any, like: torch.Tensor) -> torch.Tensor | None:
+    for key in _SECOND_MOMENTS:
+        moment = (state or {}).get(key)
+        if isinstance(moment, torch.Tensor) and moment.shape == like.shape and moment.device == like.device:
+            return _wide(moment)
+    return None
+
+
+def views(flat: torch.Tensor, bucket: GradBucket) -> list[torch.Tensor]:
+    """Return the parts of `flat` that belong to the bucket's parameters, shaped like them."""
+    start = bucket.buffer().storage_offset()
+    return [
+        flat.as_strided(
+            gradient.size(),
+            gradient.stride(),
+            flat.storage_offset() + gradient.storage_offset() - start,
+        )
+        for gradient in bucket.gradients()
+    ]
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Return it in single precision at least: squares of half-precision numbers overflow and vanish."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def _at(value: torch.Tensor, place: int, size: int) -> torch.Tensor:
+    if size == 1:
+        return value.reshape(1)
+    result = torch.zeros(size, dtype=value.dtype, device=value.device)
+    result[place] = value
+    return result

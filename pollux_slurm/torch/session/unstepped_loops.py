@@ -1,0 +1,72 @@
+"""Whether the loops over a job's loaders step its wrapped optimizers, or some that the library knows not of.
+
+A trainer of another library over our loader trains to its end, and nothing of that is measured, scaled or in
+a checkpoint. Every `torch.optim.Optimizer` is seen here until the first wrapped one has stepped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
+
+from pollux_slurm.model import JobWarning
+from pollux_slurm.torch.coordination.faults import Faults
+
+_CURE = (
+    "so nothing is measured, scaled or checkpointed, and the job cannot be moved. Give model and optimizer "
+    "to AdaptiveDataParallel and train in a loop of your own (README); a trainer of another library "
+    "(Lightning, Hugging Face) cannot be used with the loader alone"
+)
+
+
+class ForeignSteps:
+    """Watches the optimizers' steps. `is_own` tells a wrapped optimizer, `is_in_loop` an adaptive loop."""
+
+    def __init__(
+        self, faults: Faults, *, is_own: Callable[[Optimizer], bool], is_in_loop: Callable[[], bool]
+    ) -> None:
+        self._faults, self._is_own, self._is_in_loop = faults, is_own, is_in_loop
+        self._foreign: str | None = None
+        self._has_own = False
+        self._handle: RemovableHandle | None = register_optimizer_step_post_hook(self._stepped)
+
+    def check(self) -> None:
+        """Tell of a loop that has ended with steps of other optimizers only; called between loops.
+
+        Raises `TrainingError` under `strict`.
+        """
+        if self._has_own:
+            self.remove()
+        elif self._foreign is not None:
+            kind, self._foreign = self._foreign, None
+            self._faults.tell(
+                JobWarning.NEVER_STEPPED,
+                "a loop over an AdaptiveDataLoader ended without one step of a wrapped optimizer, but "
+                f"{kind} stepped in it: {_CURE}",
+            )
+
+    def check_end(self, *, has_gradients: bool) -> None:
+        """The same at the end of training, also where no optimizer stepped but gradients were computed."""
+        self.check()
+        if not self._has_own and has_gradients:
+            self._faults.tell(
+                JobWarning.NEVER_STEPPED, f"training ended without one step of a wrapped optimizer: {_CURE}"
+            )
+
+    def remove(self) -> None:
+        """Watch no more."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._has_own:
+            return
+        if self._is_own(optimizer):
+            self._has_own = True
+        elif self._is_in_loop():
+            self._foreign = type(optimizer).__name__

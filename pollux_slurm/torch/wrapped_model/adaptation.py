@@ -1,0 +1,276 @@
+"""One model's part in adaptive training: noise scale, learning rate, deferred steps, checkpointed state."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from pollux_slurm.torch.boundary.step_boundary import ModelStep
+from pollux_slurm.torch.coordination.replica_comparison import WeightComparison
+from pollux_slurm.torch.data.micro_batches import StepPlan
+from pollux_slurm.torch.gradients.noise_scale import NoiseEstimator
+from pollux_slurm.torch.gradients.preconditioning import GradientMetric
+from pollux_slurm.torch.gradients.reducer import GradientReducer
+from pollux_slurm.torch.gradients.scaling_rules import ScalingMoment, ScalingRule, gain
+from pollux_slurm.torch.gradients.step_norms import NormReader, NormSums
+from pollux_slurm.torch.wrapped_model.parameter_groups import ParameterGroups
+from pollux_slurm.torch.wrapped_model.patching import patch, patch_class
+
+
+class Adaptation:
+    """What `AdaptiveDataParallel` adds to one model and its optimizers, LR schedulers and gradient scaler.
+
+    `rules` are those of the `optimizers`, one each.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        model: torch.nn.Module,
+        optimizers: Sequence[Optimizer],
+        lr_schedulers: Sequence[Any],
+        mp_scaler: Any,
+        rules: Sequence[ScalingRule],
+        metric: GradientMetric,
+        reducer: GradientReducer,
+        comparison: WeightComparison,
+        epoch_key: Callable[[], int],
+    ) -> None:
+        self.name, self.reducer, self.noise = name, reducer, NoiseEstimator()
+        self.comparison = comparison
+        self._metric = metric
+        self._model, self.optimizers, self._rules = model, optimizers, rules
+        self._lr_schedulers, self._mp_scaler = lr_schedulers, mp_scaler
+        self._groups = [ParameterGroups(optimizer, model) for optimizer in optimizers]
+        # Parameters that the checkpoint had frozen, until that is taken up.
+        self._frozen: set[str] | None = None
+        # Optimizers that are stepping now: each may call others of its own.
+        self.num_stepping = 0
+        self._batch_scale, self._batch_size, self._progress = 1.0, 1, 0.0
+        self._schedule_steps = 1
+        self.device = next(model.parameters()).device
+        self._reader = NormReader(later=self.device.type != "cpu")
+        self._scale: torch.Tensor | None = None
+        # Examples since the last step whose norms were taken.
+        self._unmeasured = 0
+        # Of each LR scheduler, the calls between loops by epoch: in its state, and by this process.
+        self._epoch_key = epoch_key
+        self._scheduled: list[dict[int, int]] = [{} for _ in lr_schedulers]
+        self._called: list[dict[int, int]] = [{} for _ in lr_schedulers]
+        self.has_stepped = False
+        self.last_gain = 1.0
+        self.last_factor = 1.0
+        for index, optimizer in enumerate(optimizers):
+            patch(optimizer, "step", functools.partial(self._step, index))
+            patch(optimizer, "zero_grad", functools.partial(self._zero_grad, index))
+        for index, lr_scheduler in enumerate(lr_schedulers):
+            patch_class(lr_scheduler, "step", functools.partial(self._schedule, index))
+        if mp_scaler is not None:
+            patch(mp_scaler, "step", self._scaled_step)
+            for method in ("update", "unscale_"):
+                patch(mp_scaler, method, self._unless_accumulating)
+
+    @property
+    def gain(self) -> float:
+        return gain(self.noise.statistics(), self._batch_scale)
+
+    def set_batch(
+        self,
+        *,
+        initial_batch_size: int,
+        global_batch_size: int,
+        progress: float = 0.0,
+        schedule_steps: int = 1,
+    ) -> None:
+        """Tell the batch of the coming step, how far training has come (in steps at M0), and how many
+        batches of M0 end with this one.
+        """
+        self._schedule_steps = schedule_steps
+        self.noise.set_initial_batch_size(initial_batch_size)
+        self._batch_scale, self._batch_size = global_batch_size / initial_batch_size, global_batch_size
+        self._progress = progress
+
+    def parameter_ids(self) -> set[int]:
+        """Return the identities of the model's parameters."""
+        return {id(parameter) for parameter in self._model.parameters()}
+
+    def take_stepped(self) -> bool:
+        """Tell whether an optimizer has stepped since the last call."""
+        stepped, self.has_stepped = self.has_stepped, False
+        return stepped
+
+    def take_step(self, step: StepPlan) -> ModelStep:
+        """Return this replica's norms of a step done, for the ranks to add up."""
+        norms = self.reducer.take_norms()
+        self._unmeasured += step.size * (1 if norms is None else norms.num_by_hand)
+        sums = self._reader.read(norms, step, self._scale, num_groups=self._metric.num_groups)
+        span = 0
+        if sums.num_parts:
+            span, self._unmeasured = self._unmeasured, 0
+        return ModelStep(sums=sums, absorb=functools.partial(self.absorb, span))
+
+    def absorb(self, span: int, sums: NormSums) -> None:
+        """Take in the sums over all replicas of one step's norms, which stands for `span` examples."""
+        if not self.noise.update(
+            parts_sum=sums.parts_sum,
+            mean_sqr=sums.mean_sqr,
+            num_examples=sums.num_examples,
+            num_parts=sums.num_parts,
+            span=max(span, sums.num_examples),
+        ):
+            # The next one stands for these, too.
+            self._unmeasured += span
+
+    # ------------------------------------------------------------------------------ checkpointed state
+
+    def sync(self) -> None:
+        """See whether every replica holds the same, as it should."""
+        self.comparison.compare()
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {
+            "model": self._model.state_dict(),
+            "frozen": [name for name, p in self._model.named_parameters() if not p.requires_grad],
+            "groups": [groups.state_dict() for groups in self._groups],
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "noise": self.noise.state_dict(),
+            "measuring": [*self.reducer.schedule, self._unmeasured],
+        }
+        if self._lr_schedulers:
+            state["lr_schedulers"] = [scheduler.state_dict() for scheduler in self._lr_schedulers]
+            state["scheduled"] = self._scheduled
+        if self._mp_scaler is not None:
+            state["mp_scaler"] = self._mp_scaler.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._model.load_state_dict(state["model"])
+        self._frozen = set(state["frozen"])
+        for groups, added in zip(self._groups, state["groups"], strict=True):
+            groups.load_state_dict(added)
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self._metric.restored()
+        self.noise.load_state_dict(state["noise"])
+        *self.reducer.schedule, self._unmeasured = state.get("measuring", (0, 0, 0))
+        if self._lr_schedulers:
+            for scheduler, saved in zip(self._lr_schedulers, state["lr_schedulers"], strict=True):
+                scheduler.load_state_dict(saved)
+            self._scheduled = [dict(scheduled) for scheduled in state["scheduled"]]
+        if self._mp_scaler is not None:
+            self._mp_scaler.load_state_dict(state["mp_scaler"])
+
+    def take_up(self) -> None:
+        """Freeze and unfreeze parameters as they were at the checkpoint, after the script has made its model:
+        the epoch in which it did so may be over.
+        """
+        if self._frozen is not None:
+            for name, parameter in self._model.named_parameters():
+                parameter.requires_grad_(name not in self._frozen)
+            self._frozen = None
+
+    # ----------------------------------------------------------------------------- the patched methods
+
+    def _unless_accumulating(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return None if self.reducer.is_accumulating else original(*args, **kwargs)
+
+    def _scaled_step(
+        self, original: Callable[..., Any], optimizer: Optimizer, *args: Any, **kwargs: Any
+    ) -> Any:
+        self.reducer.held.check_reduced()
+        if self.reducer.is_accumulating:
+            return None
+        for index, own in enumerate(self.optimizers):
+            if own is optimizer:
+                # Also where it finds an overflow, and does not ask the optimizer to step.
+                self.reducer.held.spent(index)
+        return original(optimizer, *args, **kwargs)
+
+    def _schedule(self, index: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Step the LR scheduler, unless the pass only accumulates or the step is in its state already.
+
+        A schedule that is stepped within a loop counts batches of M0, so that it ends at the same example
+        whatever the batch size was; one that is told where it stands (an epoch, a metric) is told once.
+        Code between loops runs again after a restart, and the checkpoint may have been written after it.
+        """
+        if self.reducer.is_accumulating:
+            return None
+        if self.reducer.is_in_loop:
+            for _ in range(1 if args or kwargs else self._schedule_steps):
+                original(*args, **kwargs)
+            return None
+        epoch = self._epoch_key()
+        # Epochs that are over do not come again; −1 stands for all code outside of the epochs' loop.
+        scheduled, called = (
+            {key: value for key, value in calls[index].items() if key in (epoch, -1)}
+            for calls in (self._scheduled, self._called)
+        )
+        self._scheduled[index], self._called[index] = scheduled, called
+        called[epoch] = called.get(epoch, 0) + 1
+        if called[epoch] <= scheduled.get(epoch, 0):
+            return None
+        scheduled[epoch] = called[epoch]
+        return original(*args, **kwargs)
+
+    def _step(self, index: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.reducer.held.check_reduced()
+        if self.reducer.is_accumulating:
+            closure = args[0] if args else kwargs.get("closure")
+            if closure is None:
+                return None
+            with torch.enable_grad():  # as the optimizer would: this pass's gradient is computed in there
+                return closure()
+        self.has_stepped = True
+        self.reducer.held.spent(index)
+        self.reducer.restore_unused()
+        if self._mp_scaler is not None:
+            # By what mixed precision has multiplied the gradients, asked for without waiting for the device.
+            self._scale = self._mp_scaler.scale(torch.ones((), device=self.device))
+        self.last_gain = self.gain
+        groups, factors = self.optimizers[index].param_groups, self._factors(index)
+        if index == 0:
+            self.last_factor = factors[0]
+        self._metric.stepped(index)
+        # Changed for this one step only: the LR scheduler goes on from its own value.
+        own = [group["lr"] for group in groups]
+        is_scaled = any(factor != 1.0 for factor in factors)
+        self.num_stepping += 1
+        try:
+            if is_scaled:
+                for group, rate, factor in zip(groups, own, factors, strict=True):
+                    group["lr"] = rate * factor
+            return original(*args, **kwargs)
+        finally:
+            self.num_stepping -= 1
+            if is_scaled:
+                for group, rate in zip(groups, own, strict=True):
+                    group["lr"] = rate
+
+    def _factors(self, index: int) -> list[float]:
+        """Return the rule's factor for each group of an optimizer, by the gain of its own gradients."""
+        first = sum(len(optimizer.param_groups) for optimizer in self.optimizers[:index])
+        count = len(self.optimizers[index].param_groups)
+        groups = self.noise.group_statistics()
+        gains = [gain(group, self._batch_scale) for group in groups[first : first + count]]
+        if len(groups) != self._metric.num_groups:
+            gains = [self.last_gain] * count
+        return [
+            self._rules[index].factor_at(
+                ScalingMoment(
+                    scale=self._batch_scale,
+                    gain=own,
+                    progress=self._progress,
+                    batch_size=self._batch_size,
+                )
+            )
+            for own in gains
+        ]
+
+    def _zero_grad(self, index: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.reducer.zeroed(index)
+        return original(*args, **kwargs)

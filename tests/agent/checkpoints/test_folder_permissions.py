@@ -1,0 +1,69 @@
+"""Who else may write in a folder of checkpoints, by owners and modes as they are on disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.agent.checkpoints.folder_permissions import who_else_may_write
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A folder that others can enter, in one of root's: pytest's own can be entered by its user only."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give folders to others")
+    place = Path("/var/tmp") / f"pollux-{tmp_path.name}-{os.getpid()}"
+    for name in ("", "up", "up/job", "up/job/runs", "up/job/checkpoints"):
+        (place / name).mkdir()
+        (place / name).chmod(0o755)
+    yield place
+    for name in ("up/job/checkpoints", "up/job/runs", "up/job", "up", ""):
+        (place / name).rmdir()
+
+
+def test_that_nobody_else_writes_where_only_the_owner_may(place: Path) -> None:
+    assert who_else_may_write(place / "up/job") is None
+
+
+@pytest.mark.parametrize("name", ["up", "up/job", "up/job/runs", "up/job/checkpoints"])
+def test_that_a_group_that_may_write_in_any_of_the_folders_is_named(place: Path, name: str) -> None:
+    os.chown(place / name, 0, 65432)
+    (place / name).chmod(0o775)
+    assert who_else_may_write(place / "up/job") == f"the members of group 65432 may write in {place / name}"
+    (place / name).chmod(0o777)
+    assert who_else_may_write(place / "up/job") == f"everybody may write in {place / name}"
+
+
+def test_that_a_sticky_folder_above_is_safe_and_the_jobs_own_is_not(place: Path) -> None:
+    (place / "up").chmod(0o1777)
+    assert who_else_may_write(place / "up/job") is None
+    (place / "up/job").chmod(0o1777)
+    assert who_else_may_write(place / "up/job") == f"everybody may write in {place / 'up/job'}"
+    assert who_else_may_write(place / "up/job", is_for_folders=True) is None
+
+
+def test_that_a_folder_of_another_user_is_theirs(place: Path) -> None:
+    os.chown(place / "up", 65431, 0)
+    assert who_else_may_write(place / "up/job") == f"{place / 'up'} belongs to user 65431"
+
+
+def test_that_nobody_comes_through_a_folder_of_ones_own(place: Path) -> None:
+    (place / "up/job/checkpoints").chmod(0o777)
+    (place / "up").chmod(0o700)
+    assert who_else_may_write(place / "up/job") is None
+    (place / "up").chmod(0o2770)
+    os.chown(place / "up", 0, 65432)
+    assert who_else_may_write(place / "up/job") is not None
+
+
+def test_that_a_users_own_group_is_nobody_else(place: Path) -> None:
+    (place / "up/job").chmod(0o775)
+    assert who_else_may_write(place / "up/job") is None
+
+
+def test_that_what_is_not_there_yet_says_nothing(place: Path) -> None:
+    assert who_else_may_write(place / "up/new") is None

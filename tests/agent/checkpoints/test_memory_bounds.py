@@ -1,0 +1,97 @@
+"""Local batches that did not fit: remembered on disk, and reason enough to start again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.agent.checkpoints.memory_bounds import (
+    MemoryBound,
+    num_bounds,
+    read_bounds,
+    record_bound,
+    run_until_it_fits,
+)
+from pollux_slurm.errors import CheckpointError
+
+BOUND = MemoryBound(loader="loader-0", failed=64, largest=32, device_bytes=10**10)
+
+
+def test_that_bounds_of_all_runs_and_ranks_are_read_back(tmp_path: Path) -> None:
+    other = MemoryBound(loader="x", failed=3, largest=1, device_bytes=0)
+    record_bound(tmp_path, BOUND, run_number=0, rank=1)
+    record_bound(tmp_path, other, run_number=2, rank=0)
+    assert read_bounds(tmp_path) == (BOUND, other)
+    assert num_bounds(tmp_path) == 2
+
+
+def test_that_a_job_without_bounds_has_none(tmp_path: Path) -> None:
+    assert read_bounds(tmp_path) == ()
+    assert num_bounds(tmp_path / "not there") == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"loader": 1, "failed": 2, "largest": 1, "device_bytes": 0}',
+        '{"loader": "a", "failed": 2, "largest": 0, "device_bytes": 0}',
+        '{"loader": "a", "failed": 2, "largest": true, "device_bytes": 0}',
+        '{"loader": "a", "failed": 2, "largest": 1, "device_bytes": -1}',
+        '{"loader": "a", "failed": 2, "largest": 1, "device_bytes": 0, "more": 1}',
+    ],
+)
+def test_that_a_file_with_something_else_is_passed_over(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    record_bound(tmp_path, BOUND, run_number=1, rank=0)
+    (tmp_path / "memory" / "000000-000000.json").write_text(text)
+    assert read_bounds(tmp_path) == (BOUND,)
+    assert "not a memory bound" in caplog.text
+
+
+def test_that_a_disk_that_takes_nothing_is_told(tmp_path: Path) -> None:
+    (tmp_path / "memory").write_text("a file in its place")
+    with pytest.raises(CheckpointError, match="was not written"):
+        record_bound(tmp_path, BOUND, run_number=0, rank=0)
+
+
+class Runs:
+    """Runs that end with the given codes; each leaves a bound where its code says so with a minus."""
+
+    def __init__(self, directory: Path, codes: list[int]) -> None:
+        self.directory, self.codes, self.num_runs = directory, codes, 0
+
+    def __call__(self) -> int:
+        code = self.codes[self.num_runs]
+        self.num_runs += 1
+        if code < 0:
+            record_bound(self.directory, BOUND, run_number=self.num_runs, rank=0)
+        return abs(code)
+
+
+@pytest.mark.parametrize(
+    ("codes", "last", "num_runs"),
+    [
+        ([-1, -1, 0], 0, 3),
+        ([-1, 2], 2, 2),
+        ([1], 1, 1),
+        # Told to stop: what a process left behind on its way is for the job's next start.
+        ([-143], 143, 1),
+        ([-1] * 30, 1, 25),
+    ],
+)
+def test_that_a_run_is_repeated_while_each_leaves_another_bound(
+    tmp_path: Path, codes: list[int], last: int, num_runs: int
+) -> None:
+    runs, told = Runs(tmp_path, codes), list[str]()
+    assert run_until_it_fits(runs, tmp_path, warn=told.append) == last
+    assert runs.num_runs == num_runs
+    assert len(told) == num_runs - 1
+
+
+def test_that_a_job_without_a_directory_runs_once() -> None:
+    assert run_until_it_fits(lambda: 7, None, warn=print) == 7

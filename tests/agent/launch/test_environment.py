@@ -1,0 +1,86 @@
+"""What a process learns from its environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.agent.launch.environment import process_age_s, read_environment
+from pollux_slurm.errors import ConfigError
+
+
+def test_that_a_plain_process_is_alone_and_tells_nobody() -> None:
+    alone = read_environment({})
+    assert (alone.rank, alone.world_size, alone.gpus_per_node) == (0, 1, (1,))
+    assert (alone.checkpoint_dir, alone.token, alone.config.store.url) == (None, None, None)
+
+
+def test_that_the_launchers_variables_are_read(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("1000-" + "5e" * 32 + "\n")
+    token.chmod(0o600)
+    told = read_environment(
+        {
+            "RANK": "4",
+            "WORLD_SIZE": "5",
+            "LOCAL_RANK": "0",
+            "POLLUX_GPUS_PER_NODE": "4,1",
+            "POLLUX_RESTART_COUNT": "3",
+            "POLLUX_CHECKPOINT_DIR": "/data/job",
+            "POLLUX_TOKEN_FILE": str(token),
+            "POLLUX_STORE_URL": "sqlite:////data/pollux.db",
+        }
+    )
+    assert (told.rank, told.world_size, told.gpus_per_node, told.num_nodes) == (4, 5, (4, 1), 2)
+    assert (told.restart_count, told.checkpoint_dir, told.token) == (
+        3,
+        Path("/data/job"),
+        "1000-" + "5e" * 32,
+    )
+    assert told.config.store.url == "sqlite:////data/pollux.db"
+
+
+def test_that_torchruns_variables_give_the_nodes() -> None:
+    assert read_environment({"WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2"}).gpus_per_node == (2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE"),
+        ({"RANK": "-1"}, "RANK"),
+        ({"RANK": "٣", "WORLD_SIZE": "9"}, "RANK"),
+        ({"WORLD_SIZE": "4", "POLLUX_GPUS_PER_NODE": "2,1"}, "does not add up"),
+        ({"WORLD_SIZE": "4", "POLLUX_GPUS_PER_NODE": "4,x"}, "does not add up"),
+        ({"WORLD_SIZE": "4", "POLLUX_GPUS_PER_NODE": "4,0"}, "does not add up"),
+        ({"POLLUX_TOKEN_FILE": "/nonexistent/token"}, "cannot be read"),
+        ({"POLLUX_RESTART_COUNT": "1.5"}, "POLLUX_RESTART_COUNT"),
+    ],
+)
+def test_that_contradictions_are_refused_by_name(environ: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        read_environment(environ)
+
+
+def test_that_a_token_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("1000-" + "5e" * 32)
+    token.chmod(0o640)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        read_environment({"POLLUX_TOKEN_FILE": str(token)})
+
+
+def test_that_an_empty_token_is_refused(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("\n")
+    token.chmod(0o600)
+    with pytest.raises(ConfigError, match="does not hold a token"):
+        read_environment({"POLLUX_TOKEN_FILE": str(token)})
+
+
+def test_that_a_process_knows_its_age() -> None:
+    age_s = process_age_s()
+    assert 0 < age_s <= process_age_s()

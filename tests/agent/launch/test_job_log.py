@@ -1,0 +1,87 @@
+"""Lines of the library in a job's log, in processes of their own: logging is a process's own affair."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# What a script does after `arrange`, then lines of ours and of its own.
+SCRIPT = """
+import logging, logging.config, sys
+import pollux_slurm.agent.measure.reporter
+ours = logging.getLogger("pollux_slurm.agent.measure.reporter")
+theirs = logging.getLogger("train")
+{arrange}
+from pollux_slurm.agent.launch.job_log import speak
+speak()
+speak()
+{after}
+ours.info("moved")
+ours.debug("a detail")
+try:
+    1 / 0
+except ZeroDivisionError:
+    ours.exception("two\\nlines")
+theirs.warning("mine")
+"""
+OURS = ["moved", "two", "lines"]
+
+
+def said(arrange: str = "", after: str = "") -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(arrange=arrange, after=after)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert done.stdout == ""
+    return done.stderr.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arrange", "theirs"),
+    [
+        ("", "mine"),
+        ("logging.basicConfig(format='ROOT %(message)s', level=logging.DEBUG)", "ROOT mine"),
+        (
+            "logging.config.dictConfig({'version': 1, 'root': {'level': 'ERROR'}})",
+            "mine",
+        ),
+    ],
+)
+def test_that_every_line_of_ours_and_no_other_begins_with_pollux(arrange: str, theirs: str) -> None:
+    lines = said(arrange)
+    ours = [line for line in lines if line.startswith("pollux: ")]
+    assert lines == ([*ours, theirs] if "ERROR" not in arrange else ours)
+    assert [line.removeprefix("pollux: ") for line in ours][:3] == OURS
+    assert ours[-1] == "pollux: ZeroDivisionError: division by zero"
+
+
+def test_that_a_script_that_arranges_logging_later_changes_nothing_of_ours() -> None:
+    lines = said(after="logging.basicConfig(format='ROOT %(message)s')")
+    assert [line for line in lines if not line.startswith("pollux: ")] == ["ROOT mine"]
+
+
+def test_that_who_arranges_for_our_logger_has_it() -> None:
+    arrange = (
+        "handler = logging.StreamHandler(); handler.setFormatter(logging.Formatter('MINE %(message)s')); "
+        "logging.getLogger('pollux_slurm').addHandler(handler)"
+    )
+    lines = said(arrange)
+    assert not any(line.startswith("pollux: ") for line in lines)
+    assert "MINE two" in lines
+
+
+def test_that_importing_the_library_arranges_nothing() -> None:
+    look = "import logging; r = logging.getLogger('pollux_slurm'); print(r.handlers, r.propagate, r.level)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import pollux_slurm.torch; {look}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout == "[] True 0\n"

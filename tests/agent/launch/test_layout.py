@@ -1,0 +1,83 @@
+"""Who is which rank, and how a layout travels into the step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.agent.launch.layout import RunLayout, rank_environments
+from pollux_slurm.errors import LaunchError
+
+UNEVEN = RunLayout(
+    nodes=(("n0", 4), ("n3", 1)),
+    master_addr="10.0.0.1",
+    master_port=24600,
+    secret="of this run",
+    uses_gpus=True,
+    job_id="12",
+    exit_file=Path("/shared/it's here/12.exit"),
+    patience_s=3.5,
+)
+
+
+def test_that_a_layout_survives_the_way_into_the_step() -> None:
+    assert RunLayout.decode(UNEVEN.encode()) == UNEVEN
+    local = RunLayout(nodes=(("localhost", 1),), master_addr="127.0.0.1", master_port=1, secret="s")
+    assert RunLayout.decode(local.encode()) == local
+    assert "\n" not in UNEVEN.encode()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "null", UNEVEN.encode()[:-5], UNEVEN.encode().replace("4", "0")]
+)
+def test_that_a_damaged_layout_is_one_clear_line(text: str) -> None:
+    with pytest.raises(LaunchError, match="POLLUX_STEP is damaged"):
+        RunLayout.decode(text)
+
+
+def test_that_ranks_count_over_uneven_nodes_in_order() -> None:
+    first = rank_environments(UNEVEN, 0, {})
+    second = rank_environments(UNEVEN, 1, {"SLURM_RESTART_COUNT": "3"})
+    assert [env["RANK"] for env in first] == ["0", "1", "2", "3"]
+    assert [env["LOCAL_RANK"] for env in first] == ["0", "1", "2", "3"]
+    assert second == [
+        {
+            "RANK": "4",
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": "5",
+            "LOCAL_WORLD_SIZE": "1",
+            "NODE_RANK": "1",
+            "GROUP_RANK": "1",
+            "GROUP_WORLD_SIZE": "2",
+            "MASTER_ADDR": "10.0.0.1",
+            "MASTER_PORT": "24600",
+            "OMP_NUM_THREADS": "1",
+            "POLLUX_GPUS_PER_NODE": "4,1",
+            "POLLUX_RESTART_COUNT": "3",
+            "POLLUX_RUN_SECRET": "of this run",
+            "SLURM_RESTART_COUNT": "3",
+        }
+    ]
+
+
+def test_that_the_users_environment_stays_but_for_our_own_message() -> None:
+    (env,) = rank_environments(
+        RunLayout(nodes=(("localhost", 1),), master_addr="::1", master_port=5, secret="s"),
+        0,
+        {
+            "OMP_NUM_THREADS": "7",
+            "HOME": "/root",
+            "POLLUX_STEP": "x",
+            "RANK": "9",
+            "POLLUX_MEETING_FILE": "/x",
+        },
+    )
+    assert (env["OMP_NUM_THREADS"], env["HOME"], env["RANK"]) == ("7", "/root", "0")
+    assert not {"POLLUX_STEP", "POLLUX_MEETING_FILE"} & set(env)
+
+
+def test_that_the_processes_of_one_node_are_told_where_they_meet() -> None:
+    alone = RunLayout(nodes=(("n0", 2),), master_addr="127.0.0.1", master_port=5, secret="s")
+    told = rank_environments(alone, 0, {}, meeting_file=Path("/tmp/x/ranks"))
+    assert {env["POLLUX_MEETING_FILE"] for env in told} == {"/tmp/x/ranks"}

@@ -1,0 +1,146 @@
+"""A job that Slurm has started without its GPUs goes back into the queue, and no other does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.agent.launch.layout import RunLayout
+from pollux_slurm.agent.launch.missing_gpus import requeue_if_short
+from pollux_slurm.agent.launch.rendezvous import reserve_port
+from pollux_slurm.agent.launch.slurm_job import PreparedJob, held_gpus, run_step
+from pollux_slurm.errors import LaunchError, SlurmUnavailable
+from pollux_slurm.model import Allocation, JobState, SlurmJob
+from pollux_slurm.slurm.client import SlurmClient
+from pollux_slurm.slurm.commands.runner import CommandRunner
+from tests.fakes.slurm import FakeClock, FakeSlurm, fake_node
+
+
+def running_job() -> tuple[FakeSlurm, str]:
+    slurm = FakeSlurm([fake_node("n0")], clock=FakeClock(), kill_s=1.0)
+    job_id = slurm.submit("#!/bin/sh", ["--gpus=2"], [], {})
+    return slurm, job_id
+
+
+def after_look(
+    slurm: FakeSlurm, job_id: str, *, num_gpus: int | None = 2, restarts: str | None = None
+) -> SlurmJob:
+    """Return the job after its failed step has had a look."""
+    environ = {"SLURM_JOB_ID": job_id} | ({"SLURM_RESTART_COUNT": restarts} if restarts is not None else {})
+    requeue_if_short(
+        num_gpus,
+        environ=environ,
+        connect=lambda: slurm,
+        warn=lambda _words: None,
+        pause=lambda _seconds: None,
+    )
+    found = slurm.read_job(job_id)
+    assert found is not None
+    return found
+
+
+def test_that_a_job_with_fewer_gpus_than_it_should_have_is_requeued() -> None:
+    slurm, job_id = running_job()
+    slurm.set_job(job_id, allocation=Allocation())
+    assert after_look(slurm, job_id).restart_count == 1
+
+
+@pytest.mark.parametrize(("asked", "held", "restarts"), [(2, 0, 1), (2, 1, 0), (0, 0, 0)])
+def test_that_where_the_environment_tells_of_no_gpu_what_was_asked_for_counts(
+    asked: int, held: int, restarts: int
+) -> None:
+    slurm, job_id = running_job()
+    slurm.set_job(job_id, allocation=Allocation.of({"n0": held}), requested_gpus=asked)
+    assert after_look(slurm, job_id, num_gpus=None).restart_count == restarts
+
+
+def test_that_a_job_on_two_nodes_that_holds_no_gpu_is_requeued_as_well(tmp_path: Path) -> None:
+    slurm, job_id = running_job()
+    slurm.set_job(job_id, allocation=Allocation())
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text("#!/bin/sh\necho n0\necho n1\n")
+    scontrol.chmod(0o755)
+    told: list[str] = []
+    environ = {"SLURM_JOB_ID": job_id, "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[0-1]"}
+    with pytest.raises(LaunchError, match="nothing for the nodes"):  # it has not been ended in time here
+        held_gpus(
+            environ,
+            connect=lambda: slurm,
+            runner=CommandRunner(environ={}, bin_dir=tmp_path),
+            warn=told.append,
+            pause=lambda _seconds: None,
+        )
+    assert told == [f"Slurm has started job {job_id} with 0 of its 2 GPUs: it goes back into the queue"]
+    found = slurm.read_job(job_id)
+    assert found is not None
+    assert found.restart_count == 1
+
+
+@pytest.mark.parametrize(
+    ("restarts", "shown"),
+    [(None, 0), ("1", 0), ("50", 50)],
+    ids=["it has all", "a leftover of another run", "in vain too often"],
+)
+def test_that_other_jobs_are_left_to_fail(restarts: str | None, shown: int) -> None:
+    slurm, job_id = running_job()
+    slurm.set_job(job_id, restart_count=shown, allocation=Allocation.of({"n0": 2 if restarts is None else 0}))
+    found = after_look(slurm, job_id, restarts=restarts)
+    assert (found.state, found.restart_count) == (JobState.RUNNING, shown)
+
+
+def test_that_a_silent_slurm_is_told_and_nothing_else() -> None:
+    slurm, job_id = running_job()
+    slurm.fail("read_job", SlurmUnavailable("no answer"))
+    told: list[str] = []
+    requeue_if_short(2, environ={"SLURM_JOB_ID": job_id}, connect=lambda: slurm, warn=told.append)
+    assert told == [f"job {job_id} cannot be put back into the queue: no answer"]
+
+
+@pytest.mark.parametrize(
+    ("body", "looks"), [("exit 3", 1), ("kill -TERM $PPID; exit 143", 0)], ids=["by itself", "asked to stop"]
+)
+def test_that_a_step_that_was_asked_to_stop_is_not_looked_into(tmp_path: Path, body: str, looks: int) -> None:
+    """A look is a question to slurmctld, for which the job's next start would wait."""
+    for name, content in (("srun", body), ("squeue", "exit 0")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{content}\n")
+        (tmp_path / name).chmod(0o755)
+    # In a process of its own, which the signal is for: the threads of this one do not wait for any.
+    script = f"from {__name__} import looks_after; import sys; print(*looks_after(sys.argv[1]))"
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ended.stdout.split() == [body.split()[-1], str(looks)], ended.stderr
+
+
+def looks_after(bin_dir: str) -> tuple[int, int]:
+    """Return the exit code of a step with this folder's srun, and how often slurmctld was asked about it."""
+    looked: list[str] = []
+    slurm, _ = running_job()
+
+    def connect() -> SlurmClient:
+        looked.append("look")
+        return slurm
+
+    warn: Callable[[str], None] = lambda _words: None  # noqa: E731
+    layout = RunLayout(
+        nodes=(("n0", 2),), master_addr="127.0.0.1", master_port=1, secret="s", uses_gpus=True, job_id="1",
+        exit_file=None, patience_s=1.0,
+    )  # fmt: skip
+    port = reserve_port()
+    job = PreparedJob(
+        layout=layout,
+        environ={**os.environ, "SLURM_JOB_ID": "1"},
+        runner=CommandRunner(environ=dict(os.environ), bin_dir=Path(bin_dir)),
+        connect=connect,
+        warn=warn,
+        all_nodes=True,
+        port=port,
+    )
+    with port:
+        return run_step(["train"], job), len(looked)

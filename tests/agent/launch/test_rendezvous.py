@@ -1,0 +1,74 @@
+"""Where the processes of a run meet: a folder of their own, a port that is kept, an address."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from pollux_slurm.agent.launch.rendezvous import meeting_file, new_secret, node_address, reserve_port
+from pollux_slurm.errors import LaunchError
+from pollux_slurm.slurm.commands.runner import CommandRunner
+
+
+def test_that_only_who_asks_to_share_gets_a_port_that_is_kept() -> None:
+    with reserve_port() as kept, reserve_port() as other:
+        port = kept.getsockname()[1]
+        assert other.getsockname()[1] != port
+        for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET, ""), (socket.AF_INET6, "::")):
+            with socket.socket(family) as taker, pytest.raises(OSError, match="in use"):
+                taker.bind((address, port))
+
+
+@pytest.mark.parametrize("use_libuv", [True, False])
+def test_that_torch_listens_at_a_port_that_is_kept(use_libuv: bool) -> None:
+    with reserve_port() as kept:
+        port = kept.getsockname()[1]
+        store = dist.TCPStore("127.0.0.1", port, 1, True, timedelta(seconds=60), use_libuv=use_libuv)
+        store.set("a", "b")
+        assert store.get("a") == b"b"
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(("127.0.0.1", port))
+
+
+def test_that_ports_and_secrets_cannot_be_foretold() -> None:
+    with contextlib.ExitStack() as stack:
+        ports = [stack.enter_context(reserve_port()).getsockname()[1] for _ in range(20)]
+    assert len({port - ports[0] for port in ports} - set(range(-40, 41))) > 10
+    assert len({new_secret() for _ in range(20)}) == 20
+
+
+def test_that_only_their_user_enters_the_folder_where_processes_meet() -> None:
+    before = os.umask(0)
+    try:
+        with meeting_file() as file:
+            assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+            assert not file.exists()
+            file.touch()
+    finally:
+        os.umask(before)
+    assert not file.parent.exists()
+
+
+def test_that_a_machine_without_room_for_the_folder_says_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with pytest.raises(LaunchError, match="TMPDIR"), meeting_file():
+        pass
+
+
+def test_that_a_nodes_address_is_what_slurm_uses(two_node_sandbox: dict[str, str]) -> None:
+    runner = CommandRunner(environ={**os.environ, **two_node_sandbox})
+    assert node_address("n1", runner) == "127.0.0.1"
+    assert node_address("nowhere", runner) == "nowhere"
+
+
+def test_that_without_slurm_a_nodes_name_must_do(tmp_path: Path) -> None:
+    assert node_address("n1", CommandRunner(environ={"PATH": str(tmp_path)})) == "n1"

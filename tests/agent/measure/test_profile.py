@@ -1,0 +1,131 @@
+"""Step times: medians by situation, bounded, restorable."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pollux_slurm.agent.measure.profile import Situation, StepProfile
+from tests.agent.steps import step
+
+HERE = Situation(num_nodes=1, num_gpus=2, atomic_batch_size=16)
+
+
+def test_that_outliers_do_not_count() -> None:
+    profile = StepProfile()
+    for grad, last in [(0.1, 0.2), (0.1, 0.2), (50.0, 90.0), (0.1, 0.2), (0.1, 0.2)]:
+        profile.record(HERE, step(grad, last))
+    (times,) = profile.medians()
+    assert (times.situation, times.grad_time_s, times.iter_time_s, times.count) == (HERE, 0.1, 0.2, 5)
+
+
+def test_that_old_steps_are_forgotten() -> None:
+    at = [0.0]
+    profile = StepProfile(now=lambda: at[0])
+    for time_s in [10.0] * 200 + [20.0] * 64:
+        at[0] += time_s
+        profile.record(HERE, step(time_s, time_s))
+    assert profile.medians()[0].grad_time_s == 20.0
+
+
+def test_that_a_busy_minute_does_not_change_what_minutes_before_it_have_shown() -> None:
+    at = [0.0]
+    profile = StepProfile(now=lambda: at[0])
+
+    def train(step_s: float, *, until_s: float) -> None:
+        while at[0] < until_s:
+            at[0] += step_s
+            profile.record(HERE, step(step_s, step_s))
+
+    train(0.125, until_s=150.0)
+    train(0.5, until_s=210.0)
+    assert profile.medians()[0].iter_time_s == 0.125
+    # A node that is slow for good is found to be within minutes.
+    train(0.5, until_s=480.0)
+    assert profile.medians()[0].iter_time_s == 0.5
+
+
+def test_that_the_first_steps_all_count_and_a_clock_that_was_set_back_stops_nothing() -> None:
+    at = [1000.0]
+    profile = StepProfile(now=lambda: at[0])
+    for _ in range(20):
+        profile.record(HERE, step(1.0, 1.0))
+    assert (profile.medians()[0].count, profile.version) == (8, 8)
+    at[0] = 10.0
+    profile.record(HERE, step(1.0, 1.0))
+    assert profile.medians()[0].count == 9
+
+
+def test_that_a_situation_is_confirmed_after_two_minutes_of_steps() -> None:
+    at = [0.0]
+    profile = StepProfile(now=lambda: at[0])
+    confirmed_at = None
+    while confirmed_at is None:
+        at[0] += 0.5
+        profile.record(HERE, step(0.5, 0.5))
+        if profile.medians()[0].confirmed:
+            confirmed_at = at[0]
+    assert confirmed_at == 124.0
+
+
+def test_that_of_two_steps_the_shorter_one_counts() -> None:
+    # What the first steps of a situation cost (compilation, caches) makes them longer, never shorter.
+    profile = StepProfile()
+    for time_s in (60.0, 0.5):
+        profile.record(HERE, step(time_s, time_s))
+    assert profile.medians()[0].iter_time_s == 0.5
+
+
+def test_that_a_situation_measured_long_before_the_latest_weighs_less_but_something() -> None:
+    at = [0.0]
+    profile = StepProfile(now=lambda: at[0])
+    for hours, size in ((0, 1), (100, 2), (112, 3), (124, 4)):
+        at[0] = hours * 3600.0
+        situation = Situation(num_nodes=1, num_gpus=1, atomic_batch_size=size)
+        for _ in range(8):
+            profile.record(situation, step(1.0, 1.0))
+    assert [times.weight for times in profile.medians()] == pytest.approx([0.05, 0.25, 0.5, 1.0])
+
+
+def test_that_types_of_gpus_are_kept_apart() -> None:
+    profile = StepProfile()
+    for gpu_type, time_s in (("A100", 1.0), ("T4", 4.0)):
+        situation = Situation(num_nodes=1, num_gpus=2, atomic_batch_size=16, gpu_type=gpu_type)
+        profile.record(situation, step(time_s, time_s))
+    assert [(t.situation.gpu_type, t.grad_time_s) for t in profile.medians()] == [("A100", 1.0), ("T4", 4.0)]
+
+
+def test_that_few_steps_weigh_less() -> None:
+    profile = StepProfile()
+    profile.record(HERE, step(1.0, 1.0))
+    assert profile.medians()[0].weight == 1 / 8
+    for _ in range(20):
+        profile.record(HERE, step(1.0, 1.0))
+    assert profile.medians()[0].weight == 1.0
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_that_a_time_that_cannot_be_is_dropped(bad: float) -> None:
+    profile = StepProfile()
+    profile.record(HERE, step(bad, 1.0))
+    profile.record(HERE, step(1.0, bad))
+    assert profile.medians() == ()
+    assert profile.version == 0
+
+
+def test_that_the_number_of_situations_is_bounded_and_the_latest_stay() -> None:
+    profile = StepProfile()
+    for size in range(1, 400):
+        profile.record(Situation(num_nodes=1, num_gpus=1, atomic_batch_size=size), step(1, 1))
+    sizes = [times.situation.atomic_batch_size for times in profile.medians()]
+    assert sizes == list(range(144, 400))
+
+
+def test_that_a_restored_profile_equals_the_saved_one() -> None:
+    profile, other = StepProfile(), StepProfile()
+    profile.record(HERE, step(0.25, 0.5))
+    profile.record(Situation(num_nodes=2, num_gpus=5, atomic_batch_size=3, gpu_type="T4"), step(0.125, 1.0))
+    other.load_state_dict(profile.state_dict())
+    assert other.medians() == profile.medians()
+    assert other.most_seen() == (5, 2)

@@ -1,0 +1,109 @@
+"""A job of plain sbatch that makes itself adaptive: what it writes, and what it does when it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.agent.submit.adoption import Adoption, adopt
+from pollux_slurm.agent.submit.token import read_token, token_sha256
+from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable
+from pollux_slurm.model import Allocation, JobTerms
+from pollux_slurm.slurm.commands.runner import CommandRunner
+from pollux_slurm.slurm.parsing.comment_terms import decode_comment, user_part
+from tests.fakes.slurm import FakeClock, FakeSlurm, fake_node
+
+
+@pytest.fixture
+def slurm() -> FakeSlurm:
+    made = FakeSlurm([fake_node("n0")], clock=FakeClock())
+    assert made.submit("#!/bin/sh", ["--gpus=2", "--comment=mine"], [], {}) == "1"
+    made.snapshot()
+    return made
+
+
+def adopted(
+    slurm: FakeSlurm, folder: Path, *, pause: Callable[[float], None] = lambda seconds: None
+) -> Adoption:
+    # scontrol leaves its words behind, and allows what it is asked to allow.
+    (folder / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {folder}/said\n')
+    (folder / "scontrol").chmod(0o755)
+    return adopt(
+        "1",
+        token_file=folder / "token",
+        min_gpus=2,
+        max_gpus=4,
+        allow_unconfirmed=True,
+        client=slurm,
+        runner=CommandRunner(environ={}, bin_dir=folder),
+        pause=pause,
+    )
+
+
+def comment_of(slurm: FakeSlurm) -> str:
+    job = slurm.read_job("1")
+    assert job is not None
+    return job.comment
+
+
+def test_that_the_terms_stand_behind_the_users_own_words(slurm: FakeSlurm, tmp_path: Path) -> None:
+    assert adopted(slurm, tmp_path) == Adoption(token_file=tmp_path / "token")
+    assert user_part(comment_of(slurm)) == "mine"
+    assert decode_comment(comment_of(slurm)) == JobTerms(
+        token_sha256=token_sha256(read_token(tmp_path / "token")),
+        user_id=1000,
+        min_gpus=2,
+        max_gpus=4,
+        allow_unconfirmed=True,
+    )
+    assert not (tmp_path / "said").exists()
+
+
+def test_that_a_later_run_keeps_token_and_comment(slurm: FakeSlurm, tmp_path: Path) -> None:
+    adopted(slurm, tmp_path)
+    before = (comment_of(slurm), read_token(tmp_path / "token"))
+    slurm.calls.clear()
+    assert adopted(slurm, tmp_path).problem is None
+    assert (comment_of(slurm), read_token(tmp_path / "token")) == before
+    assert "set_comment" not in [method for method, _ in slurm.calls]
+
+
+def test_that_a_job_that_may_not_be_requeued_asks_for_it(slurm: FakeSlurm, tmp_path: Path) -> None:
+    slurm.set_job("1", unschedulable_reason="it may not be requeued; submit with --requeue")
+    refused = adopted(slurm, tmp_path)
+    assert (tmp_path / "said").read_text() == "update JobId=1 Requeue=1\n"
+    assert refused.token_file is None
+    assert "job 1 cannot be moved: it may not be requeued" in str(refused.problem)
+    assert comment_of(slurm) == "mine"
+
+
+def test_that_what_slurm_refuses_is_told_and_leaves_no_claim(slurm: FakeSlurm, tmp_path: Path) -> None:
+    slurm.fail("set_comment", SlurmCommandError("Access/permission denied"))
+    assert adopted(slurm, tmp_path) == Adoption(token_file=None, problem="Access/permission denied")
+
+
+def test_that_accounting_which_does_not_know_the_job_yet_is_given_time(
+    slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    slurm.fail("set_comment", SlurmCommandError("DB index is being set, try again in a bit"))
+    pauses: list[float] = []
+    assert adopted(slurm, tmp_path, pause=pauses.append).problem is None
+    assert pauses == [1.0]
+    assert decode_comment(comment_of(slurm)) is not None
+
+
+@pytest.mark.parametrize("fault", ["down", "forgotten", "no GPUs", "token"])
+def test_that_nothing_keeps_a_job_from_training(slurm: FakeSlurm, tmp_path: Path, fault: str) -> None:
+    if fault == "down":
+        slurm.fail("read_job", SlurmUnavailable("slurmctld does not answer"))
+    elif fault == "forgotten":
+        slurm.forget("1")
+    elif fault == "no GPUs":
+        slurm.set_job("1", allocation=Allocation())
+    else:
+        (tmp_path / "token").write_text("somebody else's file")
+    refused = adopted(slurm, tmp_path)
+    assert refused.token_file is None
+    assert refused.problem

@@ -1,0 +1,478 @@
+"""What `pollux sbatch` would submit: golden files, hostile names under a real shell, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.agent.submit.submission_plan import (
+    POLLUX_OPTIONS,
+    SubmissionPlan,
+    _refuse_slips,
+    plan_submission,
+)
+from pollux_slurm.agent.submit.token import token_sha256
+from pollux_slurm.config import Config, StoreConfig, TemplatesConfig
+from pollux_slurm.errors import ConfigError, UsageError
+from pollux_slurm.slurm.parsing.comment_terms import decode_comment, user_part
+from pollux_slurm.slurm.sbatch.options import SBATCH_OPTIONS, parse_words
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+TOKEN = "1000-" + "0" * 64
+SIMPLE = "#!/bin/bash\npollux run -- python train.py\n"
+
+
+def plan(
+    words: list[str],
+    *,
+    cwd: Path = Path("/home/ada/work"),
+    environ: Mapping[str, str] | None = None,
+    config: Config | None = None,
+    stdin: bytes = SIMPLE.encode(),
+) -> SubmissionPlan:
+    return plan_submission(
+        words,
+        environ=environ or {},
+        cwd=cwd,
+        config=config or Config(),
+        token=TOKEN,
+        identifier="1a2b3c4d",
+        read_stdin=lambda: stdin,
+    )
+
+
+def added(script: str) -> list[str]:
+    """Return the directives between our two marks."""
+    ours = script.partition("# --- added")[2].partition("# --- the user's")[0]
+    return [line.removeprefix("#SBATCH ") for line in ours.splitlines() if line.startswith("#SBATCH ")]
+
+
+# ------------------------------------------------------------------------------------------------ golden
+
+
+def test_that_a_plain_script_is_rendered_as_in_the_golden_file(tmp_path: Path) -> None:
+    script = tmp_path / "train.sbatch"
+    script.write_text(SIMPLE)
+    made = plan([str(script)])
+    assert made.script == (GOLDEN / "plain.sbatch").read_text()
+
+
+def test_that_a_script_with_wishes_of_its_own_is_rendered_as_in_the_golden_file(tmp_path: Path) -> None:
+    script = tmp_path / "train.sbatch"
+    script.write_text(
+        "#!/bin/bash -l\n"
+        "# What my group runs each night.\n"
+        "#SBATCH --job-name=night --time=30 --gpus=a100:4 # two more if we are lucky\n"
+        '#SBATCH --comment="ask Ada first"\n'
+        "\n"
+        "module load cuda  # {{ not a template }} {% nor this %}\n"
+        'pollux run -- python train.py "$@"\n'
+        "cat <<EOF\n$HOME\nEOF"
+    )
+    made = plan(
+        [
+            "--min-gpus",
+            "2",
+            "--max-gpus",
+            "8",
+            "--mem-per-gpu=20G",
+            "--allow-unconfirmed",
+            str(script),
+            "--lr",
+            "0.1",
+        ],
+        environ={"POLLUX_CONFIG": "pollux.toml"},
+        config=Config(store=StoreConfig(url="sqlite:///shared/pollux.db")),
+    )
+    assert made.script == (GOLDEN / "wishes.sbatch").read_text()
+    assert made.options == (
+        "--mem-per-gpu=20G",
+        f"--comment=ask Ada first pollux/1:sha256={token_sha256(TOKEN)},uid=1000,min=2,max=8,unconfirmed=1",
+    )
+    assert made.arguments == ("--lr", "0.1")
+
+
+def test_that_a_total_time_goes_into_the_comment_with_the_time_of_a_run() -> None:
+    made = plan(["--time=4:00:00", "--total-time", "2-00:00"])
+    assert (made.terms.slice_s, made.terms.total_s) == (4 * 3600, 48 * 3600)
+    assert made.options[0] == "--time=4:00:00"
+    assert made.options[1].endswith(",min=1,slice=14400,total=172800")
+    assert not any(option.startswith("--total") for option in made.options)
+    of_script = plan(["--total-time=90"], stdin=b"#!/bin/sh\n#SBATCH --time=30\n")
+    assert (of_script.terms.slice_s, of_script.terms.total_s) == (1800, 5400)
+    for total, total_s in (("70s", 70), ("90m", 5400), ("1.5h", 5400), ("2d", 172800), ("1w", 604800)):
+        assert plan(["--time=1", f"--total-time={total}"]).terms.total_s == total_s
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--total-time=2-00:00"], "--total-time needs --time"),
+        (
+            ["--total-time=2-00:00", "--time=UNLIMITED"],
+            "--total-time needs --time.*UNLIMITED is no such limit",
+        ),
+        (["--total-time=2d", "--time=70s"], "--total-time needs --time.*--time 70s is no such limit"),
+        (
+            ["--total-time=soon", "--time=60"],
+            "takes a number with s, m, h, d or w, .*minutes:seconds.*'soon'",
+        ),
+        (["--total-time=0s", "--time=60"], "takes a number with s, m, h, d or w"),
+        (["--total-time=99999999h", "--time=60"], "takes a number with s, m, h, d or w"),
+        (["--total-time=90s", "--time=2"], "--total-time 90s is not above --time 2"),
+        (["--total-time=60", "--time=60"], "--total-time 60 is not above --time 60"),
+    ],
+)
+def test_that_a_total_time_that_makes_no_sense_is_refused(words: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        plan(words)
+
+
+# ----------------------------------------------------------------------------------- what is put into it
+
+
+def test_that_a_job_without_gpus_starts_with_its_minimum_or_one() -> None:
+    assert "--gpus=1" in added(plan([]).script)
+    assert "--gpus=3" in added(plan(["--min-gpus=3"]).script)
+
+
+@pytest.mark.parametrize(
+    "own", ["-G 2", "--gpus-per-node=2", "--gres=gpu:2", "--gpus-per-task=2", "-n4 --ntasks-per-gpu=2"]
+)
+def test_that_the_users_shape_is_kept(own: str) -> None:
+    made = plan([*own.split(), "--min-gpus=2"])
+    assert not [line for line in added(made.script) if line.startswith("--gpus")]
+    assert made.options[: len(own.split())] == tuple(own.split())
+
+
+@pytest.mark.parametrize(
+    ("given", "absent"),
+    [
+        ({"words": ["--requeue"]}, "--requeue"),
+        ({"words": ["--open-mode", "truncate"]}, "--open-mode"),
+        ({"words": ["-c", "4"]}, "--cpus-per-gpu"),
+        ({"words": ["--cpus-per-gpu=4"]}, "--cpus-per-gpu"),
+        ({"words": ["--signal=USR1"]}, "--signal"),
+        ({"environ": {"SBATCH_GPUS": "2"}}, "--gpus"),
+        ({"environ": {"SBATCH_SIGNAL": "USR1"}}, "--signal"),
+        ({"stdin": b"#!/bin/sh\n#SBATCH --signal=B:USR1@60\n"}, "--signal"),
+    ],
+)
+def test_that_what_the_user_has_said_is_not_said_again(given: dict[str, object], absent: str) -> None:
+    made = plan(**{"words": [], **given})  # type: ignore[arg-type]
+    assert not [line for line in added(made.script) if line.startswith(absent)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "warning_s"),
+    [("1", 10), ("5", 30), ("1:00:00", 120), ("3-0", 120), ("infinite", 120), ("", 120)],
+)
+def test_that_the_warning_before_the_time_limit_leaves_a_short_job_its_time(
+    limit: str, warning_s: int
+) -> None:
+    assert f"--signal=TERM@{warning_s}" in added(plan([f"--time={limit}"]).script)
+
+
+def test_that_the_comment_keeps_the_users_words_from_wherever_they_come() -> None:
+    made = plan(["--comment", "one; $(two)\nthree"], stdin=b"#!/bin/sh\n#SBATCH --comment=four\n")
+    (comment,) = [word for word in made.options if word.startswith("--comment")]
+    assert user_part(comment.removeprefix("--comment=")) == "one; $(two)\nthree"
+    assert decode_comment(comment.removeprefix("--comment=")) == made.terms
+    assert "--comment" not in [word for word in made.options if word != comment]
+
+
+def test_that_our_options_may_stand_anywhere_before_the_script() -> None:
+    made = plan(["-v", "--min-gpus=2", "-p", "gpu", "--dry-run", "--wrap=true", "--max-gpus", "4"])
+    assert made.options[:3] == ("-v", "-p", "gpu")
+    assert (made.terms.min_gpus, made.terms.max_gpus, made.is_dry_run) == (2, 4, True)
+
+
+def test_that_the_job_is_named_as_sbatch_names_it(tmp_path: Path) -> None:
+    (tmp_path / "train.sbatch").write_text(SIMPLE)
+    assert "--job-name=train.sbatch" in plan(["train.sbatch"], cwd=tmp_path).options
+    assert "--job-name=sbatch" in plan([]).options
+    assert "--job-name=wrap" in plan(["--wrap=true"]).options
+    assert plan(["-J", "mine"]).options[:2] == ("-J", "mine")
+    assert not [o for o in plan([], environ={"SBATCH_JOB_NAME": "x"}).options if "job-name" in o]
+    assert not [o for o in plan([], stdin=b"#!/bin/sh\n#PBS -N x\n").options if "job-name" in o]
+
+
+def test_that_the_script_is_found_where_sbatch_finds_it(tmp_path: Path) -> None:
+    for place in ("here", "there", "bin"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / f"{place}.sbatch").write_text(f"#!/bin/sh\necho {place}\n")
+    environ = {"PATH": f"/nonexistent:{tmp_path / 'bin'}"}
+    here = tmp_path / "here"
+    assert "echo here" in plan(["here.sbatch"], cwd=here, environ=environ).script
+    assert "echo bin" in plan(["bin.sbatch"], cwd=here, environ=environ).script
+    assert "echo there" in plan(["-D", str(tmp_path / "there"), "there.sbatch"], cwd=here).script
+    assert "echo there" in plan(["../there/there.sbatch"], cwd=here).script
+
+
+def test_that_wrap_becomes_a_script() -> None:
+    made = plan(["--wrap", "pollux run -- python train.py"])
+    assert made.script.endswith("\npollux run -- python train.py\n")
+    assert not [word for word in made.options if "wrap" in word and "job-name" not in word]
+
+
+def test_that_checkpoints_go_beside_the_submission_or_where_the_user_says() -> None:
+    made = plan([])
+    assert made.checkpoint_dir == Path("/home/ada/work/pollux-checkpoints/sbatch-1a2b3c4d")
+    assert made.token_file.parent == made.script_file.parent == made.checkpoint_dir
+    assert plan(["--checkpoint-dir=../ck"]).checkpoint_dir == Path("/home/ada/ck")
+    assert plan(["--checkpoint-dir", "/scratch/x"]).checkpoint_dir == Path("/scratch/x")
+    # not even when this is called from inside another adaptive job
+    assert plan([], environ={"POLLUX_CHECKPOINT_DIR": "/other"}).checkpoint_dir == made.checkpoint_dir
+
+
+def test_that_the_token_is_in_no_word_and_in_no_line_only_its_hash() -> None:
+    made = plan(["-v"])
+    assert TOKEN not in made.script
+    assert not [word for word in made.options if TOKEN in word]
+    assert made.terms.token_sha256 == token_sha256(TOKEN)
+
+
+@pytest.mark.parametrize(
+    ("url", "exported"),
+    [
+        ("sqlite:////srv/pollux.db", "sqlite:////srv/pollux.db"),
+        ("sqlite:///pollux.db", "sqlite:////home/ada/work/pollux.db"),
+        ("postgresql+psycopg://agent@db.site:5432/pollux", "postgresql+psycopg://agent@db.site:5432/pollux"),
+        ("postgresql+psycopg://agent:secret@db.site/pollux", None),
+        ("postgresql+psycopg://db.site/pollux?user=a&password=secret", None),
+        ("postgresql+psycopg://db.site/pollux?sslpassword=secret", None),
+        ("postgresql+psycopg://db.site/pollux?user=a&%70assword=secret", None),
+        ("postgresql://agent:a/secret@db.site/pollux", None),
+        (None, None),
+    ],
+)
+def test_that_the_store_is_exported_but_no_password(url: str | None, exported: str | None) -> None:
+    made = plan([], config=Config(store=StoreConfig(url=url)))
+    lines = [line for line in made.script.splitlines() if "POLLUX_STORE_URL" in line]
+    assert lines == ([] if exported is None else [f"export POLLUX_STORE_URL={shlex.quote(exported)}"])
+    assert "secret" not in made.script
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "export POLLUX_STORE_URL=postgresql://agent:secret@db.site/pollux",
+        "#SBATCH --export=ALL,POLLUX_STORE_URL=postgresql://db/pollux?sslpassword=secret",
+        "psql 'postgresql+psycopg://db.site/pollux?user=a&PASSWORD=secret' -c 'SELECT 1'",
+    ],
+)
+def test_that_a_script_with_a_password_is_refused_by_its_line(line: str) -> None:
+    with pytest.raises(UsageError, match=r"script's line 3 .* ~/\.pgpass") as refused:
+        plan([], stdin=f"#!/bin/bash\n# mine\n{line}\npollux run -- python train.py\n".encode())
+    assert "secret" not in str(refused.value)
+    words = line if line.startswith("#") else "true"
+    with pytest.raises(UsageError, match=r"~/\.pgpass"):
+        plan(["--wrap", f"{words}\n{line}"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "export POLLUX_STORE_URL=postgresql://agent:$PASSWORD@db.site/pollux",
+        'psql "postgresql://db.site/pollux?password=${MINE}"',
+        "psql postgresql://agent@db.site/pollux?sslmode=verify-full",
+    ],
+)
+def test_that_a_script_that_names_no_password_is_submitted(line: str) -> None:
+    assert line in plan([], stdin=f"#!/bin/bash\n{line}\n".encode()).script
+
+
+def test_that_an_admins_template_is_taken_and_its_mistakes_are_named(tmp_path: Path) -> None:
+    config = Config(templates=TemplatesConfig(dir=str(tmp_path)))
+    (tmp_path / "adaptive.sbatch.j2").write_text("{{ interpreter }}\nmodule load site\n{{ body }}\n")
+    assert plan([], config=config).script.startswith("#!/bin/bash\nmodule load site\n")
+    (tmp_path / "adaptive.sbatch.j2").write_text("{{ interpreter }}\n{{ no_such_name }}\n")
+    with pytest.raises(ConfigError, match=r"adaptive\.sbatch\.j2.*no_such_name"):
+        plan([], config=config)
+
+
+# ---------------------------------------------------------------------------------------- hostile names
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "two words",
+        "it's",
+        'say "hi"',
+        "$(touch pwned)",
+        "`touch pwned`",
+        "a\nb",
+        "ünïcode ☃",
+        "-rf",
+        "a;b&c|d",
+        "\udcff\udcfe",
+    ],
+)
+def test_that_hostile_names_reach_the_shell_as_they_are(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / f"x{name}"
+    folder.mkdir()
+    (folder / "s.sh").write_text(
+        '#!/bin/bash\nprintf "%s\\0" "$POLLUX_CHECKPOINT_DIR" "$POLLUX_TOKEN_FILE" "$@"\n'
+    )
+    made = plan(["s.sh", name], cwd=folder, config=Config(store=StoreConfig(url=f"sqlite:////{name}")))
+    script = tmp_path / "script"
+    script.write_bytes(made.script.encode("utf-8", "surrogateescape"))
+    done = subprocess.run(
+        ["bash", "-u", str(script), *made.arguments],
+        cwd=tmp_path,
+        env={**os.environ, "SLURM_JOB_ID": "7"},
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stderr == b""
+    expected = [str(made.checkpoint_dir), str(made.token_file), name]
+    assert done.stdout.split(b"\0")[:-1] == [os.fsencode(value) for value in expected]
+    assert not list(tmp_path.rglob("pwned"))
+
+
+@pytest.mark.parametrize("comment", ["it's $(touch pwned)", 'a "b" \\c', "line\nline", "é\udcff"])
+def test_that_the_plan_as_shown_is_a_shell_script_that_means_the_same(tmp_path: Path, comment: str) -> None:
+    body = b"#!/bin/bash\necho 'END_OF_SCRIPT' \xff\n"
+    made = plan([f"--comment={comment}", "--checkpoint-dir", str(tmp_path / "it's")], stdin=body)
+    fake = tmp_path / "bin"
+    fake.mkdir()
+    (fake / "sbatch").write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')
+    (fake / "sbatch").chmod(0o755)
+    done = subprocess.run(
+        ["bash"],
+        input=made.shown().encode("utf-8", "surrogateescape"),
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{fake}:{os.environ['PATH']}"},
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
+    words = [*made.options, str(made.script_file), *made.arguments]
+    assert done.stdout.split(b"\0")[:-1] == [os.fsencode(word) for word in words]
+    assert made.script_file.read_bytes() == made.script.encode("utf-8", "surrogateescape")
+    assert not (tmp_path / "pwned").exists()
+
+
+# --------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--min-gpus", "4", "--max-gpus", "2"], "--min-gpus 4 is above --max-gpus 2"),
+        (["--min-gpus", "0"], "--min-gpus takes a whole number"),
+        (["--min-gpus=-1"], "--min-gpus takes a whole number"),
+        (["--max-gpus=two"], "--max-gpus takes a whole number"),
+        (["--max-gpus=1e3"], "--max-gpus takes a whole number"),
+        (["--max-gpus=99999999"], "--max-gpus takes a whole number"),
+        (["--min-gpus"], "--min-gpus needs a value"),
+        (["--dry-run=yes"], "--dry-run takes no value"),
+        (["--checkpoint-dir="], "names no directory"),
+        (["--min-gpus=2", "-G1"], "start with 1 GPUs: below --min-gpus 2"),
+        (["--max-gpus=3", "--gpus-per-node=2", "-N2"], "start with 4 GPUs: above --max-gpus 3"),
+        (["--array=1-4"], "array"),
+        (["-a", "1-4"], "array"),
+        (["--no-requeue"], "requeue"),
+        (["--exclusive"], "--exclusive: an adaptive job takes single GPUs"),
+        (["--uid=1000"], "as that user"),
+        (["-N1", ":", "-N2", "s.sh"], "heterogeneous"),
+        (["--wrap=true", "s.sh"], "--wrap"),
+        (["no-such.sbatch"], "no-such.sbatch cannot be read: No such file"),
+        (["/"], "cannot be read: Is a directory"),
+    ],
+)
+def test_that_what_cannot_be_is_refused_in_one_line(words: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        plan(words)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("environ", "stdin", "said"),
+    [
+        ({"SBATCH_ARRAY_INX": "1-2"}, SIMPLE, "SBATCH_ARRAY_INX"),
+        ({"SBATCH_NO_REQUEUE": "1"}, SIMPLE, "SBATCH_NO_REQUEUE"),
+        ({}, "#!/bin/sh\n#SBATCH --array=1-2\n", "#SBATCH --array"),
+        ({}, "#!/usr/bin/env python3\nprint()\n", "pollux run -- python3"),
+        ({}, "", "the script on standard input does not look like"),
+    ],
+)
+def test_that_variables_and_directives_can_be_what_is_refused(
+    environ: dict[str, str], stdin: str, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        plan([], environ=environ, stdin=stdin.encode())
+
+
+def test_that_requeue_on_the_command_line_settles_a_variable_that_forbids_it() -> None:
+    assert plan(["--requeue"], environ={"SBATCH_NO_REQUEUE": "1"}).options[0] == "--requeue"
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("--max-gpu", "--max-gpus"),
+        ("--max-gpu=2", "--max-gpus"),
+        ("--max_gpus=2", "--max-gpus"),
+        ("--maxgpus", "--max-gpus"),
+        ("--min-gpu", "--min-gpus"),
+        ("--checkpoint_dir=/x", "--checkpoint-dir"),
+        ("--total-tme=1-0", "--total-time"),
+        ("--dryrun", "--dry-run"),
+        ("--allow-unconfirmd", "--allow-unconfirmed"),
+    ],
+)
+def test_that_a_slip_in_one_of_our_options_is_told(word: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"there is no option {word.partition('=')[0]}; do you mean {meant}"):
+        plan(["-p", "main", word, "2", "--wrap=true"])
+
+
+@pytest.mark.parametrize(
+    "words", [["--dry-run"], ["--max-gpus=2"], ["--lr", "0.1", "--min-gpus", "2"], ["--total-time", "2d"]]
+)
+def test_that_one_of_our_options_behind_the_script_is_refused_with_the_cure(
+    tmp_path: Path, words: list[str]
+) -> None:
+    (tmp_path / "my train.sbatch").write_text(SIMPLE)
+    option = next(word for word in words if word.startswith("--") and word != "--lr").partition("=")[0]
+    said = (
+        f"{option} stands after the script my train.sbatch, .*nothing was submitted. Put {option} before the "
+        f"script; .*: pollux sbatch \\[options\\] -- 'my train.sbatch' {option}$"
+    )
+    with pytest.raises(UsageError, match=said):
+        plan(["-p", "main", "my train.sbatch", *words], cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        (["--", "train.sbatch", "--dry-run", "--lr=1"], ("--dry-run", "--lr=1")),
+        (["train.sbatch", "--lr=1", "--", "--dry-run"], ("--lr=1", "--", "--dry-run")),
+        (["train.sbatch", "--max-gpu", "-dry-run", "dry-run"], ("--max-gpu", "-dry-run", "dry-run")),
+    ],
+)
+def test_that_a_script_may_have_options_with_the_names_of_ours(
+    tmp_path: Path, words: list[str], arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "train.sbatch").write_text(SIMPLE)
+    made = plan(["--max-gpus=4", *words], cwd=tmp_path)
+    assert (made.arguments, made.is_dry_run, made.terms.max_gpus) == (arguments, False, 4)
+
+
+@pytest.mark.parametrize("name", [option.name for option in SBATCH_OPTIONS])
+def test_that_no_option_of_sbatch_and_no_abbreviation_of_one_is_taken_for_a_slip(name: str) -> None:
+    for length in range(1, len(name) + 1):
+        options = parse_words([f"--{name[:length]}=1"], exact=POLLUX_OPTIONS).options
+        _refuse_slips(options)
+
+
+@pytest.mark.parametrize("word", ["--checkpoint=5", "--max-gpu-power=300", "--gpu-clocks", "--x11", "--bell"])
+def test_that_options_that_a_site_added_pass(word: str) -> None:
+    _refuse_slips(parse_words([word], exact=POLLUX_OPTIONS).options)

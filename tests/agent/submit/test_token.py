@@ -1,0 +1,126 @@
+"""The job's token and the file it lives in."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.agent.submit.token import (
+    ensure_token,
+    make_private_dir,
+    new_token,
+    read_token,
+    remove_empty_dirs,
+    token_sha256,
+    token_user_id,
+    write_token,
+)
+from pollux_slurm.errors import LaunchError
+
+TOKEN = "1000-" + "0" * 64
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_that_tokens_differ_and_hash_as_sha256() -> None:
+    token = new_token(1000)
+    assert len(token) == len("1000-") + 64
+    assert token != new_token(1000)
+    assert token_user_id(token) == 1000
+    assert token_sha256(token) == hashlib.sha256(token.encode()).hexdigest()
+
+
+def test_that_only_the_owner_can_read_token_and_folder_whatever_the_umask(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    before = os.umask(0)
+    try:
+        made = make_private_dir(folder)
+        write_token(folder / "token", TOKEN)
+    finally:
+        os.umask(before)
+    assert made == [folder, tmp_path / "a"]
+    assert mode(folder) == 0o700
+    assert mode(folder / "token") == 0o600
+    assert read_token(folder / "token") == TOKEN
+
+
+def test_that_an_existing_folder_is_taken_as_it_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    assert make_private_dir(tmp_path) == []
+    assert mode(tmp_path) == 0o750
+
+
+def test_that_made_folders_are_removed_again_unless_something_lies_there(tmp_path: Path) -> None:
+    made = make_private_dir(tmp_path / "a" / "b")
+    (tmp_path / "a" / "other").touch()
+    remove_empty_dirs(made)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "other"]
+
+
+def test_that_a_file_in_the_way_of_the_folder_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LaunchError, match="--checkpoint-dir"):
+        make_private_dir(tmp_path / "file")
+    with pytest.raises(LaunchError, match="--checkpoint-dir"):
+        make_private_dir(tmp_path / "file" / "below")
+
+
+def test_that_a_token_never_overwrites_a_file_nor_follows_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    with pytest.raises(FileExistsError):
+        write_token(tmp_path / "link", TOKEN)
+    assert not (tmp_path / "target").exists()
+    write_token(tmp_path / "token", TOKEN)
+    with pytest.raises(FileExistsError):
+        write_token(tmp_path / "token", new_token(1000))
+    with pytest.raises(LaunchError, match="cannot be made"):
+        write_token(tmp_path / "no" / "token", new_token(1000))
+
+
+def test_that_a_requeued_job_finds_its_first_token(tmp_path: Path) -> None:
+    first = ensure_token(tmp_path / "token", 1000)
+    assert ensure_token(tmp_path / "token", 1000) == first
+
+
+def test_that_a_token_of_another_user_is_refused(tmp_path: Path) -> None:
+    ensure_token(tmp_path / "token", 1000)
+    with pytest.raises(LaunchError, match="not of user 1001"):
+        ensure_token(tmp_path / "token", 1001)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"too short", b"\xff" * 64, b"1-" + b"A" * 64, b"0" * 64, b"01-" + b"0" * 64, b"0" * 10_000],
+)
+def test_that_a_file_without_a_token_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    file.chmod(0o600)
+    with pytest.raises(LaunchError, match="does not hold a token"):
+        read_token(file)
+
+
+def test_that_a_token_that_others_could_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    write_token(file, TOKEN)
+    file.chmod(0o640)
+    with pytest.raises(LaunchError, match="chmod 600"):
+        read_token(file)
+
+
+def test_that_missing_files_links_and_pipes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="cannot be read"):
+        read_token(tmp_path / "missing")
+    write_token(tmp_path / "token", TOKEN)
+    (tmp_path / "link").symlink_to(tmp_path / "token")
+    with pytest.raises(LaunchError, match="cannot be read"):
+        read_token(tmp_path / "link")
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(LaunchError, match="not a regular file"):
+        read_token(tmp_path / "pipe")

@@ -1,0 +1,381 @@
+"""`pollux explain`: from a real store, and from a problem in a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.goodput import best_batch
+from pollux_slurm.model import Allocation, BatchLimits, Configuration, GpuLimit, JobState, ReallocationStep
+from pollux_slurm.model import ReallocationStep as Step
+from pollux_slurm.policy import decide
+from pollux_slurm.policy.problem.json_format import problem_to_json
+from pollux_slurm.store import open_store
+from tests.cli.inside import pollux
+from tests.policy.builders import job, linear_model, nodes, problem
+from tests.store.builders import at, observation, registration
+
+PROBLEM = problem(nodes(2), job("7", {"n0": 2}), job("8", max_gpus=4), job("9", min_gpus=3, max_gpus=2))
+
+
+@pytest.fixture
+def url(store_url: str) -> str:
+    """A store with a round about jobs 7, 8 and 9, and a job 10 that no round has decided about."""
+    store = open_store(store_url)
+    store.register_jobs([registration(number) for number in (7, 8, 9, 10)], at=at(0))
+    store.record_round(PROBLEM, decide(PROBLEM), shadow=True, at=at(60))
+    store.close()
+    return store_url
+
+
+def test_that_the_last_round_is_explained(url: str) -> None:
+    shown = pollux("explain", "7", "--store", url).stdout.splitlines()
+    assert shown[0] == "job 7 goes from 2 GPUs on 1 node (n0:2) to 4 GPUs on 1 node (n0:4)"
+    told = {line[2:12].strip(): line[13:] for line in shown[1:] if line[2:12].strip()}
+    assert list(told) == ["predicted", "not more", "next best", "round", "(how the p"]
+    (over,) = (line.strip() for line in shown if line.strip().startswith("that is"))
+    number = "[0-9.]+"
+    assert re.fullmatch(
+        f"that is {number} times one GPU and {number} times the 2 GPUs that it had before", over
+    )
+    assert told["predicted"] == "4,000 examples per second with batches of 5040"
+    assert re.fullmatch(r"\d GPUs on \d nodes?, predicted [0-9.]+ times one GPU", told["next best"])
+    assert told["round"] == "1, 2026-03-01 12:01:00 UTC, in shadow mode: not enacted"
+    for word in ("speedup", "goodput", "fitness", "price", "bound by", "restart factor"):
+        assert word not in "\n".join(shown)
+
+
+def test_that_the_policys_terms_stand_behind_details(url: str) -> None:
+    plain = pollux("explain", "7", "--store", url).stdout.splitlines()
+    shown = pollux("explain", "7", "--details", "--store", url).stdout.splitlines()
+    assert shown[: len(plain) - 1] == plain[:-1]
+    (first,) = (line for line in shown if line.startswith("  policy "))
+    assert first.startswith("  policy     job 7: n0:4; speedup ")
+    for words in ("restart factor 1.00", "bound by ", "next best ", "at a price of "):
+        assert words in first
+    assert any("5040 examples a step: 1260 per" in line for line in shown)
+    assert any("generalized-mean, solved by exact: fitness" in line for line in shown)
+
+
+def test_that_a_size_is_compared_with_one_gpu_and_with_the_last_one(url: str) -> None:
+    """What a fair share would give is no measure for an owner: 0.8 of it may be twice what there was."""
+    model = next(one for one in PROBLEM.jobs if one.job_id == "7").model
+    assert model is not None
+    rates = {}
+    for gpus in (1, 2, 4):
+        found = best_batch(model, Configuration(num_nodes=1, num_gpus=gpus))
+        assert found is not None
+        rates[gpus] = found.goodput
+    told = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
+    assert (told["before"], told["size_before"]) == ({"n0": 2}, 2)
+    assert told["speedup_over_one_gpu"] == pytest.approx(rates[4] / rates[1])
+    assert told["speedup_over_before"] == pytest.approx(rates[4] / rates[2])
+    assert told["predicted"]["throughput"] * told["predicted"]["efficiency"] == pytest.approx(rates[4])
+
+    store = open_store(url)
+    source, target = Allocation.of({"n0": 2}), Allocation.of({"n0": 4})
+    move = store.plan_reallocation(
+        "7", source=source, target=target, moves_running=True, from_restart_count=0, round_id=1, at=at(61)
+    )
+    store.advance_reallocation(move.id, ReallocationStep.CONFIRMED, expected=move.step, at=at(62))
+    held = problem(nodes(2), job("7", {"n0": 4}, pinned=True, pinned_because="it is new there"))
+    store.record_round(held, decide(held), shadow=False, at=at(70))
+    store.close()
+    told = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
+    assert (told["before"], told["size_before"]) == ({"n0": 4}, 2)
+    assert told["speedup_over_before"] == pytest.approx(rates[4] / rates[2])
+    shown = pollux("explain", "7", "--store", url).stdout
+    assert shown.startswith("job 7 keeps 4 GPUs on 1 node (n0:4)\n")
+    assert "  not more   it is new there\n" in shown
+
+
+def test_that_the_json_form_says_the_same(url: str) -> None:
+    found = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
+    decided = decide(PROBLEM)
+    one = decided.jobs[0]
+    assert (found["job_id"], found["round"], found["allocation"]) == ("7", 1, {"n0": 4})
+    assert (found["goodput"], found["speedup"], found["bound_by"]) == (one.goodput, one.speedup, one.bound_by)
+    assert one.runner_up is not None
+    assert found["runner_up"] == {
+        "num_gpus": one.runner_up.num_gpus,
+        "num_nodes": one.runner_up.num_nodes,
+        "gpu_type": None,
+        "speedup": one.runner_up_speedup,
+        "extra_cost_to_others": one.runner_up_cost,
+    }
+    assert found["gpu_prices"] == dict(decided.gpu_prices)
+    assert found["cost_to_others"] == pytest.approx(4 * found["gpu_prices"][""])
+
+
+def test_that_a_job_that_was_left_out_is_told_why(url: str) -> None:
+    shown = pollux("explain", "9", "--store", url).stdout
+    assert shown.startswith("job 9 is left as it is: min_gpus 3 is above max_gpus 2\n")
+
+
+def test_that_a_job_that_takes_part_in_no_round_is_told_why(url: str) -> None:
+    store = open_store(url)
+    store.note_left_out({"10": "Slurm does not start it now, whatever is free (PartitionDown)"})
+    store.close()
+    shown = pollux("explain", "10", "--store", url).stdout
+    assert shown.startswith("job 10 waits, and rounds leave it to Slurm: Slurm does not start it now")
+    told = json.loads(pollux("explain", "10", "--json", "--store", url).stdout)
+    assert told["excluded"].endswith("(PartitionDown)")
+
+
+def test_that_an_owner_reads_that_other_jobs_of_the_same_user_have_the_share(tmp_path: Path) -> None:
+    jobs = [job("a", user="ann"), *(job(f"b{i}", user="bob") for i in range(6))]
+    one = problem(nodes(1), *jobs, between="users")
+    file = tmp_path / "problem.json"
+    file.write_text(problem_to_json(one))
+    shown = pollux("explain", "b5", "--problem", str(file)).stdout
+    assert shown.startswith("job b5 gets no GPUs yet\n")
+    assert (
+        "  not more   other jobs of the same user (or account) take that one's share of the cluster" in shown
+    )
+
+
+def test_that_status_of_one_job_ends_with_the_line(url: str) -> None:
+    last = pollux("status", "7", "--store", url).stdout.splitlines()[-1]
+    assert last.startswith("job 7: 4 GPUs on 1 node (n0:4); not more: ")
+    assert last.endswith("(more: pollux explain 7)")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["11"], 1, "job 11 is not known as an adaptive job; see: pollux status --all"),
+        (["7", "--round", "5"], 1, "there is no round 5"),
+        (["10", "--round", "1"], 1, "round 1 decided nothing about job 10"),
+        (["7", "--round", "1", "--problem", "x"], 2, "exclude each other"),
+        (["7", "--problem", "absent.json"], 2, "cannot read absent.json"),
+    ],
+)
+def test_that_what_cannot_be_explained_is_one_clear_line(
+    url: str, arguments: list[str], code: int, words: str
+) -> None:
+    done = pollux("explain", *arguments, "--store", url)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
+    assert words in done.stderr
+
+
+def test_that_a_job_of_a_saved_round_is_explained(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "round.json"
+    assert pollux("replay", "--round", "1", "--save", str(file), "--store", url).returncode == 0
+    assert file.read_text().strip() == problem_to_json(PROBLEM)
+    found = json.loads(pollux("explain", "8", "--problem", str(file), "--json").stdout)
+    assert (found["allocation"], found["bound_by"], found["round"]) == ({"n1": 4}, "max_gpus", None)
+    unknown = pollux("explain", "77", "--problem", str(file))
+    assert (unknown.returncode, unknown.stderr.count("\n")) == (2, 1)
+    assert "has no job '77'; it has 7, 8, 9" in unknown.stderr
+
+
+def test_that_a_limit_is_said_to_bind(tmp_path: Path) -> None:
+    limit = GpuLimit(kind="account", name="vision", max_gpus=2)
+    bound = dataclasses.replace(problem(nodes(2), job("7", account="vision")), limits=(limit,))
+    file = tmp_path / "limited.json"
+    file.write_text(problem_to_json(bound))
+    shown = pollux("explain", "7", "--problem", str(file)).stdout
+    assert "not more   the GPU limit of its account, user or QOS is reached; an admin can raise that" in shown
+    detailed = pollux("explain", "7", "--details", "--problem", str(file)).stdout
+    assert "bound by limit (its account's or user's limit of GPUs)" in detailed
+
+
+def test_that_a_model_that_does_not_count_is_said_to(tmp_path: Path) -> None:
+    doubted = problem(nodes(2), job("7", {"n0": 2}, model=None, model_doubt="it promises too much"))
+    file = tmp_path / "doubted.json"
+    file.write_text(problem_to_json(doubted))
+    shown = pollux("explain", "7", "--problem", str(file)).stdout
+    assert "nothing: its model does not count: it promises too much" in shown
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (4, "3 GPUs: predicted as fast as 2 GPUs"),
+        (2, "3 GPUs: its batches cannot be shared by so many"),
+    ],
+)
+def test_that_a_gpu_that_would_not_help_is_told_as_that_and_not_as_the_owners_limit(
+    tmp_path: Path, batch: int, said: str
+) -> None:
+    model = dataclasses.replace(linear_model(), limits=BatchLimits(initial_batch_size=batch))
+    file = tmp_path / "two-of-three.json"
+    file.write_text(problem_to_json(problem(nodes(2), job("7", {"n0": 2}, max_gpus=3, model=model))))
+    shown = pollux("explain", "7", "--problem", str(file)).stdout
+    assert (
+        f"not more   no larger size that it may have is predicted to make it faster\n             {said}\n"
+        in shown
+    )
+    assert "its owner allows no more" not in shown
+
+
+def test_that_every_bound_has_the_owners_words() -> None:
+    from pollux_slurm.cli.shared.decision_text import _MORE
+    from pollux_slurm.policy.explain.wording import _BOUNDS
+
+    assert set(_MORE) == set(_BOUNDS)
+
+
+def test_that_a_job_that_never_reported_says_so(url: str) -> None:
+    store = open_store(url)
+    store.observe_jobs([observation(10, gpus={"n0": 2}, started_at=at(5))], at=at(6))
+    store.close()
+    shown = pollux("explain", "10", "--store", url)
+    assert shown.returncode == 0
+    assert shown.stdout.startswith("no round has decided about job 10 yet: no daemon runs: ")
+    assert "\n  silent     it started " in shown.stdout
+    assert "pollux_slurm.torch.init_process_group" in shown.stdout
+    listed = pollux("status", "--store", url).stdout
+    assert "running !" in next(line for line in listed.splitlines() if line.startswith("10 "))
+    assert "! job 10: it started " in listed
+    assert "minutes ago and has not reported: either it never calls" in listed
+    told = {one["job_id"]: one for one in json.loads(pollux("status", "--json", "--store", url).stdout)}
+    assert (told["7"]["silent"], told["10"]["silent"] is None) == (None, False)
+
+    store = open_store(url)
+    store.observe_jobs([observation(10, JobState.COMPLETED, ended_at=at(500))], at=at(501))
+    store.close()
+    assert "silent     it ended without one report" in pollux("explain", "10", "--store", url).stdout
+
+
+def test_that_a_job_without_a_decision_is_told_when_the_daemon_looks(url: str) -> None:
+    store = open_store(url)
+    store.acquire_lease("ctl:1:a", ttl_s=600, at=datetime.now(timezone.utc), interval_s=60, watch_s=10)
+    store.close()
+    assert pollux("explain", "10", "--store", url).stdout == (
+        "no round has decided about job 10 yet: the daemon looks at Slurm every 10 s, and a round about what "
+        "is new comes at once\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (JobState.COMPLETED, "it completed"),
+        (JobState.FAILED, "it failed"),
+        (JobState.CANCELLED, "it was cancelled"),
+        (JobState.TIMEOUT, "it ran into its time limit"),
+    ],
+)
+def test_that_a_job_that_has_ended_is_told_so_and_its_last_decision_as_the_last(
+    url: str, state: JobState, words: str
+) -> None:
+    store = open_store(url)
+    store.observe_jobs([observation(7, gpus={"n0": 2}, started_at=at(5))], at=at(6))
+    store.observe_jobs([observation(7, state, started_at=at(5), ended_at=at(500))], at=at(501))
+    store.observe_jobs([observation(10, state, started_at=at(5), ended_at=at(500))], at=at(501))
+    store.close()
+    ended = f"job 7 is over: {words} at 2026-03-01 12:08:20 UTC"
+    shown = pollux("explain", "7", "--store", url).stdout.splitlines()
+    assert shown[:2] == [
+        ended,
+        "  last       round 1, 2026-03-01 12:01:00 UTC, in shadow mode: 4 GPUs on 1 node (n0:4)",
+    ]
+    assert any(line.startswith("  not more   said then: ") for line in shown)
+    assert not any("keeps" in line or "goes from" in line or line.startswith("  round") for line in shown)
+    last = pollux("status", "7", "--store", url).stdout.splitlines()[-1]
+    assert last.startswith(f"{ended}; the last round about it: 4 GPUs on 1 node (n0:4)")
+    assert f"{ended}; the last round" in pollux("report", "job", "7", "--html", "--store", url).stdout
+    told = json.loads(pollux("explain", "7", "--json", "--store", url).stdout)
+    assert (told["state"], told["finished_at"]) == (state.value, "2026-03-01T12:08:20+00:00")
+    assert pollux("explain", "10", "--store", url).stdout.startswith(
+        f"job 10 is over: {words} at 2026-03-01 12:08:20 UTC\n  last       no round decided about job 10\n"
+    )
+    assert pollux("explain", "7", "--round", "1", "--store", url).stdout.startswith("job 7 goes from ")
+
+
+def test_that_a_job_on_its_way_to_other_gpus_is_said_to_be_moving_as_long_as_a_daemon_moves_it(
+    url: str,
+) -> None:
+    store = open_store(url)
+    source, target = Allocation.of({"n0": 2}), Allocation.of({"n0": 4})
+    move = store.plan_reallocation(
+        "7", source=source, target=target, moves_running=True, from_restart_count=0, round_id=1, at=at(61)
+    )
+    steps = (Step.PLANNED, Step.CHECKPOINT_REQUESTED, Step.CHECKPOINTED, Step.REQUEUED)
+    for before, after in itertools.pairwise(steps):
+        store.advance_reallocation(move.id, after, expected=before, at=at(62))
+    store.observe_jobs([observation(7, JobState.PENDING)], at=at(63))
+    way = "n0:2 → n0:4 (is stopped and back in the queue)"
+
+    def shown_state() -> str:
+        table = pollux("status", "--store", url).stdout.splitlines()
+        (line,) = (line for line in table if line.startswith("7 "))
+        assert way in line
+        return line.split()[3]
+
+    assert shown_state() == "pending"  # nobody moves it on
+    store.acquire_lease("ctl:1:a", ttl_s=600, at=datetime.now(timezone.utc), interval_s=60, watch_s=10)
+    store.close()
+    assert shown_state() == "moving"
+    assert f"job 7 is being moved: {way}" in pollux("status", "7", "--store", url).stdout.splitlines()[-1]
+    assert f"  moving     {way}\n" in pollux("explain", "7", "--store", url).stdout
+    assert json.loads(pollux("explain", "7", "--json", "--store", url).stdout)["moving_cause"] == "decision"
+    (one,) = json.loads(pollux("status", "7", "--json", "--store", url).stdout)
+    assert (one["reallocation"]["step"], one["reallocation"]["cause"]) == ("requeued", "decision")
+
+    store = open_store(url)
+    released = (Step.REQUEUED, Step.RESHAPED, Step.RELEASED)
+    for before, after in itertools.pairwise(released):
+        store.advance_reallocation(move.id, after, expected=before, at=at(64))
+    store.observe_jobs([observation(7, gpus={"n0": 4}, started_at=at(66), restart_count=1)], at=at(66))
+    held = problem(nodes(2), job("7", {"n0": 4}, pinned=True, pinned_because="it is being moved"))
+    store.record_round(held, decide(held), shadow=False, at=at(67))
+    started = "n0:2 → n0:4 (is started, no step of it is known yet)"
+    assert f"  moving     {started}\n" in pollux("explain", "7", "--store", url).stdout
+    assert "  not more   it is being moved\n" in pollux("explain", "7", "--store", url).stdout
+    for before, after in itertools.pairwise((Step.RELEASED, Step.RUNNING, Step.CONFIRMED)):
+        store.advance_reallocation(move.id, after, expected=before, at=at(70))
+    store.close()
+    since = "it was being moved when this round decided; the next one decides anew"
+    assert f"  not more   {since}\n" in pollux("explain", "7", "--store", url).stdout
+    assert f"not more: {since}" in pollux("status", "7", "--store", url).stdout
+
+
+def test_that_a_job_on_one_gpu_is_told_what_the_next_size_would_be_over_it_and_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "one.json"
+    two = problem(nodes(1), job("7", {"n0": 1}, age_s=0.0), job("8", {"n0": 1}))
+    file.write_text(problem_to_json(two))
+    shown = pollux("explain", "7", "--problem", str(file)).stdout
+    assert "  not more   a restart would cost it more than the larger size brings" in shown
+    assert re.search(r"  next best  \d GPUs on 1 node, predicted [\d.]+ times one GPU\n", shown)
+    grown = pollux("explain", "8", "--problem", str(file)).stdout
+    assert grown.startswith("job 8 goes from 1 GPU on 1 node (n0:1) to ")
+    assert "times one GPU\n" in grown
+    assert "that it had before" not in grown
+
+
+def test_that_a_paused_job_is_said_to_be_paused(url: str) -> None:
+    store = open_store(url)
+    move = store.plan_reallocation(
+        "7",
+        source=Allocation.of({"n0": 2}),
+        target=Allocation(),
+        moves_running=True,
+        from_restart_count=0,
+        round_id=1,
+        at=at(61),
+    )
+    store.advance_reallocation(move.id, ReallocationStep.CONFIRMED, expected=move.step, at=at(62))
+    store.close()
+    shown = pollux("explain", "7", "--store", url).stdout
+    assert shown.startswith("job 7 is paused\n")
+    assert "paused     since 2026-03-01 12:01:02 UTC" in shown
+    assert "not more" not in shown
+    table = pollux("status", "7", "--store", url).stdout.splitlines()
+    assert table[-1].startswith("job 7 is paused until a round gives it GPUs again (more: ")
+    (row,) = (line for line in table if line.startswith("7 "))
+    assert row.split()[3] == "paused"
+    assert row.rstrip().endswith("paused until a round gives it GPUs again")
+    (shown,) = json.loads(pollux("status", "7", "--json", "--store", url).stdout)
+    assert (shown["state"], shown["paused_at"]) == ("pending", "2026-03-01T12:01:02+00:00")
+    assert json.loads(pollux("explain", "7", "--json", "--store", url).stdout)["paused_cause"] == "decision"
+    assert "paused" not in pollux("explain", "8", "--store", url).stdout

@@ -1,0 +1,194 @@
+"""What `pollux status` shows, from a real store."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pollux_slurm.cli.jobs.status import jobs_table
+from pollux_slurm.daemon.observe.daemon_presence import ShownJob
+from pollux_slurm.model import (
+    Allocation,
+    BatchChoice,
+    BatchLimits,
+    Decision,
+    GoodputModel,
+    JobDecision,
+    JobState,
+    JobTerms,
+    JobWarning,
+    Problem,
+)
+from pollux_slurm.store import open_store
+from pollux_slurm.store.agent_api.token_hashes import hash_token
+from pollux_slurm.store.contract.interface import JobObservation, JobRegistration, Report, RunPhase
+from tests.cli.inside import pollux
+
+NOON = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
+TOKEN = "1000-" + "0123456789abcdef" * 4
+HOSTILE_NAME = "[red]x[/] \x1b[31m'; DROP TABLE jobs; --"
+
+
+@pytest.fixture
+def url(store_url: str) -> str:
+    """A store with one running, reporting job and one waiting one with a hostile name."""
+    store = open_store(store_url)
+    registrations = [
+        JobRegistration(
+            slurm_job_id=job_id,
+            terms=JobTerms(token_sha256=sha256, user_id=1000, min_gpus=1, max_gpus=8),
+            name=name,
+            user_name="ann",
+            user_id=1000,
+            account="physics",
+            partition="main",
+            cpus_per_gpu=1,
+            memory_per_gpu_mb=0,
+            submitted_at=NOON,
+        )
+        for job_id, sha256, name in (("7", hash_token(TOKEN), "train"), ("8", "cd" * 32, HOSTILE_NAME))
+    ]
+    store.register_jobs(registrations, at=NOON)
+    allocation = Allocation.of({"n0": 4})
+    store.observe_jobs(
+        [
+            JobObservation(
+                slurm_job_id="7",
+                state=JobState.RUNNING,
+                allocation=allocation,
+                started_at=NOON,
+                ended_at=None,
+            )
+        ],
+        at=NOON,
+    )
+    store.report(
+        TOKEN,
+        Report(
+            run_number=0,
+            restart_count=0,
+            sequence=1,
+            phase=RunPhase.TRAINING,
+            gpus_per_node=(4,),
+            model=GoodputModel(limits=BatchLimits(initial_batch_size=64, max_batch_size=512)),
+            batch=BatchChoice(global_batch_size=256, atomic_batch_size=64, accumulation_steps=0),
+            throughput=1000.0,
+            efficiency=0.5,
+            num_steps=10,
+            epoch=3,
+            total_epochs=20,
+            first_step_s=4.0,
+        ),
+        at=NOON + timedelta(seconds=30),
+    )
+    decision = JobDecision(
+        job_id="7",
+        allocation=allocation,
+        speedup=1.75,
+        goodput=500.0,
+        penalty=1.0,
+        batch=None,
+        bound_by="exploration",
+        runner_up=None,
+        runner_up_speedup=None,
+    )
+    store.record_round(
+        Problem(nodes=(), jobs=()),
+        Decision(jobs=(decision,), fitness=1.75, solver="test"),
+        shadow=False,
+        at=NOON + timedelta(seconds=60),
+    )
+    store.close()
+    return store_url
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "220")
+
+
+def test_that_the_json_form_has_what_scripts_need(url: str) -> None:
+    first, second = json.loads(pollux("status", "--json", "--store", url).stdout)
+    assert (first["job_id"], first["state"], first["num_gpus"]) == ("7", "running", 4)
+    assert (first["allocation"], first["global_batch_size"]) == ({"n0": 4}, 256)
+    assert (first["goodput"], first["speedup"], first["num_restarts"]) == (500.0, 1.75, 0)
+    assert (first["epoch"], first["total_epochs"], first["bound_by"]) == (3, 20, "exploration")
+    assert (second["job_id"], second["state"], second["goodput"]) == ("8", "pending", None)
+    assert second["name"].startswith("[red]x[/]")
+
+
+def test_that_the_table_shows_jobs_and_neutralises_a_hostile_name(url: str) -> None:
+    shown = pollux("status", "--store", url).stdout
+    line = next(line for line in shown.splitlines() if line.startswith("7 "))
+    for text in ("train", "running", "256", "500", "1.75", "3/20", "n0:4", "bound by exploration"):
+        assert text in line
+    assert "\x1b" not in shown
+    assert "[red]x[/]" in shown
+
+
+def test_that_what_has_no_room_in_a_narrow_terminal_shows_that_it_is_cut(url: str) -> None:
+    store = open_store(url)
+    jobs = tuple(ShownJob(record=record) for record in store.jobs())
+    store.close()
+    console = Console(file=io.StringIO(), width=80)
+    with console.capture() as captured:
+        console.print(jobs_table(jobs, now=NOON, width=80))
+    (line,) = (line for line in captured.get().splitlines() if line.startswith("7 "))
+    assert len(line) <= 80
+    assert line.rstrip().endswith("…")
+
+
+def test_that_one_job_can_be_asked_for(url: str) -> None:
+    (only,) = json.loads(pollux("status", "7", "--json", "--store", url).stdout)
+    assert only["job_id"] == "7"
+
+
+@pytest.mark.parametrize("job_id", ["9", "'; DROP TABLE jobs; --", ""])
+def test_that_an_unknown_job_is_one_clear_line(url: str, job_id: str) -> None:
+    done = pollux("status", job_id, "--store", url)
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_that_a_store_without_a_schema_says_what_to_type(tmp_path: Path) -> None:
+    done = pollux("status", "--store", f"sqlite:///{tmp_path}/none.db")
+    assert done.returncode == 1
+    assert "pollux db init" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_that_a_job_that_warns_is_marked_with_what_it_means(url: str) -> None:
+    assert " !" not in pollux("status", "--store", url).stdout
+    store = open_store(url)
+    warned = Report(
+        run_number=0,
+        restart_count=0,
+        sequence=2,
+        phase=RunPhase.TRAINING,
+        gpus_per_node=(4,),
+        warnings=(JobWarning.REPLICAS_DIFFER,),
+    )
+    store.report(TOKEN, warned, at=NOON + timedelta(seconds=90))
+    store.close()
+    shown = pollux("status", "--store", url).stdout
+    assert "running !" in next(line for line in shown.splitlines() if line.startswith("7 "))
+    assert f"! job 7: {JobWarning.REPLICAS_DIFFER.sentence} (cure: pollux explain 7)" in shown.splitlines()
+    first, second = json.loads(pollux("status", "--json", "--store", url).stdout)
+    assert second["warnings"] == []
+    assert first["warnings"] == [
+        {
+            "warning": "replicas_differ",
+            "run_number": 0,
+            "first_seen_at": "2026-01-01T12:01:30+00:00",
+            "meaning": JobWarning.REPLICAS_DIFFER.sentence,
+            "cure": JobWarning.REPLICAS_DIFFER.cure,
+        }
+    ]
+    explained = pollux("explain", "7", "--store", url).stdout
+    assert JobWarning.REPLICAS_DIFFER.sentence in explained
+    assert JobWarning.REPLICAS_DIFFER.cure in explained

@@ -1,0 +1,444 @@
+"""`pollux simulate` as a user types it."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.cli import main
+from pollux_slurm.store.contract.interface import Store
+from tests.published import traces_dir
+from tests.simulator.made import write_traces
+from tests.simulator.site.test_export import trained
+from tests.waiting import wait_until
+
+FROM = ("--traces", "{traces}")
+
+
+def pollux(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pollux_slurm", *words], capture_output=True, text=True, timeout=300
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Command = Callable[..., Said]
+Refused = Callable[[Sequence[str], str], None]
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command in this process: a start of Python costs more than most commands."""
+
+    def run(*words: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["pollux", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Said(returncode=ended.value.code, stdout=said.out, stderr=said.err)
+
+    return run
+
+
+@pytest.fixture
+def refused(here: Command) -> Refused:
+    """Check that a command prints nothing but one line with a message, and exits with 2."""
+
+    def check(words: Sequence[str], message: str) -> None:
+        said = here(*words)
+        assert said.returncode == 2, said.stderr
+        assert (said.stdout, len(said.stderr.splitlines())) == ("", 1)
+        assert message in said.stderr
+
+    return check
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> tuple[str, ...]:
+    write_traces(tmp_path / "traces" / "made")
+    workload = tmp_path / "small.csv"
+    workload.write_text("name,time,application,num_replicas,batch_size\na,5,made,1,8\nb,9,made,2,8\n")
+    return ("simulate", "--traces", str(tmp_path / "traces"), "--workload", str(workload))
+
+
+def test_that_json_holds_what_analysts_need(inputs: tuple[str, ...]) -> None:
+    done = pollux(*inputs, "--policy", "tiresias", "--json", "--nodes", "1")
+    found = json.loads(done.stdout)
+    assert (found["policy"], found["workload"]) == ("tiresias", "small")
+    assert found["jobs"]["a"] == 240 - 5
+    assert found["makespan_s"] == 235
+    assert found["avg_jct_s"] == pytest.approx(sum(found["jobs"].values()) / 2)
+    assert set(found["solve_s"]) == {"p50", "p95", "max"}
+
+
+def test_that_several_policies_stand_in_one_table(inputs: tuple[str, ...]) -> None:
+    done = pollux(*inputs, "--policy", "tiresias", "--policy", "optimus", "--policy", "pollux")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [row[1] for row in rows if row and row[0] == "small"] == [
+        "tiresias",
+        "optimus",
+        "generalized-mean",
+    ]
+
+
+def test_that_runs_in_parallel_tell_the_same(inputs: tuple[str, ...]) -> None:
+    options = ("--policy", "tiresias", "--policy", "optimus", "--json")
+    alone, shared = (json.loads(pollux(*inputs, *options, "--jobs", jobs).stdout) for jobs in ("1", "2"))
+    for run in (*alone, *shared):
+        del run["wall_s"], run["solve_s"]
+    assert alone == shared
+    assert [run["policy"] for run in alone] == ["tiresias", "optimus"]
+
+
+def test_that_results_are_written_for_spreadsheets(
+    inputs: tuple[str, ...], tmp_path: Path, here: Command
+) -> None:
+    out, page = tmp_path / "out", tmp_path / "page.html"
+    done = here(*inputs, "--policy", "tiresias", "--output", str(out), "--report", str(page))
+    assert (done.returncode, done.stderr) == (0, "")
+    (run,) = json.loads((out / "summary.json").read_text())["runs"]
+    with (out / "jobs.csv").open() as stream:
+        jobs = list(csv.DictReader(stream))
+    assert {job["name"]: float(job["completion_s"]) for job in jobs} == run["jobs"]
+    with (out / "rounds.csv").open() as stream:
+        assert max(int(record["gpus_used"]) for record in csv.DictReader(stream)) == 3
+    with (out / "summary.csv").open() as stream:
+        assert [float(row["avg_jct_s"]) for row in csv.DictReader(stream)] == [run["avg_jct_s"]]
+    assert "<svg" in page.read_text()
+
+
+def test_that_a_cluster_that_grows_is_paid_for_as_it_is(
+    inputs: tuple[str, ...], tmp_path: Path, here: Command
+) -> None:
+    """One node at least and two at most, for the 5 s to 235 s and more that the jobs take."""
+    page = tmp_path / "page.html"
+    done = here(*inputs, "--autoscale", "0.55:0.75", "--nodes", "2", "--report", str(page))
+    assert done.returncode == 0, done.stderr
+    head, row = done.stdout.splitlines()[:2]
+    assert "node h" in head
+    assert row.split()[1] == "generalized-mean"
+    assert "1 to 2 nodes × 4 GPUs" in page.read_text()
+
+
+def test_that_a_terminal_sees_how_far_it_is(inputs: tuple[str, ...]) -> None:
+    """A bar on standard error, which is cleared at the end, and the table alone on standard output."""
+    master, terminal = pty.openpty()
+    words = [sys.executable, "-m", "pollux_slurm", *inputs, "--policy", "tiresias", "--json"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=terminal, env={**os.environ, "TERM": "xterm"}
+    ) as run:
+        os.close(terminal)
+        shown = b""
+        with contextlib.suppress(OSError):  # how Linux says that nobody holds the terminal any more
+            while part := os.read(master, 4096):
+                shown += part
+        out, _ = run.communicate(timeout=300)
+    os.close(master)
+    assert b"1 simulations" in shown
+    assert b"100 %" in shown
+    assert json.loads(out)["policy"] == "tiresias"
+
+
+def test_that_a_simulation_takes_one_core(inputs: tuple[str, ...]) -> None:
+    """Whatever numpy computes with in the process that simulates, it uses one thread."""
+    code = (
+        "import sys, contextlib; from pollux_slurm.cli import main; sys.argv = sys.argv[1:]\n"
+        "with contextlib.suppress(SystemExit): main()\n"
+        "from threadpoolctl import threadpool_info\n"
+        "print([pool['num_threads'] for pool in threadpool_info()])"
+    )
+    words = [sys.executable, "-c", code, "pollux", *inputs, "--policy", "tiresias"]
+    free = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=free)
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout.splitlines()[-1])) == {1}
+
+
+def test_that_a_workload_is_made_and_read_again(tmp_path: Path, here: Command) -> None:
+    file = tmp_path / "w.csv"
+    done = here("simulate", "generate", "--load", "1.5", "--seed", "7", "--hours", "8", "-o", str(file))
+    assert done.returncode == 0, done.stderr
+    assert len(file.read_text().splitlines()) == 241
+    shown = here("simulate", "generate", "--load", "1.5", "--seed", "7")
+    assert shown.stdout == file.read_text()
+
+
+def test_that_a_workload_has_users_where_they_are_asked_for(tmp_path: Path, here: Command) -> None:
+    file = tmp_path / "w.csv"
+    assert here("simulate", "generate", "--users", "3", "-o", str(file)).returncode == 0
+    header, first = file.read_text(encoding="utf-8").splitlines()[:2]
+    assert header.endswith(",account,user")
+    assert first.rpartition(",")[2] in {"user0", "user1", "user2"}
+
+
+def test_that_accounting_becomes_a_workload(tmp_path: Path) -> None:
+    rows = "JobIDRaw|Submit|ElapsedRaw|AllocTRES\n5|1769846400|60|gres/gpu=1\n6|1769846400|60|cpu=1\n"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pollux_slurm",
+            "simulate",
+            "import-sacct",
+            "-",
+            "--traces",
+            str(traces_dir()),
+        ],
+        input=rows,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1].startswith("5,0,")
+    assert done.stderr == "1 jobs; left out: 1 without GPUs, 0 that have not ended\n"
+
+
+def test_that_a_sweep_goes_on_where_it_was(inputs: tuple[str, ...], tmp_path: Path, here: Command) -> None:
+    out = tmp_path / "sweep"
+    words = ("simulate", "sweep", *inputs[1:], "--output", str(out), "--policy", "tiresias", "--json")
+    first = here(*words, "--restart-delays", "0,30")
+    assert first.returncode == 0, first.stderr
+    files = {file: file.stat().st_mtime_ns for file in (out / "runs").iterdir()}
+    assert len(files) == 2
+    second = here(*words, "--restart-delays", "0,30,60")
+    assert len(json.loads(second.stdout)) == 3
+    assert {file: file.stat().st_mtime_ns for file in files} == files, "what was there was not run again"
+    other = here(*words, "--nodes", "1")
+    assert (
+        other.returncode,
+        "sweep with other cluster (16 nodes × 4 GPUs, now 1 node × 4 GPUs)" in other.stderr,
+    ) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--policy", "best"), "unknown policy 'best'"),
+        (("--objective", "best"), "unknown objective 'best'"),
+        (("--rules", "mine"), "unknown rules 'mine'"),
+        (("--interval", "0"), "interval must be above 0 s"),
+        (("--interval", "nan"), "'nan' is no time; write seconds as a plain number"),
+        (("--restart-delay", "-1"), "'-1' is not 0 seconds or more"),
+        (("--adaptive", "0.5"), "not in rules osdi21: add --rules slurm"),
+        (("--rules", "slurm", "--mtbf-hours", "0"), "not 0 h and 1800 s"),
+        (("--rules-seed", "0"), "--rules-seed would do nothing: rules osdi21 draw nothing"),
+        (
+            ("--node-group", "8x4:t4", "--nodes", "16"),
+            "--nodes would do nothing: --node-group tells all nodes",
+        ),
+        (
+            ("--policy", "sia", "--objective", "osdi21"),
+            "--objective would do nothing: it is of --policy pollux",
+        ),
+        (("--measurement-noise", "-0.1"), "noise of measurements must lie between 0 and 2, not -0.1"),
+        (("--measurement-outliers", "1.5"), "share of outliers must lie between 0 and 1, not 1.5"),
+        (("--policy", "tiresias", "--declared"), "--declared would do nothing: it is of --policy pollux"),
+        (("--min-nodes", "2"), "--min-nodes would do nothing: it is of --autoscale"),
+        (("--boot-time", "9"), "--boot-time would do nothing: it is of --autoscale"),
+        (("--autoscale", "0.5:0.7", "--boot-time", "-1"), "'-1' is not 0 seconds or more"),
+        (
+            ("--rules", "slurm", "--adaptive", "-1"),
+            "the share of adaptive jobs must lie between 0 and 1, not -1",
+        ),
+        (
+            ("--rules", "slurm", "--unmanaged", "2"),
+            "the share of GPUs that others use must be 0 or more and below 1, not 2",
+        ),
+        (("--node-group", "4:t4"), "a group of nodes is '4:t4'; expected such as 8x4:t4"),
+        (("--node-group", "4x4:t4=0"), "a group of nodes is '4x4:t4=0': the speed of"),
+        (("--policy", "sia", "--autoscale", "0.5:0.7"), "policy sia cannot size a cluster"),
+        (("--autoscale", "0.5"), "a range of utilities is '0.5'; expected such as 0.55:0.75"),
+        (("--autoscale", "0.8:0.7"), "utilities lie in 0 < low < high ≤ 1, not 0.8 and 0.7"),
+        (("--autoscale", "0.5:0.7", "--min-nodes", "17"), "there are to be 17 nodes at least"),
+        (("--between", "teams"), "unknown between 'teams'; there are users, accounts, jobs"),
+        (("--policy", "sia", "--between", "jobs"), "--between would do nothing: it is of --policy pollux"),
+        (("--nodes", "0"), "'--nodes': Input should be greater than or equal to 1"),
+        (("--jobs", "0"), "'-j': Input should be greater than or equal to 1"),
+        (("--workload", "/nope.csv"), "/nope.csv: No such file"),
+        (("--traces", "/nope"), "/nope: no such folder"),
+        (("--report", "/nope/out.html"), "cannot write /nope/out.html: there is no folder /nope"),
+        (("--report", "/"), "cannot write /: it is a folder"),
+        (("--output", "/nope/out"), "cannot make folder /nope/out"),
+        (("sweep",), "--traces stands before sweep"),
+    ],
+)
+def test_that_a_mistake_is_one_line(
+    inputs: tuple[str, ...], options: tuple[str, ...], message: str, refused: Refused
+) -> None:
+    refused((*inputs, *options), message)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "--traces DIR and --workload FILE are needed"),
+        (("generate", "--load", "-1"), "load of a workload must be above 0, not -1"),
+        (("generate", "--hours", "0"), "length in hours"),
+        (("generate", "--output", "/nope/w.csv"), "there is no folder /nope"),
+        (("import-sacct", "/nope", "--traces", "{traces}"), "cannot read /nope: No such file"),
+        (("sweep", *FROM, "--output", "{out}", "--loads", "a,b"), "--loads is 'a,b'"),
+        (("sweep", *FROM, "--output", "{out}", "--loads", "-1"), "must be above 0, not -1"),
+        (("sweep", *FROM, "--output", "{out}", "--seeds", ","), "--seeds names no value"),
+        (("sweep", *FROM, "--output", "/nope/out"), "application 'cifar10'"),
+        (
+            ("sweep", *FROM, "--output", "{out}", "--rules", "slurm", "--restart-delays", "0,30"),
+            "rules slurm know no restart delay",
+        ),
+        (
+            ("sweep", *FROM, "--workload", "{workload}", "--output", "{out}", "--seeds", "0"),
+            "--seeds would do nothing: workloads are read, not made",
+        ),
+        (
+            ("sweep", *FROM, "--workload", "{workload}", "--output", "{out}", "--penalties", "none"),
+            "unknown penalty 'none'",
+        ),
+    ],
+)
+def test_that_a_mistake_of_a_sub_command_is_one_line(
+    inputs: tuple[str, ...], tmp_path: Path, words: tuple[str, ...], message: str, refused: Refused
+) -> None:
+    filled = [word.format(traces=inputs[2], workload=inputs[4], out=tmp_path / "out") for word in words]
+    refused(("simulate", *filled), message)
+
+
+def test_that_two_workloads_of_one_name_are_refused(
+    inputs: tuple[str, ...], tmp_path: Path, refused: Refused
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / "small.csv"
+    other.write_text(Path(inputs[4]).read_text())
+    refused((*inputs, "--workload", str(other)), "two workloads are called 'small'")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,time,application,num_replicas,batch_size\n", "no jobs"),
+        ("name,time,application,num_replicas,batch_size\na,5,gpt,1,8\n", "no traces of application 'gpt'"),
+    ],
+)
+def test_that_a_bad_workload_is_one_line(
+    inputs: tuple[str, ...], text: str, message: str, refused: Refused
+) -> None:
+    Path(inputs[4]).write_text(text)
+    refused(inputs, message)
+
+
+def test_that_a_stores_jobs_are_simulated_with_their_delays(
+    here: Command, refused: Refused, store: Store, store_url: str, tmp_path: Path
+) -> None:
+    trained(store)
+    file = tmp_path / "queue.json"
+    said = here("simulate", "export", "--store", store_url, "--output", str(file))
+    assert said.stderr == "1 jobs, delays of 1 moves and 1 starts; 0 jobs left out\n"
+    replay = ("simulate", "--traces", str(file), "--nodes", "1", "--interval", "10", "--json")
+    done = here(*replay, "--rules", "slurm")
+    found = json.loads(done.stdout)
+    assert (found["workload"], list(found["jobs"])) == ("queue", ["1 train-1"])
+    instant = json.loads(file.read_text())
+    instant["measured-jobs"]["delays"] |= {"start_s": 0.0, "launch_s": 0.0, "launch_per_gpu_s": 0.0}
+    other = tmp_path / "instant.json"
+    other.write_text(json.dumps(instant))
+    sooner = json.loads(here(*replay, "--rules", "slurm", "--delays", str(other)).stdout)
+    assert sooner["avg_jct_s"] < found["avg_jct_s"] - 5
+    refused([*replay, "--delays", str(other)], "--delays are of rules slurm")
+    workload = tmp_path / "twice.csv"
+    lines = ("a,0,1 train-1,2,128,2", "b,30,1 train-1,2,128,0")
+    workload.write_text(
+        "\n".join(["name,time,application,num_replicas,batch_size,start_gpus", *lines]) + "\n"
+    )
+    twice = json.loads(here(*replay, "--rules", "slurm", "--workload", str(workload)).stdout)
+    assert list(twice["jobs"]) == ["a", "b"]
+    swept = ("simulate", "sweep", "--traces", str(file), "--rules", "slurm", "--nodes", "1")
+    (row,) = json.loads(
+        here(*swept, "--intervals", "10", "--output", str(tmp_path / "sweep"), "--json").stdout
+    )
+    assert row["avg_jct_s"] == pytest.approx(found["avg_jct_s"])
+    refused([*swept, "--delays", str(other), "--output", str(tmp_path / "sweep")], "another")
+
+
+def test_that_rules_slurm_take_the_cost_that_is_expected_of_a_first_move(
+    here: Command, inputs: tuple[str, ...]
+) -> None:
+    def restarts(*options: str) -> float:
+        said = here(*inputs, "--rules", "slurm", *options, "--policy", "pollux", "--json")
+        assert (said.returncode, said.stderr) == (0, "")
+        return float(json.loads(said.stdout)["restarts_per_job"])
+
+    # Who expects a move to take an hour makes none, and so never measures one.
+    assert restarts("--restart-delay", "3600") == 0 < restarts()
+    assert restarts("--restart-delay", "30") == restarts()
+
+
+def test_that_the_papers_search_may_be_told_the_objective_that_it_has(
+    here: Command, refused: Refused, inputs: tuple[str, ...]
+) -> None:
+    said = here(*inputs, "--policy", "genetic", "--objective", "osdi21", "--json")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert json.loads(said.stdout)["policy"] == "genetic"
+    refused([*inputs, "--policy", "genetic", "--objective", "price-rank"], "--objective would do nothing")
+
+
+def test_that_an_empty_store_has_nothing_to_simulate(refused: Refused, store: Store, store_url: str) -> None:
+    refused(["simulate", "export", "--store", store_url], "no job that could be simulated")
+
+
+def test_that_a_full_disk_is_one_line(inputs: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "pollux_slurm", *inputs, "--policy", "tiresias", "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=300,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "pollux: cannot write what is to be said: No space left on device\n"
+
+
+def test_that_a_mistyped_option_is_told_with_the_help_that_knows_it(refused: Refused) -> None:
+    refused(("simulate", "--polcy", "sia"), "(see: pollux simulate --help)")
+    refused(("simulate", "sweep"), "(see: pollux simulate sweep --help)")
+    refused(("simulat",), "(see: pollux --help)")
+
+
+def test_that_who_stops_a_sweep_is_told_how_it_goes_on(inputs: tuple[str, ...], tmp_path: Path) -> None:
+    sweep, delays = tmp_path / "sweep", ",".join(map(str, range(2000)))
+    # 40,000 runs: minutes, so that a test that is slow to look does not find it at its end.
+    intervals = ",".join(map(str, range(60, 80)))
+    words = [*inputs[:1], "sweep", *inputs[1:], "--policy", "tiresias", "--restart-delays", delays]
+    words += ["--intervals", intervals]
+    command = [sys.executable, "-m", "pollux_slurm", *words, "--output", str(sweep)]
+    # A shell gives what it runs in the background no interrupt; a terminal does.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts
+    ) as running:
+        wait_until(lambda: [*sweep.glob("runs/*.json")], timeout_s=300, what="the first run")
+        running.send_signal(signal.SIGINT)
+        out, said = running.communicate(timeout=300)
+    assert (running.returncode, out) == (130, "")
+    assert said == f"pollux: interrupted; the same command goes on with what {sweep} holds\n"
+
+
+def _hear_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

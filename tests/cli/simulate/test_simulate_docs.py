@@ -1,0 +1,48 @@
+"""The commands that docs/evaluation.md tells people to type."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from pollux_slurm.cli.app import app
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "evaluation.md"
+
+
+def commands() -> Sequence[tuple[str, ...]]:
+    text = PAGE.read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = re.findall(r"^ {4,}(pollux simulate .*)$", text, flags=re.MULTILINE)
+    return [tuple(shlex.split(line)[2:]) for line in lines]
+
+
+def test_that_there_are_commands() -> None:
+    assert len(commands()) >= 8
+    assert {words[0] for words in commands() if not words[0].startswith("--")} == {
+        "export",
+        "generate",
+        "import-sacct",
+        "sweep",
+    }
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_that_every_option_told_exists(words: tuple[str, ...]) -> None:
+    simulate = get_command(app).commands["simulate"]  # type: ignore[attr-defined]
+    command = simulate if words[0].startswith("--") else simulate.commands[words[0]]
+    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    assert {word for word in words if word.startswith("--")} <= known
+
+
+def test_that_options_in_the_text_exist() -> None:
+    told = set(re.findall(r"`(--[a-z-]+)", PAGE.read_text(encoding="utf-8")))
+    simulate = get_command(app).commands["simulate"]  # type: ignore[attr-defined]
+    every = [simulate, *simulate.commands.values()]
+    known = {name for command in every for parameter in command.params for name in parameter.opts}
+    assert len(told) > 20
+    assert told <= known

@@ -1,0 +1,68 @@
+"""`pollux replay` on a problem in a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.policy import decide
+from pollux_slurm.policy.problem.json_format import problem_to_json
+from pollux_slurm.store.contract.interface import Store
+from tests.cli.inside import Done, pollux
+from tests.policy.builders import job, nodes, problem
+from tests.store.builders import at
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "problem.json"
+    path.write_text(problem_to_json(problem(nodes(2), job("7", {"n0": 2}), job("8", max_gpus=4))))
+    return path
+
+
+def replay(*arguments: str) -> Done:
+    return pollux("replay", *arguments)
+
+
+def test_that_json_holds_what_was_decided_and_how_well(file: Path) -> None:
+    found = json.loads(replay(str(file), "--json").stdout)
+    assert found["allocations"] == {"7": {"n0": 4}, "8": {"n1": 4}}
+    assert found["solver"] == "exact"
+    assert found["fitness"] == pytest.approx(found["upper_bound"])
+    assert found["gap"] == pytest.approx(0.0, abs=1e-9)
+    assert set(found["times_s"]) == {"tables", "solve", "explain"}
+
+
+def test_that_all_solvers_can_be_compared(file: Path) -> None:
+    found = json.loads(replay(str(file), "--compare", "--json").stdout)
+    assert [one["solver"] for one in found] == ["exact", "genetic", "greedy"]
+
+
+def test_that_each_job_has_a_line(file: Path) -> None:
+    lines = replay(str(file)).stdout.splitlines()
+    assert lines[0].startswith("job 7: n0:4; speedup 1; goodput 4000/s")
+    assert lines[-1].startswith("exact: fitness ")
+
+
+def test_that_a_round_of_the_store_is_replayed(store: Store, store_url: str) -> None:
+    none = replay("--store", store_url)
+    assert (none.returncode, none.stderr.count("\n")) == (1, 1)
+    assert "no round is recorded yet" in none.stderr
+    for held in ({"n0": 1}, {"n0": 2}):
+        one = problem(nodes(1), job("7", held))
+        store.record_round(one, decide(one), shadow=False, at=at(1))
+    found = json.loads(replay("--store", store_url, "--json").stdout)
+    assert found["allocations"] == {"7": {"n0": 4}}
+    first = replay("--store", store_url, "--round", "1")
+    assert first.stdout.splitlines()[0].startswith("job 7: n0:4")
+    assert "there is no round 9" in replay("--store", store_url, "--round", "9").stderr
+
+
+def test_that_a_bad_file_or_objective_is_one_line(file: Path, tmp_path: Path) -> None:
+    absent = replay(str(tmp_path / "absent.json"))
+    assert (absent.returncode, absent.stderr.count("\n")) == (2, 1)
+    wrong = replay(str(file), "--objective", "magic")
+    assert wrong.returncode == 1
+    assert "there is no objective 'magic'" in wrong.stderr

@@ -1,0 +1,91 @@
+"""What adaptive jobs leave to others: waiting jobs' turn, and a share of each partition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pollux_slurm.config import PolicyConfig
+from pollux_slurm.daemon.decide import problem_building, unmanaged_jobs
+from pollux_slurm.daemon.observe import cluster_picture
+from pollux_slurm.model import Allocation, JobState, SlurmJob
+from pollux_slurm.policy import decide
+from tests.daemon.builders import job, node, record, snapshot
+from tests.daemon.world import World
+
+
+def waiting(job_id: str, gpus: int, priority: int, **changes: Any) -> SlurmJob:
+    fields: dict[str, Any] = {"comment": "", "reason": "Resources", "requested_gpus": gpus}
+    return job(job_id, JobState.PENDING, priority=priority, **{**fields, **changes})
+
+
+def in_turn(*jobs: SlurmJob, ours: tuple[str, ...] = (), **settings: Any) -> list[tuple[str, int]]:
+    seen = snapshot([node("n0"), node("n1")], list(jobs))
+    picture = cluster_picture.picture(seen, [record(job_id, state=JobState.PENDING) for job_id in ours])
+    found = unmanaged_jobs.jobs_in_turn(picture, problem_building.UsableNodes(seen), PolicyConfig(**settings))
+    assert all(job.rigid and job.min_gpus == job.max_gpus and job.model is None for job in found)
+    return [(job.job_id, job.min_gpus) for job in found]
+
+
+def test_that_jobs_that_wait_for_room_come_in_the_order_of_their_priorities() -> None:
+    assert in_turn(waiting("1", 4, 10), waiting("2", 8, 20, reason="Priority")) == [("2", 8), ("1", 4)]
+    assert in_turn(waiting("1", 4, 10), yields_to_pending=False) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reason": "Dependency"},
+        {"reason": "QOSMaxGRESPerUser"},
+        {"reason": "BeginTime"},
+        {"held": True},
+        {"requested_gpus": 0},
+    ],
+)
+def test_that_a_job_that_waits_for_something_else_has_no_turn(changes: dict[str, Any]) -> None:
+    assert in_turn(waiting("1", 4, 10, **changes)) == []
+
+
+def test_that_an_adaptive_job_that_waits_with_a_higher_priority_goes_first() -> None:
+    ours = job("7", JobState.PENDING, priority=15, requested_gpus=1)
+    assert in_turn(ours, waiting("1", 4, 10), waiting("2", 4, 20), ours=("7",)) == [("2", 4)]
+    elsewhere = job("7", JobState.PENDING, priority=15, requested_gpus=1, partition="other")
+    assert in_turn(elsewhere, waiting("1", 4, 10), ours=("7",)) == [("1", 4)]
+
+
+def kept(
+    share: float, *jobs: SlurmJob, ours: tuple[str, ...] = (), used: tuple[int, int] = (0, 0)
+) -> list[int]:
+    seen = snapshot([node("n0", used=used[0]), node("n1", used=used[1])], list(jobs))
+    picture = cluster_picture.picture(seen, [record(job_id) for job_id in ours])
+    return [entry.num_gpus for entry in unmanaged_jobs.keep_shares(picture.nodes, picture, [("main", share)])]
+
+
+def test_that_a_share_is_kept_on_the_emptiest_nodes_and_neighbours_count_towards_it() -> None:
+    assert kept(0.25) == [2, 4]
+    assert kept(0.25, job("1", on={"n0": 1}), ours=("1",), used=(1, 0)) == [4, 2]
+    assert kept(0.25, job("99", on={"n0": 2}, comment=""), used=(2, 0)) == [2, 4]
+    assert kept(0.5, job("99", on={"n0": 2}, comment=""), used=(2, 0)) == [2, 2]
+    assert (kept(1.0), kept(0.0)) == ([0, 0], [4, 4])
+
+
+def test_that_adaptive_jobs_shrink_for_a_wide_rigid_job_whose_turn_it_is(world: World) -> None:
+    """Grown over both nodes, the job makes room for a neighbour that needs one whole."""
+    job_id = world.submit()
+    daemon = world.daemon(decide=decide)
+    world.settle(daemon, until=lambda: world.job(job_id).allocation.num_gpus > 4, seconds=120)
+    assert world.job(job_id).allocation.num_gpus > 4
+    wide = world.neighbour(gpus=4)
+    assert world.job(wide).state is JobState.PENDING
+    world.settle(daemon, until=lambda: world.job(wide).state is JobState.RUNNING, seconds=60)
+    assert world.job(wide).allocation.num_gpus == 4
+    world.settle(daemon, until=lambda: world.job(job_id).state is JobState.RUNNING, seconds=30)
+    assert 1 <= world.job(job_id).allocation.num_gpus <= 4
+
+
+def test_that_a_kept_share_is_not_grown_into(world: World) -> None:
+    job_id = world.submit()
+    policy = PolicyConfig(kept_shares=(("main", 0.5),))
+    world.settle(world.daemon(decide=decide, policy=policy), seconds=40)
+    assert world.job(job_id).allocation == Allocation.of({"n0": 4})

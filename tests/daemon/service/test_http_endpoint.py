@@ -1,0 +1,253 @@
+"""What /metrics and /health say."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.daemon.service import http_endpoint
+from pollux_slurm.daemon.service.http_endpoint import _MAX_CONNECTIONS, address, serving
+from pollux_slurm.daemon.service.metrics import Telemetry, totals
+from pollux_slurm.errors import ConfigError
+from pollux_slurm.model import Decision
+from pollux_slurm.model import ReallocationStep as Step
+from tests.daemon.builders import NOON, reallocation, record
+from tests.daemon.world import World
+from tests.waiting import wait_until
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as one:
+            one.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def asked(port: int | None, path: str) -> tuple[int, str]:
+    assert port is not None
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_that_metrics_tell_of_rounds_moves_and_commands() -> None:
+    clock = Clock()
+    telemetry = Telemetry(monotonic=clock)
+    with telemetry.round_under_way(interval_s=60):
+        with telemetry.phase("decide"):
+            clock.now_s += 2.5
+        for _ in range(3):
+            telemetry.count_command("squeue")
+        telemetry.skipped.labels("slurm").inc()
+        telemetry.end_round(7, Decision(jobs=(), fitness=0.5, solver="test", gap=0.01), (record("1"),))
+    move = reallocation(1, "1", Step.CHECKPOINTED, source={"n0": 1}, target={"n0": 2})
+    telemetry.end_move(move, Step.CONFIRMED, NOON + timedelta(seconds=9))
+    telemetry.count_command("scontrol")
+    clock.now_s += 4
+    with serving(telemetry, listen="127.0.0.1:0") as port:
+        code, text = asked(port, "/metrics")
+        assert json.loads(asked(port, "/health")[1])["skipped_rounds"] == {"slurm": 1}
+    assert code == 200
+    lines = text.splitlines()
+    for line in (
+        "pollux_rounds_total 1.0",
+        'pollux_rounds_skipped_total{reason="slurm"} 1.0',
+        'pollux_round_seconds_sum{phase="decide"} 2.5',
+        'pollux_jobs{state="running"} 1.0',
+        'pollux_jobs{state="paused"} 0.0',
+        'pollux_reallocations_total{kind="move",outcome="confirmed"} 1.0',
+        "pollux_reallocation_lost_seconds_total 9.0",
+        'pollux_slurm_commands_total{command="squeue"} 3.0',
+        "pollux_slurm_commands_last_round 3.0",
+        'pollux_slurm_commands_total{command="scontrol"} 1.0',
+        "pollux_decision_gap 0.01",
+        "pollux_last_round_age_seconds 4.0",
+        'pollux_errors_total{source="store"} 0.0',
+        "pollux_leader 0.0",
+    ):
+        assert line in lines
+    assert all(line.startswith(("pollux_", "# HELP pollux_", "# TYPE pollux_")) for line in lines)
+
+
+def test_that_health_is_told_and_nothing_else_is_served() -> None:
+    with serving(Telemetry(monotonic=Clock()), listen="127.0.0.1:0") as port:
+        code, text = asked(port, "/health")
+        assert (code, json.loads(text)["status"]) == (200, "ok")
+        assert asked(port, "/etc/passwd")[0] == 404
+
+
+def test_that_a_leader_without_rounds_is_not_well() -> None:
+    clock = Clock()
+    telemetry = Telemetry(monotonic=clock)
+    telemetry.is_leader = True
+    telemetry.end_round(1, Decision(jobs=(), fitness=0.5, solver="test"), ())
+    clock.now_s += 239
+    assert telemetry.health()[0]
+    clock.now_s += 2
+    assert not telemetry.health()[0]
+    with serving(telemetry, listen="127.0.0.1:0") as port:
+        assert asked(port, "/health")[0] == 503
+    telemetry.is_leader = False
+    assert telemetry.health()[0]
+
+
+def give_up_a_round(telemetry: Telemetry, *, interval_s: float) -> None:
+    with telemetry.round_under_way(interval_s=interval_s):
+        pass
+
+
+def test_that_a_leader_that_never_finished_a_round_is_not_well_and_patience_follows_the_settings() -> None:
+    clock = Clock()
+    telemetry = Telemetry(monotonic=clock)
+    telemetry.is_leader = True
+    assert telemetry.health()[0]
+    give_up_a_round(telemetry, interval_s=60)
+    clock.now_s += 239
+    give_up_a_round(telemetry, interval_s=60)
+    assert telemetry.health()[0]
+    clock.now_s += 2
+    assert not telemetry.health()[0]
+    with telemetry.round_under_way(interval_s=60):
+        assert not telemetry.health()[0]
+    give_up_a_round(telemetry, interval_s=600)
+    assert telemetry.health()[0]
+
+
+def test_that_a_long_round_under_way_is_told_from_one_that_hangs() -> None:
+    clock = Clock()
+    telemetry = Telemetry(monotonic=clock)
+    telemetry.is_leader = True
+    telemetry.end_round(1, Decision(jobs=(), fitness=0.5, solver="test"), ())
+    clock.now_s += 60
+    with telemetry.round_under_way(interval_s=60, decision_limit_s=30):
+        for _ in range(3):
+            with telemetry.phase("read_slurm"):
+                clock.now_s += 200
+            assert telemetry.health()[0]
+        with telemetry.phase("decide"):
+            clock.now_s += 269
+            assert telemetry.health()[0], "the search may take its time"
+            clock.now_s += 2
+            assert not telemetry.health()[0], "it hangs"
+    assert not telemetry.health()[0], "it was given up"
+
+
+def test_that_a_peer_that_goes_away_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def gone(_telemetry: Telemetry) -> tuple[bool, dict[str, object]]:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(Telemetry, "health", gone)
+    with serving(Telemetry(monotonic=Clock()), listen="127.0.0.1:0") as port, pytest.raises(OSError):  # noqa: PT011
+        asked(port, "/health")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_that_a_taken_address_costs_only_the_endpoint(caplog: pytest.LogCaptureFixture) -> None:
+    telemetry = Telemetry(monotonic=Clock())
+    with (
+        serving(telemetry, listen="127.0.0.1:0") as port,
+        serving(telemetry, listen=f"127.0.0.1:{port}") as second,
+    ):
+        assert second is None
+    assert "no metrics: 127.0.0.1:" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["9748", "localhost", ":9748", "localhost:http", "localhost:70000", ""])
+def test_that_an_address_without_sense_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="metrics_listen"):
+        address(text)
+
+
+def test_that_addresses_are_read() -> None:
+    assert address("off") is None
+    assert address("127.0.0.1:9748") == ("127.0.0.1", 9748)
+    assert address("[::1]:1") == ("::1", 1)
+    assert http_endpoint.OFF == "off"
+
+
+def test_that_a_real_round_and_its_moves_are_counted(world: World) -> None:
+    job_id = world.submit()
+    daemon = world.daemon()
+    world.settle(daemon, until=lambda: world.has_stepped(job_id), seconds=8)
+    world.targets = {job_id: {"n1": 2}}
+    world.settle(
+        daemon, until=lambda: totals(daemon.telemetry.outcomes).get(("move", "confirmed")) == 1, seconds=30
+    )
+    telemetry = daemon.telemetry
+    assert totals(telemetry.outcomes)["move", "confirmed"] == 1
+    assert telemetry.is_leader
+    assert {phase for (phase,) in totals(telemetry.phases)} == {"total", "read_slurm", "decide", "record"}
+    assert totals(telemetry.lost_s)[()] > 0
+    assert (telemetry.registry.get_sample_value("pollux_rounds_total") or 0) >= 2
+    world.slurm.down = True
+    daemon.round()
+    assert (totals(telemetry.skipped), totals(telemetry.errors)["slurm",]) == ({("slurm",): 1}, 1)
+
+
+@contextmanager
+def slow_peers(port: int | None, number: int) -> Iterator[list[socket.socket]]:
+    """Open connections that ask for nothing yet, more at once than a queue of connections holds."""
+    assert port is not None
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=300))
+            for _ in range(number)
+        ]
+
+
+def num_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_that_slow_peers_leave_descriptors_for_commands_and_answers_for_the_quick() -> None:
+    with serving(Telemetry(monotonic=Clock()), listen="127.0.0.1:0") as port:
+        before = num_descriptors()
+        with slow_peers(port, 300) as peers:
+            assert asked(port, "/health")[0] == 200
+            # They are taken in order: by that answer all were, and of those all but the last are at an end.
+            assert all(peer.recv(1) == b"" for peer in peers[:-_MAX_CONNECTIONS])
+            allowed = before + len(peers) + _MAX_CONNECTIONS
+            wait_until(lambda: num_descriptors() <= allowed, timeout_s=120, what="closed connections")
+
+
+def test_that_a_peer_that_sends_a_byte_now_and_then_is_cut_off() -> None:
+    clock = Clock()
+    telemetry = Telemetry(monotonic=clock)
+    with serving(telemetry, listen="127.0.0.1:0") as port, slow_peers(port, 1) as (peer,):
+        peer.sendall(b"GET /hea")
+        assert asked(port, "/health")[0] == 200
+        clock.now_s += 11
+        assert peer.recv(1) == b""
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+def test_that_it_listens_on_ipv6_too() -> None:
+    with (
+        serving(Telemetry(monotonic=Clock()), listen="[::1]:0") as port,
+        socket.create_connection(("::1", port or 0), timeout=300) as peer,
+    ):
+        peer.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        assert peer.recv(64).startswith(b"HTTP/1.0 200 OK")

@@ -1,0 +1,88 @@
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pollux_slurm.model import GoodputModel, Objective
+from pollux_slurm.policy.decide import build_menu
+from pollux_slurm.policy.objectives.price_rank import CoStates
+from tests.policy.builders import job, linear_model, nodes, problem
+
+GPUS = np.arange(1, 513)
+
+
+def speedups(*rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("p", [0.3, 0.5, 0.8])
+def test_that_power_laws_give_the_weights_of_hesrpt(p: float) -> None:
+    # Berg, Vesilind, Harchol-Balter (2020): with i jobs left, the share of the i-th largest is
+    # (i/m)^(1/(1-p)) − ((i−1)/m)^(1/(1-p)); at the optimum w_i·s'(share) is the same for all.
+    remaining = np.array([100.0, 900.0, 300.0, 500.0])
+    found = CoStates(remaining, speedups(*[GPUS**p] * 4), GPUS, 512.0).weight
+    i = np.array([4.0, 1.0, 3.0, 2.0])
+    power = 1 / (1 - p)
+    np.testing.assert_allclose(found, 512.0**-p * (i**power - (i - 1) ** power) ** (1 - p), rtol=0.02)
+
+
+def test_that_on_one_kind_of_linear_jobs_weights_count_who_waits() -> None:
+    found = CoStates(np.array([5.0, 1.0, 3.0]), speedups(*[GPUS * 1.0] * 3), GPUS, 512.0).weight
+    np.testing.assert_allclose(found * 512.0, [1.0, 3.0, 2.0], rtol=0.02)
+
+
+def test_that_equal_jobs_weigh_the_same_wherever_they_stand() -> None:
+    linear, bent = GPUS * 1.0, GPUS**0.5
+    found = CoStates(
+        np.array([7.0, 7.0, 2.0, 7.0]), speedups(linear, linear, bent, linear), GPUS, 512.0
+    ).weight
+    assert found[0] == found[1] == found[3]
+
+
+@given(
+    st.lists(st.floats(1.0, 1e6), min_size=1, max_size=8, unique=True),
+    st.lists(st.floats(0.05, 0.95), min_size=8, max_size=8),
+)
+def test_that_each_job_that_ends_makes_one_less_that_waits(
+    remaining: list[float], powers: list[float]
+) -> None:
+    gpus, total = GPUS[:64], 64.0
+    table = speedups(*[gpus**p for p in powers[: len(remaining)]])
+    weight = CoStates(np.array(remaining), table, gpus, total).weight
+    prices = np.geomspace(1e-4, 1.0, 400)
+    value = prices * total
+    for count, row in enumerate(np.argsort(remaining)[::-1].tolist(), start=1):
+        gain = weight[row] * table[row] - prices[:, None] * gpus
+        value = value + np.maximum(gain.max(axis=1), 0.0)
+        assert value.min() == pytest.approx(count, rel=0.03)
+
+
+def test_that_what_a_job_would_weigh_by_another_time_is_near_to_what_it_weighs_when_it_has_it() -> None:
+    table = speedups(*[GPUS[:64] ** p for p in (0.9, 0.6, 0.8, 0.7)])
+    for other in (10.0, 250.0, 600.0, 5000.0):
+        told = CoStates(np.array([400.0, 100.0, 300.0, 900.0]), table, GPUS[:64], 64.0).instead(0, other)
+        truly = CoStates(np.array([other, 100.0, 300.0, 900.0]), table, GPUS[:64], 64.0).weight[0]
+        # What those weigh that end between the two times is left as it was.
+        assert told == pytest.approx(truly, rel=0.4)
+
+
+def test_that_a_job_that_can_use_nothing_weighs_something_and_disturbs_nobody() -> None:
+    useless = CoStates(np.array([3.0, 2.0]), speedups(GPUS * 0.0, GPUS * 1.0), GPUS, 8.0)
+    assert np.isfinite(useless.weight).all()
+    assert (useless.weight > 0).all()
+
+
+def test_that_sizes_beyond_a_jobs_own_bounds_move_no_weight() -> None:
+    def weights(of_the_small_one: GoodputModel) -> list[float]:
+        declared = {"progress": 1000.0, "epochs_declared": 10.0}
+        small = job("small", model=of_the_small_one, max_gpus=1, epochs_done=2.0, **declared)
+        large = job("large", model=linear_model(), epochs_done=1.0, **declared)
+        asked = problem(nodes(4), small, large, job("new", model=None))
+        asked = dataclasses.replace(asked, objective=Objective(name="price-rank"))
+        return build_menu(asked, list(asked.jobs)).scores.weight.tolist()
+
+    # On one GPU the two are the same.
+    assert weights(linear_model()) == weights(linear_model(sync_s=100.0, network_s=100.0))

@@ -1,0 +1,56 @@
+"""When jobs can leave for GPUs that others hold: each of `a`, `b`, `c` takes 7 s to leave its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from pollux_slurm.simulator.engine.job import Pieces
+from pollux_slurm.simulator.engine.moves import waiting_times
+
+LEAVING_S = {"a": 7.0, "b": 7.0, "c": 7.0}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "free", "waits"),
+    [
+        ({}, {"a": ((0, 4),)}, [4, 4], {"a": 0}),
+        ({"a": ((0, 4),)}, {"a": ((0, 4),)}, [0, 4], {}),
+        # Free GPUs go to the first that asks.
+        ({"c": ((0, 2),)}, {"a": ((0, 2),), "b": ((0, 2),)}, [2], {"a": 0, "b": 7}),
+        # A chain: a leaves for a free node, b follows it, c follows b.
+        (
+            {"a": ((0, 4),), "b": ((1, 4),)},
+            {"c": ((1, 4),), "b": ((0, 4),), "a": ((2, 4),)},
+            [0, 0, 4],
+            {"a": 0, "b": 7, "c": 14},
+        ),
+        # A circle: one makes its checkpoint first, the other then finds its GPUs free.
+        ({"a": ((0, 4),), "b": ((1, 4),)}, {"a": ((1, 4),), "b": ((0, 4),)}, [0, 0], {"a": 7, "b": 0}),
+        # What a job holds itself, it need not wait for.
+        ({"a": ((0, 2),)}, {"a": ((0, 4),)}, [2], {"a": 0}),
+        # A job that shrinks leaves GPUs, too, and one that gives all up.
+        ({"a": ((0, 4),)}, {"a": ((0, 1),), "b": ((0, 3),)}, [0], {"a": 0, "b": 7}),
+        ({"a": ((0, 4),)}, {"b": ((0, 1),)}, [0], {"b": 7}),
+    ],
+)
+def test_that_jobs_wait_for_those_that_leave(
+    before: Mapping[str, Pieces], after: Mapping[str, Pieces], free: list[int], waits: Mapping[str, float]
+) -> None:
+    found = waiting_times(before, after, free, LEAVING_S)
+    assert {name: wait_s for name, (wait_s, _) in found.items()} == waits
+
+
+def test_that_who_leaves_first_out_of_a_circle_stands_in_the_queue() -> None:
+    """b is out at 7 s, a, who waits for that, at 14 s: b's new GPUs are free 7 s after it left."""
+    before: Mapping[str, Pieces] = {"a": ((0, 4),), "b": ((1, 4),)}
+    after: Mapping[str, Pieces] = {"a": ((1, 4),), "b": ((0, 4),)}
+    assert waiting_times(before, after, [0, 0], LEAVING_S) == {"a": (7, 0), "b": (0, 7)}
+
+
+def test_that_a_long_chain_is_no_trouble() -> None:
+    before = {f"j{index}": ((index, 1),) for index in range(3000)}
+    after = {f"j{index}": ((index + 1, 1),) for index in range(3000)}
+    waits = waiting_times(before, after, [0] * 3000 + [1], dict.fromkeys(before, 1.0))
+    assert waits["j0"] == (2999, 0)

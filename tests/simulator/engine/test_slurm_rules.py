@@ -1,0 +1,364 @@
+"""The rules `slurm`, on the made-up application: a step a second on one GPU, 150.25 steps in all.
+
+Of its delays, 2 s pass until an agent asks, 5 s for a checkpoint, 4 s for a requeue and 1 s for a first
+start, 10 s for a launch and 1 s more to restore; a first start waits another 5 s for backfill.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.errors import SimulationError, TraceError
+from pollux_slurm.simulator import Cluster, Delays, Failures, OtherJob, Rules, slurm_rules
+from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.outages import Outages, draw_adaptive, draw_other_jobs
+from pollux_slurm.simulator.experiments.settings import RunSettings, SlurmSettings
+from pollux_slurm.simulator.policies import SlurmPolicy, TiresiasPolicy
+from tests.simulator.made import made_job
+from tests.simulator.scripted import Scripted, run
+
+DELAYS = Delays(
+    notice_s=2,
+    checkpoint_s=3,
+    write_bytes_per_s=50,
+    requeue_s=4,
+    start_s=1,
+    launch_s=10,
+    read_bytes_per_s=100,
+    backfill_s=5,
+    state_bytes={"made": 100},
+)
+SLURM = slurm_rules(delays=DELAYS, checkpoint_interval_s=None)
+# A first start: backfill, Slurm, launch.
+FIRST_S = 5 + 1 + 10
+
+
+def one_gpu_each(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+    return {job.job.name: ((0, 1),) for job in jobs[:4]}
+
+
+def test_that_a_first_start_waits_without_gpus_and_launches_with_them(tmp_path: Path) -> None:
+    (job,) = run(tmp_path, one_gpu_each, made_job("a", at_s=5), rules=SLURM).jobs
+    assert job.finished_s == pytest.approx(60 + FIRST_S + 150.25)
+    assert job.first_started_s == 65
+    assert job.gpu_seconds == pytest.approx(1 + 10 + 150.25)
+    assert job.lost_gpu_seconds == pytest.approx(11)
+    assert job.paused_s == {"wait": 5, "slurm": 1, "launch": 10}
+
+
+def test_that_a_move_costs_its_parts_and_training_goes_on_until_the_checkpoint(tmp_path: Path) -> None:
+    def moved(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+        return {"a": ((0, 1),) if now_s < 120 else ((1, 1),)}
+
+    (job,) = run(tmp_path, moved, made_job("a"), rules=SLURM).jobs
+    assert job.finished_s == pytest.approx(60 + FIRST_S + 150.25 + 5 + 4 + 11)
+    assert job.paused_s == {"wait": 5, "slurm": 5, "launch": 21, "checkpoint": 5}
+    assert job.num_restarts == 1
+    assert job.expected_delay_s == pytest.approx(20), "what the policy reckons with from then on"
+
+
+def test_that_a_job_waits_for_gpus_that_another_is_still_leaving(tmp_path: Path) -> None:
+    def swapped(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+        return {"a": ((0, 4),)} if now_s < 120 else {"a": ((1, 4),), "b": ((0, 4),)}
+
+    _, second = run(tmp_path, swapped, made_job("a"), made_job("b", at_s=100), rules=SLURM).jobs
+    assert second.paused_s["wait"] == pytest.approx(2 + 5 + 5), "a's notice and checkpoint, then backfill"
+
+
+def test_that_a_job_trains_on_as_it_is_until_its_agent_asks(tmp_path: Path) -> None:
+    """On one GPU from 76 to 122 s, then 20 s of pauses, then the rest at half a second a step."""
+
+    def grown(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+        return {"a": ((0, 1),) if now_s < 120 else ((0, 4),)}
+
+    (job,) = run(tmp_path, grown, made_job("a"), rules=SLURM).jobs
+    assert job.finished_s == pytest.approx(142 + (150.25 - 46) * 0.5)
+
+
+def test_that_jobs_that_change_places_wait_for_each_other(tmp_path: Path) -> None:
+    """b goes first and is out after 7 s; a follows and is out at 14 s; until then b stands in the queue."""
+
+    def swapped(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+        places = (0, 1) if now_s < 120 else (1, 0)
+        return {job.job.name: ((node, 4),) for job, node in zip(jobs, places, strict=False)}
+
+    a, b = run(tmp_path, swapped, made_job("a"), made_job("b"), rules=SLURM).jobs
+    assert a.paused_s["wait"] == 5
+    assert b.paused_s["wait"] == 5 + 7
+    assert (a.num_restarts, b.num_restarts) == (1, 1)
+
+
+def test_that_a_paused_job_keeps_what_it_did(tmp_path: Path) -> None:
+    def paused(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+        return {} if now_s == 120 else {"a": ((0, 1),)}
+
+    (job,) = run(tmp_path, paused, made_job("a"), rules=SLURM).jobs
+    trained_s = 120 - 60 - FIRST_S
+    assert job.finished_s == pytest.approx(180 + 1 + 11 + 150.25 - trained_s)
+    assert job.paused_s["checkpoint"] == 5
+    assert job.lost_progress == 0
+
+
+def test_that_a_plain_requeue_may_last_longer_than_a_round(tmp_path: Path) -> None:
+    def moved(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+        in_flight.append(jobs[0].in_flight)
+        return {"a": ((0, 1),) if now_s < 120 else ((1, 1),)}
+
+    in_flight: list[bool] = []
+    plain = dataclasses.replace(SLURM, delays=dataclasses.replace(DELAYS, requeue_s=121))
+    (job,) = run(tmp_path, moved, made_job("a"), rules=plain).jobs
+    assert job.finished_s == pytest.approx(60 + FIRST_S + 150.25 + 5 + 121 + 11)
+    assert in_flight == [False, False, True, True, False, False]
+
+
+def test_that_checkpoints_cost_time_at_their_interval(tmp_path: Path) -> None:
+    """Due after 40, 80 and 120 s of training, before the end at 150.25."""
+    rules = dataclasses.replace(SLURM, checkpoint_interval_s=40.0)
+    (job,) = run(tmp_path, one_gpu_each, made_job("a"), rules=rules).jobs
+    assert job.finished_s == pytest.approx(60 + FIRST_S + 150.25 + 3 * 5)
+
+
+def test_that_a_failure_takes_what_came_after_the_last_checkpoint(tmp_path: Path) -> None:
+    """Each 20 s of training end in a checkpoint of 5 s, which is worth what was done before it."""
+    failures = Failures(mtbf_s=400, repair_s=30)
+    seed, fails_s = next(
+        (seed, fails_s) for seed in range(1000) for fails_s in single_failure(failures, seed) if fails_s > 110
+    )
+    rules = dataclasses.replace(SLURM, checkpoint_interval_s=20.0, failures=failures, seed=seed)
+    one_node = Cluster(num_nodes=1)
+    result = run(tmp_path, SlurmPolicy(), made_job("a"), cluster=one_node, rules=rules)
+    (job,) = result.jobs
+    whole, rest = divmod(fails_s - 60 - FIRST_S, 25)
+    lost_s, saved_s = rest, 20 * whole
+    assert (job.num_failures, job.num_restarts) == (1, 1)
+    assert job.lost_progress == pytest.approx(lost_s)
+    back_s = -(-(fails_s + 30) // 60) * 60
+    left_s = 150.25 - saved_s
+    assert job.finished_s == pytest.approx(back_s + 1 + 11 + left_s + 5 * (left_s // 20))
+    down = [record for record in result.rounds if record.nodes_up == 0]
+    assert [record.gpus_up for record in down] == [0] * len(down)
+    assert job.gpu_seconds - job.lost_gpu_seconds == pytest.approx(150.25), "useful once"
+
+
+def single_failure(failures: Failures, seed: int) -> list[float]:
+    """Return when a node fails, if it is once in the first 1,000 s and while the job trains, unsaved."""
+    outages = Outages(failures, 1, seed=seed)
+    at_s = outages.between(0, 1e6)[0]
+    is_lost = 2 < (at_s - 60 - FIRST_S) % 25 < 18
+    return [at_s] if is_lost and at_s < 170 and not outages.between(at_s + 31, 1000) else []
+
+
+def test_that_a_user_who_does_not_adapt_is_served_as_by_slurm(tmp_path: Path) -> None:
+    jobs = [
+        made_job(f"j{index}", at_s=20.0 * index, num_replicas=1 + index % 3, batch_size=8)
+        for index in range(8)
+    ]
+    one_node = Cluster(num_nodes=1)
+    rules = dataclasses.replace(SLURM, adaptive_share=0.0)
+    rigid = run(tmp_path / "a", TiresiasPolicy(), *jobs, cluster=one_node, rules=rules)
+    today = run(tmp_path / "b", SlurmPolicy(), *jobs, cluster=one_node, rules=SLURM)
+    assert [job.finished_s for job in rigid.jobs] == [job.finished_s for job in today.jobs]
+    assert not any(job.adaptive for job in rigid.jobs)
+    assert {record.solve_s for record in rigid.rounds} == {0.0}, "nobody was asked"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_that_adaptive_jobs_make_room_for_rigid_ones_if_the_site_wants_so(
+    tmp_path: Path, first: bool
+) -> None:
+    jobs = [made_job("a"), made_job("b", at_s=100, num_replicas=4)]
+    seed = next(seed for seed in range(100) if draw_adaptive(2, 0.5, seed=seed) == {0})
+    rules = dataclasses.replace(SLURM, adaptive_share=0.5, rigid_first=first, seed=seed)
+
+    def greedy(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+        return {"a": ((0, 2),)} if policy.seen[now_s] >= (2,) else {}
+
+    policy = Scripted(greedy)
+    a, b = run(tmp_path, policy, *jobs, cluster=Cluster(num_nodes=1), rules=rules).jobs
+    assert a.finished_s is not None
+    assert b.finished_s is not None
+    assert b.first_started_s is not None
+    if first:
+        assert b.first_started_s == 120 + 2 + 5 + 5, "after a's notice and checkpoint, and backfill"
+        assert a.finished_s > b.finished_s
+        assert policy.seen[120.0] == (0,)
+    else:
+        assert a.finished_s < b.first_started_s
+        assert policy.seen[60.0] == (4,)
+        assert policy.seen[120.0] == (2,), "what a holds; the rest is kept for b"
+
+
+def test_that_a_large_rigid_job_is_not_passed_for_ever_beside_adaptive_ones(tmp_path: Path) -> None:
+    """a holds two of four GPUs. b wants all four; c, after it, would take one of them beyond a's limit."""
+    jobs = [
+        made_job("a"),
+        made_job("b", at_s=100, num_replicas=4),
+        made_job("c", at_s=110, num_replicas=1),
+    ]
+    seed = next(seed for seed in range(100) if draw_adaptive(3, 0.3, seed=seed) == {0})
+    rules = dataclasses.replace(SLURM, adaptive_share=0.3, seed=seed)
+    policy = Scripted(lambda now_s, jobs: {"a": ((0, 2),)})
+    result = run(tmp_path, policy, *jobs, cluster=Cluster(num_nodes=1), rules=rules)
+    a, b, c = (job.first_started_s for job in result.jobs)
+    finished_s = result.jobs[0].finished_s
+    assert a is not None
+    assert b is not None
+    assert c is not None
+    assert finished_s is not None
+    assert finished_s < b < c
+    assert policy.seen[120.0] == (2,), "what is free is kept for b"
+
+
+def test_that_an_adaptive_job_beyond_its_limit_may_grow_on_what_a_large_one_waits_for(
+    tmp_path: Path,
+) -> None:
+    """Its user asked for two GPUs and 102 s, until 137; on one it takes 204 s. b waits for all four.
+
+    Up to then, b's turn comes when a has gone. Beyond it nobody knows when that is: a would come to its end
+    on one of four GPUs, the others idle.
+    """
+    jobs = [made_job("a", num_replicas=2, batch_size=32), made_job("b", at_s=40, num_replicas=4)]
+    seed = next(seed for seed in range(100) if draw_adaptive(2, 0.5, seed=seed) == {0})
+    rules = dataclasses.replace(SLURM, adaptive_share=0.5, seed=seed)
+    policy = Scripted(lambda now_s, jobs: {"a": ((0, 1),)})
+    cluster = Cluster(num_nodes=1, interval_s=30)
+    a, b = run(tmp_path, policy, *jobs, cluster=cluster, rules=rules).jobs
+    assert (policy.seen[120.0], policy.seen[150.0]) == ((1,), (4,))
+    assert a.finished_s is not None
+    assert b.first_started_s is not None
+    assert 150 < a.finished_s < b.first_started_s
+
+
+def test_that_an_adaptive_newcomer_passes_a_large_job_only_where_it_delays_it_not(tmp_path: Path) -> None:
+    """b waits for all four GPUs, three of which a holds for up to 300 s; a new one asks for one."""
+
+    def one_each(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+        free = policy.seen[now_s][0] - sum(job.num_gpus for job in jobs)
+        new = [job.job.name for job in jobs if not job.pieces][: max(free, 0)]
+        return {job.job.name: job.pieces for job in jobs if job.pieces} | dict.fromkeys(new, ((0, 1),))
+
+    rigid = [made_job("a", num_replicas=3), made_job("b", at_s=70, num_replicas=4)]
+    jobs = [*rigid, made_job("new", at_s=80)]
+    seed = next(seed for seed in range(200) if draw_adaptive(3, 0.3, seed=seed) == {2})
+    rules = dataclasses.replace(SLURM, adaptive_share=0.3, seed=seed)
+    policy = Scripted(one_each)
+    _, b, new = run(tmp_path / "1", policy, *jobs, cluster=Cluster(num_nodes=1), rules=rules).jobs
+    assert b.first_started_s is not None
+    assert new.first_started_s is not None
+    assert new.first_started_s > b.first_started_s
+    policy = Scripted(one_each)
+    earlier = [rigid[0], made_job("new", at_s=65), rigid[1]]
+    seed = next(seed for seed in range(200) if draw_adaptive(3, 0.3, seed=seed) == {1})
+    rules = dataclasses.replace(SLURM, adaptive_share=0.3, seed=seed)
+    _, new, b = run(tmp_path / "2", policy, *earlier, cluster=Cluster(num_nodes=1), rules=rules).jobs
+    assert new.first_started_s == 125, "it is its turn"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_that_nobody_adapts_under_policy_slurm_however_many_could(share: float) -> None:
+    others = SlurmSettings(adaptive_share=share, unmanaged_share=0.3, unmanaged_hours=1.0)
+    settings = RunSettings(policy="slurm", rules="slurm", num_nodes=1, slurm=others)
+    assert settings.make_rules().adaptive_share == 0.0
+    adapting = RunSettings(policy="pollux", rules="slurm", num_nodes=1, slurm=others)
+    assert adapting.make_rules().adaptive_share == share
+
+
+def test_that_unmanaged_jobs_hold_gpus_for_their_time(tmp_path: Path) -> None:
+    """From the round at 60 s for 100 s: the GPUs are back at the round at 180 s."""
+    rules = dataclasses.replace(SLURM, other_jobs=(OtherJob(submitted_s=0, duration_s=100, num_gpus=3),))
+    policy = Scripted(lambda now_s, jobs: {"a": ((0, 2),)} if policy.seen[now_s][0] >= 2 else {})
+    result = run(tmp_path, policy, made_job("a"), cluster=Cluster(num_nodes=1), rules=rules)
+    assert result.jobs[0].first_started_s == 185
+    assert [record.gpus_unmanaged for record in result.rounds[:3]] == [3, 3, 0]
+    assert policy.seen[60.0] == (1,)
+
+
+def test_that_unmanaged_jobs_come_and_go_while_nobody_else_is_there(tmp_path: Path) -> None:
+    """The first is over long before the job comes, and so is the second, which had to wait for it."""
+    others = tuple(OtherJob(submitted_s=0, duration_s=100, num_gpus=4) for _ in range(2))
+    rules = dataclasses.replace(SLURM, other_jobs=others)
+    one_node = Cluster(num_nodes=1)
+    (job,) = run(tmp_path, one_gpu_each, made_job("a", at_s=900), cluster=one_node, rules=rules).jobs
+    assert job.first_started_s == 905
+
+
+def test_that_jobs_over_several_nodes_slow_each_other_down(tmp_path: Path) -> None:
+    """Half a second a step, at a quarter less speed while both are there; a third on one node is not."""
+    rules = Rules(interference=0.25)
+    jobs = [made_job(name, num_replicas=2) for name in "abc"]
+    across = {"a": ((0, 1), (1, 1)), "b": ((0, 1), (1, 1)), "c": ((0, 2),)}
+    a, b, c = run(tmp_path, lambda *_: across, *jobs, rules=rules).jobs
+    assert a.finished_s == pytest.approx(90 + 150.25 / 2 / 0.75, abs=1)
+    assert b.finished_s == a.finished_s
+    assert c.finished_s == pytest.approx(90 + 150.25 / 2, abs=1)
+
+
+def test_that_all_of_it_comes_out_the_same_again(tmp_path: Path) -> None:
+    others = draw_other_jobs(seed=3, share=0.3, num_gpus=8, hours=2, mean_duration_s=600)
+    rules = slurm_rules(
+        delays=DELAYS,
+        other_jobs=others,
+        failures=Failures(mtbf_s=2000, repair_s=100),
+        checkpoint_interval_s=60,
+        adaptive_share=0.5,
+        interference=0.1,
+        seed=5,
+    )
+    jobs = [made_job(f"j{i}", at_s=30.0 * i, num_replicas=1 + i % 4, batch_size=32) for i in range(20)]
+    results = [run(tmp_path / str(again), TiresiasPolicy(), *jobs, rules=rules) for again in range(2)]
+    first, second = ([job.finished_s for job in result.jobs] for result in results)
+    assert first == second
+    result = results[0]
+    assert sum(job.num_failures for job in result.jobs) > 0
+    assert max(record.gpus_unmanaged for record in result.rounds) > 0
+    made = sum(sum(record.goodput.values()) for record in result.rounds) * 60
+    assert made == pytest.approx(sum(job.made for job in result.jobs) * 8)
+    for record in result.rounds:
+        assert record.gpus_used + record.gpus_unmanaged <= record.gpus_up
+    for job in result.jobs:
+        assert 0 < job.lost_gpu_seconds < job.gpu_seconds
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (Delays, {"requeue_s": -1}),
+        (Delays, {"launch_s": float("nan")}),
+        (Delays, {"write_bytes_per_s": 0}),
+        (Delays, {"launches_s": {"made": -1}}),
+        (Failures, {"mtbf_s": 0}),
+        (OtherJob, {"submitted_s": 0, "duration_s": 1, "num_gpus": 0}),
+        (Rules, {"name": "pbs"}),
+        (Rules, {"adaptive_share": 1.1}),
+        (Rules, {"interference": 1.0}),
+        (Rules, {"checkpoint_interval_s": 0}),
+        (Rules, {"estimate_factor": 0.5}),
+    ],
+)
+def test_that_impossible_rules_are_refused(kind: type, options: dict[str, object]) -> None:
+    with pytest.raises(SimulationError):
+        kind(**options)
+
+
+def test_that_a_rigid_job_too_large_for_the_cluster_is_refused(tmp_path: Path) -> None:
+    rules = dataclasses.replace(SLURM, adaptive_share=0.0)
+    with pytest.raises(SimulationError, match="job a asks for 9 GPUs, but the cluster has at most 8"):
+        run(tmp_path, one_gpu_each, made_job("a", num_replicas=9, batch_size=32), rules=rules)
+
+
+def test_that_jobs_that_come_after_the_end_of_all_simulations_are_refused(tmp_path: Path) -> None:
+    """As with times in seconds since 1970, which no cluster is too small for."""
+    with pytest.raises(SimulationError, match=r"job late is submitted at 1768000000 s.* first submission"):
+        run(tmp_path, one_gpu_each, made_job("a"), made_job("late", at_s=1768000000))
+
+
+def test_that_a_size_nobody_measured_is_told_with_the_job(tmp_path: Path) -> None:
+    odd = made_job("odd", num_replicas=2, batch_size=2)
+    with pytest.raises(TraceError, match="job odd: made: the traces tell no step time on 2 GPUs with 1 "):
+        run(tmp_path / "a", lambda *_: {"odd": ((0, 2),)}, odd)
+    with pytest.raises(TraceError, match="job odd: made: the traces tell no step time"):
+        run(tmp_path / "b", SlurmPolicy(), odd, rules=dataclasses.replace(SLURM, adaptive_share=0.0))

@@ -1,0 +1,187 @@
+"""The page of a comparison: the right data in each plot."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.errors import UsageError
+from pollux_slurm.report import LineChart, Timeline, render_page
+from pollux_slurm.simulator import Application
+from pollux_slurm.simulator.experiments.page import report_page, write_report
+from pollux_slurm.simulator.experiments.runs import RunSpec, run_one
+from pollux_slurm.simulator.experiments.settings import RunSettings
+from pollux_slurm.simulator.experiments.sweep import SweepResult
+from pollux_slurm.simulator.experiments.sweep_report import sweep_sections
+from pollux_slurm.simulator.results.summary import RunOutcome
+from tests.report.document.test_page import assert_self_contained
+from tests.report.parsed import Element, parse
+from tests.simulator.made import made_application, made_job
+
+
+@functools.cache
+def made(tmp_path: Path) -> Mapping[str, Application]:
+    return {"made": made_application(tmp_path)}
+
+
+def settings(policy: str) -> RunSettings:
+    return RunSettings(policy=policy, num_nodes=1, gpus_per_node=2)
+
+
+def outcomes(tmp_path: Path, *workloads: str) -> Sequence[RunOutcome]:
+    jobs = tuple(made_job(f"j{index}", at_s=10.0 * index) for index in range(5))
+    return [
+        run_one(RunSpec(workload=workload, jobs=jobs, settings=settings(policy)), made(tmp_path))
+        for workload in workloads
+        for policy in ("tiresias", "optimus")
+    ]
+
+
+def shown(tmp_path: Path, *workloads: str) -> tuple[Element, Sequence[RunOutcome]]:
+    found = outcomes(tmp_path, *workloads)
+    labels = [one.summary.policy for one in found]
+    text = render_page(report_page(found, labels=labels, settings=settings("tiresias")))
+    assert_self_contained(text)
+    return parse(text.replace("<!DOCTYPE html>", "")), found
+
+
+def figures(page: Element) -> dict[str, Element]:
+    return {figure.all("h3")[0].text: figure for figure in page.all("figure")}
+
+
+def test_that_each_plot_stands_once(tmp_path: Path) -> None:
+    page, _ = shown(tmp_path, "w")
+    assert list(figures(page)) == [
+        "How soon jobs are done",
+        "Who pays for sharing",
+        "GPUs held, and what is made of them",
+        "Who held what when: tiresias",
+        "Who held what when: optimus",
+    ]
+
+
+def test_that_the_table_holds_the_summaries(tmp_path: Path) -> None:
+    page, found = shown(tmp_path, "w")
+    rows = page.all("tbody")[0].all("tr")
+    assert [row.all("th")[0].text for row in rows] == ["tiresias", "optimus"]
+    first = found[0].summary.avg_jct_s
+    for row, one in zip(rows, found, strict=True):
+        cells = [cell.text for cell in row.all("td")]
+        assert cells[0] == f"{one.summary.avg_jct_s / 60:,.1f}"
+        assert cells[1] == f"{one.summary.avg_jct_s / first:.3f}"
+        assert cells[7] == f"{one.summary.gpu_hours:,.0f}"
+        assert cells[10] == f"{one.summary.rho_worst:.2f}"
+
+
+def test_that_the_distribution_ends_at_all_jobs(tmp_path: Path) -> None:
+    """A step a job, each as high as the others, up to the top of the plot."""
+    page, found = shown(tmp_path, "w")
+    figure = figures(page)["How soon jobs are done"]
+    line = figure.all("path", kind="line s0")[1].attributes["d"]
+    (axis,) = figure.all("path", kind="axis")
+    top, bottom = (float(value) for value in re.findall(r"[0-9.]+", axis.attributes["d"])[1:3])
+    assert len({job.completion_s for job in found[0].jobs}) == 5
+    levels = [float(value) for value in re.findall(r"V([0-9.]+)", line)]
+    assert levels == [pytest.approx(bottom - (bottom - top) * done / 5, abs=0.1) for done in range(1, 6)]
+
+
+def test_that_a_share_is_done_at_the_time_of_each_job(tmp_path: Path) -> None:
+    found = outcomes(tmp_path, "w")
+    page = report_page(found, labels=["a", "b"], settings=settings("tiresias"))
+    chart = page.sections[1].figures[0].chart
+    assert isinstance(chart, LineChart)
+    times = sorted(job.completion_s for job in found[1].jobs)
+    assert chart.panels[0].series[1].points[1:-1] == tuple(zip(times, (0.2, 0.4, 0.6, 0.8, 1.0), strict=True))
+
+
+def test_that_the_timeline_has_a_row_for_each_job(tmp_path: Path) -> None:
+    page, found = shown(tmp_path, "w")
+    rows = figures(page)["Who held what when: tiresias"].all("g")
+    assert [row.all("title")[0].text for row in rows] == [
+        f"{job.name}: up to 1 GPUs" for job in found[0].jobs
+    ]
+
+
+def test_that_timelines_share_their_axis(tmp_path: Path) -> None:
+    quick, _ = outcomes(tmp_path, "w")
+    slow = dataclasses.replace(settings("tiresias"), restart_delay_s=7200.0)
+    jobs = tuple(made_job(job.name, at_s=job.submitted_s) for job in quick.jobs)
+    slowed = run_one(RunSpec(workload="w", jobs=jobs, settings=slow), made(tmp_path))
+    page = report_page([quick, slowed], labels=["quick", "slow"], settings=slow)
+    axes = [figure.chart.x for figure in page.sections[1].figures if isinstance(figure.chart, Timeline)]
+    assert len(axes) == 2
+    assert axes[0] == axes[1]
+    assert axes[0].high * 3600 >= max(job.finished_s for job in slowed.jobs)
+
+
+def test_that_workloads_have_a_section_each(tmp_path: Path) -> None:
+    page, _ = shown(tmp_path, "one", "two")
+    assert [section.all("h2")[0].text for section in page.all("section")] == ["Summary", "one", "two"]
+    assert len(page.all("figure")) == 10
+
+
+def swept(label: str, load: float, seed: int, delay_s: float, average_s: float) -> SweepResult:
+    numbers = ("p50_jct_s", "p99_jct_s", "makespan_s", "restarts_per_job", "restart_share", "rho_worst")
+    return SweepResult(
+        workload=f"load{load:g}-seed{seed}",
+        load=load,
+        seed=seed,
+        label=label,
+        interval_s=60.0,
+        restart_delay_s=delay_s,
+        adaptive_share=1.0,
+        exponent=None,
+        penalty=None,
+        summary={"avg_jct_s": average_s, **dict.fromkeys(numbers, 1.0)},
+    )
+
+
+def sweep() -> list[SweepResult]:
+    return [
+        swept(label, load, seed, delay_s, load * 600 + delay_s + 60 * seed + extra)
+        for load in (1.0, 2.0)
+        for seed in (0, 1)
+        for delay_s in (0.0, 30.0)
+        for label, extra in (("one", 0.0), ("two", 600.0))
+    ]
+
+
+def test_that_a_sweep_is_plotted_along_each_axis_that_varies() -> None:
+    plots, table = sweep_sections(sweep())
+    assert [figure.chart.title for figure in plots.figures] == ["Load", "What cheaper restarts are worth"]
+    load, delay = plots.figures
+    assert "one: 11 min at 1, 21 min at 2; two: 21 min at 1, 31 min at 2" in load.chart.svg("c")
+    assert load.caption == "Average completion time at each load. At restart delay 30 s. Bars span the seeds."
+    assert "one: 10.5 min at 0, 11 min at 30" in delay.chart.svg("c"), "at load 1, seeds averaged"
+    assert len(table.tables[0].rows) == 8
+    assert table.tables[0].columns[:4] == ("policy", "load", "delay (s)", "runs")
+
+
+def test_that_lines_look_alike_all_over_the_page() -> None:
+    plots, _ = sweep_sections(sweep(), {"two": 0, "other": 1})
+    svg = parse(plots.figures[0].chart.svg("c"))
+    ends = {text.text: text.attributes["class"] for text in svg.all("text") if text.text in ("one", "two")}
+    assert ends["two"] == "end s0"
+    assert ends["one"] not in ("end s0", "end s1")
+
+
+def test_that_nothing_swept_is_nothing_shown() -> None:
+    assert sweep_sections([]) == ()
+
+
+def test_that_a_page_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    found = outcomes(tmp_path, "w")
+    labels = [one.summary.policy for one in found]
+    with pytest.raises(UsageError, match="cannot write"):
+        write_report(tmp_path / "no" / "x.html", found, labels=labels, settings=settings("tiresias"))
+
+
+def test_that_no_number_is_parted_from_its_unit() -> None:
+    """On paper the columns are narrow: 7.0 and % stood on two lines."""
+    _, table = sweep_sections(sweep())
+    assert {row[-2] for row in table.tables[0].rows} == {"100.0\N{NO-BREAK SPACE}%"}

@@ -1,0 +1,139 @@
+"""Settings of simulations, and many of them at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.errors import SimulationError, UsageError
+from pollux_slurm.simulator import NodeGroup, read_applications
+from pollux_slurm.simulator.engine.cluster_rules import PLAIN_REQUEUE_S
+from pollux_slurm.simulator.experiments.runs import RunSpec, run_all, run_each
+from pollux_slurm.simulator.experiments.settings import RunSettings, SlurmSettings, parse_group
+from tests.simulator.made import made_job, write_traces
+from tests.waiting import wait_until
+
+
+def spec(policy: str, *, replicas: int = 1, interval_s: float = 60.0) -> RunSpec:
+    job = made_job("a", num_replicas=replicas)
+    settings = RunSettings(policy=policy, num_nodes=1, gpus_per_node=2, interval_s=interval_s)
+    return RunSpec(workload="w", jobs=(job,), settings=settings)
+
+
+def test_that_what_is_done_is_told_within_runs_too(tmp_path: Path) -> None:
+    write_traces(tmp_path / "made")
+    told: list[float] = []
+    specs = [spec("tiresias"), spec("optimus")]
+    found = run_all(specs, tmp_path, read_applications(tmp_path), on_done=told.append)
+    assert [one.summary.policy for one in found] == ["tiresias", "optimus"]
+    assert told == sorted(told)
+    assert (told[0], told[-1]) == (0, 2)
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_that_an_error_is_the_same_in_this_process_and_in_another(tmp_path: Path, num_processes: int) -> None:
+    """Four GPUs are never there: the run is given up, and says so, wherever it runs."""
+    write_traces(tmp_path / "made")
+    specs = [spec("tiresias", replicas=4, interval_s=86400)] * 2
+    with pytest.raises(SimulationError, match="have not ended"):
+        list(run_each(specs, tmp_path, read_applications(tmp_path), num_processes=num_processes))
+
+
+def test_that_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    """Killed, it cannot tell them, and none of them sees the end of the pipe that they all hold open."""
+    write_traces(tmp_path / "traces" / "made")
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from pollux_slurm.simulator import read_applications\n"
+        "from pollux_slurm.simulator.experiments.runs import run_each\n"
+        "from tests.simulator.experiments.test_runs import spec\n"
+        "traces = Path(sys.argv[1])\n"
+        "specs = [spec('tiresias')] * 200\n"
+        "for _ in run_each(specs, traces, read_applications(traces), num_processes=2):\n"
+        "    print(flush=True)\n"
+    )
+    words = [sys.executable, "-c", program, str(tmp_path / "traces")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()  # a run has ended: the workers are up
+        parent.kill()
+        parent.stdout.close()
+    try:
+        wait_until(lambda: not _living(parent.pid), timeout_s=300, what="the end of all workers")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(parent.pid, signal.SIGKILL)
+
+
+def _living(group: int) -> list[str]:
+    """Return the processes of a group but those that nobody has waited for."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, of_group = file.read_text().rpartition(")")[2].split()[:3]
+            if int(of_group) == group and state != "Z":
+                found.append(file.parent.name)
+    return found
+
+
+def test_that_rules_slurm_are_made_of_their_settings() -> None:
+    told = SlurmSettings(adaptive_share=0.25, requeue_s=PLAIN_REQUEUE_S, unmanaged_share=0.1, mtbf_s=1e6)
+    rules = RunSettings(rules="slurm", slurm=told, seed=3, interference=0.1).make_rules()
+    assert rules.delays is not None
+    assert rules.failures is not None
+    assert (rules.adaptive_share, rules.interference, rules.seed) == (0.25, 0.1, 3)
+    assert (rules.delays.requeue_s, rules.failures.mtbf_s) == (PLAIN_REQUEUE_S, 1e6)
+    assert rules.other_jobs, "6.4 GPUs for a day"
+    assert RunSettings(rules="slurm").make_rules().other_jobs == ()
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_that_settings_nobody_can_simulate_are_refused(share: float) -> None:
+    with pytest.raises(UsageError, match="the share of adaptive jobs"):
+        RunSettings(rules="slurm", slurm=SlurmSettings(adaptive_share=share))
+
+
+def test_that_an_exponent_reaches_whom_it_is_for() -> None:
+    with pytest.raises(UsageError, match="power must be below 0"):
+        RunSettings(policy="sia", exponent=1.0)
+    assert RunSettings(policy="sia", exponent=-2.0).exponent == -2
+    assert RunSettings(exponent=1.0).exponent == 1
+    for exponent in (-1000.0, float("nan")):
+        with pytest.raises(UsageError, match="exponent must be within ±20"):
+            RunSettings(exponent=exponent)
+
+
+def test_that_the_papers_rules_know_nothing_of_slurm() -> None:
+    with pytest.raises(UsageError, match="not in rules osdi21: add --rules slurm"):
+        RunSettings(slurm=SlurmSettings(mtbf_s=1e6))
+
+
+def test_that_groups_of_nodes_are_read() -> None:
+    assert parse_group("4x8:a100=2.5") == NodeGroup(num_nodes=4, gpus_per_node=8, gpu_type="a100", speed=2.5)
+    assert parse_group("8x4:t4").speed == 1
+    assert RunSettings(groups=(parse_group("8x4:t4"),)).cluster().num_gpus == 32
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8x4", "0x4:t4", "8x0:t4", "8x4:", "8x4:t4=", "8x4:t4=nan", "8x4:t4=-1"]
+)
+def test_that_other_groups_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="a group of nodes is"):
+        parse_group(text)
+
+
+def test_that_a_cluster_of_faster_gpus_is_called_another() -> None:
+    settings = [RunSettings(groups=(parse_group(text),)) for text in ("2x4:t4", "2x4:t4=2.5")]
+    assert [one.cluster_text for one in settings] == ["2 × 4 t4", "2 × 4 t4 at 2.5 times the speed"]
+
+
+def test_that_policies_are_called_what_readers_know() -> None:
+    assert RunSettings(objective="price-rank", declared=True).label == "price-rank (declared)"
+    assert RunSettings(policy="tiresias", declared=True).label == "tiresias"

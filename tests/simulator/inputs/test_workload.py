@@ -1,0 +1,65 @@
+"""Workload files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.errors import TraceError
+from pollux_slurm.simulator import WorkloadJob, read_workload
+from pollux_slurm.simulator.inputs.workload import workload_text
+
+HEAD = "name,time,application,num_replicas,batch_size\n"
+
+
+def test_that_rows_become_jobs(tmp_path: Path) -> None:
+    file = tmp_path / "w.csv"
+    file.write_text(HEAD + "a,12.5,made,2,8\n")
+    (job,) = read_workload(file, {"made"})
+    assert job == WorkloadJob(name="a", submitted_s=12.5, application="made", num_replicas=2, batch_size=8)
+
+
+def test_that_a_row_may_tell_whose_job_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "w.csv"
+    file.write_text(HEAD.strip() + ",user,account\na,1,made,1,8,ann,vision\nb,1,made,1,8,,\n")
+    jobs = read_workload(file, {"made"})
+    assert [(job.user, job.account) for job in jobs] == [("ann", "vision"), ("", "")]
+    file.write_text(workload_text(jobs))
+    assert read_workload(file, {"made"}) == jobs
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no column 'name'"),
+        (HEAD, "no jobs"),
+        (HEAD + "a,1,other,1,8\n", r"job a: no traces of application 'other' \(there are: made\)"),
+        (HEAD + "a,1,made,1,8\na,2,made,1,8\n", "two jobs are called 'a'"),
+        (HEAD + "a,soon,made,1,8\n", "job a: time is 'soon'"),
+        (HEAD + "a,-1,made,1,8\n", "time is '-1'"),
+        (HEAD + "a,inf,made,1,8\n", "time is 'inf'"),
+        (HEAD + "a,1,made,0,8\n", "job a: num_replicas is '0'"),
+        (HEAD.replace(",", ";"), "no column 'name'; .*, not 'name;time;"),
+        (HEAD + "a,1,made,1\n", "line 2 is incomplete"),
+    ],
+)
+def test_that_mistakes_are_told(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "w.csv"
+    file.write_text(text)
+    with pytest.raises(TraceError, match=message):
+        read_workload(file, {"made"})
+
+
+def test_that_bytes_that_are_no_text_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "w.csv"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TraceError, match="not a CSV file"):
+        read_workload(file, {"made"})
+
+
+def test_that_a_workload_may_come_from_a_spreadsheet(tmp_path: Path) -> None:
+    """With a byte order mark, and the ends of lines of Windows."""
+    file = tmp_path / "w.csv"
+    file.write_bytes(b"\xef\xbb\xbf" + (HEAD + "a,1,made,1,8\n").replace("\n", "\r\n").encode())
+    assert [job.name for job in read_workload(file, {"made"})] == ["a"]

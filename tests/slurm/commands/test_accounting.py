@@ -1,0 +1,127 @@
+"""What sacctmgr says becomes rights and limits. Answers are those of Slurm 22.05.8 with a real slurmdbd."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.errors import SlurmReadError, SlurmUnavailable
+from pollux_slurm.model import JobState
+from pollux_slurm.slurm.commands.accounting import Accounting, Association, Quality, expanded, gpus_of
+from pollux_slurm.slurm.commands.runner import CommandRunner
+
+ASSOCIATIONS = """\
+root|||||
+lab|||root|gres/gpu=6|
+physics|||lab||gres/gpu:t4=2
+physics|daemon|||gres/gpu=2|gres/gpu:t4=2
+vision|||lab|cpu=100,gres/gpu=4|
+vision|root||||gres/gpu=3
+"""
+PARTITIONS = """\
+PartitionName=main AllowGroups=ALL Default=YES QoS=N/A DefaultTime=NONE Nodes=n[0-1]
+PartitionName=gpu AllowGroups=ALL Default=NO QoS=short DefaultTime=NONE Nodes=n2
+"""
+QUALITIES = """\
+normal|||||
+short|gres/gpu=5|gres/gpu=2,node=4||mem=8G,gres/gpu=1|DenyOnLimit,OverPartQOS
+"""
+
+
+def accounting(folder: Path, answer: str, *, exit_code: int = 0) -> Accounting:
+    """Return one whose sacctmgr notes what it was asked, and answers so."""
+    (folder / "answer").write_text(answer)
+    command = folder / "sacctmgr"
+    command.write_text(f'#!/bin/sh\necho "$@" > {folder}/asked\ncat {folder}/answer\nexit {exit_code}\n')
+    command.chmod(0o755)
+    return Accounting(CommandRunner(environ={"PATH": "/usr/bin:/bin"}, bin_dir=folder, timeout_s=300.0))
+
+
+def test_that_associations_are_read_with_their_bounds(tmp_path: Path) -> None:
+    found = accounting(tmp_path, ASSOCIATIONS).associations("sandbox")
+    assert "cluster=sandbox" in (tmp_path / "asked").read_text()
+    assert found == (
+        Association(account="root"),
+        Association(account="lab", parent="root", gpus=6),
+        Association(account="physics", parent="lab"),
+        Association(account="physics", user="daemon", gpus=2),
+        Association(account="vision", parent="lab", gpus=4, other_bounds=("cpu",)),
+        Association(account="vision", user="root", gpus_per_job=3),
+    )
+
+
+def test_that_qos_are_read_with_their_bounds(tmp_path: Path) -> None:
+    assert accounting(tmp_path, QUALITIES).qualities() == (
+        Quality(name="normal"),
+        Quality(
+            name="short",
+            gpus=5,
+            gpus_per_user=2,
+            gpus_per_job=1,
+            over_partition=True,
+            other_bounds=("mem", "node"),
+        ),
+    )
+
+
+def test_that_partitions_are_read_with_their_qos(tmp_path: Path) -> None:
+    asked = accounting(tmp_path, PARTITIONS)
+    (tmp_path / "sacctmgr").rename(tmp_path / "scontrol")
+    assert asked.partition_qualities() == {"gpu": "short"}
+
+
+def test_that_rights_are_read_and_an_unknown_user_has_none(tmp_path: Path) -> None:
+    assert accounting(tmp_path, "Operator\n").admin_level("ada") == "Operator"
+    assert "name=ada" in (tmp_path / "asked").read_text()
+    assert accounting(tmp_path, "").admin_level("ada") == ""
+
+
+def test_that_a_silent_slurmdbd_and_odd_rows_are_errors(tmp_path: Path) -> None:
+    silent = accounting(tmp_path, "", exit_code=1)
+    for ask in (lambda: silent.associations("c"), silent.qualities, lambda: silent.admin_level("ada")):
+        with pytest.raises(SlurmReadError):
+            ask()
+    with pytest.raises(SlurmReadError, match="row"):
+        accounting(tmp_path, "a|b\n").qualities()
+    with pytest.raises(SlurmUnavailable, match="no sacctmgr"):
+        Accounting(CommandRunner(environ={}, bin_dir=tmp_path / "none")).qualities()
+
+
+def test_that_only_a_bound_on_gpus_of_any_type_counts() -> None:
+    assert gpus_of("cpu=8,gres/gpu=4,mem=1G") == 4
+    assert gpus_of("gres/gpu:a100=4") is None
+    assert gpus_of("") is None
+    assert gpus_of("gres/gpu=-1") is None
+    assert gpus_of("gres/gpu=0") == 0
+
+
+RUNS = """\
+2|2026-11-22T17:55:38|2026-11-22T17:55:39|2026-11-22T17:55:49|6|REQUEUED|billing=3,cpu=3,gres/gpu=3,node=1|n0
+3|2026-11-22T17:55:54|2026-11-22T17:55:59|2026-11-22T17:56:03|4|RESIZING|cpu=5,gres/gpu=5,node=2|n[1-2]
+3|2026-11-22T17:56:03|2026-11-22T17:55:59|2026-11-22T17:56:12|13|CANCELLED by 0|cpu=4,gres/gpu=4,node=1|n1
+4|2026-11-22T17:56:03|Unknown|Unknown|0|PENDING||None assigned
+"""
+
+
+def test_that_past_runs_are_read_with_what_slurm_counts_of_them(tmp_path: Path) -> None:
+    since = datetime(2026, 11, 22, 17, 55, 38, tzinfo=timezone.utc)
+    asked = accounting(tmp_path, RUNS)
+    (tmp_path / "sacct").symlink_to(tmp_path / "sacctmgr")
+    requeued, part, rest, waiting = asked.runs(["2", "3", "4"], since=since)
+    words = (tmp_path / "asked").read_text()
+    assert "--jobs=2,3,4" in words
+    assert "--starttime=2026-11-22T17:55:38" in words
+    # Suspended for four of its ten seconds.
+    assert (requeued.state, requeued.elapsed_s, requeued.num_gpus) == (JobState.PENDING, 6.0, 3)
+    assert (part.state, part.elapsed_s, part.nodes) == (None, 4.0, ("n1", "n2"))
+    # slurmdbd shows the start of the first part, and counts from there.
+    assert (rest.state, rest.started_at, rest.elapsed_s) == (JobState.CANCELLED, part.ended_at, 9.0)
+    assert (waiting.started_at, waiting.ended_at, waiting.nodes) == (None, None, ())
+
+
+def test_that_lists_of_nodes_are_expanded() -> None:
+    assert expanded("n[0-2,07],login,r[1-2]c3") == ("n0", "n1", "n2", "n07", "login", "r1c3", "r2c3")
+    with pytest.raises(SlurmReadError, match="nodes"):
+        expanded("n[a-b]")

@@ -1,0 +1,134 @@
+"""The keeper of the PySlurm process, with small programs in the place of the worker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.config import SlurmConfig
+from pollux_slurm.errors import SlurmUnavailable
+from pollux_slurm.slurm import connect
+from pollux_slurm.slurm.pyslurm.process import PySlurmRefusedError, PySlurmWorker
+from tests.waiting import wait_until
+
+GREET = """\
+import json, os, sys
+def say(what):
+    print(json.dumps(what), flush=True)
+say({'answer': '25.11.2'})
+"""
+ECHO = GREET + "for line in sys.stdin:\n  say({'answer': [os.getpid(), json.loads(line)]})\n"
+
+
+def worker(folder: Path, program: str, *, timeout_s: float = 300.0) -> PySlurmWorker:
+    file = folder / "worker.py"
+    file.write_text(program)
+    return PySlurmWorker(os.environ, timeout_s=timeout_s, command=(sys.executable, str(file)))
+
+
+def test_that_questions_go_to_one_process_with_nothing_that_narrows_slurms_output(tmp_path: Path) -> None:
+    program = GREET + "for line in sys.stdin:\n  say({'answer': [os.getpid(), dict(os.environ)]})\n"
+    (tmp_path / "worker.py").write_text(program)
+    heard: list[str] = []
+    asked = PySlurmWorker(
+        {**os.environ, "SQUEUE_USERS": "me"},
+        timeout_s=300.0,
+        on_run=heard.append,
+        command=(sys.executable, str(tmp_path / "worker.py")),
+    )
+    assert asked.release() == "25.11.2"
+    first, environ = asked.ask("peek", "7")
+    second, _ = asked.ask("peek", "8")
+    assert first == second
+    assert "SQUEUE_USERS" not in environ
+    assert heard == ["pyslurm", "pyslurm"]
+    asked.close()
+
+
+def test_that_the_question_arrives_and_a_closed_worker_comes_back(tmp_path: Path) -> None:
+    asked = worker(tmp_path, ECHO)
+    first, question = asked.ask("release", "7")
+    assert question == {"do": "release", "job": 7}
+    asked.close()
+    second, _ = asked.ask("release", "7")
+    assert second != first
+    asked.close()
+
+
+def test_that_a_terminals_interrupt_does_not_reach_the_process(tmp_path: Path) -> None:
+    asked = worker(tmp_path, GREET + "for line in sys.stdin:\n  say({'answer': os.getpgrp()})\n")
+    assert asked.ask("peek", "7") != os.getpgrp()
+    asked.close()
+
+
+def test_that_a_process_that_hangs_is_given_up_and_replaced(tmp_path: Path) -> None:
+    mark = tmp_path / "hung"
+    program = GREET + f"mark = {str(mark)!r}\n" + (
+        "for line in sys.stdin:\n"
+        "  if not os.path.exists(mark):\n    open(mark, 'w').close()\n    sys.stdin.read()\n"
+        "  say({'answer': 'late or not'})\n"
+    )  # fmt: skip
+    asked = worker(tmp_path, program, timeout_s=3.0)
+
+    # On a busy machine not even the greeting may come in time: asked until it is the question that hangs.
+    def has_hung() -> bool:
+        with pytest.raises(SlurmUnavailable, match="within 3 s"):
+            asked.ask("peek", "7")
+        return mark.exists()
+
+    def answer() -> object:
+        with contextlib.suppress(SlurmUnavailable):
+            return asked.ask("peek", "8")
+        return None
+
+    wait_until(has_hung, timeout_s=300, what="a question that hangs")
+    assert wait_until(answer, timeout_s=300, what="an answer of another process") == "late or not"
+    asked.close()
+
+
+def test_that_a_process_that_ends_says_why_and_is_replaced(tmp_path: Path) -> None:
+    program = GREET + f"mark = {str(tmp_path / 'died')!r}\n" + (
+        "for line in sys.stdin:\n"
+        "  if not os.path.exists(mark):\n    open(mark, 'w').close()\n"
+        "    sys.exit('python: fatal: no munge')\n"
+        "  say({'answer': 'here'})\n"
+    )  # fmt: skip
+    asked = worker(tmp_path, program)
+    with pytest.raises(SlurmUnavailable, match="fatal: no munge"):
+        asked.ask("peek", "7")
+    assert asked.ask("peek", "7") == "here"
+    asked.close()
+
+
+@pytest.mark.parametrize("answer", ["no JSON", "\\n", "[1]", "x" * 100_000])
+def test_that_an_answer_that_is_none_ends_the_process(tmp_path: Path, answer: str) -> None:
+    asked = worker(tmp_path, GREET + f"for line in sys.stdin:\n  print({answer!r}, flush=True)\n")
+    with pytest.raises(SlurmUnavailable):
+        asked.ask("peek", "7")
+    asked.close()
+
+
+def test_that_a_refusal_comes_with_slurms_number_and_words(tmp_path: Path) -> None:
+    asked = worker(
+        tmp_path, GREET + "for line in sys.stdin:\n  say({'errno': 2017, 'words': 'Invalid job id'})\n"
+    )
+    with pytest.raises(PySlurmRefusedError, match="Invalid job id") as caught:
+        asked.ask("peek", "7")
+    assert caught.value.number == 2017
+    asked.close()
+
+
+def test_that_a_daemon_is_told_at_once_when_there_is_no_pyslurm(tmp_path: Path) -> None:
+    """A folder that shadows PySlurm, so that this holds where somebody has it, too."""
+    (tmp_path / "pyslurm.py").write_text("raise ImportError('not built for this Slurm')\n")
+    for command in ("squeue", "sinfo", "scontrol", "scancel", "sbatch"):
+        (tmp_path / command).touch(mode=0o755)
+    (tmp_path / "slurm.conf").touch()
+    python_path = os.pathsep.join([str(tmp_path), *(path for path in sys.path if path)])
+    environ = {**os.environ, "PYTHONPATH": python_path, "SLURM_CONF": str(tmp_path / "slurm.conf")}
+    with pytest.raises(SlurmUnavailable, match=r"not built for this Slurm.*backend = \"commands\""):
+        connect(SlurmConfig(backend="pyslurm", bin_dir=str(tmp_path), command_timeout_s=300.0), environ)

@@ -1,0 +1,125 @@
+"""What holds of the options of command line, environment and script, and how many GPUs that makes."""
+
+from __future__ import annotations
+
+import pytest
+
+from pollux_slurm.slurm.sbatch.options import parse_words
+from pollux_slurm.slurm.sbatch.request import (
+    SbatchRequest,
+    StartingGpus,
+    gres_gpus,
+    starting_gpus,
+    time_limit_s,
+    typed_count,
+)
+
+
+def request(
+    command_line: str = "", environ: dict[str, str] | None = None, directives: str = ""
+) -> SbatchRequest:
+    return SbatchRequest.of(
+        parse_words(command_line.split()).options, environ or {}, parse_words(directives.split()).options
+    )
+
+
+def test_that_the_command_line_wins_over_variables_and_these_over_the_script() -> None:
+    everywhere = request("-G 1", {"SBATCH_GPUS": "2"}, "--gpus=3")
+    assert everywhere.value("gpus") == "1"
+    assert everywhere.where("gpus") == "--gpus"
+    without_line = request("", {"SBATCH_GPUS": "2"}, "--gpus=3")
+    assert without_line.value("gpus") == "2"
+    assert without_line.where("gpus") == "SBATCH_GPUS"
+    script_only = request("", {}, "--gpus=3")
+    assert script_only.value("gpus") == "3"
+    assert script_only.where("gpus") == "#SBATCH --gpus"
+    assert request().value("gpus") is None
+
+
+def test_that_the_last_of_several_counts() -> None:
+    assert request("-G 1 --gpus=4").value("gpus") == "4"
+
+
+def test_that_of_options_that_undo_each_other_the_one_in_the_higher_place_wins() -> None:
+    assert request("--requeue", {"SBATCH_NO_REQUEUE": "1"}).winner("requeue", "no-requeue") == "requeue"
+    assert request("", {"SBATCH_NO_REQUEUE": ""}, "--requeue").winner("requeue", "no-requeue") == "no-requeue"
+    assert request("--requeue --no-requeue").winner("requeue", "no-requeue") == "no-requeue"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "given"),
+    [
+        ("SBATCH_NO_REQUEUE", "", True),
+        ("SBATCH_NO_REQUEUE", "yes", True),
+        ("SBATCH_NO_REQUEUE", "2", True),
+        ("SBATCH_NO_REQUEUE", "0", False),
+        ("SBATCH_NO_REQUEUE", "no", False),
+        ("SBATCH_ARRAY_INX", "", False),
+        ("SBATCH_ARRAY_INX", "1-2", True),
+    ],
+)
+def test_that_variables_of_flags_hold_as_sbatchs_manual_says(variable: str, value: str, given: bool) -> None:
+    assert request("", {variable: value}).given("no-requeue", "array") is given
+
+
+@pytest.mark.parametrize(
+    ("line", "num_gpus"),
+    [
+        ("--gpus=4", 4),
+        ("-G a100:2,t4:1", 3),
+        ("--gpus=2 -N 2 --gpus-per-node=1", 2),
+        ("--gpus-per-node=4", 4),
+        ("--gpus-per-node=t4:4 -N 3", 12),
+        ("--gpus-per-node=4 --nodes=2-4", 8),
+        ("--gpus-per-task=2 -n 3", 6),
+        ("--gpus-per-task=2 --ntasks-per-node=2 -N 2", 8),
+        ("--gres=gpu", 1),
+        ("--gres=gpu:2 -N 2", 4),
+        ("--gres=gpu:a100:2", 2),
+        ("--gres=gpu:a100", 1),
+        ("--gres=gres:gpu:3", 3),
+        ("--gres=gres/gpu:3", 3),
+        ("--gres=nvme:1,gpu:t4:1,gpu:a100:2", 3),
+        ("--tres-per-task=cpu=2,gres/gpu=2 -n 2", 4),
+        ("--gpus-per-socket=2 --sockets-per-node=2", None),
+        ("-n 4 --ntasks-per-gpu=2", None),
+        ("--gpus=many", None),
+        ("--gres=gpu:t4:two", None),
+        ("--gpus-per-node=2 -N x", None),
+    ],
+)
+def test_that_the_starting_gpus_are_counted_over_all_nodes(line: str, num_gpus: int | None) -> None:
+    assert starting_gpus(request(line)) == StartingGpus(is_given=True, num_gpus=num_gpus)
+
+
+@pytest.mark.parametrize("line", ["", "-N 2 -n 4", "--gres=nvme:1", "--gres=none", "--tres-per-task=cpu:4"])
+def test_that_a_request_without_gpus_says_nothing_of_them(line: str) -> None:
+    assert starting_gpus(request(line)) == StartingGpus(is_given=False, num_gpus=None)
+
+
+def test_that_odd_counts_are_no_numbers() -> None:
+    assert typed_count("4") == 4
+    assert [typed_count(text) for text in ("", "t4:", "-1", "٣", "1e3", "9" * 40)] == [None] * 6
+    assert gres_gpus("gpu:t4:") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "limit_s"),
+    [
+        ("5", 300),
+        ("5:30", 330),
+        ("1:00:00", 3600),
+        ("2-0", 172_800),
+        ("2-1:30", 178_200),
+        ("2-1:30:15", 178_215),
+        ("0", None),
+        ("infinite", None),
+        ("UNLIMITED", None),
+        ("-5", None),
+        ("1:2:3:4", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_that_time_limits_are_read_in_all_of_sbatchs_forms(text: str | None, limit_s: float | None) -> None:
+    assert time_limit_s(text) == limit_s

@@ -1,0 +1,179 @@
+"""An SQLite store is for one host, and for one user or group: everybody else is told what to do instead."""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pollux_slurm.errors import StoreError, UsageError
+from pollux_slurm.store import open_agent_store, open_store
+from pollux_slurm.store.access.file_permissions import host_mark, read_mark
+from pollux_slurm.store.maintenance.administration import claim_store, share_store
+from tests.store.builders import at, registration
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users")
+
+
+def path_of(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///"))
+
+
+def mark(url: str, number: int) -> None:
+    """Write the mark of a host into the file, as if it came from there."""
+    with path_of(url).open("r+b") as file:
+        file.seek(60)
+        file.write(number.to_bytes(4, "big"))
+
+
+OTHER = """
+import sys
+from pollux_slurm.store import open_store
+from tests.store.builders import at, registration
+store = open_store(sys.argv[1])
+store.register_jobs([registration(int((sys.argv[2:] or ["2"])[0]))], at=at(1))
+store.close()
+"""
+
+
+class TestHosts:
+    def test_that_a_store_bears_the_mark_of_the_host_that_made_it(self, store_url: str) -> None:
+        assert read_mark(path_of(store_url)) == host_mark()
+
+    def test_that_a_look_at_the_mark_leaves_the_locks_of_this_process_where_they_are(
+        self, store_url: str
+    ) -> None:
+        # Else the other process would be the last to leave, and delete the log that this one goes on writing.
+        with contextlib.closing(open_store(store_url)) as mine:
+            mine.register_jobs([registration(1)], at=at(0))
+            with contextlib.closing(open_store(store_url)):
+                pass
+            read_mark(path_of(store_url))
+            code = [sys.executable, "-c", OTHER, store_url]
+            subprocess.run(code, check=True, timeout=300)
+            assert [job.slurm_job_id for job in mine.active_jobs()] == ["1", "2"]
+            mine.register_jobs([registration(3)], at=at(2))
+            subprocess.run([*code, "4"], check=True, timeout=300)
+            assert len(mine.active_jobs()) == 4
+
+    def test_that_marks_tell_hosts_apart(self, tmp_path: Path) -> None:
+        one, other = tmp_path / "one", tmp_path / "other"
+        one.write_text("0123456789abcdef\n")
+        other.write_text("fedcba9876543210\n")
+        hosts = [("n0", one), ("n1", one), ("n0", other), ("n0", tmp_path / "none")]
+        marks = [host_mark(name=name, machine_id_file=file) for name, file in hosts]
+        assert len(set(marks)) == 4
+        assert all(0 < number < 2**31 for number in marks)
+
+    def test_that_another_hosts_store_is_refused_untouched_until_it_is_claimed(self, store_url: str) -> None:
+        mark(store_url, host_mark() % 2**30 + 1)
+        before = path_of(store_url).read_bytes()
+        for opening in (open_store, open_agent_store):
+            with pytest.raises(StoreError, match="belongs to another host") as refused:
+                opening(store_url)
+            assert "POLLUX_STORE_URL=postgresql://" in str(refused.value)
+            assert str(refused.value).endswith(f"pollux db claim --store {store_url}")
+        assert path_of(store_url).read_bytes() == before
+        assert [entry.name for entry in path_of(store_url).parent.iterdir()] == ["pollux.db"]
+        claim_store(store_url)
+        open_store(store_url).close()
+        assert read_mark(path_of(store_url)) == host_mark()
+
+    def test_that_a_store_of_an_earlier_release_bears_no_mark_and_opens(self, store_url: str) -> None:
+        mark(store_url, 0)
+        open_store(store_url).close()
+
+    def test_that_a_store_in_postgresql_belongs_to_no_host(self, postgres_url: str) -> None:
+        with pytest.raises(StoreError, match="no host"):
+            claim_store(postgres_url)
+        with pytest.raises(StoreError, match="pollux db login"):
+            share_store(postgres_url, "root")
+
+
+class TestModes:
+    @pytest.mark.parametrize("mode", [0o604, 0o602, 0o666])
+    def test_that_a_file_open_to_everybody_is_refused(self, store_url: str, mode: int) -> None:
+        path_of(store_url).chmod(mode)
+        with pytest.raises(StoreError, match="everybody on this host") as refused:
+            open_store(store_url)
+        done = subprocess.run(str(refused.value).split("run: ")[1], shell=True, timeout=120, check=True)  # noqa: S602
+        assert done.returncode == 0
+        open_store(store_url).close()
+
+    def test_that_a_group_must_exist_and_have_the_folder(self, store_url: str) -> None:
+        with pytest.raises(UsageError, match="no group"):
+            share_store(store_url, "no such group")
+        group = grp.getgrgid(os.getegid()).gr_name
+        path_of(store_url).parent.chmod(0o700)
+        with pytest.raises(StoreError, match="folder") as refused:
+            share_store(store_url, group)
+        subprocess.run(str(refused.value).split("run: ")[1], shell=True, timeout=120, check=True)  # noqa: S602
+        share_store(store_url, group)
+        assert path_of(store_url).stat().st_mode & 0o777 == 0o660
+        open_store(store_url).close()
+
+
+AS_OTHER = """
+import os, sys
+user, group, url = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+from pollux_slurm.store import open_store, engine, opening, sql_store
+from tests.store.builders import at, registration
+os.setgroups([group]), os.setgid(65534), os.setuid(user)
+store = open_store(url)
+store.register_jobs([registration(user)], at=at(0))
+print(len(store.jobs()))
+sys.stdout.flush()
+os._exit(0)   # the files beside the store stay
+"""
+
+
+@pytest.fixture
+def public_folder(store_template: Path) -> Iterator[Path]:
+    """Return a folder with a store that other users can reach."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        place = Path(folder)
+        place.chmod(0o755)
+        shutil.copyfile(store_template, place / "pollux.db")
+        (place / "pollux.db").chmod(0o600)
+        yield place
+
+
+def as_user(user: int, group: int, place: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", AS_OTHER, str(user), str(group), f"sqlite:///{place / 'pollux.db'}"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@as_root
+class TestUsers:
+    def test_that_a_second_user_is_told_whose_it_is_and_of_postgresql(self, public_folder: Path) -> None:
+        nobody = pwd.getpwnam("nobody")
+        done = as_user(nobody.pw_uid, nobody.pw_gid, public_folder)
+        words = done.stderr.splitlines()[-1]
+        assert "belongs to user root, and you are user nobody" in words
+        assert "POLLUX_STORE_URL=postgresql://" in words
+        assert "pollux db share GROUP" in words
+
+    def test_that_the_users_of_a_group_share_it_if_so_configured(self, public_folder: Path) -> None:
+        group = grp.getgrnam("users").gr_gid
+        os.chown(public_folder, -1, group)
+        public_folder.chmod(0o2770)
+        share_store(f"sqlite:///{public_folder / 'pollux.db'}", "users")
+        for turn, user in enumerate((12345, 12346, 12345, 12347)):
+            done = as_user(user, group, public_folder)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.split() == [str([1, 2, 2, 3][turn])]
+        stranger = as_user(12348, 12348, public_folder)
+        assert stranger.returncode != 0
+        store = open_store(f"sqlite:///{public_folder / 'pollux.db'}")
+        store.register_jobs([registration(1)], at=at(0))
+        assert len(store.jobs()) == 4
+        store.close()

@@ -1,0 +1,1147 @@
+"""The promises of `pollux_slurm.store.contract`, on every backend. A new backend is added to the fixture."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from pollux_slurm.errors import (
+    InvalidProblemError,
+    ReportRefusedError,
+    StaleRunError,
+    StoreError,
+    UnknownJobError,
+    UsageError,
+)
+from pollux_slurm.model import Allocation, Configuration, JobState, JobWarning, ReallocationCause
+from pollux_slurm.policy import explanation
+from pollux_slurm.store.agent_api.token_hashes import hash_token
+from pollux_slurm.store.contract.interface import (
+    RUNS_JUDGED,
+    AllocationRecord,
+    CheckpointConfirmation,
+    DaemonSeen,
+    JobRegistration,
+    Milestone,
+    Move,
+    RunPhase,
+    Store,
+    WarningRecord,
+)
+from tests.store.builders import (
+    BATCH,
+    MODEL,
+    T0,
+    Step,
+    advance,
+    at,
+    confirmation,
+    decision_of,
+    move_running_job,
+    observation,
+    plan,
+    problem_of,
+    registration,
+    report,
+    token_of,
+)
+
+
+@pytest.fixture
+def running(any_store: Store) -> Store:
+    """A store in which job 1 runs on two GPUs of n0 and has reported once."""
+    any_store.register_jobs([registration(1)], at=at(0))
+    any_store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(2))], at=at(5))
+    any_store.report(token_of(1), report(1, first_step_s=3.0), at=at(10))
+    return any_store
+
+
+class TestRegistration:
+    def test_that_a_job_is_what_its_registration_says(self, any_store: Store) -> None:
+        terms = {"min_gpus": 2, "max_gpus": 8, "allow_unconfirmed": True}
+        assert any_store.register_jobs([registration(1, terms=terms)], at=at(1)) == ()
+        (job,) = any_store.active_jobs()
+        assert (job.slurm_job_id, job.name, job.user_name, job.account) == ("1", "train-1", "ada", "vision")
+        assert (job.partition, job.cpus_per_gpu, job.memory_per_gpu_mb) == ("gpu", 2, 4000)
+        assert (job.terms.min_gpus, job.terms.max_gpus, job.terms.allow_unconfirmed) == (2, 8, True)
+        assert job.terms.token_sha256 == hash_token(token_of(1))
+        assert (job.state, job.submitted_at) == (JobState.PENDING, T0)
+        assert (job.started_at, job.finished_at, job.allocation) == (None, None, Allocation())
+        assert (job.model, job.sample, job.run, job.open_reallocation) == (None, None, None, None)
+        assert (job.num_restarts, job.mean_restart_delay_s, job.last_decision) == (0, None, None)
+
+    def test_that_the_nodes_that_its_owner_named_stay_known(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(1, required_nodes=("n0", "n1")), registration(2)], at=at(0))
+        any_store.register_jobs([registration(1, required_nodes=("n7",))], at=at(9))
+        assert [job.required_nodes for job in any_store.active_jobs()] == [("n0", "n1"), ()]
+
+    def test_that_it_is_known_why_the_last_round_left_a_job_out(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(1), registration(2)], at=at(0))
+        any_store.note_left_out({"1": "its partition is down", "77": "nobody knows it"})
+        assert [job.left_out_because for job in any_store.active_jobs()] == ["its partition is down", None]
+        any_store.note_left_out({"2": "it asks for a reservation"})
+        assert [job.left_out_because for job in any_store.active_jobs()] == [
+            None,
+            "it asks for a reservation",
+        ]
+
+    def test_that_a_known_job_stays_as_it_is(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(1)], at=at(0))
+        again = registration(1, name="other", terms={"min_gpus": 4})
+        assert any_store.register_jobs([again, registration(2)], at=at(60)) == ()
+        assert [(job.name, job.terms.min_gpus) for job in any_store.active_jobs()] == [
+            ("train-1", 1),
+            ("train-2", 1),
+        ]
+
+    def test_that_a_copied_token_is_left_out_and_blocks_nobody(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(1)], at=at(0))
+        copied = {"token_sha256": hash_token(token_of(1))}
+        twice = {"token_sha256": hash_token("1001-shared")}
+        left_out = any_store.register_jobs(
+            [
+                registration(2, terms=copied),
+                registration(3),
+                registration(4, terms=twice),
+                registration(5, terms=twice),
+            ],
+            at=at(1),
+        )
+        assert left_out == ("2", "5")
+        assert [job.slurm_job_id for job in any_store.active_jobs()] == ["1", "3", "4"]
+
+    def test_that_a_hash_that_another_user_copied_keeps_nobody_out(self, any_store: Store) -> None:
+        owner = registration(2, user_id=1002, user_name="grace")
+        copy = registration(1, terms={"token_sha256": owner.terms.token_sha256})
+        assert any_store.register_jobs([copy], at=at(0)) == ()
+        assert any_store.register_jobs([copy, owner], at=at(1)) == ()
+        any_store.observe_jobs([observation(n, gpus={"n0": 1}) for n in (1, 2)], at=at(2))
+        any_store.report(token_of(2, 1002), report(1, throughput=7.0), at=at(3))
+        told = {job.slurm_job_id: job.sample for job in any_store.active_jobs()}
+        assert told["1"] is None
+        assert told["2"] is not None
+        moved = plan(any_store, 1)
+        advance(any_store, moved, (Step.CHECKPOINT_REQUESTED, 22))
+        assert any_store.poll(token_of(2, 1002), 0, at=at(24)).checkpoint_request is None
+        any_store.report(token_of(2, 1002), confirmation(moved.id, sequence=2), at=at(25))
+        assert [one.step for one in any_store.open_reallocations()] == [Step.CHECKPOINT_REQUESTED]
+
+    def test_that_a_number_that_comes_again_with_a_copied_hash_is_another_job(self, running: Store) -> None:
+        before = running.job("1")
+        copy = registration(
+            1, user_id=1002, user_name="grace", terms={"token_sha256": before.terms.token_sha256}
+        )
+        assert running.register_jobs([copy], at=at(100)) == ()
+        assert [(job.user_name, job.state) for job in running.jobs()] == [
+            ("ada", JobState.CANCELLED),
+            ("grace", JobState.PENDING),
+        ]
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"terms": {"min_gpus": 0}},
+            {"terms": {"user_id": 1002}},
+            {"terms": {"min_gpus": 4, "max_gpus": 2}},
+            {"terms": {"max_gpus": 2**40}},
+            {"terms": {"token_sha256": "not a digest"}},
+            {"slurm_job_id": "1; DROP TABLE jobs"},
+            {"cpus_per_gpu": 2**40},
+            {"user_id": -1},
+        ],
+        ids=str,
+    )
+    def test_that_impossible_terms_are_left_out_and_block_nobody(
+        self, any_store: Store, changes: dict[str, Any]
+    ) -> None:
+        bad = registration(1, **changes)
+        assert any_store.register_jobs([bad, registration(2)], at=at(0)) == (bad.slurm_job_id,)
+        assert [job.slurm_job_id for job in any_store.active_jobs()] == ["2"]
+
+    @pytest.mark.parametrize(
+        "name", ["a\0b", "\udcff\udcfe", "'; DROP TABLE jobs; --", "%s {} :name ?", "日本語", "x" * 100_000]
+    )
+    def test_that_any_job_name_is_survived(self, any_store: Store, name: str) -> None:
+        assert any_store.register_jobs([registration(1, name=name, account=name)], at=at(0)) == ()
+        stored = any_store.job("1").name
+        assert len(stored) <= 1024
+        assert stored == name or len(name) > 1024 or set(stored) & {"?", "\N{REPLACEMENT CHARACTER}"}
+
+    def test_that_a_number_used_again_is_a_new_job(self, running: Store) -> None:
+        running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(50))], at=at(60))
+        new_terms = {"token_sha256": hash_token("1001-another")}
+        assert running.register_jobs([registration(1, terms=new_terms, name="later")], at=at(100)) == ()
+        running.observe_jobs([observation(1, gpus={"n9": 1})], at=at(101))
+        older, newer = running.jobs()
+        assert (older.name, older.state, older.finished_at) == ("train-1", JobState.COMPLETED, at(50))
+        assert (newer.name, newer.state) == ("later", JobState.RUNNING)
+        assert running.job("1") == newer
+        assert newer.model is None
+        assert [r.allocation.nodes for r in running.allocation_history("1")] == [("n9",)]
+
+    def test_that_a_finished_job_seen_again_with_its_token_is_not_a_new_one(self, running: Store) -> None:
+        running.observe_jobs([observation(1, JobState.FAILED, ended_at=at(50))], at=at(60))
+        assert running.register_jobs([registration(1)], at=at(70)) == ()
+        assert [job.state for job in running.jobs()] == [JobState.FAILED]
+
+    def test_that_a_new_token_of_the_same_owner_replaces_the_job(self, running: Store) -> None:
+        new_terms = {"token_sha256": hash_token("1001-another")}
+        assert running.register_jobs([registration(1, terms=new_terms)], at=at(100)) == ()
+        assert [job.state for job in running.jobs()] == [JobState.CANCELLED, JobState.PENDING]
+        with pytest.raises(UnknownJobError):
+            running.report(token_of(1), report(2), at=at(101))
+        running.report("1001-another", report(1), at=at(101))
+
+    def test_that_a_new_token_waits_while_the_daemon_holds_the_job(self, running: Store) -> None:
+        planned = plan(running)
+        new = registration(1, terms={"token_sha256": hash_token("1001-another")})
+        assert running.register_jobs([new], at=at(30)) == ()
+        assert [job.state for job in running.jobs()] == [JobState.RUNNING]
+        advance(running, planned, (Step.ROLLED_BACK, 40))
+        running.register_jobs([new], at=at(50))
+        assert [job.state for job in running.jobs()] == [JobState.CANCELLED, JobState.PENDING]
+
+    def test_that_another_users_job_with_the_same_number_ends_the_earlier_one(self, running: Store) -> None:
+        planned = plan(running)
+        other = registration(
+            1, terms={"token_sha256": hash_token("1001-another")}, user_id=1002, user_name="grace"
+        )
+        assert running.register_jobs([other], at=at(100)) == ()
+        older, newer = running.jobs()
+        assert (older.state, older.user_name, older.finished_at) == (JobState.CANCELLED, "ada", at(100))
+        assert (newer.state, newer.user_name) == (JobState.PENDING, "grace")
+        assert running.open_reallocations() == ()
+        assert newer.open_reallocation is None
+        (ended,) = (r for r in _all_reallocations(running) if r.id == planned.id)
+        assert (ended.step, ended.entered_at(Step.FAILED)) == (Step.FAILED, at(100))
+        assert older.allocation == Allocation()
+
+    def test_that_nothing_happens_with_no_jobs(self, any_store: Store) -> None:
+        assert any_store.register_jobs([], at=at(0)) == ()
+        any_store.observe_jobs([], at=at(0))
+        assert any_store.active_jobs() == any_store.jobs() == ()
+
+    def test_that_a_time_without_a_zone_is_refused(self, any_store: Store) -> None:
+        with pytest.raises(UsageError, match="zone"):
+            any_store.register_jobs([registration(1)], at=datetime(2026, 1, 1))  # noqa: DTZ001
+
+    def test_that_times_of_other_zones_come_back_in_utc(self, any_store: Store) -> None:
+        east = T0.astimezone(timezone(timedelta(hours=9)))
+        any_store.register_jobs([registration(1, submitted_at=east)], at=at(0))
+        submitted = any_store.job("1").submitted_at
+        assert (submitted, submitted.tzinfo) == (T0, timezone.utc)
+
+
+def _all_reallocations(store: Store) -> tuple[Any, ...]:
+    return store.reallocations()
+
+
+class TestAnotherToken:
+    """An owner puts another token into the Comment of a job: its past counts on."""
+
+    @staticmethod
+    def with_another_token(number: int = 1, **changes: Any) -> JobRegistration:
+        return registration(number, terms={"token_sha256": hash_token(token_of("another"))}, **changes)
+
+    @staticmethod
+    def with_a_past(store: Store) -> None:
+        """Give job 1 a move that cost 12.5 s, a request that it did not answer, and a declaration."""
+        store.report(token_of(1), report(2, epoch=2, progress=100.0, total_epochs=5), at=at(12))
+        move_running_job(store, start=20)
+        asked = plan(store, seconds=60, from_restart_count=1)
+        advance(store, asked, (Step.CHECKPOINT_REQUESTED, 61), (Step.ROLLED_BACK, 361))
+
+    def test_that_restarts_delays_silence_and_declarations_count_on(self, running: Store) -> None:
+        self.with_a_past(running)
+        before = running.job("1")
+        # Slurm sets the time of submission anew when it requeues.
+        changed = self.with_another_token(submitted_at=at(40), restart_count=1)
+        assert running.register_jobs([changed], at=at(400)) == ()
+        after = running.job("1")
+        assert after.terms.token_sha256 == hash_token(token_of("another"))
+        assert after.run is None
+        assert (after.num_restarts, after.mean_restart_delay_s) == (1, pytest.approx(12.5))
+        assert after.unanswered == before.unanswered == ((at(61), at(361), False),)
+        assert after.declarations == before.declarations
+        assert after.first_submitted_at == before.submitted_at
+
+    def test_that_what_follows_is_added(self, running: Store) -> None:
+        self.with_a_past(running)
+        running.register_jobs([self.with_another_token()], at=at(400))
+        running.report(token_of("another"), report(1, epoch=1, progress=1.0, total_epochs=5), at=at(410))
+        running.report(token_of("another"), report(2, epoch=1, progress=2.0, total_epochs=3), at=at(420))
+        asked = plan(running, seconds=430, from_restart_count=1)
+        advance(running, asked, (Step.CHECKPOINT_REQUESTED, 431), (Step.ROLLED_BACK, 731))
+        job = running.job("1")
+        assert [(one.total_epochs, one.least_total_progress) for one in job.declarations] == [
+            (5, 5.0),
+            (3, 6.0),
+        ]
+        assert job.unanswered == ((at(61), at(361), False), (at(431), at(731), False))
+        third = registration(1, terms={"token_sha256": hash_token(token_of("a third"))})
+        running.register_jobs([third], at=at(800))
+        assert running.job("1").unanswered == job.unanswered
+
+    def test_that_a_comment_without_terms_for_a_while_forgets_nothing(self, running: Store) -> None:
+        """The daemon takes the job for one that is over, until its Comment carries terms again."""
+        self.with_a_past(running)
+        running.observe_jobs([observation(1, JobState.FAILED, ended_at=at(380))], at=at(390))
+        running.register_jobs([self.with_another_token()], at=at(400))
+        assert running.job("1").num_restarts == 1
+
+    def test_that_a_number_that_begins_anew_has_no_past(self, running: Store) -> None:
+        self.with_a_past(running)
+        running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(380))], at=at(390))
+        running.register_jobs([self.with_another_token(submitted_at=at(5000))], at=at(5001))
+        job = running.job("1")
+        assert (job.num_restarts, job.unanswered, job.declarations) == (0, (), ())
+        assert job.first_submitted_at is None
+
+    def test_that_another_users_job_of_this_number_has_no_past(self, running: Store) -> None:
+        self.with_a_past(running)
+        running.register_jobs([self.with_another_token(user_id=1002, user_name="grace")], at=at(400))
+        assert running.job("1").num_restarts == 0
+
+
+class TestObservation:
+    def test_that_state_and_allocation_are_recorded(self, running: Store) -> None:
+        job = running.job("1")
+        assert (job.state, job.started_at) == (JobState.RUNNING, at(2))
+        assert job.allocation == Allocation.of({"n0": 2})
+
+    def test_that_the_end_of_the_last_gpus_is_known_while_a_job_waits(self, running: Store) -> None:
+        assert running.job("1").last_held_at is None
+        running.observe_jobs([observation(1, JobState.PENDING)], at=at(30))
+        assert running.job("1").last_held_at == at(30)
+        running.observe_jobs([observation(1, gpus={"n1": 1})], at=at(40))
+        assert running.job("1").last_held_at is None
+
+    def test_that_unknown_jobs_are_ignored(self, any_store: Store) -> None:
+        any_store.observe_jobs([observation(77, gpus={"n0": 1})], at=at(5))
+        assert any_store.jobs() == ()
+
+    def test_that_history_follows_every_change(self, running: Store) -> None:
+        running.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(2))], at=at(30))
+        running.observe_jobs([observation(1, JobState.PENDING, started_at=at(500))], at=at(40))
+        running.observe_jobs([observation(1, gpus={"n1": 3, "n2": 1}, started_at=at(43))], at=at(45))
+        running.observe_jobs([observation(1, gpus={"n1": 3}, started_at=at(43))], at=at(60))
+        running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(88))], at=at(90))
+        running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(88))], at=at(99))
+
+        def stretch(gpus: dict[str, int], start: float, end: float, estimated: bool) -> AllocationRecord:
+            return AllocationRecord(
+                slurm_job_id="1",
+                allocation=Allocation.of(gpus),
+                started_at=at(start),
+                ended_at=at(end),
+                restart_count=0,
+                estimated=estimated,
+            )
+
+        assert running.allocation_history("1") == (
+            stretch({"n0": 2}, 2, 40, True),
+            stretch({"n1": 3, "n2": 1}, 43, 60, True),
+            stretch({"n1": 3}, 60, 88, False),
+        )
+        job = running.job("1")
+        assert (job.state, job.started_at, job.finished_at) == (JobState.COMPLETED, at(2), at(88))
+        assert job.allocation == Allocation()
+
+    def test_that_a_restart_between_two_looks_splits_the_history_at_the_start(self, running: Store) -> None:
+        seen = observation(1, gpus={"n3": 4}, started_at=at(50), restart_count=1)
+        running.observe_jobs([seen], at=at(60))
+        first, second = running.allocation_history("1")
+        assert (first.ended_at, second.started_at, second.ended_at) == (at(50), at(50), None)
+
+    def test_that_a_foretold_start_of_a_waiting_job_is_no_start(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(1)], at=at(0))
+        any_store.observe_jobs([observation(1, JobState.PENDING, started_at=at(9000))], at=at(5))
+        assert any_store.job("1").started_at is None
+        any_store.observe_jobs([observation(1, JobState.CANCELLED, ended_at=at(8))], at=at(10))
+        job = any_store.job("1")
+        assert (job.state, job.started_at, job.finished_at) == (JobState.CANCELLED, None, at(8))
+
+    def test_that_a_job_that_came_and_went_between_two_looks_has_its_times(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(1)], at=at(0))
+        seen = observation(1, JobState.COMPLETED, started_at=at(3), ended_at=at(20))
+        any_store.observe_jobs([seen], at=at(60))
+        job = any_store.job("1")
+        assert (job.started_at, job.finished_at) == (at(3), at(20))
+
+    def test_that_a_finished_job_that_is_requeued_lives_again(self, running: Store) -> None:
+        running.observe_jobs([observation(1, JobState.FAILED, ended_at=at(50))], at=at(60))
+        with pytest.raises(UnknownJobError, match="over"):
+            running.poll(token_of(1), 0, at=at(61))
+        running.observe_jobs([observation(1, JobState.PENDING)], at=at(70))
+        assert [job.finished_at for job in running.active_jobs()] == [None]
+        running.report(token_of(1), report(1, run_number=1, restart_count=1), at=at(80))
+
+    def test_that_clocks_that_disagree_never_make_a_stretch_end_before_it_began(self, running: Store) -> None:
+        running.observe_jobs([observation(1, gpus={"n1": 1}, started_at=at(-100))], at=at(-50))
+        running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(-200))], at=at(-40))
+        history = running.allocation_history("1")
+        assert all(r.ended_at is not None and r.started_at <= r.ended_at for r in history)
+        assert [r.allocation.nodes for r in history] == [("n0",), ("n1",)]
+
+    def test_that_active_jobs_are_those_not_over(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(n) for n in (1, 2, 3)], at=at(0))
+        any_store.observe_jobs([observation(2, JobState.TIMEOUT, ended_at=at(9))], at=at(10))
+        assert [job.slurm_job_id for job in any_store.active_jobs()] == ["1", "3"]
+        assert [job.slurm_job_id for job in any_store.jobs()] == ["1", "2", "3"]
+        assert [job.slurm_job_id for job in any_store.jobs(include_finished=False)] == ["1", "3"]
+
+    def test_that_an_unknown_job_is_said_to_be_unknown(self, any_store: Store) -> None:
+        for number in ("404", "", "\udcff", "x" * 10_000):
+            with pytest.raises(UnknownJobError):
+                any_store.job(number)
+        assert any_store.allocation_history("404") == any_store.run_history("404") == ()
+        assert any_store.sample_history("404") == any_store.reallocations("404") == ()
+        assert any_store.model_history("404") == ()
+
+
+class TestReports:
+    def test_that_a_report_is_seen_in_the_job(self, running: Store) -> None:
+        job = running.job("1")
+        assert job.model == MODEL
+        assert job.sample is not None
+        assert (job.sample.at, job.sample.batch, job.sample.throughput) == (at(10), BATCH, 200.0)
+        assert (job.sample.predicted_throughput, job.sample.efficiency) == (190.0, 0.8)
+        assert (job.sample.progress, job.sample.epoch, job.sample.total_epochs) == (8.0, 1, 5)
+        assert job.sample.goodput == pytest.approx(160.0)
+        assert job.run is not None
+        assert (job.run.run_number, job.run.restart_count, job.run.phase) == (0, 0, RunPhase.TRAINING)
+        assert (job.run.gpus_per_node, job.run.num_steps, job.run.first_step_s) == ((2,), 10, 3.0)
+        assert (job.run.first_report_at, job.run.last_report_at) == (at(10), at(10))
+
+    def test_that_an_unknown_token_is_refused(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(1)], at=at(0))
+        for token in ("", "other", hash_token(token_of(1)), "\udcff", "x" * 100_000):
+            with pytest.raises(UnknownJobError):
+                any_store.report(token, report(), at=at(1))
+            with pytest.raises(UnknownJobError):
+                any_store.poll(token, 0, at=at(1))
+
+    @pytest.mark.parametrize("sequence", [1, 0])
+    def test_that_a_repeated_report_changes_nothing(self, running: Store, sequence: int) -> None:
+        before = running.job("1")
+        repeated = report(sequence, throughput=999.0, num_steps=77, phase=RunPhase.FINISHED)
+        running.report(token_of(1), repeated, at=at(20))
+        assert running.job("1") == before
+        assert len(running.sample_history("1")) == 1
+
+    def test_that_a_bad_report_leaves_the_last_good_model_in_force(self, running: Store) -> None:
+        before = running.job("1")
+        with pytest.raises(ReportRefusedError, match="throughput"):
+            running.report(token_of(1), report(2, throughput=float("nan")), at=at(20))
+        assert running.job("1") == before
+
+    def test_that_a_higher_run_opens_a_run_and_a_lower_one_is_stale(self, running: Store) -> None:
+        running.observe_jobs([observation(1, gpus={"n1": 3, "n2": 1}, restart_count=2)], at=at(29))
+        running.report(token_of(1), report(1, run_number=3, restart_count=2, gpus_per_node=(3, 1)), at=at(30))
+        for stale in (0, 2):
+            with pytest.raises(StaleRunError, match="leftover"):
+                running.report(token_of(1), report(9, run_number=stale, restart_count=2), at=at(31))
+            with pytest.raises(StaleRunError):
+                running.poll(token_of(1), stale, at=at(31))
+        first, second = running.run_history("1")
+        assert (first.run_number, second.run_number) == (0, 3)
+        assert (second.gpus_per_node, second.restart_count, second.first_report_at) == ((3, 1), 2, at(30))
+        assert running.job("1").run == second
+
+    def test_that_restart_count_never_goes_back(self, running: Store) -> None:
+        running.report(token_of(1), report(1, run_number=1, restart_count=2), at=at(30))
+        with pytest.raises(ReportRefusedError, match="restart_count"):
+            running.report(token_of(1), report(1, run_number=2, restart_count=1), at=at(31))
+        with pytest.raises(ReportRefusedError, match="restart_count"):
+            running.report(token_of(1), report(2, run_number=1, restart_count=3), at=at(31))
+        assert [run.run_number for run in running.run_history("1")] == [0, 1]
+
+    def test_that_a_start_leaves_no_sample_and_hides_none(self, running: Store) -> None:
+        starting = report(
+            1, run_number=1, restart_count=1, phase=RunPhase.STARTING, throughput=None, epoch=0, progress=0.0
+        )
+        running.report(token_of(1), starting, at=at(30))
+        job = running.job("1")
+        assert job.run is not None
+        assert job.run.phase is RunPhase.STARTING
+        assert job.sample is not None
+        assert (job.sample.at, job.sample.epoch) == (at(10), 1)
+
+    def test_that_the_first_step_is_kept_and_the_latest_steps_count(self, running: Store) -> None:
+        running.report(token_of(1), report(2, first_step_s=9.0, restore_s=1.5, num_steps=25), at=at(20))
+        run = running.job("1").run
+        assert run is not None
+        assert (run.first_step_s, run.restore_s, run.num_steps, run.last_report_at) == (3.0, 1.5, 25, at(20))
+
+    def test_that_a_report_without_a_model_keeps_the_model(self, running: Store) -> None:
+        running.report(token_of(1), report(2, model=None), at=at(20))
+        assert running.job("1").model == MODEL
+
+    def test_that_models_are_kept_by_type_of_gpu(self, running: Store) -> None:
+        later = dataclasses.replace(MODEL, max_gpus_seen=4)
+        running.observe_jobs([observation(1, gpus={"n0": 2}, gpu_type="t4")], at=at(11))
+        assert running.job("1").models == (("t4", MODEL),)
+        next_run = {"run_number": 1, "restart_count": 1, "model": later}
+        # Before it has measured a step, the run tells what its checkpoint held: another type's model.
+        running.report(token_of(1), report(1, **next_run, throughput=None), at=at(20))
+        seen = observation(1, gpus={"m0": 2}, gpu_type="a100", restart_count=1)
+        running.observe_jobs([seen], at=at(21))
+        assert running.job("1").models == (("t4", MODEL),)
+        running.report(token_of(1), report(2, **next_run), at=at(30))
+        assert running.job("1").models == (("a100", later), ("t4", MODEL))
+        assert running.job("1").model == later
+
+    def test_that_a_look_from_before_a_restart_says_nothing_of_the_new_run(self, running: Store) -> None:
+        running.report(token_of(1), report(1, run_number=1, restart_count=1), at=at(20))
+        running.observe_jobs([observation(1, gpus={"n0": 2}, gpu_type="t4")], at=at(21))
+        running.observe_jobs([observation(1, gpus={"n0": 2}, restart_count=1)], at=at(22))
+        assert [kind for kind, _ in running.job("1").models] == ["t4"]
+        assert running.job("1").models[0][1] == MODEL
+
+    def test_that_every_number_of_epochs_declared_is_kept_once(self, running: Store) -> None:
+        for sequence, (total, epoch, progress) in enumerate(
+            [(5, 2, 12.0), (5, 4, 40.0), (8, 4, 40.0), (None, 4, 41.0), (5, 4, 42.0)], start=2
+        ):
+            told = report(sequence, total_epochs=total, epoch=epoch, progress=progress)
+            running.report(token_of(1), told, at=at(10 * sequence))
+        first, second = running.job("1").declarations
+        assert (first.total_epochs, first.at, first.epoch, first.progress) == (5, at(10), 1, 8.0)
+        assert first.least_total_progress == 12.0 * 5 / 2
+        assert (second.total_epochs, second.at, second.least_total_progress) == (8, at(40), 40.0 * 8 / 4)
+
+    def test_that_a_declaration_before_the_first_epoch_ended_amounts_to_nothing_yet(
+        self, any_store: Store
+    ) -> None:
+        any_store.register_jobs([registration(1)], at=at(0))
+        any_store.report(token_of(1), report(1, epoch=0, progress=3.0), at=at(1))
+        assert any_store.job("1").declarations[0].least_total_progress is None
+        any_store.report(token_of(1), report(2, epoch=1, progress=9.0), at=at(2))
+        assert any_store.job("1").declarations[0].least_total_progress == 45.0
+
+    def test_that_a_job_that_declares_without_end_fills_no_table(self, running: Store) -> None:
+        for sequence in range(2, 40):
+            running.report(token_of(1), report(sequence, total_epochs=100 + sequence), at=at(10 + sequence))
+        assert len(running.job("1").declarations) == 32
+
+    def test_that_what_is_not_measured_stays_unknown(self, running: Store) -> None:
+        bare = report(
+            2,
+            batch=None,
+            throughput=None,
+            predicted_throughput=None,
+            step_time_s=None,
+            efficiency=None,
+            total_epochs=None,
+        )
+        running.report(token_of(1), bare, at=at(20))
+        sample = running.job("1").sample
+        assert sample is not None
+        assert (sample.batch, sample.throughput, sample.efficiency, sample.goodput) == (None,) * 4
+
+    def test_that_samples_are_kept_in_order_over_runs(self, running: Store) -> None:
+        running.report(token_of(1), report(7, throughput=210.0), at=at(20))
+        running.report(token_of(1), report(2, run_number=1, throughput=400.0), at=at(40))
+        assert [s.throughput for s in running.sample_history("1")] == [200.0, 210.0, 400.0]
+
+    def test_that_predictions_are_judged_by_the_last_reports_of_the_last_run(self, running: Store) -> None:
+        for sequence in range(100, 2000, 100):  # whatever numbers they bear
+            error = 0.25 if sequence > 300 else 0.5
+            told = report(sequence, throughput=200.0 * (1 - error), predicted_throughput=200.0)
+            running.report(token_of(1), told, at=at(10.0 + sequence / 100))
+        assert running.job("1").prediction_error == pytest.approx(0.25)
+        # A number that any job may report counts as 1 at most, whatever a quotient would be.
+        for throughput, predicted in ((1e12, 1e-7), (1e-7, 1e12), (None, 200.0)):
+            sequence += 1000
+            told = report(sequence, throughput=throughput, predicted_throughput=predicted)
+            running.report(token_of(1), told, at=at(10.0 + sequence))
+        assert running.job("1").prediction_error == pytest.approx((13 * 0.25 + 2 * 1.0) / 15)
+        anew = report(1, run_number=1, restart_count=1, throughput=180.0, predicted_throughput=200.0)
+        running.report(token_of(1), anew, at=at(60))
+        assert running.job("1").prediction_error == pytest.approx(0.1)
+
+    def test_that_models_are_kept_in_order_over_runs(self, running: Store) -> None:
+        grown = dataclasses.replace(MODEL, max_gpus_seen=4)
+        running.report(token_of(1), report(7, model=grown), at=at(20))
+        running.report(token_of(1), report(2, run_number=1), at=at(40))
+        assert running.model_history("1") == ((at(10), MODEL), (at(20), grown), (at(40), MODEL))
+
+    def test_that_a_warning_is_kept_once_with_the_run_that_first_gave_it(self, running: Store) -> None:
+        differ, never = JobWarning.REPLICAS_DIFFER, JobWarning.NEVER_STEPPED
+        assert running.job("1").warnings == ()
+        running.report(token_of(1), report(2, warnings=(differ,)), at=at(20))
+        running.report(token_of(1), report(3, warnings=(differ, never)), at=at(30))
+        running.report(token_of(1), report(1, run_number=1, warnings=(differ,)), at=at(40))
+        kept = (
+            WarningRecord(warning=differ, run_number=0, first_seen_at=at(20)),
+            WarningRecord(warning=never, run_number=0, first_seen_at=at(30)),
+        )
+        assert running.job("1").warnings == kept
+        assert [job.warnings for job in running.active_jobs()] == [kept]
+
+    def test_that_a_first_report_may_warn(self, running: Store) -> None:
+        running.register_jobs([registration(2)], at=at(20))
+        running.report(token_of(2), report(1, warnings=(JobWarning.NEVER_STEPPED,)), at=at(21))
+        assert [[one.warning for one in job.warnings] for job in running.jobs()] == [
+            [],
+            [JobWarning.NEVER_STEPPED],
+        ]
+
+    def test_that_a_clock_set_back_is_survived(self, running: Store) -> None:
+        running.report(token_of(1), report(2), at=at(-3600))
+        run = running.job("1").run
+        assert run is not None
+        assert run.first_report_at <= run.last_report_at == at(10)
+
+    def test_that_the_shape_of_a_run_may_be_corrected(self, running: Store) -> None:
+        running.observe_jobs([observation(1, gpus={"n0": 2, "n1": 1, "n2": 1})], at=at(19))
+        running.report(token_of(1), report(2, gpus_per_node=(2, 1, 1)), at=at(20))
+        run = running.job("1").run
+        assert run is not None
+        assert run.gpus_per_node == (2, 1, 1)
+
+    def test_that_the_token_of_a_finished_job_stops_working(self, running: Store) -> None:
+        running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(50))], at=at(60))
+        with pytest.raises(UnknownJobError, match="job 1 is over"):
+            running.report(token_of(1), report(2), at=at(61))
+
+    def test_that_jobs_do_not_see_each_other(self, running: Store) -> None:
+        running.register_jobs([registration(2)], at=at(20))
+        running.report(token_of(2), report(1, throughput=7.0, gpus_per_node=(1,)), at=at(21))
+        one, two = running.active_jobs()
+        assert one.sample is not None
+        assert two.sample is not None
+        assert (one.sample.throughput, two.sample.throughput) == (200.0, 7.0)
+
+
+class TestPaces:
+    """Job 1 holds two GPUs of n0 from 2 s on, and reported once at 10 s, with a progress of 8."""
+
+    @staticmethod
+    def runs(store: Store, *lengths_s: float) -> None:
+        """Let the job run again and again for so long each, from 1000 s on, and make a hundredth a second."""
+        seconds = 1000.0
+        for number, length_s in enumerate(lengths_s, start=1):
+            for sequence, more_s in ((1, 0.0), (2, length_s)):
+                told = report(
+                    sequence, run_number=number, restart_count=number, progress=1000 * number + more_s / 100
+                )
+                store.report(token_of(1), told, at=at(seconds + more_s))
+            seconds += length_s + 10.0
+
+    def test_that_what_a_run_made_is_told_with_what_it_held(self, running: Store) -> None:
+        running.report(token_of(1), report(2, progress=200.0), at=at(100))
+        assert running.job("1").paces == (), "it has reported for less than two minutes"
+        running.report(token_of(1), report(3, progress=308.0), at=at(150))
+        (pace,) = running.job("1").paces
+        assert (pace.made, pace.gpu_type) == (300.0, None)
+        assert pace.held == ((Configuration(num_nodes=1, num_gpus=2), pytest.approx(140.0)),)
+
+    def test_that_neither_numbers_nor_silence_of_reports_hide_a_run(self, running: Store) -> None:
+        for number in range(1, 6):
+            told = report(100 * number, progress=8.0 + number, throughput=None)
+            running.report(token_of(1), told, at=at(10 + 30 * number))
+        (pace,) = running.job("1").paces
+        assert (pace.made, pace.held_s) == (5.0, pytest.approx(150.0))
+
+    def test_that_a_run_that_falls_silent_in_its_model_only_is_told(self, running: Store) -> None:
+        """After its first sample, it tells of no training at all."""
+        told = report(2, phase=RunPhase.STARTING, throughput=None)
+        running.report(token_of(1), told, at=at(310))
+        (pace,) = running.job("1").paces
+        assert (pace.made, pace.held_s) == (0.0, pytest.approx(300.0))
+
+    def test_that_the_last_long_runs_are_told_newest_first(self, running: Store) -> None:
+        self.runs(running, *range(1200, 200, -100), 50.0, 60.0, 119.0)
+        paces = running.job("1").paces
+        assert [pace.made for pace in paces] == [pytest.approx(n) for n in range(3, 3 + RUNS_JUDGED)]
+        assert [pace.held_s for pace in paces] == [
+            pytest.approx(100.0 * n) for n in range(3, 3 + RUNS_JUDGED)
+        ]
+
+    def test_that_what_a_run_says_of_its_own_size_and_start_does_not_count(self, running: Store) -> None:
+        running.report(token_of(1), report(2, gpus_per_node=(1,)), at=at(20))
+        told = report(1, run_number=1, restart_count=7, gpus_per_node=(1,))
+        running.report(token_of(1), told, at=at(200))
+        running.report(token_of(1), dataclasses.replace(told, sequence=2), at=at(400))
+        (pace,) = running.job("1").paces
+        assert pace.held == ((Configuration(num_nodes=1, num_gpus=2), pytest.approx(200.0)),)
+
+    def test_that_a_suspension_is_no_time_of_a_run(self, running: Store) -> None:
+        gone = {"suspended_at": at(60), "counted_s": 58.0}
+        running.observe_jobs(
+            [observation(1, JobState.SUSPENDED, {"n0": 2}, started_at=at(2), **gone)], at=at(61)
+        )
+        back = {"resumed_at": at(9060), "counted_s": 58.0}
+        running.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(2), **back)], at=at(9100))
+        running.report(token_of(1), report(2, progress=108.0), at=at(9130))
+        (pace,) = running.job("1").paces
+        assert (pace.made, pace.held_s) == (100.0, pytest.approx(50.0 + 70.0))
+
+    def test_that_a_run_that_lost_a_node_is_told_with_all_that_it_held(self, any_store: Store) -> None:
+        any_store.register_jobs([registration(1)], at=at(0))
+        for seconds, gpus in ((5, {"n0": 4, "n1": 4}), (100, {"n0": 4})):
+            any_store.observe_jobs([observation(1, gpus=gpus, started_at=at(0))], at=at(seconds))
+            any_store.report(token_of(1), report(seconds, gpus_per_node=(4,)), at=at(seconds))
+        any_store.report(token_of(1), report(200, gpus_per_node=(4,)), at=at(300))
+        (pace,) = any_store.job("1").paces
+        assert pace.held == (
+            (Configuration(num_nodes=2, num_gpus=8), pytest.approx(95.0)),
+            (Configuration(num_nodes=1, num_gpus=4), pytest.approx(200.0)),
+        )
+
+    def test_that_another_token_takes_no_run_back(self, running: Store) -> None:
+        running.report(token_of(1), report(2, progress=508.0), at=at(300))
+        running.register_jobs([TestAnotherToken.with_another_token()], at=at(400))
+        assert [pace.made for pace in running.job("1").paces] == [500.0]
+
+
+class TestCheckpoints:
+    def test_that_a_request_is_shown_until_the_job_is_requeued(self, running: Store) -> None:
+        planned = plan(running)
+        assert running.poll(token_of(1), 0, at=at(21)).checkpoint_request is None
+        advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
+        assert running.poll(token_of(1), 0, at=at(23)).checkpoint_request == planned.id
+        advance(running, planned, (Step.CHECKPOINTED, 24))
+        assert running.poll(token_of(1), 0, at=at(25)).checkpoint_request == planned.id
+        advance(running, planned, (Step.REQUEUED, 26))
+        # Slurm is about to end the run: it must not train past its checkpoint meanwhile.
+        assert running.poll(token_of(1), 0, at=at(27)).checkpoint_request == planned.id
+        assert running.poll(token_of(1), 1, at=at(28)).checkpoint_request is None, "the next run trains"
+        advance(running, planned, (Step.RESHAPED, 29))
+        assert running.poll(token_of(1), 0, at=at(30)).checkpoint_request is None
+
+    def test_that_a_clock_set_back_does_not_keep_a_dead_daemons_lease(self, running: Store) -> None:
+        assert running.acquire_lease("dead", ttl_s=30, at=at(3600))
+        assert not running.acquire_lease("next", ttl_s=30, at=at(3599))
+        assert running.acquire_lease("next", ttl_s=30, at=at(60))
+
+    def test_that_nobody_waits_for_a_daemon_that_has_died(self, running: Store) -> None:
+        assert running.acquire_lease("d", ttl_s=30, at=at(20))
+        planned = plan(running)
+        advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
+        assert running.poll(token_of(1), 0, at=at(109)).checkpoint_request == planned.id
+        assert running.poll(token_of(1), 0, at=at(110)).checkpoint_request is None
+        assert running.acquire_lease("next", ttl_s=30, at=at(111))
+        assert running.poll(token_of(1), 0, at=at(112)).checkpoint_request == planned.id
+
+    def test_that_a_job_is_told_where_it_is_moved(self, running: Store) -> None:
+        first = plan(running)
+        source = Allocation.of({"n0": 2})
+        assert running.move(token_of(1), first.id) == Move(
+            source=source, target=Allocation.of({"n1": 3, "n2": 1}), reason=None
+        )
+        advance(running, first, (Step.FAILED, 30))
+        pause = plan(running, target=Allocation(), reason="paused by hand")
+        assert running.move(token_of(1), pause.id) == Move(
+            source=source, target=Allocation(), reason="paused by hand"
+        )
+
+    def test_that_a_job_is_told_of_its_own_moves_only(self, running: Store) -> None:
+        running.register_jobs([registration(2)], at=at(0))
+        first = plan(running)
+        for request_id in (first.id, first.id + 1, 0, 2**63 - 1):
+            assert running.move(token_of(2), request_id) is None
+        with pytest.raises(UnknownJobError):
+            running.move("nobody's", first.id)
+        with pytest.raises(UnknownJobError):
+            running.move("nobody's", first.id + 1)
+
+    def test_that_a_confirmation_moves_the_reallocation(self, running: Store) -> None:
+        planned = plan(running)
+        advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
+        running.report(token_of(1), confirmation(planned.id), at=at(24))
+        (moved,) = running.open_reallocations()
+        assert moved.step is Step.CHECKPOINTED
+        assert moved.entered_at(Step.CHECKPOINTED) == at(24)
+        assert moved.checkpoint_blocked_s == 0.5
+
+    def test_that_a_job_stands_still_no_longer_than_since_it_was_asked(self, running: Store) -> None:
+        """What it says of it enters what a move of it costs, and makes it dear to be moved."""
+        planned = plan(running)
+        advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
+        lie = CheckpointConfirmation(request_id=planned.id, blocked_s=1e7, size_bytes=1)
+        running.report(token_of(1), report(2, checkpoint=lie), at=at(24))
+        (moved,) = running.open_reallocations()
+        assert moved.checkpoint_blocked_s == 2.0
+
+    def test_that_a_clock_that_is_behind_takes_all_of_it(self, running: Store) -> None:
+        planned = plan(running)
+        advance(running, planned, (Step.CHECKPOINT_REQUESTED, 50))
+        running.report(token_of(1), confirmation(planned.id), at=at(24))
+        (moved,) = running.open_reallocations()
+        assert moved.checkpoint_blocked_s == 0.0
+
+    def test_that_a_repeated_confirmation_changes_nothing(self, running: Store) -> None:
+        planned = plan(running)
+        advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
+        running.report(token_of(1), confirmation(planned.id), at=at(24))
+        before = running.open_reallocations()
+        running.report(token_of(1), confirmation(planned.id), at=at(30))
+        running.report(token_of(1), confirmation(planned.id, sequence=3), at=at(31))
+        assert running.open_reallocations() == before
+
+    @pytest.mark.parametrize("step", [Step.PLANNED, Step.ROLLED_BACK, Step.REQUEUED])
+    def test_that_a_confirmation_of_what_is_not_asked_moves_nothing(self, running: Store, step: Step) -> None:
+        planned = plan(running)
+        if step is not Step.PLANNED:
+            advance(running, planned, (Step.CHECKPOINT_REQUESTED, 21), (step, 22))
+        running.report(token_of(1), confirmation(planned.id), at=at(24))
+        (after,) = running.reallocations()
+        assert (after.step, after.checkpoint_blocked_s) == (step, None)
+        run = running.job("1").run
+        assert run is not None
+        assert run.phase is RunPhase.WAITING
+
+    def test_that_a_job_cannot_confirm_for_another(self, running: Store) -> None:
+        running.register_jobs([registration(2)], at=at(11))
+        planned = plan(running)
+        advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
+        running.report(token_of(2), confirmation(planned.id), at=at(24))
+        (after,) = running.open_reallocations()
+        assert after.step is Step.CHECKPOINT_REQUESTED
+        assert running.poll(token_of(2), 0, at=at(25)).checkpoint_request is None
+
+    @pytest.mark.parametrize("request_id", [0, 10**18])
+    def test_that_a_forged_request_is_survived(self, running: Store, request_id: int) -> None:
+        running.report(token_of(1), confirmation(request_id), at=at(24))
+        running.report(token_of(1), confirmation(None, sequence=3), at=at(25))
+        assert running.reallocations() == ()
+
+    def test_that_a_leftover_of_an_earlier_start_is_neither_asked_nor_heard(self, running: Store) -> None:
+        planned = plan(running, from_restart_count=1)  # Slurm has started it again; nobody reported yet
+        advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
+        assert running.poll(token_of(1), 0, at=at(23)).checkpoint_request is None
+        running.report(token_of(1), confirmation(planned.id), at=at(24))
+        assert [r.step for r in running.open_reallocations()] == [Step.CHECKPOINT_REQUESTED]
+        assert running.poll(token_of(1), 1, at=at(25)).checkpoint_request == planned.id
+        now = confirmation(planned.id, sequence=1, run_number=1, restart_count=1)
+        running.report(token_of(1), now, at=at(26))
+        assert [r.step for r in running.open_reallocations()] == [Step.CHECKPOINTED]
+
+    @pytest.mark.parametrize("step", [Step.CHECKPOINT_REQUESTED, Step.CHECKPOINTED, Step.REQUEUED])
+    def test_that_a_run_is_neither_asked_nor_heard_for_one_before_it(
+        self, running: Store, step: Step
+    ) -> None:
+        planned = plan(running)
+        advance(running, planned, (Step.CHECKPOINT_REQUESTED, 21))
+        if step is not Step.CHECKPOINT_REQUESTED:
+            advance(running, planned, (step, 22))
+        # Another hand has requeued the job, and it trains again.
+        running.report(token_of(1), report(run_number=1, restart_count=1), at=at(24))
+        assert running.poll(token_of(1), 1, at=at(25)).checkpoint_request is None
+        forged = confirmation(planned.id, sequence=2, run_number=1, restart_count=1)
+        running.report(token_of(1), forged, at=at(26))
+        assert [r.step for r in running.open_reallocations()] == [step]
+
+
+class TestReallocations:
+    def test_that_what_was_planned_is_read_back(self, running: Store) -> None:
+        round_id = running.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(19))
+        planned = plan(running, round_id=round_id)
+        assert running.open_reallocations() == running.reallocations("1") == (planned,)
+        assert running.job("1").open_reallocation == planned
+        assert planned.source == Allocation.of({"n0": 2})
+        assert planned.target == Allocation.of({"n1": 3, "n2": 1})
+        assert planned.times == ((Step.PLANNED, at(20)),)
+
+    def test_that_an_empty_allocation_can_be_either_end(self, running: Store) -> None:
+        planned = plan(running, source=Allocation(), target=Allocation(), moves_running=False)
+        (read,) = running.open_reallocations()
+        assert read == planned
+
+    def test_that_a_job_has_at_most_one_open(self, running: Store) -> None:
+        first = plan(running)
+        with pytest.raises(StoreError, match="job 1: a reallocation cannot be planned"):
+            plan(running)
+        assert running.open_reallocations() == (first,)
+        advance(running, first, (Step.ROLLED_BACK, 30))
+        second = plan(running, seconds=40)
+        assert [r.id for r in running.reallocations()] == [first.id, second.id]
+
+    def test_that_an_unknown_job_or_round_cannot_be_planned_for(self, running: Store) -> None:
+        with pytest.raises(UnknownJobError, match="404"):
+            plan(running, 404)
+        with pytest.raises(StoreError, match="round 99"):
+            plan(running, round_id=99)
+        assert running.reallocations() == ()
+
+    def test_that_an_advance_is_a_compare_and_set(self, running: Store) -> None:
+        planned = plan(running)
+        move = {"expected": Step.PLANNED, "at": at(21)}
+        assert running.advance_reallocation(planned.id, Step.CHECKPOINT_REQUESTED, **move)
+        assert running.advance_reallocation(planned.id, Step.CHECKPOINT_REQUESTED, **move), "repeated"
+        assert not running.advance_reallocation(planned.id, Step.RESHAPED, **move), "no longer planned"
+        assert not running.advance_reallocation(10**6, Step.RESHAPED, **move), "no such reallocation"
+        (after,) = running.open_reallocations()
+        assert after.step is Step.CHECKPOINT_REQUESTED
+        assert [step for step, _ in after.times] == [Step.PLANNED, Step.CHECKPOINT_REQUESTED]
+
+    @pytest.mark.parametrize(
+        ("expected", "step"),
+        [
+            (Step.CHECKPOINTED, Step.PLANNED),
+            (Step.RUNNING, Step.RUNNING),
+            (Step.CONFIRMED, Step.ROLLED_BACK),
+            (Step.FAILED, Step.RUNNING),
+        ],
+    )
+    def test_that_steps_only_go_on(self, running: Store, expected: Step, step: Step) -> None:
+        planned = plan(running)
+        with pytest.raises(StoreError, match="steps only go on"):
+            running.advance_reallocation(planned.id, step, expected=expected, at=at(30))
+
+    def test_that_a_move_gets_another_target_only_where_it_still_stands(self, running: Store) -> None:
+        planned, elsewhere = plan(running), Allocation.of({"n7": 2, "n8": 1})
+        ask = {"expected": Step.PLANNED, "reason": "its place was taken"}
+        assert running.retarget_reallocation(planned.id, elsewhere, **ask)
+        (after,) = running.open_reallocations()
+        assert (after.target, after.source) == (elsewhere, planned.source)
+        assert (planned.retargeted, after.retargeted, after.reason) == (False, True, "its place was taken")
+        assert (after.step, after.times) == (planned.step, planned.times)
+        assert running.advance_reallocation(planned.id, Step.RESHAPED, expected=Step.PLANNED, at=at(21))
+        assert not running.retarget_reallocation(planned.id, planned.target, **ask)
+        assert not running.retarget_reallocation(10**6, planned.target, **ask)
+        (unchanged,) = running.open_reallocations()
+        assert unchanged.target == elsewhere
+        with pytest.raises(StoreError, match="has ended"):
+            running.retarget_reallocation(planned.id, elsewhere, expected=Step.FAILED, reason="late")
+
+    @pytest.mark.parametrize("cause", ReallocationCause)
+    def test_that_why_it_was_planned_is_kept(self, running: Store, cause: ReallocationCause) -> None:
+        planned = plan(running, cause=cause)
+        assert running.job("1").open_reallocation == planned
+        assert [move.cause for move in running.reallocations()] == [planned.cause] == [cause]
+
+    @pytest.mark.parametrize("flag", ["checkpoint_waived", "job_failed", "taken_over"])
+    def test_that_what_is_true_of_it_once_stays_true(self, running: Store, flag: str) -> None:
+        planned = plan(running)
+        ask: dict[str, Any] = {"at": at(30), flag: True}
+        assert (
+            running.advance_reallocation(
+                planned.id, Step.CHECKPOINTED, expected=Step.CHECKPOINT_REQUESTED, **ask
+            )
+            is False
+        )
+        assert running.open_reallocations() == (planned,)
+        running.advance_reallocation(planned.id, Step.CHECKPOINTED, expected=Step.PLANNED, **ask)
+        running.advance_reallocation(planned.id, Step.REQUEUED, expected=Step.CHECKPOINTED, at=at(31))
+        (after,) = running.open_reallocations()
+        flags = {name: getattr(after, name) for name in ("checkpoint_waived", "job_failed", "taken_over")}
+        assert flags == {**dict.fromkeys(flags, False), flag: True}
+        assert not after.retargeted
+
+    def test_that_the_reason_is_kept_and_the_end_closes_it(self, running: Store) -> None:
+        planned = plan(running)
+        running.advance_reallocation(
+            planned.id, Step.FAILED, expected=Step.PLANNED, at=at(30), reason="gone\0 \udcff"
+        )
+        assert running.open_reallocations() == ()
+        assert running.job("1").open_reallocation is None
+        (ended,) = running.reallocations()
+        assert ended.reason is not None
+        assert ended.reason.startswith("gone")
+        assert (ended.step, ended.times[-1]) == (Step.FAILED, (Step.FAILED, at(30)))
+
+    def test_that_a_confirmed_move_is_a_restart_with_its_measured_delay(self, running: Store) -> None:
+        move_running_job(running, start=20)
+        job = running.job("1")
+        assert (job.num_restarts, job.mean_restart_delay_s) == (1, pytest.approx(12.5))
+        (moved,) = running.reallocations("1")
+        assert (moved.first_step_at, moved.checkpoint_blocked_s) == (at(35), 0.5)
+        assert [step for step, _ in moved.times] == list(Step)[:8]
+
+    def test_that_the_delay_is_the_mean_over_restarts(self, running: Store) -> None:
+        move_running_job(running, start=20)
+        second = plan(running, seconds=100, from_restart_count=1)
+        advance(running, second, (Step.REQUEUED, 110), (Step.RUNNING, 113), (Step.CONFIRMED, 120))
+        job = running.job("1")
+        assert (job.num_restarts, job.mean_restart_delay_s) == (2, pytest.approx((12.5 + 10.0) / 2))
+
+    def test_that_the_mean_is_over_the_last_ten_restarts(self, running: Store) -> None:
+        for number in range(12):
+            start, cost = 100 * number + 20, 50.0 if number < 2 else 10.0
+            moved = plan(running, seconds=start, from_restart_count=number)
+            advance(running, moved, (Step.REQUEUED, start), (Step.RUNNING, start + 3))
+            advance(running, moved, (Step.CONFIRMED, start + cost))
+        job = running.job("1")
+        assert (job.num_restarts, job.mean_restart_delay_s) == (12, pytest.approx(10.0))
+
+    def test_that_only_confirmed_moves_of_a_running_job_count(self, running: Store) -> None:
+        waiting = plan(running, moves_running=False)
+        advance(running, waiting, (Step.RESHAPED, 21), (Step.RUNNING, 22), (Step.CONFIRMED, 23))
+        failed = plan(running, seconds=30)
+        advance(running, failed, (Step.REQUEUED, 31), (Step.FAILED, 32))
+        job = running.job("1")
+        assert (job.num_restarts, job.mean_restart_delay_s) == (0, None)
+
+    def test_that_requests_that_were_not_answered_are_told(self, any_store: Store) -> None:
+        store = any_store
+        store.register_jobs([registration(1)], at=at(0))
+        store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(1))
+        store.report(token_of(1), report(1), at=at(2))
+        asked = (Step.CHECKPOINT_REQUESTED, 21)
+        advance(store, plan(store), asked, (Step.ROLLED_BACK, 51))
+        advance(store, plan(store), (Step.ROLLED_BACK, 52))
+        confirmed = plan(store)
+        advance(store, confirmed, asked)
+        store.report(token_of(1), confirmation(confirmed.id), at=at(55))
+        advance(store, confirmed, (Step.ROLLED_BACK, 56))  # its place was taken, or the daemon stopped
+        ignored, trained_on = (at(21), at(51), False), (at(21), at(57), True)
+        assert store.job("1").unanswered == (ignored,)
+        not_waited_for = plan(store)
+        advance(store, not_waited_for, asked)
+        store.report(token_of(1), confirmation(not_waited_for.id, 3), at=at(57))
+        assert store.advance_reallocation(
+            not_waited_for.id,
+            Step.ROLLED_BACK,
+            expected=Step.CHECKPOINTED,
+            at=at(58),
+            trained_on=True,
+        )
+        assert store.job("1").unanswered == (ignored, trained_on)
+        allowed = plan(store)
+        advance(store, allowed, asked, (Step.CHECKPOINTED, 61), (Step.REQUEUED, 62), (Step.CONFIRMED, 70))
+        assert store.job("1").unanswered == (ignored, trained_on, (at(21), at(61), False))
+        for _ in range(15):
+            advance(store, plan(store), (Step.ROLLED_BACK, 80))
+        assert store.job("1").unanswered == ((at(21), at(61), False),)
+
+
+class TestRounds:
+    def test_that_a_round_comes_back_equal(self, any_store: Store) -> None:
+        problem, decision = problem_of([1, 2]), decision_of([1, 2])
+        first = any_store.record_round(problem, decision, shadow=False, at=at(1))
+        second = any_store.record_round(problem_of([]), decision_of([]), shadow=True, at=at(2))
+        assert second > first
+        assert any_store.round_problem(first) == (problem, decision)
+        assert any_store.round_problem(second) == (problem_of([]), decision_of([]))
+
+    def test_that_the_last_decision_is_seen_in_the_job(self, running: Store) -> None:
+        running.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(20))
+        running.record_round(problem_of([1, 5]), decision_of([1, 5]), shadow=True, at=at(30))
+        running.record_round(problem_of([]), decision_of([]), shadow=False, at=at(40))
+        job = running.job("1")
+        assert job.last_decision == Allocation.of({"n1": 3, "m1": 1})
+        assert (job.last_decision_speedup, job.last_decision_bound_by) == (1.75, "capacity")
+        assert job.last_decision_at == at(30)
+
+    def test_that_a_round_that_is_not_there_is_said_so(self, any_store: Store) -> None:
+        with pytest.raises(StoreError, match="no round 3; none is recorded yet"):
+            any_store.round_problem(3)
+        number = any_store.record_round(problem_of([]), decision_of([]), shadow=False, at=at(1))
+        with pytest.raises(StoreError, match=f"the last one is {number}"):
+            any_store.round_problem(number + 5)
+
+    def test_that_the_last_round_is_found_without_its_number(self, any_store: Store) -> None:
+        with pytest.raises(StoreError, match="pollux daemon"):
+            any_store.round_problem()
+        any_store.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(1))
+        any_store.record_round(problem_of([2]), decision_of([2]), shadow=True, at=at(2))
+        assert any_store.round_problem() == (problem_of([2]), decision_of([2]))
+
+    def test_that_a_decision_about_a_job_comes_back_with_its_reasons(self, running: Store) -> None:
+        decided = decision_of([1])
+        first = running.record_round(problem_of([1]), decided, shadow=False, at=at(20))
+        running.record_round(problem_of([]), decision_of([]), shadow=False, at=at(30))
+        found = running.decision("1")
+        assert found is not None
+        assert found.job == decided.jobs[0]
+        assert (found.round_id, found.at, found.shadow, found.excluded) == (first, at(20), False, None)
+        assert (found.objective, found.solver, found.fitness) == ("generalized-mean", "test", 0.8)
+        assert (found.upper_bound, found.gap, found.timed_out) == (0.9, 1 / 9, True)
+        assert found.gpu_prices == (("a100", 0.5), ("t4", 0.25))
+        assert found.explanation == explanation(decided.jobs[0])
+        assert running.decision("1", first) == found
+
+    def test_that_a_job_that_was_left_out_has_the_reason(self, running: Store) -> None:
+        decided = dataclasses.replace(decision_of([1]), excluded=(("1", "its model is refused: NaN\0"),))
+        running.record_round(problem_of([1]), decided, shadow=False, at=at(20))
+        found = running.decision("1")
+        assert found is not None
+        assert found.excluded == "its model is refused: NaN\N{REPLACEMENT CHARACTER}"
+        assert found.explanation == f"job 1 is left as it is: {found.excluded}"
+
+    def test_that_no_decision_and_no_job_are_told_apart(self, running: Store) -> None:
+        assert running.decision("1") is None
+        number = running.record_round(problem_of([]), decision_of([]), shadow=False, at=at(20))
+        assert running.decision("1", number) is None
+        with pytest.raises(StoreError, match=f"there is no round {number + 1}"):
+            running.decision("1", number + 1)
+        with pytest.raises(UnknownJobError, match="job 7 is not known"):
+            running.decision("7")
+
+    def test_that_a_decision_that_is_no_number_is_refused_whole(self, any_store: Store) -> None:
+        decision = decision_of([1])
+        object.__setattr__(decision, "fitness", float("inf"))
+        with pytest.raises(InvalidProblemError, match="fitness"):
+            any_store.record_round(problem_of([1]), decision, shadow=False, at=at(1))
+        with pytest.raises(StoreError, match="none is recorded yet"):
+            any_store.round_problem(1)
+
+
+class TestLease:
+    def test_that_one_owner_holds_it_until_it_runs_out(self, any_store: Store) -> None:
+        assert any_store.acquire_lease("a", ttl_s=10, at=at(0))
+        assert not any_store.acquire_lease("b", ttl_s=10, at=at(9.9))
+        assert any_store.holds_lease("a", at=at(9.9))
+        assert not any_store.holds_lease("a", at=at(10))
+        assert not any_store.holds_lease("b", at=at(5))
+        assert any_store.acquire_lease("b", ttl_s=10, at=at(10))
+        assert not any_store.acquire_lease("a", ttl_s=10, at=at(11))
+        assert any_store.holds_lease("b", at=at(11))
+
+    def test_that_its_owner_prolongs_it(self, any_store: Store) -> None:
+        assert any_store.acquire_lease("a", ttl_s=10, at=at(0))
+        assert any_store.acquire_lease("a", ttl_s=10, at=at(8))
+        assert any_store.holds_lease("a", at=at(17))
+        assert not any_store.acquire_lease("b", ttl_s=10, at=at(17))
+
+    def test_that_who_had_it_last_is_known_until_it_is_given_back(self, any_store: Store) -> None:
+        assert any_store.daemon_seen() == DaemonSeen()
+        assert any_store.acquire_lease("a", ttl_s=10, at=at(5), interval_s=60, watch_s=10)
+        round_id = any_store.record_round(problem_of([]), decision_of([]), shadow=False, at=at(6))
+        assert round_id
+        assert any_store.daemon_seen() == DaemonSeen(
+            owner="a",
+            renewed_at=at(5),
+            expires_at=at(15),
+            last_round_at=at(6),
+            interval_s=60,
+            watch_s=10,
+        )
+        assert any_store.acquire_lease("a", ttl_s=10, at=at(7), interval_s=30, watch_s=5)
+        assert (any_store.daemon_seen().interval_s, any_store.daemon_seen().watch_s) == (30, 5)
+        any_store.release_lease("a")
+        assert any_store.daemon_seen() == DaemonSeen(last_round_at=at(6))
+
+    def test_that_only_its_owner_gives_it_back(self, any_store: Store) -> None:
+        assert any_store.acquire_lease("a", ttl_s=10, at=at(0))
+        any_store.release_lease("b")
+        assert any_store.holds_lease("a", at=at(1))
+        any_store.release_lease("a")
+        any_store.release_lease("a")
+        assert not any_store.holds_lease("a", at=at(1))
+        assert any_store.acquire_lease("b", ttl_s=10, at=at(1))
+
+
+class TestMilestones:
+    def test_that_a_run_has_come_as_far_as_its_reports_say(self, any_store: Store) -> None:
+        def tell(sequence: int, **changes: Any) -> frozenset[Milestone]:
+            any_store.report(token_of(1), report(sequence, **changes), at=at(10 * sequence))
+            return any_store.milestones()
+
+        unmeasured = dataclasses.replace(MODEL, throughput=None)
+        any_store.register_jobs([registration(1), registration(2)], at=at(0))
+        assert tell(1, num_steps=0, phase=RunPhase.STARTING, model=None) == frozenset()
+        assert tell(2, num_steps=1, model=unmeasured) == {Milestone("1", 0, False)}
+        assert tell(3, num_steps=9) == {Milestone("1", 0, True)}
+        assert tell(4, num_steps=9, phase=RunPhase.WAITING) == frozenset()
+        # A run after a move has everything before it again.
+        again = {"run_number": 1, "restart_count": 1}
+        assert tell(5, **again, num_steps=0, phase=RunPhase.STARTING, model=None) == frozenset()
+        assert tell(6, **again, num_steps=10, model=unmeasured) == {Milestone("1", 1, False)}
+        any_store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(99))], at=at(99))
+        assert any_store.milestones() == frozenset()

@@ -1,0 +1,319 @@
+"""Migrations, up and down with data in the tables; the typed tables, the texts in sql/ and they agree."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, func, inspect, select
+
+from pollux_slurm.errors import SchemaVersionError, StoreError
+from pollux_slurm.model import JobWarning
+from pollux_slurm.resources import resource_dir
+from pollux_slurm.store import open_store
+from pollux_slurm.store.access import opening
+from pollux_slurm.store.access.database import Database
+from pollux_slurm.store.access.opening import reach_database, read_version
+from pollux_slurm.store.access.url import parse_store_url
+from pollux_slurm.store.maintenance import administration, migration
+from pollux_slurm.store.maintenance.administration import check_store, init_store, upgrade_store
+from pollux_slurm.store.maintenance.migration import differences, migrate
+from pollux_slurm.store.schema import REVISIONS, Base, ReallocationRow, SampleRow
+from pollux_slurm.store.schema.sql_text import schema_text
+from pollux_slurm.store.schema.views import VIEWS
+from tests.store.builders import (
+    at,
+    decision_of,
+    move_running_job,
+    observation,
+    problem_of,
+    registration,
+    report,
+    token_of,
+)
+
+HERE = Path(__file__).resolve()
+
+
+def fill(url: str) -> None:
+    """Put at least a row into every table."""
+    store = open_store(url)
+    store.register_jobs([registration(1)], at=at(0))
+    store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(1))
+    store.report(token_of(1), report(1, warnings=(JobWarning.NEVER_STEPPED,)), at=at(2))
+    store.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(3))
+    move_running_job(store, start=20)
+    store.observe_jobs([observation(1, gpus={"n1": 3, "n2": 1})], at=at(30))
+    store.acquire_lease("daemon", ttl_s=10, at=at(0))
+    store.close()
+
+
+def database_at(url: str) -> Database:
+    return reach_database(parse_store_url(url), create=True)
+
+
+def row_counts(connection: Connection) -> dict[str, int]:
+    tables = Base.metadata.tables
+    return {
+        name: connection.execute(select(func.count()).select_from(table)).scalar_one()
+        for name, table in tables.items()
+    }
+
+
+def test_that_every_table_takes_part_in_these_tests(any_store_url: str) -> None:
+    fill(any_store_url)
+    database = database_at(any_store_url)
+    with database.read() as connection:
+        assert [name for name, rows in row_counts(connection).items() if rows == 0] == []
+    database.close()
+
+
+def test_that_the_migrations_end_at_the_version_that_this_release_wants() -> None:
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(HERE.parents[3] / "pollux_slurm/store/migrations"))
+    config.set_main_option("path_separator", "os")
+    found = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
+    assert tuple(reversed(found)) == REVISIONS
+
+
+def test_that_migrations_make_the_typed_tables(any_empty_url: str) -> None:
+    assert init_store(any_empty_url).changed
+    database = database_at(any_empty_url)
+    with database.read() as connection:
+        assert differences(connection) == []
+        assert set(VIEWS) == set(inspect(connection).get_view_names())
+    database.close()
+
+
+def test_that_migrations_make_the_same_constraints_as_the_typed_tables(any_empty_url: str) -> None:
+    """Alembic does not compare checks: an enumeration that grew would be refused by an upgraded store."""
+    database = database_at(any_empty_url)
+    with database.write() as connection:
+        migrate(connection, REVISIONS[-1])
+        migrated = constraints_of(connection)
+        migrate(connection, "base")
+        Base.metadata.create_all(connection)
+        assert migrated == constraints_of(connection)
+    database.close()
+    assert len(migrated) > 60
+
+
+def constraints_of(connection: Connection) -> set[tuple[str, ...]]:
+    inspector = inspect(connection)
+    return {
+        (table, str(found["name"]), str(found.get("sqltext", found.get("options", ""))))
+        for table in Base.metadata.tables
+        for found in (
+            *inspector.get_check_constraints(table),
+            *inspector.get_foreign_keys(table),
+            *inspector.get_unique_constraints(table),
+        )
+    }
+
+
+def test_that_going_down_and_up_with_data_leaves_a_working_store(any_empty_url: str) -> None:
+    init_store(any_empty_url)
+    fill(any_empty_url)
+    database = database_at(any_empty_url)
+    with database.write() as connection:
+        migrate(connection, "base")
+        assert inspect(connection).get_view_names() == []
+        assert not set(inspect(connection).get_table_names()) & set(Base.metadata.tables)
+    with database.write() as connection:
+        assert read_version(connection) is None
+        migrate(connection, REVISIONS[-1])
+        assert differences(connection) == []
+    database.close()
+    fill(any_empty_url)
+    assert check_store(any_empty_url).problems == ()
+
+
+_NEXT = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "9000"
+down_revision = "{newest}"
+
+
+def upgrade() -> None:
+    op.add_column("jobs", sa.Column("colour", sa.Text(), nullable=False, server_default="grey"))
+
+
+def downgrade() -> None:
+    op.drop_column("jobs", "colour")
+"""
+
+
+@pytest.fixture
+def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this be a release with one revision more, which adds a column to `jobs`."""
+    scripts = tmp_path / "migrations"
+    shutil.copytree(HERE.parents[3] / "pollux_slurm/store/migrations", scripts)
+    (scripts / "versions/r9000_colour.py").write_text(_NEXT.format(newest=REVISIONS[-1]))
+    monkeypatch.setattr(migration, "_SCRIPTS", scripts)
+    for module in (migration, opening, administration):
+        monkeypatch.setattr(module, "REVISIONS", (*REVISIONS, "9000"))
+
+
+def test_that_a_later_release_upgrades_a_store_and_keeps_its_data(
+    any_empty_url: str, request: pytest.FixtureRequest
+) -> None:
+    init_store(any_empty_url)
+    fill(any_empty_url)
+    request.getfixturevalue("next_release")
+    with pytest.raises(SchemaVersionError, match="pollux db upgrade"):
+        open_store(any_empty_url)
+    database = database_at(any_empty_url)
+    with database.read() as connection:
+        before = row_counts(connection)
+    outcome = upgrade_store(any_empty_url)
+    assert (outcome.before, outcome.version) == (REVISIONS[-1], "9000")
+    with database.read() as connection:
+        assert row_counts(connection) == before
+        assert connection.exec_driver_sql("SELECT DISTINCT colour FROM jobs").scalars().all() == ["grey"]
+        assert set(VIEWS) == set(inspect(connection).get_view_names())
+    assert upgrade_store(any_empty_url).changed is False
+    store = open_store(any_empty_url)
+    later = report(9, run_number=1, restart_count=1, gpus_per_node=(3, 1))
+    store.report(token_of(1), later, at=at(60))
+    store.close()
+    with database.write() as connection:
+        sums = connection.exec_driver_sql("SELECT SUM(num_samples) FROM run_days").scalar_one()
+        assert sums == row_counts(connection)["goodput_samples"]
+        migrate(connection, REVISIONS[-1])
+        assert read_version(connection) == REVISIONS[-1]
+        assert "colour" not in {column["name"] for column in inspect(connection).get_columns("jobs")}
+    database.close()
+
+
+def test_that_a_failed_migration_leaves_nothing_behind(any_empty_url: str) -> None:
+    database = database_at(any_empty_url)
+    with pytest.raises(RuntimeError, match="power cut"), database.write() as connection:  # noqa: PT012
+        migrate(connection, REVISIONS[-1])
+        assert inspect(connection).get_table_names() != []
+        raise RuntimeError("power cut")
+    with database.read() as connection:
+        assert read_version(connection) is None
+        assert inspect(connection).get_table_names() == []
+    database.close()
+
+
+def test_that_a_store_without_tables_is_not_upgraded(any_empty_url: str) -> None:
+    database_at(any_empty_url).close()
+    with pytest.raises(SchemaVersionError, match="pollux db init"):
+        upgrade_store(any_empty_url)
+
+
+def test_that_check_tells_what_differs(store_url: str) -> None:
+    fill(store_url)
+    assert check_store(store_url).problems == ()
+    database = database_at(store_url)
+    with database.write() as connection:
+        connection.exec_driver_sql("DROP INDEX ix_goodput_samples_at")
+        connection.exec_driver_sql("ALTER TABLE jobs ADD COLUMN colour TEXT")
+    database.close()
+    problems = " ".join(check_store(store_url).problems)
+    assert "ix_goodput_samples_at" in problems
+    assert "colour" in problems
+
+
+def test_that_check_finds_a_reference_to_nothing(store_url: str) -> None:
+    fill(store_url)
+    database = database_at(store_url)
+    connection = database.engine.raw_connection()
+    connection.cursor().execute("PRAGMA foreign_keys = OFF")
+    connection.cursor().execute("DELETE FROM runs")
+    connection.detach()
+    connection.close()
+    database.close()
+    assert "refers to a row of runs that is gone" in " ".join(check_store(store_url).problems)
+
+
+def test_that_check_finds_a_damaged_page(store_url: str) -> None:
+    fill(store_url)
+    path = Path(store_url.removeprefix("sqlite:///"))
+    content = bytearray(path.read_bytes())
+    for page in range(8, len(content) // 4096):
+        content[page * 4096 : page * 4096 + 64] = b"\xff" * 64
+    path.write_bytes(content)
+    try:
+        words = "; ".join(check_store(store_url).problems)
+    except StoreError as error:  # which of the two depends on the pages that were hit
+        words = str(error)
+    assert "damaged" in words
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
+def test_that_the_schema_text_is_current(dialect: str) -> None:
+    path = resource_dir("sql") / "schema" / f"{dialect}.sql"
+    advice = f"run: pollux db schema {dialect} > sql/schema/{dialect}.sql"
+    assert path.read_text(encoding="utf-8") == schema_text(dialect), advice
+
+
+def test_that_the_schema_text_makes_the_same_tables(any_empty_url: str) -> None:
+    database = database_at(any_empty_url)
+    with database.write() as connection:
+        text = schema_text(connection.dialect.name)
+        for statement in text.split(";\n"):
+            if statement.strip():
+                connection.exec_driver_sql(statement)
+        assert differences(connection) == []
+        assert set(VIEWS) == set(inspect(connection).get_view_names())
+    database.close()
+
+
+def test_that_every_table_and_column_says_what_it_is() -> None:
+    for table in Base.metadata.tables.values():
+        assert table.comment, table.name
+        for column in table.columns:
+            assert column.comment, f"{table.name}.{column.name}"
+            assert column.comment.endswith((".", "?", "...")), f"{table.name}.{column.name}"
+
+
+def test_that_comments_reach_postgresql(postgres_url: str) -> None:
+    database = database_at(postgres_url)
+    with database.read() as connection:
+        found = {c["name"]: c["comment"] for c in inspect(connection).get_columns("goodput_samples")}
+        assert found == {column.name: column.comment for column in SampleRow.__table__.columns}
+        assert inspect(connection).get_table_comment("jobs")["text"]
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "UPDATE jobs SET state = 'happy'",
+        "UPDATE jobs SET state = 'completed'",
+        "UPDATE jobs SET min_gpus = 0",
+        "UPDATE jobs SET max_gpus = 0",
+        "UPDATE jobs SET token_sha256 = 'short'",
+        "UPDATE jobs SET user_id = 4711",
+        "UPDATE runs SET phase = 'sleeping'",
+        "UPDATE runs SET first_step_s = -1, first_step_at = last_report_at",
+        "UPDATE goodput_samples SET efficiency = 1.5",
+        "UPDATE goodput_samples SET throughput = 0",
+        "UPDATE goodput_samples SET atomic_batch_size = NULL",
+        "UPDATE model_versions SET grad_var = NULL",
+        "UPDATE model_versions SET alpha_g = NULL",
+        "UPDATE allocation_nodes SET num_gpus = 0",
+        "UPDATE allocations SET ended_at = '2020-01-01 00:00:00'",
+        "UPDATE reallocations SET step = 'lost'",
+        "UPDATE reallocations SET cause = 'mood'",
+        "UPDATE reallocation_steps SET step = 'lost'",
+        "UPDATE decisions SET num_nodes = 99",
+        "INSERT INTO run_nodes (run_id, node_rank, num_gpus) VALUES (4711, 0, 1)",
+    ],
+)
+def test_that_the_database_itself_refuses_nonsense(any_store_url: str, bad: str) -> None:
+    fill(any_store_url)
+    database = database_at(any_store_url)
+    with pytest.raises(StoreError, match="refused a statement"), database.write() as connection:
+        connection.exec_driver_sql(bad)
+    with database.read() as connection:
+        assert connection.execute(select(ReallocationRow.step)).scalars().all() != []
+    database.close()

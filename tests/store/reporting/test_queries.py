@@ -1,0 +1,128 @@
+"""The readers' door says what the views say, in types, and bounded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from datetime import date, datetime, timezone
+from typing import Any
+
+import pytest
+
+from pollux_slurm.errors import UnknownJobError, UsageError
+from pollux_slurm.model import JobState
+from pollux_slurm.store.contract.interface import Store
+from pollux_slurm.store.reporting.queries import Reports, open_reports
+from pollux_slurm.store.reporting.view_rows import (
+    ROW_TYPES,
+    AccountUsage,
+    Fairness,
+    JobEvent,
+    JobGoodput,
+    NodeUsage,
+    ReallocationEntry,
+    RoundEntry,
+)
+from pollux_slurm.store.schema.views import VIEWS
+from tests.store.builders import (
+    BATCH,
+    at,
+    decision_of,
+    move_running_job,
+    observation,
+    problem_of,
+    registration,
+    report,
+    token_of,
+)
+
+
+@pytest.fixture
+def reports(any_store: Store, any_store_url: str) -> Iterator[Reports]:
+    """Open the reports of a store in which job 1 was moved once, and job 2 of another account waits."""
+    any_store.register_jobs(
+        [registration(1), registration(2, account="physics", user_name="grace", user_id=1002)], at=at(0)
+    )
+    any_store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(4))], at=at(5))
+    any_store.record_round(problem_of([1, 2]), decision_of([1, 2]), shadow=True, at=at(6))
+    for sequence in range(1, 8):
+        any_store.report(token_of(1), report(sequence), at=at(10 + sequence))
+    move_running_job(any_store, start=20)
+    any_store.observe_jobs([observation(1, gpus={"n1": 3, "n2": 1}, started_at=at(29))], at=at(30))
+    any_store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(89))], at=at(90))
+    with open_reports(any_store_url) as opened:
+        yield opened
+
+
+def test_that_there_is_a_row_type_for_every_view() -> None:
+    assert {kind.VIEW for kind in ROW_TYPES} == set(VIEWS) - {"job_samples", "calendar"}, (
+        "samples have a question of their own, and the calendar is for questions in SQL"
+    )
+
+
+@pytest.mark.parametrize("kind", ROW_TYPES, ids=lambda kind: kind.VIEW)
+def test_that_its_fields_are_the_columns_of_the_view(any_store: Store, kind: Any) -> None:
+    with any_store._database.read() as connection:  # type: ignore[attr-defined]
+        columns = connection.exec_driver_sql(f"SELECT * FROM {kind.VIEW}").keys()
+    assert sorted(field.name for field in dataclasses.fields(kind)) == sorted(columns)
+
+
+@pytest.mark.parametrize("kind", ROW_TYPES, ids=lambda kind: kind.VIEW)
+def test_that_values_have_the_types_that_the_fields_say(reports: Reports, kind: Any) -> None:
+    found = reports.rows(kind).rows
+    assert found
+    for row in found:
+        for field in dataclasses.fields(row):
+            value = getattr(row, field.name)
+            if value is None:
+                assert "None" in str(field.type), field.name
+                continue
+            wanted = str(field.type).split(" | ")[0]
+            assert type(value).__name__ == wanted, f"{kind.VIEW}.{field.name}: {value!r}"
+            if isinstance(value, datetime):
+                assert value.tzinfo is timezone.utc
+
+
+def test_that_conditions_choose_rows(reports: Reports) -> None:
+    assert [row.slurm_job_id for row in reports.rows(JobGoodput).rows] == ["1", "2"]
+    assert [row.user_name for row in reports.rows(Fairness, account="physics").rows] == ["grace"]
+    assert [row.slurm_job_id for row in reports.rows(JobGoodput, user_name="ada").rows] == ["1"]
+    assert reports.rows(JobGoodput, account="'; DROP TABLE jobs; --").rows == ()
+    assert reports.rows(RoundEntry, since=at(7)).rows == ()
+    assert [row.at for row in reports.rows(RoundEntry, since=at(6), until=at(7)).rows] == [at(6)]
+    assert len(reports.rows(ReallocationEntry, slurm_job_id="1").rows) == 1
+    assert reports.rows(ReallocationEntry, slurm_job_id="2").rows == ()
+
+
+def test_that_days_are_whole(reports: Reports) -> None:
+    """T0 is noon: the day that `since` and `until` fall into is in; a midnight begins the next day."""
+    noon, midnight = at(0), at(12 * 3600)
+    assert [row.day for row in reports.rows(AccountUsage, since=noon, until=noon).rows] == [date(2026, 3, 1)]
+    assert reports.rows(NodeUsage, since=midnight).rows == ()
+    assert reports.rows(NodeUsage, until=at(-12 * 3600)).rows == ()
+
+
+def test_that_the_newest_rows_are_kept_when_there_are_too_many(reports: Reports) -> None:
+    whole = reports.rows(JobEvent, slurm_job_id="1")
+    assert not whole.truncated
+    assert [row.at for row in whole.rows] == sorted(row.at for row in whole.rows)
+    part = reports.rows(JobEvent, slurm_job_id="1", limit=3)
+    assert part.truncated
+    assert part.rows == whole.rows[-3:]
+
+
+def test_that_a_condition_without_a_column_is_refused(reports: Reports) -> None:
+    with pytest.raises(UsageError, match="round_history has no column account"):
+        reports.rows(RoundEntry, account="vision")
+    with pytest.raises(UnknownJobError, match="job 99"):
+        reports.rows(JobEvent, slurm_job_id="99")
+
+
+def test_that_samples_are_averaged_to_so_many_points(reports: Reports) -> None:
+    points = reports.samples("1")
+    assert [point.num_samples for point in points] == [1] * 9
+    assert (points[0].goodput, points[0].batch, points[0].at) == (pytest.approx(160.0), BATCH, at(11))
+    few = reports.samples("1", max_points=2)
+    assert [(point.run_number, point.num_samples) for point in few] == [(0, 5), (0, 3), (1, 1)]
+    assert few[0].at == at(15)
+    assert reports.samples("2") == ()

@@ -1,0 +1,486 @@
+"""What ranks do between two steps: together or not at all, once for each request."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointPace
+from pollux_slurm.errors import SupersededRunError
+from pollux_slurm.model import BatchChoice
+from pollux_slurm.store.contract.interface import CheckpointConfirmation, RunPhase
+from pollux_slurm.torch.boundary.epoch_end_wait import EpochEnd
+from pollux_slurm.torch.boundary.sigterm import StopFlag, TrainingStopped
+from pollux_slurm.torch.boundary.step_boundary import Boundary, ModelStep
+from pollux_slurm.torch.checkpoint.checkpoint_file import Written
+from pollux_slurm.torch.coordination.side_channel import Control
+from pollux_slurm.torch.gradients.step_norms import NormSums
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.torch
+
+
+@dataclass
+class Wire:
+    """What the ranks have said: one vector of each rank for each exchange, and rank 0's numbers."""
+
+    rounds: list[list[list[float]]] = field(default_factory=list)
+    numbers: list[float] = field(default_factory=list)
+
+
+class InTurn:
+    """A `Control` for ranks that take turns in one thread, rank 0 first, crossing by crossing."""
+
+    def __init__(self, wire: Wire, rank: int, world_size: int) -> None:
+        self.wire, self.rank, self.world_size = wire, rank, world_size
+        self._sent: list[Any] = []
+        self._num_heard = 0
+
+    def exchange(self, values: Sequence[float], context: Any) -> Any:
+        before = len(self._sent) - 1
+        self._sent.append(context)
+        if len(self.wire.rounds) < len(self._sent):
+            self.wire.rounds.append([])
+        self.wire.rounds[len(self._sent) - 1].append(list(values))
+        if before < 0:
+            return None
+        vectors = self.wire.rounds[before]
+        assert len(vectors) == self.world_size
+        return [sum(each) for each in zip(*vectors, strict=True)], self._sent[before]
+
+    def broadcast_number(self, value: float) -> float:
+        if self.rank == 0:
+            self.wire.numbers.append(value)
+        self._num_heard += 1
+        return self.wire.numbers[self._num_heard - 1]
+
+
+class Disk:
+    """A checkpointer that counts."""
+
+    is_kept, is_writing = True, False
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.error: str | None = None
+        self.superseded = False
+
+    def write(self) -> Written:
+        if self.superseded:
+            raise SupersededRunError("run 1 of this job has taken over from run 0")
+        self.done.append("written")
+        return Written(size_bytes=9, error=self.error)
+
+    def write_behind(self) -> None:
+        self.done.append("begun")
+
+    def take_written(self) -> None:
+        return None
+
+    def hold(self) -> Callable[[], Written]:
+        self.done.append("held")
+        return self.write
+
+
+class Office:
+    """Reporter and telemetry of rank 0: what the store asks, and what it was told."""
+
+    def __init__(self) -> None:
+        self.checkpoint_request: int | None = None
+        self.superseded = False
+        self.phase, self.first_step_s = RunPhase.TRAINING, 1.0
+        self.confirmed: list[CheckpointConfirmation] = []
+        self.phases: list[RunPhase] = []
+        self.said: list[bool] = []
+
+    def set_phase(self, phase: RunPhase) -> None:
+        self.phase = phase
+        self.phases.append(phase)
+
+    def confirm(self, confirmation: CheckpointConfirmation) -> None:
+        self.confirmed.append(confirmation)
+
+    def was_delivered(self, request_id: int) -> bool:
+        return any(one.request_id == request_id for one in self.confirmed)
+
+    def withdraw_confirmation(self) -> None: ...
+
+    def say_stopped(self, *, is_saved: bool) -> None:
+        self.said.append(is_saved)
+
+    def report_soon(self) -> None: ...
+
+    def close(self, *, timeout_s: float) -> None: ...
+
+
+class Job:
+    """Boundaries of as many ranks; `pause` is what passes while they stand still."""
+
+    def __init__(
+        self, num_ranks: int, *, pace: CheckpointPace | None = None, epoch_end_wait_s: float = 0.0
+    ) -> None:
+        self.now, self.num_pauses = 0.0, 0
+        self.office, self.disk = Office(), Disk()
+        self.while_waiting: Callable[[], None] = lambda: None
+        self.wire = Wire()
+        self.epoch_end = EpochEnd(wait_s=epoch_end_wait_s, monotonic=lambda: self.now)
+        self.ranks = [
+            Boundary(
+                control=self._control(self.wire, rank, num_ranks),
+                checkpointer=self.disk if rank == 0 else Disk(),  # type: ignore[arg-type]
+                stop=StopFlag(),
+                reporter=self.office if rank == 0 else None,  # type: ignore[arg-type]
+                telemetry=self.office if rank == 0 else None,  # type: ignore[arg-type]
+                pace=pace,
+                epoch_end=self.epoch_end,
+                max_wait_s=600.0,
+                pause=self._pause,
+                monotonic=lambda: self.now,
+            )
+            for rank in range(num_ranks)
+        ]
+
+    @staticmethod
+    def _control(wire: Wire, rank: int, num_ranks: int) -> Any:
+        if num_ranks == 1:
+            return Control(rank=0, world_size=1, group=None)
+        return InTurn(wire, rank, num_ranks)
+
+    def _pause(self, duration_s: float) -> None:
+        self.now += duration_s
+        self.num_pauses += 1
+        self.while_waiting()
+
+    def cross(self, *, proposal: BatchChoice | None = None) -> list[Any]:
+        """Let every rank cross once; return what each was told, or the kind of its error."""
+        outcomes: list[Any] = []
+        for rank, boundary in enumerate(self.ranks):
+            try:
+                outcomes.append(boundary.cross((), proposal=proposal if rank == 0 else None, wait=False))
+            except (TrainingStopped, SupersededRunError) as error:
+                outcomes.append(type(error))
+        return outcomes
+
+
+QUIET = (None, False)
+
+
+def test_that_sigterm_on_one_rank_stops_all_at_the_next_boundary() -> None:
+    job = Job(3)
+    assert job.cross() == [QUIET] * 3
+    job.ranks[2].stop.is_set = True
+    assert job.cross() == [QUIET] * 3
+    assert job.cross() == [TrainingStopped] * 3
+    assert job.disk.done == ["written"]
+
+
+def test_that_a_leftover_that_gets_sigterm_ends_by_the_refusal_of_its_checkpoint() -> None:
+    """Not by the signal, which would end it without a word."""
+    job, seen = Job(1), []
+    job.disk.superseded = True
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: seen.append(number))
+    try:
+        (rank,) = job.ranks
+        rank.stop.install()
+        signal.raise_signal(signal.SIGTERM)
+        assert job.cross() == [SupersededRunError]
+        rank.stop.pass_on()
+        rank.stop.remove()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == []
+
+
+def test_that_all_take_up_a_proposed_batch_at_the_same_boundary() -> None:
+    job = Job(3)
+    choice = BatchChoice(global_batch_size=100, atomic_batch_size=17, accumulation_steps=1)
+    assert job.cross(proposal=choice) == [QUIET] * 3
+    assert job.cross() == [(choice, False)] * 3
+    assert job.cross() == [QUIET] * 3
+
+
+def test_that_a_request_is_answered_once_and_training_goes_on_when_it_is_withdrawn() -> None:
+    job = Job(2)
+    job.office.checkpoint_request = 5
+
+    def withdraw() -> None:
+        if job.num_pauses == 20:
+            job.office.checkpoint_request = None
+
+    job.while_waiting = withdraw
+    assert job.cross() == [QUIET] * 2
+    assert job.cross() == [(None, True)] * 2
+    # 2 s until it was withdrawn, 3 s of grace, in which Slurm would have stopped the ranks; each pauses.
+    assert job.now == pytest.approx(2 * 5.0, abs=0.5)
+    assert [one.request_id for one in job.office.confirmed] == [5]
+    assert job.office.phases == [RunPhase.WAITING, RunPhase.TRAINING]
+    assert [job.cross() for _ in range(3)] == [[QUIET] * 2] * 3
+    assert job.disk.done == ["written"]
+    job.office.checkpoint_request, job.num_pauses = 6, 0
+    job.cross()
+    job.cross()
+    assert [one.request_id for one in job.office.confirmed] == [5, 6]
+
+
+def test_that_nobody_waits_for_ever() -> None:
+    job = Job(1)
+    job.office.checkpoint_request = 5
+    # With one rank an exchange answers at once.
+    assert job.cross() == [(None, True)]
+    assert job.now == pytest.approx(600.0, abs=1.0)
+
+
+def test_that_ranks_that_wait_are_stopped_without_another_checkpoint() -> None:
+    job = Job(1)
+    job.office.checkpoint_request = 5
+    job.while_waiting = lambda: setattr(job.ranks[0].stop, "is_set", True)
+    assert job.cross() == [TrainingStopped]
+    assert job.disk.done == ["written"]
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_that_a_request_answered_between_loops_is_waited_for_before_another_step(is_stopped: bool) -> None:
+    job = Job(1)
+    (boundary,) = job.ranks
+    boundary.cross((), proposal=None, wait=True, may_hold=True)
+    assert boundary.is_holding
+    job.office.checkpoint_request = 5
+    wait_until(lambda: job.office.confirmed, timeout_s=120, what="the confirmation")
+    assert job.office.phase is RunPhase.WAITING
+
+    def go_on() -> None:
+        boundary.stop.is_set = is_stopped
+        job.office.checkpoint_request = None
+
+    job.while_waiting = go_on
+    assert job.cross() == ([TrainingStopped] if is_stopped else [(None, True)])
+    # Not written or confirmed again: nothing was trained since.
+    assert job.disk.done == ["held", "written"]
+    assert len(job.office.confirmed) == 1
+    if not is_stopped:
+        assert job.office.phase is RunPhase.TRAINING
+        assert job.now == pytest.approx(3.0, abs=0.5)
+        assert job.cross() == [QUIET]
+
+
+def test_that_what_the_disk_did_not_take_is_not_confirmed_and_tried_again_later() -> None:
+    job = Job(2)
+    job.disk.error = "no space left"
+    for boundary in job.ranks[1:]:
+        boundary.checkpointer.error = "no space left"  # type: ignore[attr-defined]
+    job.office.checkpoint_request = 5
+    job.cross()
+    assert job.cross() == [(None, True)] * 2
+    assert [job.cross() for _ in range(3)] == [[QUIET] * 2] * 3
+    assert (job.disk.done, job.office.confirmed, job.office.phases) == (["written"], [], [])
+    job.now += 11.0
+    job.cross()
+    job.cross()
+    assert job.disk.done == ["written"] * 2
+
+
+def test_that_a_leftover_run_stops_on_all_ranks_and_writes_nothing() -> None:
+    job = Job(2)
+    job.office.superseded = True
+    job.cross()
+    assert job.cross() == [SupersededRunError] * 2
+    assert job.disk.done == []
+
+
+def test_that_periodic_checkpoints_come_when_they_are_due_on_all_ranks() -> None:
+    job = Job(2, pace=CheckpointPace(mtbf_s=86400.0, fixed_s=10.0))
+    acted = []
+    for _ in range(12):
+        job.now += 2.0
+        acted.append(job.cross())
+    assert [index for index, outcome in enumerate(acted) if outcome != [QUIET] * 2] == [5, 11]
+    assert job.disk.done == ["begun"] * 2
+
+
+def test_that_norms_are_added_over_the_ranks_and_the_mean_is_told_by_one() -> None:
+    job, absorbed = Job(2), []
+    for boundary in job.ranks:
+        sums = NormSums(parts_sum=(1.0, 2.0), mean_sqr=(10.0, 20.0), num_examples=8, num_parts=2)
+        boundary.cross((ModelStep(sums=sums, absorb=absorbed.append),), proposal=None, wait=False)
+    job.cross()
+    expected = NormSums(parts_sum=(2.0, 4.0), mean_sqr=(10.0, 20.0), num_examples=8, num_parts=2)
+    assert absorbed == [expected] * 2
+
+
+def test_that_short_steps_share_an_exchange_and_ranks_still_act_together() -> None:
+    job = Job(3)
+    for _ in range(60):
+        job.now += 0.05
+        assert job.cross() == [QUIET] * 3
+    before = len(job.wire.rounds)
+    for _ in range(50):
+        job.now += 0.05
+        job.cross()
+    # Every quarter of a second.
+    assert len(job.wire.rounds) - before == 10
+    absorbed: list[list[float]] = [[], [], []]
+    stopped = []
+    for number in range(12):
+        for rank, boundary in enumerate(job.ranks):
+            boundary.stop.is_set = rank == 1 and number > 1
+            sums = NormSums(parts_sum=(float(number),), mean_sqr=(1.0,), num_examples=8, num_parts=2)
+            step = ModelStep(sums=sums, absorb=lambda all_, rank=rank: absorbed[rank].extend(all_.parts_sum))
+            job.now += 0.05 / 3
+            try:
+                boundary.cross((step,), proposal=None, wait=False)
+            except TrainingStopped:
+                stopped.append((rank, number))
+        if stopped:
+            break
+    # All of them stopped at the same boundary, having taken in the same steps, one by one and added up.
+    assert stopped == [(rank, stopped[0][1]) for rank in range(3)]
+    assert absorbed == [[3.0 * number for number in range(len(absorbed[0]))]] * 3
+    assert len(absorbed[0]) > 1
+    assert job.disk.done == ["written"]
+
+
+def test_that_a_batch_proposed_in_one_loop_is_not_taken_up_in_the_next() -> None:
+    job = Job(2)
+    choice = BatchChoice(global_batch_size=100, atomic_batch_size=50, accumulation_steps=0)
+    job.cross(proposal=choice)
+    for boundary in job.ranks:
+        boundary.begin_loop()
+    assert [job.cross() for _ in range(2)] == [[QUIET] * 2] * 2
+
+
+class Walk:
+    """A loader whose loop stands where the test puts it."""
+
+    memory_name = "loader-0"
+
+    def __init__(self, length: int | None) -> None:
+        self.standing: tuple[int, int | None] = (0, length)
+
+    def go(self, job: Job, num_steps: int, *, took_s: float = 1.0) -> list[Any]:
+        """Take steps of 10 examples; return what the ranks were told after each."""
+        told = []
+        for _ in range(num_steps):
+            job.now += took_s
+            self.standing = (self.standing[0] + 10, self.standing[1])
+            told.append(job.cross())
+        return told
+
+
+def leave(job: Job) -> None:
+    """End the loop, as it does before code that takes long."""
+    job.epoch_end.end_loop()
+    for boundary in job.ranks:
+        boundary.cross((), proposal=None, wait=False)
+
+
+def test_that_a_request_waits_for_the_end_of_the_epoch_where_that_is_near() -> None:
+    job, walk = Job(2, epoch_end_wait_s=60.0), Walk(1000)
+    job.while_waiting = lambda: setattr(job.office, "checkpoint_request", None)
+    job.epoch_end.begin_epoch()
+    job.epoch_end.begin_loop(walk)
+    assert walk.go(job, 50) == [[QUIET] * 2] * 50
+    job.office.checkpoint_request = 5
+    # 50 steps of a second are left.
+    assert walk.go(job, 50) == [[QUIET] * 2] * 50
+    leave(job)
+    assert job.disk.done == []
+    job.epoch_end.end_epoch()
+    job.cross()
+    assert job.cross() == [(None, True)] * 2
+    assert [one.request_id for one in job.office.confirmed] == [5]
+
+
+@pytest.mark.parametrize(("done", "length"), [(20, 1000), (2, 1000), (30, None)])
+def test_that_a_request_does_not_wait_where_the_end_is_far_or_not_known(
+    done: int, length: int | None
+) -> None:
+    job, walk = Job(1, epoch_end_wait_s=60.0), Walk(length)
+    job.while_waiting = lambda: setattr(job.office, "checkpoint_request", None)
+    job.epoch_end.begin_epoch()
+    job.epoch_end.begin_loop(walk)
+    walk.go(job, done)
+    job.office.checkpoint_request = 5
+    assert walk.go(job, 1) == [[(None, True)]]
+
+
+def test_that_a_request_is_not_answered_where_nothing_is_left_to_train() -> None:
+    job = Job(1)
+    job.office.checkpoint_request = 5
+    assert job.ranks[0].cross((), proposal=None, wait=True, is_last=True) == QUIET
+    assert (job.disk.done, job.office.confirmed) == ([], [])
+    # The script goes on with further epochs.
+    job.while_waiting = lambda: setattr(job.office, "checkpoint_request", None)
+    assert job.cross() == [(None, True)]
+
+
+def test_that_an_epoch_ends_where_the_script_has_left_its_loop_before() -> None:
+    job, walk = Job(1, epoch_end_wait_s=60.0), Walk(100_000)
+    for is_awaited in (False, True):
+        job.epoch_end.begin_epoch()
+        walk.standing = (0, 100_000)
+        job.epoch_end.begin_loop(walk)
+        walk.go(job, 80)
+        # 20 steps of a second before a `break`.
+        assert job.epoch_end.is_awaited(int(job.now)) is is_awaited
+        walk.go(job, 20)
+        job.epoch_end.end_loop()
+        job.epoch_end.end_epoch()
+    job.epoch_end.begin_epoch()
+    job.epoch_end.begin_loop(walk)
+    # Not this time: the end of the data is what is left.
+    walk.go(job, 20)
+    assert not job.epoch_end.is_awaited(int(job.now))
+
+
+def test_that_an_end_that_does_not_come_in_time_is_waited_for_no_longer() -> None:
+    job, walk = Job(1, epoch_end_wait_s=60.0), Walk(1000)
+    job.while_waiting = lambda: setattr(job.office, "checkpoint_request", None)
+    job.epoch_end.begin_epoch()
+    job.epoch_end.begin_loop(walk)
+    walk.go(job, 80)
+    job.office.checkpoint_request = 5
+    assert walk.go(job, 1) == [[QUIET]]
+    # From here on steps take longer: the end is out of reach at last.
+    told = walk.go(job, 10, took_s=9.0)
+    assert [QUIET] in told
+    assert [(None, True)] in told
+    assert told.index([(None, True)]) <= 60 / 9
+
+
+def test_that_sigterm_does_not_wait_for_the_end_of_the_epoch() -> None:
+    job, walk = Job(1, epoch_end_wait_s=60.0), Walk(1000)
+    job.epoch_end.begin_epoch()
+    job.epoch_end.begin_loop(walk)
+    walk.go(job, 80)
+    job.office.checkpoint_request = 5
+    assert walk.go(job, 1) == [[QUIET]]
+    job.ranks[0].stop.is_set = True
+    assert walk.go(job, 1) == [[TrainingStopped]]
+    # It answers the request as well.
+    assert [one.request_id for one in job.office.confirmed] == [5]
+
+
+def test_that_a_long_validation_and_a_stream_are_known_from_the_second_epoch_on() -> None:
+    job, walk = Job(1, epoch_end_wait_s=60.0), Walk(None)
+    for tail_s, is_awaited_after, is_awaited_in in [
+        (100.0, True, False),
+        (20.0, False, False),
+        (20.0, True, True),
+    ]:
+        job.epoch_end.begin_epoch()
+        walk.standing = (0, None)
+        job.epoch_end.begin_loop(walk)
+        walk.go(job, 30)
+        request = int(job.now)
+        # Ten steps before the end of the loop, and after it.
+        assert job.epoch_end.is_awaited(request) is is_awaited_in
+        walk.go(job, 10)
+        job.epoch_end.end_loop()
+        assert job.epoch_end.is_awaited(request + 1) is is_awaited_after
+        job.now += tail_s
+        job.epoch_end.end_epoch()
+        assert not job.epoch_end.is_awaited(request + 2)

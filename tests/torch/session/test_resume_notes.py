@@ -1,0 +1,79 @@
+"""A script that dies of its own variables after a restart: the job's log says what they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = """
+import os, signal, sys
+import torch
+import pollux_slurm.torch as pt
+from torch.utils.data import TensorDataset
+
+where, epochs, stop_in, stop_after = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+pt.init_process_group(checkpoint_dir=where, checkpoint_interval_s=None)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+parallel = pt.AdaptiveDataParallel(model, optimizer)
+loader = pt.AdaptiveDataLoader(TensorDataset(torch.ones(12, 1)), batch_size=4)
+for epoch in pt.remaining_epochs_until(epochs) if epochs else range(2):
+    n = steps = 0
+    for (inputs,) in loader:
+        optimizer.zero_grad()
+        parallel(inputs).mean().backward()
+        optimizer.step()
+        n, steps = n + len(inputs), steps + 1
+        if stop_in == "loop" and (epoch, steps) == (1, stop_after):
+            os.kill(os.getpid(), signal.SIGTERM)
+    if stop_in == "raise":
+        raise KeyError("the script's own")
+    assert n in (0, 12), f"{n} of 12"
+    print(epoch, 12 / n)
+"""
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", SCRIPT, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.parametrize(
+    ("stop_after", "error", "where"),
+    [
+        (3, "ZeroDivisionError", "epoch 1: the loop over 'loader-0' had ended and yields nothing."),
+        (1, "AssertionError: 8 of 12", "epoch 1: the loop over 'loader-0' goes on at example 4 of 12."),
+    ],
+)
+def test_that_an_error_after_a_restart_says_what_began_anew(
+    tmp_path: Path, stop_after: int, error: str, where: str
+) -> None:
+    stopped = run(tmp_path, 4, "loop", stop_after)
+    assert stopped.returncode == 143, stopped.stderr
+    died = run(tmp_path, 4, "nowhere", 0)
+    assert died.returncode == 1
+    # After the traceback, which is Python's own.
+    traceback, _, told = died.stderr.partition("this error came after a restart")
+    assert error in traceback
+    assert where in told
+    assert "docs/user.md" in told
+    page = (Path(__file__).resolve().parents[3] / "docs" / "user.md").read_text(encoding="utf-8")
+    assert "Variables of your own" in page
+
+
+def test_that_without_epochs_it_says_so_until_the_first_step(tmp_path: Path) -> None:
+    stopped = run(tmp_path, 0, "loop", 3)
+    assert stopped.returncode == 143, stopped.stderr
+    died = run(tmp_path, 0, "nowhere", 0)
+    assert "which took up the training: the loop over 'loader-0' had ended" in died.stderr
+
+
+def test_that_another_error_is_left_as_it_is(tmp_path: Path) -> None:
+    died = run(tmp_path, 4, "raise", 0)
+    assert died.returncode == 1
+    assert died.stderr.rstrip().endswith('KeyError: "the script\'s own"')
