@@ -1,4 +1,4 @@
-"""The generalized mean, and what a restart costs (Pollux, OSDI 2021, eq. 12-14).
+"""The generalized mean of what jobs get (Pollux, OSDI 2021, eq. 12).
 
 For each job x = f·SPEEDUP + floor and a weight w; FITNESS_p = (Σ w·x^p / Σ w)^(1/p), the geometric mean for
 p = 0. It grows with Σ w·x^p/p, near p = 0 with Σ w·(x^p − 1)/p, which tends to Σ w·log x: solvers add these.
@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-
-from pollux_slurm.model import MovingRules, Objective, ProblemJob
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -58,26 +56,3 @@ def _powered(log_x: FloatArray, exponent: float) -> FloatArray:
     if abs(exponent) < 1e-12:
         return log_x
     return np.asarray(np.expm1(exponent * log_x) / exponent, dtype=np.float64)
-
-
-def restart_penalty(job: ProblemJob, objective: Objective, moving: MovingRules | None = None) -> float:
-    """Return f_j, the factor on a job's speedup if its allocation changes. 1 from an empty allocation.
-
-    "paper" (eq. 13): max(T − R·δ, 0)/(T + δ), with T age, R reallocations so far, δ the delay of one.
-    "amortised": max(H − δ, 0)/H, with H the horizon over which the delay must pay, no longer than the rest of
-    the job by its own declaration. Either is lowered by the hysteresis.
-    """
-    if not job.current:
-        return 1.0
-    keep = 1.0 if moving is None else 1.0 - moving.hysteresis
-    delay_s = job.restart_delay_s
-    if delay_s == 0:
-        return keep
-    if objective.penalty == "amortised":
-        return keep * max(objective.horizon_s - delay_s, 0.0) / objective.horizon_s
-    return keep * paper_penalty(job.age_s, job.num_restarts, delay_s)
-
-
-def paper_penalty(age_s: float, num_restarts: int, delay_s: float) -> float:
-    """Return max(T − R·δ, 0)/(T + δ): the part of its life that a job did not spend restarting."""
-    return max(age_s - num_restarts * delay_s, 0.0) / (age_s + delay_s)

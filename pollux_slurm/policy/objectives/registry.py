@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.model import Problem, ProblemJob
-from pollux_slurm.policy.objectives.generalized_mean import paper_penalty, restart_penalty
 from pollux_slurm.policy.objectives.job_values import (
     Scores,
     attained_s,
@@ -28,6 +27,7 @@ from pollux_slurm.policy.objectives.job_values import (
 from pollux_slurm.policy.objectives.multi_node_cap import cautious_speedup
 from pollux_slurm.policy.objectives.packing_preference import packing_well
 from pollux_slurm.policy.objectives.price_rank import price_rank
+from pollux_slurm.policy.objectives.restart_penalty import paper_penalty, restart_penalty
 from pollux_slurm.policy.problem.speedup_tables import Tables
 
 FloatArray = npt.NDArray[np.float64]

@@ -7,7 +7,8 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from pollux_slurm.model import Objective
-from pollux_slurm.policy.objectives.generalized_mean import mean, mean_of_sum, restart_penalty, worth
+from pollux_slurm.policy.objectives.generalized_mean import mean, mean_of_sum, worth
+from pollux_slurm.policy.objectives.restart_penalty import restart_penalty
 from tests.policy.builders import job
 
 
