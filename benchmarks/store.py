@@ -135,7 +135,7 @@ def bench_round(options: argparse.Namespace) -> None:
 def bench_views(options: argparse.Namespace) -> None:
     """Print how long each view takes for a month of a year's history."""
     with empty_store(options.backend) as (url, server):
-        database = open_database(url, create=False)
+        database = open_database(url)
         began = time.perf_counter()
         with database.write() as connection:
             store_history.fill_history(connection, options.jobs)

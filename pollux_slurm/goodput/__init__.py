@@ -7,7 +7,8 @@ Pure functions of numpy and scipy, after Pollux (OSDI 2021), section 3.
 
 from pollux_slurm.goodput.checks import check_limits, check_model
 from pollux_slurm.goodput.efficiency import at_noise_scale, cautious, efficiency, gain, noise_scale
-from pollux_slurm.goodput.fitting import FitResult, Observation, fit_throughput
+from pollux_slurm.goodput.fitting import FitResult, fit_throughput
+from pollux_slurm.goodput.observation import Observation
 from pollux_slurm.goodput.single import (
     Choices,
     GoodputEstimate,

@@ -28,8 +28,9 @@ import numpy.typing as npt
 
 from pollux_slurm.errors import ConfigError
 from pollux_slurm.goodput.checks import MAX_TIME_S
-from pollux_slurm.goodput.fitting import FitResult, Observation, fit_throughput, is_usable
+from pollux_slurm.goodput.fitting import FitResult, fit_throughput, is_usable
 from pollux_slurm.goodput.loss import SMALLEST_S
+from pollux_slurm.goodput.observation import Observation
 from pollux_slurm.goodput.throughput import gradient_time_s, iteration_time_s
 from pollux_slurm.model import ThroughputParameters
 

@@ -20,6 +20,7 @@ import numpy as np
 from pollux_slurm.goodput.checks import MAX_BATCH_SIZE, MAX_GPUS, MAX_TIME_S, MIN_PASS_TIME_S
 from pollux_slurm.goodput.descent import LAST_GAIN, descend
 from pollux_slurm.goodput.loss import StepTimeLoss
+from pollux_slurm.goodput.observation import Observation
 from pollux_slurm.goodput.throughput import iteration_time_s
 from pollux_slurm.model import ThroughputParameters
 
@@ -28,25 +29,6 @@ _TIMES_DISCOUNTED = 4
 # What takes so many times as long as expected is believed once it is confirmed.
 _SURPRISE = 2.0
 _WHOLE, _REAL = (int, np.integer), (int, float, np.floating)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """Mean step times of one job in one situation.
-
-    `grad_time_s` is a pass without synchronisation over `atomic_batch_size` examples; `iter_time_s` is the
-    last pass of a step, synchronisation included (the whole step where nothing is accumulated). `weight`
-    grows with how much the measurement counts (how often it was taken, how recently). `confirmed` says that
-    it was taken for long enough that no busy moment made it slow.
-    """
-
-    num_nodes: int
-    num_gpus: int
-    atomic_batch_size: int
-    grad_time_s: float
-    iter_time_s: float
-    weight: float = 1.0
-    confirmed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

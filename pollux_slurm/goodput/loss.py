@@ -28,16 +28,13 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.goodput.checks import MAX_TIME_S
+from pollux_slurm.goodput.observation import Observation
 from pollux_slurm.model import ThroughputParameters
-
-if TYPE_CHECKING:
-    from pollux_slurm.goodput.fitting import Observation
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -26,7 +26,11 @@ def open_store(url: str, *, create: bool = False) -> Store:
     from pollux_slurm.store.access.opening import open_database
     from pollux_slurm.store.sql_store import SqlStore
 
-    return SqlStore(open_database(url, create=create))
+    if not create:
+        return SqlStore(open_database(url))
+    from pollux_slurm.store.maintenance.migration import initialize
+
+    return SqlStore(open_database(url, initialize=initialize))
 
 
 def open_agent_store(url: str, *, keep_connection: bool = False) -> AgentStore:
@@ -46,4 +50,4 @@ def open_agent_store(url: str, *, keep_connection: bool = False) -> AgentStore:
         return FunctionAgentStore(reach_for_calls(parsed, keep=keep_connection))
     from pollux_slurm.store.agent_api.sqlite_api import SqlAgentStore
 
-    return SqlAgentStore(open_database(url, create=False))
+    return SqlAgentStore(open_database(url))

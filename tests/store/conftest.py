@@ -110,7 +110,7 @@ class StoreOfTwoLogins(SqlStore):
     """
 
     def __init__(self, server: PostgresServer) -> None:
-        super().__init__(open_database(server.url("store", login="the_daemon"), create=False))
+        super().__init__(open_database(server.url("store", login="the_daemon")))
         self._jobs = open_agent_store(server.url("store", login="jobs"))
         self._clock = reach_database(parse_store_url(server.url("store")), create=False)
 

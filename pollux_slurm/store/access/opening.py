@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
@@ -16,16 +17,14 @@ from pollux_slurm.store.access.url import StoreUrl, parse_store_url
 from pollux_slurm.store.schema import REVISIONS, VERSION_TABLE, JobRow
 
 
-def open_database(url: str, *, create: bool) -> Database:
-    """Open the database of a store; with `create`, make file and schema first if there are none."""
+def open_database(url: str, *, initialize: Callable[[Database], object] | None = None) -> Database:
+    """Open the database of a store. With `initialize`, a missing file is made, and missing tables by that."""
     parsed = parse_store_url(url)
-    database = reach_database(parsed, create=create)
+    database = reach_database(parsed, create=initialize is not None)
     try:
         with database.read() as connection:
             version = read_version(connection)
-        if create and version is None:
-            from pollux_slurm.store.maintenance.migration import initialize
-
+        if initialize is not None and version is None:
             initialize(database)
         else:
             check_version(parsed, version)

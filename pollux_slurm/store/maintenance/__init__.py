@@ -1,4 +1,4 @@
 """What `pollux db` does: making and upgrading the schema, checking it, pruning.
 
-May be imported by `cli`, `store/access`.
+May be imported by `cli`.
 """

@@ -78,7 +78,7 @@ def prune_store(
     """
     if older_than <= timedelta(0):
         raise UsageError(f"details of {older_than} cannot be pruned: name a span above 0, such as 90d")
-    database = open_database(url, create=False)
+    database = open_database(url)
     try:
         before = utc(at) - older_than
         counts = tuple(

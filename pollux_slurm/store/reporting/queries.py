@@ -180,7 +180,7 @@ def open_reports(url: str) -> Iterator[Reports]:
     """Open a store for reports; raises what `pollux_slurm.store.open_store` does."""
     from pollux_slurm.store.access.opening import open_database
 
-    reports = Reports(open_database(url, create=False))
+    reports = Reports(open_database(url))
     try:
         yield reports
     finally:

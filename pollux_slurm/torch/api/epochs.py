@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pollux_slurm.torch.data.loop_exit import is_left_by_break
 from pollux_slurm.torch.session.current_session import current_session
@@ -48,7 +48,7 @@ def checkpoint_point() -> None:
 
 def current_dataloader() -> AdaptiveDataLoader | None:
     """Return the loader of the (outermost) adaptive loop under way, None outside of one."""
-    return current_session().current_loader
+    return cast("AdaptiveDataLoader | None", current_session().current_loader)
 
 
 def current_epoch() -> int | None:

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -29,11 +29,9 @@ from pollux_slurm.torch.rehearsal.averages import AverageWatch
 from pollux_slurm.torch.rehearsal.draws import DrawWatch
 from pollux_slurm.torch.rehearsal.shares import take_sums, tell_of_combining, variable_of, zeros_of
 from pollux_slurm.torch.rehearsal.snapshot import is_users, numbers_of, take_snapshot
+from pollux_slurm.torch.session.loader import Loader
 from pollux_slurm.torch.session.session import Session
 from pollux_slurm.torch.wrapped_model.patching import patch
-
-if TYPE_CHECKING:
-    from pollux_slurm.torch.api.data_loader import AdaptiveDataLoader
 
 # A request takes this long at most to reach the training thread, and a copy of the states to be written.
 _MOST_WAIT_S = 60.0
@@ -83,7 +81,7 @@ class RehearsedSession(Session):
         self._events.write("epochs", total=num_epochs, finished=self.finished_epochs)
 
     @contextlib.contextmanager
-    def loop(self, loader: AdaptiveDataLoader) -> Iterator[None]:
+    def loop(self, loader: Loader) -> Iterator[None]:
         largest = loader.limits.max_batch_size
         if largest is not None and not self.is_in_loop:
             self._events.write("autoscale", batch_size=loader.batch_size, max_batch_size=largest)
@@ -111,7 +109,7 @@ class RehearsedSession(Session):
     def _tell_draws(self, who: str, generators: list[str]) -> None:
         self._events.write("drew", who=who, generators=generators)
 
-    def begin_pass(self, loader: AdaptiveDataLoader, plan: PassPlan) -> None:
+    def begin_pass(self, loader: Loader, plan: PassPlan) -> None:
         super().begin_pass(loader, plan)
         if self._driver is not loader:
             return
@@ -137,7 +135,7 @@ class RehearsedSession(Session):
                 accumulation_steps=loader.accumulation_steps,
             )
 
-    def end_pass(self, loader: AdaptiveDataLoader) -> None:
+    def end_pass(self, loader: Loader) -> None:
         if self._driver is loader:
             self._draws.end_pass()
             moved = self._averages.end_pass()
@@ -145,7 +143,7 @@ class RehearsedSession(Session):
                 self._events.write("averaged", names=moved)
         super().end_pass(loader)
 
-    def _tell_loop(self, loader: AdaptiveDataLoader) -> None:
+    def _tell_loop(self, loader: Loader) -> None:
         order = loader.order
         indices = None if order is None else order.indices.numpy()
         self._events.write(
@@ -157,10 +155,10 @@ class RehearsedSession(Session):
             order=None if indices is None else hashlib.sha256(indices.tobytes()).hexdigest()[:16],
             drops_last=loader.drop_last,
             batch_size=loader.batch_size,
-            has_workers=loader._feed._inner.num_workers > 0,
+            has_workers=cast("Any", loader)._feed._inner.num_workers > 0,
         )
 
-    def _tell_end(self, kind: str, loader: AdaptiveDataLoader) -> None:
+    def _tell_end(self, kind: str, loader: Loader) -> None:
         self._events.write(
             kind,
             loader=loader.memory_name,
@@ -169,7 +167,7 @@ class RehearsedSession(Session):
             steps=self._progress.num_steps,
         )
 
-    def _tell_sums(self, loader: AdaptiveDataLoader) -> None:
+    def _tell_sums(self, loader: Loader) -> None:
         """Tell what the script has summed up over a loop that trains nothing."""
         if self._progress.num_steps == self._steps_before_loop:
             sums = {name: values for name, values in take_sums().items() if name in self._zeros}
@@ -224,7 +222,7 @@ class RehearsedSession(Session):
 
     # ------------------------------------------------------------------------------ where it is stopped
 
-    def end_step(self, loader: AdaptiveDataLoader, step: StepPlan) -> BatchChoice | None:
+    def end_step(self, loader: Loader, step: StepPlan) -> BatchChoice | None:
         if self._driver is loader:
             stop = self._stop_at
             if stop is not None and stop.moment is Moment.STEP and self._is_behind(stop, loader, step):
@@ -236,7 +234,7 @@ class RehearsedSession(Session):
             self._events.write("first_step", age_s=process_age_s())
         return chosen
 
-    def _is_behind(self, stop: Stop, loader: AdaptiveDataLoader, step: StepPlan) -> bool:
+    def _is_behind(self, stop: Stop, loader: Loader, step: StepPlan) -> bool:
         if not stop.loader:
             # Where a script counts its epochs itself, each loop is taken for one.
             return max(self.epoch_key, loader.loop_number if self.epoch_key == OUTSIDE else 0) > stop.epoch
@@ -247,7 +245,7 @@ class RehearsedSession(Session):
             stop.loop,
         ) and step.end >= stop.position
 
-    def end_loop(self, loader: AdaptiveDataLoader) -> None:
+    def end_loop(self, loader: Loader) -> None:
         is_driver = self._driver is loader
         if is_driver:
             self._tell_sums(loader)

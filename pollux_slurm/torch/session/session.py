@@ -30,6 +30,7 @@ from pollux_slurm.torch.coordination.side_channel import Control
 from pollux_slurm.torch.data.micro_batches import PassPlan, StepPlan
 from pollux_slurm.torch.measurement.timestamps import Instant
 from pollux_slurm.torch.session.joining import claim, control_group, job_name, join_group, memory_bounds
+from pollux_slurm.torch.session.loader import Loader
 from pollux_slurm.torch.session.measuring import Measuring
 from pollux_slurm.torch.session.memory_bounds import OutOfMemoryWatch
 from pollux_slurm.torch.session.resume_notes import TakenUp
@@ -39,7 +40,6 @@ from pollux_slurm.torch.session.unstepped_loops import ForeignSteps
 from pollux_slurm.torch.wrapped_model.unwrapped_optimizers import Strays
 
 if TYPE_CHECKING:
-    from pollux_slurm.torch.api.data_loader import AdaptiveDataLoader
     from pollux_slurm.torch.wrapped_model.adaptation import Adaptation
 
 _LOG = logging.getLogger(__name__)
@@ -93,9 +93,9 @@ class Session:
         )
 
         self._names = Names()
-        self._loops: list[AdaptiveDataLoader] = []
+        self._loops: list[Loader] = []
         # Of the outermost loop, which makes the models' steps; None once it is over.
-        self._driver: AdaptiveDataLoader | None = None
+        self._driver: Loader | None = None
         self._progress = ProgressState()
         self._has_pointed = self.is_closed = False
         self._measuring = Measuring(
@@ -171,7 +171,7 @@ class Session:
         return f"in epoch {epoch}" + ("" if loader is None else f" at example {loader.num_examples_done}")
 
     @property
-    def current_loader(self) -> AdaptiveDataLoader | None:
+    def current_loader(self) -> Loader | None:
         """The loader of the outermost loop under way."""
         return self._loops[0] if self._loops else None
 
@@ -288,7 +288,7 @@ class Session:
                 "with iter(loader) in each epoch"
             )
 
-    def make_way(self, loader: AdaptiveDataLoader) -> None:
+    def make_way(self, loader: Loader) -> None:
         """Leave a loop over `loader` that is still under way: another one begins."""
         if loader in self._loops:
             loader.let_go(
@@ -296,7 +296,7 @@ class Session:
             )
 
     @contextlib.contextmanager
-    def loop(self, loader: AdaptiveDataLoader) -> Iterator[None]:
+    def loop(self, loader: Loader) -> Iterator[None]:
         """Hold while a loop over `loader` runs.
 
         The outermost loop drives the models' steps and the boundaries; one inside of it (an evaluation now
@@ -323,7 +323,7 @@ class Session:
             elif len(self._loops) == 1:
                 self._steps.refuse(None)
 
-    def begin_pass(self, loader: AdaptiveDataLoader, plan: PassPlan) -> None:
+    def begin_pass(self, loader: Loader, plan: PassPlan) -> None:
         """Tell the models what the coming pass is."""
         if self._driver is loader:
             self._steps.begin_pass(loader, plan)
@@ -331,12 +331,12 @@ class Session:
             # What is handed out now belongs to no step: its gradients would go into that of the outer loop.
             self._steps.refuse(_INNER.format(inner=loader, outer=self._driver or "another loader"))
 
-    def end_pass(self, loader: AdaptiveDataLoader) -> None:
+    def end_pass(self, loader: Loader) -> None:
         """Stamp the end of a pass."""
         if self._driver is loader:
             self._steps.end_pass()
 
-    def end_step(self, loader: AdaptiveDataLoader, step: StepPlan) -> BatchChoice | None:
+    def end_step(self, loader: Loader, step: StepPlan) -> BatchChoice | None:
         """Close a global batch; return the batch that all ranks agreed to use from now on, if another."""
         if self._driver is not loader:
             return None
@@ -348,14 +348,14 @@ class Session:
             )
         return self._steps.end_step(loader, step)
 
-    def end_loop(self, loader: AdaptiveDataLoader) -> None:
+    def end_loop(self, loader: Loader) -> None:
         """A loop has come to its end."""
         if self._driver is loader:
             self._foreign.check()
             self._epoch_end.end_loop()
             self._steps.end_loop()
 
-    def takes_up(self, loader: AdaptiveDataLoader, *, start: int | None, length: int | None) -> None:
+    def takes_up(self, loader: Loader, *, start: int | None, length: int | None) -> None:
         """Remember where a loop goes on after a restart; `start` None: it had ended before."""
         self._taken_up.loop(loader.name, start=start, length=length)
 
@@ -375,7 +375,7 @@ class Session:
         if epoch is not None or self._progress.num_steps == self._resumed_at:
             self._taken_up.explain(error, epoch=epoch)
 
-    def failed_in(self, loader: AdaptiveDataLoader) -> None:
+    def failed_in(self, loader: Loader) -> None:
         """Remember what was under way in a loop that an error leaves."""
         self._watch.leave()
 

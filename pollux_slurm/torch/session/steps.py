@@ -12,11 +12,11 @@ from pollux_slurm.torch.checkpoint.progress import ProgressState
 from pollux_slurm.torch.coordination.replica_comparison import is_time_to_compare
 from pollux_slurm.torch.coordination.side_channel import Control
 from pollux_slurm.torch.data.micro_batches import PassPlan, StepPlan
+from pollux_slurm.torch.session.loader import Loader
 from pollux_slurm.torch.session.measuring import Measuring
 from pollux_slurm.torch.session.memory_bounds import MemoryBounds
 
 if TYPE_CHECKING:
-    from pollux_slurm.torch.api.data_loader import AdaptiveDataLoader
     from pollux_slurm.torch.wrapped_model.adaptation import Adaptation
 
 # Batches whose gradients a script adds up before it steps; beyond that it has another use for them.
@@ -77,7 +77,7 @@ class Steps:
 
     # ------------------------------------------------------------------------------------------- one loop
 
-    def begin_loop(self, loader: AdaptiveDataLoader, *, is_awaited: bool) -> None:
+    def begin_loop(self, loader: Loader, *, is_awaited: bool) -> None:
         """Begin a loop over `loader`. `is_awaited`: a checkpoint may have been confirmed meanwhile."""
         self._num_examples = 0
         self._boundary.begin_loop()
@@ -107,7 +107,7 @@ class Steps:
         self._num_examples = 0
         self._clock.disturb(num_steps=1)
 
-    def _choose_batch(self, loader: AdaptiveDataLoader) -> None:
+    def _choose_batch(self, loader: Loader) -> None:
         """Choose the batch size anew where it may vary: rank 0 does, for all."""
         if loader.limits.max_batch_size is None or not self._models:
             return
@@ -128,14 +128,14 @@ class Steps:
             if self.is_dirty:
                 self._save_before(loader, choice)
 
-    def _save_before(self, loader: AdaptiveDataLoader, choice: BatchChoice) -> None:
+    def _save_before(self, loader: Loader, choice: BatchChoice) -> None:
         """Begin a checkpoint before a local batch that may not fit into memory."""
         if self._memory.is_untried(loader.memory_name, choice.atomic_batch_size):
             self._boundary.checkpoint_unasked()
 
     # ----------------------------------------------------------------------------------------- its batches
 
-    def begin_pass(self, loader: AdaptiveDataLoader, plan: PassPlan) -> None:
+    def begin_pass(self, loader: Loader, plan: PassPlan) -> None:
         """Tell the models what the coming pass is."""
         self._clock.batch_ready()
         self._batch_size = plan.step_size
@@ -153,7 +153,7 @@ class Steps:
         """Stamp the end of a pass."""
         self._clock.pass_done()
 
-    def end_step(self, loader: AdaptiveDataLoader, step: StepPlan) -> BatchChoice | None:
+    def end_step(self, loader: Loader, step: StepPlan) -> BatchChoice | None:
         """Close a global batch: measure, then let the ranks agree. Returns the batch agreed upon, if any."""
         self._num_examples += step.size
         stepped = [model for model in self._models if model.take_stepped()]

@@ -24,7 +24,7 @@ from tests.store.postgres import PostgresServer
 
 @pytest.fixture
 def any_database(any_store_url: str) -> Database:
-    return open_database(any_store_url, create=False)
+    return open_database(any_store_url)
 
 
 def test_that_a_block_that_raises_leaves_nothing(any_database: Database) -> None:
@@ -77,9 +77,9 @@ def test_that_who_stalls_in_the_midst_of_a_write_to_postgresql_lets_others_write
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "STALLED_S", 1000.0)
-    stalled = open_database(postgres_url, create=False)
+    stalled = open_database(postgres_url)
     monkeypatch.undo()
-    other = open_database(postgres_url, create=False)
+    other = open_database(postgres_url)
     row = {"user_id": 1, "user_name": "ada"}
     setting = "idle_in_transaction_session_timeout"
     with pytest.raises(StoreUnavailable), stalled.write() as connection:  # noqa: PT012
@@ -153,14 +153,14 @@ def test_that_connections_that_the_server_ended_are_replaced(
 
 
 def test_that_reading_cannot_write_in_postgresql(postgres_url: str) -> None:
-    database = open_database(postgres_url, create=False)
+    database = open_database(postgres_url)
     with pytest.raises(StoreError, match="read-only"), database.read() as connection:
         connection.execute(text("DELETE FROM jobs"))
     database.close()
 
 
 def test_that_sqlite_is_durable_and_checks_its_references(store_url: str) -> None:
-    database = open_database(store_url, create=False)
+    database = open_database(store_url)
     with database.read() as connection:
         for pragma, value in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):
             assert connection.exec_driver_sql(f"PRAGMA {pragma}").scalar() == value
