@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import graphlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +55,62 @@ def test_that_imports_point_downwards_only(file: Path) -> None:
     assert part in LEVEL, f"{part} has no place in LAYERS"
     for other in imported_parts(file) - {part}:
         assert LEVEL[other] < LEVEL[part], f"{file.relative_to(PACKAGE)} imports {other} from above or beside"
+
+
+def folder_of(file: Path) -> str:
+    """Return where a file stands below the package: `store/access`; one at the top stands for itself."""
+    inside = file.relative_to(PACKAGE)
+    return inside.parent.as_posix() if len(inside.parts) > 1 else inside.stem
+
+
+def source_of(place: Path) -> Path:
+    """Return the file of a module, of a package, or of a name in either."""
+    for candidate in (place.with_suffix(".py"), place / "__init__.py"):
+        if candidate.exists():
+            return candidate
+    return source_of(place.parent)
+
+
+def imported_folders(file: Path) -> set[str]:
+    """Return the other folders that `file` imports from, wherever in the file, for types, too."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+    ours = [name.split(".")[1:] for name in names if name.startswith("pollux_slurm.")]
+    return {folder_of(source_of(PACKAGE.joinpath(*parts))) for parts in ours} - {folder_of(file)}
+
+
+FILES = [file for file in sorted(PACKAGE.rglob("*.py")) if "migrations" not in file.parts]
+
+
+def test_that_no_folders_import_each_other_in_a_circle() -> None:
+    graph: dict[str, set[str]] = {}
+    for file in FILES:
+        graph.setdefault(folder_of(file), set()).update(imported_folders(file))
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(PACKAGE)))
+def test_that_a_folder_is_imported_by_its_package_and_by_those_that_it_names(file: Path) -> None:
+    importer = folder_of(file)
+    for folder in imported_folders(file):
+        init = PACKAGE / folder / "__init__.py"
+        if importer in {folder.rpartition("/")[0], "__init__"} or not init.exists():
+            continue
+        words = ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or ""
+        named = re.findall(r"`([\w/]+)`", words.partition("May be imported by")[2].partition(".")[0])
+        is_sibling = importer.split("/")[0] == folder.split("/")[0]
+        assert (importer if is_sibling else importer.split("/")[0]) in named, f"{folder}/__init__.py"
+
+
+def test_that_no_folder_is_a_crowd() -> None:
+    for top in (PACKAGE, PACKAGE.parent / "tests"):
+        for folder in (top, *(place for place in top.rglob("*") if place.is_dir())):
+            files = [place for place in folder.iterdir() if place.is_file() and place.suffix != ".pyc"]
+            assert len(files) <= 15, f"{folder} has {len(files)} files: split it by subject"
 
 
 @pytest.mark.parametrize(
