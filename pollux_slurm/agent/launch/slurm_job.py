@@ -118,7 +118,7 @@ def prepare_job(
 
 
 def run_step(command: Sequence[str], job: PreparedJob) -> int:
-    """Run the layout as one step of the job, and return its exit code; see `shortfall` for one that fails.
+    """Run the layout as one step of the job, and return its exit code; see `missing_gpus` for one that fails.
 
     That is the code of the first process that failed by itself, as its node has left it in the exit file;
     srun's own is the greatest of all nodes', and a node that is stopped for another's failure ends with 143.

@@ -241,7 +241,7 @@ def _marked(folder: Path) -> Iterator[SharedFolder]:
 
 
 def _seen_from_here(config: Config, marks: Sequence[str]) -> str:
-    """Return what this node sees, as `doctor_nodes.examine_nodes` reads it."""
+    """Return what this node sees, as `node_answers.examine_nodes` reads it."""
     from pollux_slurm.daemon.doctor.node_answers import probe
     from pollux_slurm.store import open_agent_store
 

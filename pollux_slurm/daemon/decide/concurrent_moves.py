@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Mover(NamedTuple):
-    """Whose job moves, or is to move, and whether it is known not to answer (`silence.is_doubtful`)."""
+    """Whose job moves, or is to move, and whether it may not answer (`unanswered_requests`)."""
 
     user: str
     is_doubtful: bool = False

@@ -171,7 +171,8 @@ class Restarting:
         """Return the most GPUs that one node has free now, up to what was planned, and the job's minimum.
 
         Both on whichever node Slurm likes. A job that may have left processes on one of them gets neither: it
-        waits until its begin time, two minutes after its requeue, and rounds see to the rest (`comebacks`).
+        waits until its begin time, two minutes after its requeue, and rounds see to the rest
+        (`returned_nodes`).
         """
         reallocation, needs, least = case.reallocation, _needs(case), _least(case)
         if book.may_have_leftover(reallocation.source):

@@ -1,7 +1,7 @@
 """Enact reallocations: a journaled state machine, one step per tick and job, safe to kill at any instant.
 
     planned → checkpoint_requested → checkpointed → requeued → reshaped → released → running → confirmed
-    (`stopping`: the job trains on)                 (`restarting`: the job is brought to run again)
+    (`until_requeue`: the job trains on)            (`after_requeue`: the job is brought to run again)
 
 A job that still waits in the queue skips the checkpoint and the requeue: planned → reshaped → ...
 One that is paused, with a target of no GPUs, does not run again yet: ... → requeued → reshaped → released →

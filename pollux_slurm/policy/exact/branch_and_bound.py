@@ -2,8 +2,8 @@
 
 Jobs are decided one after the other; for each, every option on every set of nodes that differs in what
 matters (room, spanning jobs, who is at home there, who may use it). With all jobs at no regret, and nothing
-unused, an answer would be worth the bound (see `offers`): a branch is cut as soon as the regrets of those
-decided come to more than what the best answer known falls short of that.
+unused, an answer would be worth the bound (see `candidate_pruning`): a branch is cut as soon as the regrets
+of those decided come to more than what the best answer known falls short of that.
 """
 
 from __future__ import annotations

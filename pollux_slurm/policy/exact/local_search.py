@@ -6,10 +6,10 @@ Two steps are tried for each job:
 - *make room*: give it an option that does not fit, moving or shrinking jobs that stand in its way, each of
   which then takes the best option that still fits.
 
-A step changes the sum by what the regrets shrink, and what less is left unused (see `offers`); so only
-options whose regret is less than the present one and the price of all that is unused together can be part of
-an improvement that a single job leads, and only those are tried. Work is bounded by counting steps, never by
-time: the same problem gives the same answer on any machine.
+A step changes the sum by what the regrets shrink, and what less is left unused (see `candidate_pruning`); so
+only options whose regret is less than the present one and the price of all that is unused together can be
+part of an improvement that a single job leads, and only those are tried. Work is bounded by counting steps,
+never by time: the same problem gives the same answer on any machine.
 """
 
 from __future__ import annotations

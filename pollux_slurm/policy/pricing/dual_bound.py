@@ -1,7 +1,7 @@
 """Prices of what jobs share, and what no allocation can exceed: the Lagrangian dual of the budgets.
 
 Legend: J jobs, C columns, T GPU types, n nodes; E classes of jobs, X cells of nodes, and their A resources
-each (`resources`). R resources in all: S = A·X of the cells, each limit's GPUs, the moves of a round.
+each (`shared_resources`). R resources in all: S = A·X of the cells, each limit's GPUs, the moves of a round.
 For prices λ ≥ 0, every job takes the option with the most value less the price of all that it uses. With B
 the budgets,
 

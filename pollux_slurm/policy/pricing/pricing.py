@@ -1,7 +1,7 @@
 """Jobs that buy what they share at given prices: what each would take, and the dual's value at these prices.
 
 Legend: J jobs, C columns, T GPU types, n nodes; E classes of jobs, X cells of nodes, and their A resources
-each (`resources`). R resources in all: S = A·X of the cells, each limit's GPUs, the moves of a round.
+each (`shared_resources`). R resources in all: S = A·X of the cells, each limit's GPUs, the moves of a round.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The Slurm client that uses Slurm's own commands. See `pollux_slurm.slurm.client` for what it promises.
 
 Bulk reads are JSON. Before a command that changes a job, a `JobHand` fetches that job's state, and gives the
-simplest of the commands; with that of `pyslurm_hand` this is the PySlurm client. Where a check and a command
-could be separated by another hand, the command carries a condition of its own:
+simplest of the commands; with that of `pyslurm/job_commands.py` this is the PySlurm client. Where a check and
+a command could be separated by another hand, the command carries a condition of its own:
 
 - `scontrol hold` of a running job succeeds, and would hold the job at its next requeue (22.05). `hold`
   therefore sets priority 0 together with a field that Slurm refuses to change on a running job; measured on

@@ -1,7 +1,7 @@
 """What a client does with one job right at a command: look at its state, and give the simplest commands.
 
 This is the seam between the two backends. `CommandHand` runs squeue, scontrol and scancel, each a process of
-its own; `pyslurm_hand.PySlurmHand` asks libslurm.
+its own; `PySlurmHand` in `pyslurm/` asks libslurm.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keep one `pyslurm_worker` process, ask it with a time limit, and replace it when it ends or hangs."""
+"""Keep one `worker.py` process, ask it with a time limit, and replace it when it ends or hangs."""
 
 from __future__ import annotations
 

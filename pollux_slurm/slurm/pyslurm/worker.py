@@ -1,7 +1,7 @@
 """The process that holds PySlurm: one question a line on standard input, one answer a line.
 
 The only module that imports PySlurm, and it is only ever run as a process of its own
-(`pyslurm_process.PySlurmWorker`), because of what libslurm and PySlurm 25.11 do to the process they are in:
+(`process.PySlurmWorker`), because of what libslurm and PySlurm 25.11 do to the process they are in:
 
 - libslurm ends it where there is no slurm.conf, or where munge's plug-in cannot be loaded;
 - a question keeps Python's lock until slurmctld has answered, so no other thread runs meanwhile;

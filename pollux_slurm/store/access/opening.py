@@ -98,7 +98,7 @@ def _find_file(url: StoreUrl, path: Path, *, create: bool, any_host: bool) -> No
             raise SchemaVersionError(f"there is no store at {path}; make it: {url.command('init')}")
         if not folder.is_dir():
             raise StoreError(f"there is no folder {folder} for the store; make it: mkdir -p {folder}")
-        # Never opened where it exists already: see `trust` on what closing it would do.
+        # Never opened where it exists already: see `file_permissions` on what closing it would do.
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except OSError as error:

@@ -37,7 +37,7 @@ def record_round(
     shadow: bool,
     at: datetime,
 ) -> int:
-    """Store a decision with its problem, their `round_texts` and `sums.single_goodputs`.
+    """Store a decision with its problem, their `round_texts` and `daily_sums.single_goodputs`.
 
     See `Store.record_round`.
     """

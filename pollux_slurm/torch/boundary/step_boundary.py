@@ -1,10 +1,10 @@
 """What happens between two optimizer steps: the ranks agree, and act on what they agreed.
 
-At each boundary (where steps are short: at each so many, see `spacing`) every rank adds its flags and norms
-to one exchange, and acts on the sums of the exchange before it, which had a step's time to finish (with one
-replica: on its own). So all ranks checkpoint, wait, stop and change the batch size at the same boundary, and
-no step waits for a rank. A request waits for the end of the epoch where that is near (`EpochEnd`): rank 0
-tells the others of it then.
+At each boundary (where steps are short: at each so many, see `exchange_interval`) every rank adds its flags
+and norms to one exchange, and acts on the sums of the exchange before it, which had a step's time to finish
+(with one replica: on its own). So all ranks checkpoint, wait, stop and change the batch size at the same
+boundary, and no step waits for a rank. A request waits for the end of the epoch where that is near
+(`EpochEnd`): rank 0 tells the others of it then.
 
 Nothing here happens at any other moment: a script's validation over an ordinary loader is not interrupted. A
 request that is not to wait, or SIGTERM, that comes meanwhile is answered with a copy of the states as they

@@ -13,9 +13,9 @@ DDP calls the hook once a bucket in *every* pass, the accumulating ones included
 
 So every pass of every replica is one independent gradient estimate whose norm is read off the bucket.
 
-A script may accumulate by hand, too, with `no_sync` (see `byhand`): there the hook is not called, gradients
-add up in `param.grad`, and the norm of a pass is that of the difference to what was there before it. With P
-such passes in a step, U their weighted sum over the replicas, the mean of all parts is U/P.
+A script may accumulate by hand, too, with `no_sync` (see `manual_accumulation`): there the hook is not
+called, gradients add up in `param.grad`, and the norm of a pass is that of the difference to what was there
+before it. With P such passes in a step, U their weighted sum over the replicas, the mean of all parts is U/P.
 """
 
 # No `from __future__ import annotations` here: DDP compares the hook's annotations with the types themselves.
