@@ -4,6 +4,7 @@ May be imported by scripts that train.
 """
 
 from pollux_slurm import env
+from pollux_slurm.torch import scaling_rules
 from pollux_slurm.torch.api.accumulator import Accumulator
 from pollux_slurm.torch.api.data_loader import AdaptiveDataLoader
 from pollux_slurm.torch.api.data_parallel import AdaptiveDataParallel
@@ -16,7 +17,7 @@ from pollux_slurm.torch.api.epochs import (
 )
 from pollux_slurm.torch.api.state import State
 from pollux_slurm.torch.boundary.sigterm import TrainingStopped
-from pollux_slurm.torch.gradients.scaling_rules import (
+from pollux_slurm.torch.scaling_rules import (
     AdamScale,
     AdaScale,
     LEGWScale,
@@ -51,4 +52,5 @@ __all__ = [
     "init_process_group",
     "memory_guard",
     "remaining_epochs_until",
+    "scaling_rules",
 ]

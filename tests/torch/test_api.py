@@ -37,6 +37,7 @@ def test_that_the_public_names_are_exactly_these() -> None:
         "init_process_group",
         "memory_guard",
         "remaining_epochs_until",
+        "scaling_rules",
     }
 
 

@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 
 DRIVER = """
 import os, sys, time
-from pollux_slurm.agent import processes
+from pollux_slurm.agent.launch import processes
 from pollux_slurm.agent.launch.processes import Crew
 count, patience, script = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 environments = [{**os.environ, "RANK": str(rank)} for rank in range(count)]

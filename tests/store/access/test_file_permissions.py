@@ -125,7 +125,8 @@ class TestModes:
 AS_OTHER = """
 import os, sys
 user, group, url = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-from pollux_slurm.store import open_store, engine, opening, sql_store
+from pollux_slurm.store import open_store, sql_store
+from pollux_slurm.store.access import engine, opening
 from tests.store.builders import at, registration
 os.setgroups([group]), os.setgid(65534), os.setuid(user)
 store = open_store(url)

@@ -120,7 +120,9 @@ def make_certificates(keys: Path) -> None:
 
 AS_NOBODY = """
 import os, pwd, sys
-from pollux_slurm.store import open_agent_store, functions, opening
+from pollux_slurm.store import open_agent_store
+from pollux_slurm.store.access import opening
+from pollux_slurm.store.agent_api import postgresql_api
 from tests.store.builders import at, report, token_of
 from pollux_slurm.goodput import checks
 nobody = pwd.getpwnam("nobody")
