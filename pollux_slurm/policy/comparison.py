@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, Problem
-from pollux_slurm.policy.decide import shared_menu
+from pollux_slurm.policy.decide import build_candidates_of_participants
 from pollux_slurm.policy.participation.admission import check_problem, find_exclusions
 
 
@@ -36,13 +36,15 @@ def appraise(
     check_problem(problem)
     left_out = {*without, *find_exclusions(problem)}
     jobs = [job for job in problem.jobs if job.job_id not in left_out]
-    menu = shared_menu(dataclasses.replace(problem, jobs=tuple(jobs)), jobs, tables)
+    candidates = build_candidates_of_participants(
+        dataclasses.replace(problem, jobs=tuple(jobs)), jobs, tables
+    )
     found = []
     for answer in answers:
         speedups = {
-            job.job_id: menu.penalised(row, answer.get(job.job_id, Allocation()))
-            for row, job in enumerate(menu.jobs)
+            job.job_id: candidates.penalised(row, answer.get(job.job_id, Allocation()))
+            for row, job in enumerate(candidates.jobs)
         }
-        fitness = menu.scores.fitness(list(speedups.values()))
+        fitness = candidates.scores.fitness(list(speedups.values()))
         found.append(Appraisal(fitness=fitness, speedups={job.job_id: 0.0 for job in jobs} | speedups))
     return tuple(found)

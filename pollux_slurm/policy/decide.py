@@ -15,7 +15,7 @@ import numpy as np
 from pollux_slurm.errors import UsageError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import Allocation, Decision, Problem, ProblemJob
-from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.exact.local_search import above
 from pollux_slurm.policy.exact.search import Solution, solve
 from pollux_slurm.policy.exact.upper_bound import bound_serving
@@ -55,7 +55,7 @@ class _Solved:
 
     jobs: Sequence[ProblemJob]
     behind: Sequence[ProblemJob]
-    menu: Menu
+    candidates: Candidates
     cluster: Cluster
     reasons: Mapping[str, str]
     solution: Solution
@@ -99,17 +99,17 @@ def decide(
         stop=lambda: time_limit_s is not None and clock() - began > time_limit_s,
         clock=clock,
     )
-    menu, solution, reasons = solved.menu, solved.solution, solved.reasons
-    state, scores = solution.state, menu.scores
-    chosen = [placed.option for placed in state.placed[: menu.num_jobs] if placed is not None]
-    fitness = scores.fitness([option.penalty * option.speedup for option in chosen])
+    candidates, solution, reasons = solved.candidates, solved.solution, solved.reasons
+    state, scores = solution.state, candidates.scores
+    chosen = [placed.candidate for placed in state.placed[: candidates.num_jobs] if placed is not None]
+    fitness = scores.fitness([candidate.penalty * candidate.speedup for candidate in chosen])
     upper_bound = None
-    if menu.num_jobs:
-        waiting = np.array([option.num_gpus == 0 for option in chosen], dtype=bool)
+    if candidates.num_jobs:
+        waiting = np.array([candidate.num_gpus == 0 for candidate in chosen], dtype=bool)
         # An answer may be better by serving more; of those that serve as many, none is worth more than this.
-        total = bound_serving(menu, solved.cluster, solution, waiting)
+        total = bound_serving(candidates, solved.cluster, solution, waiting)
         upper_bound = max(scores.fitness_of_sum(total), fitness)
-    explained = sharing(explain_all(solution, menu), menu.jobs, problem)
+    explained = sharing(explain_all(solution, candidates), candidates.jobs, problem)
     decisions = {one.job_id: one for one in explained}
     originals: Mapping[str, ProblemJob] = {job.job_id: job for job in problem.jobs}
     for job in solved.jobs:
@@ -117,7 +117,7 @@ def decide(
             decisions[job.job_id] = not_overtaking(decisions[job.job_id])
     decisions |= {job_id: keep(originals[job_id]) for job_id in reasons}
     decisions |= {job.job_id: waits_for_others(job) for job in solved.behind}
-    kinds = menu.tables.kinds
+    kinds = candidates.tables.kinds
     return Decision(
         jobs=tuple(decisions[job.job_id] for job in problem.jobs),
         fitness=fitness,
@@ -158,9 +158,9 @@ def allocate(
     )
     state = solved.solution.state
     found = {job.job_id: job.current for job in problem.jobs}
-    for row, job in enumerate(solved.menu.jobs):
+    for row, job in enumerate(solved.candidates.jobs):
         placed = state.at(row)
-        if not placed.option.stays:
+        if not placed.candidate.stays:
             found[job.job_id] = state.cluster.allocation_of(placed.gpus)
     return Given(allocations=found, excluded=solved.reasons)
 
@@ -176,7 +176,7 @@ def _solve(
     within_caps: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> _Solved:
-    """Check a problem and search until `stop`; `within_caps` as in `build_menu`."""
+    """Check a problem and search until `stop`; `within_caps` as in `build_candidates`."""
     if solver not in SOLVERS:
         raise UsageError(f"unknown solver {solver!r}; there are {', '.join(sorted(SOLVERS))}")
     known_nodes = KnownNodes() if nodes is None else nodes
@@ -186,19 +186,19 @@ def _solve(
     reasons = find_exclusions(problem, cache)
     jobs = [job for job in problem.jobs if job.job_id not in reasons]
     everyone = standing = user_shares.everyone(problem, jobs)
-    menu = build_menu(problem, jobs, cache, facts, standing=standing, within_caps=within_caps)
+    candidates = build_candidates(problem, jobs, cache, facts, standing=standing, within_caps=within_caps)
     nowhere = {
         job.job_id
         for row, job in enumerate(jobs)
-        if not menu.settled[row] and not job.current and not menu.offered[row].any()
+        if not candidates.settled[row] and not job.current and not candidates.allowed[row].any()
     }
-    unfit = misfits(problem, menu)
+    unfit = misfits(problem, candidates)
     nowhere |= set(unfit)
     known: list[ProblemJob] = jobs
     behind: list[ProblemJob] = []
     if standing is not None and (nowhere or not user_shares.is_plenty(standing, jobs, facts)):
         able = [job.job_id not in nowhere for job in jobs]
-        useful = user_shares.useful_gpus(jobs, menu.tables)[able]
+        useful = user_shares.useful_gpus(jobs, candidates.tables)[able]
         jobs, standing, behind = user_shares.dealt(problem, list(compress(jobs, able)), useful, facts)
         if len(jobs) == len(known) and standing is not None and (standing.yields == 1).all():
             standing = everyone  # all were dealt theirs: nothing is new
@@ -206,23 +206,23 @@ def _solve(
     narrowed = {job.job_id: job for job in held_back(problem, [j for j in jobs if j.job_id not in nowhere])}
     jobs = [narrowed.get(job.job_id, job) for job in jobs]
     if standing is not everyone or any(map(operator.is_not, jobs, known)):
-        menu = build_menu(problem, jobs, cache, facts, standing=standing, within_caps=within_caps)
+        candidates = build_candidates(problem, jobs, cache, facts, standing=standing, within_caps=within_caps)
     if nowhere:
         reason = "no configuration of what adaptive jobs may use now allows it a batch and its GPUs"
         reasons |= {job_id: unfit.get(job_id, reason) for job_id in nowhere}
     left_out = [frozen(job, facts.index) for job in problem.jobs if job.job_id in reasons]
     if left_out:
-        menu = menu.without(problem, nowhere, left_out)
+        candidates = candidates.without(problem, nowhere, left_out)
     tables_at_s = clock()
 
-    cluster = Cluster(facts, menu.everyone)
-    solution = SOLVERS[solver](cluster, menu, seed=problem.seed, effort=effort, stop=stop)
+    cluster = Cluster(facts, candidates.everyone)
+    solution = SOLVERS[solver](cluster, candidates, seed=problem.seed, effort=effort, stop=stop)
     if solution.timed_out and solver != "greedy":
-        solution = _at_least_greedy(solution, cluster, menu)
+        solution = _at_least_greedy(solution, cluster, candidates)
     return _Solved(
         jobs=jobs,
         behind=behind,
-        menu=menu,
+        candidates=candidates,
         cluster=cluster,
         reasons=reasons,
         solution=solution,
@@ -231,9 +231,9 @@ def _solve(
     )
 
 
-def _at_least_greedy(solution: Solution, cluster: Cluster, menu: Menu) -> Solution:
+def _at_least_greedy(solution: Solution, cluster: Cluster, candidates: Candidates) -> Solution:
     """Return what a search had when it was cut short, or the greedy answer where that is better."""
-    quick = solve_greedily(cluster, menu)
+    quick = solve_greedily(cluster, candidates)
     if quick.value <= above(solution.value):
         return solution
     return dataclasses.replace(quick, bound=min(quick.bound, solution.bound), timed_out=True)
@@ -248,26 +248,30 @@ def score(problem: Problem, allocations: Mapping[str, Allocation]) -> float:
     check_problem(problem)
     reasons = find_exclusions(problem)
     jobs = [job for job in problem.jobs if job.job_id not in reasons]
-    menu = shared_menu(problem, jobs)
+    candidates = build_candidates_of_participants(problem, jobs)
     penalised = []
-    for row, job in enumerate(menu.jobs):
+    for row, job in enumerate(candidates.jobs):
         given = allocations.get(job.job_id, Allocation())
-        penalised.append(menu.penalised(row, given))
-    return menu.scores.fitness(penalised)
+        penalised.append(candidates.penalised(row, given))
+    return candidates.scores.fitness(penalised)
 
 
-def shared_menu(problem: Problem, jobs: list[ProblemJob], cache: TableCache | None = None) -> Menu:
-    """Return the menu of those of `jobs` that take part, where users share."""
+def build_candidates_of_participants(
+    problem: Problem, jobs: list[ProblemJob], cache: TableCache | None = None
+) -> Candidates:
+    """Return the candidates of those of `jobs` that take part, where users share."""
     facts = NodeFacts(problem.nodes)
     standing = user_shares.everyone(problem, jobs)
-    menu = build_menu(problem, jobs, cache, facts, standing=standing)
+    candidates = build_candidates(problem, jobs, cache, facts, standing=standing)
     if standing is None or user_shares.is_plenty(standing, jobs, facts):
-        return menu
-    jobs, standing, _ = user_shares.dealt(problem, jobs, user_shares.useful_gpus(jobs, menu.tables), facts)
-    return build_menu(problem, jobs, cache, facts, standing=standing)
+        return candidates
+    jobs, standing, _ = user_shares.dealt(
+        problem, jobs, user_shares.useful_gpus(jobs, candidates.tables), facts
+    )
+    return build_candidates(problem, jobs, cache, facts, standing=standing)
 
 
-def build_menu(
+def build_candidates(
     problem: Problem,
     jobs: list[ProblemJob],
     cache: TableCache | None = None,
@@ -275,7 +279,7 @@ def build_menu(
     *,
     standing: user_shares.Standing | None = None,
     within_caps: bool = False,
-) -> Menu:
+) -> Candidates:
     """Return what `jobs` could get and what the problem's objective makes of it.
 
     `standing` is what they were dealt, where users share. `within_caps`, speedups beyond what jobs may have
@@ -300,4 +304,4 @@ def build_menu(
     if standing is not None:
         factors = standing.factors(scores.exponent, tables, in_gpus=scores.units is not None)
         scores = dataclasses.replace(scores, weight=scores.weight * factors)
-    return Menu(problem, jobs, tables, scores)
+    return Candidates(problem, jobs, tables, scores)

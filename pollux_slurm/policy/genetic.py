@@ -7,7 +7,7 @@ size are taken off at random, jobs over several nodes that share one are thinned
 the job may have. Parents and offspring compete, and the best of both go on. The first population is what the
 jobs hold and a simple first answer, mutated. Numpy only, from a seeded generator.
 
-Legend: P members, J jobs, n nodes. Scores are those of the menu, so that fitness compares with any solver's.
+Legend: P members, J jobs, n nodes. Scores are those of the candidates, so fitness compares with any solver's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import Placed, State
 from pollux_slurm.policy.exact.search import Solution, total_value
 from pollux_slurm.policy.greedy import solve_greedily
@@ -34,7 +34,7 @@ GENERATIONS = 100
 
 def solve_genetically(
     cluster: Cluster,
-    menu: Menu,
+    candidates: Candidates,
     *,
     seed: int = 0,
     effort: float = 1.0,
@@ -43,13 +43,13 @@ def solve_genetically(
     generations: int = GENERATIONS,
 ) -> Solution:
     """Return the best member of the last generation, never worse than what the jobs hold."""
-    dual = solve_dual(menu, Market(menu, cluster))
-    start = solve_greedily(cluster, menu).state
-    held = State(cluster, menu)
-    movable = np.flatnonzero(~menu.settled)
+    dual = solve_dual(candidates, Market(candidates, cluster))
+    start = solve_greedily(cluster, candidates).state
+    held = State(cluster, candidates)
+    movable = np.flatnonzero(~candidates.settled)
     if not len(movable) or not len(cluster.names):
-        return Solution(state=held, value=total_value(held, menu), bound=dual.bound, dual=dual)
-    breed = _Breed(held, menu, movable, np.random.default_rng(seed))
+        return Solution(state=held, value=total_value(held, candidates), bound=dual.bound, dual=dual)
+    breed = _Breed(held, candidates, movable, np.random.default_rng(seed))
     first = np.stack([breed.matrix(held), breed.matrix(start)])
     members = np.concatenate([first, breed.mutate(first[np.arange(population - 2) % 2])])
     members[2:] = breed.repair(members[2:])
@@ -64,17 +64,19 @@ def solve_genetically(
         keep = np.argsort(-value, kind="stable")[:population]
         members, worth = both[keep], value[keep]
     state = breed.state(members[int(worth.argmax())])
-    best = max((held, start, state), key=lambda one: total_value(one, menu))
+    best = max((held, start, state), key=lambda one: total_value(one, candidates))
     return Solution(
-        state=best, value=total_value(best, menu), bound=dual.bound, dual=dual, timed_out=timed_out
+        state=best, value=total_value(best, candidates), bound=dual.bound, dual=dual, timed_out=timed_out
     )
 
 
 class _Breed:
     """The rules by which members of one problem change."""
 
-    def __init__(self, held: State, menu: Menu, movable: IntArray, rng: np.random.Generator) -> None:
-        self._held, self._menu, self._movable, self._rng = held, menu, movable, rng
+    def __init__(
+        self, held: State, candidates: Candidates, movable: IntArray, rng: np.random.Generator
+    ) -> None:
+        self._held, self._candidates, self._movable, self._rng = held, candidates, movable, rng
         cluster = held.cluster
         self._base = self._rows(held)
         free = np.array(held.free, dtype=np.int64)
@@ -86,19 +88,22 @@ class _Breed:
             self._usable[row, list(members_of(held.eligible(job)))] = True
         self._kind = cluster.kind
         self._most = np.array(
-            [int(menu.tables.num_gpus[menu.offered[job]].max(initial=0)) for job in movable], dtype=np.int64
+            [int(candidates.tables.num_gpus[candidates.allowed[job]].max(initial=0)) for job in movable],
+            dtype=np.int64,
         )
-        tables = menu.tables
+        tables = candidates.tables
         # Worth by (job, type, spread, K): a dense table to look members up in.
         size = int(max(tables.num_gpus.max(initial=0), self._base.sum(axis=1).max(initial=0))) + 1
         kinds = len(tables.kinds)
         self._worth = np.full((len(movable), kinds, 2, size), -np.inf)
-        paused = -np.inf if menu.pause_column is None else menu.value[movable, menu.pause_column]
-        self._nothing = np.where(menu.waits[movable], menu.stay_value[movable], paused)
-        self._stay = menu.stay_value[movable]
+        paused = (
+            -np.inf if candidates.pause_column is None else candidates.value[movable, candidates.pause_column]
+        )
+        self._nothing = np.where(candidates.waits[movable], candidates.stay_value[movable], paused)
+        self._stay = candidates.stay_value[movable]
         for column in range(len(tables.num_gpus)):
             spot = (int(tables.kind[column]), int(tables.num_nodes[column] > 1), int(tables.num_gpus[column]))
-            self._worth[:, spot[0], spot[1], spot[2]] = menu.value[movable, column]
+            self._worth[:, spot[0], spot[1], spot[2]] = candidates.value[movable, column]
         self._equal = not bool(((tables.per_node == 0) & (tables.num_gpus > 0)).any())
 
     def _rows(self, state: State) -> IntArray:
@@ -181,7 +186,7 @@ class _Breed:
 
     def worth(self, members: IntArray) -> FloatArray:
         """Return the sum of values of each member, −inf where a job has what it may not."""
-        kinds = len(self._menu.tables.kinds)
+        kinds = len(self._candidates.tables.kinds)
         total = np.zeros(len(members))
         gpus = members.sum(axis=2)
         spread = ((members > 0).sum(axis=2) > 1).astype(np.int64)
@@ -202,8 +207,8 @@ class _Breed:
 
     def state(self, member: IntArray) -> State:
         """Return a member as a placed state; a job whose row does not fit keeps what it has, if it can."""
-        menu = self._menu
-        state = State(self._held.cluster, menu)
+        candidates = self._candidates
+        state = State(self._held.cluster, candidates)
         rows = {int(job): member[row] for row, job in enumerate(self._movable.tolist())}
         changed = [
             job for row, job in enumerate(self._movable.tolist()) if (member[row] != self._base[row]).any()
@@ -213,25 +218,25 @@ class _Breed:
             gpus = tuple((int(node), int(rows[job][node])) for node in np.flatnonzero(rows[job]))
             placed = self._placed(state, job, gpus)
             if placed is None:
-                placed = state.find(job, before[job].option)
+                placed = state.find(job, before[job].candidate)
             if placed is None:
                 return self._held
             state.put(job, placed)
         return state
 
     def _placed(self, state: State, job: int, gpus: tuple[tuple[int, int], ...]) -> Placed | None:
-        menu = self._menu
+        candidates = self._candidates
         if not gpus:
-            if menu.waits[job]:
-                return Placed(menu.option(job, -1), ())
-            if menu.pause_column is None:
+            if candidates.waits[job]:
+                return Placed(candidates.candidate(job, -1), ())
+            if candidates.pause_column is None:
                 return None
-            pause = menu.option(job, menu.pause_column)
+            pause = candidates.candidate(job, candidates.pause_column)
             return Placed(pause, ()) if state.may_have(job, pause) else None
         given = state.cluster.allocation_of(gpus)
-        for column in menu.columns_of(given):
-            if menu.offered[job, column]:
-                option = menu.option(job, column)
-                if state.may_have(job, option) and state.has_room(job, option, gpus):
-                    return Placed(option, gpus)
+        for column in candidates.columns_of(given):
+            if candidates.allowed[job, column]:
+                candidate = candidates.candidate(job, column)
+                if state.may_have(job, candidate) and state.has_room(job, candidate, gpus):
+                    return Placed(candidate, gpus)
         return None

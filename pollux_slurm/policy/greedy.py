@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import Placed, State
 from pollux_slurm.policy.exact.construction import Constructor
 from pollux_slurm.policy.exact.exchange import Exchange
@@ -27,7 +27,7 @@ FloatArray = npt.NDArray[np.float64]
 
 def solve_greedily(
     cluster: Cluster,
-    menu: Menu,
+    candidates: Candidates,
     *,
     seed: int = 0,
     effort: float = 1.0,
@@ -35,65 +35,71 @@ def solve_greedily(
 ) -> Solution:
     """Return what greedy growth from what the jobs hold reaches. `seed` and `effort` are not used."""
     del seed, effort
-    market = Market(menu, cluster)
-    dual = solve_dual(menu, market)
-    state = State(cluster, menu)
-    constructor = Constructor(state, menu, market, dual.prices)
+    market = Market(candidates, cluster)
+    dual = solve_dual(candidates, market)
+    state = State(cluster, candidates)
+    constructor = Constructor(state, candidates, market, dual.prices)
     free = market.reduced(np.zeros(len(dual.prices)))
     timed_out = False
-    for job in np.flatnonzero(menu.waits & ~menu.settled).tolist():
+    for job in np.flatnonzero(candidates.waits & ~candidates.settled).tolist():
         if state.idle_gpus <= 0:
             break
         before = state.take(job)
-        gpus = np.where(menu.offered[job], menu.tables.num_gpus, 10**9)
+        gpus = np.where(candidates.allowed[job], candidates.tables.num_gpus, 10**9)
         least = int(gpus.argmin()) if gpus.size else -1
         found = None
         if least >= 0 and gpus[least] < 10**9:
-            found = state.find(job, menu.option(job, least)) or constructor.best_fit(job, free[job])
+            found = state.find(job, candidates.candidate(job, least)) or constructor.best_fit(job, free[job])
         state.put(job, found or before)
-    waiting = [job for job in np.flatnonzero(menu.waits & ~menu.settled).tolist() if _gpus(state, job) == 0]
+    waiting = [
+        job
+        for job in np.flatnonzero(candidates.waits & ~candidates.settled).tolist()
+        if _gpus(state, job) == 0
+    ]
     if waiting and not stop():
-        Exchange(state, menu).run(waiting, len(waiting))
+        Exchange(state, candidates).run(waiting, len(waiting))
 
-    heap = [(-gain, job) for job in range(menu.num_jobs) if (gain := _step(state, menu, job)[0]) > 0]
+    heap = [
+        (-gain, job) for job in range(candidates.num_jobs) if (gain := _step(state, candidates, job)[0]) > 0
+    ]
     heapq.heapify(heap)
     while heap and state.idle_gpus > 0:
         if stop():
             timed_out = True
             break
         promised, job = heapq.heappop(heap)
-        gain, column = _step(state, menu, job)
+        gain, column = _step(state, candidates, job)
         if gain <= 0:
             continue
         if gain < -promised:
             heapq.heappush(heap, (-gain, job))
             continue
         before = state.take(job)
-        found = state.find(job, menu.option(job, column)) or _better(constructor, before, job, free)
+        found = state.find(job, candidates.candidate(job, column)) or _better(constructor, before, job, free)
         state.put(job, found or before)
-        if found is not None and (gain := _step(state, menu, job)[0]) > 0:
+        if found is not None and (gain := _step(state, candidates, job)[0]) > 0:
             heapq.heappush(heap, (-gain, job))
     return Solution(
-        state=state, value=total_value(state, menu), bound=dual.bound, dual=dual, timed_out=timed_out
+        state=state, value=total_value(state, candidates), bound=dual.bound, dual=dual, timed_out=timed_out
     )
 
 
 def _gpus(state: State, job: int) -> int:
     placed = state.placed[job]
-    return placed.option.num_gpus if placed is not None else 0
+    return placed.candidate.num_gpus if placed is not None else 0
 
 
 def _better(constructor: Constructor, before: Placed, job: int, free: FloatArray) -> Placed | None:
-    return constructor.best_fit(job, free[job], least=before.option.value)
+    return constructor.best_fit(job, free[job], least=before.candidate.value)
 
 
-def _step(state: State, menu: Menu, job: int) -> tuple[float, int]:
+def _step(state: State, candidates: Candidates, job: int) -> tuple[float, int]:
     """Return the most gain per further GPU that a job can have from what is idle, and its column."""
     placed = state.at(job)
-    more = menu.tables.num_gpus - placed.option.num_gpus
-    gain = menu.value[job] - placed.option.value
+    more = candidates.tables.num_gpus - placed.candidate.num_gpus
+    gain = candidates.value[job] - placed.candidate.value
     possible = (gain > 0) & (more > 0) & (more <= state.idle_gpus)
-    if menu.settled[job] or not possible.any():
+    if candidates.settled[job] or not possible.any():
         return 0.0, -1
     rate = np.where(possible, gain / np.maximum(more, 1), -np.inf)
     best = int(rate.argmax())

@@ -259,12 +259,12 @@ def best(problem: Problem, left_out: Collection[str] = ()) -> tuple[int, float]:
     The fitness is over the jobs that are not `left_out`.
     """
     jobs = problem.jobs
-    options = [
+    candidates = [
         [(allocation, worth(problem, job, allocation)) for allocation in dict.fromkeys(choices(problem, job))]
         for job in jobs
     ]
     best_waiting, best_fitness = len(jobs) + 1, 0.0
-    for picks in itertools.product(*options):
+    for picks in itertools.product(*candidates):
         answer = {job.job_id: pick[0] for job, pick in zip(jobs, picks, strict=True)}
         waiting = num_waiting(problem, answer)
         worths = [pick[1] for job, pick in zip(jobs, picks, strict=True) if job.job_id not in left_out]

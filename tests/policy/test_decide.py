@@ -136,7 +136,7 @@ def test_that_no_two_jobs_over_several_nodes_share_one() -> None:
 
 
 def test_that_only_equal_shares_span_nodes() -> None:
-    # Five GPUs would be four and one: not offered. One node's four is the best that is.
+    # Five GPUs would be four and one: not allowed. One node's four is the best that is.
     assert sizes(decide(problem(nodes(2), job("a", max_gpus=5)))) == {"a": 4}
     assert given(decide(problem(nodes(2), job("a", max_gpus=6)))) == {"a": "n0:3+n1:3"}
 

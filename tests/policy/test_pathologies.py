@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pollux_slurm.model import GpuLimit, Objective, Problem
 from pollux_slurm.policy import decide
-from pollux_slurm.policy.decide import build_menu
+from pollux_slurm.policy.decide import build_candidates
 from pollux_slurm.policy.objectives.price_rank import MAX_DECLARED_WEIGHT
 from tests.policy.builders import in_other_units, job, linear_model, nodes, problem, sizes
 from tests.policy.packed import packed_problem
@@ -74,8 +74,8 @@ def test_that_equal_new_jobs_with_falling_returns_get_shares_within_a_gpu(
     limits = dataclasses.replace(model.limits, max_batch_size=10**4, max_atomic=None, accumulation=True)
     model = dataclasses.replace(model, throughput=theta, limits=limits, max_gpus_seen=8)
     one = problem(nodes(1, 8), *(job(str(i), model=model) for i in range(num_jobs)))
-    menu = build_menu(one, list(one.jobs))
-    value = {0: float(menu.stay_worth[0])} | offers(menu.tables.num_gpus, menu.value[0])
+    candidates = build_candidates(one, list(one.jobs))
+    value = {0: float(candidates.stay_worth[0])} | offers(candidates.tables.num_gpus, candidates.value[0])
     assume(corners(value) == list(range(9)))
     given = sizes(decide(one)).values()
     assert max(given) - min(given) <= 1
@@ -210,5 +210,5 @@ def test_that_a_job_in_seconds_of_another_clock_weighs_differently_where_time_is
             two = dataclasses.replace(
                 problem(nodes(1), one, job("b", progress=1e7)), objective=Objective(name=name)
             )
-            weights.append(build_menu(two, list(two.jobs)).scores.weight[0])
+            weights.append(build_candidates(two, list(two.jobs)).scores.weight[0])
         assert weights[0] > weights[1]

@@ -10,10 +10,10 @@ from pollux_slurm.model import Configuration
 # Nothing writes to one. It is not frozen because a simulation makes tens of thousands, and a frozen one takes
 # three times as long to make.
 @dataclass(slots=True, kw_only=True)
-class Option:
+class Candidate:
     """One thing a job could get: GPUs on new nodes, what it holds now, or nothing (K = 0).
 
-    A new option is column `column` of the menu: `num_gpus` GPUs on nodes of one type, `kind`, `per_node` on
+    A new one is column `column` of the tables: `num_gpus` GPUs on nodes of one type, `kind`, `per_node` on
     each of N nodes, or, where `per_node` is 0, shared out as it comes over at least two. `value` is what it
     adds to the objective's sum. With `is_uneven`, the nodes' shares are free to choose.
     For a waiting job, nothing is worth less than all that other jobs could gain by it, unless the objective

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.model import Allocation, Problem, ProblemJob
-from pollux_slurm.policy.candidates.candidate import Option
-from pollux_slurm.policy.objectives.generalized_mean import worth
-from pollux_slurm.policy.objectives.job_values import Scores, remaining_s
+from pollux_slurm.policy.candidates.candidate import Candidate
+from pollux_slurm.policy.objectives.generalized_mean import contribution
+from pollux_slurm.policy.objectives.job_values import Scores, declared_remaining_s
 from pollux_slurm.policy.problem.allocation_shapes import gpu_bounds
-from pollux_slurm.policy.problem.deterministic_rounding import steady
-from pollux_slurm.policy.problem.speedup_tables import Tables
+from pollux_slurm.policy.problem.deterministic_rounding import round_to_bits
+from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -28,10 +28,10 @@ BoolArray = npt.NDArray[np.bool_]
 _PREFERENCE = 1e-11
 
 
-class Menu:
-    """The options of all jobs of a problem, and `Option` objects for those that are looked at one by one.
+class Candidates:
+    """The candidates of all jobs of a problem, and `Candidate` objects for those looked at one by one.
 
-    `value` (J, C) is −inf where a column is not offered; `stay_value` (J,) is what keeping what it has, or
+    `value` (J, C) is −inf where a column is not allowed; `stay_value` (J,) is what keeping what it has, or
     waiting, adds to the sum; `stay_use` (J, R) and `use` what it takes. `left_out` jobs follow the J, which
     are `num_jobs`: they take part in the placement only.
     """
@@ -40,7 +40,7 @@ class Menu:
         self,
         problem: Problem,
         jobs: Sequence[ProblemJob],
-        tables: Tables,
+        tables: SpeedupTables,
         scores: Scores,
         left_out: Sequence[ProblemJob] = (),
     ) -> None:
@@ -50,16 +50,16 @@ class Menu:
         self.tables = tables
         self.scores = scores
         self._pauses = problem.moving.pauses
-        self._options: dict[tuple[int, int], Option] = {}
+        self._options: dict[tuple[int, int], Candidate] = {}
         self._shapes = tables.columns.shapes
         self.settled = np.array(
             [job.pinned or _is_left_alone(problem, job, tables, row) for row, job in enumerate(jobs)],
             dtype=bool,
         )
-        self._offer()
+        self._find_allowed()
         self._resources(problem)
 
-    def _offer(self) -> None:
+    def _find_allowed(self) -> None:
         scores, tables, jobs = self.scores, self.tables, self.jobs
         low, most = gpu_bounds(jobs)
         most = np.minimum(most, tables.caps[:, None])
@@ -67,26 +67,26 @@ class Menu:
         if any(rigid):
             most = np.where(np.array(rigid)[:, None], np.minimum(most, low), most)
         gpus = tables.num_gpus[None, :]
-        offered = (gpus >= low) & (gpus <= most) & (tables.speedup > 0)
+        allowed = (gpus >= low) & (gpus <= most) & (tables.speedup > 0)
         if scores.usable is not None:
-            offered &= scores.usable
+            allowed &= scores.usable
         self.waits = waits = np.array([not job.current for job in jobs], dtype=bool)
         nothing = None
         if self._pauses:
             # No GPU at all is what a waiting job has already.
             nothing = (gpus == 0) & ~waits[:, None]
-            offered |= nothing
-        self.offered = offered & ~self.settled[:, None]
+            allowed |= nothing
+        self.allowed = allowed & ~self.settled[:, None]
 
         self.penalty = scores.penalty if scores.penalty.ndim == 2 else scores.penalty[:, None]
         # Beside the columns: what it holds, and nothing.
         x = np.full((len(jobs), len(tables.num_gpus) + 2), scores.floor)
         x[:, :-2] += scores.scale * scores.speedup * (self.penalty + _PREFERENCE)
-        x[:, -2] += scores.scale * scores.held
-        worths = steady(scores.weight[:, None] * worth(scores.exponent, x))
+        x[:, -2] += scores.scale * scores.current_speedup
+        worths = round_to_bits(scores.weight[:, None] * contribution(scores.exponent, x))
         value, stay, idle = worths[:, :-2], worths[:, -2], worths[:, -1]
-        self.value = np.where(self.offered, value, -np.inf)
-        best = np.maximum(np.where(self.offered, value, idle[:, None]).max(axis=1, initial=-np.inf), stay)
+        self.value = np.where(self.allowed, value, -np.inf)
+        best = np.maximum(np.where(self.allowed, value, idle[:, None]).max(axis=1, initial=-np.inf), stay)
         best = np.where(waits, np.maximum(best, idle), best)
         # Were there enough of everything, and everyone served as well as can be.
         self.most_worth = float(best.sum())
@@ -127,54 +127,66 @@ class Menu:
                 of_kinds[kind_of_node[name]] += gpus
         self.stay_gpus = np.array(by_kind, dtype=np.int64).reshape(len(everyone), kinds)
 
-    def without(self, problem: Problem, names: Collection[str], left_out: Sequence[ProblemJob]) -> Menu:
-        """Return the menu for all jobs but those named, with `left_out` standing where they stand."""
+    def without(self, problem: Problem, names: Collection[str], left_out: Sequence[ProblemJob]) -> Candidates:
+        """Return the candidates for all jobs but those named, with `left_out` standing where they stand."""
         rows = np.array([row for row, job in enumerate(self.jobs) if job.job_id not in names], dtype=np.intp)
         tables, scores = self.tables, self.scores
         tables = dataclasses.replace(
             tables,
             **{
                 name: getattr(tables, name)[rows]
-                for name in ("goodput", "speedup", "base", "alone", "held", "caps", "rows", "ratio")
+                for name in (
+                    "goodput",
+                    "speedup",
+                    "base",
+                    "alone",
+                    "current_speedup",
+                    "caps",
+                    "rows",
+                    "ratio",
+                )
             },
         )
         told = scores.declared_gain
         scores = dataclasses.replace(
             scores,
-            **{name: getattr(scores, name)[rows] for name in ("weight", "speedup", "held", "penalty")},
+            **{
+                name: getattr(scores, name)[rows]
+                for name in ("weight", "speedup", "current_speedup", "penalty")
+            },
             units=None if scores.units is None else scores.units[rows],
             declared_gain=None if told is None else lambda: told()[rows],
             usable=None if scores.usable is None else scores.usable[rows],
         )
-        return Menu(problem, [self.jobs[row] for row in rows.tolist()], tables, scores, left_out)
+        return Candidates(problem, [self.jobs[row] for row in rows.tolist()], tables, scores, left_out)
 
     @property
     def pause_column(self) -> int | None:
         """The column of no GPU at all, None where running jobs are not paused."""
         return int(np.flatnonzero(self.tables.num_gpus == 0)[0]) if self._pauses else None
 
-    def option(self, job: int, column: int) -> Option:
-        """Return one option of a job; column −1 is what it holds, or nothing."""
+    def candidate(self, job: int, column: int) -> Candidate:
+        """Return one candidate of a job; column −1 is what it holds, or nothing."""
         found = self._options.get((job, column))
         if found is None:
-            self._options[job, column] = found = self._make_option(job, column)
+            self._options[job, column] = found = self._make_candidate(job, column)
         return found
 
-    def _make_option(self, job: int, column: int) -> Option:
+    def _make_candidate(self, job: int, column: int) -> Candidate:
         if column < 0:
             held = self.everyone[job].current
             inside = job < self.num_jobs
-            return Option(
+            return Candidate(
                 num_nodes=held.num_nodes,
                 per_node=0,
                 num_gpus=held.num_gpus,
-                speedup=self.scores.held.item(job) if inside else 0.0,
+                speedup=self.scores.current_speedup.item(job) if inside else 0.0,
                 penalty=1.0,
                 value=self.stay_value.item(job) if inside else 0.0,
                 stays=True,
             )
         num_nodes, per_node, num_gpus, kind = self._shapes[column]
-        return Option(
+        return Candidate(
             num_nodes=num_nodes,
             per_node=per_node,
             num_gpus=num_gpus,
@@ -187,9 +199,9 @@ class Menu:
         )
 
     def penalised(self, job: int, given: Allocation) -> float:
-        """Return f·SPEEDUP of a job in any allocation, offered or not, as the objective sees it."""
+        """Return f·SPEEDUP of a job in any allocation, allowed or not, as the objective sees it."""
         if given == self.jobs[job].current:
-            return float(self.scores.held[job])
+            return float(self.scores.current_speedup[job])
         column = self.column_of(given) if given else -1
         if column < 0:
             penalty = float(self.penalty[job].min(initial=1.0))
@@ -217,7 +229,7 @@ class Menu:
         return [int(column) for column in np.flatnonzero(found)]
 
 
-def _is_left_alone(problem: Problem, job: ProblemJob, tables: Tables, row: int) -> bool:
+def _is_left_alone(problem: Problem, job: ProblemJob, tables: SpeedupTables, row: int) -> bool:
     """Whether a running job is too young, or by its declaration too short, to be worth moving."""
     if not job.current:
         return False
@@ -226,8 +238,8 @@ def _is_left_alone(problem: Problem, job: ProblemJob, tables: Tables, row: int) 
     if problem.moving.min_remaining_s <= 0:
         return False
     alone, base = float(tables.alone[row]), float(tables.base[row])
-    left_s = remaining_s(job, alone)
-    speed = float(tables.held[row]) * base
+    left_s = declared_remaining_s(job, alone)
+    speed = float(tables.current_speedup[row]) * base
     if left_s is None or speed <= 0:
         return False
     return left_s * alone / speed < problem.moving.min_remaining_s

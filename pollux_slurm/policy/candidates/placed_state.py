@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pollux_slurm.policy.candidates.candidate import Option
-from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.candidate import Candidate
+from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.problem.node_sets import Cluster, NodeSet, members_of, need, node_set
 
 
 class Placed(NamedTuple):
-    """An option with its place: (node index, GPUs) pairs, in the order of the nodes."""
+    """A candidate with its place: (node index, GPUs) pairs, in the order of the nodes."""
 
-    option: Option
+    candidate: Candidate
     gpus: tuple[tuple[int, int], ...]
 
 
@@ -29,13 +29,13 @@ class State:
     `free` is the number of free GPUs of each node.
     """
 
-    def __init__(self, cluster: Cluster, menu: Menu) -> None:
+    def __init__(self, cluster: Cluster, candidates: Candidates) -> None:
         self.cluster = cluster
-        jobs = menu.everyone
+        jobs = candidates.everyone
         self.free: list[int] = cluster.capacity[:, 0].tolist()
         self.idle_gpus = sum(self.free)
         # The nodes with at least k free GPUs, for k from 0 to one more than any node has.
-        self._room, self._widest = list(cluster.at_least), cluster.widest
+        self._room, self._widest = list(cluster.at_least), cluster.max_gpus_per_node
         self._need = [need(job) for job in jobs]
         # CPUs and memory, only where they can run out before the GPUs do.
         self._free_cpus, self._free_mb = cluster.capacity[:, 1].tolist(), cluster.capacity[:, 2].tolist()
@@ -51,12 +51,14 @@ class State:
         self._spanning = [0, 0]
         self._more_spanning: dict[tuple[int, int], int] = {}
         self._groups = (
-            [np.flatnonzero(row).tolist() for row in menu.members] if menu.group_budget.size else []
+            [np.flatnonzero(row).tolist() for row in candidates.members]
+            if candidates.group_budget.size
+            else []
         )
-        self._left = menu.group_budget.tolist()
+        self._left = candidates.group_budget.tolist()
         self._is_running = [bool(job.current) for job in jobs]
-        self._moves_left = len(jobs) + 1 if menu.max_moves is None else menu.max_moves
-        self._has_shared = bool(self._groups) or menu.max_moves is not None or cluster.is_tight
+        self._moves_left = len(jobs) + 1 if candidates.max_moves is None else candidates.max_moves
+        self._has_shared = bool(self._groups) or candidates.max_moves is not None or cluster.is_tight
         self.placed: list[Placed | None] = [None] * len(jobs)
         self.members: list[set[int]] = [set() for _ in cluster.names]
         self._at_home: list[list[int]] = [[] for _ in cluster.names]
@@ -64,7 +66,7 @@ class State:
             for node, _ in home:
                 self._at_home[node].append(index)
         for index in range(len(jobs)):
-            self.put(index, Placed(menu.option(index, -1), self._home[index]))
+            self.put(index, Placed(candidates.candidate(index, -1), self._home[index]))
 
     def copy(self) -> State:
         """Return a state with the same places, that changes by itself."""
@@ -90,8 +92,8 @@ class State:
     def put(self, job: int, placed: Placed) -> None:
         """Give `job`, which has no place, this one. Whether it fits is the caller's to know."""
         self.placed[job] = placed
-        option, room, free = placed.option, self._room, self.free
-        self.idle_gpus -= option.num_gpus
+        candidate, room, free = placed.candidate, self._room, self.free
+        self.idle_gpus -= candidate.num_gpus
         whole = partly = 0
         widest, members = self._widest, self.members
         for node, gpus in placed.gpus:
@@ -109,7 +111,7 @@ class State:
             for k in range(1, widest + 1):
                 room[k] ^= whole
         if len(placed.gpus) > 1:
-            which, nodes = 0 if option.stays else 1, whole | partly
+            which, nodes = 0 if candidate.stays else 1, whole | partly
             if self._spanning[which] & nodes:
                 self._count_more(which, nodes, 1)
             self._spanning[which] |= nodes
@@ -121,8 +123,8 @@ class State:
         placed = self.placed[job]
         assert placed is not None
         self.placed[job] = None
-        option, room, free = placed.option, self._room, self.free
-        self.idle_gpus += option.num_gpus
+        candidate, room, free = placed.candidate, self._room, self.free
+        self.idle_gpus += candidate.num_gpus
         whole = partly = 0
         widest, members = self._widest, self.members
         for node, gpus in placed.gpus:
@@ -140,7 +142,7 @@ class State:
             for k in range(1, widest + 1):
                 room[k] ^= whole
         if len(placed.gpus) > 1:
-            which, nodes = 0 if option.stays else 1, whole | partly
+            which, nodes = 0 if candidate.stays else 1, whole | partly
             self._spanning[which] ^= self._count_more(which, nodes, -1) if self._more_spanning else nodes
         if self._has_shared:
             self._count_shared(job, placed, -1)
@@ -150,8 +152,8 @@ class State:
         """Count a place in or out of limits, moves, CPUs and memory."""
         if self._groups:
             for group in self._groups[job]:
-                self._left[group] -= sign * placed.option.num_gpus
-        if self._is_running[job] and not placed.option.stays:
+                self._left[group] -= sign * placed.candidate.num_gpus
+        if self._is_running[job] and not placed.candidate.stays:
             self._moves_left -= sign
         if self.cluster.is_tight:
             _, cpus, memory_mb = self._need[job]
@@ -177,11 +179,11 @@ class State:
         """Return how many jobs over several nodes that stay (0), or that do not (1), stand on a node."""
         return (self._spanning[which] >> node & 1) + self._more_spanning.get((which, node), 0)
 
-    def may_have(self, job: int, option: Option) -> bool:
-        """Whether limits and the budget of moves leave `option` to a job that was taken out."""
-        if self._moves_left <= 0 and self._is_running[job] and not option.stays:
+    def may_have(self, job: int, candidate: Candidate) -> bool:
+        """Whether limits and the budget of moves leave `candidate` to a job that was taken out."""
+        if self._moves_left <= 0 and self._is_running[job] and not candidate.stays:
             return False
-        return not self._groups or all(option.num_gpus <= self._left[group] for group in self._groups[job])
+        return not self._groups or all(candidate.num_gpus <= self._left[group] for group in self._groups[job])
 
     @property
     def moves_left(self) -> int:
@@ -191,11 +193,11 @@ class State:
         """Return how many GPUs more a job's limits leave it, None where it has none."""
         return min((self._left[group] for group in self._groups[job]), default=None) if self._groups else None
 
-    def rivals(self, job: int, option: Option) -> list[int]:
-        """Return the jobs that share a limit which `option` of a taken-out job would break."""
+    def rivals(self, job: int, candidate: Candidate) -> list[int]:
+        """Return the jobs that share a limit which `candidate` of a taken-out job would break."""
         if not self._groups:
             return []
-        broken = {group for group in self._groups[job] if option.num_gpus > self._left[group]}
+        broken = {group for group in self._groups[job] if candidate.num_gpus > self._left[group]}
         return [
             other
             for other, groups in enumerate(self._groups)
@@ -204,7 +206,7 @@ class State:
 
     def room(self, job: int, gpus: int) -> NodeSet:
         """Return the nodes with room for so many GPUs of a job, whether or not it may use them."""
-        if gpus > self.cluster.widest:
+        if gpus > self.cluster.max_gpus_per_node:
             return 0
         found = self._room[gpus]
         if self.cluster.is_tight:
@@ -218,43 +220,47 @@ class State:
             )
         return found
 
-    def candidates(self, job: int, option: Option) -> NodeSet:
-        """Return which nodes have room for one node's share of a new option."""
-        found = self._eligible[job] & self.room(job, option.per_node or 1) & self.cluster.of_kind[option.kind]
-        return found & ~(self._spanning[0] | self._spanning[1]) if option.num_nodes > 1 else found
+    def nodes_with_room(self, job: int, candidate: Candidate) -> NodeSet:
+        """Return which nodes have room for one node's share of a new candidate."""
+        found = (
+            self._eligible[job]
+            & self.room(job, candidate.per_node or 1)
+            & self.cluster.of_kind[candidate.kind]
+        )
+        return found & ~(self._spanning[0] | self._spanning[1]) if candidate.num_nodes > 1 else found
 
-    def find(self, job: int, option: Option) -> Placed | None:
-        """Return a place for `option` of a job that was taken out, None where it does not fit.
+    def find(self, job: int, candidate: Candidate) -> Placed | None:
+        """Return a place for `candidate` of a job that was taken out, None where it does not fit.
 
         The fullest nodes that still have room are filled first, in the problem's order among equals.
         """
-        if option.num_gpus == 0 and not self._is_running[job]:
-            return Placed(option, ())
-        if not self.may_have(job, option):
+        if candidate.num_gpus == 0 and not self._is_running[job]:
+            return Placed(candidate, ())
+        if not self.may_have(job, candidate):
             return None
-        if option.stays:
-            return Placed(option, self._home[job]) if self._fits_home(job) else None
-        if option.num_gpus == 0:
-            return Placed(option, ())
-        nodes = self.candidates(job, option)
+        if candidate.stays:
+            return Placed(candidate, self._home[job]) if self._fits_home(job) else None
+        if candidate.num_gpus == 0:
+            return Placed(candidate, ())
+        nodes = self.nodes_with_room(job, candidate)
         if not nodes:
             return None
-        if option.num_nodes == 1:
-            for k in range(option.per_node + 1, len(self._room)):
+        if candidate.num_nodes == 1:
+            for k in range(candidate.per_node + 1, len(self._room)):
                 fuller = nodes & ~self._room[k]
                 if fuller:
                     break
-            return Placed(option, (((fuller & -fuller).bit_length() - 1, option.per_node),))
-        if not option.per_node:  # free to choose
-            return self._spread(job, option, nodes)
-        if nodes.bit_count() < option.num_nodes:
+            return Placed(candidate, (((fuller & -fuller).bit_length() - 1, candidate.per_node),))
+        if not candidate.per_node:  # free to choose
+            return self._spread(job, candidate, nodes)
+        if nodes.bit_count() < candidate.num_nodes:
             return None
         chosen: list[int] = []
-        for k in range(option.per_node + 1, len(self._room)):
+        for k in range(candidate.per_node + 1, len(self._room)):
             for node in members_of(nodes & ~self._room[k]):
                 chosen.append(node)
-                if len(chosen) == option.num_nodes:
-                    return Placed(option, tuple((node, option.per_node) for node in sorted(chosen)))
+                if len(chosen) == candidate.num_nodes:
+                    return Placed(candidate, tuple((node, candidate.per_node) for node in sorted(chosen)))
             nodes &= self._room[k]
         return None
 
@@ -271,11 +277,11 @@ class State:
                     return False
         return True
 
-    def _spread(self, job: int, option: Option, nodes: NodeSet) -> Placed | None:
+    def _spread(self, job: int, candidate: Candidate, nodes: NodeSet) -> Placed | None:
         """Return K GPUs on the emptiest of these nodes, the rest on the fullest that has room for it."""
-        most = min(option.num_gpus - 1, self.cluster.widest)  # on two nodes at least
+        most = min(candidate.num_gpus - 1, self.cluster.max_gpus_per_node)  # on two nodes at least
         room = [nodes, *(nodes & self.room(job, k) for k in range(1, most + 1))]
-        rest, found = option.num_gpus, []
+        rest, found = candidate.num_gpus, []
         if nodes.bit_count() < 2 or sum(each.bit_count() for each in room[1:]) < rest:
             return None
         k = most
@@ -287,7 +293,7 @@ class State:
                 while not (exact := room[fullest] & ~(room[fullest + 1] if fullest < most else 0)):
                     fullest += 1
                 found.append(((exact & -exact).bit_length() - 1, rest))
-                return Placed(option, tuple(sorted(found)))
+                return Placed(candidate, tuple(sorted(found)))
             lowest = room[k] & -room[k]
             found.append((lowest.bit_length() - 1, k))
             rest -= k
@@ -308,16 +314,16 @@ class State:
             largest, total = k, total + nodes.bit_count()
         return largest, total
 
-    def fit(self, job: int, option: Option, nodes: Sequence[int]) -> Placed | None:
-        """Return `option` placed on exactly these nodes, None where it does not fit."""
-        if option.stays:
-            return self.find(job, option)
+    def fit(self, job: int, candidate: Candidate, nodes: Sequence[int]) -> Placed | None:
+        """Return `candidate` placed on exactly these nodes, None where it does not fit."""
+        if candidate.stays:
+            return self.find(job, candidate)
         chosen = node_set(nodes)
-        if chosen & ~self.candidates(job, option) or not self.may_have(job, option):
+        if chosen & ~self.nodes_with_room(job, candidate) or not self.may_have(job, candidate):
             return None
-        if option.is_uneven:
-            return self._spread(job, option, chosen)
-        return Placed(option, tuple((node, option.per_node) for node in sorted(nodes)))
+        if candidate.is_uneven:
+            return self._spread(job, candidate, chosen)
+        return Placed(candidate, tuple((node, candidate.per_node) for node in sorted(nodes)))
 
     def alike(self, nodes: NodeSet) -> list[NodeSet]:
         """Return the parts of a set of nodes that have the same free, and jobs over several nodes on them."""
@@ -343,9 +349,9 @@ class State:
             found[key] = found.get(key, 0) | 1 << node
         return [found[key] for key in sorted(found)]
 
-    def has_room(self, job: int, option: Option, gpus: Sequence[tuple[int, int]]) -> bool:
+    def has_room(self, job: int, candidate: Candidate, gpus: Sequence[tuple[int, int]]) -> bool:
         """Whether a taken-out job may stand exactly there, limits and moves aside."""
-        fits = self.candidates(job, option)
+        fits = self.nodes_with_room(job, candidate)
         return all((fits & self.room(job, count)) >> node & 1 for node, count in gpus)
 
     def without_spanning(self) -> NodeSet:
@@ -378,12 +384,12 @@ class State:
         """Return which nodes of a GPU type may take a job anew."""
         return self._eligible[job] & self.cluster.of_kind[kind]
 
-    def large_enough(self, job: int, option: Option) -> NodeSet:
+    def large_enough(self, job: int, candidate: Candidate) -> NodeSet:
         """Return the nodes that a job may use and that would hold one node's share of it, were they empty."""
-        share = option.per_node or 1
-        if share > self.cluster.widest:
+        share = candidate.per_node or 1
+        if share > self.cluster.max_gpus_per_node:
             return 0
-        found = self.usable(job, option.kind) & self.cluster.at_least[share]
+        found = self.usable(job, candidate.kind) & self.cluster.at_least[share]
         if self.cluster.is_tight:
             enough = share * np.array(self._need[job], dtype=np.int64)
             size = self.cluster.capacity

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.policy.candidates.candidates import Menu
-from pollux_slurm.policy.problem.configurations import Columns
+from pollux_slurm.policy.candidates.candidates import Candidates
+from pollux_slurm.policy.problem.configurations import ConfigurationColumns
 from pollux_slurm.policy.problem.node_sets import Cluster, NodeSet, members_of, need
-from pollux_slurm.policy.problem.speedup_tables import Tables
+from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -56,26 +56,28 @@ class Resources:
     kind_of: IntArray
 
 
-def shared_resources(menu: Menu, cluster: Cluster) -> Resources:
-    """Return what the jobs of a menu share of a cluster's nodes."""
-    tables = menu.tables
-    masks, class_of = _classes(menu, cluster)
+def shared_resources(candidates: Candidates, cluster: Cluster) -> Resources:
+    """Return what the jobs of a candidates share of a cluster's nodes."""
+    tables = candidates.tables
+    masks, class_of = _classes(candidates, cluster)
     cells, kind_of = _cells(masks, cluster, len(tables.kinds))
     facts = cluster.facts
-    cell_of, inside = facts.keep(("cells", tuple(cells)), lambda: _cell_of(cells, len(cluster.names)))
-    rows, where, gpus = _holdings(menu, cluster)
-    fixed = np.concatenate([menu.settled, np.ones(len(menu.everyone) - menu.num_jobs, dtype=bool)])
-    left = _left(menu, cluster, fixed, rows, where, gpus)
-    size = _sizes(menu, cluster, fixed, left)
-    widest = cluster.widest
+    cell_of, inside = facts.cached(("cells", tuple(cells)), lambda: _cell_of(cells, len(cluster.names)))
+    rows, where, gpus = _holdings(candidates, cluster)
+    fixed = np.concatenate(
+        [candidates.settled, np.ones(len(candidates.everyone) - candidates.num_jobs, dtype=bool)]
+    )
+    left = _left(candidates, cluster, fixed, rows, where, gpus)
+    size = _sizes(candidates, cluster, fixed, left)
+    widest = cluster.max_gpus_per_node
     largest = tuple([int(size[here].max(initial=0)) for here in inside])
-    parts, use = facts.keep(
+    parts, use = facts.cached(
         ("use", tables.columns, largest, widest), lambda: _uses(tables.columns, largest, widest)
     )
 
-    wide = np.bincount(rows, minlength=len(menu.everyone))[rows] > 1
+    wide = np.bincount(rows, minlength=len(candidates.everyone))[rows] > 1
     spans = np.bincount(where[wide], minlength=len(size))
-    held = np.zeros((len(menu.everyone), len(use), len(cells)))
+    held = np.zeros((len(candidates.everyone), len(use), len(cells)))
     somewhere = cell_of[where] >= 0
     np.add.at(held[:, 1], (rows[somewhere & wide], cell_of[where[somewhere & wide]]), 1.0)
     # What stays whatever happens is off the nodes' sizes already.
@@ -96,8 +98,10 @@ def shared_resources(menu: Menu, cluster: Cluster) -> Resources:
         use=use,
         stay_use=held.reshape(len(held), total.size),
         total=total.reshape(-1),
-        may=_allowed(menu, cluster, masks, cells, kind_of),
-        possible=_possible(menu, cluster, masks, class_of, left) if cluster.is_tight or fixed.any() else None,
+        may=_allowed(candidates, cluster, masks, cells, kind_of),
+        possible=_possible(candidates, cluster, masks, class_of, left)
+        if cluster.is_tight or fixed.any()
+        else None,
         class_of=class_of,
         cell_of=cell_of,
         kind_of=kind_of,
@@ -112,7 +116,9 @@ def _cell_of(cells: Sequence[NodeSet], num_nodes: int) -> tuple[IntArray, list[B
     return cell_of, [cell_of == cell for cell in range(len(cells))]
 
 
-def _uses(columns: Columns, largest: Sequence[int], widest: int) -> tuple[FloatArray, FloatArray]:
+def _uses(
+    columns: ConfigurationColumns, largest: Sequence[int], widest: int
+) -> tuple[FloatArray, FloatArray]:
     """Return `_parts` by measure and cell, of which the `largest` nodes are told, and what columns use."""
     measures = (1,) if widest <= 4 else (1, 2, 3)
     parts = np.array([[_parts(m, size, widest) for size in largest] for m in measures])
@@ -124,13 +130,13 @@ def _uses(columns: Columns, largest: Sequence[int], widest: int) -> tuple[FloatA
     return parts, use
 
 
-def _classes(menu: Menu, cluster: Cluster) -> tuple[list[NodeSet], IntArray]:
+def _classes(candidates: Candidates, cluster: Cluster) -> tuple[list[NodeSet], IntArray]:
     """Return the nodes of each class, that of most jobs first, and each job's class (J,)."""
-    if all(job.partition_nodes is None for job in menu.jobs):
-        return [cluster.open], np.zeros(menu.num_jobs, dtype=np.int64)
+    if all(job.partition_nodes is None for job in candidates.jobs):
+        return [cluster.open], np.zeros(candidates.num_jobs, dtype=np.int64)
     known: dict[frozenset[str] | None, NodeSet] = {None: cluster.open}
     sets = []
-    for job, settled in zip(menu.jobs, menu.settled.tolist(), strict=True):
+    for job, settled in zip(candidates.jobs, candidates.settled.tolist(), strict=True):
         if job.partition_nodes not in known:
             known[job.partition_nodes] = cluster.eligible(job)
         # A job that stays as it is asks for no node.
@@ -163,11 +169,11 @@ def _cells(masks: list[NodeSet], cluster: Cluster, num_kinds: int) -> tuple[list
     return [nodes for nodes, _ in cells], np.array([kind for _, kind in cells], dtype=np.int64)
 
 
-def _holdings(menu: Menu, cluster: Cluster) -> tuple[IntArray, IntArray, IntArray]:
+def _holdings(candidates: Candidates, cluster: Cluster) -> tuple[IntArray, IntArray, IntArray]:
     """Return row, node and GPUs of all that everyone holds."""
     found = [
         (row, cluster.index[name], gpus)
-        for row, job in enumerate(menu.everyone)
+        for row, job in enumerate(candidates.everyone)
         for name, gpus in job.current.gpus_by_node
     ]
     rows, nodes, gpus = np.array(found, dtype=np.int64).reshape(-1, 3).T
@@ -175,48 +181,53 @@ def _holdings(menu: Menu, cluster: Cluster) -> tuple[IntArray, IntArray, IntArra
 
 
 def _left(
-    menu: Menu, cluster: Cluster, fixed: BoolArray, rows: IntArray, nodes: IntArray, gpus: IntArray
+    candidates: Candidates,
+    cluster: Cluster,
+    fixed: BoolArray,
+    rows: IntArray,
+    nodes: IntArray,
+    gpus: IntArray,
 ) -> IntArray:
     """Return what those who can change may use of each node, (n, 3): all but what others hold."""
     left: IntArray = cluster.capacity.copy()
     stays = fixed[rows]
     if stays.any():
-        needs = np.array([need(menu.everyone[row]) for row in rows[stays].tolist()], dtype=np.int64)
+        needs = np.array([need(candidates.everyone[row]) for row in rows[stays].tolist()], dtype=np.int64)
         np.subtract.at(left, nodes[stays], gpus[stays, None] * needs)
         np.maximum(left, 0, out=left)
     return left
 
 
-def _sizes(menu: Menu, cluster: Cluster, fixed: BoolArray, left: IntArray) -> IntArray:
+def _sizes(candidates: Candidates, cluster: Cluster, fixed: BoolArray, left: IntArray) -> IntArray:
     """Return how many GPUs of each node (n,) those who can change may use at most."""
     size: IntArray = left[:, 0]
     if cluster.is_tight and not fixed.all():
         # No GPU takes less of CPUs and memory than one of the least demanding job does.
-        least = np.array([need(job) for job in menu.everyone], dtype=np.int64)[~fixed].min(axis=0)
+        least = np.array([need(job) for job in candidates.everyone], dtype=np.int64)[~fixed].min(axis=0)
         size = np.min([left[:, part] // each for part, each in enumerate(least.tolist()) if each], axis=0)
     return size
 
 
 def _possible(
-    menu: Menu, cluster: Cluster, masks: list[NodeSet], class_of: IntArray, left: IntArray
+    candidates: Candidates, cluster: Cluster, masks: list[NodeSet], class_of: IntArray, left: IntArray
 ) -> BoolArray:
     """Return which columns (J, C) those nodes could hold for each job that can change, were they all away."""
-    found = np.ones((menu.num_jobs, len(menu.tables.num_gpus)), dtype=bool)
+    found = np.ones((candidates.num_jobs, len(candidates.tables.num_gpus)), dtype=bool)
     known: dict[tuple[int, Need], BoolArray] = {}
     for row, number in enumerate(class_of.tolist()):
-        if menu.settled[row]:
+        if candidates.settled[row]:
             continue
-        key = (number, need(menu.jobs[row]) if cluster.is_tight else (1, 0, 0))
+        key = (number, need(candidates.jobs[row]) if cluster.is_tight else (1, 0, 0))
         if key not in known:
             usable = np.zeros(len(left), dtype=bool)
             usable[list(members_of(masks[number]))] = True
-            known[key] = fitting(menu.tables, left, cluster.kind, usable, key[1])
+            known[key] = fitting(candidates.tables, left, cluster.kind, usable, key[1])
         found[row] = known[key]
     return found
 
 
 def fitting(
-    tables: Tables,
+    tables: SpeedupTables,
     left: IntArray,
     kind_of: IntArray,
     usable: BoolArray,
@@ -240,27 +251,34 @@ def fitting(
 
 
 def _allowed(
-    menu: Menu, cluster: Cluster, masks: list[NodeSet], cells: list[NodeSet], kind_of: IntArray
+    candidates: Candidates, cluster: Cluster, masks: list[NodeSet], cells: list[NodeSet], kind_of: IntArray
 ) -> BoolArray:
     """Return in which cells a column may stand for a class, (E, C, X): none where nodes do not suffice."""
-    columns, facts = menu.tables.columns, cluster.facts
+    columns, facts = candidates.tables.columns, cluster.facts
 
     def make() -> BoolArray:
         return _found_allowed(columns, cluster, masks, cells, kind_of)
 
     if cluster.at_least is not facts.at_least:  # more is held of a node than it has
         return make()
-    return facts.keep(("allowed", columns, tuple(masks), tuple(cells)), make)
+    return facts.cached(("allowed", columns, tuple(masks), tuple(cells)), make)
 
 
 def _found_allowed(
-    columns: Columns, cluster: Cluster, masks: list[NodeSet], cells: list[NodeSet], kind_of: IntArray
+    columns: ConfigurationColumns,
+    cluster: Cluster,
+    masks: list[NodeSet],
+    cells: list[NodeSet],
+    kind_of: IntArray,
 ) -> BoolArray:
     inside = np.array([[bool(mask & nodes) for nodes in cells] for mask in masks], dtype=bool)
     large = np.array(
         [[bool(nodes & at_least) for nodes in cells] for at_least in cluster.at_least], dtype=bool
     )
-    kinds, shares = columns.kind.tolist(), np.minimum(columns.per_node, cluster.widest + 1).tolist()
+    kinds, shares = (
+        columns.kind.tolist(),
+        np.minimum(columns.per_node, cluster.max_gpus_per_node + 1).tolist(),
+    )
     wanted = set(zip(kinds, shares, strict=True))
     enough = np.zeros((len(masks), len(kinds)), dtype=bool)
     for row, mask in enumerate(masks):

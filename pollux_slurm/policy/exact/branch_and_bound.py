@@ -1,6 +1,6 @@
 """Branch and bound over placed answers: proves the best one where the problem is small enough.
 
-Jobs are decided one after the other; for each, every option on every set of nodes that differs in what
+Jobs are decided one after the other; for each, every candidate on every set of nodes that differs in what
 matters (room, spanning jobs, who is at home there, who may use it). With all jobs at no regret, and nothing
 unused, an answer would be worth the bound (see `candidate_pruning`): a branch is cut as soon as the regrets
 of those decided come to more than what the best answer known falls short of that.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from pollux_slurm.policy.candidates.candidate import Option
+from pollux_slurm.policy.candidates.candidate import Candidate
 from pollux_slurm.policy.candidates.placed_state import Placed, State
 from pollux_slurm.policy.exact.local_search import above
 from pollux_slurm.policy.pricing.candidate_pruning import Offers
@@ -32,7 +32,7 @@ class Branch:
         self, state: State, offers: Offers, part: Sequence[int], *, slack: float, max_steps: int
     ) -> None:
         self._state, self._offers, self._steps_left = state, offers, max_steps
-        regret = {job: offers.regret(job, state.at(job).option) for job in part}
+        regret = {job: offers.regret(job, state.at(job).candidate) for job in part}
         # The unhappiest first.
         self._order = sorted(part, key=lambda job: (-regret[job], job))
         # How much regret an answer better than the present one may have at most.
@@ -44,7 +44,7 @@ class Branch:
         """Put the best answer into the state; True if it was proved best within the steps allowed."""
         state = self._state
         self._best = [state.take(job) for job in self._order]
-        self._value = self._best_value = sum(placed.option.value for placed in self._best)
+        self._value = self._best_value = sum(placed.candidate.value for placed in self._best)
         self._least = above(self._best_value)
         if self._order:
             self._descend(0, 0.0, 0.0)
@@ -61,23 +61,23 @@ class Branch:
         state = self._state
         job = self._order[depth]
         is_last = depth == len(self._order) - 1
-        for regret, option in self._offers.near(job):
+        for regret, candidate in self._offers.near(job):
             if regret_so_far + regret >= self._allowed:
                 return
             if is_last:
-                found = state.find(job, option)
+                found = state.find(job, candidate)
                 if found is not None:
                     if self._steps_left <= 0:
                         return
                     self._steps_left -= 1
-                    self._look_at(found, so_far + option.value)
+                    self._look_at(found, so_far + candidate.value)
                 continue
-            for placed in self._places(depth, option):
+            for placed in self._places(depth, candidate):
                 if self._steps_left <= 0:
                     return
                 self._steps_left -= 1
                 state.put(job, placed)
-                self._descend(depth + 1, so_far + option.value, regret_so_far + regret)
+                self._descend(depth + 1, so_far + candidate.value, regret_so_far + regret)
                 state.take(job)
 
     def _look_at(self, last: Placed, total: float) -> None:
@@ -87,43 +87,43 @@ class Branch:
             self._allowed -= total - self._best_value
             self._best_value, self._least = total, above(total)
 
-    def _places(self, depth: int, option: Option) -> Iterator[Placed]:
-        """Yield the places of an option that differ in what matters to the jobs still undecided."""
+    def _places(self, depth: int, candidate: Candidate) -> Iterator[Placed]:
+        """Yield the places of a candidate that differ in what matters to the jobs still undecided."""
         state, job = self._state, self._order[depth]
-        if option.stays or option.num_gpus == 0:
-            found = state.find(job, option)
+        if candidate.stays or candidate.num_gpus == 0:
+            found = state.find(job, candidate)
             if found is not None:
                 yield found
             return
-        if not state.may_have(job, option):
+        if not state.may_have(job, candidate):
             return
-        nodes = state.candidates(job, option)
-        if nodes.bit_count() < (2 if option.is_uneven else option.num_nodes):
+        nodes = state.nodes_with_room(job, candidate)
+        if nodes.bit_count() < (2 if candidate.is_uneven else candidate.num_nodes):
             return
         alike = self._alike(depth, nodes)
-        if option.num_nodes == 1:
+        if candidate.num_nodes == 1:
             for some in alike:
-                yield Placed(option, (((some & -some).bit_length() - 1, option.per_node),))
+                yield Placed(candidate, (((some & -some).bit_length() - 1, candidate.per_node),))
             return
-        if option.is_uneven:
-            yield from self._uneven_places(job, option, alike)
+        if candidate.is_uneven:
+            yield from self._uneven_places(job, candidate, alike)
             return
         if len(alike) == 1:
-            yield Placed(option, _shares(_first(nodes, option.num_nodes), option.per_node))
+            yield Placed(candidate, _shares(_first(nodes, candidate.num_nodes), candidate.per_node))
             return
-        counts = [min(some.bit_count(), option.num_nodes) for some in alike]
-        for taken in _ways(counts, option.num_nodes):
+        counts = [min(some.bit_count(), candidate.num_nodes) for some in alike]
+        for taken in _ways(counts, candidate.num_nodes):
             chosen = [node for count, some in zip(taken, alike, strict=True) for node in _first(some, count)]
-            yield Placed(option, _shares(sorted(chosen), option.per_node))
+            yield Placed(candidate, _shares(sorted(chosen), candidate.per_node))
 
-    def _uneven_places(self, job: int, option: Option, alike: Sequence[NodeSet]) -> Iterator[Placed]:
-        """Yield an option on as few nodes as hold it, or one more, each filled in turn."""
-        counts = [range(min(some.bit_count(), option.num_nodes + 1) + 1) for some in alike]
+    def _uneven_places(self, job: int, candidate: Candidate, alike: Sequence[NodeSet]) -> Iterator[Placed]:
+        """Yield a candidate on as few nodes as hold it, or one more, each filled in turn."""
+        counts = [range(min(some.bit_count(), candidate.num_nodes + 1) + 1) for some in alike]
         for taken in itertools.islice(itertools.product(*counts), _SPLITS):
-            if not option.num_nodes <= sum(taken) <= option.num_nodes + 1:
+            if not candidate.num_nodes <= sum(taken) <= candidate.num_nodes + 1:
                 continue
             chosen = [node for count, some in zip(taken, alike, strict=True) for node in _first(some, count)]
-            placed = self._state.fit(job, option, chosen)
+            placed = self._state.fit(job, candidate, chosen)
             if placed is not None and len(placed.gpus) == len(chosen):
                 yield placed
 

@@ -1,7 +1,7 @@
 """Place what jobs buy at the dual's prices, and close the gap job by job.
 
 With prices λ, the gap to the bound is exactly Σ_j regret_j + λ·(what is idle), where a job's regret is what
-its best option is worth more than its present one, prices included. So jobs are looked at in the order of
+its best candidate is worth more than its present one, prices included. So jobs are looked at in the order of
 their regrets, and the work is one look for each job that has any.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import Placed, State
 from pollux_slurm.policy.exact.local_search import above, above_all
 from pollux_slurm.policy.pricing.pricing import Market
@@ -19,7 +19,7 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-# The parts of the prices at which idle GPUs are offered, one after the other.
+# The parts of the prices at which idle GPUs are allowed, one after the other.
 _CLEARANCE = (1.0, 0.5, 0.0)
 # After so many vain looks, as a part of the jobs, it is found out anew who may have room: looking at all of
 # them together costs about as much as that.
@@ -29,15 +29,15 @@ _SURVEY_EVERY = 1 / 16
 class Constructor:
     """Fills one state at fixed prices."""
 
-    def __init__(self, state: State, menu: Menu, market: Market, prices: FloatArray) -> None:
+    def __init__(self, state: State, candidates: Candidates, market: Market, prices: FloatArray) -> None:
         self._state = state
-        self._menu = menu
+        self._candidates = candidates
         self._market = market
         self._prices = prices
-        tables = menu.tables
+        tables = candidates.tables
         self._uneven = (tables.per_node == 0) & (tables.num_gpus > 0)
         self._share = np.maximum(tables.per_node, 1)
-        self._widest = state.cluster.widest
+        self._widest = state.cluster.max_gpus_per_node
         # Of each GPU type: its columns, the share that they need, and on how many nodes.
         shares = np.minimum(self._share, self._widest + 1)
         self._any_uneven = bool(np.logical_or.reduce(self._uneven))
@@ -51,9 +51,9 @@ class Constructor:
 
         Those that stay come first, then the hard to place: over several nodes, then many GPUs on one.
         """
-        state, menu = self._state, self._menu
-        tables = menu.tables
-        movers = np.flatnonzero((choice >= 0) & ~menu.settled)
+        state, candidates = self._state, self._candidates
+        tables = candidates.tables
+        movers = np.flatnonzero((choice >= 0) & ~candidates.settled)
         columns = choice[movers]
         share = np.where(tables.per_node[columns] > 0, tables.per_node[columns], tables.num_gpus[columns])
         order = movers[np.lexsort((movers, -share, -tables.num_nodes[columns]))].tolist()
@@ -62,7 +62,7 @@ class Constructor:
         homeless = []
         reduced = self._market.reduced(self._prices)
         for job in order:
-            placed = state.find(job, menu.option(job, int(choice[job])))
+            placed = state.find(job, candidates.candidate(job, int(choice[job])))
             if placed is None:
                 homeless.append(job)
             else:
@@ -72,7 +72,7 @@ class Constructor:
             if placed is None:
                 # Whole again, for the caller to take up from.
                 for other in homeless[position:]:
-                    state.put(other, Placed(menu.option(other, -1), state.home(other)))
+                    state.put(other, Placed(candidates.candidate(other, -1), state.home(other)))
                 return False
             state.put(job, placed)
         return True
@@ -85,7 +85,7 @@ class Constructor:
         for part in _CLEARANCE:
             if self._state.idle_gpus <= 0:
                 return
-            self._offer(self._market.reduced(self._prices * part))
+            self._find_allowed(self._market.reduced(self._prices * part))
 
     def regretful(self) -> list[int]:
         """Return the jobs that would rather have something else at the prices, the unhappiest first."""
@@ -94,19 +94,19 @@ class Constructor:
 
     def _present(self, reduced: FloatArray) -> FloatArray:
         """Return the reduced value of what each job has now, (J,)."""
-        columns = [self._state.at(job).option.column for job in range(self._menu.num_jobs)]
+        columns = [self._state.at(job).candidate.column for job in range(self._candidates.num_jobs)]
         return np.asarray(reduced[np.arange(len(columns)), columns], dtype=np.float64)
 
     def _gaining(self, reduced: FloatArray, now: FloatArray) -> list[int]:
-        """Return the jobs of which another option has a higher reduced value, the highest first."""
+        """Return the jobs of which another candidate has a higher reduced value, the highest first."""
         most = np.maximum.reduce(reduced, axis=1)
         gain = most - now
-        order = ((gain > 1e-9 * np.maximum(np.abs(most), 1.0)) & ~self._menu.settled).nonzero()[0]
+        order = ((gain > 1e-9 * np.maximum(np.abs(most), 1.0)) & ~self._candidates.settled).nonzero()[0]
         if len(order) > 1:
             order = order.take((-gain.take(order)).argsort(kind="stable"))
         return order.tolist()  # type: ignore[no-any-return]
 
-    def _offer(self, reduced: FloatArray) -> None:
+    def _find_allowed(self, reduced: FloatArray) -> None:
         state = self._state
         now = self._present(reduced)
         gaining = self._gaining(reduced, now)
@@ -119,8 +119,8 @@ class Constructor:
             if not gains[job] and state.idle_gpus <= idle:
                 continue
             before = state.take(job)
-            found = self.best_fit(job, reduced[job], least=above(before.option.value))
-            if found is not None and reduced[job, found.option.column] <= above(float(now[job])):
+            found = self.best_fit(job, reduced[job], least=above(before.candidate.value))
+            if found is not None and reduced[job, found.candidate.column] <= above(float(now[job])):
                 found = None
             state.put(job, found or before)
             missed += found is None
@@ -129,13 +129,13 @@ class Constructor:
                 gains, idle, missed = self.may_gain(reduced, self._present(reduced)), state.idle_gpus, 0
 
     def may_gain(self, reduced: FloatArray, now: FloatArray) -> BoolArray:
-        """Return which jobs (J,) may find room for an option that gains, as far as free GPUs alone tell.
+        """Return which jobs (J,) may find room for a candidate that gains, as far as free GPUs alone tell.
 
         `reduced` (J, C + 1) is `Market.reduced`, `now` (J,) that of what each job has. What is idle is little
         beside what is held: most jobs need not look.
         """
-        state, menu, tables = self._state, self._menu, self._menu.tables
-        count, width, free = menu.num_jobs, self._widest + 2, state.free
+        state, candidates, tables = self._state, self._candidates, self._candidates.tables
+        count, width, free = candidates.num_jobs, self._widest + 2, state.free
         placed = [state.at(job) for job in range(count)]
         # How many of a job's own nodes have at least so many GPUs that are free or its own.
         has = [job * width + free[node] + gpus for job, one in enumerate(placed) for node, gpus in one.gpus]
@@ -148,40 +148,40 @@ class Constructor:
             with_room = np.array(state.num_with(nodes), dtype=np.int64)
             enough_nodes = with_room.take(share) + own.take(share, axis=1) >= num_nodes
             if self._any_uneven:
-                held = np.array([one.option.num_gpus for one in placed], dtype=np.int64)
+                held = np.array([one.candidate.num_gpus for one in placed], dtype=np.int64)
                 parts = held[:, None] + with_room[1:].sum() >= tables.num_gpus[mine]
                 enough_nodes = np.where(uneven, parts, enough_nodes)
             if len(mine) == len(self._share):
                 room = enough_nodes
             else:
                 room[:, mine] = enough_nodes
-        values = np.array([one.option.value for one in placed], dtype=np.float64)
+        values = np.array([one.candidate.value for one in placed], dtype=np.float64)
         least, enough = above_all(values), above_all(now)
-        better = (menu.value > least[:, None]) & (reduced[:, :-1] > enough[:, None]) & room
-        stays = (menu.stay_value > least) & (reduced[:, -1] > enough)
+        better = (candidates.value > least[:, None]) & (reduced[:, :-1] > enough[:, None]) & room
+        stays = (candidates.stay_value > least) & (reduced[:, -1] > enough)
         return np.logical_or.reduce(better, axis=1) | stays  # type: ignore[no-any-return]
 
     def best_fit(self, job: int, reduced: FloatArray, *, least: float = -np.inf) -> Placed | None:
-        """Return the option of a taken-out job that fits and has most reduced value, None if none does.
+        """Return the candidate of a taken-out job that fits and has most reduced value, None if none does.
 
-        `reduced` (C + 1,) is the job's row of `Market.reduced`. Only options worth more than `least` count.
+        `reduced` (C + 1,) is the job's row of `Market.reduced`. Only those worth more than `least` count.
         """
-        menu = self._menu
-        value = np.append(menu.value[job], menu.stay_value[job])
+        candidates = self._candidates
+        value = np.append(candidates.value[job], candidates.stay_value[job])
         fits = np.append(self._may_fit(job), True)
         reduced = np.where((value > least) & fits, reduced, -np.inf)
         for column in np.argsort(-reduced, kind="stable").tolist():
             if reduced[column] == -np.inf:
                 return None
-            option = menu.option(job, column if column < len(fits) - 1 else -1)
-            placed = self._state.find(job, option)
+            candidate = candidates.candidate(job, column if column < len(fits) - 1 else -1)
+            placed = self._state.find(job, candidate)
             if placed is not None:
                 return placed
         return None
 
     def _may_fit(self, job: int) -> BoolArray:
         """Return which columns have enough nodes with enough free GPUs, of shape `(C,)`."""
-        state, tables = self._state, self._menu.tables
+        state, tables = self._state, self._candidates.tables
         found = np.zeros(len(tables.num_gpus), dtype=bool)
         open_nodes = state.without_spanning()
         for kind in range(len(tables.kinds)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import Placed, State
 from pollux_slurm.policy.exact.local_search import above
 from pollux_slurm.policy.problem.node_sets import members_of
@@ -23,18 +23,18 @@ BoolArray = npt.NDArray[np.bool_]
 class Exchange:
     """Improves one state; the sum of values grows with every step."""
 
-    def __init__(self, state: State, menu: Menu) -> None:
+    def __init__(self, state: State, candidates: Candidates) -> None:
         self._state = state
-        self._menu = menu
-        tables = menu.tables
-        self._widest = widest = state.cluster.widest
+        self._candidates = candidates
+        tables = candidates.tables
+        self._widest = widest = state.cluster.max_gpus_per_node
         kinds = len(tables.kinds)
         # The best value with at most k GPUs on one node of each type, and its column.
-        exact = np.full((kinds, menu.num_jobs, widest + 1), -np.inf)
+        exact = np.full((kinds, candidates.num_jobs, widest + 1), -np.inf)
         with_gpus = np.full((kinds, widest + 1), -1, dtype=np.int64)
         single = (tables.num_nodes == 1).nonzero()[0]
         of_kind, gpus = tables.kind[single], tables.num_gpus[single]
-        exact[of_kind, :, gpus] = menu.value.T[single]
+        exact[of_kind, :, gpus] = candidates.value.T[single]
         with_gpus[of_kind, gpus] = single
         self._value = np.maximum.accumulate(exact, axis=2)
         # How many GPUs the best is with: of equals, as few as can be.
@@ -85,12 +85,16 @@ class Exchange:
         kind = int(state.cluster.kind[node])
         least, victim = self._cost[node].tolist(), self._victim[node].tolist()
         for job in sorted(state.members[node]):
-            if job >= self._menu.num_jobs or self._menu.settled[job] or not state.eligible(job) >> node & 1:
+            if (
+                job >= self._candidates.num_jobs
+                or self._candidates.settled[job]
+                or not state.eligible(job) >> node & 1
+            ):
                 continue
             placed = state.at(job)
             if len(placed.gpus) != 1:
                 continue
-            held, now = placed.option.num_gpus, placed.option.value
+            held, now = placed.candidate.num_gpus, placed.candidate.value
             if held < 2:
                 continue
             values = self._value[kind, job].tolist()
@@ -103,7 +107,7 @@ class Exchange:
     def _look(self, job: int) -> bool:
         state = self._state
         placed = state.at(job)
-        now = placed.option.value
+        now = placed.candidate.value
         own = placed.gpus[0] if len(placed.gpus) == 1 else None
         best, target = above(now) - now, None
         for kind, nodes in enumerate(self._nodes):
@@ -127,7 +131,7 @@ class Exchange:
 
     def _apply(self, job: int, placed: Placed, kind: int, wanted: int, node: int, missing: int) -> bool:
         """Move a job to a node on which another one shrinks; put everything back where that does not fit."""
-        state, menu = self._state, self._menu
+        state, candidates = self._state, self._candidates
         victim = int(self._victim[node, missing]) if missing else -1
         if victim == job:
             return False
@@ -135,15 +139,15 @@ class Exchange:
         before = None
         if victim >= 0:
             before = state.take(victim)
-            column = int(self._column[kind, victim, before.option.num_gpus - missing])
-            smaller = menu.option(victim, column)
+            column = int(self._column[kind, victim, before.candidate.num_gpus - missing])
+            smaller = candidates.candidate(victim, column)
             settled = state.fit(victim, smaller, [node])
             if settled is None:
                 state.put(victim, before)
                 state.put(job, placed)
                 return False
             state.put(victim, settled)
-        found = state.fit(job, menu.option(job, int(self._column[kind, job, wanted])), [node])
+        found = state.fit(job, candidates.candidate(job, int(self._column[kind, job, wanted])), [node])
         if found is None:
             if before is not None:
                 state.take(victim)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import State
 from pollux_slurm.policy.exact.construction import Constructor
 from pollux_slurm.policy.exact.exchange import Exchange
@@ -26,10 +26,12 @@ _TURNS, _LOOKS_PER_JOB = 6, 1
 class Starts:
     """Makes starts for one problem. One that is worth `enough` is filled no further."""
 
-    def __init__(self, cluster: Cluster, menu: Menu, market: Market, dual: Dual, *, enough: float) -> None:
-        self._cluster, self._menu, self._market, self._dual = cluster, menu, market, dual
+    def __init__(
+        self, cluster: Cluster, candidates: Candidates, market: Market, dual: Dual, *, enough: float
+    ) -> None:
+        self._cluster, self._candidates, self._market, self._dual = cluster, candidates, market, dual
         self._enough = enough
-        self._as_held = State(cluster, menu)
+        self._as_held = State(cluster, candidates)
 
     def held(self, *, filled: bool = False) -> State:
         """Return what the jobs hold, `filled` with what is idle if asked."""
@@ -53,16 +55,16 @@ class Starts:
         return state
 
     def narrow(self) -> Iterator[State]:
-        """Yield what jobs buy where only shares that pack well are offered: parts of nodes, powers of two."""
-        tables, widest = self._menu.tables, self._cluster.widest
+        """Yield what jobs buy where only shares that pack well are allowed: parts of nodes, powers of two."""
+        tables, widest = self._candidates.tables, self._cluster.max_gpus_per_node
         gpus, share = tables.num_gpus, tables.per_node
-        offered: tuple[BoolArray, ...] = (
+        allowed: tuple[BoolArray, ...] = (
             (share > 0) & (widest % np.maximum(share, 1) == 0),
             (gpus & (gpus - 1) == 0) | (share == widest),
         )
         tried = [self._dual.choice]
-        for usable in offered:
-            choice = solve_dual(self._menu, Market(self._menu, self._cluster, usable)).choice
+        for usable in allowed:
+            choice = solve_dual(self._candidates, Market(self._candidates, self._cluster, usable)).choice
             if any((choice == other).all() for other in tried):
                 continue
             tried.append(choice)
@@ -71,29 +73,31 @@ class Starts:
                 yield state
 
     def smallest(self, *, anew: bool = False) -> State | None:
-        """Return everyone at the fewest GPUs that are offered, filled; None where that cannot be placed.
+        """Return everyone at the fewest GPUs that are allowed, filled; None where that cannot be placed.
 
         A running job that holds no more stays where it is, unless all are to be placed `anew`.
         """
-        menu = self._menu
-        gpus = np.where(menu.offered & (menu.tables.num_gpus > 0), menu.tables.num_gpus[None, :], 10**9)
+        candidates = self._candidates
+        gpus = np.where(
+            candidates.allowed & (candidates.tables.num_gpus > 0), candidates.tables.num_gpus[None, :], 10**9
+        )
         if not gpus.shape[1]:
             return None
-        held = np.where(menu.waits, 10**8, menu.stay_gpus[: menu.num_jobs].sum(axis=1))
+        held = np.where(candidates.waits, 10**8, candidates.stay_gpus[: candidates.num_jobs].sum(axis=1))
         if anew:
-            held = np.where(menu.settled, 0, 10**8)
+            held = np.where(candidates.settled, 0, 10**8)
         return self.bought(np.where(gpus.min(axis=1) < held, gpus.argmin(axis=1), -1))
 
     def _constructor(self, state: State) -> Constructor:
-        return Constructor(state, self._menu, self._market, self._dual.prices)
+        return Constructor(state, self._candidates, self._market, self._dual.prices)
 
     def _refine(self, state: State, constructor: Constructor) -> None:
         """Fill what is idle and exchange, in turns, until the gap is small or nothing helps."""
-        menu = self._menu
+        candidates = self._candidates
         for _ in range(_TURNS):
             constructor.fill()
-            if value(state, range(menu.num_jobs)) >= self._enough:
+            if value(state, range(candidates.num_jobs)) >= self._enough:
                 return
-            exchange = Exchange(state, menu)
-            if not exchange.run(constructor.regretful(), _LOOKS_PER_JOB * menu.num_jobs):
+            exchange = Exchange(state, candidates)
+            if not exchange.run(constructor.regretful(), _LOOKS_PER_JOB * candidates.num_jobs):
                 return

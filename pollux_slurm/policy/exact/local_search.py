@@ -2,12 +2,12 @@
 
 Two steps are tried for each job:
 
-- *better place*: take it out, and give it the best option that fits;
-- *make room*: give it an option that does not fit, moving or shrinking jobs that stand in its way, each of
-  which then takes the best option that still fits.
+- *better place*: take it out, and give it the best candidate that fits;
+- *make room*: give it a candidate that does not fit, moving or shrinking jobs that stand in its way, each of
+  which then takes the best candidate that still fits.
 
 A step changes the sum by what the regrets shrink, and what less is left unused (see `candidate_pruning`); so
-only options whose regret is less than the present one and the price of all that is unused together can be
+only candidates whose regret is less than the present one and the price of all that is unused together can be
 part of an improvement that a single job leads, and only those are tried. Work is bounded by counting steps,
 never by time: the same problem gives the same answer on any machine.
 """
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.policy.candidates.candidate import Option
+from pollux_slurm.policy.candidates.candidate import Candidate
 from pollux_slurm.policy.candidates.placed_state import Placed, State
 from pollux_slurm.policy.pricing.candidate_pruning import Offers
 from pollux_slurm.policy.problem.node_sets import members_of
@@ -61,83 +61,83 @@ class LocalSearch:
 
     def _better_place(self, job: int) -> bool:
         before = self.state.take(job)
-        found = best_place(self.state, self._offers.by_value(job), job, least=above(before.option.value))
+        found = best_place(self.state, self._offers.by_value(job), job, least=above(before.candidate.value))
         self.state.put(job, found or before)
         return found is not None
 
     def _make_room(self, job: int, slack: float) -> bool:
-        for option in self._wishes(job, slack):
-            for nodes in self._targets(job, option):
+        for candidate in self._wishes(job, slack):
+            for nodes in self._targets(job, candidate):
                 if self.steps_left <= 0:
                     return False
                 self.steps_left -= 1
-                if self._displace(job, option, nodes):
+                if self._displace(job, candidate, nodes):
                     return True
         return False
 
-    def _wishes(self, job: int, slack: float) -> list[Option]:
-        """Return the options worth leading a displacement for, the most promising first."""
-        present = self.state.at(job).option
+    def _wishes(self, job: int, slack: float) -> list[Candidate]:
+        """Return the candidates worth leading a displacement for, the most promising first."""
+        present = self.state.at(job).candidate
         least, most = above(present.value), self._offers.regret(job, present) + slack
-        found: list[Option] = []
-        for regret, option in self._offers.near(job):
+        found: list[Candidate] = []
+        for regret, candidate in self._offers.near(job):
             if regret >= most or len(found) == self._wishes_tried:
                 break
-            if option.value > least:
-                found.append(option)
+            if candidate.value > least:
+                found.append(candidate)
         return found
 
-    def _targets(self, index: int, option: Option) -> list[tuple[int, ...]]:
-        """Return sets of nodes on which `option` is worth trying: those where the least is in the way."""
+    def _targets(self, index: int, candidate: Candidate) -> list[tuple[int, ...]]:
+        """Return sets of nodes on which `candidate` is worth trying: those where the least is in the way."""
         state = self.state
-        if option.stays:
+        if candidate.stays:
             return [tuple(node for node, _ in state.home(index))]
-        possible = state.large_enough(index, option)
-        if possible.bit_count() < option.num_nodes:
+        possible = state.large_enough(index, candidate)
+        if possible.bit_count() < candidate.num_nodes:
             return []
         own = dict(state.at(index).gpus)
-        each = -(-option.num_gpus // option.num_nodes)
+        each = -(-candidate.num_gpus // candidate.num_nodes)
         free = state.free
         order = sorted(members_of(possible), key=lambda node: max(each - free[node] - own.get(node, 0), 0))
-        if option.num_nodes == 1:
+        if candidate.num_nodes == 1:
             return [(node,) for node in order[: self._nodes_tried]]
-        starts = range(min(len(order) - option.num_nodes + 1, self._nodes_tried))
-        return [tuple(order[start : start + option.num_nodes]) for start in starts]
+        starts = range(min(len(order) - candidate.num_nodes + 1, self._nodes_tried))
+        return [tuple(order[start : start + candidate.num_nodes]) for start in starts]
 
-    def _displace(self, index: int, option: Option, nodes: tuple[int, ...]) -> bool:
-        """Put `option` of a job on `nodes`, whoever is there; keep the result only if the sum grew."""
+    def _displace(self, index: int, candidate: Candidate, nodes: tuple[int, ...]) -> bool:
+        """Put `candidate` of a job on `nodes`, whoever is there; keep the result only if the sum grew."""
         state = self.state
         own = state.take(index)
-        found = state.fit(index, option, nodes)
+        found = state.fit(index, candidate, nodes)
         if found is not None:
             return self._keep_or_undo(index, found, {index: own})
         in_the_way = {other for node in nodes for other in state.members[node]}
-        in_the_way.update(state.rivals(index, option))
+        in_the_way.update(state.rivals(index, candidate))
         victims = [other for other in in_the_way if self._offers.is_movable(other)]
         victims.sort(key=lambda other: (self._cost(other), other))
         taken = {index: own}
         for position, other in enumerate(victims):
             taken[other] = state.take(other)
-            found = state.fit(index, option, nodes)
+            found = state.fit(index, candidate, nodes)
             if found is not None:
                 if self._keep_or_undo(index, found, taken):
                     return True
                 # Any other of them alone may be enough, and mind less than it seemed.
                 rest = victims[1:] if position == 0 else victims[: position + 1]
-                return self._displace_one(index, option, nodes, rest)
+                return self._displace_one(index, candidate, nodes, rest)
         for other, placed in taken.items():
             state.put(other, placed)
         return False
 
     def _displace_one(
-        self, index: int, option: Option, nodes: tuple[int, ...], victims: Sequence[int]
+        self, index: int, candidate: Candidate, nodes: tuple[int, ...], victims: Sequence[int]
     ) -> bool:
         state = self.state
         for other in victims:
             if self.steps_left <= 0:
                 return False
             taken = {job: state.take(job) for job in (index, other)}
-            found = state.fit(index, option, nodes)
+            found = state.fit(index, candidate, nodes)
             if found is None:
                 for job, placed in taken.items():
                     state.put(job, placed)
@@ -150,11 +150,11 @@ class LocalSearch:
     def _keep_or_undo(self, index: int, found: Placed, taken: dict[int, Placed]) -> bool:
         """Put a job at `found` and settle the others that were taken out; undo it all unless the sum grew."""
         state = self.state
-        before = sum(placed.option.value for placed in taken.values())
+        before = sum(placed.candidate.value for placed in taken.values())
         state.put(index, found)
         others = [other for other in taken if other != index]
         for order in (others, others[::-1])[: max(len(others), 1)]:
-            if self._settle(order, above(before) - found.option.value):
+            if self._settle(order, above(before) - found.candidate.value):
                 return True
             for other in order:
                 if state.placed[other] is not None:
@@ -165,23 +165,23 @@ class LocalSearch:
         return False
 
     def _settle(self, order: Sequence[int], least: float) -> bool:
-        """Give each of these jobs the best option that fits; False as soon as they cannot exceed `least`."""
+        """Give each of these jobs the best candidate that fits; False once they cannot exceed `least`."""
         reachable = sum(self._best_value(other) for other in order)
         for other in order:
-            options = self._offers.by_value(other)
-            best = options[0].value
+            candidates = self._offers.by_value(other)
+            best = candidates[0].value
             # What this job must be worth at least, should all after it get their best.
             needed = least - (reachable - best)
-            found = best_place(self.state, options, other, least=needed)
+            found = best_place(self.state, candidates, other, least=needed)
             if found is None:
                 return False
-            reachable += found.option.value - best
+            reachable += found.candidate.value - best
             self.state.put(other, found)
         return reachable > least
 
     def _cost(self, other: int) -> float:
-        """Return a guess of what displacing a job costs: its value less that of its least option."""
-        return self.state.at(other).option.value - self._offers.by_value(other)[-1].value
+        """Return a guess of what displacing a job costs: its value less that of its least candidate."""
+        return self.state.at(other).candidate.value - self._offers.by_value(other)[-1].value
 
     def _best_value(self, job: int) -> float:
         return self._offers.by_value(job)[0].value
@@ -202,24 +202,24 @@ def above_all(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def value(state: State, indices: Iterable[int]) -> float:
-    """Return what these jobs' options add to the sum."""
-    return sum(state.at(index).option.value for index in indices)
+    """Return what these jobs' candidates add to the sum."""
+    return sum(state.at(index).candidate.value for index in indices)
 
 
 def best_place(
-    state: State, options: Sequence[Option], index: int, *, least: float = -np.inf
+    state: State, candidates: Sequence[Candidate], index: int, *, least: float = -np.inf
 ) -> Placed | None:
-    """Return the first option of a taken-out job that fits, None where none worth more than `least` does.
+    """Return the first candidate of a taken-out job that fits, None where none worth more than `least` does.
 
-    `options` come best first.
+    `candidates` come best first.
     """
     largest, total = state.room_for(index)
-    for option in options:
-        if option.value <= least:
+    for candidate in candidates:
+        if candidate.value <= least:
             return None
-        if option.per_node > largest or (option.per_node and option.num_gpus > total):
+        if candidate.per_node > largest or (candidate.per_node and candidate.num_gpus > total):
             continue
-        placed = state.find(index, option)
+        placed = state.find(index, candidate)
         if placed is not None:
             return placed
     return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import State
 from pollux_slurm.policy.exact.branch_and_bound import Branch
 from pollux_slurm.policy.exact.initial_solutions import Starts
@@ -51,14 +51,14 @@ class Solution:
     timed_out: bool = False
 
 
-def total_value(state: State, menu: Menu) -> float:
+def total_value(state: State, candidates: Candidates) -> float:
     """Return what all jobs of the objective add to the sum."""
-    return value(state, range(menu.num_jobs))
+    return value(state, range(candidates.num_jobs))
 
 
 def solve(
     cluster: Cluster,
-    menu: Menu,
+    candidates: Candidates,
     *,
     seed: int = 0,
     effort: float = 1.0,
@@ -68,14 +68,14 @@ def solve(
 
     The work of the searches grows with `effort`, where the bound leaves any.
     """
-    return _Search(cluster, menu, seed=seed, effort=effort, stop=stop).run()
+    return _Search(cluster, candidates, seed=seed, effort=effort, stop=stop).run()
 
 
-def _near(menu: Menu, gap: float) -> float:
+def _near(candidates: Candidates, gap: float) -> float:
     """Return the bound at which what the jobs hold is near enough to it; −∞ where some wait."""
-    if menu.waits.any():
+    if candidates.waits.any():
         return -np.inf
-    held = float(menu.stay_value.sum())
+    held = float(candidates.stay_value.sum())
     return held + 0.99 * gap * abs(held)  # the gap is a part of the bound, which is not known yet
 
 
@@ -83,24 +83,28 @@ class _Search:
     """One search: `best` is the state to return, worth `value`."""
 
     def __init__(
-        self, cluster: Cluster, menu: Menu, *, seed: int, effort: float, stop: Callable[[], bool]
+        self, cluster: Cluster, candidates: Candidates, *, seed: int, effort: float, stop: Callable[[], bool]
     ) -> None:
-        self._cluster, self._menu, self._effort, self._stop = cluster, menu, effort, stop
+        self._cluster, self._candidates, self._effort, self._stop = cluster, candidates, effort, stop
         self._rng = random.Random(seed)
-        self._market = Market(menu, cluster)
+        self._market = Market(candidates, cluster)
         accepted = min(_SMALL_GAP / max(effort, 1e-9), _ACCEPTED_GAP) if effort < 1 else _SMALL_GAP
-        self._dual = solve_dual(menu, self._market, enough=_near(menu, accepted) if effort < 1 else -np.inf)
-        self._movable = np.flatnonzero(~menu.settled).tolist()
+        self._dual = solve_dual(
+            candidates, self._market, enough=_near(candidates, accepted) if effort < 1 else -np.inf
+        )
+        self._movable = np.flatnonzero(~candidates.settled).tolist()
         # At little effort a proof is not worth its time, and what parts find as good.
         self._few = len(self._movable) <= _BRANCH_JOBS and effort >= _ALL_STARTS
         self._many = len(self._movable) > _MANY_JOBS
         # What the bound's jobs are worth, without what it costs that some of them wait: beside that, a gap in
         # proportion would hide all that can be gained by those who are served.
-        waits = (self._dual.choice < 0) & menu.waits
-        self._worth = abs(self._dual.bound + float(menu.waiting_cost[waits].sum()))
+        waits = (self._dual.choice < 0) & candidates.waits
+        self._worth = abs(self._dual.bound + float(candidates.waiting_cost[waits].sum()))
         # Of few jobs the best answer is wanted, and proved.
         self._enough = self._below_bound(0.0 if self._few and effort >= 1 else accepted)
-        self._starts = Starts(cluster, menu, self._market, self._dual, enough=self._below_bound(accepted))
+        self._starts = Starts(
+            cluster, candidates, self._market, self._dual, enough=self._below_bound(accepted)
+        )
         self._timed_out = False
 
     def run(self) -> Solution:
@@ -115,7 +119,7 @@ class _Search:
             self._take_up(self._starts.held())
             if self._value < self._enough:
                 bought = self._starts.bought() or self._starts.held(filled=True)
-                if total_value(bought, self._menu) > above(self._value):
+                if total_value(bought, self._candidates) > above(self._value):
                     self._take_up(bought)
         else:
             self._climb_from_each()
@@ -141,19 +145,26 @@ class _Search:
 
     def _serve_all(self) -> None:
         """Where somebody is left waiting although all minimums may fit, place all jobs anew at these."""
-        menu, state = self._menu, self._best
-        fewest = np.where(menu.offered, menu.tables.num_gpus[None, :], 10**9).min(axis=1, initial=10**9)
-        served = np.array([state.at(job).option.num_gpus > 0 for job in range(menu.num_jobs)], dtype=bool)
-        left = menu.waits & ~served & (fewest < 10**9)
-        if menu.scores.serves_all:
-            left &= menu.waiting_cost > 0  # where jobs may be paused, those at work are chosen, not all
+        candidates, state = self._candidates, self._best
+        fewest = np.where(candidates.allowed, candidates.tables.num_gpus[None, :], 10**9).min(
+            axis=1, initial=10**9
+        )
+        served = np.array(
+            [state.at(job).candidate.num_gpus > 0 for job in range(candidates.num_jobs)], dtype=bool
+        )
+        left = candidates.waits & ~served & (fewest < 10**9)
+        if candidates.scores.serves_all:
+            left &= candidates.waiting_cost > 0  # where jobs may be paused, those at work are chosen, not all
         if self._is_over() or not left.any():
             return
-        held = menu.stay_gpus[: menu.num_jobs].sum(axis=1)
-        if np.minimum(np.where(menu.waits, fewest, held), fewest).sum() > self._cluster.capacity[:, 0].sum():
+        held = candidates.stay_gpus[: candidates.num_jobs].sum(axis=1)
+        if (
+            np.minimum(np.where(candidates.waits, fewest, held), fewest).sum()
+            > self._cluster.capacity[:, 0].sum()
+        ):
             return
         packed = self._starts.smallest(anew=True)
-        if packed is not None and total_value(packed, menu) > above(self._value):
+        if packed is not None and total_value(packed, candidates) > above(self._value):
             self._take_up(packed)
 
     def _all_starts(self) -> Iterator[State]:
@@ -173,7 +184,7 @@ class _Search:
             yield smallest
 
     def _take_up(self, state: State) -> None:
-        self._best, self._value = state, total_value(state, self._menu)
+        self._best, self._value = state, total_value(state, self._candidates)
 
     def _climb(self, steps: int, *, widely: bool, known: float = -np.inf) -> None:
         """Search around the state; an answer worth `known` is there already."""
@@ -199,7 +210,7 @@ class _Search:
 
     def _branch(self) -> float:
         """Search everything, if there is not too much of it; return what no answer is worth more than."""
-        tables = self._menu.tables
+        tables = self._candidates.tables
         uneven = bool(((tables.per_node == 0) & (tables.num_gpus > 0)).any())
         if self._is_over() or uneven or above(self._value) >= self._enough:
             return self._dual.bound
@@ -212,7 +223,7 @@ class _Search:
 
     def _offers(self, known: float = -np.inf) -> Offers:
         limit = self._dual.bound - max(self._value, known)
-        return Offers(self._menu, self._market, self._dual, limit=limit)
+        return Offers(self._candidates, self._market, self._dual, limit=limit)
 
     def _is_over(self) -> bool:
         self._timed_out |= self._stop()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.exact.local_search import above
 from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
@@ -26,45 +26,45 @@ _TURNS = 2
 _SMALL_GAP = 1e-4
 
 
-def bound_serving(menu: Menu, cluster: Cluster, solution: Solution, waiting: BoolArray) -> float:
+def bound_serving(candidates: Candidates, cluster: Cluster, solution: Solution, waiting: BoolArray) -> float:
     """Return what no answer is worth that serves as many jobs as a solution, in which those marked (J,) wait.
 
     What waiting costs is not counted.
     """
-    first = waiting & (menu.waiting_cost > 0)
-    cost = float(menu.waiting_cost[first].sum())
+    first = waiting & (candidates.waiting_cost > 0)
+    cost = float(candidates.waiting_cost[first].sum())
     # Answers that differ by less are the same to the searches, and to numbers with so many digits.
-    total = min(solution.bound + (above(solution.value) - solution.value) + cost, menu.most_worth)
+    total = min(solution.bound + (above(solution.value) - solution.value) + cost, candidates.most_worth)
     if first.any():
-        worth = float(np.where(first, menu.idle_worth, _values(menu, solution)).sum())
+        worth = float(np.where(first, candidates.idle_worth, _values(candidates, solution)).sum())
         enough = worth + _SMALL_GAP * abs(worth)
         if total > enough:
-            total = min(total, _bound_leaving(menu, cluster, solution, first, enough))
+            total = min(total, _bound_leaving(candidates, cluster, solution, first, enough))
     return total
 
 
-def _values(menu: Menu, solution: Solution) -> FloatArray:
-    """Return what each job's option adds to the sum, (J,)."""
-    placed = solution.state.placed[: menu.num_jobs]
-    return np.array([0.0 if one is None else one.option.value for one in placed], dtype=np.float64)
+def _values(candidates: Candidates, solution: Solution) -> FloatArray:
+    """Return what each job's candidate adds to the sum, (J,)."""
+    placed = solution.state.placed[: candidates.num_jobs]
+    return np.array([0.0 if one is None else one.candidate.value for one in placed], dtype=np.float64)
 
 
 def _bound_leaving(
-    menu: Menu, cluster: Cluster, solution: Solution, waiting: BoolArray, enough: float
+    candidates: Candidates, cluster: Cluster, solution: Solution, waiting: BoolArray, enough: float
 ) -> float:
     """Return the same at the solution's prices, then at those found with just these jobs left out.
 
     So nothing dwarfs the others. Then those are left out that lose least at these prices, until a bound is
     low `enough`.
     """
-    market = Market(menu, cluster)
+    market = Market(candidates, cluster)
     count = int(waiting.sum())
-    least, _ = market.leaving(menu, solution.dual.prices, count)
+    least, _ = market.leaving(candidates, solution.dual.prices, count)
     for _ in range(_TURNS):
         if least <= enough:
             break
-        prices = solve_dual(menu, market.without(waiting, menu.idle_worth)).prices
-        bound, others = market.leaving(menu, prices, count)
+        prices = solve_dual(candidates, market.without(waiting, candidates.idle_worth)).prices
+        bound, others = market.leaving(candidates, prices, count)
         least = min(least, bound)
         if (others == waiting).all():
             break

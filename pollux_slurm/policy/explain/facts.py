@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.model import Allocation
-from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import Placed
 from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.explain.missing_resources import Shortage
@@ -32,23 +32,23 @@ class Facts:
     among them, of all types and of each, 0 where there is none.
     """
 
-    def __init__(self, solution: Solution, menu: Menu) -> None:
-        tables, count = menu.tables, menu.num_jobs
+    def __init__(self, solution: Solution, candidates: Candidates) -> None:
+        tables, count = candidates.tables, candidates.num_jobs
         self._state = state = solution.state
-        self._tables, self._scores = tables, menu.scores
-        gain = menu.scores.declared_gain
+        self._tables, self._scores = tables, candidates.scores
+        gain = candidates.scores.declared_gain
         self._declared_gain = None if gain is None else gain()
         self._node_prices: list[float] = solution.dual.node_prices().tolist()
         self.prices: list[list[float]] = solution.dual.job_prices(len(tables.kinds)).tolist()
         self.placed: list[Placed] = [one for one in state.placed[:count] if one is not None]
-        options = [one.option for one in self.placed]
+        chosen = [one.candidate for one in self.placed]
         nodes = np.array([len(one.gpus) for one in self.placed], dtype=np.int64)[:, None]
-        gpus = np.array([one.num_gpus for one in options], dtype=np.int64)[:, None]
-        now = np.array([one.speedup for one in options], dtype=np.float64)[:, None]
-        value = np.array([one.value for one in options], dtype=np.float64)[:, None]
+        gpus = np.array([one.num_gpus for one in chosen], dtype=np.int64)[:, None]
+        now = np.array([one.speedup for one in chosen], dtype=np.float64)[:, None]
+        value = np.array([one.value for one in chosen], dtype=np.float64)[:, None]
         more = tables.num_gpus > gpus
-        least, most = gpu_bounds(menu.jobs)
-        faster = (menu.scores.speedup > now * FASTER) & more
+        least, most = gpu_bounds(candidates.jobs)
+        faster = (candidates.scores.speedup > now * FASTER) & more
         self.faster = _any(faster)
         faster &= tables.num_gpus <= most
         self.within_max = _any(faster)
@@ -57,14 +57,14 @@ class Facts:
         # On the nodes that the job may use; those of other partitions, or drained, say nothing.
         resources = solution.dual.resources
         reach: BoolArray = np.any(resources.may, axis=2)[resources.class_of] | (tables.num_gpus == 0)
-        possible, self.shortage = reach, Shortage(state, menu)
-        if state.cluster.is_tight and menu.num_jobs:
-            possible = np.stack([self.shortage.possible(index) for index in range(menu.num_jobs)])
+        possible, self.shortage = reach, Shortage(state, candidates)
+        if state.cluster.is_tight and candidates.num_jobs:
+            possible = np.stack([self.shortage.possible(index) for index in range(candidates.num_jobs)])
         self.columns_in_reach = faster & reach & (tables.num_gpus >= least)
         self.is_in_reach = _any(self.columns_in_reach)
         allowed = (tables.num_gpus <= most) & (tables.num_gpus <= tables.caps[:, None])
         self.can_be_larger = _any(more & allowed & reach & (tables.num_gpus >= least))
-        self.wanted = (menu.value > value) & more & reach
+        self.wanted = (candidates.value > value) & more & reach
         self.is_wanted = _any(self.wanted)
         fewest = np.array(
             [
@@ -76,28 +76,32 @@ class Facts:
         )
         self.least_wanted: list[list[int]] = np.where(fewest < _NONE, fewest, 0).tolist()
         same = (tables.num_nodes == nodes) & (tables.num_gpus == gpus)
-        other = np.where(same | ~possible | ~self._allowed(menu), -np.inf, menu.value)
+        other = np.where(same | ~possible | ~self._allowed(candidates), -np.inf, candidates.value)
         best = other.argmax(axis=1) if other.shape[1] else np.full(count, -1)
         found = other.max(axis=1, initial=-np.inf)
         # The column of the best other configuration for the job alone: −1 what it holds, −2 none.
         column = np.where(found > -np.inf, best, -2)
-        held = np.array([job.current.num_gpus for job in menu.jobs], dtype=np.int64)[:, None]
-        on = np.array([job.current.num_nodes for job in menu.jobs], dtype=np.int64)[:, None]
-        left = ((held != gpus) | (on != nodes)).ravel() & (held.ravel() > 0) & (menu.stay_value >= found)
+        held = np.array([job.current.num_gpus for job in candidates.jobs], dtype=np.int64)[:, None]
+        on = np.array([job.current.num_nodes for job in candidates.jobs], dtype=np.int64)[:, None]
+        left = (
+            ((held != gpus) | (on != nodes)).ravel() & (held.ravel() > 0) & (candidates.stay_value >= found)
+        )
         self.runner_up: list[int] = np.where(left, -1, column).tolist()
         # By the model, and over the fair share, as the speedup of what was chosen is told.
         at_column = tables.speedup[np.arange(count), best] if other.shape[1] else 0.0
-        self.runner_up_speedup: list[float] = np.where(left, tables.held, at_column).tolist()
+        self.runner_up_speedup: list[float] = np.where(left, tables.current_speedup, at_column).tolist()
         self._room: dict[tuple[int, int], int] = {}
 
-    def _allowed(self, menu: Menu) -> BoolArray:
+    def _allowed(self, candidates: Candidates) -> BoolArray:
         """Return what limits and the budget of moves leave each job, were all others of it away, (J, C)."""
-        gpus = menu.tables.num_gpus
-        found = np.ones((menu.num_jobs, len(gpus)), dtype=bool)
-        for members, most in zip(menu.members[: menu.num_jobs].T, menu.group_budget.tolist(), strict=True):
+        gpus = candidates.tables.num_gpus
+        found = np.ones((candidates.num_jobs, len(gpus)), dtype=bool)
+        for members, most in zip(
+            candidates.members[: candidates.num_jobs].T, candidates.group_budget.tolist(), strict=True
+        ):
             found[members] &= gpus <= most
-        if menu.max_moves == 0:
-            found[menu.moves] = False
+        if candidates.max_moves == 0:
+            found[candidates.moves] = False
         return found
 
     def price_of(self, allocation: Allocation) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.model import Problem, ProblemJob
-from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import State
 from pollux_slurm.policy.candidates.shared_resources import Need, fitting
 from pollux_slurm.policy.problem.node_sets import NodeSet, members_of, need
@@ -20,12 +20,14 @@ BoolArray = npt.NDArray[np.bool_]
 _GPUS, _GPUS_AND_CPUS, _ALL = (0,), (0, 1), (0, 1, 2)
 
 
-def misfits(problem: Problem, menu: Menu) -> dict[str, str]:
+def misfits(problem: Problem, candidates: Candidates) -> dict[str, str]:
     """Return, by job id, why jobs that wait could not be placed if all nodes were empty and open."""
-    waiting = [row for row, waits in enumerate(menu.waits.tolist()) if waits and not menu.settled[row]]
+    waiting = [
+        row for row, waits in enumerate(candidates.waits.tolist()) if waits and not candidates.settled[row]
+    ]
     if not waiting or not problem.nodes:
         return {}
-    nodes, tables = problem.nodes, menu.tables
+    nodes, tables = problem.nodes, candidates.tables
     size = np.array([(one.num_gpus, one.num_cpus, one.memory_mb) for one in nodes], dtype=np.int64)
     kind_of = np.array([tables.kind_of_node[one.name] for one in nodes], dtype=np.int64)
     # What every node has for each of its GPUs.
@@ -34,7 +36,7 @@ def misfits(problem: Problem, menu: Menu) -> dict[str, str]:
     known: dict[tuple[frozenset[str] | None, Need], list[BoolArray]] = {}
     found = {}
     for row in waiting:
-        job, of_job = menu.jobs[row], need(menu.jobs[row])
+        job, of_job = candidates.jobs[row], need(candidates.jobs[row])
         if job.partition_nodes is None and (for_each >= of_job).all():
             continue
         key = (job.partition_nodes, of_job)
@@ -45,8 +47,8 @@ def misfits(problem: Problem, menu: Menu) -> dict[str, str]:
                 fitting(tables, size, kind_of, usable, of_job, counted)
                 for counted in (_GPUS, _GPUS_AND_CPUS, _ALL)
             ]
-        offered = menu.offered[row]
-        fits = [bool((offered & columns).any()) for columns in known[key]]
+        allowed = candidates.allowed[row]
+        fits = [bool((allowed & columns).any()) for columns in known[key]]
         if not fits[2]:
             found[job.job_id] = _reason(job, *fits[:2])
     return found
@@ -63,19 +65,19 @@ def _reason(job: ProblemJob, gpus: bool, cpus: bool) -> str:
 class Shortage:
     """What is short in a placed state, beside GPUs."""
 
-    def __init__(self, state: State, menu: Menu) -> None:
-        self._state, self._menu = state, menu
+    def __init__(self, state: State, candidates: Candidates) -> None:
+        self._state, self._candidates = state, candidates
         self._left: IntArray | None = None
         self._possible: dict[tuple[NodeSet, Need], BoolArray] = {}
         self._num_wide = np.zeros(len(state.cluster.names), dtype=np.int64)
 
     def possible(self, job: int) -> BoolArray:
         """Return which columns a job could have were the nodes that it may use empty, (C,)."""
-        of_job, capacity = need(self._menu.jobs[job]), self._state.cluster.capacity
+        of_job, capacity = need(self._candidates.jobs[job]), self._state.cluster.capacity
         key = (self._state.eligible(job), of_job)
         if key not in self._possible:
             usable, kind_of = self._usable(job), self._state.cluster.kind
-            self._possible[key] = fitting(self._menu.tables, capacity, kind_of, usable, of_job, _ALL)
+            self._possible[key] = fitting(self._candidates.tables, capacity, kind_of, usable, of_job, _ALL)
         return self._possible[key]
 
     def in_general(self, job: int, columns: BoolArray) -> str | None:
@@ -94,10 +96,10 @@ class Shortage:
         own = state.at(job)
         left, num_wide = self._left.copy(), self._num_wide.copy()
         for node, gpus in own.gpus:
-            left[node] += gpus * np.array(need(self._menu.jobs[job]), dtype=np.int64)
+            left[node] += gpus * np.array(need(self._candidates.jobs[job]), dtype=np.int64)
             num_wide[node] -= len(own.gpus) > 1
         usable = self._usable(job)
-        single = self._menu.tables.num_nodes <= 1
+        single = self._candidates.tables.num_nodes <= 1
         return self._missing(job, columns & single, left, usable) or self._missing(
             job, columns & ~single, left, usable & (num_wide == 0)
         )
@@ -110,14 +112,14 @@ class Shortage:
     def _count(self) -> IntArray:
         """Return what is left of each node, (n, 3), and count its jobs over several nodes."""
         left: IntArray = self._state.cluster.capacity.copy()
-        for job, placed in zip(self._menu.everyone, self._state.placed, strict=True):
+        for job, placed in zip(self._candidates.everyone, self._state.placed, strict=True):
             for node, gpus in placed.gpus if placed is not None else ():
                 left[node] -= gpus * np.array(need(job), dtype=np.int64)
                 self._num_wide[node] += len(placed.gpus) > 1 if placed is not None else 0
         return left
 
     def _missing(self, job: int, columns: BoolArray, left: IntArray, usable: BoolArray) -> str | None:
-        tables, of_job = self._menu.tables, need(self._menu.jobs[job])
+        tables, of_job = self._candidates.tables, need(self._candidates.jobs[job])
         gpus, cpus, everything = (
             bool((columns & fitting(tables, left, self._state.cluster.kind, usable, of_job, counted)).any())
             for counted in (_GPUS, _GPUS_AND_CPUS, _ALL)

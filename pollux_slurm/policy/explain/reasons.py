@@ -7,23 +7,23 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pollux_slurm.model import Configuration, JobDecision, Problem, ProblemJob
-from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.exact.search import Solution
 from pollux_slurm.policy.explain.facts import FASTER, Facts
 from pollux_slurm.policy.participation.user_shares import group_of
 
 
-def explain_all(solution: Solution, menu: Menu) -> list[JobDecision]:
-    """Return the decisions about all jobs of the menu, in its order."""
-    facts = Facts(solution, menu)
-    return [_explain(solution, menu, facts, index) for index in range(menu.num_jobs)]
+def explain_all(solution: Solution, candidates: Candidates) -> list[JobDecision]:
+    """Return the decisions about all jobs of the candidates, in its order."""
+    facts = Facts(solution, candidates)
+    return [_explain(solution, candidates, facts, index) for index in range(candidates.num_jobs)]
 
 
-def _explain(solution: Solution, menu: Menu, facts: Facts, index: int) -> JobDecision:
+def _explain(solution: Solution, candidates: Candidates, facts: Facts, index: int) -> JobDecision:
     """Return the decision about job `index` of a solved state."""
-    tables, job = menu.tables, menu.jobs[index]
+    tables, job = candidates.tables, candidates.jobs[index]
     placed = facts.placed[index]
-    chosen = placed.option
+    chosen = placed.candidate
     allocation = job.current if chosen.stays else solution.state.cluster.allocation_of(placed.gpus)
     estimate = tables.estimate(index, allocation) if allocation else None
     base = float(tables.base[index])
@@ -51,7 +51,7 @@ def _explain(solution: Solution, menu: Menu, facts: Facts, index: int) -> JobDec
         goodput=None if estimate is None else estimate.goodput,
         penalty=chosen.penalty,
         batch=None if estimate is None else estimate.batch,
-        bound_by=_bound_by(solution, menu, facts, index),
+        bound_by=_bound_by(solution, candidates, facts, index),
         runner_up=configuration,
         runner_up_speedup=faster,
         runner_up_cost=other_cost,
@@ -64,23 +64,23 @@ def _explain(solution: Solution, menu: Menu, facts: Facts, index: int) -> JobDec
     )
 
 
-def _bound_by(solution: Solution, menu: Menu, facts: Facts, index: int) -> str:
+def _bound_by(solution: Solution, candidates: Candidates, facts: Facts, index: int) -> str:
     """Return what kept the job from more speedup; see `JobDecision.bound_by`."""
     state, placed = solution.state, facts.placed[index]
-    job, chosen = menu.jobs[index], placed.option
+    job, chosen = candidates.jobs[index], placed.candidate
     if job.pinned:
         return "pinned"
-    if menu.settled[index]:
+    if candidates.settled[index]:
         return "young"
     if job.rigid and placed.gpus:
         return "rigid"
     if not facts.faster[index]:
-        return "exploration" if _could_explore(menu, facts, index, solution) else "nothing"
+        return "exploration" if _could_explore(candidates, facts, index, solution) else "nothing"
     # A limit binds a job that stands at it. One below it may have a larger size, which is not faster.
     if not facts.within_max[index]:
         return "max_gpus" if chosen.num_gpus >= (job.max_gpus or 0) else "nothing"
     if not facts.within_cap[index]:
-        return "exploration" if chosen.num_gpus >= menu.tables.caps[index] else "nothing"
+        return "exploration" if chosen.num_gpus >= candidates.tables.caps[index] else "nothing"
     if not facts.is_in_reach[index]:
         return "nothing" if facts.can_be_larger[index] else "partition"
     short = facts.shortage.in_general(index, facts.columns_in_reach[index])
@@ -88,7 +88,7 @@ def _bound_by(solution: Solution, menu: Menu, facts: Facts, index: int) -> str:
         return short
     if not facts.is_wanted[index]:
         return "penalty"
-    if chosen.stays and job.current and menu.max_moves is not None and state.moves_left <= 0:
+    if chosen.stays and job.current and candidates.max_moves is not None and state.moves_left <= 0:
         return "moves"
     limit = state.limit_left(index)
     if limit is not None:
@@ -107,13 +107,13 @@ def _bound_by(solution: Solution, menu: Menu, facts: Facts, index: int) -> str:
     return "capacity"
 
 
-def _could_explore(menu: Menu, facts: Facts, index: int, solution: Solution) -> bool:
+def _could_explore(candidates: Candidates, facts: Facts, index: int, solution: Solution) -> bool:
     """Whether twice the job's cap, within its maximum and the cluster, is predicted to be faster."""
-    cap, job, tables = int(menu.tables.caps[index]), menu.jobs[index], menu.tables
+    cap, job, tables = int(candidates.tables.caps[index]), candidates.jobs[index], candidates.tables
     placed, cluster = facts.placed[index], solution.state.cluster
     capacity = cluster.capacity[:, 0]
     most = min(2 * cap, int(capacity.sum()), 10**9 if job.max_gpus is None else job.max_gpus)
-    if placed.option.num_gpus < cap or most <= cap:
+    if placed.candidate.num_gpus < cap or most <= cap:
         return False
     row = int(tables.rows[index, 0])
     if row < 0:

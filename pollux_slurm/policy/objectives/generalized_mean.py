@@ -14,7 +14,7 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 
 
-def worth(exponent: float, x: npt.ArrayLike) -> FloatArray:
+def contribution(exponent: float, x: npt.ArrayLike) -> FloatArray:
     """Return what each x = f·SPEEDUP + floor adds to the sum that the fitness grows with, weight aside."""
     x = np.asarray(x, dtype=np.float64)
     if exponent == -1.0:

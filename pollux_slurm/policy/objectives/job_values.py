@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pollux_slurm.model import Problem, ProblemJob
 from pollux_slurm.policy.objectives.generalized_mean import mean, mean_of_sum
-from pollux_slurm.policy.problem.speedup_tables import Tables
+from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -32,8 +32,8 @@ class Scores:
     """What an objective makes of a problem.
 
     A job whose allocation changes counts x = `scale`·f·SPEEDUP + `floor`, one that stays the same without f,
-    one with nothing x = `floor`. `speedup` (J, C) and `held` (J,) are SPEEDUP as the objective sees
-    it, `penalty` (J,) or (J, C) is f, `weight` (J,) enters the mean. `serves_all` says that jobs which wait
+    one with nothing x = `floor`. `speedup` (J, C) and `current_speedup` (J,) are SPEEDUP as the objective
+    sees it, `penalty` (J,) or (J, C) is f, `weight` (J,) enters the mean. With `serves_all`, jobs that wait
     come before all else. `declared_gain()` (J,) is the factor by which what a job declares has changed
     its weight, NaN where it declares nothing that counts. `usable` (J, C) may leave columns out.
     """
@@ -43,7 +43,7 @@ class Scores:
     scale: float
     weight: FloatArray
     speedup: FloatArray
-    held: FloatArray
+    current_speedup: FloatArray
     penalty: FloatArray
     serves_all: bool
     units: FloatArray | None = None
@@ -65,7 +65,7 @@ class Scores:
         return mean_of_sum(self.exponent, total, weight) if weight > 0 else 0.0
 
 
-def one_gpu(tables: Tables) -> FloatArray:
+def one_gpu(tables: SpeedupTables) -> FloatArray:
     """Return SPEEDUP of one GPU, (J,): dividing by it makes speedups ones over one GPU.
 
     Where one GPU allows no batch, it is 1: speedups stay those over the fair share.
@@ -96,7 +96,7 @@ def hysteresis(problem: Problem, jobs: Sequence[ProblemJob]) -> FloatArray:
     )
 
 
-def believed(jobs: Sequence[ProblemJob], tables: Tables) -> FloatArray:
+def believed(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> FloatArray:
     """Return the part of a predicted SPEEDUP that counts, (J, C): on fewer GPUs than a job holds, less by
     what its predictions were off, beyond what a good model is.
 
@@ -109,7 +109,7 @@ def believed(jobs: Sequence[ProblemJob], tables: Tables) -> FloatArray:
     return np.where(tables.num_gpus < held[:, None], 1.0 - doubt[:, None], 1.0)
 
 
-def remaining_s(job: ProblemJob, alone: float) -> float | None:
+def declared_remaining_s(job: ProblemJob, alone: float) -> float | None:
     """Return a job's remaining time on one GPU by its declaration, None where it declares nothing usable.
 
     A job that has done all that it declared, and goes on, has declared nothing.
@@ -120,7 +120,7 @@ def remaining_s(job: ProblemJob, alone: float) -> float | None:
     return progress / alone * (declared - done) / done
 
 
-def attained_s(job: ProblemJob, tables: Tables, row: int) -> float:
+def attained_s(job: ProblemJob, tables: SpeedupTables, row: int) -> float:
     """Return the work done so far in seconds of one GPU, at most its age on all that it may have held."""
     alone = float(tables.alone[row])
     if alone <= 0 or job.progress is None:
@@ -132,9 +132,9 @@ def job_weights(jobs: Sequence[ProblemJob]) -> FloatArray:
     return np.array([job.weight for job in jobs], dtype=np.float64)
 
 
-def held_speedups(jobs: Sequence[ProblemJob], tables: Tables) -> FloatArray:
+def held_speedups(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> FloatArray:
     """Return the speedup of what each job holds; what breaks the job's own limits is worth nothing."""
     within = [
         job.pinned or job.min_gpus <= (gpus := job.current.num_gpus) <= (job.max_gpus or gpus) for job in jobs
     ]
-    return np.where(within, tables.held, 0.0)
+    return np.where(within, tables.current_speedup, 0.0)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.model import ProblemJob
-from pollux_slurm.policy.problem.speedup_tables import Tables
+from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -23,7 +23,7 @@ FloatArray = npt.NDArray[np.float64]
 _BEYOND_ONE_NODE = 0.5
 
 
-def cautious_speedup(jobs: Sequence[ProblemJob], tables: Tables) -> FloatArray:
+def cautious_speedup(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> FloatArray:
     """Return SPEEDUP, (J, C), bounded on several nodes for jobs that were never on several.
 
     With s the most that one node of a GPU type brings, at k GPUs, K GPUs on several of them count as

@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from pollux_slurm.model import Problem, ProblemJob
 from pollux_slurm.policy.problem.allocation_shapes import gpu_bounds
-from pollux_slurm.policy.problem.speedup_tables import Tables
+from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
 
 BoolArray = npt.NDArray[np.bool_]
 
 
-def packing_well(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> BoolArray:
+def packing_well(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> BoolArray:
     """Return the columns, (J, C), whose shares leave nothing of little use on a node.
 
     A job's own bounds count as such, and where it has no other column, all do.

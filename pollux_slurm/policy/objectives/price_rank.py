@@ -29,19 +29,19 @@ from pollux_slurm.policy.objectives.job_values import (
     Scores,
     attained_s,
     believed,
+    declared_remaining_s,
     delays,
     held_speedups,
     horizon_s,
     hysteresis,
     job_weights,
     one_gpu,
-    remaining_s,
 )
 from pollux_slurm.policy.objectives.multi_node_cap import cautious_speedup
 from pollux_slurm.policy.objectives.packing_preference import packing_well
 from pollux_slurm.policy.problem.allocation_shapes import gpu_bounds
-from pollux_slurm.policy.problem.deterministic_rounding import steady
-from pollux_slurm.policy.problem.speedup_tables import Tables
+from pollux_slurm.policy.problem.deterministic_rounding import round_to_bits
+from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -59,7 +59,7 @@ MAX_DECLARED_WEIGHT = 4.0
 _PRICES = 96
 
 
-def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> Scores:
+def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> Scores:
     """Rate by co-state weights × T^−0.1, p = 0.9.
 
     T = progress/g(1)·(1 − φ)/φ is the remaining one-GPU time, φ the part of the epochs done; without a
@@ -70,7 +70,9 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
     bounded for who was never on several (`cautious_speedup`).
     No weight is more than `MAX_DECLARED_WEIGHT` times the median of all, so that little is won by a lie.
     """
-    claims = [remaining_s(job, alone) for job, alone in zip(jobs, tables.alone.tolist(), strict=True)]
+    claims = [
+        declared_remaining_s(job, alone) for job, alone in zip(jobs, tables.alone.tolist(), strict=True)
+    ]
     unclaimed = np.array(
         [max(attained_s(job, tables, row), 1.0) for row, job in enumerate(jobs)], dtype=np.float64
     )
@@ -96,7 +98,7 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> 
         scale=1.0,
         weight=np.minimum(weight, high) * job_weights(jobs),
         speedup=over_one,
-        held=held_speedups(jobs, tables) / unit,
+        current_speedup=held_speedups(jobs, tables) / unit,
         penalty=keep * np.maximum(1.0 - delay / np.maximum(horizon, 1e-9), 0.0),
         serves_all=True,
         units=1.0 / unit,
@@ -160,7 +162,7 @@ class CoStates:
         """Give jobs that are equal in everything the mean of their weights."""
         equals: dict[tuple[float, bytes], list[int]] = {}
         # Equal speeds over different fair shares are equal but for their last bits.
-        speedup = steady(self._speedup)
+        speedup = round_to_bits(self._speedup)
         for job, left in enumerate(remaining.tolist()):
             equals.setdefault((left, speedup[job].tobytes()), []).append(job)
         for group in equals.values():

@@ -28,7 +28,7 @@ from pollux_slurm.policy.objectives.multi_node_cap import cautious_speedup
 from pollux_slurm.policy.objectives.packing_preference import packing_well
 from pollux_slurm.policy.objectives.price_rank import price_rank
 from pollux_slurm.policy.objectives.restart_penalty import paper_penalty, restart_penalty
-from pollux_slurm.policy.problem.speedup_tables import Tables
+from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -37,10 +37,10 @@ OSDI21_FLOOR = 1e-3
 # The time over which a move for `attained_work` must pay, chosen on generated workloads (docs/evaluation.md).
 _HORIZON_S = 250.0
 
-Rating = Callable[[Problem, Sequence[ProblemJob], Tables], Scores]
+Rating = Callable[[Problem, Sequence[ProblemJob], SpeedupTables], Scores]
 
 
-def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> Scores:
+def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> Scores:
     """Rate by the paper's objective with its quirks mended: the default."""
     return Scores(
         exponent=problem.objective.exponent,
@@ -48,13 +48,13 @@ def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: Table
         scale=1.0,
         weight=job_weights(jobs),
         speedup=tables.speedup,
-        held=held_speedups(jobs, tables),
+        current_speedup=held_speedups(jobs, tables),
         penalty=_penalties(problem, jobs)[:, None] * believed(jobs, tables),
         serves_all=True,
     )
 
 
-def osdi21(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> Scores:
+def osdi21(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> Scores:
     """Rate as the paper's artifact does, to the letter.
 
     p = −1, x = f·SPEEDUP·nodes/G + 1e-3, δ = 30 s for all, and f also from an empty allocation. No weights.
@@ -68,13 +68,13 @@ def osdi21(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> Scor
         scale=with_gpus / total if total else 1.0,
         weight=np.ones(len(jobs)),
         speedup=tables.speedup,
-        held=held_speedups(jobs, tables),
+        current_speedup=held_speedups(jobs, tables),
         penalty=np.array(penalty, dtype=np.float64),
         serves_all=False,
     )
 
 
-def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) -> Scores:
+def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> Scores:
     """Rate by total speedup over one GPU, bent by p = 0.7, with less weight for jobs that had much work done.
 
     Nothing needs to be declared: with work W = progress/g(1) in one-GPU seconds, w = max(W, 60 s)^−0.25.
@@ -91,7 +91,7 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: Tables) 
         scale=1.0,
         weight=weight,
         speedup=cautious_speedup(jobs, tables) / unit[:, None],
-        held=held_speedups(jobs, tables) / unit,
+        current_speedup=held_speedups(jobs, tables) / unit,
         penalty=(hysteresis(problem, jobs) * move)[:, None] * believed(jobs, tables),
         serves_all=True,
         units=1.0 / unit,

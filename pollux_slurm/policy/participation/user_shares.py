@@ -29,7 +29,7 @@ import numpy.typing as npt
 from pollux_slurm.model import Problem, ProblemJob
 from pollux_slurm.policy.problem.allocation_shapes import gpu_bounds
 from pollux_slurm.policy.problem.node_facts import NodeFacts
-from pollux_slurm.policy.problem.speedup_tables import Tables
+from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -57,7 +57,7 @@ class Standing:
         """Return each job's fair share of `num_gpus`, (J,)."""
         return np.maximum(-(-num_gpus // (self.num_users * self.count)), 1)
 
-    def factors(self, exponent: float, tables: Tables, *, in_gpus: bool) -> FloatArray:
+    def factors(self, exponent: float, tables: SpeedupTables, *, in_gpus: bool) -> FloatArray:
         """Return what each job's weight is multiplied with, (J,), the largest being 1.
 
         `in_gpus`, a speedup of 1 stands for one GPU, else for the fair share.
@@ -75,7 +75,7 @@ class Standing:
         return np.asarray(np.exp(found - found.max()) * self.yields, dtype=np.float64)
 
 
-def _speedup_at(share: FloatArray | float, tables: Tables) -> FloatArray:
+def _speedup_at(share: FloatArray | float, tables: SpeedupTables) -> FloatArray:
     """Return each job's best SPEEDUP on a share of GPUs, (J,), that need not be a whole number."""
     whole = np.ceil(share - 1e-9)
     within = (tables.num_gpus <= np.reshape(whole, (-1, 1))) & (tables.num_gpus > 0)
@@ -155,7 +155,7 @@ def dealt(
     )
 
 
-def useful_gpus(jobs: Sequence[ProblemJob], tables: Tables) -> IntArray:
+def useful_gpus(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> IntArray:
     """Return the GPUs on which each job is fastest by its model, (J,).
 
     Where that is the most it may have until it is measured on more, it is all that it may ever have.

@@ -1,8 +1,8 @@
 """What each job could get, at the dual's prices: which of it can still be part of a better answer.
 
 With prices λ and bound L, every answer is worth L − Σ_j regret_j − λ·(what is left unused), where a job's
-regret is what its best option is worth more than the one it gets, prices included. So an answer worth more
-than V gives no job an option whose regret is L − V or more, and the searches need not look at it.
+regret is what its best candidate is worth more than the one it gets, prices included. So an answer worth more
+than V gives no job a candidate whose regret is L − V or more, and the searches need not look at it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from pollux_slurm.policy.candidates.candidate import Option
-from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.candidate import Candidate
+from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import State
 from pollux_slurm.policy.pricing.pricing import Dual, Market
 
@@ -21,28 +21,28 @@ from pollux_slurm.policy.pricing.pricing import Dual, Market
 class Offers:
     """Options of all jobs as the searches look at them, made when they are asked for.
 
-    Only those with a regret below `limit` are offered: pass the bound less the value of an answer that is
+    Only those with a regret below `limit` are allowed: pass the bound less the value of an answer that is
     known. Of options that fit wherever another does and are worth no more, none is.
     """
 
-    def __init__(self, menu: Menu, market: Market, dual: Dual, *, limit: float = np.inf) -> None:
-        self._menu = menu
+    def __init__(self, candidates: Candidates, market: Market, dual: Dual, *, limit: float = np.inf) -> None:
+        self._candidates = candidates
         self._bound = dual.bound
         self.limit = limit
         reduced = market.reduced(dual.prices)
         self._regret = np.maximum.reduce(reduced, axis=1, keepdims=True, initial=-np.inf) - reduced
         # Rows of it as lists, of the jobs that were asked for: looked at one by one, they are sooner read.
         self._rows: dict[int, list[float]] = {}
-        self._near: dict[int, list[tuple[float, Option]]] = {}
-        self._by_value: dict[int, list[Option]] = {}
+        self._near: dict[int, list[tuple[float, Candidate]]] = {}
+        self._by_value: dict[int, list[Candidate]] = {}
 
     def is_movable(self, job: int) -> bool:
         """Tell whether a job may get anything else than it has."""
-        return job < self._menu.num_jobs and not self._menu.settled[job]
+        return job < self._candidates.num_jobs and not self._candidates.settled[job]
 
-    def regret(self, job: int, option: Option) -> float:
-        """Return the regret of one option of a job."""
-        return self._row(job)[option.column]  # −1, the last, is what it has
+    def regret(self, job: int, candidate: Candidate) -> float:
+        """Return the regret of one candidate of a job."""
+        return self._row(job)[candidate.column]  # −1, the last, is what it has
 
     def _row(self, job: int) -> list[float]:
         found = self._rows.get(job)
@@ -50,25 +50,27 @@ class Offers:
             found = self._rows[job] = self._regret[job].tolist()
         return found
 
-    def near(self, job: int) -> list[tuple[float, Option]]:
-        """Return (regret, option) of a job, the least regret first."""
+    def near(self, job: int) -> list[tuple[float, Candidate]]:
+        """Return (regret, candidate) of a job, the least regret first."""
         near = self._near.get(job)
         if near is None:
             regret = self._row(job)
-            found = [(regret[option.column], option) for option in self.by_value(job)]
+            found = [(regret[candidate.column], candidate) for candidate in self.by_value(job)]
             near = self._near[job] = sorted(found, key=lambda pair: (pair[0], not pair[1].stays))
         return near
 
-    def by_value(self, job: int) -> list[Option]:
+    def by_value(self, job: int) -> list[Candidate]:
         """Return the options of a job, the one worth most first."""
         known = self._by_value.get(job)
         if known is None:
-            menu, limit, regrets = self._menu, self.limit, self._row(job)
+            candidates, limit, regrets = self._candidates, self.limit, self._row(job)
             options = [
-                menu.option(job, column) for column, regret in enumerate(regrets[:-1]) if regret < limit
+                candidates.candidate(job, column)
+                for column, regret in enumerate(regrets[:-1])
+                if regret < limit
             ]
             if regrets[-1] < limit:
-                options.append(menu.option(job, -1))
+                options.append(candidates.candidate(job, -1))
             options.sort(key=lambda o: (-o.value, not o.stays, o.num_gpus, o.num_nodes, o.kind))
             known = self._by_value[job] = _undominated(options)
         return known
@@ -76,37 +78,37 @@ class Offers:
     def slack(self, state: State) -> float:
         """Return λ·(what is unused) of a state: what it falls short of the bound beyond all regrets."""
         return self._bound - math.fsum(
-            placed.option.value + self._row(job)[placed.option.column]
-            for job, placed in enumerate(state.placed[: self._menu.num_jobs])
+            placed.candidate.value + self._row(job)[placed.candidate.column]
+            for job, placed in enumerate(state.placed[: self._candidates.num_jobs])
             if placed is not None
         )
 
     def regretful(self, state: State) -> list[int]:
         """Return the jobs that could have something else and would rather, the unhappiest first."""
         found = [
-            (self.regret(job, state.at(job).option), job)
-            for job, settled in enumerate(self._menu.settled.tolist())
+            (self.regret(job, state.at(job).candidate), job)
+            for job, settled in enumerate(self._candidates.settled.tolist())
             if not settled
         ]
         return [job for regret, job in sorted(found, key=lambda pair: (-pair[0], pair[1])) if regret > 0]
 
 
-def _undominated(options: Iterable[Option]) -> list[Option]:
+def _undominated(options: Iterable[Candidate]) -> list[Candidate]:
     """Return those of some options, best first, than which none before needs less on as few nodes."""
-    kept: list[Option] = []
+    kept: list[Candidate] = []
     # What those that are kept need, by GPU type and whether shares are free: nodes and GPUs on each.
     needs: dict[tuple[int, bool], list[tuple[int, int]]] = {}
-    for option in options:
-        if option.stays:
-            kept.append(option)
+    for candidate in options:
+        if candidate.stays:
+            kept.append(candidate)
             continue
-        uneven = option.is_uneven
-        nodes, each = (0, option.num_gpus) if uneven else (option.num_nodes, option.per_node)
-        known = needs.setdefault((option.kind, uneven), [])
+        uneven = candidate.is_uneven
+        nodes, each = (0, candidate.num_gpus) if uneven else (candidate.num_nodes, candidate.per_node)
+        known = needs.setdefault((candidate.kind, uneven), [])
         for fewer, less in known:
             if fewer <= nodes and less <= each:
                 break
         else:
-            kept.append(option)
+            kept.append(candidate)
             known.append((nodes, each))
     return kept

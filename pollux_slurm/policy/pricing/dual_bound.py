@@ -2,7 +2,7 @@
 
 Legend: J jobs, C columns, T GPU types, n nodes; E classes of jobs, X cells of nodes, and their A resources
 each (`shared_resources`). R resources in all: S = A·X of the cells, each limit's GPUs, the moves of a round.
-For prices λ ≥ 0, every job takes the option with the most value less the price of all that it uses. With B
+For prices λ ≥ 0, every job takes the candidate with the most value less the price of all that it uses. With B
 the budgets,
 
     L(λ) = λ·B + Σ_j max_o (value_o − λ·use_o)
@@ -10,7 +10,7 @@ the budgets,
 is at least the value of any allocation within the budgets, placed or not; the least L over λ is the bound. L
 is convex and piecewise linear, and its slope is B less what is taken. Over one price, the crossing of the
 tangents at both ends of the interval finds the least exactly. Over several, GPU types replace each other,
-so that demand jumps from one to the next at small changes; L is smoothed (every job spreads over its options
+so demand jumps from one to the next at small changes; L is smoothed (every job spreads over its candidates
 with probability ∝ exp(reduced value/τ)) and its least found by Newton steps for ever smaller temperatures τ.
 What is found is a bound wherever it stops.
 """
@@ -20,10 +20,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.pricing.pricing import ROUNDING, Dual, Market
-from pollux_slurm.policy.problem.deterministic_rounding import grid_step, inner, on_grid, steady
-from pollux_slurm.policy.problem.speedup_tables import Tables
+from pollux_slurm.policy.problem.deterministic_rounding import (
+    grid_step,
+    ordered_inner,
+    round_to_bits,
+    round_to_grid,
+)
+from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -50,31 +55,31 @@ _SAMPLE = 300
 _PRICE_BITS = 18
 
 
-def solve_dual(menu: Menu, market: Market, *, enough: float = -np.inf) -> Dual:
-    """Return the prices, the bound and the choices for one option per job within what is shared.
+def solve_dual(candidates: Candidates, market: Market, *, enough: float = -np.inf) -> Dual:
+    """Return the prices, the bound and the choices for one candidate per job within what is shared.
 
-    Where even the smallest options need more than there is, the bound is that of the last prices tried. It is
+    Where even the smallest need more than there is, the bound is that of the last prices tried. It is
     lowered no further once it is no more than `enough`.
     """
     search = _Search(market, enough)
-    _find_prices(menu, market, search)
+    _find_prices(candidates, market, search)
     return Dual(prices=search.prices, bound=search.bound, choice=search.choice, resources=market.resources)
 
 
-def _find_prices(menu: Menu, market: Market, search: _Search) -> None:
+def _find_prices(candidates: Candidates, market: Market, search: _Search) -> None:
     search.at(np.zeros(len(market.budget)))
     if not search.short.any() or search.is_low_enough():
         return
-    is_finite = np.isfinite(menu.value)
-    finite = menu.value[is_finite]
+    is_finite = np.isfinite(candidates.value)
+    finite = candidates.value[is_finite]
     ends = [float(finite.min()), float(finite.max())] if finite.size else []
-    ends += menu.stay_value.tolist()
+    ends += candidates.stay_value.tolist()
     kinds = market.resources.kind_of
     direction = np.zeros(len(market.budget))
-    speeds = steady(_relative_speeds(menu.tables))[kinds]
+    speeds = round_to_bits(_relative_speeds(candidates.tables))[kinds]
     direction[: len(kinds)] = speeds
     highest = (max(ends) - min(ends) + 1.0) / float(speeds.min())
-    usual = _usual_price(menu, is_finite)
+    usual = _usual_price(candidates, is_finite)
     # The price of one cell's GPUs is found exactly: where nothing else is short, at a tie some of it may be.
     is_alone = len(kinds) == 1
     search.along(direction, usual, highest, nearness=0.0 if is_alone else _COARSE)
@@ -93,24 +98,24 @@ def _find_prices(menu: Menu, market: Market, search: _Search) -> None:
         search.jointly(usual)
 
 
-def _usual_price(menu: Menu, is_finite: BoolArray) -> float:
-    """Return what a GPU brings the median job between the least and the most that it is offered.
+def _usual_price(candidates: Candidates, is_finite: BoolArray) -> float:
+    """Return what a GPU brings the median job between the least and the most that it is allowed.
 
     `is_finite` (J, C) are the values that are.
     """
-    offered = is_finite & (menu.tables.num_gpus > 0)
-    some = offered.any(axis=1)
+    allowed = is_finite & (candidates.tables.num_gpus > 0)
+    some = allowed.any(axis=1)
     if not some.any():
         return 0.0
-    value, offered = menu.value[some], offered[some]
-    spread = np.max(value, axis=1, where=offered, initial=-np.inf) - np.min(
-        value, axis=1, where=offered, initial=np.inf
+    value, allowed = candidates.value[some], allowed[some]
+    spread = np.max(value, axis=1, where=allowed, initial=-np.inf) - np.min(
+        value, axis=1, where=allowed, initial=np.inf
     )
-    gpus = np.where(offered, menu.tables.num_gpus, 0).max(axis=1)
+    gpus = np.where(allowed, candidates.tables.num_gpus, 0).max(axis=1)
     return float(_median(spread / gpus))
 
 
-def _relative_speeds(tables: Tables) -> FloatArray:
+def _relative_speeds(tables: SpeedupTables) -> FloatArray:
     """Return how fast one GPU of each type is for the median job, the fastest being 1, of shape `(T,)`."""
     count = len(tables.kinds)
     if count == 1 or not len(tables.speedup):
@@ -159,13 +164,13 @@ class _Search:
         The `usual` price is where it is expected.
         """
         start, low, low_total = self.prices, 0.0, self.bound
-        low_slope = float(inner(self._slope, direction))
+        low_slope = float(ordered_inner(self._slope, direction))
         if low_slope >= 0:
             return
         high = min(usual, highest) if usual > 0 else highest
         while True:
             high_total, slope = self.at(start + high * direction)
-            high_slope = float(inner(slope, direction))
+            high_slope = float(ordered_inner(slope, direction))
             if self.is_low_enough():
                 return
             if high_slope >= 0:
@@ -185,7 +190,7 @@ class _Search:
             if not low < middle < high:
                 return
             total, slope = self.at(start + middle * direction)
-            along = float(inner(slope, direction))
+            along = float(ordered_inner(slope, direction))
             if self.is_low_enough():
                 return
             if middle == crossing and total <= model + max(nearness, 1e-13) * abs(model):
@@ -235,7 +240,7 @@ def _descend(
     enough = settled * temperature * market.num_jobs
     for _ in range(_NEWTON_STEPS_OF_ONE_TYPE if market.num_cells == 1 else _NEWTON_STEPS):
         tried = np.maximum(prices + _newton_step(prices, slope, curve, unit, damping), 0.0)
-        tried = on_grid(tried, step)
+        tried = round_to_grid(tried, step)
         found = market.smooth(tried, temperature)
         won = total - found[0]
         if not won > 0.0:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.shared_resources import Resources, shared_resources
-from pollux_slurm.policy.problem.deterministic_rounding import grid_step, inner, on_grid
+from pollux_slurm.policy.problem.deterministic_rounding import grid_step, ordered_inner, round_to_grid
 from pollux_slurm.policy.problem.node_sets import Cluster
 
 FloatArray = npt.NDArray[np.float64]
@@ -67,19 +67,19 @@ class Dual:
 
 
 class Market:
-    """Jobs that buy at given prices. `usable` (J, C) may narrow what is offered.
+    """Jobs that buy at given prices. `usable` (J, C) may narrow what is allowed.
 
     What a column costs a class of jobs is what it costs in the cheapest cell in which the class may have it:
     prices are linear, so that spreading it over several cells is never cheaper.
     """
 
-    def __init__(self, menu: Menu, cluster: Cluster, usable: BoolArray | None = None) -> None:
-        tables, count = menu.tables, menu.num_jobs
-        self.resources = resources = shared_resources(menu, cluster)
-        self._value = menu.value if usable is None else np.where(usable, menu.value, -np.inf)
+    def __init__(self, candidates: Candidates, cluster: Cluster, usable: BoolArray | None = None) -> None:
+        tables, count = candidates.tables, candidates.num_jobs
+        self.resources = resources = shared_resources(candidates, cluster)
+        self._value = candidates.value if usable is None else np.where(usable, candidates.value, -np.inf)
         if resources.possible is not None:
             self._value = np.where(resources.possible, self._value, -np.inf)
-        self._stay_value = menu.stay_value
+        self._stay_value = candidates.stay_value
         self._gpus = tables.num_gpus.astype(np.float64)
         self._use, self._may = resources.use, resources.may
         self._num_shared = len(resources.total)
@@ -103,16 +103,16 @@ class Market:
             self._price_at = np.arange(self._num_shared).reshape(len(self._use), -1)[:, only]
             self._value = np.where(self._never[0] > 0, -np.inf, self._value)
         self._stay_use = resources.stay_use[:count]
-        self._held = np.add.reduce(menu.stay_gpus[:count], axis=1, dtype=np.float64)
-        self._members = menu.members[:count].astype(np.float64)
-        moves = [] if menu.max_moves is None else [menu.max_moves]
+        self._held = np.add.reduce(candidates.stay_gpus[:count], axis=1, dtype=np.float64)
+        self._members = candidates.members[:count].astype(np.float64)
+        moves = [] if candidates.max_moves is None else [candidates.max_moves]
         self._has_moves = bool(moves)
-        self._running = menu.moves.astype(np.float64)
+        self._running = candidates.moves.astype(np.float64)
         # What stands outside the objective holds its part of everything.
         nodes = resources.total - np.add.reduce(resources.stay_use[count:], axis=0)
-        limits = menu.group_budget
+        limits = candidates.group_budget
         if len(limits):
-            limits = limits - menu.stay_gpus[count:].sum(axis=1) @ menu.members[count:]
+            limits = limits - candidates.stay_gpus[count:].sum(axis=1) @ candidates.members[count:]
         self.budget = np.array([*nodes.tolist(), *limits.tolist(), *moves], dtype=np.float64)
         self._rows = np.arange(count)
         self._slope_step = _step_of(self.budget)
@@ -146,22 +146,24 @@ class Market:
         other._held = np.where(waiting, 0.0, self._held)
         return other
 
-    def leaving(self, menu: Menu, prices: FloatArray, num_waiting: int) -> tuple[float, BoolArray]:
+    def leaving(
+        self, candidates: Candidates, prices: FloatArray, num_waiting: int
+    ) -> tuple[float, BoolArray]:
         """Return what no answer that leaves so many jobs waiting is worth, and which would wait then, (J,).
 
         What their waiting costs is not counted. At these prices, those wait that lose least by it; only jobs
-        that come before all else (`Menu.waiting_cost`) are counted.
+        that come before all else (`Candidates.waiting_cost`) are counted.
         """
         reduced = self.reduced(prices)
-        first = menu.waiting_cost > 0
+        first = candidates.waiting_cost > 0
         without = np.full(len(first), -np.inf)
-        new = first & menu.waits
-        without[new] = menu.stay_worth[new]
+        new = first & candidates.waits
+        without[new] = candidates.stay_worth[new]
         reduced[new, -1] = -np.inf
-        if menu.pause_column is not None:
-            held = first & ~menu.waits
-            without[held] = (reduced[:, menu.pause_column] + menu.waiting_cost)[held]
-            reduced[held, menu.pause_column] = -np.inf
+        if candidates.pause_column is not None:
+            held = first & ~candidates.waits
+            without[held] = (reduced[:, candidates.pause_column] + candidates.waiting_cost)[held]
+            reduced[held, candidates.pause_column] = -np.inf
         served = reduced.max(axis=1)
         with np.errstate(invalid="ignore"):
             loss = np.where(first, served - without, np.inf)
@@ -204,7 +206,7 @@ class Market:
         if self.num_cells == 1 and not any(prices.tolist()[1:]):
             gpu = prices[0]  # mostly nothing else has a price: the rest would add nothing
             return self._only_use[0] * gpu, self._stay_use[:, 0] * gpu
-        return self._costs_of_jobs(prices), inner(self._stay_use, prices)
+        return self._costs_of_jobs(prices), ordered_inner(self._stay_use, prices)
 
     def _of_jobs(self, of_classes: FloatArray) -> FloatArray:
         """Return each job's row of a table by class, or the one row of all."""
@@ -219,13 +221,13 @@ class Market:
     def _offers(self, prices: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
         """Return value − λ·use of staying and of the best new column, and that column, each (J,)."""
         shared, groups = self._num_shared, self._members.shape[1]
-        stay = self._stay_value - inner(self._stay_use, prices[:shared])
+        stay = self._stay_value - ordered_inner(self._stay_use, prices[:shared])
         if not self._value.shape[1]:
             count = len(self._rows)
             return stay, np.full(count, -np.inf), np.zeros(count, dtype=np.int64)
         reduced = self._value - self._costs_of_jobs(prices)
         if groups:
-            own = inner(self._members, prices[shared : shared + groups])
+            own = ordered_inner(self._members, prices[shared : shared + groups])
             stay -= own * self._held
             if own.any():
                 reduced -= own[:, None] * self._gpus
@@ -296,7 +298,7 @@ class Market:
         """
         shared, groups = self._num_shared, self._members.shape[1]
         cells: FloatArray | BoolArray = self._may
-        stay = self._stay_value - inner(self._stay_use, prices[:shared])
+        stay = self._stay_value - ordered_inner(self._stay_use, prices[:shared])
         if self._fixed is not None:
             uses = self._fixed
             reduced = self._value - self._costs_of_jobs(prices)
@@ -305,7 +307,7 @@ class Market:
             uses = self._spread(cells)
             reduced = self._value - self._of_jobs(costs)
         if groups:
-            own = inner(self._members, prices[shared : shared + groups])
+            own = ordered_inner(self._members, prices[shared : shared + groups])
             stay = stay - own * self._held
             reduced -= own[:, None] * self._gpus
         if self._has_moves:
@@ -366,9 +368,9 @@ class Market:
     ) -> tuple[FloatArray, FloatArray]:
         """Return slope and curvature of the smoothed L, of E[use] (J, R) and Σ E[use·useᵀ] (R, R)."""
         # What is left of sums that cancel is not the same on every machine.
-        slope = on_grid(self.budget - np.add.reduce(mean, axis=0), self._slope_step)
+        slope = round_to_grid(self.budget - np.add.reduce(mean, axis=0), self._slope_step)
         size = np.sqrt(np.maximum(moment.diagonal(), 1.0))
-        spread = on_grid(moment - mean.T @ mean, grid_step(size[:, None] * size, _BITS_OF_SUMS))
+        spread = round_to_grid(moment - mean.T @ mean, grid_step(size[:, None] * size, _BITS_OF_SUMS))
         spread /= temperature
         return slope, spread
 
@@ -399,11 +401,11 @@ class Market:
         if self._is_plain:
             costs, held = self._plain_costs(prices)
         else:
-            costs, held = self._costs_of_jobs(prices), inner(self._stay_use, prices[:shared])
+            costs, held = self._costs_of_jobs(prices), ordered_inner(self._stay_use, prices[:shared])
         np.subtract(self._value, costs, out=new)
         np.subtract(self._stay_value, held, out=stay)
         if groups:
-            own = inner(self._members, prices[shared : shared + groups])
+            own = ordered_inner(self._members, prices[shared : shared + groups])
             new -= own[:, None] * self._gpus
             stay -= own * self._held
         if self._has_moves:

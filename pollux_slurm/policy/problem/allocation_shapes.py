@@ -11,11 +11,11 @@ from pollux_slurm.model import ProblemJob
 
 IntArray = npt.NDArray[np.int64]
 
-# Up to this many nodes every equal share of a node is offered; beyond, whole nodes only.
+# Up to this many nodes every equal share of a node is allowed; beyond, whole nodes only.
 MAX_NODES_SPLIT = 8
 # In a cluster of more nodes than this, several nodes are whole ones: shares of them would hardly be missed.
 MANY_NODES = 64
-# Up to this many whole nodes every number is offered; beyond, every 32nd part more.
+# Up to this many whole nodes every number is allowed; beyond, every 32nd part more.
 _EVERY_COUNT = 64
 # The maximum of a job that names none.
 _UNBOUNDED = 10**9

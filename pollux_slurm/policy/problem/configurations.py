@@ -21,12 +21,12 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 # So many kinds of jobs and of nodes are looked at for what CPUs and memory leave of a node's GPUs, and so
-# many of the parts of a node that this makes are offered on several nodes, as whole ones are.
+# many of the parts of a node that this makes are allowed on several nodes, as whole ones are.
 _KINDS_OF_NEED, _PARTS_OF_NODES = 16, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Columns:
+class ConfigurationColumns:
     """What jobs could be given: `kind` is the GPU type's index, `per_node` 0 where shares are free to choose.
 
     All arrays have shape `(C,)`; `shapes` are their rows (nodes, share, GPUs, type). `keys` number what
@@ -45,27 +45,29 @@ class Columns:
 
 def columns_for(
     facts: NodeFacts, jobs: Sequence[ProblemJob], most: int, *, uneven: bool, pauses: bool
-) -> Columns:
+) -> ConfigurationColumns:
     """Return what jobs that ask for `most` GPUs at most could be given of these nodes."""
     if uneven:
         shapes = [spread_shapes(sizes, most) for sizes in facts.sizes]
-        return facts.keep(("uneven columns", most, pauses), lambda: _made(shapes, uneven=True, pauses=pauses))
+        return facts.cached(
+            ("uneven columns", most, pauses), lambda: _made(shapes, uneven=True, pauses=pauses)
+        )
     minimums = frozenset([job.min_gpus for job in jobs])
     wanted = minimums.union([job.max_gpus for job in jobs if job.max_gpus is not None])
     needs = Counter([(job.cpus_per_gpu, job.memory_per_gpu_mb) for job in jobs]).most_common(_KINDS_OF_NEED)
     shares = tuple(_parts_left(needs, alike) for alike in facts.alike)
 
-    def make() -> Columns:
+    def make() -> ConfigurationColumns:
         shapes = [
             even_shapes(sizes, most, wanted, minimums=minimums, shares=parts)
             for sizes, parts in zip(facts.sizes, shares, strict=True)
         ]
         return _made(shapes, uneven=False, pauses=pauses)
 
-    return facts.keep(("columns", most, pauses, minimums, wanted, shares), make)
+    return facts.cached(("columns", most, pauses, minimums, wanted, shares), make)
 
 
-def _made(shapes: Sequence[Sequence[tuple[int, int]]], *, uneven: bool, pauses: bool) -> Columns:
+def _made(shapes: Sequence[Sequence[tuple[int, int]]], *, uneven: bool, pauses: bool) -> ConfigurationColumns:
     """Return the shapes of each GPU type as columns."""
     rows = [(kind, *shape) for kind, of_kind in enumerate(shapes) for shape in of_kind]
     if pauses:
@@ -79,7 +81,7 @@ def _made(shapes: Sequence[Sequence[tuple[int, int]]], *, uneven: bool, pauses: 
     keys: dict[Key, int] = {}
     listed = list(zip(num_nodes.tolist(), per_node.tolist(), num_gpus.tolist(), kind.tolist(), strict=True))
     key_of = [keys.setdefault((nodes > 1, gpus), len(keys)) for nodes, _, gpus, _ in listed]
-    return Columns(
+    return ConfigurationColumns(
         kind=kind,
         num_nodes=num_nodes,
         per_node=per_node,

@@ -2,7 +2,7 @@
 
 Sums, products and quotients of doubles are the same everywhere as long as their order is. But the order in
 which a library multiplies matrices, and the last bit of its powers and exponentials, depend on the
-processor. At the prices that the dual finds, two options of a job are worth the same but for such bits, by
+processor. At the prices that the dual finds, two candidates of a job are worth the same but for such bits, by
 which one would be taken here and the other there. So what comes of powers is rounded to fewer bits, and what
 is compared is summed in a fixed order.
 """
@@ -18,7 +18,7 @@ FloatArray = npt.NDArray[np.float64]
 _BITS = 40
 
 
-def steady(x: npt.ArrayLike, bits: int = _BITS) -> FloatArray:
+def round_to_bits(x: npt.ArrayLike, bits: int = _BITS) -> FloatArray:
     """Return numbers rounded to so many significant bits (Dekker, 1971); what is not finite stays."""
     x = np.asarray(x, dtype=np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -32,13 +32,13 @@ def grid_step(unit: npt.ArrayLike, bits: int) -> FloatArray:
     return np.ldexp(1.0, np.frexp(unit)[1] - bits)  # type: ignore[no-any-return]
 
 
-def on_grid(x: FloatArray, step: FloatArray) -> FloatArray:
+def round_to_grid(x: FloatArray, step: FloatArray) -> FloatArray:
     """Return numbers rounded to multiples of a power of two (`grid_step`)."""
     found: FloatArray = np.rint(x / step)
     found *= step
     return found
 
 
-def inner(rows: FloatArray, x: FloatArray) -> FloatArray:
+def ordered_inner(rows: FloatArray, x: FloatArray) -> FloatArray:
     """Return Σ rows·x along the last axis, summed in one order everywhere."""
     return np.add.reduce(rows * x, axis=-1)  # type: ignore[no-any-return]

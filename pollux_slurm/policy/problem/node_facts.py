@@ -74,7 +74,10 @@ class NodeFacts:
         self.of_kind = [
             node_set(np.flatnonzero(self.kind == kind).tolist()) for kind in range(len(self.kinds))
         ]
-        self.at_least, self.widest = at_least(self.capacity), int(self.capacity[:, 0].max(initial=0))
+        self.at_least, self.max_gpus_per_node = (
+            at_least(self.capacity),
+            int(self.capacity[:, 0].max(initial=0)),
+        )
         # What every node has of CPUs and memory for each of its GPUs.
         with_gpus = [row for row in self.rows if row[0] > 0]
         self.for_each = tuple(
@@ -82,7 +85,7 @@ class NodeFacts:
         )
         self._kept: dict[tuple[object, ...], object] = {}
 
-    def keep(self, asked: tuple[object, ...], make: Callable[[], T]) -> T:
+    def cached(self, asked: tuple[object, ...], make: Callable[[], T]) -> T:
         """Return what was `asked` of these nodes, made only where it is not known.
 
         What is asked begins with its name, and tells all else that what is made depends on.

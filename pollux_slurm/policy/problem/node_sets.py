@@ -28,7 +28,11 @@ class Cluster:
     def __init__(self, facts: NodeFacts, jobs: Sequence[ProblemJob]) -> None:
         self.facts = facts
         self.names, self.index, self.kind, self.of_kind = facts.names, facts.index, facts.kind, facts.of_kind
-        self.open, self.capacity, self.widest = facts.accepting, facts.capacity, facts.widest
+        self.open, self.capacity, self.max_gpus_per_node = (
+            facts.accepting,
+            facts.capacity,
+            facts.max_gpus_per_node,
+        )
         # The nodes of at least k GPUs, for k from 0 to one more than any has.
         self.at_least = facts.at_least
         # Whether CPUs or memory can run out before GPUs do, for the most demanding job.
@@ -47,7 +51,7 @@ class Cluster:
             self.capacity = facts.capacity.copy()
             for node in crowded:
                 self.capacity[node] = np.maximum(self.capacity[node], held[node])
-            self.widest, self.at_least = int(self.capacity[:, 0].max()), at_least(self.capacity)
+            self.max_gpus_per_node, self.at_least = int(self.capacity[:, 0].max()), at_least(self.capacity)
             demand = self.capacity[:, :1] * np.array([1, cpus, memory], dtype=np.int64)
             self.is_tight = bool((self.capacity < demand).any())
         else:

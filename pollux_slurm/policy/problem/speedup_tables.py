@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pollux_slurm.goodput import GoodputEstimate, TableCache
 from pollux_slurm.goodput.table import Key
 from pollux_slurm.model import Allocation, GoodputModel, NodeCapacity, ProblemJob
-from pollux_slurm.policy.problem.configurations import Columns, columns_for
+from pollux_slurm.policy.problem.configurations import ConfigurationColumns, columns_for
 from pollux_slurm.policy.problem.node_facts import NodeFacts
 
 FloatArray = npt.NDArray[np.float64]
@@ -29,14 +29,15 @@ _ONE_GPU: Key = (False, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Tables:
+class SpeedupTables:
     """Speedups of J jobs in C columns, limits aside: 0 where a configuration allows no batch.
 
     `kind` is the GPU type's index in `kinds`; `per_node` is 0 where the shares are free to choose. `kind`,
     `num_nodes`, `per_node` and `num_gpus` have shape `(C,)`, `goodput` and `speedup` `(J, C)`. Of shape
     `(J,)` are `base`, what a speedup of 1 stands for, in examples/s, or in GPUs for a job without a model;
-    `alone`, the goodput on one GPU of the first type that allows a batch there, 0 where none does; `held`,
-    the speedup of what a job holds, its limits aside; and `caps`, the most GPUs it may be given.
+    `alone`, the goodput on one GPU of the first type that allows a batch there, 0 where none does;
+    `current_speedup`, that of a job's present allocation, its limits aside; and `caps`, the most GPUs it may
+    be given.
     """
 
     kinds: tuple[str, ...]
@@ -48,13 +49,13 @@ class Tables:
     speedup: FloatArray
     base: FloatArray
     alone: FloatArray
-    held: FloatArray
+    current_speedup: FloatArray
     caps: IntArray
     cache: TableCache
     geometric: bool
     rows: IntArray
     ratio: FloatArray
-    columns: Columns
+    columns: ConfigurationColumns
     facts: NodeFacts
 
     @property
@@ -116,7 +117,7 @@ def build_tables(
     pauses: bool = False,
     within_caps: bool = False,
     facts: NodeFacts | None = None,
-) -> Tables:
+) -> SpeedupTables:
     """Return the speedups of all jobs: SPEEDUP_j = goodput over goodput at the fair share.
 
     The fair share is ⌈G/J⌉ GPUs, or each job's own of `fair_shares` (J,), or `fair_share_gpus`, no more than
@@ -216,7 +217,7 @@ def build_tables(
         ],
         dtype=np.float64,
     )
-    return Tables(
+    return SpeedupTables(
         kinds=kinds,
         columns=columns,
         kind=kind,
@@ -227,7 +228,7 @@ def build_tables(
         speedup=speedup,
         base=base,
         alone=alone,
-        held=held * inverse,
+        current_speedup=held * inverse,
         caps=caps,
         cache=cache,
         geometric=osdi21,

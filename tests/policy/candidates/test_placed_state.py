@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pollux_slurm.model import ProblemJob
 from pollux_slurm.policy.candidates.placed_state import State
-from pollux_slurm.policy.decide import build_menu
+from pollux_slurm.policy.decide import build_candidates
 from pollux_slurm.policy.problem.node_sets import Cluster, members_of
 from tests.policy.builders import job, nodes, problem
 from tests.policy.problems import random_problem
@@ -19,8 +19,8 @@ from tests.policy.problems import random_problem
 def placed(num_nodes: int, *jobs: ProblemJob) -> State:
     """Return the state in which these jobs have what they hold."""
     small = problem(nodes(num_nodes), *jobs)
-    menu = build_menu(small, list(small.jobs))
-    return State(Cluster(menu.tables.facts, small.jobs), menu)
+    candidates = build_candidates(small, list(small.jobs))
+    return State(Cluster(candidates.tables.facts, small.jobs), candidates)
 
 
 def test_that_a_node_that_two_wide_jobs_share_is_free_of_them_when_both_are_gone() -> None:
@@ -43,14 +43,14 @@ def test_that_a_node_that_two_wide_jobs_share_is_free_of_them_when_both_are_gone
 @for_all(st.randoms(use_true_random=False), st.integers(1, 5))
 def test_that_what_is_free_is_what_nobody_holds(rng: random.Random, num_jobs: int) -> None:
     small = random_problem(rng, num_nodes=3, num_gpus=4, num_jobs=num_jobs)
-    menu = build_menu(small, list(small.jobs))
-    state = State(Cluster(menu.tables.facts, small.jobs), menu)
+    candidates = build_candidates(small, list(small.jobs))
+    state = State(Cluster(candidates.tables.facts, small.jobs), candidates)
     away: set[int] = set()
     for _ in range(20):
         index = rng.randrange(len(small.jobs))
         if index in away:
-            option = menu.option(index, rng.randrange(-1, len(menu.tables.num_gpus)))
-            found = state.find(index, option)
+            candidate = candidates.candidate(index, rng.randrange(-1, len(candidates.tables.num_gpus)))
+            found = state.find(index, candidate)
             if found is not None:
                 state.put(index, found)
                 away.remove(index)
@@ -67,5 +67,7 @@ def test_that_what_is_free_is_what_nobody_holds(rng: random.Random, num_jobs: in
         assert state.free == free
         assert state.idle_gpus == sum(free)
         every = (1 << len(free)) - 1
-        assert state.num_with(every) == [sum(f >= k for f in free) for k in range(state.cluster.widest + 2)]
+        assert state.num_with(every) == [
+            sum(f >= k for f in free) for k in range(state.cluster.max_gpus_per_node + 2)
+        ]
         assert set(members_of(state.without_spanning())) == set(range(len(free))) - wide

@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from pollux_slurm.model import ProblemJob
-from pollux_slurm.policy.candidates.candidates import Menu
+from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.candidates.placed_state import State
-from pollux_slurm.policy.decide import build_menu
+from pollux_slurm.policy.decide import build_candidates
 from pollux_slurm.policy.exact.branch_and_bound import Branch
 from pollux_slurm.policy.pricing.candidate_pruning import Offers
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
@@ -23,11 +23,11 @@ from tests.policy.builders import job, linear_model, nodes, problem
 from tests.policy.problems import random_problem
 
 
-def branch(state: State, menu: Menu, *, max_steps: int) -> Branch:
-    """Return the search over all jobs of a menu that may move."""
-    market = Market(menu, state.cluster)
-    offers = Offers(menu, market, solve_dual(menu, market))
-    movable = [job for job in range(menu.num_jobs) if offers.is_movable(job)]
+def branch(state: State, candidates: Candidates, *, max_steps: int) -> Branch:
+    """Return the search over all jobs of a candidates that may move."""
+    market = Market(candidates, state.cluster)
+    offers = Offers(candidates, market, solve_dual(candidates, market))
+    movable = [job for job in range(candidates.num_jobs) if offers.is_movable(job)]
     return Branch(state, offers, movable, slack=offers.slack(state), max_steps=max_steps)
 
 
@@ -35,11 +35,11 @@ def branch(state: State, menu: Menu, *, max_steps: int) -> Branch:
 @for_all(st.randoms(use_true_random=False), st.integers(1, 3))
 def test_that_it_finds_and_proves_the_best_answer(rng: random.Random, num_jobs: int) -> None:
     small = random_problem(rng, num_nodes=2, num_gpus=4, num_jobs=num_jobs)
-    menu = build_menu(small, list(small.jobs))
-    cluster = Cluster(menu.tables.facts, small.jobs)
-    state = State(cluster, menu)
+    candidates = build_candidates(small, list(small.jobs))
+    cluster = Cluster(candidates.tables.facts, small.jobs)
+    state = State(cluster, candidates)
 
-    assert branch(state, menu, max_steps=10**6).run()
+    assert branch(state, candidates, max_steps=10**6).run()
 
     found = [placed for placed in state.placed if placed is not None]
     answer = {
@@ -48,26 +48,26 @@ def test_that_it_finds_and_proves_the_best_answer(rng: random.Random, num_jobs: 
     assert rules.violations(small, answer) == []
     waiting, best = rules.best(small)
     assert sum(not allocation for allocation in answer.values()) == waiting
-    worths = [placed.option.penalty * placed.option.speedup for placed in found]
-    assert menu.scores.fitness(worths) == pytest.approx(best, rel=1e-6)
+    worths = [placed.candidate.penalty * placed.candidate.speedup for placed in found]
+    assert candidates.scores.fitness(worths) == pytest.approx(best, rel=1e-6)
 
 
 def test_that_too_few_steps_prove_nothing_and_leave_a_whole_state() -> None:
     small = random_problem(random.Random(3), num_nodes=3, num_gpus=4, num_jobs=4)
-    menu = build_menu(small, list(small.jobs))
-    state = State(Cluster(menu.tables.facts, small.jobs), menu)
+    candidates = build_candidates(small, list(small.jobs))
+    state = State(Cluster(candidates.tables.facts, small.jobs), candidates)
     before = list(state.placed)
-    assert not branch(state, menu, max_steps=1).run()
+    assert not branch(state, candidates, max_steps=1).run()
     assert state.placed == before
 
 
 def solved(*jobs: ProblemJob) -> dict[str, str]:
     """Return what branching alone, from what the jobs hold, gives each of them on two nodes of four GPUs."""
     small = problem(nodes(2), *jobs)
-    menu = build_menu(small, list(small.jobs))
-    cluster = Cluster(menu.tables.facts, small.jobs)
-    state = State(cluster, menu)
-    assert branch(state, menu, max_steps=10**6).run()
+    candidates = build_candidates(small, list(small.jobs))
+    cluster = Cluster(candidates.tables.facts, small.jobs)
+    state = State(cluster, candidates)
+    assert branch(state, candidates, max_steps=10**6).run()
     return {
         one.job_id: str(cluster.allocation_of(placed.gpus))
         for one, placed in zip(small.jobs, state.placed, strict=True)

@@ -1,4 +1,4 @@
-"""What is idle is offered to those alone who may have room for more, and to all of these."""
+"""What is idle is allowed to those alone who may have room for more, and to all of these."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import numpy as np
 
 from pollux_slurm.policy.candidates.placed_state import State
-from pollux_slurm.policy.decide import build_menu
+from pollux_slurm.policy.decide import build_candidates
 from pollux_slurm.policy.exact.construction import Constructor
 from pollux_slurm.policy.exact.local_search import above
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
@@ -23,21 +23,21 @@ def test_that_every_job_with_room_to_gain_is_told_so() -> None:
     for _ in range(60):
         plain = random_problem(rng, num_nodes=rng.randint(1, 6), num_gpus=4, num_jobs=rng.randint(1, 8))
         small = with_everything(rng, plain)
-        menu = build_menu(small, list(small.jobs))
-        cluster = Cluster(menu.tables.facts, small.jobs)
-        state, market = State(cluster, menu), Market(menu, cluster)
-        prices = solve_dual(menu, market).prices
-        constructor = Constructor(state, menu, market, prices)
+        candidates = build_candidates(small, list(small.jobs))
+        cluster = Cluster(candidates.tables.facts, small.jobs)
+        state, market = State(cluster, candidates), Market(candidates, cluster)
+        prices = solve_dual(candidates, market).prices
+        constructor = Constructor(state, candidates, market, prices)
         for part in (1.0, 0.0):
             reduced = market.reduced(prices * part)
-            columns = [state.at(row).option.column for row in range(menu.num_jobs)]
-            now = reduced[np.arange(menu.num_jobs), columns]
+            columns = [state.at(row).candidate.column for row in range(candidates.num_jobs)]
+            now = reduced[np.arange(candidates.num_jobs), columns]
             told = constructor.may_gain(reduced, now)
-            for row in range(menu.num_jobs):
+            for row in range(candidates.num_jobs):
                 before = state.take(row)
-                found = constructor.best_fit(row, reduced[row], least=above(before.option.value))
+                found = constructor.best_fit(row, reduced[row], least=above(before.candidate.value))
                 state.put(row, before)
-                gains = found is not None and reduced[row, found.option.column] > above(float(now[row]))
+                gains = found is not None and reduced[row, found.candidate.column] > above(float(now[row]))
                 assert told[row] or not gains
                 gained += gains
                 spared += not told[row]
@@ -51,10 +51,10 @@ def test_that_jobs_beside_a_full_node_are_not_asked() -> None:
         job("full", {"n0": 4}, model=linear_model(network_s=1e3)),
         job("half", {"n1": 2}, model=linear_model(network_s=1e3)),
     )
-    menu = build_menu(small, list(small.jobs))
-    cluster = Cluster(menu.tables.facts, small.jobs)
-    market = Market(menu, cluster)
-    free = np.zeros_like(solve_dual(menu, market).prices)
+    candidates = build_candidates(small, list(small.jobs))
+    cluster = Cluster(candidates.tables.facts, small.jobs)
+    market = Market(candidates, cluster)
+    free = np.zeros_like(solve_dual(candidates, market).prices)
     reduced = market.reduced(free)
-    constructor = Constructor(State(cluster, menu), menu, market, free)
+    constructor = Constructor(State(cluster, candidates), candidates, market, free)
     assert constructor.may_gain(reduced, reduced[:, -1]).tolist() == [False, True]

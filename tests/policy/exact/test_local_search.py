@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pollux_slurm.model import NodeCapacity, ProblemJob
 from pollux_slurm.policy.candidates.placed_state import State
-from pollux_slurm.policy.decide import build_menu
+from pollux_slurm.policy.decide import build_candidates
 from pollux_slurm.policy.exact.local_search import LocalSearch
 from pollux_slurm.policy.pricing.candidate_pruning import Offers
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
@@ -16,11 +16,11 @@ from tests.policy.builders import job, linear_model, nodes, problem
 def climbed(cluster: tuple[NodeCapacity, ...], *jobs: ProblemJob, max_steps: int = 1000) -> dict[str, str]:
     """Return where the local search alone ends when it starts from what the jobs hold."""
     small = problem(cluster, *jobs)
-    menu = build_menu(small, list(small.jobs))
-    places = Cluster(menu.tables.facts, small.jobs)
-    state = State(places, menu)
-    market = Market(menu, places)
-    offers = Offers(menu, market, solve_dual(menu, market))
+    candidates = build_candidates(small, list(small.jobs))
+    places = Cluster(candidates.tables.facts, small.jobs)
+    state = State(places, candidates)
+    market = Market(candidates, places)
+    offers = Offers(candidates, market, solve_dual(candidates, market))
     LocalSearch(state, offers, max_steps=max_steps).climb()
     return {
         one.job_id: str(places.allocation_of(placed.gpus))

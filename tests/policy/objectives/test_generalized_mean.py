@@ -7,7 +7,7 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from pollux_slurm.model import Objective
-from pollux_slurm.policy.objectives.generalized_mean import mean, mean_of_sum, worth
+from pollux_slurm.policy.objectives.generalized_mean import contribution, mean, mean_of_sum
 from pollux_slurm.policy.objectives.restart_penalty import restart_penalty
 from tests.policy.builders import job
 
@@ -19,7 +19,7 @@ from tests.policy.builders import job
 )
 def test_that_the_exponent_chooses_the_mean(exponent: float, expected: float) -> None:
     assert mean(exponent, [1.0, 4.0]) == pytest.approx(expected)
-    total = float(worth(exponent, [1.0, 4.0]).sum())
+    total = float(contribution(exponent, [1.0, 4.0]).sum())
     assert mean_of_sum(exponent, total, 2.0) == pytest.approx(expected)
 
 
@@ -50,7 +50,7 @@ def test_that_more_for_one_job_is_more_for_the_sum(
     exponent: float, speedups: list[float], more: float
 ) -> None:
     better = [speedups[0] * more, *speedups[1:]]
-    assert worth(exponent, better)[0] > worth(exponent, speedups)[0]
+    assert contribution(exponent, better)[0] > contribution(exponent, speedups)[0]
     assert mean(exponent, better) >= mean(exponent, speedups) * (1 - 1e-12)
 
 

@@ -5,9 +5,9 @@ import numpy.typing as npt
 import pytest
 
 from pollux_slurm.model import GoodputModel, NodeCapacity, Objective, ProblemJob
-from pollux_slurm.policy.decide import build_menu, decide
+from pollux_slurm.policy.decide import build_candidates, decide
 from pollux_slurm.policy.objectives.multi_node_cap import cautious_speedup
-from pollux_slurm.policy.problem.speedup_tables import Tables, build_tables
+from pollux_slurm.policy.problem.speedup_tables import SpeedupTables, build_tables
 from tests.policy.builders import job, linear_model, node, nodes, problem, sizes
 
 
@@ -17,7 +17,7 @@ def measured_on(num_nodes: int, **costs: float) -> GoodputModel:
 
 def speedups(
     one: ProblemJob, cluster: tuple[NodeCapacity, ...]
-) -> tuple[Tables, npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+) -> tuple[SpeedupTables, npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return the tables of a job, what they tell of it, and what caution leaves of that."""
     tables = build_tables([one], cluster)
     return tables, tables.speedup[0], cautious_speedup([one], tables)[0]
@@ -102,9 +102,9 @@ def test_that_the_tables_stay_as_they_are() -> None:
 def test_that_only_the_objectives_of_completion_time_are_cautious(objective: str, counts: bool) -> None:
     asked = problem(nodes(4), job("a", model=measured_on(1)), job("b", model=measured_on(2)))
     asked = dataclasses.replace(asked, objective=Objective(name=objective))
-    menu = build_menu(asked, list(asked.jobs))
-    several = menu.tables.num_nodes > 1
-    never, before = menu.scores.speedup[:, several]
+    candidates = build_candidates(asked, list(asked.jobs))
+    several = candidates.tables.num_nodes > 1
+    never, before = candidates.scores.speedup[:, several]
     assert (never < before).any() == counts
 
 

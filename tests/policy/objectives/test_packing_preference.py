@@ -9,9 +9,9 @@ def test_that_only_shares_that_pack_are_used_and_bounds_that_jobs_name() -> None
     tables = build_tables(jobs, cluster, fair_share_gpus=1)
     usable = packing_well(problem(cluster, *jobs), jobs, tables)
     shapes = list(zip(tables.num_nodes.tolist(), tables.per_node.tolist(), strict=True))
-    offered = [[shape for shape, used in zip(shapes, row, strict=True) if used] for row in usable.tolist()]
+    allowed = [[shape for shape, used in zip(shapes, row, strict=True) if used] for row in usable.tolist()]
     whole = [shape for shape in shapes if shape[0] > 1 and shape[1] == 4]
-    assert offered[0] == [(1, 1), (1, 2), (1, 4), *whole]
-    assert (1, 3) in offered[1]
-    assert (2, 3) in offered[2]
-    assert (1, 3) not in offered[2]
+    assert allowed[0] == [(1, 1), (1, 2), (1, 4), *whole]
+    assert (1, 3) in allowed[1]
+    assert (2, 3) in allowed[2]
+    assert (1, 3) not in allowed[2]

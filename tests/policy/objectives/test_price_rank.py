@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollux_slurm.model import GoodputModel, Objective
-from pollux_slurm.policy.decide import build_menu
+from pollux_slurm.policy.decide import build_candidates
 from pollux_slurm.policy.objectives.price_rank import CoStates
 from tests.policy.builders import job, linear_model, nodes, problem
 
@@ -82,7 +82,7 @@ def test_that_sizes_beyond_a_jobs_own_bounds_move_no_weight() -> None:
         large = job("large", model=linear_model(), epochs_done=1.0, **declared)
         asked = problem(nodes(4), small, large, job("new", model=None))
         asked = dataclasses.replace(asked, objective=Objective(name="price-rank"))
-        return build_menu(asked, list(asked.jobs)).scores.weight.tolist()
+        return build_candidates(asked, list(asked.jobs)).scores.weight.tolist()
 
     # On one GPU the two are the same.
     assert weights(linear_model()) == weights(linear_model(sync_s=100.0, network_s=100.0))

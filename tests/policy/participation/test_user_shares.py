@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pollux_slurm.errors import InvalidProblemError
 from pollux_slurm.model import Decision, GoodputModel, MovingRules, Objective, Problem, ProblemJob
 from pollux_slurm.policy import OBJECTIVES, decide, explanation, score
-from pollux_slurm.policy.decide import shared_menu
+from pollux_slurm.policy.decide import build_candidates_of_participants
 from pollux_slurm.policy.participation.longest_wait import held_back
 from pollux_slurm.policy.participation.user_shares import dealt
 from pollux_slurm.policy.problem.node_facts import NodeFacts
@@ -188,10 +188,10 @@ def test_that_a_running_job_beyond_its_users_part_weighs_less() -> None:
     # Bob's part of eight GPUs is four: three jobs, of which the third is one too many.
     running = [job(f"b{i}", {"n0": 2}, user="bob", min_gpus=2) for i in range(3)]
     one = shared(nodes(1, 10), *running, job("a", {"n0": 4}, user="ann", min_gpus=4, max_gpus=4))
-    weights = shared_menu(one, list(one.jobs)).scores.weight
+    weights = build_candidates_of_participants(one, list(one.jobs)).scores.weight
     assert weights[0] == weights[1] == weights[2] < weights[3]
     crowded = shared(nodes(1, 8), *running[:3], job("a", {"n0": 2}, user="ann", min_gpus=2))
-    weights = shared_menu(crowded, list(crowded.jobs)).scores.weight
+    weights = build_candidates_of_participants(crowded, list(crowded.jobs)).scores.weight
     assert weights[2] == pytest.approx(weights[0] * (2 / 3) ** 2)
     held = {asked.job_id: asked.current for asked in crowded.jobs}
     assert decide(crowded).fitness == pytest.approx(score(crowded, held))

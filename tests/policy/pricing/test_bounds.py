@@ -14,8 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from pollux_slurm.model import GpuLimit, MovingRules, Problem
-from pollux_slurm.policy.candidates.candidates import Menu
-from pollux_slurm.policy.decide import build_menu
+from pollux_slurm.policy.candidates.candidates import Candidates
+from pollux_slurm.policy.decide import build_candidates
 from pollux_slurm.policy.pricing.dual_bound import solve_dual
 from pollux_slurm.policy.pricing.pricing import Dual, Market
 from pollux_slurm.policy.problem.node_sets import Cluster
@@ -24,39 +24,42 @@ from tests.policy.builders import job, linear_model, node, nodes, problem
 from tests.policy.problems import random_problem
 
 
-def solved(one: Problem) -> tuple[Menu, Dual, list[int]]:
-    menu = build_menu(one, list(one.jobs))
-    kinds = menu.tables.kind_of_node
-    cluster = Cluster(menu.tables.facts, one.jobs)
-    capacity = [0] * len(menu.tables.kinds)
+def solved(one: Problem) -> tuple[Candidates, Dual, list[int]]:
+    candidates = build_candidates(one, list(one.jobs))
+    kinds = candidates.tables.kind_of_node
+    cluster = Cluster(candidates.tables.facts, one.jobs)
+    capacity = [0] * len(candidates.tables.kinds)
     for name, (gpus, _, _) in zip(cluster.names, cluster.capacity.tolist(), strict=True):
         capacity[kinds[name]] += gpus
 
-    return menu, solve_dual(menu, Market(menu, cluster)), capacity
+    return candidates, solve_dual(candidates, Market(candidates, cluster)), capacity
 
 
-def best(menu: Menu, capacity: list[int]) -> float:
-    """Try every choice of one option per job; place aside, everything shared is kept."""
+def best(candidates: Candidates, capacity: list[int]) -> float:
+    """Try every choice of one candidate per job; place aside, everything shared is kept."""
     found = -math.inf
     lists = [
-        [menu.option(row, column) for column in (-1, *np.flatnonzero(menu.offered[row]).tolist())]
-        for row in range(menu.num_jobs)
+        [
+            candidates.candidate(row, column)
+            for column in (-1, *np.flatnonzero(candidates.allowed[row]).tolist())
+        ]
+        for row in range(candidates.num_jobs)
     ]
     for picks in itertools.product(*lists):
         left = list(capacity)
-        limits = menu.group_budget.tolist()
-        moves = menu.max_moves if menu.max_moves is not None else 10**6
-        for row, option in enumerate(picks):
-            if option.stays:
-                for kind, gpus in enumerate(menu.stay_gpus[row].tolist()):
+        limits = candidates.group_budget.tolist()
+        moves = candidates.max_moves if candidates.max_moves is not None else 10**6
+        for row, candidate in enumerate(picks):
+            if candidate.stays:
+                for kind, gpus in enumerate(candidates.stay_gpus[row].tolist()):
                     left[kind] -= gpus
             else:
-                left[option.kind] -= option.num_gpus
-                moves -= bool(menu.jobs[row].current)
+                left[candidate.kind] -= candidate.num_gpus
+                moves -= bool(candidates.jobs[row].current)
             for group in range(len(limits)):
-                limits[group] -= option.num_gpus * int(menu.members[row, group])
+                limits[group] -= candidate.num_gpus * int(candidates.members[row, group])
         if min([*left, *limits, moves]) >= 0:
-            found = max(found, sum(option.value for option in picks))
+            found = max(found, sum(candidate.value for candidate in picks))
     return found
 
 
@@ -64,21 +67,21 @@ def best(menu: Menu, capacity: list[int]) -> float:
 @for_all(st.randoms(use_true_random=False))
 def test_that_no_answer_exceeds_the_bound(rng: random.Random) -> None:
     one = random_problem(rng, num_nodes=2, num_gpus=4, num_jobs=3)
-    menu, dual, _ = solved(one)
+    candidates, dual, _ = solved(one)
     waiting, fitness = rules.best(one)
-    cost = waiting * float(menu.waiting_cost.max(initial=0.0))
-    assert fitness <= menu.scores.fitness_of_sum(dual.bound + cost) * (1 + 1e-6)
+    cost = waiting * float(candidates.waiting_cost.max(initial=0.0))
+    assert fitness <= candidates.scores.fitness_of_sum(dual.bound + cost) * (1 + 1e-6)
 
 
 @settings(max_examples=60, deadline=None)
 @for_all(st.randoms(use_true_random=False))
 def test_that_a_bound_low_enough_is_a_bound_and_lowered_no_further(rng: random.Random) -> None:
     one = random_problem(rng, num_nodes=3, num_gpus=4, num_jobs=5)
-    menu, least, _ = solved(one)
-    market = Market(menu, Cluster(menu.tables.facts, one.jobs))
-    first = solve_dual(menu, market, enough=np.inf)
+    candidates, least, _ = solved(one)
+    market = Market(candidates, Cluster(candidates.tables.facts, one.jobs))
+    first = solve_dual(candidates, market, enough=np.inf)
     enough = least.bound + 0.01 * abs(least.bound)
-    near = solve_dual(menu, market, enough=enough)
+    near = solve_dual(candidates, market, enough=enough)
     assert not first.prices.any(), "the first look, at no price, is good enough for anybody"
     assert least.bound <= near.bound <= max(enough, least.bound)
     if first.bound > enough:
@@ -88,8 +91,8 @@ def test_that_a_bound_low_enough_is_a_bound_and_lowered_no_further(rng: random.R
 def test_that_the_price_is_what_one_more_gpu_is_worth() -> None:
     # Two jobs and three GPUs: at two GPUs each, the next one is worth 1/(1 + floor) − 1/(1.5 + floor) to one.
     jobs = [job(name, model=linear_model()) for name in "ab"]
-    menu, dual, _ = solved(problem(nodes(1, 3), *jobs))
-    value = menu.value[0].tolist()
+    candidates, dual, _ = solved(problem(nodes(1, 3), *jobs))
+    value = candidates.value[0].tolist()
     assert dual.prices[0] == pytest.approx(value[1] - value[0])
     assert dual.bound == pytest.approx(value[0] + value[1])
 
@@ -116,12 +119,12 @@ def test_that_limits_and_moves_have_their_own_prices() -> None:
         limits=(GpuLimit(kind="account", name="x", max_gpus=2),),
         moving=MovingRules(max_reallocations=1),
     )
-    menu, dual, capacity = solved(one)
+    candidates, dual, capacity = solved(one)
     _, _, _, of_limit, of_moves = dual.prices.tolist()
     assert of_limit > 0
     assert of_moves > 0
-    assert best(menu, capacity) <= dual.bound + 1e-9
-    assert dual.bound - best(menu, capacity) <= 0.5 * abs(dual.bound)
+    assert best(candidates, capacity) <= dual.bound + 1e-9
+    assert dual.bound - best(candidates, capacity) <= 0.5 * abs(dual.bound)
 
 
 def test_that_one_type_short_beside_another_left_over_has_its_price() -> None:

@@ -1,4 +1,4 @@
-"""The shapes in which jobs are offered GPUs, and who is served for it in a cluster of many nodes."""
+"""The shapes in which jobs are allowed GPUs, and who is served for it in a cluster of many nodes."""
 
 from __future__ import annotations
 
