@@ -6,11 +6,17 @@ Pure functions of numpy and scipy, after Pollux (OSDI 2021), section 3.
 """
 
 from pollux_slurm.goodput.checks import check_limits, check_model
-from pollux_slurm.goodput.efficiency import at_noise_scale, cautious, efficiency, gain, noise_scale
+from pollux_slurm.goodput.efficiency import (
+    at_noise_scale,
+    conservative_statistics,
+    efficiency,
+    gain,
+    noise_scale,
+)
 from pollux_slurm.goodput.fitting import FitResult, fit_throughput
 from pollux_slurm.goodput.observation import Observation
 from pollux_slurm.goodput.single import (
-    Choices,
+    BatchChooser,
     GoodputEstimate,
     best_batch,
     best_of,
@@ -21,7 +27,7 @@ from pollux_slurm.goodput.table import GoodputTable, TableCache, goodput_table
 from pollux_slurm.goodput.throughput import gradient_time_s, iteration_time_s, sync_time_s
 
 __all__ = [
-    "Choices",
+    "BatchChooser",
     "FitResult",
     "GoodputEstimate",
     "GoodputTable",
@@ -30,9 +36,9 @@ __all__ = [
     "at_noise_scale",
     "best_batch",
     "best_of",
-    "cautious",
     "check_limits",
     "check_model",
+    "conservative_statistics",
     "efficiency",
     "evaluate",
     "fit_throughput",

@@ -9,7 +9,7 @@ MAX_TIME_S = 1e6
 MAX_BATCH_SIZE = 10**9
 MAX_GPUS = 10**6
 MAX_STATISTIC = 1e30
-MIN_PASS_TIME_S = 1e-9
+MIN_MICRO_BATCH_TIME_S = 1e-9
 
 
 def check_model(model: GoodputModel) -> None:
@@ -57,10 +57,10 @@ def _check_throughput(theta: ThroughputParameters) -> None:
         for name in ("alpha_g", "beta_g", "alpha_n", "beta_n", "alpha_l", "beta_l"):
             _real(f"throughput.{name}", getattr(theta, name), 0.0, MAX_TIME_S)
     _real("throughput.gamma", theta.gamma, 1.0, 10.0)
-    if theta.alpha_g + theta.beta_g < MIN_PASS_TIME_S:
+    if theta.alpha_g + theta.beta_g < MIN_MICRO_BATCH_TIME_S:
         raise InvalidModelError(
             "throughput.alpha_g + throughput.beta_g, the time of a pass over one example, must be at least "
-            f"{MIN_PASS_TIME_S:g} s, not {theta.alpha_g + theta.beta_g:g}"
+            f"{MIN_MICRO_BATCH_TIME_S:g} s, not {theta.alpha_g + theta.beta_g:g}"
         )
 
 

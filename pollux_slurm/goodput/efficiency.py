@@ -35,7 +35,9 @@ def at_noise_scale(scale: float) -> GradientStatistics:
     return GradientStatistics(sqr=1.0, var=scale)
 
 
-def cautious(statistics: GradientStatistics | None, initial_batch_size: int) -> GradientStatistics | None:
+def conservative_statistics(
+    statistics: GradientStatistics | None, initial_batch_size: int
+) -> GradientStatistics | None:
     """Return the statistics to count on: those at the low end of the noise scale's interval.
 
     A larger batch is then believed to help only as far as the measurements exclude that it does not.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pollux_slurm.goodput.checks import MAX_BATCH_SIZE, MAX_GPUS, MAX_TIME_S, MIN_PASS_TIME_S
+from pollux_slurm.goodput.checks import MAX_BATCH_SIZE, MAX_GPUS, MAX_TIME_S, MIN_MICRO_BATCH_TIME_S
 from pollux_slurm.goodput.descent import LAST_GAIN, descend
 from pollux_slurm.goodput.loss import StepTimeLoss
 from pollux_slurm.goodput.observation import Observation
@@ -115,7 +115,7 @@ def is_usable(seen: Observation) -> bool:
         and isinstance(weight, _REAL)
         and 1 <= nodes <= gpus <= MAX_GPUS
         and 1 <= atomic <= MAX_BATCH_SIZE
-        and bool(MIN_PASS_TIME_S <= grad_s <= MAX_TIME_S)
-        and bool(MIN_PASS_TIME_S <= iter_s <= MAX_TIME_S)
+        and bool(MIN_MICRO_BATCH_TIME_S <= grad_s <= MAX_TIME_S)
+        and bool(MIN_MICRO_BATCH_TIME_S <= iter_s <= MAX_TIME_S)
         and bool(1e-12 <= weight <= 1e12)
     )

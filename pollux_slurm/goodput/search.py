@@ -35,7 +35,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 # How many numbers of passes are tried for one pair. Sane limits need far fewer; it bounds the work that a
 # hostile report (M_max of 1e9, m ≤ 1) can cause.
-MAX_PASSES_TRIED = 256
+MAX_MICRO_BATCHES = 256
 SHORTEST_STEP_S = 1e-12
 # How many choices are compared at once: what bounds the memory, and stays in a processor's cache.
 _AT_ONCE = 16_384
@@ -207,7 +207,7 @@ def _numbers_of_passes(pairs: Pairs) -> tuple[FloatArray, FloatArray, npt.NDArra
     at_once = gpus * bound
     fewest = np.maximum(np.ceil(initial / at_once), 1.0)
     most = np.maximum(np.ceil(largest / at_once), 1.0 + (gpus == 1.0))
-    most = np.minimum(np.minimum(most, max_passes), fewest + (MAX_PASSES_TRIED - 1.0))
+    most = np.minimum(np.minimum(most, max_passes), fewest + (MAX_MICRO_BATCHES - 1.0))
     count = np.where(largest > 0.0, np.maximum(most - fewest + 1.0, 0.0), 0.0)
     return bound, fewest, count.astype(np.intp)
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.goodput.efficiency import cautious, efficiency
-from pollux_slurm.goodput.search import MAX_PASSES_TRIED, SHORTEST_STEP_S
+from pollux_slurm.goodput.efficiency import conservative_statistics, efficiency
+from pollux_slurm.goodput.search import MAX_MICRO_BATCHES, SHORTEST_STEP_S
 from pollux_slurm.goodput.throughput import iteration_time_s
 from pollux_slurm.model import (
     BatchChoice,
@@ -59,7 +59,7 @@ def best_batch(model: GoodputModel, configuration: Configuration) -> GoodputEsti
     if model.throughput is None or not is_possible(configuration):
         return None
     limits, gpus = model.limits, configuration.num_gpus
-    statistics = cautious(model.statistics, limits.initial_batch_size)
+    statistics = conservative_statistics(model.statistics, limits.initial_batch_size)
     pair = _Pair(model.throughput, statistics, limits, configuration)
     goodput, size, passes, atomic = 0.0, 0, 0, 0
     for tried, low, high in pair.choices():
@@ -84,7 +84,7 @@ def best_of(
     if model.throughput is None or not is_possible(configuration):
         return None
     limits = model.limits
-    statistics = cautious(model.statistics, limits.initial_batch_size)
+    statistics = conservative_statistics(model.statistics, limits.initial_batch_size)
     pair = _Pair(model.throughput, statistics, limits, configuration)
     best, goodput = None, 0.0
     for batch in batches:
@@ -105,7 +105,7 @@ class Batches(tuple[BatchChoice, ...]):
         return sizes, atomic, steps
 
 
-class Choices:
+class BatchChooser:
     """Some batches of one θ in one configuration, to choose among again and again as the gradient changes.
 
     Each answer is `best_of`'s but for rounding, in a sixth of its time: steps take as long as they did.
@@ -139,7 +139,7 @@ class Choices:
         return found
 
     def _best(self, statistics: GradientStatistics | None) -> GoodputEstimate | None:
-        told = cautious(statistics, self._initial)
+        told = conservative_statistics(statistics, self._initial)
         if told is None or not (told.var > 0 or told.sqr > 0):
             worth = 1.0 / self._scale
         else:
@@ -244,7 +244,7 @@ class _Pair:
         fewest = max(-(-initial // (gpus * bound)), 1)
         most = max(-(-largest // (gpus * bound)), 2 if gpus == 1 else 1) if limits.accumulation else 1
         found = []
-        for passes in range(fewest, min(most, fewest + MAX_PASSES_TRIED - 1) + 1):
+        for passes in range(fewest, min(most, fewest + MAX_MICRO_BATCHES - 1) + 1):
             low = max(limits.min_atomic, -(-initial // (gpus * passes)))
             high = min(bound, largest // (gpus * passes))
             if gpus == 1 and passes == 1:

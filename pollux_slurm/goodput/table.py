@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.goodput.efficiency import cautious
+from pollux_slurm.goodput.efficiency import conservative_statistics
 from pollux_slurm.goodput.search import Best, Pairs, search, search_geometric
 from pollux_slurm.goodput.single import GoodputEstimate, is_possible
 from pollux_slurm.model import BatchChoice, Configuration, GoodputModel
@@ -22,7 +22,7 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 # Whether GPUs are spread over several nodes, and their number: all that throughput depends on.
-Key = tuple[bool, int]
+ThroughputKey = tuple[bool, int]
 # A cache forgets when it holds so many models more than twice those in use.
 _SPARE_MODELS = 256
 
@@ -113,7 +113,7 @@ class TableCache:
     def lookup(
         self,
         models: Sequence[GoodputModel],
-        keys: Sequence[Key],
+        keys: Sequence[ThroughputKey],
         *,
         geometric: bool = False,
         wanted: BoolArray | None = None,
@@ -125,7 +125,7 @@ class TableCache:
         return self._parts[geometric].lookup(models, keys, wanted)
 
     def estimate(
-        self, row: int, key: Key, ratio: float = 1.0, *, geometric: bool = False
+        self, row: int, key: ThroughputKey, ratio: float = 1.0, *, geometric: bool = False
     ) -> GoodputEstimate | None:
         """Return one entry, on a GPU that is `ratio` times as fast; None where no batch is allowed."""
         found = self._parts[geometric].estimate(row, key)
@@ -163,14 +163,14 @@ class _CachePart:
         # Rows by identity, which need no hash; who is kept alive keeps its id.
         self._row_of_object: dict[int, int] = {}
         self._objects: list[GoodputModel] = []
-        self._keys: dict[Key, int] = {}
+        self._keys: dict[ThroughputKey, int] = {}
         self._sizes = np.zeros((0, 2), dtype=np.int64)
         self._table = goodput_table([], [])
         self._done = np.zeros((0, 0), dtype=bool)
-        self._estimates: dict[tuple[int, Key], GoodputEstimate | None] = {}
+        self._estimates: dict[tuple[int, ThroughputKey], GoodputEstimate | None] = {}
 
     def lookup(
-        self, models: Sequence[GoodputModel], keys: Sequence[Key], wanted: BoolArray | None
+        self, models: Sequence[GoodputModel], keys: Sequence[ThroughputKey], wanted: BoolArray | None
     ) -> tuple[FloatArray, IntArray]:
         rows = np.array([self._row(model) for model in models], dtype=np.int64)
         columns = np.array([self._column(key) for key in keys], dtype=np.int64)
@@ -189,7 +189,7 @@ class _CachePart:
         # What others asked for makes no difference.
         return (found if wanted is None else np.where(wanted, found, 0.0)), rows
 
-    def estimate(self, row: int, key: Key) -> GoodputEstimate | None:
+    def estimate(self, row: int, key: ThroughputKey) -> GoodputEstimate | None:
         at = (row, key)
         if at not in self._estimates:
             column = self._column(key)
@@ -210,7 +210,7 @@ class _CachePart:
         self._objects.append(model)
         return row
 
-    def _column(self, key: Key) -> int:
+    def _column(self, key: ThroughputKey) -> int:
         return self._keys.setdefault(key, len(self._keys))
 
     def _make_room(self) -> None:
@@ -269,7 +269,7 @@ def _numbers(model: GoodputModel) -> tuple[float, ...]:
     theta, limits = model.throughput, model.limits
     if theta is None:
         return (0.0,) * 14
-    statistics = cautious(model.statistics, limits.initial_batch_size)
+    statistics = conservative_statistics(model.statistics, limits.initial_batch_size)
     sqr, var = (0.0, 0.0) if statistics is None else (statistics.sqr, statistics.var)
     return (
         theta.alpha_n,

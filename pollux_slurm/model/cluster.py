@@ -84,7 +84,7 @@ class SlurmJob:
     `blocked_because` says why Slurm does not start a PENDING job whatever is free (a dependency, a partition
     that is down, ...). `held_since_requeue` tells that a held job is so since it was requeued, and that no
     administrator has held it since; its owner's hold on top of that leaves no trace in Slurm.
-    `held_before` is what a job that is over, or completing, had held in its last run. Of a run that was
+    `last_allocation` is what a job that is over, or completing, had held in its last run. Of a run that was
     suspended, `counted_s` is how long it had run before, and either `suspended_at` or `resumed_at` is set;
     `resized_at` is when GPUs were last taken from it while it ran. Of a COMPLETING job that is
     being requeued, Slurm shows as `started_at` and `ended_at` what it expects of the next run.
@@ -125,7 +125,7 @@ class SlurmJob:
     required_nodes: tuple[str, ...] = ()
     blocked_because: str | None = None
     held_since_requeue: bool = False
-    held_before: Allocation = field(default_factory=Allocation)
+    last_allocation: Allocation = field(default_factory=Allocation)
     suspended_at: datetime | None = None
     resumed_at: datetime | None = None
     counted_s: float = 0.0

@@ -3,9 +3,18 @@
 May be imported by `cli`, `daemon`, `report`, `simulator`.
 """
 
-from pollux_slurm.policy.decide import SOLVERS, Given, allocate, decide, score
+from pollux_slurm.policy.decide import SOLVERS, Allocations, allocate, decide, fitness_of
 from pollux_slurm.policy.explain.wording import explanation
 from pollux_slurm.policy.objectives.registry import OBJECTIVES
-from pollux_slurm.policy.problem.node_facts import KnownNodes
+from pollux_slurm.policy.problem.node_facts import NodeFactsCache
 
-__all__ = ["OBJECTIVES", "SOLVERS", "Given", "KnownNodes", "allocate", "decide", "explanation", "score"]
+__all__ = [
+    "OBJECTIVES",
+    "SOLVERS",
+    "Allocations",
+    "NodeFactsCache",
+    "allocate",
+    "decide",
+    "explanation",
+    "fitness_of",
+]

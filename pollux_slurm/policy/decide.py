@@ -19,15 +19,21 @@ from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.exact.local_search import above
 from pollux_slurm.policy.exact.search import Solution, solve
 from pollux_slurm.policy.exact.upper_bound import bound_serving
-from pollux_slurm.policy.explain.missing_resources import misfits
-from pollux_slurm.policy.explain.reasons import explain_all, keep, not_overtaking, sharing, waits_for_others
+from pollux_slurm.policy.explain.missing_resources import find_unplaceable
+from pollux_slurm.policy.explain.reasons import (
+    explain_all,
+    left_out_decision,
+    waiting_for_own_user,
+    waiting_for_starving,
+    with_share_bounds,
+)
 from pollux_slurm.policy.genetic import solve_genetically
 from pollux_slurm.policy.greedy import solve_greedily
 from pollux_slurm.policy.objectives.registry import OBJECTIVES
 from pollux_slurm.policy.participation import user_shares
-from pollux_slurm.policy.participation.admission import check_problem, find_exclusions, frozen
-from pollux_slurm.policy.participation.longest_wait import held_back
-from pollux_slurm.policy.problem.node_facts import KnownNodes, NodeFacts
+from pollux_slurm.policy.participation.admission import check_problem, find_exclusions, pinned_copy
+from pollux_slurm.policy.participation.longest_wait import restrict_newcomers
+from pollux_slurm.policy.problem.node_facts import NodeFacts, NodeFactsCache
 from pollux_slurm.policy.problem.node_sets import Cluster
 from pollux_slurm.policy.problem.speedup_tables import build_tables
 
@@ -39,7 +45,7 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class Allocations:
     """What each job gets, and for each job left out why, by job id; these keep what they have."""
 
     allocations: Mapping[str, Allocation]
@@ -68,7 +74,7 @@ def decide(
     *,
     solver: str = "exact",
     tables: TableCache | None = None,
-    nodes: KnownNodes | None = None,
+    nodes: NodeFactsCache | None = None,
     effort: float = 1.0,
     time_limit_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -109,14 +115,14 @@ def decide(
         # An answer may be better by serving more; of those that serve as many, none is worth more than this.
         total = bound_serving(candidates, solved.cluster, solution, waiting)
         upper_bound = max(scores.fitness_of_sum(total), fitness)
-    explained = sharing(explain_all(solution, candidates), candidates.jobs, problem)
+    explained = with_share_bounds(explain_all(solution, candidates), candidates.jobs, problem)
     decisions = {one.job_id: one for one in explained}
     originals: Mapping[str, ProblemJob] = {job.job_id: job for job in problem.jobs}
     for job in solved.jobs:
         if job is not originals[job.job_id] and not job.current and job.job_id in decisions:
-            decisions[job.job_id] = not_overtaking(decisions[job.job_id])
-    decisions |= {job_id: keep(originals[job_id]) for job_id in reasons}
-    decisions |= {job.job_id: waits_for_others(job) for job in solved.behind}
+            decisions[job.job_id] = waiting_for_starving(decisions[job.job_id])
+    decisions |= {job_id: left_out_decision(originals[job_id]) for job_id in reasons}
+    decisions |= {job.job_id: waiting_for_own_user(job) for job in solved.behind}
     kinds = candidates.tables.kinds
     return Decision(
         jobs=tuple(decisions[job.job_id] for job in problem.jobs),
@@ -140,9 +146,9 @@ def allocate(
     *,
     solver: str = "exact",
     tables: TableCache | None = None,
-    nodes: KnownNodes | None = None,
+    nodes: NodeFactsCache | None = None,
     effort: float = 1.0,
-) -> Given:
+) -> Allocations:
     """Return what `decide` gives to jobs, and nothing of how good that is or why, which takes longer to tell.
 
     Raises as `decide` does.
@@ -162,7 +168,7 @@ def allocate(
         placed = state.at(row)
         if not placed.candidate.stays:
             found[job.job_id] = state.cluster.allocation_of(placed.gpus)
-    return Given(allocations=found, excluded=solved.reasons)
+    return Allocations(allocations=found, excluded=solved.reasons)
 
 
 def _solve(
@@ -170,7 +176,7 @@ def _solve(
     *,
     solver: str,
     tables: TableCache | None,
-    nodes: KnownNodes | None,
+    nodes: NodeFactsCache | None,
     effort: float,
     stop: Callable[[], bool],
     within_caps: bool = False,
@@ -179,38 +185,40 @@ def _solve(
     """Check a problem and search until `stop`; `within_caps` as in `build_candidates`."""
     if solver not in SOLVERS:
         raise UsageError(f"unknown solver {solver!r}; there are {', '.join(sorted(SOLVERS))}")
-    known_nodes = KnownNodes() if nodes is None else nodes
+    known_nodes = NodeFactsCache() if nodes is None else nodes
     check_problem(problem, known_nodes)
     facts = known_nodes.of(problem.nodes)
     cache = TableCache() if tables is None else tables
     reasons = find_exclusions(problem, cache)
     jobs = [job for job in problem.jobs if job.job_id not in reasons]
-    everyone = standing = user_shares.everyone(problem, jobs)
+    everyone = standing = user_shares.shares_of_all(problem, jobs)
     candidates = build_candidates(problem, jobs, cache, facts, standing=standing, within_caps=within_caps)
     nowhere = {
         job.job_id
         for row, job in enumerate(jobs)
         if not candidates.settled[row] and not job.current and not candidates.allowed[row].any()
     }
-    unfit = misfits(problem, candidates)
+    unfit = find_unplaceable(problem, candidates)
     nowhere |= set(unfit)
     known: list[ProblemJob] = jobs
     behind: list[ProblemJob] = []
-    if standing is not None and (nowhere or not user_shares.is_plenty(standing, jobs, facts)):
+    if standing is not None and (nowhere or not user_shares.all_minimums_fit(standing, jobs, facts)):
         able = [job.job_id not in nowhere for job in jobs]
         useful = user_shares.useful_gpus(jobs, candidates.tables)[able]
-        jobs, standing, behind = user_shares.dealt(problem, list(compress(jobs, able)), useful, facts)
-        if len(jobs) == len(known) and standing is not None and (standing.yields == 1).all():
+        jobs, standing, behind = user_shares.divide_gpus(problem, list(compress(jobs, able)), useful, facts)
+        if len(jobs) == len(known) and standing is not None and (standing.weight_factor == 1).all():
             standing = everyone  # all were dealt theirs: nothing is new
     # Nothing is kept free for a job that could not use it.
-    narrowed = {job.job_id: job for job in held_back(problem, [j for j in jobs if j.job_id not in nowhere])}
+    narrowed = {
+        job.job_id: job for job in restrict_newcomers(problem, [j for j in jobs if j.job_id not in nowhere])
+    }
     jobs = [narrowed.get(job.job_id, job) for job in jobs]
     if standing is not everyone or any(map(operator.is_not, jobs, known)):
         candidates = build_candidates(problem, jobs, cache, facts, standing=standing, within_caps=within_caps)
     if nowhere:
         reason = "no configuration of what adaptive jobs may use now allows it a batch and its GPUs"
         reasons |= {job_id: unfit.get(job_id, reason) for job_id in nowhere}
-    left_out = [frozen(job, facts.index) for job in problem.jobs if job.job_id in reasons]
+    left_out = [pinned_copy(job, facts.index) for job in problem.jobs if job.job_id in reasons]
     if left_out:
         candidates = candidates.without(problem, nowhere, left_out)
     tables_at_s = clock()
@@ -239,7 +247,7 @@ def _at_least_greedy(solution: Solution, cluster: Cluster, candidates: Candidate
     return dataclasses.replace(quick, bound=min(quick.bound, solution.bound), timed_out=True)
 
 
-def score(problem: Problem, allocations: Mapping[str, Allocation]) -> float:
+def fitness_of(problem: Problem, allocations: Mapping[str, Allocation]) -> float:
     """Return the fitness of any allocation on the scale of the problem's objective, feasible or not.
 
     A job that is not named counts as having nothing; jobs that cannot be scheduled are left out. Raises
@@ -261,11 +269,11 @@ def build_candidates_of_participants(
 ) -> Candidates:
     """Return the candidates of those of `jobs` that take part, where users share."""
     facts = NodeFacts(problem.nodes)
-    standing = user_shares.everyone(problem, jobs)
+    standing = user_shares.shares_of_all(problem, jobs)
     candidates = build_candidates(problem, jobs, cache, facts, standing=standing)
-    if standing is None or user_shares.is_plenty(standing, jobs, facts):
+    if standing is None or user_shares.all_minimums_fit(standing, jobs, facts):
         return candidates
-    jobs, standing, _ = user_shares.dealt(
+    jobs, standing, _ = user_shares.divide_gpus(
         problem, jobs, user_shares.useful_gpus(jobs, candidates.tables), facts
     )
     return build_candidates(problem, jobs, cache, facts, standing=standing)
@@ -277,7 +285,7 @@ def build_candidates(
     cache: TableCache | None = None,
     facts: NodeFacts | None = None,
     *,
-    standing: user_shares.Standing | None = None,
+    standing: user_shares.UserShares | None = None,
     within_caps: bool = False,
 ) -> Candidates:
     """Return what `jobs` could get and what the problem's objective makes of it.

@@ -359,7 +359,7 @@ class FakeSlurm:
             # Of a job that is requeued Slurm shows what it expects of the next run.
             started_at=now if requeued else job.shown.started_at,
             ended_at=now + timedelta(days=365) if requeued else now,
-            held_before=job.shown.allocation,
+            last_allocation=job.shown.allocation,
         )
         self._advance()
 
@@ -373,7 +373,7 @@ class FakeSlurm:
             cpus_by_node=(),
             memory_mb_by_node=(),
             ended_at=self.clock() if job.shown.ended_at is None else job.shown.ended_at,
-            held_before=job.shown.allocation or job.shown.held_before,
+            last_allocation=job.shown.allocation or job.shown.last_allocation,
             exit_code=exit_code,
         )
 
@@ -393,7 +393,7 @@ class FakeSlurm:
                         submitted_at=now,
                         started_at=None,
                         ended_at=None,
-                        held_before=Allocation(),
+                        last_allocation=Allocation(),
                         begins_at=job.eligible_at,
                     )
                 else:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pollux_slurm.goodput import best_batch, evaluate
-from pollux_slurm.goodput.search import MAX_PASSES_TRIED
+from pollux_slurm.goodput.search import MAX_MICRO_BATCHES
 from pollux_slurm.model import (
     BatchChoice,
     BatchLimits,
@@ -130,7 +130,7 @@ def test_that_hostile_limits_cost_bounded_work() -> None:
     model = adaptive(1, 10**9, max_atomic=1, accumulation=True)
     found = best_batch(model, on(1, 1))
     assert found is not None
-    assert found.batch.accumulation_steps < MAX_PASSES_TRIED
+    assert found.batch.accumulation_steps < MAX_MICRO_BATCHES
 
 
 def all_choices(limits: BatchLimits, num_gpus: int) -> list[BatchChoice]:

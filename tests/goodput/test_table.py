@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pollux_slurm.goodput import (
-    Choices,
+    BatchChooser,
     GoodputTable,
     TableCache,
     best_batch,
@@ -20,7 +20,7 @@ from pollux_slurm.goodput import (
     geometric_batches,
     goodput_table,
 )
-from pollux_slurm.goodput.search import MAX_PASSES_TRIED
+from pollux_slurm.goodput.search import MAX_MICRO_BATCHES
 from pollux_slurm.model import (
     BatchLimits,
     Configuration,
@@ -68,7 +68,7 @@ def test_that_a_geometric_table_is_the_best_of_the_geometric_batches(
         assert single.goodput == pytest.approx(most, rel=1e-9)
     if model.throughput is not None:
         for some in (batches, list(batches)):
-            kept = Choices(model.throughput, model.limits, configuration, some)
+            kept = BatchChooser(model.throughput, model.limits, configuration, some)
             without = best_of(dataclasses.replace(model, statistics=None), configuration, batches)
             for found, wanted in ((kept.best(model.statistics), single), (kept.best(None), without)):
                 assert (found is None) == (wanted is None)
@@ -93,7 +93,7 @@ def test_that_no_jobs_make_an_empty_table() -> None:
 def test_that_hostile_limits_cost_a_table_bounded_work() -> None:
     table = goodput_table([adaptive(1, 10**9, max_atomic=1, accumulation=True)], [on(1, 1)])
     assert table.goodput[0, 0] > 0
-    assert table.accumulation_steps[0, 0] < MAX_PASSES_TRIED
+    assert table.accumulation_steps[0, 0] < MAX_MICRO_BATCHES
 
 
 @pytest.mark.parametrize("gamma", [1.0, 2.0, 10.0])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pollux_slurm.policy.decide import decide
-from pollux_slurm.policy.objectives.job_values import believed
+from pollux_slurm.policy.objectives.job_values import prediction_discount
 from pollux_slurm.policy.problem.speedup_tables import build_tables
 from tests.policy.builders import job, linear_model, nodes, problem, sizes
 
@@ -18,7 +18,7 @@ def test_that_on_fewer_gpus_a_gain_must_exceed_what_predictions_were_off(error: 
     held = job("a", {"n0": 2}, model=linear_model(), prediction_error=error)
     waiting = job("b", model=linear_model(), prediction_error=error)
     tables = build_tables([held, waiting], nodes(2))
-    found = believed([held, waiting], tables)
+    found = prediction_discount([held, waiting], tables)
     np.testing.assert_allclose(found[0, tables.num_gpus < 2], kept)
     assert (found[0, tables.num_gpus >= 2] == 1.0).all(), "to grow, it is believed in full"
     assert (found[1] == 1.0).all()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.model import Allocation, Problem
-from pollux_slurm.policy import decide, score
+from pollux_slurm.policy import decide, fitness_of
 from pollux_slurm.policy.problem.json_format import problem_from_json
 
 ROUNDS = Path(__file__).parent / "rounds"
@@ -23,7 +23,7 @@ def read(name: str) -> tuple[Problem, dict]:
 def test_that_the_artifacts_answer_scores_what_the_artifact_says(name: str) -> None:
     one, told = read(name)
     allocations = {job: Allocation.of(held) for job, held in told["artifact"]["allocations"].items()}
-    assert score(one, allocations) == pytest.approx(told["artifact"]["fitness"], rel=1e-7)
+    assert fitness_of(one, allocations) == pytest.approx(told["artifact"]["fitness"], rel=1e-7)
 
 
 @pytest.mark.parametrize("name", ["02", "12"])

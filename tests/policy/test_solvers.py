@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import Objective
-from pollux_slurm.policy import SOLVERS, decide, score
+from pollux_slurm.policy import SOLVERS, decide, fitness_of
 from pollux_slurm.policy.problem.json_format import problem_from_json
 from tests.policy import rules
 from tests.policy.builders import job, nodes, problem
@@ -77,7 +77,7 @@ def test_that_what_was_decided_has_the_fitness_that_was_told(solver: str, name: 
     one = dataclasses.replace(one, objective=Objective(name=name))
     found = decide(one, solver=solver)
     assert not found.excluded
-    told = score(one, {decision.job_id: decision.allocation for decision in found.jobs})
+    told = fitness_of(one, {decision.job_id: decision.allocation for decision in found.jobs})
     assert told == pytest.approx(found.fitness)
     assert found.fitness <= found.upper_bound
     assert found.gap == pytest.approx(1 - found.fitness / found.upper_bound)

@@ -13,7 +13,7 @@ import pytest
 
 from pollux_slurm.model import Allocation, Decision, JobDecision, Problem
 from pollux_slurm.policy.comparison import appraise
-from pollux_slurm.policy.decide import score
+from pollux_slurm.policy.decide import fitness_of
 from pollux_slurm.report.charts.time_axes import Range
 from pollux_slurm.report.document.document import Document
 from pollux_slurm.report.document.exports import data_csv, document_json
@@ -103,7 +103,7 @@ def test_that_a_move_counts_once_however_many_rounds_asked_for_it(world: Shadow,
 def test_that_the_gain_is_the_decisions_speedup_over_that_of_what_stood(world: Shadow, folder: Path) -> None:
     findings, document = found(world, folder)
     problem, _ = world.store.round_problem(findings.weighed[-1].round.round_id)
-    stood = score(problem, {job.job_id: job.current for job in problem.jobs})
+    stood = fitness_of(problem, {job.job_id: job.current for job in problem.jobs})
     last = findings.weighed[-1]
     assert last.fitness_stood == pytest.approx(stood)
     assert (last.gpus_stood, last.gpus_decided) == (5, 6)

@@ -64,7 +64,13 @@ def runs(restarts: int, start: float, submitted: float, **changes: Any) -> JobOb
 
 def is_over(state: JobState, restarts: int, start: float, end: float, **changes: Any) -> JobObservation:
     return observation(
-        1, state, started_at=at(start), ended_at=at(end), restart_count=restarts, held_before=HELD, **changes
+        1,
+        state,
+        started_at=at(start),
+        ended_at=at(end),
+        restart_count=restarts,
+        last_allocation=HELD,
+        **changes,
     )
 
 

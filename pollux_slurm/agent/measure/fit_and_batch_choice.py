@@ -239,10 +239,10 @@ class Tuner:
             return present
         if statistics.noise_low is None:
             return self._best(training, statistics) or present
-        from pollux_slurm.goodput import cautious
+        from pollux_slurm.goodput import conservative_statistics
 
         initial = training.limits.initial_batch_size
-        grown = self._best(training, cautious(statistics, initial))
+        grown = self._best(training, conservative_statistics(statistics, initial))
         if grown is not None and grown.global_batch_size >= present.global_batch_size:
             return grown
         if statistics.noise_high is None:

@@ -179,7 +179,7 @@ def daemon_settings(config: Config, *, interval_s: float | None, shadow: bool) -
     from pollux_slurm.daemon.round import Settings
     from pollux_slurm.daemon.service import settings_check
     from pollux_slurm.goodput import TableCache
-    from pollux_slurm.policy import KnownNodes, decide
+    from pollux_slurm.policy import NodeFactsCache, decide
 
     settings_check.check(config)
     held = dataclasses.replace(
@@ -195,7 +195,7 @@ def daemon_settings(config: Config, *, interval_s: float | None, shadow: bool) -
         decide=functools.partial(
             decide,
             tables=TableCache(),
-            nodes=KnownNodes(),
+            nodes=NodeFactsCache(),
             solver=config.policy.solver,
             time_limit_s=config.policy.time_limit_s,
         ),

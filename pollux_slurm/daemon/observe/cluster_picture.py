@@ -207,7 +207,7 @@ def _look_at(job: SlurmJob, read_at: datetime, type_of_node: Mapping[str, str | 
         gpu_type=_one_type(job, type_of_node),
         restart_count=job.restart_count,
         submitted_at=job.submitted_at,
-        held_before=job.held_before,
+        last_allocation=job.last_allocation,
         suspended_at=job.suspended_at,
         resumed_at=job.resumed_at,
         counted_s=job.counted_s,
@@ -247,7 +247,7 @@ def _vanished(record: JobRecord, read_at: datetime) -> JobObservation:
 def _one_type(job: SlurmJob, type_of_node: Mapping[str, str | None]) -> str | None:
     """Return the type of the GPUs of the run that Slurm shows, None for several or a nameless one."""
     is_shown = job.state is JobState.RUNNING or job.state.is_over
-    types = {type_of_node.get(node) for node in (job.allocation or job.held_before).nodes}
+    types = {type_of_node.get(node) for node in (job.allocation or job.last_allocation).nodes}
     return types.pop() if is_shown and len(types) == 1 else None
 
 

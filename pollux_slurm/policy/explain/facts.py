@@ -22,8 +22,8 @@ _NONE = 2**31
 FASTER = 1.01
 
 
-class Facts:
-    """Facts about each job, as lists by its index: what more it could use, and what it would take next.
+class SolutionFacts:
+    """Facts about each job, as lists by its index: what more it could use, and its next best candidate.
 
     Of those that are faster on more GPUs, `faster` says which are, `within_max` which still are within their
     maximum, and `within_cap` within their exploration cap; `columns_in_reach` (J, C) are those left that the

@@ -20,7 +20,7 @@ BoolArray = npt.NDArray[np.bool_]
 _GPUS, _GPUS_AND_CPUS, _ALL = (0,), (0, 1), (0, 1, 2)
 
 
-def misfits(problem: Problem, candidates: Candidates) -> dict[str, str]:
+def find_unplaceable(problem: Problem, candidates: Candidates) -> dict[str, str]:
     """Return, by job id, why jobs that wait could not be placed if all nodes were empty and open."""
     waiting = [
         row for row, waits in enumerate(candidates.waits.tolist()) if waits and not candidates.settled[row]

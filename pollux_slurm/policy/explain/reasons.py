@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from pollux_slurm.model import Configuration, JobDecision, Problem, ProblemJob
 from pollux_slurm.policy.candidates.candidates import Candidates
 from pollux_slurm.policy.exact.search import Solution
-from pollux_slurm.policy.explain.facts import FASTER, Facts
+from pollux_slurm.policy.explain.facts import FASTER, SolutionFacts
 from pollux_slurm.policy.participation.user_shares import group_of
 
 
 def explain_all(solution: Solution, candidates: Candidates) -> list[JobDecision]:
     """Return the decisions about all jobs of the candidates, in its order."""
-    facts = Facts(solution, candidates)
+    facts = SolutionFacts(solution, candidates)
     return [_explain(solution, candidates, facts, index) for index in range(candidates.num_jobs)]
 
 
-def _explain(solution: Solution, candidates: Candidates, facts: Facts, index: int) -> JobDecision:
+def _explain(solution: Solution, candidates: Candidates, facts: SolutionFacts, index: int) -> JobDecision:
     """Return the decision about job `index` of a solved state."""
     tables, job = candidates.tables, candidates.jobs[index]
     placed = facts.placed[index]
@@ -64,7 +64,7 @@ def _explain(solution: Solution, candidates: Candidates, facts: Facts, index: in
     )
 
 
-def _bound_by(solution: Solution, candidates: Candidates, facts: Facts, index: int) -> str:
+def _bound_by(solution: Solution, candidates: Candidates, facts: SolutionFacts, index: int) -> str:
     """Return what kept the job from more speedup; see `JobDecision.bound_by`."""
     state, placed = solution.state, facts.placed[index]
     job, chosen = candidates.jobs[index], placed.candidate
@@ -107,7 +107,7 @@ def _bound_by(solution: Solution, candidates: Candidates, facts: Facts, index: i
     return "capacity"
 
 
-def _could_explore(candidates: Candidates, facts: Facts, index: int, solution: Solution) -> bool:
+def _could_explore(candidates: Candidates, facts: SolutionFacts, index: int, solution: Solution) -> bool:
     """Whether twice the job's cap, within its maximum and the cluster, is predicted to be faster."""
     cap, job, tables = int(candidates.tables.caps[index]), candidates.jobs[index], candidates.tables
     placed, cluster = facts.placed[index], solution.state.cluster
@@ -124,12 +124,12 @@ def _could_explore(candidates: Candidates, facts: Facts, index: int, solution: S
     return found is not None and (now is None or found.goodput > now.goodput * FASTER)
 
 
-def not_overtaking(decision: JobDecision) -> JobDecision:
+def waiting_for_starving(decision: JobDecision) -> JobDecision:
     """Return the decision about a job that was held back for others that have waited for too long."""
     return decision if decision.allocation else dataclasses.replace(decision, bound_by="waiting")
 
 
-def sharing(
+def with_share_bounds(
     decisions: Sequence[JobDecision], jobs: Sequence[ProblemJob], problem: Problem
 ) -> list[JobDecision]:
     """Return the decisions, in which a job that others outweigh may learn that these are its own user's.
@@ -155,12 +155,12 @@ def sharing(
     ]
 
 
-def waits_for_others(job: ProblemJob) -> JobDecision:
+def waiting_for_own_user(job: ProblemJob) -> JobDecision:
     """Return the decision about a job that takes no part, for others of its user come first."""
-    return dataclasses.replace(keep(job), bound_by="share")
+    return dataclasses.replace(left_out_decision(job), bound_by="share")
 
 
-def keep(job: ProblemJob) -> JobDecision:
+def left_out_decision(job: ProblemJob) -> JobDecision:
     """Return the decision about a job that is left out: it keeps what it has."""
     return JobDecision(
         job_id=job.job_id,

@@ -40,7 +40,9 @@ def explanation(job: JobDecision, excluded: str | None = None) -> str:
     parts.append(f"bound by {job.bound_by} ({bound})")
     if job.runner_up is not None and job.runner_up_speedup is not None:
         cost = "" if job.runner_up_cost is None else f", at a price of {job.runner_up_cost:+.3g} to others"
-        parts.append(f"next best {shape(job.runner_up, job)}, speedup {job.runner_up_speedup:.3g}{cost}")
+        parts.append(
+            f"next best {configuration_text(job.runner_up, job)}, speedup {job.runner_up_speedup:.3g}{cost}"
+        )
     if job.declared_gain is not None:
         parts.append(f"what it declares changes its weight by a factor of {job.declared_gain:.2f}")
     if job.declaration_doubt is not None:
@@ -48,7 +50,7 @@ def explanation(job: JobDecision, excluded: str | None = None) -> str:
     return "; ".join(parts)
 
 
-def shape(of: Configuration, job: JobDecision) -> str:
+def configuration_text(of: Configuration, job: JobDecision) -> str:
     """Return the runner-up's size in words."""
     if not of.num_gpus:
         return "nothing"

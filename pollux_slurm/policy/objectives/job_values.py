@@ -65,7 +65,7 @@ class Scores:
         return mean_of_sum(self.exponent, total, weight) if weight > 0 else 0.0
 
 
-def one_gpu(tables: SpeedupTables) -> FloatArray:
+def speedup_of_one_gpu(tables: SpeedupTables) -> FloatArray:
     """Return SPEEDUP of one GPU, (J,): dividing by it makes speedups ones over one GPU.
 
     Where one GPU allows no batch, it is 1: speedups stay those over the fair share.
@@ -74,7 +74,7 @@ def one_gpu(tables: SpeedupTables) -> FloatArray:
     return np.divide(tables.alone, tables.base, out=np.ones(len(tables.alone)), where=known)
 
 
-def delays(jobs: Sequence[ProblemJob], *, resuming: bool = False) -> FloatArray:
+def restart_delays_s(jobs: Sequence[ProblemJob], *, resuming: bool = False) -> FloatArray:
     """Return what a change costs each job, in seconds: nothing where it has no GPUs.
 
     With `resuming`, a job that ran before, and waits, has its restart to pay for as well.
@@ -90,13 +90,13 @@ def horizon_s(delay: FloatArray, usual_s: float) -> FloatArray:
     return usual_s * np.sqrt(np.maximum(delay / _HORIZON_DELAY_S, 1.0))
 
 
-def hysteresis(problem: Problem, jobs: Sequence[ProblemJob]) -> FloatArray:
+def hysteresis_factors(problem: Problem, jobs: Sequence[ProblemJob]) -> FloatArray:
     return np.array(
         [1.0 - problem.moving.hysteresis if job.current else 1.0 for job in jobs], dtype=np.float64
     )
 
 
-def believed(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> FloatArray:
+def prediction_discount(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> FloatArray:
     """Return the part of a predicted SPEEDUP that counts, (J, C): on fewer GPUs than a job holds, less by
     what its predictions were off, beyond what a good model is.
 
@@ -120,7 +120,7 @@ def declared_remaining_s(job: ProblemJob, alone: float) -> float | None:
     return progress / alone * (declared - done) / done
 
 
-def attained_s(job: ProblemJob, tables: SpeedupTables, row: int) -> float:
+def attained_work_s(job: ProblemJob, tables: SpeedupTables, row: int) -> float:
     """Return the work done so far in seconds of one GPU, at most its age on all that it may have held."""
     alone = float(tables.alone[row])
     if alone <= 0 or job.progress is None:
@@ -132,7 +132,7 @@ def job_weights(jobs: Sequence[ProblemJob]) -> FloatArray:
     return np.array([job.weight for job in jobs], dtype=np.float64)
 
 
-def held_speedups(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> FloatArray:
+def current_speedups(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> FloatArray:
     """Return the speedup of what each job holds; what breaks the job's own limits is worth nothing."""
     within = [
         job.pinned or job.min_gpus <= (gpus := job.current.num_gpus) <= (job.max_gpus or gpus) for job in jobs

@@ -23,7 +23,7 @@ FloatArray = npt.NDArray[np.float64]
 _BEYOND_ONE_NODE = 0.5
 
 
-def cautious_speedup(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> FloatArray:
+def capped_speedup(jobs: Sequence[ProblemJob], tables: SpeedupTables) -> FloatArray:
     """Return SPEEDUP, (J, C), bounded on several nodes for jobs that were never on several.
 
     With s the most that one node of a GPU type brings, at k GPUs, K GPUs on several of them count as

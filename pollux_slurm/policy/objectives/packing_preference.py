@@ -14,7 +14,7 @@ from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
 BoolArray = npt.NDArray[np.bool_]
 
 
-def packing_well(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> BoolArray:
+def packing_columns(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> BoolArray:
     """Return the columns, (J, C), whose shares leave nothing of little use on a node.
 
     A job's own bounds count as such, and where it has no other column, all do.

@@ -27,18 +27,18 @@ import numpy.typing as npt
 from pollux_slurm.model import Problem, ProblemJob
 from pollux_slurm.policy.objectives.job_values import (
     Scores,
-    attained_s,
-    believed,
+    attained_work_s,
+    current_speedups,
     declared_remaining_s,
-    delays,
-    held_speedups,
     horizon_s,
-    hysteresis,
+    hysteresis_factors,
     job_weights,
-    one_gpu,
+    prediction_discount,
+    restart_delays_s,
+    speedup_of_one_gpu,
 )
-from pollux_slurm.policy.objectives.multi_node_cap import cautious_speedup
-from pollux_slurm.policy.objectives.packing_preference import packing_well
+from pollux_slurm.policy.objectives.multi_node_cap import capped_speedup
+from pollux_slurm.policy.objectives.packing_preference import packing_columns
 from pollux_slurm.policy.problem.allocation_shapes import gpu_bounds
 from pollux_slurm.policy.problem.deterministic_rounding import round_to_bits
 from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
@@ -67,20 +67,20 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTabl
     for δ ≤ 30 s, and in proportion to √δ beyond, for a job that resumes after a pause, too. Only shares that
     pack well are used: parts of a node of which several make a whole one, then whole nodes, and the bounds
     that jobs name themselves. Weights count no GPUs beyond these bounds. Speedups on several nodes are
-    bounded for who was never on several (`cautious_speedup`).
+    bounded for who was never on several (`capped_speedup`).
     No weight is more than `MAX_DECLARED_WEIGHT` times the median of all, so that little is won by a lie.
     """
     claims = [
         declared_remaining_s(job, alone) for job, alone in zip(jobs, tables.alone.tolist(), strict=True)
     ]
     unclaimed = np.array(
-        [max(attained_s(job, tables, row), 1.0) for row, job in enumerate(jobs)], dtype=np.float64
+        [max(attained_work_s(job, tables, row), 1.0) for row, job in enumerate(jobs)], dtype=np.float64
     )
     claimed = np.array([claim is not None for claim in claims], dtype=bool)
     remaining = np.where(claimed, [max(claim or 1.0, 1.0) for claim in claims], unclaimed)
-    unit = one_gpu(tables)
-    usable = packing_well(problem, jobs, tables)
-    over_one = cautious_speedup(jobs, tables) / unit[:, None]
+    unit = speedup_of_one_gpu(tables)
+    usable = packing_columns(problem, jobs, tables)
+    over_one = capped_speedup(jobs, tables) / unit[:, None]
     total = sum(node.num_gpus for node in problem.nodes)
 
     fewest, most = gpu_bounds(jobs)
@@ -88,17 +88,17 @@ def price_rank(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTabl
     costate = CoStates(remaining, possible, tables.num_gpus, max(total, 1) / _TO_COME)
     weight = remaining**_LENGTH_EXPONENT * costate.weight
     high = MAX_DECLARED_WEIGHT * float(np.median(weight)) if len(jobs) else 1.0
-    delay = delays(jobs, resuming=True)[:, None]
+    delay = restart_delays_s(jobs, resuming=True)[:, None]
     after = remaining[:, None] / np.maximum(over_one, 1e-12)
     horizon = np.minimum(horizon_s(delay, _HORIZON_S), after + delay)
-    keep = hysteresis(problem, jobs)[:, None] * believed(jobs, tables)
+    keep = hysteresis_factors(problem, jobs)[:, None] * prediction_discount(jobs, tables)
     return Scores(
         exponent=_EXPONENT,
         floor=problem.objective.floor,
         scale=1.0,
         weight=np.minimum(weight, high) * job_weights(jobs),
         speedup=over_one,
-        current_speedup=held_speedups(jobs, tables) / unit,
+        current_speedup=current_speedups(jobs, tables) / unit,
         penalty=keep * np.maximum(1.0 - delay / np.maximum(horizon, 1e-9), 0.0),
         serves_all=True,
         units=1.0 / unit,
@@ -113,7 +113,7 @@ def _gain(
     """Return by what factor each job's declaration has changed its weight, (J,); NaN where it has none."""
     gain = np.full(len(weight), np.nan)
     for row in np.flatnonzero(claimed).tolist():
-        silent = unclaimed[row] ** _LENGTH_EXPONENT * costate.instead(row, float(unclaimed[row]))
+        silent = unclaimed[row] ** _LENGTH_EXPONENT * costate.weight_if(row, float(unclaimed[row]))
         gain[row] = min(weight[row], high) / min(silent, high)
     return gain
 
@@ -141,7 +141,7 @@ class CoStates:
             self._before[place + 1] = self._before[place] + self._surplus[job]
         self._share_among_equals(remaining)
 
-    def instead(self, job: int, remaining: float) -> float:
+    def weight_if(self, job: int, remaining: float) -> float:
         """Return the weight of a job, were its remaining time another and all others' as they are."""
         longer = int(np.searchsorted(self._descending, -remaining))
         place = int(np.flatnonzero(self._order == job)[0])

@@ -15,17 +15,17 @@ import numpy.typing as npt
 from pollux_slurm.model import Problem, ProblemJob
 from pollux_slurm.policy.objectives.job_values import (
     Scores,
-    attained_s,
-    believed,
-    delays,
-    held_speedups,
+    attained_work_s,
+    current_speedups,
     horizon_s,
-    hysteresis,
+    hysteresis_factors,
     job_weights,
-    one_gpu,
+    prediction_discount,
+    restart_delays_s,
+    speedup_of_one_gpu,
 )
-from pollux_slurm.policy.objectives.multi_node_cap import cautious_speedup
-from pollux_slurm.policy.objectives.packing_preference import packing_well
+from pollux_slurm.policy.objectives.multi_node_cap import capped_speedup
+from pollux_slurm.policy.objectives.packing_preference import packing_columns
 from pollux_slurm.policy.objectives.price_rank import price_rank
 from pollux_slurm.policy.objectives.restart_penalty import paper_penalty, restart_penalty
 from pollux_slurm.policy.problem.speedup_tables import SpeedupTables
@@ -37,7 +37,7 @@ OSDI21_FLOOR = 1e-3
 # The time over which a move for `attained_work` must pay, chosen on generated workloads (docs/evaluation.md).
 _HORIZON_S = 250.0
 
-Rating = Callable[[Problem, Sequence[ProblemJob], SpeedupTables], Scores]
+ObjectiveFunction = Callable[[Problem, Sequence[ProblemJob], SpeedupTables], Scores]
 
 
 def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) -> Scores:
@@ -48,8 +48,8 @@ def generalized_mean(problem: Problem, jobs: Sequence[ProblemJob], tables: Speed
         scale=1.0,
         weight=job_weights(jobs),
         speedup=tables.speedup,
-        current_speedup=held_speedups(jobs, tables),
-        penalty=_penalties(problem, jobs)[:, None] * believed(jobs, tables),
+        current_speedup=current_speedups(jobs, tables),
+        penalty=_penalties(problem, jobs)[:, None] * prediction_discount(jobs, tables),
         serves_all=True,
     )
 
@@ -68,7 +68,7 @@ def osdi21(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupTables) 
         scale=with_gpus / total if total else 1.0,
         weight=np.ones(len(jobs)),
         speedup=tables.speedup,
-        current_speedup=held_speedups(jobs, tables),
+        current_speedup=current_speedups(jobs, tables),
         penalty=np.array(penalty, dtype=np.float64),
         serves_all=False,
     )
@@ -81,21 +81,21 @@ def attained_work(problem: Problem, jobs: Sequence[ProblemJob], tables: SpeedupT
     f = 1 − δ/H on change, with H = 250 s for δ ≤ 30 s, and in proportion to √δ beyond. Only shares that pack
     well are used, and speedups on several nodes are bounded for who was never on several.
     """
-    work = np.array([attained_s(job, tables, row) for row, job in enumerate(jobs)], dtype=np.float64)
+    work = np.array([attained_work_s(job, tables, row) for row, job in enumerate(jobs)], dtype=np.float64)
     weight = job_weights(jobs) * np.maximum(work, 60.0) ** -0.25
-    unit, delay = one_gpu(tables), delays(jobs)
+    unit, delay = speedup_of_one_gpu(tables), restart_delays_s(jobs)
     move = 1.0 - delay / np.maximum(horizon_s(delay, _HORIZON_S), delay)
     return Scores(
         exponent=0.7,
         floor=problem.objective.floor,
         scale=1.0,
         weight=weight,
-        speedup=cautious_speedup(jobs, tables) / unit[:, None],
-        current_speedup=held_speedups(jobs, tables) / unit,
-        penalty=(hysteresis(problem, jobs) * move)[:, None] * believed(jobs, tables),
+        speedup=capped_speedup(jobs, tables) / unit[:, None],
+        current_speedup=current_speedups(jobs, tables) / unit,
+        penalty=(hysteresis_factors(problem, jobs) * move)[:, None] * prediction_discount(jobs, tables),
         serves_all=True,
         units=1.0 / unit,
-        usable=packing_well(problem, jobs, tables),
+        usable=packing_columns(problem, jobs, tables),
     )
 
 
@@ -104,7 +104,7 @@ def _penalties(problem: Problem, jobs: Sequence[ProblemJob]) -> FloatArray:
     return np.array(found, dtype=np.float64)
 
 
-OBJECTIVES: Mapping[str, Rating] = MappingProxyType(
+OBJECTIVES: Mapping[str, ObjectiveFunction] = MappingProxyType(
     {
         "generalized-mean": generalized_mean,
         "osdi21": osdi21,

@@ -13,7 +13,7 @@ from pollux_slurm.goodput import check_model
 from pollux_slurm.goodput.checks import shown
 from pollux_slurm.model import Allocation, GoodputModel, NodeCapacity, Objective, Problem, ProblemJob
 from pollux_slurm.policy.objectives.registry import OBJECTIVES
-from pollux_slurm.policy.participation.user_shares import BETWEEN
+from pollux_slurm.policy.participation.user_shares import SHARES_BETWEEN
 
 MAX_COUNT = 10**6
 MAX_MEMORY_MB = 10**12
@@ -65,7 +65,7 @@ def find_exclusions(problem: Problem, known: Container[GoodputModel] = ()) -> di
     return reasons
 
 
-def frozen(job: ProblemJob, nodes: Container[str]) -> ProblemJob:
+def pinned_copy(job: ProblemJob, nodes: Container[str]) -> ProblemJob:
     """Return a pinned stand-in for a job that is left out: what it surely holds on nodes of the problem."""
     held: dict[str, int] = {}
     for node, gpus in job.current.gpus_by_node:
@@ -265,8 +265,8 @@ def _check_objective(objective: Objective) -> None:
         raise InvalidProblemError(f"there is no penalty {shown(objective.penalty)}; there are {known}")
     if not _is_time(objective.horizon_s) or not objective.horizon_s > 0:
         raise InvalidProblemError(f"the horizon must be above 0 s, not {shown(objective.horizon_s)}")
-    if not isinstance(objective.between, str) or objective.between not in BETWEEN:
-        known = ", ".join(BETWEEN)
+    if not isinstance(objective.between, str) or objective.between not in SHARES_BETWEEN:
+        known = ", ".join(SHARES_BETWEEN)
         raise InvalidProblemError(f"shares are between {known}, not between {shown(objective.between)}")
     share = objective.fair_share_gpus
     if share is not None and not (_is_count(share, MAX_FAIR_SHARE) and share >= 1):

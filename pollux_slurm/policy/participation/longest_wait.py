@@ -23,7 +23,7 @@ MOST_JOBS = 16
 MOST_KEPT = 0.5
 
 
-def held_back(problem: Problem, jobs: Sequence[ProblemJob]) -> list[ProblemJob]:
+def restrict_newcomers(problem: Problem, jobs: Sequence[ProblemJob]) -> list[ProblemJob]:
     """Return `jobs` with nodes taken away from those that must not overtake.
 
     A job that holds GPUs on a node that is kept may stay, shrink and grow there: a running job gives way in

@@ -9,7 +9,7 @@ more, or will by its model. So what he is dealt depends on what others could use
   share, and the weight 1/n. What it gains is measured over what it has on that part: n jobs that have it each
   are worth what one job with G/U is. An objective that measures speedups over one GPU has the weight
   1/n·(s(G/U)/s(G/(U·n)))^p instead, in the geometric mean of the user's jobs: for linear speeds, n^(p − 1).
-- A running job that is not dealt its minimum keeps running, and yields first: the i-th weighs (n/i)² of that.
+- A running job that is not dealt its minimum keeps running, with less weight: the i-th has (n/i)² of it.
 
 Users are dealt for in proportion to the mean weight of their jobs. A job without a user stands for itself.
 Legend: J jobs, U users (or accounts), n jobs of one user, G GPUs.
@@ -35,22 +35,22 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-BETWEEN = ("users", "accounts", "jobs")
+SHARES_BETWEEN = ("users", "accounts", "jobs")
 # Sets of nodes that are told apart; a job with another is dealt GPUs as if it might use all.
 _MOST_CLASSES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Standing:
+class UserShares:
     """What jobs were dealt. `count` (J,) is how many jobs of its user were dealt their minimum.
 
-    `yields` (J,) is what a job's weight counts for: all of it for those, 0 for a job that waits behind them.
-    There are `num_users`, and `user` (J,) is each job's.
+    `weight_factor` (J,) multiplies a job's weight: 1 for those, 0 for a job that waits behind them. There
+    are `num_users`, and `user` (J,) is each job's.
     """
 
     user: IntArray
     count: IntArray
-    yields: FloatArray
+    weight_factor: FloatArray
     num_users: int
 
     def fair_shares(self, num_gpus: int) -> IntArray:
@@ -64,7 +64,7 @@ class Standing:
         """
         total = tables.facts.num_gpus
         if not len(self.count) or not total:
-            return self.yields
+            return self.weight_factor
         whole, part = total / self.num_users, total / (self.num_users * self.count)
         if in_gpus:
             ratio = np.log(_speedup_at(whole, tables)) - np.log(_speedup_at(part, tables))
@@ -72,7 +72,7 @@ class Standing:
         else:
             ratio = np.log(self.fair_shares(total) / part)
         found = exponent * ratio - np.log(self.count)
-        return np.asarray(np.exp(found - found.max()) * self.yields, dtype=np.float64)
+        return np.asarray(np.exp(found - found.max()) * self.weight_factor, dtype=np.float64)
 
 
 def _speedup_at(share: FloatArray | float, tables: SpeedupTables) -> FloatArray:
@@ -95,7 +95,7 @@ def group_of(job: ProblemJob, between: str) -> str | None:
     return (job.account if between == "accounts" else "") or job.user or None
 
 
-def everyone(problem: Problem, jobs: Sequence[ProblemJob]) -> Standing | None:
+def shares_of_all(problem: Problem, jobs: Sequence[ProblemJob]) -> UserShares | None:
     """Return the standing where every job takes part; None where users share as their jobs would.
 
     That is so with one user, or one job for each. Jobs of one size, that are no user's here, share nothing:
@@ -111,15 +111,15 @@ def everyone(problem: Problem, jobs: Sequence[ProblemJob]) -> Standing | None:
     if len(sharing) <= 1 or len(numbers) == len(jobs):
         return None
     count = Counter(user)
-    return Standing(
+    return UserShares(
         user=np.array(user, dtype=np.int64),
         count=np.array([count[one] for one in user], dtype=np.int64),
-        yields=np.ones(len(user)),
+        weight_factor=np.ones(len(user)),
         num_users=len(sharing),
     )
 
 
-def is_plenty(standing: Standing, jobs: Sequence[ProblemJob], facts: NodeFacts) -> bool:
+def all_minimums_fit(standing: UserShares, jobs: Sequence[ProblemJob], facts: NodeFacts) -> bool:
     """Whether every user's minimums fit into an equal part of all GPUs, so that nothing need be dealt."""
     if any(job.partition_nodes is not None for job in jobs) or not all(n.accepts_new for n in facts.nodes):
         return False
@@ -128,24 +128,24 @@ def is_plenty(standing: Standing, jobs: Sequence[ProblemJob], facts: NodeFacts) 
     return bool((needs <= facts.num_gpus * weight / weight.sum()).all())
 
 
-def dealt(
+def divide_gpus(
     problem: Problem, jobs: list[ProblemJob], useful: IntArray, facts: NodeFacts
-) -> tuple[list[ProblemJob], Standing | None, list[ProblemJob]]:
+) -> tuple[list[ProblemJob], UserShares | None, list[ProblemJob]]:
     """Return the jobs that take part, their standing, and those that wait behind others of their users.
 
     `useful` (J,) is how many GPUs each job could use.
     """
-    standing = everyone(problem, jobs)
+    standing = shares_of_all(problem, jobs)
     if standing is None:
         return jobs, None, []
     dealing = _Dealing(problem, jobs, standing, useful, facts)
     dealing.run()
     found = dealing.result()
-    taking_part = found.yields > 0
-    kept = Standing(
+    taking_part = found.weight_factor > 0
+    kept = UserShares(
         user=found.user[taking_part],
         count=found.count[taking_part],
-        yields=found.yields[taking_part],
+        weight_factor=found.weight_factor[taking_part],
         num_users=found.num_users,
     )
     return (
@@ -178,7 +178,7 @@ def _need(job: ProblemJob) -> int:
     return job.current.num_gpus if job.pinned else job.min_gpus
 
 
-def _weights(standing: Standing, jobs: Sequence[ProblemJob]) -> FloatArray:
+def _weights(standing: UserShares, jobs: Sequence[ProblemJob]) -> FloatArray:
     """Return the mean weight of each user's jobs, (U,)."""
     total = np.bincount(standing.user, weights=[job.weight for job in jobs])
     found: FloatArray = total / np.bincount(standing.user)
@@ -192,7 +192,7 @@ class _Dealing:
         self,
         problem: Problem,
         jobs: Sequence[ProblemJob],
-        standing: Standing,
+        standing: UserShares,
         useful: IntArray,
         facts: NodeFacts,
     ) -> None:
@@ -241,20 +241,20 @@ class _Dealing:
                 heapq.heappush(heap, self._entry(user))
             first[user] = False
 
-    def result(self) -> Standing:
+    def result(self) -> UserShares:
         """Return what came of it."""
         count = Counter(itertools.compress(self._user, self._dealt))
         beyond = count.copy()
-        yields = [1.0] * len(self._jobs)
+        weight_factor = [1.0] * len(self._jobs)
         for row in self._order:
             if not self._dealt[row]:
                 user = self._user[row]
                 beyond[user] += 1
-                yields[row] = (count[user] / beyond[user]) ** 2 if self._jobs[row].current else 0.0
-        return Standing(
+                weight_factor[row] = (count[user] / beyond[user]) ** 2 if self._jobs[row].current else 0.0
+        return UserShares(
             user=self._standing.user,
             count=np.array([count[user] for user in self._user], dtype=np.int64),
-            yields=np.array(yields, dtype=np.float64),
+            weight_factor=np.array(weight_factor, dtype=np.float64),
             num_users=self._standing.num_users,
         )
 

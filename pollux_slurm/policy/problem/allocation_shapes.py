@@ -69,7 +69,7 @@ def even_shapes(
     return list(found)
 
 
-def spread_shapes(sizes: Sequence[int], most: int) -> list[tuple[int, int]]:
+def uneven_shapes(sizes: Sequence[int], most: int) -> list[tuple[int, int]]:
     """Return (1, k) on one node and (N, K) on several, N the fewest nodes that hold K."""
     if not sizes:
         return []

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pollux_slurm.goodput.table import Key
+from pollux_slurm.goodput.table import ThroughputKey
 from pollux_slurm.model import ProblemJob
-from pollux_slurm.policy.problem.allocation_shapes import even_shapes, spread_shapes
+from pollux_slurm.policy.problem.allocation_shapes import even_shapes, uneven_shapes
 from pollux_slurm.policy.problem.node_facts import NodeFacts
 
 IntArray = npt.NDArray[np.int64]
@@ -48,7 +48,7 @@ def columns_for(
 ) -> ConfigurationColumns:
     """Return what jobs that ask for `most` GPUs at most could be given of these nodes."""
     if uneven:
-        shapes = [spread_shapes(sizes, most) for sizes in facts.sizes]
+        shapes = [uneven_shapes(sizes, most) for sizes in facts.sizes]
         return facts.cached(
             ("uneven columns", most, pauses), lambda: _made(shapes, uneven=True, pauses=pauses)
         )
@@ -78,7 +78,7 @@ def _made(shapes: Sequence[Sequence[tuple[int, int]]], *, uneven: bool, pauses: 
     if uneven:  # the last number is all GPUs where they may be spread
         num_gpus = np.where(num_nodes > 1, per_node, num_gpus)
         per_node = np.where(num_nodes > 1, 0, per_node)
-    keys: dict[Key, int] = {}
+    keys: dict[ThroughputKey, int] = {}
     listed = list(zip(num_nodes.tolist(), per_node.tolist(), num_gpus.tolist(), kind.tolist(), strict=True))
     key_of = [keys.setdefault((nodes > 1, gpus), len(keys)) for nodes, _, gpus, _ in listed]
     return ConfigurationColumns(

@@ -98,7 +98,7 @@ class NodeFacts:
         return cast(T, found)
 
 
-class KnownNodes:
+class NodeFactsCache:
     """What was found out about the nodes of the last problem, for the next one that has the same nodes."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pollux_slurm.goodput import GoodputEstimate, TableCache
-from pollux_slurm.goodput.table import Key
+from pollux_slurm.goodput.table import ThroughputKey
 from pollux_slurm.model import Allocation, GoodputModel, NodeCapacity, ProblemJob
 from pollux_slurm.policy.problem.configurations import ConfigurationColumns, columns_for
 from pollux_slurm.policy.problem.node_facts import NodeFacts
@@ -25,7 +25,7 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 # A job on one GPU, as (spread, K).
-_ONE_GPU: Key = (False, 1)
+_ONE_GPU: ThroughputKey = (False, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -154,7 +154,7 @@ def build_tables(
     ]
     shares = np.array(bounded, dtype=np.int64)
 
-    keys: dict[Key, int] = dict(columns.keys)
+    keys: dict[ThroughputKey, int] = dict(columns.keys)
     share_keys = [_share_keys(of_kind, max(fair, default=1), bounded, osdi21=osdi21) for of_kind in sizes]
     held_keys = [(num_nodes > 1, gpus) if num_nodes else None for num_nodes, gpus in sizes_held]
     for key in (*(key for found in share_keys for key in found), *filter(None, held_keys), _ONE_GPU):
@@ -243,8 +243,8 @@ def _wanted(
     caps: Sequence[int],
     held_at: Sequence[int | None],
     model_row: IntArray,
-    keys: dict[Key, int],
-    always: set[Key],
+    keys: dict[ThroughputKey, int],
+    always: set[ThroughputKey],
     num_models: int,
 ) -> BoolArray:
     """Return which keys each model is asked for, of shape `(models, keys)`: those `always`, and its jobs'."""
@@ -285,8 +285,8 @@ def _held(
 
 def _base(
     goodput: FloatArray,
-    keys: dict[Key, int],
-    candidates: Iterable[Key],
+    keys: dict[ThroughputKey, int],
+    candidates: Iterable[ThroughputKey],
     shares: IntArray,
     sizes: Sequence[int],
     *,
@@ -295,7 +295,7 @@ def _base(
     """Return each job's goodput at its fair share of one GPU type, 0 where no batch is allowed there."""
     widest = sizes[0] if sizes else int(shares.max(initial=1))
     best = np.zeros(len(shares))
-    below: list[Key] = []
+    below: list[ThroughputKey] = []
     for key in candidates:
         spread, gpus = key
         whole = osdi21 or (spread == (gpus > widest) and (gpus <= widest or gpus % widest == 0))
@@ -310,7 +310,9 @@ def _base(
     return best
 
 
-def _share_keys(sizes: Sequence[int], fair: int, shares: Iterable[int], *, osdi21: bool) -> list[Key]:
+def _share_keys(
+    sizes: Sequence[int], fair: int, shares: Iterable[int], *, osdi21: bool
+) -> list[ThroughputKey]:
     """Return the configurations of which the best at or below its fair share is a job's speedup of 1."""
     if osdi21:
         return [(False, share) for share in sorted({*shares})]

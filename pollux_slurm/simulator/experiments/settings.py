@@ -11,7 +11,7 @@ from pollux_slurm.errors import InvalidProblemError, SimulationError, UsageError
 from pollux_slurm.model import Objective, Problem
 from pollux_slurm.policy.objectives.registry import OBJECTIVES
 from pollux_slurm.policy.participation.admission import check_problem
-from pollux_slurm.policy.participation.user_shares import BETWEEN
+from pollux_slurm.policy.participation.user_shares import SHARES_BETWEEN
 from pollux_slurm.simulator.engine.autoscale import Autoscaler, NodeSupply, ScalingLimits, UtilityAutoscaler
 from pollux_slurm.simulator.engine.cluster import Cluster, NodeGroup, SchedulingPolicy
 from pollux_slurm.simulator.engine.cluster_rules import RULES, Delays, Failures, Rules, slurm_rules
@@ -90,7 +90,7 @@ class RunSettings:
     def __post_init__(self) -> None:
         _one_of("policy", self.policy, POLICIES)
         _one_of("objective", self.objective, sorted(OBJECTIVES))
-        _one_of("between", self.between, BETWEEN)
+        _one_of("between", self.between, SHARES_BETWEEN)
         _one_of("rules", self.rules, RULES)
         if self.penalty is not None:
             _one_of("penalty", self.penalty, PENALTIES)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from pollux_slurm.goodput import Choices, GoodputEstimate, fit_throughput, geometric_batches
+from pollux_slurm.goodput import BatchChooser, GoodputEstimate, fit_throughput, geometric_batches
 from pollux_slurm.model import (
     BatchChoice,
     BatchLimits,
@@ -40,7 +40,7 @@ class _Fit:
     """The parameters that fit what was measured, and what can be chosen with them, by `_Shape`."""
 
     theta: ThroughputParameters | None
-    choices: dict[_Shape, Choices]
+    choices: dict[_Shape, BatchChooser]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -190,7 +190,9 @@ class Agents:
         if found is None:
             limits = job.application.limits
             configuration = Configuration(num_nodes=num_nodes, num_gpus=num_gpus)
-            found = choices[shape] = Choices(theta, limits, configuration, self._batches(limits, num_gpus))
+            found = choices[shape] = BatchChooser(
+                theta, limits, configuration, self._batches(limits, num_gpus)
+            )
         return found.best(self._statistics(job))
 
     def _batches(self, limits: BatchLimits, num_gpus: int) -> tuple[BatchChoice, ...]:

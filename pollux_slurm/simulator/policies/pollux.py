@@ -15,7 +15,7 @@ from pollux_slurm.model import (
     Problem,
     ProblemJob,
 )
-from pollux_slurm.policy import KnownNodes, allocate
+from pollux_slurm.policy import NodeFactsCache, allocate
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
 from pollux_slurm.simulator.policies.agents import Agents
@@ -54,7 +54,7 @@ class PolluxPolicy:
         pauses = objective.name in _PAUSING if pauses is None else pauses
         self._effort = (EFFORT_WITH_PAUSES if pauses else EFFORT) if effort is None else effort
         self._moving = MovingRules(pauses=pauses)
-        self._tables, self._known_nodes = TableCache(), KnownNodes()
+        self._tables, self._known_nodes = TableCache(), NodeFactsCache()
         self._agents = Agents() if agents is None else agents
         self._quiet = QuietRounds(patience_rounds)
         self._allocations: dict[Pieces, Allocation] = {}

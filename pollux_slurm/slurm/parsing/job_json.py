@@ -115,7 +115,7 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         required_nodes=place.required,
         blocked_because=blocked_because(fields) if state is JobState.PENDING else None,
         held_since_requeue=held and _is_held_since_requeue(fields),
-        held_before=_given_back(fields, request) if has_ended else Allocation(),
+        last_allocation=_given_back(fields, request) if has_ended else Allocation(),
         suspended_at=paused_at if "SUSPENDED" in fields.words("job_state") else None,
         resumed_at=None if "SUSPENDED" in fields.words("job_state") else paused_at,
         counted_s=float(fields.number("pre_sus_time") or 0) if paused_at is not None else 0.0,

@@ -398,7 +398,7 @@ class JobObservation:
     `gpu_type` is that of the GPUs it holds or held, None for none, several or a nameless one; with
     `restart_count` it tells on what the run of this start measures. `started_at` and `ended_at` are the
     run's, by Slurm's clock; `ended_at` is None, too, for a job that is just being requeued, whose end Slurm
-    does not show. `submitted_at` is reset by a requeue. `held_before` is what a run that is over had held.
+    does not show. `submitted_at` is reset by a requeue. `last_allocation` is what a run that is over had.
 
     Of a run that was suspended, `counted_s` is how long it had run before, in seconds, and either
     `suspended_at` or `resumed_at` is set. `resized_at` is when GPUs were last taken from a running job.
@@ -413,7 +413,7 @@ class JobObservation:
     gpu_type: str | None = None
     restart_count: int | None = None
     submitted_at: datetime | None = None
-    held_before: Allocation = field(default_factory=Allocation)
+    last_allocation: Allocation = field(default_factory=Allocation)
     suspended_at: datetime | None = None
     resumed_at: datetime | None = None
     counted_s: float = 0.0

@@ -90,7 +90,7 @@ class _Run:
         return cls(
             started_at=started_at,
             ended_at=ended_at,
-            allocation=seen.held_before if is_over else seen.allocation,
+            allocation=seen.last_allocation if is_over else seen.allocation,
             suspended=seen.suspended_at is not None and not is_over,
             resumed_at=seen.resumed_at,
             counted_s=seen.counted_s,

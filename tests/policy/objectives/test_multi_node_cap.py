@@ -6,7 +6,7 @@ import pytest
 
 from pollux_slurm.model import GoodputModel, NodeCapacity, Objective, ProblemJob
 from pollux_slurm.policy.decide import build_candidates, decide
-from pollux_slurm.policy.objectives.multi_node_cap import cautious_speedup
+from pollux_slurm.policy.objectives.multi_node_cap import capped_speedup
 from pollux_slurm.policy.problem.speedup_tables import SpeedupTables, build_tables
 from tests.policy.builders import job, linear_model, node, nodes, problem, sizes
 
@@ -20,7 +20,7 @@ def speedups(
 ) -> tuple[SpeedupTables, npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return the tables of a job, what they tell of it, and what caution leaves of that."""
     tables = build_tables([one], cluster)
-    return tables, tables.speedup[0], cautious_speedup([one], tables)[0]
+    return tables, tables.speedup[0], capped_speedup([one], tables)[0]
 
 
 def test_that_a_job_that_was_on_one_node_only_is_not_believed_to_grow_as_well_on_several() -> None:
@@ -84,14 +84,14 @@ def test_that_a_job_that_fits_on_no_single_node_is_left_as_it_is() -> None:
     told = tables.speedup.copy()
     told[:, tables.num_nodes == 1] = 0.0
     tables = dataclasses.replace(tables, speedup=told)
-    np.testing.assert_array_equal(cautious_speedup([one], tables), told)
+    np.testing.assert_array_equal(capped_speedup([one], tables), told)
 
 
 def test_that_the_tables_stay_as_they_are() -> None:
     one = job("a", model=measured_on(1))
     tables = build_tables([one], nodes(4))
     before = tables.speedup.copy()
-    cautious_speedup([one], tables)
+    capped_speedup([one], tables)
     np.testing.assert_array_equal(tables.speedup, before)
 
 

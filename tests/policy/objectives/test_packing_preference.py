@@ -1,4 +1,4 @@
-from pollux_slurm.policy.objectives.packing_preference import packing_well
+from pollux_slurm.policy.objectives.packing_preference import packing_columns
 from pollux_slurm.policy.problem.speedup_tables import build_tables
 from tests.policy.builders import job, nodes, problem
 
@@ -7,7 +7,7 @@ def test_that_only_shares_that_pack_are_used_and_bounds_that_jobs_name() -> None
     jobs = [job("any"), job("three", min_gpus=3, max_gpus=3), job("to-six", max_gpus=6)]
     cluster = nodes(4, 4)
     tables = build_tables(jobs, cluster, fair_share_gpus=1)
-    usable = packing_well(problem(cluster, *jobs), jobs, tables)
+    usable = packing_columns(problem(cluster, *jobs), jobs, tables)
     shapes = list(zip(tables.num_nodes.tolist(), tables.per_node.tolist(), strict=True))
     allowed = [[shape for shape, used in zip(shapes, row, strict=True) if used] for row in usable.tolist()]
     whole = [shape for shape in shapes if shape[0] > 1 and shape[1] == 4]

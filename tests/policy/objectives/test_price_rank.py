@@ -63,7 +63,7 @@ def test_that_each_job_that_ends_makes_one_less_that_waits(
 def test_that_what_a_job_would_weigh_by_another_time_is_near_to_what_it_weighs_when_it_has_it() -> None:
     table = speedups(*[GPUS[:64] ** p for p in (0.9, 0.6, 0.8, 0.7)])
     for other in (10.0, 250.0, 600.0, 5000.0):
-        told = CoStates(np.array([400.0, 100.0, 300.0, 900.0]), table, GPUS[:64], 64.0).instead(0, other)
+        told = CoStates(np.array([400.0, 100.0, 300.0, 900.0]), table, GPUS[:64], 64.0).weight_if(0, other)
         truly = CoStates(np.array([other, 100.0, 300.0, 900.0]), table, GPUS[:64], 64.0).weight[0]
         # What those weigh that end between the two times is left as it was.
         assert told == pytest.approx(truly, rel=0.4)

@@ -8,7 +8,7 @@ import pytest
 
 from pollux_slurm.model import GpuLimit, Problem, ProblemJob
 from pollux_slurm.policy import OBJECTIVES, decide, explanation
-from pollux_slurm.policy.participation.longest_wait import held_back
+from pollux_slurm.policy.participation.longest_wait import restrict_newcomers
 from tests.policy.builders import job, linear_model, node, nodes, problem, sizes
 
 BIG = {"min_gpus": 8, "model": linear_model(seen=8)}
@@ -21,7 +21,7 @@ def bounded(*jobs: ProblemJob, cluster=None, **changes) -> Problem:
 
 def nodes_of(one: Problem) -> dict[str, set[str] | None]:
     found = {}
-    for kept in held_back(one, one.jobs):
+    for kept in restrict_newcomers(one, one.jobs):
         found[kept.job_id] = None if kept.partition_nodes is None else set(kept.partition_nodes)
     return found
 

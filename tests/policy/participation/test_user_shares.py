@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from pollux_slurm.errors import InvalidProblemError
 from pollux_slurm.model import Decision, GoodputModel, MovingRules, Objective, Problem, ProblemJob
-from pollux_slurm.policy import OBJECTIVES, decide, explanation, score
+from pollux_slurm.policy import OBJECTIVES, decide, explanation, fitness_of
 from pollux_slurm.policy.decide import build_candidates_of_participants
-from pollux_slurm.policy.participation.longest_wait import held_back
-from pollux_slurm.policy.participation.user_shares import dealt
+from pollux_slurm.policy.participation.longest_wait import restrict_newcomers
+from pollux_slurm.policy.participation.user_shares import divide_gpus
 from pollux_slurm.policy.problem.node_facts import NodeFacts
 from tests.policy.builders import job, linear_model, nodes, sizes
 from tests.policy.problems import random_problem
@@ -194,7 +194,7 @@ def test_that_a_running_job_beyond_its_users_part_weighs_less() -> None:
     weights = build_candidates_of_participants(crowded, list(crowded.jobs)).scores.weight
     assert weights[2] == pytest.approx(weights[0] * (2 / 3) ** 2)
     held = {asked.job_id: asked.current for asked in crowded.jobs}
-    assert decide(crowded).fitness == pytest.approx(score(crowded, held))
+    assert decide(crowded).fitness == pytest.approx(fitness_of(crowded, held))
 
 
 def test_that_a_weight_counts_between_users_and_within_one() -> None:
@@ -246,7 +246,7 @@ def test_that_a_job_above_its_users_share_is_served_where_it_is_the_only_one() -
 
 def dealt_ids(one: Problem, useful: dict[str, int] | None = None) -> list[str]:
     most = [(useful or {}).get(asked.job_id, asked.max_gpus or 10**6) for asked in one.jobs]
-    taking_part, _, _ = dealt(one, list(one.jobs), np.array(most), NodeFacts(one.nodes))
+    taking_part, _, _ = divide_gpus(one, list(one.jobs), np.array(most), NodeFacts(one.nodes))
     return [asked.job_id for asked in taking_part]
 
 
@@ -288,7 +288,7 @@ def test_that_a_job_that_waited_for_too_long_comes_before_others_of_its_user() -
 def test_that_nodes_are_kept_for_each_user_in_turn() -> None:
     hungry = [job(f"b{i}", user="bob", min_gpus=4, waiting_s=2000.0) for i in range(40)]
     one = shared(nodes(4), *hungry, job("a", user="ann", min_gpus=4, waiting_s=1000.0), max_wait_s=600.0)
-    served = [kept.job_id for kept in held_back(one, one.jobs) if kept.partition_nodes is None]
+    served = [kept.job_id for kept in restrict_newcomers(one, one.jobs) if kept.partition_nodes is None]
     assert served == ["b0", "a"]
 
 
@@ -314,7 +314,7 @@ def test_that_an_answer_is_scored_by_those_who_take_part() -> None:
     jobs = [job("a", user="ann"), *(job(f"b{i}", user="bob") for i in range(20))]
     one = shared(nodes(1, 8), *jobs)
     found = decide(one)
-    told = score(one, {given.job_id: given.allocation for given in found.jobs})
+    told = fitness_of(one, {given.job_id: given.allocation for given in found.jobs})
     assert told == pytest.approx(found.fitness)
 
 

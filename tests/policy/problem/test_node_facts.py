@@ -9,13 +9,13 @@ import pytest
 
 from pollux_slurm.errors import InvalidProblemError
 from pollux_slurm.model import Problem
-from pollux_slurm.policy import KnownNodes, decide
+from pollux_slurm.policy import NodeFactsCache, decide
 from pollux_slurm.policy.problem.node_facts import NodeFacts
 from tests.policy.builders import job, node, nodes, problem
 from tests.policy.problems import random_problem, with_everything
 
 
-def answer(one: Problem, known: KnownNodes | None = None) -> object:
+def answer(one: Problem, known: NodeFactsCache | None = None) -> object:
     return dataclasses.replace(decide(one, nodes=known, effort=0.05), times_s=())
 
 
@@ -29,7 +29,7 @@ def test_that_facts_tell_types_sizes_and_sets_of_nodes() -> None:
 
 
 def test_that_what_is_known_of_nodes_changes_no_answer() -> None:
-    known = KnownNodes()
+    known = NodeFactsCache()
     for seed in range(8):  # other nodes each time, then the same once more with other jobs
         rng = random.Random(seed)
         one = with_everything(rng, random_problem(rng, num_nodes=3 + seed % 3, num_gpus=4, num_jobs=6))
@@ -39,7 +39,7 @@ def test_that_what_is_known_of_nodes_changes_no_answer() -> None:
 
 
 def test_that_a_node_that_is_drained_takes_nothing_new_though_it_was_known_open() -> None:
-    known, one = KnownNodes(), problem(nodes(1), job("a"))
+    known, one = NodeFactsCache(), problem(nodes(1), job("a"))
     assert decide(one, nodes=known).allocation("a")
     drained = dataclasses.replace(one, nodes=(dataclasses.replace(one.nodes[0], accepts_new=False),))
     assert not decide(drained, nodes=known).allocation("a")
@@ -47,7 +47,7 @@ def test_that_a_node_that_is_drained_takes_nothing_new_though_it_was_known_open(
 
 
 def test_that_who_holds_more_than_there_is_leaves_known_nodes_as_they_were() -> None:
-    known = KnownNodes()
+    known = NodeFactsCache()
     one = problem(nodes(1), job("a"))
     crowded = problem(one.nodes, job("b", {one.nodes[0].name: 6}), job("a"))
     before = answer(one, known)
@@ -56,7 +56,7 @@ def test_that_who_holds_more_than_there_is_leaves_known_nodes_as_they_were() -> 
 
 
 def test_that_nodes_equal_to_known_ones_are_checked_all_the_same() -> None:
-    known, one = KnownNodes(), problem(nodes(1), job("a"))
+    known, one = NodeFactsCache(), problem(nodes(1), job("a"))
     decide(one, nodes=known)
     odd = dataclasses.replace(one.nodes[0], num_gpus=True)  # equal to 1
     with pytest.raises(InvalidProblemError, match="num_gpus"):
