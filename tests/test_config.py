@@ -218,7 +218,7 @@ def test_that_a_mistyped_variable_is_named_with_what_was_meant(variable: str, me
         "POLLUX_JOB_ID",
         "POLLUX_STEP",
         "POLLUX_RUN_SECRET",
-        "POLLUX_MEETING_FILE",
+        "POLLUX_RENDEZVOUS_FILE",
         "POLLUX_EXAMPLE_DIR",
         "MY_STORE",
     ],

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "pollux_slurm"
 # From the bottom up. A part may import from parts on a lower line, and from itself.
 LAYERS = (
     {"errors", "resources", "__init__"},
-    {"model", "config", "durations", "rendering", "processes"},
+    {"model", "config", "durations", "rendering", "process_control"},
     {"goodput"},
     {"policy"},
     {"slurm", "store"},

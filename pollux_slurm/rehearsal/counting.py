@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pollux_slurm.agent.rehearsal_events import OUTSIDE
+from pollux_slurm.agent.rehearsal_protocol import OUTSIDE
 from pollux_slurm.rehearsal.findings import AVERAGES, CHANGES, Finding, Level, listed
 from pollux_slurm.rehearsal.plan import training_loops
 from pollux_slurm.rehearsal.playing import Played

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pollux_slurm.agent.rehearsal_events import Moment, Stop
+from pollux_slurm.agent.rehearsal_protocol import Moment, Stop
 from pollux_slurm.rehearsal.findings import CHANGES, STATES, VARIABLES, Finding, Level
 from pollux_slurm.rehearsal.plan import training_loops
 from pollux_slurm.rehearsal.playing import Event, Outcome, Played

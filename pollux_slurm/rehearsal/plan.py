@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pollux_slurm.agent.rehearsal_events import OUTSIDE, Means, Moment, Stop
+from pollux_slurm.agent.rehearsal_protocol import OUTSIDE, Means, Moment, Stop
 from pollux_slurm.rehearsal.playing import Played
 
 SCOUTED_EPOCHS = 2

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pollux_slurm.agent.launch.processes import mortality
-from pollux_slurm.agent.rehearsal_events import STAGE_VARIABLE, Stage, Stop
+from pollux_slurm.agent.launch.node_processes import die_with_parent
+from pollux_slurm.agent.rehearsal_protocol import STAGE_VARIABLE, Stage, Stop
 
 Event = Mapping[str, Any]
 
@@ -109,7 +109,7 @@ def play(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=mortality(signal.SIGKILL),
+            preexec_fn=die_with_parent(signal.SIGKILL),
         )
     try:
         asked_at, has_stalled = _watch(process, folder, started + limit_s, progress, heed)

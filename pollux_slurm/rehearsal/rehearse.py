@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pollux_slurm.agent.launch.step import visible_gpus
-from pollux_slurm.agent.rehearsal_events import Moment, Stop
+from pollux_slurm.agent.rehearsal_protocol import Moment, Stop
 from pollux_slurm.errors import UsageError
 from pollux_slurm.rehearsal.plan import SCOUTING, plan_stops
 from pollux_slurm.rehearsal.playing import Event, Outcome, Played, play

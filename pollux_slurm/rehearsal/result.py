@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pollux_slurm.agent.rehearsal_events import Means
+from pollux_slurm.agent.rehearsal_protocol import Means
 from pollux_slurm.rehearsal.endings import where_of
 from pollux_slurm.rehearsal.findings import Finding, Level
 from pollux_slurm.rehearsal.playing import Outcome, Played

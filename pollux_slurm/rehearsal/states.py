@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pollux_slurm.agent.rehearsal_events import OUTSIDE, Moment
+from pollux_slurm.agent.rehearsal_protocol import OUTSIDE, Moment
 from pollux_slurm.rehearsal.coverage import orders_that_differ, samples_amiss
 from pollux_slurm.rehearsal.findings import (
     AVERAGES,

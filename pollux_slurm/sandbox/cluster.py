@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pollux_slurm.errors import SandboxError, SlurmError
-from pollux_slurm.processes import ProcessRecord, is_running, send_signal, spawn, stop_all
+from pollux_slurm.process_control import ProcessRecord, is_running, send_signal, spawn, stop_all
 from pollux_slurm.sandbox.daemons import (
     PortTaken,
     command_of,

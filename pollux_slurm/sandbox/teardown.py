@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pollux_slurm.errors import PolluxError, SandboxError
-from pollux_slurm.processes import (
+from pollux_slurm.process_control import (
     ProcessRecord,
     is_running,
     processes_with_environ,

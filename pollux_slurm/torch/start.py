@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from pollux_slurm.agent.launch.environment import read_environment
-from pollux_slurm.agent.launch.job_log import speak
-from pollux_slurm.agent.rehearsal_events import read_stage
+from pollux_slurm.agent.launch.job_log import log_to_stderr
+from pollux_slurm.agent.rehearsal_protocol import read_stage
 from pollux_slurm.config import Config
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.session.current_session import has_session, set_session
@@ -52,7 +52,7 @@ def init_process_group(
         raise UsageError("init_process_group was called already in this process")
     environ = os.environ if environ is None else environ
     environment = read_environment(environ)
-    speak()
+    log_to_stderr()
     stage = read_stage(environ)
     make_session: Callable[..., Session] = Session
     if stage is not None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pollux_slurm.model import JobState, SlurmJob
-from pollux_slurm.processes import (
+from pollux_slurm.process_control import (
     ProcessRecord,
     identify,
     processes_with_environ,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pollux_slurm.agent.rehearsal_events import Means, Moment, Stop
+from pollux_slurm.agent.rehearsal_protocol import Means, Moment, Stop
 from pollux_slurm.rehearsal.playing import Outcome, Played
 
 MIDDLE = Stop(moment=Moment.STEP, means=Means.REQUEST, epoch=0, loader="loader-0", position=10)

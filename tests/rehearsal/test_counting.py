@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pollux_slurm.agent.rehearsal_events import OUTSIDE
+from pollux_slurm.agent.rehearsal_protocol import OUTSIDE
 from pollux_slurm.rehearsal.counting import averages_of_passes, own_epochs
 from pollux_slurm.rehearsal.findings import AVERAGES, Level
 from pollux_slurm.rehearsal.plan import plan_stops

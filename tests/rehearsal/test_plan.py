@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pollux_slurm.agent.rehearsal_events import Means, Moment, Stage, Stop, read_stage
+from pollux_slurm.agent.rehearsal_protocol import Means, Moment, Stage, Stop, read_stage
 from pollux_slurm.rehearsal.plan import plan_stops, training_loops
 from pollux_slurm.rehearsal.rehearse import in_turn
 from tests.rehearsal.builders import handed, loop, loop_end, loop_left, played

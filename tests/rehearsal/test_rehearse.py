@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pollux_slurm.agent.rehearsal_events import STAGE_VARIABLE, Stage
+from pollux_slurm.agent.rehearsal_protocol import STAGE_VARIABLE, Stage
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.torch

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.errors import SandboxError
-from pollux_slurm.processes import is_running, processes_with_environ
+from pollux_slurm.process_control import is_running, processes_with_environ
 from pollux_slurm.resources import resource_dir
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.sandbox.files import NodeGroup

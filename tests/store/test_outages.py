@@ -293,10 +293,10 @@ def test_that_agent_and_rounds_go_on_over_a_server_that_stops_and_starts(
             reporter.confirm(CheckpointConfirmation(request_id=planned.id, blocked_s=0.5, size_bytes=4096))
             with pytest.raises(StoreError):
                 store.active_jobs()
-            assert not reporter.was_delivered(planned.id)
+            assert not reporter.is_confirmed(planned.id)
         finally:
             postgres.start()
-        wait_until(lambda: reporter.was_delivered(planned.id), timeout_s=120, what="the confirmation")
+        wait_until(lambda: reporter.is_confirmed(planned.id), timeout_s=120, what="the confirmation")
         (moved,) = store.open_reallocations()
         assert moved.step is Step.CHECKPOINTED
         assert store.sample_history("1")[: len(before)] == before

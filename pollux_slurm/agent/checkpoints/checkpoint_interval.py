@@ -26,7 +26,7 @@ def optimal_interval_s(cost_s: float, mtbf_s: float) -> float:
     return math.sqrt(2 * cost_s * mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - cost_s
 
 
-class CheckpointPace:
+class CheckpointInterval:
     """Says when the next periodic checkpoint is due. `fixed_s` is the user's own interval, None for the best.
 
     `mtbf_s` is the mean time between failures of the whole job.
@@ -37,12 +37,12 @@ class CheckpointPace:
         self._blocked_s: float | None = None
         self._written_s = 0.0
 
-    def blocked(self, seconds: float) -> None:
+    def add_blocked_time(self, seconds: float) -> None:
         """Tell how long training stood still for one."""
         before = self._blocked_s
         self._blocked_s = seconds if before is None else before + _SMOOTHING * (seconds - before)
 
-    def written(self, seconds: float) -> None:
+    def add_write_time(self, seconds: float) -> None:
         """Tell how long it took to bring one to the disk."""
         self._written_s = seconds
 

@@ -16,14 +16,14 @@ from pathlib import Path
 _PARTS = ("checkpoints", "runs", "")
 
 
-def who_else_may_write(folder: Path, *, is_for_folders: bool = False) -> str | None:
+def who_else_may_write(folder: Path, *, is_parent_folder: bool = False) -> str | None:
     """Return who but this user and root may change what lies in `folder`, or put another one in its place.
 
-    None for nobody. With `is_for_folders`, what lies there are folders of other users, as in /tmp. Access
+    None for nobody. With `is_parent_folder`, what lies there are folders of other users, as in /tmp. Access
     control lists show only as far as the group's bits in a mode tell of them.
     """
-    inner = [] if is_for_folders else [folder / name for name in _PARTS]
-    outer = [folder, *folder.parents] if is_for_folders else [*folder.parents]
+    inner = [] if is_parent_folder else [folder / name for name in _PARTS]
+    outer = [folder, *folder.parents] if is_parent_folder else [*folder.parents]
     found: str | None = None
     for path in (*inner, *outer):
         with contextlib.suppress(OSError):

@@ -187,7 +187,7 @@ def num_runs(directory: Path) -> int:
     return len(list(directory.glob(f"{_ELSEWHERE}*")))
 
 
-def note_elsewhere(directory: Path, *, restart_count: int) -> None:
+def record_checkpoints_elsewhere(directory: Path, *, restart_count: int) -> None:
     """Leave word in the directory that the job was given that its run keeps its checkpoints in another."""
     with contextlib.suppress(OSError):
         (directory / f"{_ELSEWHERE}{restart_count}").touch()

@@ -23,7 +23,7 @@ _FOLDER = "memory"
 # Each start halves a local batch at least.
 _MOST_STARTS = 24
 # How the processes end that were told to stop; whatever they left behind, nobody wants them again.
-STOPPED = (130, 143)
+STOPPED_EXIT_CODES = (130, 143)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,9 @@ def num_bounds(directory: Path) -> int:
     return len(list((directory / _FOLDER).glob("*.json")))
 
 
-def run_until_it_fits(run: Callable[[], int], directory: Path | None, *, warn: Callable[[str], None]) -> int:
+def rerun_with_smaller_batches(
+    run: Callable[[], int], directory: Path | None, *, warn: Callable[[str], None]
+) -> int:
     """Call `run` again as long as it fails and leaves another bound. Returns its last exit code."""
     if directory is None:
         return run()
@@ -86,7 +88,7 @@ def run_until_it_fits(run: Callable[[], int], directory: Path | None, *, warn: C
     for _ in range(_MOST_STARTS):
         code = run()
         now = num_bounds(directory)
-        if code == 0 or code in STOPPED or now <= known:
+        if code == 0 or code in STOPPED_EXIT_CODES or now <= known:
             return code
         known = now
         warn("a local batch did not fit into memory: starting again with smaller passes")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollux_slurm.agent.launch.layout import MEETING_VARIABLE, SECRET_VARIABLE
+from pollux_slurm.agent.launch.layout import RENDEZVOUS_VARIABLE, SECRET_VARIABLE
 from pollux_slurm.agent.submit.token import read_token
 from pollux_slurm.config import Config, load_config
 from pollux_slurm.errors import ConfigError, LaunchError
@@ -27,7 +27,7 @@ class JobEnvironment:
     where no store is to be told (no Slurm, or no store configured). `strict` is whether what is wrong with
     the training ends it. `job_id` is Slurm's number, None outside. `open_store` is another than the store of
     the settings. `secret` is what this run's processes know, None where `pollux run` did not start them, and
-    `meeting_file` is where those of a single node meet.
+    `rendezvous_file` is where those of a single node meet.
     """
 
     rank: int
@@ -42,7 +42,7 @@ class JobEnvironment:
     job_id: str | None = None
     open_store: Callable[[], AgentStore] | None = None
     secret: str | None = None
-    meeting_file: Path | None = None
+    rendezvous_file: Path | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -68,7 +68,7 @@ def read_environment(environ: Mapping[str, str]) -> JobEnvironment:
         strict=_switch(environ, "POLLUX_STRICT"),
         job_id=environ.get("POLLUX_JOB_ID") or environ.get("SLURM_JOB_ID") or None,
         secret=environ.get(SECRET_VARIABLE) or None,
-        meeting_file=Path(environ[MEETING_VARIABLE]) if environ.get(MEETING_VARIABLE) else None,
+        rendezvous_file=Path(environ[RENDEZVOUS_VARIABLE]) if environ.get(RENDEZVOUS_VARIABLE) else None,
     )
 
 

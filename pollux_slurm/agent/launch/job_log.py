@@ -34,7 +34,7 @@ class _Stderr(logging.StreamHandler[TextIO]):
         return sys.stderr
 
 
-def speak() -> None:
+def log_to_stderr() -> None:
     """Let the library's lines reach the job's log, for as long as the process lives.
 
     Nothing happens where the script has arranged for the logger `pollux_slurm` itself. Loggers that a

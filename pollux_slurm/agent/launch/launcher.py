@@ -12,10 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pollux_slurm.agent.checkpoints.lineage import num_runs
-from pollux_slurm.agent.checkpoints.memory_bounds import STOPPED, run_until_it_fits
-from pollux_slurm.agent.launch.layout import RunLayout, RunOptions, rank_environments, without_foreign
-from pollux_slurm.agent.launch.processes import Crew, cannot_start
-from pollux_slurm.agent.launch.rendezvous import LOOPBACK, meeting_file, new_secret, reserve_port
+from pollux_slurm.agent.checkpoints.memory_bounds import STOPPED_EXIT_CODES, rerun_with_smaller_batches
+from pollux_slurm.agent.launch.layout import (
+    RunLayout,
+    RunOptions,
+    rank_environments,
+    without_other_jobs_variables,
+)
+from pollux_slurm.agent.launch.node_processes import NodeProcesses, start_error
+from pollux_slurm.agent.launch.rendezvous import LOOPBACK, new_secret, rendezvous_file, reserve_port
 from pollux_slurm.agent.launch.step import visible_gpus
 from pollux_slurm.agent.submit.token import make_private_dir
 from pollux_slurm.config import Config
@@ -46,7 +51,7 @@ def launch(
         )
     if options.max_gpus is not None and (options.min_gpus or 1) > options.max_gpus:
         raise UsageError(f"--min-gpus {options.min_gpus} is above --max-gpus {options.max_gpus}")
-    environ = without_foreign(environ)
+    environ = without_other_jobs_variables(environ)
     if environ.get("SLURM_JOB_ID") and not _is_in_step(environ):
         if "SLURMD_NODENAME" in environ:  # not in salloc's shell, which may stand on another machine
             _require_program(command[0], environ)
@@ -66,9 +71,9 @@ def launch(
 def _watched(run: Callable[[], int], directory: Path | None, *, warn: Callable[[str], None]) -> int:
     """Run the processes, again with smaller passes where memory was short; say if none joined the library."""
     before = 0 if directory is None else num_runs(directory)
-    code = run_until_it_fits(run, directory, warn=warn)
+    code = rerun_with_smaller_batches(run, directory, warn=warn)
     # A process that failed may not have come so far.
-    if directory is not None and (code == 0 or code in STOPPED) and num_runs(directory) == before:
+    if directory is not None and (code == 0 or code in STOPPED_EXIT_CODES) and num_runs(directory) == before:
         warn(
             "no process of this run has called pollux_slurm.torch.init_process_group: it ran like any other "
             "program, nothing of it was measured or reported, and no checkpoint was written"
@@ -85,7 +90,7 @@ def _is_in_step(environ: Mapping[str, str]) -> bool:
 def _require_program(program: str, environ: Mapping[str, str]) -> None:
     """Say once, and not once on each node, that a command is not there."""
     if shutil.which(program, path=environ.get("PATH", os.defpath)) is None and not Path(program).exists():
-        raise cannot_start(program, FileNotFoundError())
+        raise start_error(program, FileNotFoundError())
 
 
 def _run_here(
@@ -112,9 +117,9 @@ def _run_here(
     directory = options.checkpoint_dir or environ.get("POLLUX_CHECKPOINT_DIR") or None
 
     def run() -> int:
-        with meeting_file() as file:
-            environments = rank_environments(layout, 0, {**environ, **extra}, meeting_file=file)
-            return Crew(command, environments, patience_s=options.patience_s).run().exit_code
+        with rendezvous_file() as file:
+            environments = rank_environments(layout, 0, {**environ, **extra}, rendezvous_file=file)
+            return NodeProcesses(command, environments, kill_after_s=options.kill_after_s).run().exit_code
 
     with port:
         return _watched(run, None if directory is None else Path(directory), warn=warn)

@@ -15,7 +15,7 @@ STEP_VARIABLE = "POLLUX_STEP"
 SECRET_VARIABLE = "POLLUX_RUN_SECRET"
 """What the processes of a run know, and nobody else."""
 
-MEETING_VARIABLE = "POLLUX_MEETING_FILE"
+RENDEZVOUS_VARIABLE = "POLLUX_RENDEZVOUS_FILE"
 """The file in which the processes of a run on a single node meet."""
 
 JOB_VARIABLE = "POLLUX_JOB_ID"
@@ -28,7 +28,7 @@ class RunOptions:
 
     `num_processes` (on each node) is None for one for each GPU, or one where there is none. The bounds and
     `allow_unconfirmed` are for a job submitted with plain sbatch, None where not given. When a process
-    fails, the others get SIGTERM, and `patience_s` later SIGKILL.
+    fails, the others get SIGTERM, and `kill_after_s` later SIGKILL.
     """
 
     num_processes: int | None = None
@@ -37,7 +37,7 @@ class RunOptions:
     max_gpus: int | None = None
     allow_unconfirmed: bool = False
     master_addr: str | None = None
-    patience_s: float = 15.0
+    kill_after_s: float = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class RunLayout:
 
     `secret` is what tells its processes from those of strangers. `uses_gpus` tells that a process stands for
     a GPU. `exit_file` is where the first node that fails leaves its exit code, since srun's own is the
-    greatest of all nodes'. For `patience_s` see `RunOptions`.
+    greatest of all nodes'. For `kill_after_s` see `RunOptions`.
     """
 
     nodes: tuple[tuple[str, int], ...]
@@ -56,7 +56,7 @@ class RunLayout:
     uses_gpus: bool = False
     job_id: str | None = None
     exit_file: Path | None = None
-    patience_s: float = 15.0
+    kill_after_s: float = 15.0
 
     @property
     def world_size(self) -> int:
@@ -73,7 +73,7 @@ class RunLayout:
                 "gpus": self.uses_gpus,
                 "job": self.job_id,
                 "exit": None if self.exit_file is None else str(self.exit_file),
-                "patience": self.patience_s,
+                "kill_after_s": self.kill_after_s,
             },
             separators=(",", ":"),
         )
@@ -92,7 +92,7 @@ class RunLayout:
                 uses_gpus=bool(data["gpus"]),
                 job_id=None if data["job"] is None else str(data["job"]),
                 exit_file=None if exit_file is None else Path(str(exit_file)),
-                patience_s=float(data["patience"]),
+                kill_after_s=float(data["kill_after_s"]),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise LaunchError(
@@ -104,16 +104,16 @@ class RunLayout:
 
 
 def rank_environments(
-    layout: RunLayout, node_index: int, environ: Mapping[str, str], *, meeting_file: Path | None = None
+    layout: RunLayout, node_index: int, environ: Mapping[str, str], *, rendezvous_file: Path | None = None
 ) -> list[dict[str, str]]:
     """Return the environment of each process of one node: what torch.distributed and the library read.
 
     `environ` is kept but for what it says of another run. POLLUX_GPUS_PER_NODE lists the processes of each
-    node in rank order. `meeting_file` is where the processes of a single node meet.
+    node in rank order. `rendezvous_file` is where the processes of a single node meet.
     """
     first_rank = sum(count for _, count in layout.nodes[:node_index])
     local_world_size = layout.nodes[node_index][1]
-    common = {key: value for key, value in environ.items() if key not in (STEP_VARIABLE, MEETING_VARIABLE)}
+    common = {key: value for key, value in environ.items() if key not in (STEP_VARIABLE, RENDEZVOUS_VARIABLE)}
     # One thread a process, as torchrun does: otherwise each of them takes all CPUs.
     common.setdefault("OMP_NUM_THREADS", "1")
     common |= {
@@ -128,15 +128,15 @@ def rank_environments(
         "POLLUX_GPUS_PER_NODE": ",".join(str(count) for _, count in layout.nodes),
         "POLLUX_RESTART_COUNT": environ.get("SLURM_RESTART_COUNT") or "0",
     }
-    if meeting_file is not None:
-        common[MEETING_VARIABLE] = str(meeting_file)
+    if rendezvous_file is not None:
+        common[RENDEZVOUS_VARIABLE] = str(rendezvous_file)
     return [
         common | {"RANK": str(first_rank + local), "LOCAL_RANK": str(local)}
         for local in range(local_world_size)
     ]
 
 
-def without_foreign(environ: Mapping[str, str]) -> dict[str, str]:
+def without_other_jobs_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return `environ` without the token and checkpoints of another job, from inside which this one came."""
     if environ.get(JOB_VARIABLE, environ.get("SLURM_JOB_ID")) == environ.get("SLURM_JOB_ID"):
         return dict(environ)

@@ -20,7 +20,7 @@ _MOST_RESTARTS = 50
 _END_S = 60.0
 
 
-def requeue_if_short(
+def requeue_if_gpus_missing(
     num_gpus: int | None,
     *,
     environ: Mapping[str, str],

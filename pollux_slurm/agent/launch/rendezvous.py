@@ -27,7 +27,7 @@ def new_secret() -> str:
 
 
 @contextlib.contextmanager
-def meeting_file() -> Iterator[Path]:
+def rendezvous_file() -> Iterator[Path]:
     """Give the path of a file that is not there yet, in a folder that only this user can enter."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="pollux-run-", ignore_cleanup_errors=True)

@@ -18,14 +18,14 @@ from functools import partial
 from pathlib import Path
 
 from pollux_slurm.agent.launch.layout import JOB_VARIABLE, STEP_VARIABLE, RunLayout, RunOptions
-from pollux_slurm.agent.launch.missing_gpus import requeue_if_short
-from pollux_slurm.agent.launch.processes import Crew
+from pollux_slurm.agent.launch.missing_gpus import requeue_if_gpus_missing
+from pollux_slurm.agent.launch.node_processes import NodeProcesses
 from pollux_slurm.agent.launch.rendezvous import LOOPBACK, new_secret, node_address, reserve_port
-from pollux_slurm.agent.launch.signals import signal_step
-from pollux_slurm.agent.launch.step import START
+from pollux_slurm.agent.launch.step import STEP_PROGRAM
 from pollux_slurm.agent.launch.step_numbers import skip_step_numbers
-from pollux_slurm.agent.submit.adoption import adopt
-from pollux_slurm.agent.submit.token import CHECKPOINTS, make_private_dir
+from pollux_slurm.agent.launch.step_signals import signal_step
+from pollux_slurm.agent.submit.plain_sbatch import make_adaptive
+from pollux_slurm.agent.submit.token import CHECKPOINTS_FOLDER, make_private_dir
 from pollux_slurm.config import Config
 from pollux_slurm.errors import LaunchError, PolluxError, SlurmError, SlurmUnavailable
 from pollux_slurm.slurm.client import SlurmClient
@@ -84,7 +84,7 @@ def prepare_job(
     kept = dict(environ) | {JOB_VARIABLE: job_id}
 
     slurm = partial(connect, config.slurm, environ)
-    held = held_gpus(environ, connect=slurm, runner=runner, warn=warn, pause=pause)
+    held = allocated_gpus(environ, connect=slurm, runner=runner, warn=warn, pause=pause)
     uses_gpus = any(gpus > 0 for _, gpus in held)
     used = [(name, gpus) for name, gpus in held if gpus > 0 or not uses_gpus]
     checkpoint_dir = _checkpoint_dir(job_id, options, kept, cwd, warn)
@@ -102,7 +102,7 @@ def prepare_job(
         uses_gpus=uses_gpus,
         job_id=job_id,
         exit_file=None if checkpoint_dir is None else checkpoint_dir / f"pollux-{job_id}-{restart}.exit",
-        patience_s=options.patience_s,
+        kill_after_s=options.kill_after_s,
     )
     if options.num_processes is not None:
         layout = replace(layout, uses_gpus=False)
@@ -127,24 +127,24 @@ def run_step(command: Sequence[str], job: PreparedJob) -> int:
     if layout.exit_file is not None:
         with contextlib.suppress(OSError):
             layout.exit_file.unlink()
-    argv = [job.runner.find("srun"), *srun_options(job), sys.executable, "-c", START, *command]
+    argv = [job.runner.find("srun"), *srun_options(job), sys.executable, "-c", STEP_PROGRAM, *command]
     restart_count = int(job.environ.get("SLURM_RESTART_COUNT") or 0)
     environ = step_environment(job.environ)
     skip_step_numbers(restart_count, runner=job.runner, environ=environ)
     environ |= {STEP_VARIABLE: layout.encode()}
 
-    def deliver(number: int) -> None:
+    def forward(number: int) -> None:
         # srun kills the tasks at once when it gets SIGTERM itself (22.05). The step's processes must get it.
         signal_step(number, job_id=str(layout.job_id), restart_count=restart_count, runner=job.runner)
 
     # If we are killed, srun must not go on without us; its way of ending a step is SIGTERM.
-    crew = Crew(argv, [environ], patience_s=0.0, deliver=deliver, death_signal=signal.SIGTERM)
+    crew = NodeProcesses(argv, [environ], kill_after_s=0.0, forward=forward, death_signal=signal.SIGTERM)
     outcome = crew.run()
     code = outcome.exit_code
     # Not where it was asked to stop: in a requeue, the job's next start waits for this process to end.
     if outcome.failed_by_itself:
         num_gpus = layout.world_size if layout.uses_gpus else None
-        requeue_if_short(num_gpus, environ=job.environ, connect=job.connect, warn=job.warn)
+        requeue_if_gpus_missing(num_gpus, environ=job.environ, connect=job.connect, warn=job.warn)
     if layout.exit_file is None or code == 0:
         return code
     with contextlib.suppress(OSError, ValueError):
@@ -187,7 +187,7 @@ def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def held_gpus(
+def allocated_gpus(
     environ: Mapping[str, str],
     *,
     connect: Callable[[], SlurmClient],
@@ -220,7 +220,7 @@ def held_gpus(
             problem = f"Slurm says {gpus or 'nothing'} for the nodes {names}"
         if wait_s is not None:
             pause(wait_s)
-    requeue_if_short(None, environ=environ, connect=connect, warn=warn, pause=pause)
+    requeue_if_gpus_missing(None, environ=environ, connect=connect, warn=warn, pause=pause)
     raise LaunchError(f"what job {job_id} holds on its nodes cannot be learnt: {problem}")
 
 
@@ -242,7 +242,9 @@ def _checkpoint_dir(
     """Return the option's directory, the environment's, or one beside the submission; made if need be."""
     named = options.checkpoint_dir or environ.get("POLLUX_CHECKPOINT_DIR")
     folder = (
-        Path(named) if named else Path(environ.get("SLURM_SUBMIT_DIR") or cwd) / CHECKPOINTS / f"job-{job_id}"
+        Path(named)
+        if named
+        else Path(environ.get("SLURM_SUBMIT_DIR") or cwd) / CHECKPOINTS_FOLDER / f"job-{job_id}"
     )
     try:
         make_private_dir(cwd / folder)
@@ -276,7 +278,7 @@ def _speak_for_job(
     if config.store.url is None or checkpoint_dir is None:
         return
     try:
-        adoption = adopt(
+        adoption = make_adaptive(
             job_id,
             token_file=checkpoint_dir / f"pollux-job-{job_id}.token",
             min_gpus=options.min_gpus or 1,

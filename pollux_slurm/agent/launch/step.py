@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pollux_slurm.agent.launch.layout import STEP_VARIABLE, RunLayout, rank_environments
-from pollux_slurm.agent.launch.processes import Crew
-from pollux_slurm.agent.launch.rendezvous import meeting_file
+from pollux_slurm.agent.launch.node_processes import NodeProcesses
+from pollux_slurm.agent.launch.rendezvous import rendezvous_file
 from pollux_slurm.errors import LaunchError, PolluxError
 
 # Not `python -m`: that would look for modules in the working directory first, among the user's own files.
-START = (
+STEP_PROGRAM = (
     "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
     "from pollux_slurm.agent.launch.step import main; main()"
 )
@@ -56,11 +56,11 @@ def run_in_step(command: Sequence[str], *, environ: Mapping[str, str]) -> int:
                     file.write(f"{code}\n")
 
     try:
-        with meeting_file() if len(layout.nodes) == 1 else contextlib.nullcontext() as file:
-            crew = Crew(
+        with rendezvous_file() if len(layout.nodes) == 1 else contextlib.nullcontext() as file:
+            crew = NodeProcesses(
                 command,
-                rank_environments(layout, index, environ, meeting_file=file),
-                patience_s=layout.patience_s,
+                rank_environments(layout, index, environ, rendezvous_file=file),
+                kill_after_s=layout.kill_after_s,
                 on_failure=tell,
             )
             return crew.run().exit_code

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pollux_slurm.agent.measure.profile import MeasuredStep, Situation, StepProfile, StepTimes
+from pollux_slurm.agent.measure.profile import MeasuredStep, ProfileKey, StepProfile, StepTimes
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.model import (
     BatchChoice,
@@ -40,7 +40,7 @@ _FOREIGN_WEIGHT = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class TrainingState:
     """What training says of itself at one moment. `num_updates` is how many steps the statistics saw."""
 
     limits: BatchLimits
@@ -61,9 +61,9 @@ def _observation(times: StepTimes) -> Observation:
     from pollux_slurm.goodput import Observation
 
     return Observation(
-        num_nodes=times.situation.num_nodes,
-        num_gpus=times.situation.num_gpus,
-        atomic_batch_size=times.situation.atomic_batch_size,
+        num_nodes=times.key.num_nodes,
+        num_gpus=times.key.num_gpus,
+        atomic_batch_size=times.key.atomic_batch_size,
         grad_time_s=times.grad_time_s,
         iter_time_s=times.iter_time_s,
         weight=times.weight,
@@ -79,7 +79,7 @@ class Tuner:
     """Keeps the fitted step times of one job in one configuration. `refit` and `propose` may run in another
     thread.
 
-    `gpu_type` is that of this run, as in `Situation`, and may be set until the first fit. `equation` names
+    `gpu_type` is that of this run, as in `ProfileKey`, and may be set until the first fit. `equation` names
     what is fitted: the paper's unless another was registered with `equations` or as an entry point (see
     `pollux_slurm.goodput.equations`).
     """
@@ -104,15 +104,15 @@ class Tuner:
         self._most_gpus, self._most_nodes = 0, 0
         self._last_reason: str | None = None
 
-    def measured(self, step: MeasuredStep) -> None:
+    def add_step(self, step: MeasuredStep) -> None:
         """Add a step of this run to the profile that is fitted."""
-        situation = Situation(
+        key = ProfileKey(
             num_nodes=self._configuration.num_nodes,
             num_gpus=self._configuration.num_gpus,
             atomic_batch_size=step.atomic_batch_size,
             gpu_type=self.gpu_type,
         )
-        self._profile.record(situation, step)
+        self._profile.record(key, step)
 
     def refit(self) -> None:
         """Fit again if anything was measured since the last fit; on odd data the old model stays."""
@@ -171,7 +171,7 @@ class Tuner:
 
         by_type: dict[str | None, list[Observation]] = {}
         for times in self._profile.medians():
-            by_type.setdefault(times.situation.gpu_type, []).append(_observation(times))
+            by_type.setdefault(times.key.gpu_type, []).append(_observation(times))
         own = by_type.pop(self.gpu_type, [])
         if not own:
             return []
@@ -210,7 +210,7 @@ class Tuner:
             max_nodes_seen=self._most_nodes,
         )
 
-    def predict(self, training: Training) -> Prediction | None:
+    def predict(self, training: TrainingState) -> Prediction | None:
         """Return what the model says of the present batch; None before the first fit."""
         if self._theta is None:
             return None
@@ -222,7 +222,7 @@ class Tuner:
             return None
         return Prediction(throughput=estimate.throughput, efficiency=estimate.efficiency)
 
-    def propose(self, training: Training) -> BatchChoice:
+    def propose(self, training: TrainingState) -> BatchChoice:
         """Return the batch with the most goodput, or the present one where that is about as good.
 
         A fixed batch is never changed; nor is any before θ and ten steps' statistics are known. Where the
@@ -253,7 +253,7 @@ class Tuner:
         shrunk = self._best(training, most)
         return shrunk if shrunk is not None and _is_below(shrunk, present) else present
 
-    def _best(self, training: Training, statistics: GradientStatistics | None) -> BatchChoice | None:
+    def _best(self, training: TrainingState, statistics: GradientStatistics | None) -> BatchChoice | None:
         """Return the best batch by these statistics, within what one change may be; None if no better."""
         from pollux_slurm.goodput import best_batch, evaluate
 

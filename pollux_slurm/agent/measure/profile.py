@@ -48,7 +48,7 @@ class MeasuredStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class ProfileKey:
     """Where a step time was measured: N nodes, K replicas, atomic batch size m, on GPUs of one type.
 
     `gpu_type` is what the driver calls them, None without a GPU.
@@ -69,7 +69,7 @@ class StepTimes:
     before it.
     """
 
-    situation: Situation
+    key: ProfileKey
     grad_time_s: float
     iter_time_s: float
     count: int
@@ -106,7 +106,7 @@ class StepProfile:
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._lock = threading.Lock()
-        self._records: dict[Situation, _Record] = {}
+        self._records: dict[ProfileKey, _Record] = {}
         self._version = 0
 
     @property
@@ -114,20 +114,20 @@ class StepProfile:
         """A number that changes with every step that is kept."""
         return self._version
 
-    def record(self, situation: Situation, step: MeasuredStep) -> None:
+    def record(self, key: ProfileKey, step: MeasuredStep) -> None:
         """Add one step; what is not positive and finite is dropped, as is one of many in a short time."""
         if not (_is_time(step.grad_time_s) and _is_time(step.iter_time_s)):
             return
         now = self._now()
         with self._lock:
-            known = self._records.get(situation)
+            known = self._records.get(key)
             if known is not None and not known.is_due(now):
                 return
             # Popped and put back, so that the situation measured longest ago is the first to be dropped.
-            record = self._records.pop(situation, None) or _Record()
+            record = self._records.pop(key, None) or _Record()
             record.steps.append((step.grad_time_s, step.iter_time_s))
             record.last_at = now
-            self._records[situation] = record
+            self._records[key] = record
             while len(self._records) > _MAX_SITUATIONS:
                 del self._records[next(iter(self._records))]
             self._version += 1
@@ -142,21 +142,21 @@ class StepProfile:
         latest = max((last_at for _, _, last_at in copies), default=0.0)
         return tuple(
             StepTimes(
-                situation=situation,
+                key=key,
                 grad_time_s=statistics.median_low(grad for grad, _ in steps),
                 iter_time_s=statistics.median_low(last for _, last in steps),
                 count=len(steps),
                 freshness=max(0.5 ** ((latest - last_at) / _HALF_LIFE_S), _LEAST_FRESHNESS),
             )
-            for situation, steps, last_at in copies
+            for key, steps, last_at in copies
         )
 
     def most_seen(self) -> tuple[int, int]:
         """Return the most replicas and the most nodes measured so far; (0, 0) before the first step."""
         with self._lock:
             return (
-                max((situation.num_gpus for situation in self._records), default=0),
-                max((situation.num_nodes for situation in self._records), default=0),
+                max((key.num_gpus for key in self._records), default=0),
+                max((key.num_nodes for key in self._records), default=0),
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -175,11 +175,11 @@ class StepProfile:
 
     def load_state_dict(self, state: Mapping[str, Sequence[Any]]) -> None:
         """Replace everything by what `state_dict` returned."""
-        records: dict[Situation, _Record] = {}
+        records: dict[ProfileKey, _Record] = {}
         for saved in state.get("situations", ()):
             nodes, gpus, atomic, gpu_type = saved["key"]
-            situation = Situation(num_nodes=nodes, num_gpus=gpus, atomic_batch_size=atomic, gpu_type=gpu_type)
-            record = records[situation] = _Record(last_at=saved["last_at"])
+            key = ProfileKey(num_nodes=nodes, num_gpus=gpus, atomic_batch_size=atomic, gpu_type=gpu_type)
+            record = records[key] = _Record(last_at=saved["last_at"])
             # A checkpoint may hold more numbers of each step.
             record.steps.extend((step[0], step[1]) for step in saved["steps"])
         with self._lock:

@@ -129,12 +129,12 @@ class Reporter:
         if is_leaving:
             _LOG.info("%s goes on where it is: the move was given up", self._job_name)
 
-    def say_stopped(self, *, is_saved: bool) -> None:
+    def log_stopped(self, *, is_saved: bool) -> None:
         """Say in the job's log that SIGTERM ends this run."""
         saved = "its checkpoint is written" if is_saved else "no checkpoint was written now"
         _LOG.info("%s is stopped by SIGTERM%s: %s", self._job_name, self._place(), saved)
 
-    def was_delivered(self, request_id: int) -> bool:
+    def is_confirmed(self, request_id: int) -> bool:
         """Tell whether the store has the confirmation for `request_id`."""
         return self._delivered == request_id
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollux_slurm.agent.submit.token import CHECKPOINTS, token_sha256, token_user_id
+from pollux_slurm.agent.submit.token import CHECKPOINTS_FOLDER, token_sha256, token_user_id
 from pollux_slurm.config import Config
 from pollux_slurm.durations import FORMS, parse_duration
 from pollux_slurm.errors import UsageError
@@ -130,7 +130,7 @@ def plan_submission(
         slice_s=slice_s,
         total_s=total_s,
     )
-    default_dir = cwd / CHECKPOINTS / f"{_as_file_name(name)}-{identifier}"
+    default_dir = cwd / CHECKPOINTS_FOLDER / f"{_as_file_name(name)}-{identifier}"
     checkpoint_dir = absolute(_last(options, "checkpoint-dir"), cwd=cwd) or default_dir
     token_file = checkpoint_dir / f"pollux-{identifier}.token"
     text = render(

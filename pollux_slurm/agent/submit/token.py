@@ -17,7 +17,7 @@ from pathlib import Path
 from pollux_slurm.errors import LaunchError
 from pollux_slurm.store.agent_api.token_hashes import hash_token
 
-CHECKPOINTS = "pollux-checkpoints"
+CHECKPOINTS_FOLDER = "pollux-checkpoints"
 """The folder beside a submission where jobs keep their checkpoints and token unless told otherwise."""
 
 _TOKEN = re.compile(r"(?:0|[1-9][0-9]{0,9})-[0-9a-f]{64}")

@@ -62,7 +62,7 @@ def run(
         max_gpus=max_gpus,
         allow_unconfirmed=allow_unconfirmed,
         master_addr=master_addr,
-        patience_s=kill_after,
+        kill_after_s=kill_after,
     )
     code = launch(
         command or [],

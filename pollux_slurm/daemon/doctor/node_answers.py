@@ -91,7 +91,7 @@ def examine_nodes(
 
 def examine_writers(folder: Path) -> Finding:
     """Look at whether users could put other folders in the place of each other's, in one for checkpoints."""
-    others = who_else_may_write(folder.absolute(), is_for_folders=True)
+    others = who_else_may_write(folder.absolute(), is_parent_folder=True)
     if others is None:
         text = "nobody can replace what others keep in it"
         return Finding(name=f"writers of {folder}", verdict=Verdict.OK, text=text)

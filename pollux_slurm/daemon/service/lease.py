@@ -8,7 +8,7 @@ from datetime import datetime
 
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.errors import LeaseLostError, StoreError
-from pollux_slurm.processes import identify
+from pollux_slurm.process_control import identify
 from pollux_slurm.store.contract.interface import Store
 
 _log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from pollux_slurm.agent.measure.report_builder import ReportBuilder
 from pollux_slurm.agent.measure.reporter import Reporter
-from pollux_slurm.agent.measure.telemetry import Telemetry
 from pollux_slurm.store.contract.interface import CheckpointConfirmation, RunPhase
 from pollux_slurm.torch.boundary.sigterm import StopFlag
 from pollux_slurm.torch.checkpoint.checkpoint_file import Written
@@ -37,18 +37,18 @@ class Standby:
         self,
         *,
         reporter: Reporter,
-        telemetry: Telemetry,
+        report_builder: ReportBuilder,
         stop: StopFlag,
         answered: int | None,
         is_awaited: Callable[[int], bool],
         write: Callable[[], Written],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._reporter, self._telemetry, self._stop, self._write = reporter, telemetry, stop, write
+        self._reporter, self._telemetry, self._stop, self._write = reporter, report_builder, stop, write
         self._is_awaited, self._monotonic = is_awaited, monotonic
         self.answered = answered
         self.confirmed: CheckpointConfirmation | None = None
-        self._phase = telemetry.phase
+        self._phase = report_builder.phase
         self._gone_at_s: float | None = None
         self._written: Written | None = None
         self._is_saved_for_stop = False

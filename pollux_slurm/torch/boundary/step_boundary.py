@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointPace
+from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterval
+from pollux_slurm.agent.measure.report_builder import ReportBuilder
 from pollux_slurm.agent.measure.reporter import Reporter
-from pollux_slurm.agent.measure.telemetry import Telemetry
 from pollux_slurm.errors import SupersededRunError
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.store.contract.interface import CheckpointConfirmation, RunPhase
@@ -75,7 +75,7 @@ class _Flags:
 
 @dataclass(slots=True)
 class Boundary:
-    """The boundary of one run. `reporter` and `telemetry` are there on rank 0 only.
+    """The boundary of one run. `reporter` and `report_builder` are there on rank 0 only.
 
     `max_wait_s` bounds how long the ranks stand still after a confirmed checkpoint when nobody stops them
     (the daemon is gone, the store is away). Going on is safe: whatever is done after it is not in the lineage
@@ -86,8 +86,8 @@ class Boundary:
     checkpointer: Checkpointer
     stop: StopFlag
     reporter: Reporter | None
-    telemetry: Telemetry | None
-    pace: CheckpointPace | None
+    report_builder: ReportBuilder | None
+    pace: CheckpointInterval | None
     epoch_end: EpochEnd
     max_wait_s: float
     pause: Callable[[float], None] = time.sleep
@@ -176,10 +176,10 @@ class Boundary:
         now = self.monotonic()
         self._next_hold_s = now + (now - started) / _MOST_COPYING
         self.is_holding = True
-        if write is not None and self.reporter is not None and self.telemetry is not None:
+        if write is not None and self.reporter is not None and self.report_builder is not None:
             self._standby = Standby(
                 reporter=self.reporter,
-                telemetry=self.telemetry,
+                report_builder=self.report_builder,
                 stop=self.stop,
                 answered=self._answered,
                 is_awaited=self.epoch_end.is_awaited,
@@ -219,8 +219,8 @@ class Boundary:
             return
         self._superseded = written.superseded
         self._learn(written)
-        if written.error is None and written.superseded is None and self.telemetry is not None:
-            self.telemetry.checkpointed(blocked_s=written.blocked_s, size_bytes=written.size_bytes)
+        if written.error is None and written.superseded is None and self.report_builder is not None:
+            self.report_builder.add_checkpoint(blocked_s=written.blocked_s, size_bytes=written.size_bytes)
 
     def _learn(self, written: Written) -> None:
         """Pace the next checkpoint by this one; soon, if it has failed."""
@@ -228,7 +228,7 @@ class Boundary:
             self._not_before_s = self.monotonic() + _RETRY_S
             self._last_checkpoint_s = -math.inf
         elif self.pace is not None:
-            self.pace.written(written.took_s)
+            self.pace.add_write_time(written.took_s)
 
     def _absorb(self, flags: _Flags, answer: tuple[list[float], Agreement] | None) -> None:
         if answer is None:
@@ -288,7 +288,7 @@ class Boundary:
             return
         self._last_checkpoint_s = started = self.monotonic()
         self.checkpointer.write_behind()
-        self.pace.blocked(self.monotonic() - started)
+        self.pace.add_blocked_time(self.monotonic() - started)
 
     def checkpoint(self, *, stop: bool = False, request: bool = False) -> None:
         """Write a checkpoint on all ranks at this boundary; then exit on `stop`, or wait on `request`."""
@@ -314,7 +314,7 @@ class Boundary:
             if self.reporter is not None:
                 if confirmation is not None:
                     self.reporter.confirm(confirmation)
-                self.reporter.say_stopped(is_saved=confirmation is not None)
+                self.reporter.log_stopped(is_saved=confirmation is not None)
                 self.reporter.close(timeout_s=_LAST_REPORT_TIMEOUT_S)
             self.stop.heed()
         # Whether anything was written is known to all ranks, whether a request still stands to rank 0 only.
@@ -326,8 +326,8 @@ class Boundary:
 
         `is_told` says that the store has been told, or is being told.
         """
-        if self.reporter is not None and self.telemetry is not None and confirmation is not None:
-            self.telemetry.set_phase(RunPhase.WAITING)
+        if self.reporter is not None and self.report_builder is not None and confirmation is not None:
+            self.report_builder.set_phase(RunPhase.WAITING)
             if confirmation.request_id is not None and not is_told:
                 self.reporter.confirm(confirmation)
         deadline = self.monotonic() + self.max_wait_s
@@ -345,7 +345,7 @@ class Boundary:
             if verdict != 0:
                 break
             self.pause(_TICK_S)
-        if self.reporter is not None and self.telemetry is not None:
+        if self.reporter is not None and self.report_builder is not None:
             self._go_on(confirmation)
         if verdict == 2:
             raise SupersededRunError("a newer run of this job has reported to the store: this one stops")
@@ -367,15 +367,15 @@ class Boundary:
 
     def _go_on(self, confirmation: CheckpointConfirmation | None) -> None:
         assert self.reporter is not None
-        assert self.telemetry is not None
+        assert self.report_builder is not None
         request_id = None if confirmation is None else confirmation.request_id
-        if request_id is not None and self.reporter.was_delivered(request_id):
+        if request_id is not None and self.reporter.is_confirmed(request_id):
             # Answered once and for all; the daemon either uses this checkpoint or gives the request up.
             self._answered = request_id
         else:
             # The store is away, and what it last asked for stays known: train as long as was waited.
             self._not_before_s = self.monotonic() + self.max_wait_s
         self.reporter.withdraw_confirmation()
-        has_stepped = self.telemetry.first_step_s is not None
-        self.telemetry.set_phase(RunPhase.TRAINING if has_stepped else RunPhase.STARTING)
+        has_stepped = self.report_builder.first_step_s is not None
+        self.report_builder.set_phase(RunPhase.TRAINING if has_stepped else RunPhase.STARTING)
         self.reporter.report_soon()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from pollux_slurm.agent.measure.telemetry import Telemetry
+from pollux_slurm.agent.measure.report_builder import ReportBuilder
 from pollux_slurm.errors import TrainingError
 from pollux_slurm.model import JobWarning
 
@@ -14,12 +14,12 @@ _LOG = logging.getLogger(__name__)
 class Faults:
     """Tells of what is wrong: an error in the job's log and in the reports, an exception under `strict`.
 
-    `telemetry` is there on rank 0 only, which speaks for all.
+    `report_builder` is there on rank 0 only, which speaks for all.
     """
 
-    def __init__(self, *, strict: bool, rank: int, telemetry: Telemetry | None) -> None:
+    def __init__(self, *, strict: bool, rank: int, report_builder: ReportBuilder | None) -> None:
         self.strict = strict
-        self._rank, self._telemetry = rank, telemetry
+        self._rank, self._telemetry = rank, report_builder
         self._told: set[JobWarning] = set()
 
     def tell(self, warning: JobWarning, message: str) -> None:

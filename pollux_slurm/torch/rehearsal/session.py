@@ -21,7 +21,15 @@ import torch
 import torch.distributed as dist
 
 from pollux_slurm.agent.launch.environment import JobEnvironment, process_age_s
-from pollux_slurm.agent.rehearsal_events import OUTSIDE, EventLog, Means, Moment, RehearsalStore, Stage, Stop
+from pollux_slurm.agent.rehearsal_protocol import (
+    OUTSIDE,
+    EventLog,
+    Means,
+    Moment,
+    RehearsalStore,
+    Stage,
+    Stop,
+)
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.model import BatchChoice, BatchLimits
 from pollux_slurm.torch.data.micro_batches import PassPlan, StepPlan

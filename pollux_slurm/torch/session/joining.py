@@ -16,13 +16,13 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointPace
+from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterval
 from pollux_slurm.agent.checkpoints.folder_permissions import who_else_may_write
-from pollux_slurm.agent.checkpoints.lineage import Lineage, claim_run, note_elsewhere
+from pollux_slurm.agent.checkpoints.lineage import Lineage, claim_run, record_checkpoints_elsewhere
 from pollux_slurm.agent.checkpoints.memory_bounds import MemoryBound, read_bounds
 from pollux_slurm.agent.launch.environment import JobEnvironment
+from pollux_slurm.agent.measure.report_builder import ReportBuilder
 from pollux_slurm.agent.measure.reporter import Reporter, utc_now
-from pollux_slurm.agent.measure.telemetry import Telemetry
 from pollux_slurm.errors import CheckpointError, LaunchError, UsageError
 from pollux_slurm.store.contract.interface import AgentStore
 from pollux_slurm.torch.coordination.side_channel import Control
@@ -74,8 +74,8 @@ def control_group(environment: JobEnvironment) -> dist.ProcessGroup | None:
 
 def _meet(environment: JobEnvironment) -> Any:
     """Return the store in which the ranks tell each other their addresses."""
-    if environment.meeting_file is not None:
-        store = dist.FileStore(str(environment.meeting_file), environment.world_size)  # type: ignore[attr-defined]
+    if environment.rendezvous_file is not None:
+        store = dist.FileStore(str(environment.rendezvous_file), environment.world_size)  # type: ignore[attr-defined]
         store.set_timeout(_MEETING_TIMEOUT)
         return store
     try:
@@ -159,7 +159,7 @@ def claim(
     if environment.rank == 0:
         given = environment.checkpoint_dir
         if given is not None and given.absolute() != directory.absolute():
-            note_elsewhere(given, restart_count=environment.restart_count)
+            record_checkpoints_elsewhere(given, restart_count=environment.restart_count)
         lineage = claim_run(
             directory,
             restart_count=environment.restart_count,
@@ -191,7 +191,7 @@ def job_name(environment: JobEnvironment) -> str:
 
 
 def make_reporter(
-    environment: JobEnvironment, telemetry: Telemetry, run_number: int, where: Callable[[], str]
+    environment: JobEnvironment, report_builder: ReportBuilder, run_number: int, where: Callable[[], str]
 ) -> Reporter:
     """Return the reporter of rank 0, to the store that the environment names."""
     url, agent = environment.config.store.url, environment.config.agent
@@ -208,7 +208,7 @@ def make_reporter(
         open_store=open_store,
         token=environment.token or "",
         run_number=run_number,
-        compose=telemetry.compose,
+        compose=report_builder.compose,
         report_interval_s=agent.report_interval_s,
         poll_interval_s=agent.poll_interval_s,
         job_name=job_name(environment),
@@ -227,14 +227,14 @@ def memory_bounds(control: Control[Any], directory: Path | None) -> MemoryBounds
     )
 
 
-def pace_of(interval_s: float | Literal["auto"] | None, mtbf_s: float) -> CheckpointPace | None:
+def pace_of(interval_s: float | Literal["auto"] | None, mtbf_s: float) -> CheckpointInterval | None:
     """Return how often to write a checkpoint, None for never. Raises `UsageError` for no such thing."""
     if not mtbf_s > 0:
         raise UsageError(f"node_mtbf_s must be above 0, not {mtbf_s!r}")
     if interval_s is None:
         return None
     if interval_s == "auto":
-        return CheckpointPace(mtbf_s=mtbf_s)
+        return CheckpointInterval(mtbf_s=mtbf_s)
     if not isinstance(interval_s, (int, float)) or not interval_s >= 0:
         raise UsageError(f"checkpoint_interval_s must be seconds, None or 'auto', not {interval_s!r}")
-    return CheckpointPace(mtbf_s=mtbf_s, fixed_s=float(interval_s))
+    return CheckpointInterval(mtbf_s=mtbf_s, fixed_s=float(interval_s))

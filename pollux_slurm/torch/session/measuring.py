@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 
 from pollux_slurm.agent.launch.environment import JobEnvironment, process_age_s
-from pollux_slurm.agent.measure.fit_and_batch_choice import Training, Tuner
+from pollux_slurm.agent.measure.fit_and_batch_choice import TrainingState, Tuner
 from pollux_slurm.agent.measure.profile import StepProfile
+from pollux_slurm.agent.measure.report_builder import ReportBuilder, TrainingProgress
 from pollux_slurm.agent.measure.reporter import Reporter
-from pollux_slurm.agent.measure.telemetry import Progress, Telemetry
 from pollux_slurm.model import BatchChoice, BatchLimits, Configuration
 from pollux_slurm.store.contract.interface import RunPhase
 from pollux_slurm.torch.checkpoint.progress import MeasuredState, ProgressState
@@ -22,10 +22,10 @@ from pollux_slurm.torch.session.joining import make_reporter
 
 
 class Measuring:
-    """The step clock of one replica; on rank 0 also telemetry and the reporter's thread.
+    """The step clock of one replica; on rank 0 also report_builder and the reporter's thread.
 
     `restore_s` is how long it took to take up a checkpoint, None without one; `where` says how far training
-    is, in words. `telemetry` and `reporter` are
+    is, in words. `report_builder` and `reporter` are
     None on other ranks.
     """
 
@@ -47,17 +47,17 @@ class Measuring:
             equation=environment.config.agent.throughput_equation,
         )
         self._progress = progress
-        self.telemetry: Telemetry | None = None
+        self.report_builder: ReportBuilder | None = None
         self.reporter: Reporter | None = None
         if environment.rank == 0:
-            self.telemetry = Telemetry(
+            self.report_builder = ReportBuilder(
                 run_number=run_number,
                 restart_count=environment.restart_count,
                 gpus_per_node=environment.gpus_per_node,
                 tuner=self._tuner,
                 restore_s=restore_s,
             )
-            self.reporter = make_reporter(environment, self.telemetry, run_number, where)
+            self.reporter = make_reporter(environment, self.report_builder, run_number, where)
 
     @property
     def state(self) -> MeasuredState:
@@ -95,24 +95,24 @@ class Measuring:
 
     def tell_step(self, limits: BatchLimits, batch: BatchChoice, noise: NoiseEstimator) -> BatchChoice | None:
         """On rank 0: record what was measured; return the batch that was proposed meanwhile."""
-        if self.telemetry is None or self.reporter is None:
+        if self.report_builder is None or self.reporter is None:
             return None
         for step in self.clock.measured():
-            self.telemetry.measured(step)
-        self.telemetry.step(_training(limits, batch, noise))
-        if self.telemetry.first_step_s is None:
-            self.telemetry.first_step(process_age_s())
-            self.telemetry.set_phase(RunPhase.TRAINING)
+            self.report_builder.add_step(step)
+        self.report_builder.set_training_state(_training(limits, batch, noise))
+        if self.report_builder.first_step_s is None:
+            self.report_builder.set_first_step(process_age_s())
+            self.report_builder.set_phase(RunPhase.TRAINING)
             self.reporter.report_soon()
-        elif self.telemetry.phase is not RunPhase.TRAINING:
-            self.telemetry.set_phase(RunPhase.TRAINING)
-        return self.telemetry.take_proposal(limits)
+        elif self.report_builder.phase is not RunPhase.TRAINING:
+            self.report_builder.set_phase(RunPhase.TRAINING)
+        return self.report_builder.take_proposal(limits)
 
     def tell_progress(self) -> None:
         """Let the next report say how far training has come."""
-        if self.telemetry is not None:
-            self.telemetry.set_progress(
-                Progress(
+        if self.report_builder is not None:
+            self.report_builder.set_progress(
+                TrainingProgress(
                     num_steps=self._progress.num_steps,
                     num_examples=self._progress.run_examples,
                     progress=self._progress.progress,
@@ -123,8 +123,8 @@ class Measuring:
 
     def tell_end(self) -> None:
         """Report that no epoch is left."""
-        if self.telemetry is not None and self.reporter is not None:
-            self.telemetry.set_phase(RunPhase.FINISHED)
+        if self.report_builder is not None and self.reporter is not None:
+            self.report_builder.set_phase(RunPhase.FINISHED)
             self.reporter.report_soon()
 
     def close(self, *, timeout_s: float) -> None:
@@ -133,5 +133,7 @@ class Measuring:
             self.reporter.close(timeout_s=timeout_s)
 
 
-def _training(limits: BatchLimits, batch: BatchChoice, noise: NoiseEstimator) -> Training:
-    return Training(limits=limits, statistics=noise.statistics(), num_updates=noise.num_updates, batch=batch)
+def _training(limits: BatchLimits, batch: BatchChoice, noise: NoiseEstimator) -> TrainingState:
+    return TrainingState(
+        limits=limits, statistics=noise.statistics(), num_updates=noise.num_updates, batch=batch
+    )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointPace
+from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterval
 from pollux_slurm.agent.launch.environment import JobEnvironment
 from pollux_slurm.errors import PolluxError, TrainingError, UsageError
 from pollux_slurm.model import BatchChoice
@@ -62,7 +62,7 @@ class Session:
         *,
         backend: str | None,
         checkpoint_dir: Path | None,
-        pace: CheckpointPace | None,
+        pace: CheckpointInterval | None,
         epoch_end_wait_s: float,
         max_wait_s: float,
         strict: bool,
@@ -101,7 +101,7 @@ class Session:
         self._measuring = Measuring(
             environment, run_number=run_number, restore_s=restore_s, progress=self._progress, where=self.place
         )
-        self.faults = Faults(strict=strict, rank=self.rank, telemetry=self._measuring.telemetry)
+        self.faults = Faults(strict=strict, rank=self.rank, report_builder=self._measuring.report_builder)
         self._stop = StopFlag()
         checkpointer = Checkpointer(
             control=self.control, lineage=lineage, is_kept=checkpoint_dir is not None, loaded=loaded
@@ -113,7 +113,7 @@ class Session:
             checkpointer=checkpointer,
             stop=self._stop,
             reporter=self._measuring.reporter,
-            telemetry=self._measuring.telemetry,
+            report_builder=self._measuring.report_builder,
             pace=pace,
             epoch_end=self._epoch_end,
             max_wait_s=max_wait_s,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointPace, optimal_interval_s
+from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterval, optimal_interval_s
 
 
 def lost(interval_s: float, cost_s: float, mtbf_s: float) -> float:
@@ -26,19 +26,19 @@ def test_that_a_cost_beyond_what_lasts_between_failures_is_no_reason_to_stop_wri
 
 
 def test_that_the_first_comes_early_and_the_rest_as_the_cost_says() -> None:
-    pace = CheckpointPace(mtbf_s=500_000.0)
+    pace = CheckpointInterval(mtbf_s=500_000.0)
     assert pace.interval_s == 60.0
-    pace.blocked(0.25)
+    pace.add_blocked_time(0.25)
     # √(2 · 0.25 · 500 000) = 500, and the higher terms take off 0.17 %.
     assert pace.interval_s == pytest.approx(500.0, rel=0.002)
-    pace.written(90.0)
+    pace.add_write_time(90.0)
     assert pace.interval_s == 900.0
-    pace.blocked(1e6)
+    pace.add_blocked_time(1e6)
     assert pace.interval_s == 3600.0
 
 
 def test_that_the_users_own_interval_stays() -> None:
-    pace = CheckpointPace(mtbf_s=1e6, fixed_s=5.0)
-    pace.blocked(100.0)
-    pace.written(1000.0)
+    pace = CheckpointInterval(mtbf_s=1e6, fixed_s=5.0)
+    pace.add_blocked_time(100.0)
+    pace.add_write_time(1000.0)
     assert pace.interval_s == 5.0

@@ -43,7 +43,7 @@ def test_that_a_sticky_folder_above_is_safe_and_the_jobs_own_is_not(place: Path)
     assert who_else_may_write(place / "up/job") is None
     (place / "up/job").chmod(0o1777)
     assert who_else_may_write(place / "up/job") == f"everybody may write in {place / 'up/job'}"
-    assert who_else_may_write(place / "up/job", is_for_folders=True) is None
+    assert who_else_may_write(place / "up/job", is_parent_folder=True) is None
 
 
 def test_that_a_folder_of_another_user_is_theirs(place: Path) -> None:

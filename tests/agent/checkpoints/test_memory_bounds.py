@@ -11,7 +11,7 @@ from pollux_slurm.agent.checkpoints.memory_bounds import (
     num_bounds,
     read_bounds,
     record_bound,
-    run_until_it_fits,
+    rerun_with_smaller_batches,
 )
 from pollux_slurm.errors import CheckpointError
 
@@ -88,10 +88,10 @@ def test_that_a_run_is_repeated_while_each_leaves_another_bound(
     tmp_path: Path, codes: list[int], last: int, num_runs: int
 ) -> None:
     runs, told = Runs(tmp_path, codes), list[str]()
-    assert run_until_it_fits(runs, tmp_path, warn=told.append) == last
+    assert rerun_with_smaller_batches(runs, tmp_path, warn=told.append) == last
     assert runs.num_runs == num_runs
     assert len(told) == num_runs - 1
 
 
 def test_that_a_job_without_a_directory_runs_once() -> None:
-    assert run_until_it_fits(lambda: 7, None, warn=print) == 7
+    assert rerun_with_smaller_batches(lambda: 7, None, warn=print) == 7

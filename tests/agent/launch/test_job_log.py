@@ -14,9 +14,9 @@ import pollux_slurm.agent.measure.reporter
 ours = logging.getLogger("pollux_slurm.agent.measure.reporter")
 theirs = logging.getLogger("train")
 {arrange}
-from pollux_slurm.agent.launch.job_log import speak
-speak()
-speak()
+from pollux_slurm.agent.launch.job_log import log_to_stderr
+log_to_stderr()
+log_to_stderr()
 {after}
 ours.info("moved")
 ours.debug("a detail")

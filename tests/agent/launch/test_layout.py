@@ -17,7 +17,7 @@ UNEVEN = RunLayout(
     uses_gpus=True,
     job_id="12",
     exit_file=Path("/shared/it's here/12.exit"),
-    patience_s=3.5,
+    kill_after_s=3.5,
 )
 
 
@@ -70,14 +70,14 @@ def test_that_the_users_environment_stays_but_for_our_own_message() -> None:
             "HOME": "/root",
             "POLLUX_STEP": "x",
             "RANK": "9",
-            "POLLUX_MEETING_FILE": "/x",
+            "POLLUX_RENDEZVOUS_FILE": "/x",
         },
     )
     assert (env["OMP_NUM_THREADS"], env["HOME"], env["RANK"]) == ("7", "/root", "0")
-    assert not {"POLLUX_STEP", "POLLUX_MEETING_FILE"} & set(env)
+    assert not {"POLLUX_STEP", "POLLUX_RENDEZVOUS_FILE"} & set(env)
 
 
 def test_that_the_processes_of_one_node_are_told_where_they_meet() -> None:
     alone = RunLayout(nodes=(("n0", 2),), master_addr="127.0.0.1", master_port=5, secret="s")
-    told = rank_environments(alone, 0, {}, meeting_file=Path("/tmp/x/ranks"))
-    assert {env["POLLUX_MEETING_FILE"] for env in told} == {"/tmp/x/ranks"}
+    told = rank_environments(alone, 0, {}, rendezvous_file=Path("/tmp/x/ranks"))
+    assert {env["POLLUX_RENDEZVOUS_FILE"] for env in told} == {"/tmp/x/ranks"}

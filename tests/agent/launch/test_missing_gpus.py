@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.agent.launch.layout import RunLayout
-from pollux_slurm.agent.launch.missing_gpus import requeue_if_short
+from pollux_slurm.agent.launch.missing_gpus import requeue_if_gpus_missing
 from pollux_slurm.agent.launch.rendezvous import reserve_port
-from pollux_slurm.agent.launch.slurm_job import PreparedJob, held_gpus, run_step
+from pollux_slurm.agent.launch.slurm_job import PreparedJob, allocated_gpus, run_step
 from pollux_slurm.errors import LaunchError, SlurmUnavailable
 from pollux_slurm.model import Allocation, JobState, SlurmJob
 from pollux_slurm.slurm.client import SlurmClient
@@ -32,7 +32,7 @@ def after_look(
 ) -> SlurmJob:
     """Return the job after its failed step has had a look."""
     environ = {"SLURM_JOB_ID": job_id} | ({"SLURM_RESTART_COUNT": restarts} if restarts is not None else {})
-    requeue_if_short(
+    requeue_if_gpus_missing(
         num_gpus,
         environ=environ,
         connect=lambda: slurm,
@@ -68,7 +68,7 @@ def test_that_a_job_on_two_nodes_that_holds_no_gpu_is_requeued_as_well(tmp_path:
     told: list[str] = []
     environ = {"SLURM_JOB_ID": job_id, "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[0-1]"}
     with pytest.raises(LaunchError, match="nothing for the nodes"):  # it has not been ended in time here
-        held_gpus(
+        allocated_gpus(
             environ,
             connect=lambda: slurm,
             runner=CommandRunner(environ={}, bin_dir=tmp_path),
@@ -97,7 +97,7 @@ def test_that_a_silent_slurm_is_told_and_nothing_else() -> None:
     slurm, job_id = running_job()
     slurm.fail("read_job", SlurmUnavailable("no answer"))
     told: list[str] = []
-    requeue_if_short(2, environ={"SLURM_JOB_ID": job_id}, connect=lambda: slurm, warn=told.append)
+    requeue_if_gpus_missing(2, environ={"SLURM_JOB_ID": job_id}, connect=lambda: slurm, warn=told.append)
     assert told == [f"job {job_id} cannot be put back into the queue: no answer"]
 
 
@@ -130,7 +130,7 @@ def looks_after(bin_dir: str) -> tuple[int, int]:
     warn: Callable[[str], None] = lambda _words: None  # noqa: E731
     layout = RunLayout(
         nodes=(("n0", 2),), master_addr="127.0.0.1", master_port=1, secret="s", uses_gpus=True, job_id="1",
-        exit_file=None, patience_s=1.0,
+        exit_file=None, kill_after_s=1.0,
     )  # fmt: skip
     port = reserve_port()
     job = PreparedJob(

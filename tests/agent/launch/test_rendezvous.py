@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from pollux_slurm.agent.launch.rendezvous import meeting_file, new_secret, node_address, reserve_port
+from pollux_slurm.agent.launch.rendezvous import new_secret, node_address, rendezvous_file, reserve_port
 from pollux_slurm.errors import LaunchError
 from pollux_slurm.slurm.commands.runner import CommandRunner
 
@@ -47,7 +47,7 @@ def test_that_ports_and_secrets_cannot_be_foretold() -> None:
 def test_that_only_their_user_enters_the_folder_where_processes_meet() -> None:
     before = os.umask(0)
     try:
-        with meeting_file() as file:
+        with rendezvous_file() as file:
             assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
             assert not file.exists()
             file.touch()
@@ -60,7 +60,7 @@ def test_that_a_machine_without_room_for_the_folder_says_what_to_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    with pytest.raises(LaunchError, match="TMPDIR"), meeting_file():
+    with pytest.raises(LaunchError, match="TMPDIR"), rendezvous_file():
         pass
 
 

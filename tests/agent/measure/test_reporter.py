@@ -104,9 +104,9 @@ def test_that_reports_and_requests_pass_through_the_real_store(store: Store, sto
         move = plan(store)
         store.advance_reallocation(move.id, Step.CHECKPOINT_REQUESTED, expected=Step.PLANNED, at=at(21))
         assert wait(lambda: reporter.checkpoint_request, "the request") == move.id
-        assert not reporter.was_delivered(move.id)
+        assert not reporter.is_confirmed(move.id)
         reporter.confirm(CheckpointConfirmation(request_id=move.id, blocked_s=0.1, size_bytes=10))
-        wait(lambda: reporter.was_delivered(move.id), "delivery")
+        wait(lambda: reporter.is_confirmed(move.id), "delivery")
         assert store.reallocations()[0].step is Step.CHECKPOINTED
         store.advance_reallocation(move.id, Step.ROLLED_BACK, expected=Step.CHECKPOINTED, at=at(22))
         wait(lambda: reporter.checkpoint_request is None, "the request to go")
@@ -159,7 +159,7 @@ def test_that_a_store_that_cannot_tell_where_to_holds_up_no_checkpoint(
     with reporting(lambda: vague) as reporter:
         wait(lambda: reporter.checkpoint_request == 7, "the request")
         reporter.confirm(CheckpointConfirmation(request_id=7, blocked_s=0.1, size_bytes=10))
-        wait(lambda: reporter.was_delivered(7), "delivery")
+        wait(lambda: reporter.is_confirmed(7), "delivery")
         wait(lambda: caplog.messages, "the line")
     assert caplog.messages == [
         "the job is stopped to be placed anew: its checkpoint is written, and Slurm requeues it now"
@@ -219,7 +219,7 @@ def test_that_a_confirmation_outlives_an_outage_under_one_sequence_number() -> N
 
         failing.report = forgetful  # type: ignore[method-assign]
         reporter.confirm(CheckpointConfirmation(request_id=7, blocked_s=0.1, size_bytes=10))
-        wait(lambda: reporter.was_delivered(7), "delivery")
+        wait(lambda: reporter.is_confirmed(7), "delivery")
     assert len({sent.sequence for sent in lost[:4]}) == 1
     assert all(sent.checkpoint is not None and sent.checkpoint.request_id == 7 for sent in lost[:4])
 
@@ -238,7 +238,7 @@ def test_that_a_withdrawn_confirmation_is_not_sent() -> None:
         reporter.withdraw_confirmation()
         gate.set()
         wait(lambda: len(failing.reports) >= 2, "further reports")
-        assert not reporter.was_delivered(7)
+        assert not reporter.is_confirmed(7)
     assert all(sent.checkpoint is None for sent in failing.reports[1:])
 
 
@@ -279,7 +279,7 @@ def test_that_a_confirmation_arrives_even_if_the_model_is_refused() -> None:
     strict = Strict()
     with reporting(lambda: strict) as reporter:
         reporter.confirm(CheckpointConfirmation(request_id=3, blocked_s=0.1, size_bytes=10))
-        wait(lambda: reporter.was_delivered(3), "delivery")
+        wait(lambda: reporter.is_confirmed(3), "delivery")
     assert any(sent.checkpoint is not None for sent in strict.reports)
 
 
@@ -335,7 +335,7 @@ def test_that_closing_does_not_wait_for_a_store_that_hangs() -> None:
         wait(lambda: hanging.num_calls, "the call that hangs")
         reporter.confirm(CheckpointConfirmation(request_id=1, blocked_s=0.1, size_bytes=1))
         reporter.close(timeout_s=0.01)
-        assert not reporter.was_delivered(1)
+        assert not reporter.is_confirmed(1)
     finally:
         hang.set()
 

@@ -25,7 +25,7 @@ class Watch:
         self.office, self.stop = Office(), StopFlag()
         self.standby = Standby(
             reporter=self.office,  # type: ignore[arg-type]
-            telemetry=self.office,  # type: ignore[arg-type]
+            report_builder=self.office,  # type: ignore[arg-type]
             stop=self.stop,
             answered=answered,
             is_awaited=lambda request: request == self.awaited,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointPace
+from pollux_slurm.agent.checkpoints.checkpoint_interval import CheckpointInterval
 from pollux_slurm.errors import SupersededRunError
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.store.contract.interface import CheckpointConfirmation, RunPhase
@@ -87,7 +87,7 @@ class Disk:
 
 
 class Office:
-    """Reporter and telemetry of rank 0: what the store asks, and what it was told."""
+    """Reporter and report_builder of rank 0: what the store asks, and what it was told."""
 
     def __init__(self) -> None:
         self.checkpoint_request: int | None = None
@@ -104,12 +104,12 @@ class Office:
     def confirm(self, confirmation: CheckpointConfirmation) -> None:
         self.confirmed.append(confirmation)
 
-    def was_delivered(self, request_id: int) -> bool:
+    def is_confirmed(self, request_id: int) -> bool:
         return any(one.request_id == request_id for one in self.confirmed)
 
     def withdraw_confirmation(self) -> None: ...
 
-    def say_stopped(self, *, is_saved: bool) -> None:
+    def log_stopped(self, *, is_saved: bool) -> None:
         self.said.append(is_saved)
 
     def report_soon(self) -> None: ...
@@ -121,7 +121,7 @@ class Job:
     """Boundaries of as many ranks; `pause` is what passes while they stand still."""
 
     def __init__(
-        self, num_ranks: int, *, pace: CheckpointPace | None = None, epoch_end_wait_s: float = 0.0
+        self, num_ranks: int, *, pace: CheckpointInterval | None = None, epoch_end_wait_s: float = 0.0
     ) -> None:
         self.now, self.num_pauses = 0.0, 0
         self.office, self.disk = Office(), Disk()
@@ -134,7 +134,7 @@ class Job:
                 checkpointer=self.disk if rank == 0 else Disk(),  # type: ignore[arg-type]
                 stop=StopFlag(),
                 reporter=self.office if rank == 0 else None,  # type: ignore[arg-type]
-                telemetry=self.office if rank == 0 else None,  # type: ignore[arg-type]
+                report_builder=self.office if rank == 0 else None,  # type: ignore[arg-type]
                 pace=pace,
                 epoch_end=self.epoch_end,
                 max_wait_s=600.0,
@@ -292,7 +292,7 @@ def test_that_a_leftover_run_stops_on_all_ranks_and_writes_nothing() -> None:
 
 
 def test_that_periodic_checkpoints_come_when_they_are_due_on_all_ranks() -> None:
-    job = Job(2, pace=CheckpointPace(mtbf_s=86400.0, fixed_s=10.0))
+    job = Job(2, pace=CheckpointInterval(mtbf_s=86400.0, fixed_s=10.0))
     acted = []
     for _ in range(12):
         job.now += 2.0

@@ -200,9 +200,9 @@ def test_that_a_newer_run_is_noticed_beside_training(tmp_path: Path, gate: Gate)
 
 def test_that_what_it_cost_is_reported_and_paces_the_next(tmp_path: Path) -> None:
     with joined(tmp_path, checkpoint_interval_s="auto") as session:
-        pace, telemetry = session._boundary.pace, session._measuring.telemetry
+        pace, report_builder = session._boundary.pace, session._measuring.report_builder
         assert pace is not None
-        assert telemetry is not None
+        assert report_builder is not None
         assert pace.interval_s == 60.0
         now = [0.0]
         session._boundary.monotonic = lambda: now[0]
@@ -213,7 +213,7 @@ def test_that_what_it_cost_is_reported_and_paces_the_next(tmp_path: Path) -> Non
                 now[0] = 61.0
             session._checkpointer.wait()
             if number == 5:
-                reported.append(telemetry.compose(sequence=1, checkpoint=None).checkpoint)
+                reported.append(report_builder.compose(sequence=1, checkpoint=None).checkpoint)
         # The clock of the test stood still during the copy: the interval is the least there is.
         assert pace.interval_s == 30.0
     (confirmation,) = reported

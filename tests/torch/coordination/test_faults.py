@@ -23,8 +23,8 @@ def test_that_a_fault_is_told_once_of_each_kind(caplog: pytest.LogCaptureFixture
         "this is wrong: do that",
         "that is wrong: do this",
     ]
-    assert session._measuring.telemetry is not None
-    report = session._measuring.telemetry.compose(sequence=1, checkpoint=None)
+    assert session._measuring.report_builder is not None
+    report = session._measuring.report_builder.compose(sequence=1, checkpoint=None)
     assert report.warnings == (JobWarning.REPLICAS_DIFFER, JobWarning.NEVER_STEPPED)
 
 

@@ -144,7 +144,7 @@ def change_batch() -> dict[str, Any]:
         parallel(inputs).mean().backward()
         optimizer.step()
         steps.append([loader.current_batch_size, indices.tolist(), parallel.gain])
-        if len(steps) == 3 and session._measuring.telemetry is not None:
+        if len(steps) == 3 and session._measuring.report_builder is not None:
             propose(
                 session, loader, BatchChoice(global_batch_size=13, atomic_batch_size=4, accumulation_steps=1)
             )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.agent.submit.adoption import Adoption, adopt
+from pollux_slurm.agent.submit.plain_sbatch import AdaptiveResult, make_adaptive
 from pollux_slurm.agent.submit.token import read_token, token_sha256
 from pollux_slurm.errors import SlurmCommandError, SlurmUnavailable
 from pollux_slurm.model import Allocation, JobTerms
@@ -26,11 +26,11 @@ def slurm() -> FakeSlurm:
 
 def adopted(
     slurm: FakeSlurm, folder: Path, *, pause: Callable[[float], None] = lambda seconds: None
-) -> Adoption:
+) -> AdaptiveResult:
     # scontrol leaves its words behind, and allows what it is asked to allow.
     (folder / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {folder}/said\n')
     (folder / "scontrol").chmod(0o755)
-    return adopt(
+    return make_adaptive(
         "1",
         token_file=folder / "token",
         min_gpus=2,
@@ -49,7 +49,7 @@ def comment_of(slurm: FakeSlurm) -> str:
 
 
 def test_that_the_terms_stand_behind_the_users_own_words(slurm: FakeSlurm, tmp_path: Path) -> None:
-    assert adopted(slurm, tmp_path) == Adoption(token_file=tmp_path / "token")
+    assert adopted(slurm, tmp_path) == AdaptiveResult(token_file=tmp_path / "token")
     assert user_part(comment_of(slurm)) == "mine"
     assert decode_comment(comment_of(slurm)) == JobTerms(
         token_sha256=token_sha256(read_token(tmp_path / "token")),
@@ -81,7 +81,7 @@ def test_that_a_job_that_may_not_be_requeued_asks_for_it(slurm: FakeSlurm, tmp_p
 
 def test_that_what_slurm_refuses_is_told_and_leaves_no_claim(slurm: FakeSlurm, tmp_path: Path) -> None:
     slurm.fail("set_comment", SlurmCommandError("Access/permission denied"))
-    assert adopted(slurm, tmp_path) == Adoption(token_file=None, problem="Access/permission denied")
+    assert adopted(slurm, tmp_path) == AdaptiveResult(token_file=None, problem="Access/permission denied")
 
 
 def test_that_accounting_which_does_not_know_the_job_yet_is_given_time(

@@ -23,14 +23,14 @@ _PAUSES_S = (1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adoption:
+class AdaptiveResult:
     """What came of it: the token file if the daemon can know the job by it, else why not."""
 
     token_file: Path | None
     problem: str | None = None
 
 
-def adopt(
+def make_adaptive(
     job_id: str,
     *,
     token_file: Path,
@@ -40,7 +40,7 @@ def adopt(
     client: SlurmClient,
     runner: CommandRunner,
     pause: Callable[[float], None] = time.sleep,
-) -> Adoption:
+) -> AdaptiveResult:
     """Put the terms of a running job into its Comment, behind what the user wrote there.
 
     A job that carries them already (a later run of it) is left alone. Allows its requeue, without which it
@@ -49,16 +49,16 @@ def adopt(
     try:
         job = client.read_job(job_id)
         if job is None:
-            return Adoption(token_file=None, problem=f"Slurm does not know job {job_id}")
+            return AdaptiveResult(token_file=None, problem=f"Slurm does not know job {job_id}")
         if job.allocation.num_gpus == 0:
-            return Adoption(token_file=None, problem=f"job {job_id} holds no GPUs")
+            return AdaptiveResult(token_file=None, problem=f"job {job_id} holds no GPUs")
         if job.unschedulable_reason is not None:
             # Most often it may not be requeued. If that was not it, the second look says the same again.
             runner.run("scontrol", "update", f"JobId={job_id}", "Requeue=1")
             job = client.read_job(job_id) or job
         if job.unschedulable_reason is not None:
             reason = job.unschedulable_reason
-            return Adoption(token_file=None, problem=f"job {job_id} cannot be moved: {reason}")
+            return AdaptiveResult(token_file=None, problem=f"job {job_id} cannot be moved: {reason}")
         terms = JobTerms(
             token_sha256=token_sha256(ensure_token(token_file, job.user_id)),
             user_id=job.user_id,
@@ -69,8 +69,8 @@ def adopt(
         if parse_comment(job.comment).terms != terms:
             _set_comment(client, job_id, encode_comment(job.comment, terms), pause)
     except PolluxError as error:
-        return Adoption(token_file=None, problem=str(error))
-    return Adoption(token_file=token_file)
+        return AdaptiveResult(token_file=None, problem=str(error))
+    return AdaptiveResult(token_file=token_file)
 
 
 def _set_comment(client: SlurmClient, job_id: str, comment: str, pause: Callable[[float], None]) -> None:

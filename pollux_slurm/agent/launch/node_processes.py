@@ -24,7 +24,7 @@ _LOOK_AGAIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ExitStatus:
     """How a set of processes ended. `exit_code` is the first failing one's (128 + n for signal n), else 0.
 
     `failed_by_itself` tells that it failed before anybody asked the processes to stop.
@@ -34,10 +34,10 @@ class Outcome:
     failed_by_itself: bool
 
 
-class Crew:
+class NodeProcesses:
     """The processes of one node, from their start to the end of the last.
 
-    `deliver` is called for a forwarded signal instead of sending it to the processes. `death_signal` is what
+    `forward` is called for a forwarded signal instead of sending it to the processes. `death_signal` is what
     the kernel sends them if this process dies. Used once, from the main thread.
     """
 
@@ -46,16 +46,16 @@ class Crew:
         command: Sequence[str],
         environments: Sequence[Mapping[str, str]],
         *,
-        patience_s: float,
+        kill_after_s: float,
         on_failure: Callable[[int], None] = lambda code: None,
-        deliver: Callable[[int], None] | None = None,
+        forward: Callable[[int], None] | None = None,
         death_signal: int = signal.SIGKILL,
     ) -> None:
         self._command = list(command)
         self._environments = environments
-        self._patience_s = patience_s
+        self._kill_after_s = kill_after_s
         self._on_failure = on_failure
-        self._deliver = deliver if deliver is not None else self._signal_all
+        self._forward = forward if forward is not None else self._signal_all
         self._death_signal = death_signal
         self._running: list[subprocess.Popen[bytes]] = []
         self._first_failure: int | None = None
@@ -64,10 +64,10 @@ class Crew:
         self._interrupts = 0
         self._kill_at: float | None = None
 
-    def run(self) -> Outcome:
+    def run(self) -> ExitStatus:
         """Start all processes, wait for their end, and return how it went.
 
-        When one fails the others get SIGTERM, and SIGKILL `patience_s` later. SIGTERM, SIGINT, SIGHUP,
+        When one fails the others get SIGTERM, and SIGKILL `kill_after_s` later. SIGTERM, SIGINT, SIGHUP,
         SIGUSR1 and SIGUSR2 are passed on; after one that asks to stop, the processes have all the time they
         need, and only a second SIGINT kills them. Raises `LaunchError` when the command cannot be started.
         """
@@ -81,7 +81,7 @@ class Crew:
                 self._kill_all()
                 for process in self._running:
                     process.wait()
-        return Outcome(exit_code=self._first_failure or 0, failed_by_itself=self._failed_by_itself)
+        return ExitStatus(exit_code=self._first_failure or 0, failed_by_itself=self._failed_by_itself)
 
     def _start(self, mask: set[signal.Signals]) -> None:
         prepare = _child_preparation(mask, self._death_signal)
@@ -94,7 +94,7 @@ class Crew:
                     preexec_fn=prepare,
                 )
             except OSError as error:
-                raise cannot_start(self._command[0], error) from None
+                raise start_error(self._command[0], error) from None
             except ValueError as error:  # a NUL character
                 raise LaunchError(f"{self._command[0]!r} cannot be started: {error}") from None
             except subprocess.SubprocessError:
@@ -121,7 +121,7 @@ class Crew:
         if self._interrupts > 1:
             self._kill_all()
         else:
-            self._deliver(found.si_signo)
+            self._forward(found.si_signo)
 
     def _reap(self) -> None:
         for process in tuple(self._running):
@@ -141,7 +141,7 @@ class Crew:
         self._failed_by_itself = True
         self._on_failure(code)
         self._signal_all(signal.SIGTERM)
-        self._kill_at = time.monotonic() + self._patience_s
+        self._kill_at = time.monotonic() + self._kill_after_s
 
     def _signal_all(self, number: int) -> None:
         """Signal the processes, but not what they started: the last checkpoint may need those."""
@@ -154,7 +154,7 @@ class Crew:
             _kill_group(process.pid)
 
 
-def cannot_start(program: str, error: OSError) -> LaunchError:
+def start_error(program: str, error: OSError) -> LaunchError:
     """Return the error for a program that cannot be executed, with the exit code that shells use."""
     missing = isinstance(error, FileNotFoundError)
     reason = "command not found" if missing else error.strerror
@@ -183,7 +183,7 @@ def _blocked() -> Iterator[tuple[set[signal.Signals], set[signal.Signals]]]:
 
 def _child_preparation(mask: set[signal.Signals], death_signal: int) -> Callable[[], None]:
     """Return what a child does between fork and exec: be mortal, lead a group, hear signals again."""
-    be_mortal = mortality(death_signal)
+    be_mortal = die_with_parent(death_signal)
 
     def prepare() -> None:
         os.setpgid(0, 0)
@@ -193,7 +193,7 @@ def _child_preparation(mask: set[signal.Signals], death_signal: int) -> Callable
     return prepare
 
 
-def mortality(death_signal: int) -> Callable[[], None]:
+def die_with_parent(death_signal: int) -> Callable[[], None]:
     """Return what a child does before exec to get `death_signal` when the thread that made it dies."""
     # Loaded before the fork: between fork and exec little may be done.
     prctl = ctypes.CDLL(None).prctl

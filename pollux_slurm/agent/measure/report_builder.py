@@ -6,7 +6,7 @@ import logging
 import threading
 from dataclasses import dataclass, replace
 
-from pollux_slurm.agent.measure.fit_and_batch_choice import Training, Tuner
+from pollux_slurm.agent.measure.fit_and_batch_choice import TrainingState, Tuner
 from pollux_slurm.agent.measure.profile import MeasuredStep
 from pollux_slurm.model import BatchChoice, BatchLimits, JobWarning
 from pollux_slurm.store.contract.interface import CheckpointConfirmation, Report, RunPhase
@@ -17,7 +17,7 @@ _LOADING_SHARE = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class TrainingProgress:
     """How far training has come. `progress` is in scale-invariant iterations, `num_examples` of this run."""
 
     num_steps: int = 0
@@ -27,7 +27,7 @@ class Progress:
     total_epochs: int | None = None
 
 
-class Telemetry:
+class ReportBuilder:
     """The latest state of one run. Each method holds the lock for a few assignments, so no step waits."""
 
     def __init__(
@@ -50,8 +50,8 @@ class Telemetry:
         self._tuner = tuner
         self._lock = threading.Lock()
         self._phase = RunPhase.STARTING
-        self._training: Training | None = None
-        self._progress = Progress()
+        self._training: TrainingState | None = None
+        self._progress = TrainingProgress()
         self._first_step_s: float | None = None
         self._interval_examples, self._interval_steps, self._interval_s = 0, 0, 0.0
         self._interval_data_s = 0.0
@@ -74,22 +74,22 @@ class Telemetry:
         """Tell where the run stands."""
         self._phase = phase
 
-    def first_step(self, since_process_start_s: float) -> None:
+    def set_first_step(self, since_process_start_s: float) -> None:
         """Tell when the first optimizer step of this run ended."""
         self._first_step_s = since_process_start_s
 
-    def step(self, training: Training) -> None:
+    def set_training_state(self, training: TrainingState) -> None:
         """Tell what training is like after one more optimizer step."""
         self._training = training
 
-    def measured(self, step: MeasuredStep) -> None:
+    def add_step(self, step: MeasuredStep) -> None:
         """Add one typical step to the interval's throughput, and to what is fitted."""
         with self._lock:
             self._interval_examples += step.num_examples
             self._interval_steps += 1
             self._interval_s += step.total_s
             self._interval_data_s += step.data_s
-        self._tuner.measured(step)
+        self._tuner.add_step(step)
 
     def _tell_of_loading(self, data_s: float, span_s: float) -> None:
         """Say once that more GPUs will not help a job whose time goes into loading."""
@@ -102,7 +102,7 @@ class Telemetry:
             100.0 * min(data_s / span_s, 1.0),
         )
 
-    def set_progress(self, progress: Progress) -> None:
+    def set_progress(self, progress: TrainingProgress) -> None:
         """Tell how far training has come."""
         self._progress = progress
 
@@ -114,7 +114,7 @@ class Telemetry:
         with self._lock:
             self._warnings[warning] = None
 
-    def checkpointed(self, *, blocked_s: float, size_bytes: int) -> None:
+    def add_checkpoint(self, *, blocked_s: float, size_bytes: int) -> None:
         """Tell of a checkpoint that nobody asked for; standstills until the next report add up."""
         with self._lock:
             before = 0.0 if self._written is None else self._written.blocked_s

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux_slurm.processes import (
+from pollux_slurm.process_control import (
     ProcessRecord,
     identify,
     is_running,

@@ -20,8 +20,8 @@ from tests.waiting import wait_until
 
 DRIVER = """
 import os, sys, time
-from pollux_slurm.agent.launch import processes
-from pollux_slurm.agent.launch.processes import Crew
+from pollux_slurm.agent.launch import node_processes
+from pollux_slurm.agent.launch.node_processes import NodeProcesses
 count, patience, script = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 environments = [{**os.environ, "RANK": str(rank)} for rank in range(count)]
 if len(sys.argv) > 4:
@@ -32,8 +32,8 @@ if len(sys.argv) > 4:
         def monotonic(cls):
             cls.looked_s += patience * os.path.exists(sys.argv[4])
             return time.monotonic() + cls.looked_s
-    processes.time, processes._LOOK_AGAIN_S = Clock, 0.05
-crew = Crew([sys.executable, "-S", "-c", script], environments, patience_s=patience,
+    node_processes.time, node_processes._LOOK_AGAIN_S = Clock, 0.05
+crew = NodeProcesses([sys.executable, "-S", "-c", script], environments, kill_after_s=patience,
             on_failure=lambda code: print("told", code, flush=True))
 outcome = crew.run()
 print("outcome", outcome.exit_code, outcome.failed_by_itself, flush=True)
@@ -60,13 +60,13 @@ class Driver:
         script: str,
         *,
         count: int = 2,
-        patience_s: float = 300.0,
+        kill_after_s: float = 300.0,
         patient_until: Path | None = None,
     ) -> None:
         self.marks = folder
         until = [] if patient_until is None else [str(patient_until)]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, str(count), str(patience_s), PRELUDE + script, *until],
+            [sys.executable, "-c", DRIVER, str(count), str(kill_after_s), PRELUDE + script, *until],
             env={**os.environ, "MARKS": str(folder)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -164,7 +164,7 @@ signal.signal(signal.SIGTERM, save)
 mark("ready")
 while True: time.sleep(0.1)
 """
-    driver = start(drivers, tmp_path, script, patience_s=0.0)
+    driver = start(drivers, tmp_path, script, kill_after_s=0.0)
     driver.wait_ready(2)
     driver.process.send_signal(signal.SIGTERM)
     driver.wait_ready(2, "asked")
@@ -240,9 +240,9 @@ def test_that_a_command_that_cannot_be_run_is_one_line_and_a_shells_code(
 ) -> None:
     script = (
         "import os\n"
-        "from pollux_slurm.agent.launch.processes import Crew\n"
+        "from pollux_slurm.agent.launch.node_processes import NodeProcesses\n"
         "from pollux_slurm.errors import LaunchError\n"
-        f"try: Crew([{program!r}], [dict(os.environ)] * 2, patience_s=1).run()\n"
+        f"try: NodeProcesses([{program!r}], [dict(os.environ)] * 2, kill_after_s=1).run()\n"
         "except LaunchError as error: print(error, error.exit_code)\n"
     )
     done = subprocess.run(
