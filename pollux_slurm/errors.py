@@ -11,13 +11,13 @@ PolluxError
 ├── SandboxError               the private cluster cannot be started, found or stopped
 ├── StoreError
 │   ├── StoreUnavailable       the database cannot be reached or stays locked
-│   │   └── ReportsLimitedError a job reports too often
+│   │   └── ReportRateError a job reports too often
 │   ├── SchemaVersionError     the database has no schema, or another version's
 │   ├── UnknownJobError        no job with this id or token
 │   ├── ReportRefusedError     a report fails its checks; the message says which
 │   └── StaleRunError          the sender is not the job's current run
-├── StoppedError               the daemon was asked to stop before it had finished
-├── InterruptedByError         a signal asked a rehearsal to end
+├── DaemonStoppedError               the daemon was asked to stop before it had finished
+├── InterruptedBySignalError         a signal asked a rehearsal to end
 ├── LeaseLostError             another daemon acts now: this one must not give another command
 ├── InvalidModelError          fitted parameters or statistics that no job can have
 ├── InvalidProblemError        a scheduling problem that contradicts itself
@@ -88,7 +88,7 @@ class StoreUnavailable(StoreError):  # noqa: N818 - a condition, named as one
     """The database cannot be reached, or stays locked past the time-out. Worth trying again later."""
 
 
-class ReportsLimitedError(StoreUnavailable):
+class ReportRateError(StoreUnavailable):
     """A job reports more often than the database takes from one job. Worth trying again later."""
 
 
@@ -108,11 +108,11 @@ class StaleRunError(StoreError):
     """The sender is not the job's current run: it must stop writing."""
 
 
-class StoppedError(PolluxError):
+class DaemonStoppedError(PolluxError):
     """The daemon was asked to stop before it had finished what it was at."""
 
 
-class InterruptedByError(PolluxError):
+class InterruptedBySignalError(PolluxError):
     """A signal asked a command to end before it had finished. The exit code is a shell's for that signal."""
 
     def __init__(self, number: signal.Signals) -> None:

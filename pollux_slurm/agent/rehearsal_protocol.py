@@ -19,17 +19,17 @@ from typing import Any, TextIO
 from pollux_slurm.errors import ConfigError
 from pollux_slurm.store.contract.interface import Move, Poll, Report
 
-STAGE_VARIABLE = "POLLUX_REHEARSAL"
+RUN_PLAN_VARIABLE = "POLLUX_REHEARSAL"
 """Names the file with the stage; set by `pollux rehearse` alone."""
 
-OUTSIDE = -1
+NO_EPOCH = -1
 """The epoch of loops outside of `remaining_epochs_until`."""
 
 _REQUEST_ID = 1
 _FLUSH_EVERY_S = 0.2
 
 
-class Moment(str, Enum):
+class StopMoment(str, Enum):
     """Where a run is stopped: `STEP` is the first step boundary at or behind a position of a loop.
 
     `AFTER_LOOP` is between a loop's last step and the end of the epoch; the run is killed there as by Slurm
@@ -41,7 +41,7 @@ class Moment(str, Enum):
     EPOCH_END = "epoch_end"
 
 
-class Means(str, Enum):
+class StopMethod(str, Enum):
     """How a run is stopped: by a requested checkpoint and SIGTERM once it is confirmed, or SIGTERM alone."""
 
     REQUEST = "request"
@@ -56,8 +56,8 @@ class Stop:
     that number.
     """
 
-    moment: Moment
-    means: Means
+    moment: StopMoment
+    method: StopMethod
     epoch: int
     loader: str = ""
     loop: int = 0
@@ -65,7 +65,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class RunPlan:
     """One run of the script. `varies_batch`: the batch changes every few steps; else it stays at M0."""
 
     folder: Path
@@ -77,19 +77,22 @@ class Stage:
         path.write_text(json.dumps({**asdict(self), "folder": str(self.folder)}), encoding="utf-8")
 
 
-def read_stage(environ: Mapping[str, str]) -> Stage | None:
+def read_run_plan(environ: Mapping[str, str]) -> RunPlan | None:
     """Return the stage that the environment names, None outside of a rehearsal."""
-    name = environ.get(STAGE_VARIABLE)
+    name = environ.get(RUN_PLAN_VARIABLE)
     if not name:
         return None
     try:
         data = json.loads(Path(name).read_text(encoding="utf-8"))
         stop = data["stop"]
         if stop is not None:
-            stop = Stop(**{**stop, "moment": Moment(stop["moment"]), "means": Means(stop["means"])})
-        return Stage(folder=Path(data["folder"]), varies_batch=bool(data["varies_batch"]), stop=stop)
+            enums = {"moment": StopMoment(stop["moment"]), "method": StopMethod(stop["method"])}
+            stop = Stop(**{**stop, **enums})
+        return RunPlan(folder=Path(data["folder"]), varies_batch=bool(data["varies_batch"]), stop=stop)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"{STAGE_VARIABLE}={name}: {error}; it is set by `pollux rehearse` alone") from None
+        raise ConfigError(
+            f"{RUN_PLAN_VARIABLE}={name}: {error}; it is set by `pollux rehearse` alone"
+        ) from None
 
 
 class EventLog:
@@ -106,7 +109,7 @@ class EventLog:
         with self._lock:
             self._file.write(line)
             now = time.monotonic()
-            if kind != "pass" or now - self._flushed_at >= _FLUSH_EVERY_S:
+            if kind != "micro_batch" or now - self._flushed_at >= _FLUSH_EVERY_S:
                 self._file.flush()
                 self._flushed_at = now
 
@@ -119,11 +122,11 @@ class RehearsalStore:
         self._request: int | None = None
         self._confirmed = threading.Event()
 
-    def ask(self) -> None:
+    def request_checkpoint(self) -> None:
         """Ask for a checkpoint from now on."""
         self._request = _REQUEST_ID
 
-    def await_saved(self, timeout_s: float) -> bool:
+    def wait_for_confirmation(self, timeout_s: float) -> bool:
         """Wait until a report has come with a checkpoint; False when none has in time."""
         return self._confirmed.wait(timeout_s)
 

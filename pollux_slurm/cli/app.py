@@ -15,7 +15,7 @@ from typer.exceptions import TyperException
 
 from pollux_slurm import __version__
 from pollux_slurm.cli.jobs.explain import explain
-from pollux_slurm.cli.jobs.orders import drain, pause, resume
+from pollux_slurm.cli.jobs.pause_resume_drain import drain, pause, resume
 from pollux_slurm.cli.jobs.rehearse import rehearse
 from pollux_slurm.cli.jobs.run import run
 from pollux_slurm.cli.jobs.sbatch import HELP, RawCommand, sbatch

@@ -26,11 +26,11 @@ from pollux_slurm.daemon.service.lease import Lease
 from pollux_slurm.daemon.service.metrics import Telemetry, totals
 from pollux_slurm.daemon.service.systemd_notify import Notifier
 from pollux_slurm.errors import (
+    DaemonStoppedError,
     LeaseLostError,
     PolluxError,
     SlurmCommandError,
     SlurmError,
-    StoppedError,
     StoreError,
 )
 from pollux_slurm.model import ClusterSnapshot, Decision, Problem, SlurmJob
@@ -127,7 +127,7 @@ class Rounds:
             return self.skip("store", error)
         except LeaseLostError as error:
             return self.skip("lease", error)
-        except StoppedError as error:
+        except DaemonStoppedError as error:
             return self.skip("stopped", error)
         except PolluxError as error:
             return self.skip("policy", error)
@@ -294,7 +294,7 @@ class Rounds:
                 found = outcome.get(timeout=self._config.tick_s)
             except queue.Empty:
                 if self._stop.is_set():
-                    raise StoppedError("the daemon was stopped while it decided") from None
+                    raise DaemonStoppedError("the daemon was stopped while it decided") from None
                 self._meanwhile()
                 continue
             if isinstance(found, BaseException):

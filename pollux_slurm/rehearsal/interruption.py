@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-from pollux_slurm.errors import InterruptedByError
+from pollux_slurm.errors import InterruptedBySignalError
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -19,7 +19,7 @@ class Interruption:
         self._signal: signal.Signals | None = None
 
     @contextlib.contextmanager
-    def noted(self) -> Iterator[None]:
+    def watched(self) -> Iterator[None]:
         """Note such signals meanwhile, from the main thread; one that is ignored (nohup) stays so."""
         heard = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._note) for number in heard}
@@ -29,10 +29,10 @@ class Interruption:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def heed(self) -> None:
-        """Raise `InterruptedByError` if a signal has come."""
+    def raise_if_interrupted(self) -> None:
+        """Raise `InterruptedBySignalError` if a signal has come."""
         if self._signal is not None:
-            raise InterruptedByError(self._signal)
+            raise InterruptedBySignalError(self._signal)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         del frame

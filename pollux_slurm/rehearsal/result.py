@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pollux_slurm.agent.rehearsal_protocol import Means
-from pollux_slurm.rehearsal.endings import where_of
+from pollux_slurm.agent.rehearsal_protocol import StopMethod
 from pollux_slurm.rehearsal.findings import Finding, Level
-from pollux_slurm.rehearsal.playing import Outcome, Played
-from pollux_slurm.rehearsal.rehearse import Rehearsed
+from pollux_slurm.rehearsal.rehearse import RehearsalRuns
+from pollux_slurm.rehearsal.run_failures import where_of
+from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun
 
 _WIDTH = 100
 _PARTS = {
@@ -31,7 +31,7 @@ def must_change(findings: Sequence[Finding]) -> bool:
     return any(finding.level is Level.CHANGE for finding in findings)
 
 
-def move_times(runs: Sequence[Played]) -> dict[str, float]:
+def move_times(runs: Sequence[ScriptRun]) -> dict[str, float]:
     """Return the mean seconds of each part of the moves between `runs`, of those that any move had."""
     seen: dict[str, list[float]] = {part: [] for part in _PARTS}
     for before, after in itertools.pairwise(runs):
@@ -49,7 +49,7 @@ def move_times(runs: Sequence[Played]) -> dict[str, float]:
     return {part: statistics.fmean(values) for part, values in seen.items() if values}
 
 
-def moves(rehearsed: Rehearsed) -> list[dict[str, Any]]:
+def moves(rehearsed: RehearsalRuns) -> list[dict[str, Any]]:
     """Return each move: where, by what means, between how many processes, and whether it went well."""
     found = []
     for runs in (rehearsed.held[1:], rehearsed.varied):
@@ -58,16 +58,16 @@ def moves(rehearsed: Rehearsed) -> list[dict[str, Any]]:
             found.append(
                 {
                     "where": where_of(before),
-                    "by": before.stop.means.value,
+                    "by": before.stop.method.value,
                     "batch_varies": before.varies_batch,
                     "processes": [before.num_processes, after.num_processes],
-                    "ok": after.outcome not in (Outcome.FAILED, Outcome.HUNG),
+                    "ok": after.outcome not in (RunOutcome.FAILED, RunOutcome.HUNG),
                 }
             )
     return found
 
 
-def as_json(rehearsed: Rehearsed, findings: Sequence[Finding]) -> dict[str, Any]:
+def as_json(rehearsed: RehearsalRuns, findings: Sequence[Finding]) -> dict[str, Any]:
     """Return the result as plain data."""
     return {
         "command": list(rehearsed.command),
@@ -82,12 +82,12 @@ def as_json(rehearsed: Rehearsed, findings: Sequence[Finding]) -> dict[str, Any]
     }
 
 
-def as_text(rehearsed: Rehearsed, findings: Sequence[Finding]) -> str:
+def as_text(rehearsed: RehearsalRuns, findings: Sequence[Finding]) -> str:
     """Return the result in plain words."""
-    lines = ["", f"Rehearsed {shlex.join(rehearsed.command)} in {rehearsed.wall_s:.0f} s."]
+    lines = ["", f"RehearsalRuns {shlex.join(rehearsed.command)} in {rehearsed.wall_s:.0f} s."]
     lines += [""] * bool(moves(rehearsed))
     for move in moves(rehearsed):
-        asked = "on request" if move["by"] == Means.REQUEST.value else "by SIGTERM"
+        asked = "on request" if move["by"] == StopMethod.REQUEST.value else "by SIGTERM"
         batch = ", batch varied" if move["batch_varies"] else ""
         first, second = move["processes"]
         verdict = "ok    " if move["ok"] else "FAILED"
@@ -107,7 +107,7 @@ def as_text(rehearsed: Rehearsed, findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def _verdict(rehearsed: Rehearsed, findings: Sequence[Finding]) -> str:
+def _verdict(rehearsed: RehearsalRuns, findings: Sequence[Finding]) -> str:
     if must_change(findings):
         return "Something must change."
     num_looks = sum(finding.level is Level.LOOK for finding in findings)
@@ -137,6 +137,6 @@ def _bytes(size: int) -> str:
     return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 
-def _checkpoint_bytes(rehearsed: Rehearsed) -> int | None:
+def _checkpoint_bytes(rehearsed: RehearsalRuns) -> int | None:
     sizes = [event["size_bytes"] for run in rehearsed.held for event in run.of("checkpoint")]
     return max(sizes, default=None)

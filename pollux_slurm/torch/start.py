@@ -11,7 +11,7 @@ from typing import Literal
 
 from pollux_slurm.agent.launch.environment import read_environment
 from pollux_slurm.agent.launch.job_log import log_to_stderr
-from pollux_slurm.agent.rehearsal_protocol import read_stage
+from pollux_slurm.agent.rehearsal_protocol import read_run_plan
 from pollux_slurm.config import Config
 from pollux_slurm.errors import UsageError
 from pollux_slurm.torch.session.current_session import has_session, set_session
@@ -53,7 +53,7 @@ def init_process_group(
     environ = os.environ if environ is None else environ
     environment = read_environment(environ)
     log_to_stderr()
-    stage = read_stage(environ)
+    stage = read_run_plan(environ)
     make_session: Callable[..., Session] = Session
     if stage is not None:
         from pollux_slurm.torch.rehearsal.session import RehearsedSession

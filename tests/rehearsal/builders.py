@@ -6,15 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pollux_slurm.agent.rehearsal_protocol import Means, Moment, Stop
-from pollux_slurm.rehearsal.playing import Outcome, Played
+from pollux_slurm.agent.rehearsal_protocol import Stop, StopMethod, StopMoment
+from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun
 
-MIDDLE = Stop(moment=Moment.STEP, means=Means.REQUEST, epoch=0, loader="loader-0", position=10)
-EPOCH_END = Stop(moment=Moment.EPOCH_END, means=Means.REQUEST, epoch=0)
+MIDDLE = Stop(moment=StopMoment.STEP, method=StopMethod.REQUEST, epoch=0, loader="loader-0", position=10)
+EPOCH_END = Stop(moment=StopMoment.EPOCH_END, method=StopMethod.REQUEST, epoch=0)
 
 
 def handed(start: int, size: int, *, epoch: int = 0, loop: int = 0) -> dict[str, Any]:
-    return {"kind": "pass", "loader": "loader-0", "epoch": epoch, "loop": loop, "start": start, "size": size}
+    return {
+        "kind": "micro_batch",
+        "loader": "loader-0",
+        "epoch": epoch,
+        "loop": loop,
+        "start": start,
+        "size": size,
+    }
 
 
 def loop(
@@ -84,17 +91,17 @@ CHECKPOINT = {"kind": "checkpoint", "time": 0.0, "blocked_s": 0.1, "size_bytes":
 def played(
     *events: Sequence[dict[str, Any]],
     stop: Stop | None = None,
-    outcome: Outcome = Outcome.FINISHED,
+    outcome: RunOutcome = RunOutcome.FINISHED,
     exit_code: int = 0,
     number: int = 0,
-) -> Played:
+) -> ScriptRun:
     """Return a run of as many processes as there are lists of events; with a `stop`, one that was stopped."""
-    return Played(
+    return ScriptRun(
         number=number,
         num_processes=len(events),
         stop=stop,
         varies_batch=False,
-        outcome=outcome if stop is None else Outcome.STOPPED,
+        outcome=outcome if stop is None else RunOutcome.STOPPED,
         exit_code=exit_code,
         wall_s=1.0,
         ended_at=0.0,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pollux_slurm.agent.rehearsal_protocol import STAGE_VARIABLE, Stage
+from pollux_slurm.agent.rehearsal_protocol import RUN_PLAN_VARIABLE, RunPlan
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.torch
@@ -64,7 +64,7 @@ def test_that_variables_of_a_scripts_own_and_a_state_in_no_checkpoint_are_found(
     assert "`average` (AveragedModel) is not in the checkpoint" in said
     assert re.search(r"`n` \([1-9][0-9]* before a move in mid-epoch, 0 after it\)", said)
     assert done.stdout.endswith("Something must change.\n")
-    # Progress: a line for each run.
+    # RunObserver: a line for each run.
     assert [line.split(": ")[1] for line in done.stderr.splitlines()] == [
         "1 process, a first look, without a move",
         "2 processes, from the beginning, to be moved in mid-epoch",
@@ -119,10 +119,10 @@ def test_that_averages_of_passes_are_found_and_those_of_steps_are_not(tmp_path: 
 @pytest.mark.full
 def test_that_a_loop_that_a_script_leaves_is_told_of_with_its_steps(tmp_path: Path) -> None:
     stage = tmp_path / "stage.json"
-    Stage(folder=tmp_path, varies_batch=False, stop=None).write(stage)
+    RunPlan(folder=tmp_path, varies_batch=False, stop=None).write(stage)
     subprocess.run(
         [sys.executable, str(SCRIPTS / "leaves_its_loop.py")],
-        env={**os.environ, STAGE_VARIABLE: str(stage)},
+        env={**os.environ, RUN_PLAN_VARIABLE: str(stage)},
         cwd=tmp_path,
         timeout=TIMEOUT_S,
         check=True,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pollux_slurm.agent.submit.token import CHECKPOINTS_FOLDER, token_sha256, token_user_id
 from pollux_slurm.config import Config
-from pollux_slurm.durations import FORMS, parse_duration
+from pollux_slurm.durations import DURATION_FORMS, parse_duration
 from pollux_slurm.errors import UsageError
 from pollux_slurm.model import JobTerms
 from pollux_slurm.rendering import render
@@ -276,8 +276,8 @@ def _slices(request: SbatchRequest, total: str | None) -> tuple[int | None, int 
     slice_s = time_limit_s(time)
     if not total_s or total_s > _LONGEST_TOTAL_S:
         raise UsageError(
-            f"--total-time takes {FORMS}, or a time as sbatch's --time does (minutes, minutes:seconds, "
-            "hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds), "
+            f"--total-time takes {DURATION_FORMS}, or a time as sbatch's --time does (minutes, "
+            "minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds), "
             f"not {total!r}"
         )
     if slice_s is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pollux_slurm.cli.shared.decision_text import ended, moment, move_text, moved_since, owners_lines
-from pollux_slurm.cli.shared.job_notes import silence, warnings_as_dicts
+from pollux_slurm.cli.shared.job_warnings import missing_reports, warnings_as_dicts
 from pollux_slurm.cli.shared.problem_files import read_problem
 from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
@@ -21,7 +21,7 @@ from pollux_slurm.cli.shared.settings_and_store import (
     print_text,
     settings,
 )
-from pollux_slurm.cli.shared.slurm_now import asked_of_slurm, told_of_unknown_job
+from pollux_slurm.cli.shared.slurm_state import describe_unknown_job, read_slurm
 from pollux_slurm.errors import StoreError, UnknownJobError, UsageError
 
 if TYPE_CHECKING:
@@ -78,14 +78,16 @@ def _facts_of_store(config: Config, job: str, round_id: int | None) -> dict[str,
             found, record = store.decision(job, round_id), store.job(job)
         except UnknownJobError:
             told = (
-                told_of_unknown_job(config, job, store.active_jobs(), seen, now) if round_id is None else None
+                describe_unknown_job(config, job, store.active_jobs(), seen, now)
+                if round_id is None
+                else None
             )
             if told is None:
                 raise
             return {"job_id": job, "round": None, "explanation": told}
         if round_id is None and not record.state.is_over:
             # It may have ended, or run, since the daemon last looked.
-            record = shown_now([record], asked_of_slurm(config)[0])[0].record
+            record = shown_now([record], read_slurm(config)[0])[0].record
         return _facts_of_job(store, record, found, round_id, seen, now)
 
 
@@ -100,7 +102,7 @@ def _facts_of_job(
     from pollux_slurm.daemon.observe.daemon_presence import next_look
 
     job = record.slurm_job_id
-    silent, warnings = silence(record, now), warnings_as_dicts(record)
+    silent, warnings = missing_reports(record, now), warnings_as_dicts(record)
     told: dict[str, Any]
     is_over = record.state.is_over
     waits = round_id is None and not record.allocation and record.paused_at is None

@@ -37,8 +37,8 @@ def rehearse(
     Example: pollux rehearse -- python train.py --lr 0.1
     """
     from pollux_slurm.cli.jobs.rehearse_progress import ProgressLines
+    from pollux_slurm.rehearsal.all_findings import find
     from pollux_slurm.rehearsal.interruption import Interruption
-    from pollux_slurm.rehearsal.judging import find
     from pollux_slurm.rehearsal.rehearse import rehearse as play_all
     from pollux_slurm.rehearsal.rehearse import require_command
     from pollux_slurm.rehearsal.result import as_json as result_as_json
@@ -48,7 +48,7 @@ def rehearse(
     time_s = parse_span(time).total_seconds()
     require_command(command or [], os.environ)
     interruption = Interruption()
-    with interruption.noted():
+    with interruption.watched():
         folder = Path(tempfile.mkdtemp(prefix="pollux-rehearsal-"))
         try:
             rehearsed = play_all(
@@ -58,12 +58,12 @@ def rehearse(
                 time_s=time_s,
                 processes=counts,
                 progress=ProgressLines(),
-                heed=interruption.heed,
+                raise_if_interrupted=interruption.raise_if_interrupted,
             )
         finally:
             for checkpoints in folder.glob("*/job"):
                 shutil.rmtree(checkpoints, ignore_errors=True)
-        interruption.heed()
+        interruption.raise_if_interrupted()
     findings = find(rehearsed)
     if as_json:
         print_json(result_as_json(rehearsed, findings))

@@ -5,21 +5,21 @@ from __future__ import annotations
 import sys
 import time
 
-from pollux_slurm.rehearsal.endings import place_of, where_of
-from pollux_slurm.rehearsal.playing import Event, Played
-from pollux_slurm.rehearsal.rehearse import Coming, Progress
+from pollux_slurm.rehearsal.rehearse import RunObserver, UpcomingRun
+from pollux_slurm.rehearsal.run_failures import place_of, where_of
+from pollux_slurm.rehearsal.script_run import Event, ScriptRun
 
 _EVERY_S = 0.2
 
 
-class ProgressLines(Progress):
+class ProgressLines(RunObserver):
     """On a terminal, a line also follows the run's epoch and sample."""
 
     def __init__(self) -> None:
         self._line, self._shown_at = "", 0.0
         self._is_terminal = sys.stderr.isatty()
 
-    def begins(self, run: Coming) -> None:
+    def begins(self, run: UpcomingRun) -> None:
         if run.stop is None:
             what = "a first look, without a move"
         elif run.before is None:
@@ -32,11 +32,11 @@ class ProgressLines(Progress):
         self._show("starting")
 
     def event(self, event: Event) -> None:
-        if event["kind"] == "pass" and time.monotonic() - self._shown_at >= _EVERY_S:
+        if event["kind"] == "micro_batch" and time.monotonic() - self._shown_at >= _EVERY_S:
             self._shown_at = time.monotonic()
             self._show(f"epoch {event['epoch']}, sample {event['start']}")
 
-    def ended(self, played: Played) -> None:
+    def ended(self, played: ScriptRun) -> None:
         text = f"{played.outcome.value} after {played.wall_s:.1f} s"
         sys.stderr.write(f"\r{self._line}{text}\x1b[K\n" if self._is_terminal else f"{self._line}{text}\n")
         sys.stderr.flush()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pollux_slurm.cli.shared.decision_text import move_text, paused, summary
-from pollux_slurm.cli.shared.job_notes import note_lines, silence, warnings_as_dicts
+from pollux_slurm.cli.shared.job_warnings import missing_reports, warning_lines, warnings_as_dicts
 from pollux_slurm.cli.shared.settings_and_store import (
     ConfigOption,
     JsonOption,
@@ -20,7 +20,7 @@ from pollux_slurm.cli.shared.settings_and_store import (
     print_text,
     settings,
 )
-from pollux_slurm.cli.shared.slurm_now import asked_of_slurm, told_of_unknown_job
+from pollux_slurm.cli.shared.slurm_state import describe_unknown_job, read_slurm
 from pollux_slurm.errors import UnknownJobError
 
 if TYPE_CHECKING:
@@ -55,15 +55,15 @@ def status(
         except UnknownJobError:
             told = None
             if job is not None and not as_json:
-                told = told_of_unknown_job(config, job, store.active_jobs(), seen, now)
+                told = describe_unknown_job(config, job, store.active_jobs(), seen, now)
             if told is None:
                 raise
             print_text(told)
             return
         decided = store.decision(job) if job is not None and not as_json else None
     is_asked = job is None or any(not record.state.is_over for record in records)
-    snapshot, why_not = asked_of_slurm(config) if is_asked else (None, "")
-    newcomers = _newcomers(snapshot, records, seen, now) if job is None else []
+    snapshot, why_not = read_slurm(config) if is_asked else (None, "")
+    unregistered = _unregistered_jobs(snapshot, records, seen, now) if job is None else []
     jobs = shown_now(records, snapshot)
     records = tuple(shown.record for shown in jobs)
     missing = absence(seen, now, left_held(jobs))
@@ -85,23 +85,23 @@ def status(
         console.width = 200  # in a pipe or a log there is no edge to fit into
     if missing is not None:
         print_text(missing)
-    for line in _how_old(jobs, seen, now, why_not):
+    for line in _freshness_lines(jobs, seen, now, why_not):
         print_text(line)
-    for line in newcomers:
+    for line in unregistered:
         print_text(line)
-    if not records and newcomers:
+    if not records and unregistered:
         return
     if not records:
         console.print("no adaptive jobs" if all_jobs else "no active adaptive jobs (finished ones: --all)")
         return
     console.print(jobs_table(jobs, now=now, width=console.width, is_served=missing is None))
-    for line in note_lines(records, now):
+    for line in warning_lines(records, now):
         typer.echo(line)
     if decided is not None:
         print_text(f"{summary(decided, records[0])} (more: pollux explain {decided.job.job_id})")
 
 
-def _newcomers(
+def _unregistered_jobs(
     snapshot: ClusterSnapshot | None, records: tuple[JobRecord, ...], seen: DaemonSeen, now: datetime
 ) -> list[str]:
     """Return a line for each adaptive job of this user in Slurm that the store does not know yet.
@@ -124,7 +124,9 @@ def _newcomers(
     ]
 
 
-def _how_old(jobs: tuple[ShownJob, ...], seen: DaemonSeen, now: datetime, why_not: str) -> Iterator[str]:
+def _freshness_lines(
+    jobs: tuple[ShownJob, ...], seen: DaemonSeen, now: datetime, why_not: str
+) -> Iterator[str]:
     """Say from when what is shown comes, where not all of it is of now."""
     from pollux_slurm.daemon.observe.daemon_presence import ago
 
@@ -177,7 +179,7 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
         "bound_by": record.last_decision_bound_by,
         "warnings": warnings_as_dicts(record),
         "reported_at": _iso(sample.at if sample else None),
-        "silent": silence(record, datetime.now(timezone.utc)),
+        "silent": missing_reports(record, datetime.now(timezone.utc)),
         "left_out_because": record.left_out_because,
         "reallocation": None
         if reallocation is None
@@ -238,7 +240,7 @@ def _cells(shown: ShownJob, now: datetime, is_served: bool) -> dict[str, str]:
         "JOB": record.slurm_job_id,
         "NAME": _printable(record.name, 20),
         "USER": _printable(record.user_name, 12),
-        "STATE": _state(shown, is_served) + (" !" if record.warnings or silence(record, now) else ""),
+        "STATE": _state(shown, is_served) + (" !" if record.warnings or missing_reports(record, now) else ""),
         "GPUS": str(record.allocation.num_gpus or "-"),
         "BATCH": str(sample.batch.global_batch_size) if sample and sample.batch else "-",
         "GOODPUT/s": _number(sample.goodput if sample else None),

@@ -108,32 +108,32 @@ def owners_lines(facts: Mapping[str, Any]) -> list[str]:
     is_over = facts.get("ended") is not None
     found = _over(facts) if is_over else [_headline(facts)]
     if facts.get("moving") is not None:
-        found += _said("moving", facts["moving"])
+        found += _line("moving", facts["moving"])
     is_paused = facts.get("paused_at") is not None
     if facts.get("excluded") is None and facts.get("allocation") is not None and not is_paused:
         found += _predicted(facts)
         then = "said then: " if is_over else ""
         why = _MOVED_SINCE if facts.get("moved_since") else _why(facts["bound_by"], facts["pinned_because"])
-        found += _said("not more", then + why)
+        found += _line("not more", then + why)
         found += _next_size(facts)
         found += _runner_up(facts)
         found += _declared(facts)
     found += _restarts(facts)
-    return [*found, *_said("report", f"pollux report job {facts['job_id']}")] if is_over else found
+    return [*found, *_line("report", f"pollux report job {facts['job_id']}")] if is_over else found
 
 
 def _over(facts: Mapping[str, Any]) -> list[str]:
     """Return what is said first of a job that has ended: how and when, and its last decision as one."""
     found = [f"job {facts['job_id']} {facts['ended']}"]
     if facts.get("allocation") is None:
-        return [*found, *_said("last", str(facts["explanation"]))]
+        return [*found, *_line("last", str(facts["explanation"]))]
     of_round = f"round {facts['round']}, {moment(facts['at'])}{', in shadow mode' if facts['shadow'] else ''}"
     last = (
         f"left as it was: {facts['excluded']}"
         if facts.get("excluded") is not None
         else _gpus_of(facts["allocation"], facts["gpu_type"])
     )
-    return [*found, *_said("last", f"{of_round}: {last}")]
+    return [*found, *_line("last", f"{of_round}: {last}")]
 
 
 def _headline(facts: Mapping[str, Any]) -> str:
@@ -162,20 +162,20 @@ def _predicted(facts: Mapping[str, Any]) -> list[str]:
         rate, share = predicted["throughput"], predicted["efficiency"]
         useful = "" if share > 0.995 else f", as useful as {_rate(rate * share)} at its initial batch size"
         batch = f"with batches of {facts['global_batch_size']}"
-        found += _said("predicted", f"{_rate(rate)} examples per second {batch}{useful}")
+        found += _line("predicted", f"{_rate(rate)} examples per second {batch}{useful}")
         times = [(facts["speedup_over_one_gpu"], "one GPU")]
         if facts["size_before"] != 1 or facts["speedup_over_one_gpu"] is None:
             times.append(
                 (facts["speedup_over_before"], f"the {_num(facts['size_before'] or 0)} that it had before")
             )
         shown = [f"{factor:.2g} times {what}" for factor, what in times if factor is not None]
-        found += _said("", "that is " + " and ".join(shown) if shown else "")
+        found += _line("", "that is " + " and ".join(shown) if shown else "")
     elif facts.get("model_doubt") is not None:
-        found += _said("predicted", f"nothing: its model does not count: {facts['model_doubt']}")
+        found += _line("predicted", f"nothing: its model does not count: {facts['model_doubt']}")
     elif facts["allocation"]:
-        found += _said("predicted", "nothing yet: no step of it has been measured")
+        found += _line("predicted", "nothing yet: no step of it has been measured")
     if measured is not None:
-        found += _said(
+        found += _line(
             "measured",
             f"{_rate(measured['throughput'])} examples per second with batches of "
             f"{measured['global_batch_size']} ({moment(measured['at'])})",
@@ -190,10 +190,10 @@ def _next_size(facts: Mapping[str, Any]) -> list[str]:
         return []
     gpus = _num(one_more["num_gpus"])
     if one_more["speedup"] is None:
-        return _said("", f"{gpus}: its batches cannot be shared by so many")
+        return _line("", f"{gpus}: its batches cannot be shared by so many")
     factor = f"{one_more['speedup']:.2g}"
     times = "as fast as" if factor == "1" else f"{factor} times as fast as"
-    return _said("", f"{gpus}: predicted {times} {_num(facts['num_gpus'])}")
+    return _line("", f"{gpus}: predicted {times} {_num(facts['num_gpus'])}")
 
 
 def _runner_up(facts: Mapping[str, Any]) -> list[str]:
@@ -201,21 +201,21 @@ def _runner_up(facts: Mapping[str, Any]) -> list[str]:
     if other is None:
         return []
     if not other["num_gpus"]:
-        return _said("else", "it would have to wait")
+        return _line("else", "it would have to wait")
     words = _gpus(other["num_gpus"], other["num_nodes"], other["gpu_type"])
     over_one, speedup = facts.get("speedup_over_one_gpu"), facts["speedup"]
     if facts["num_gpus"] == 1:
         over_one = 1.0
     if over_one is not None and speedup:
         words += f", predicted {over_one * other['speedup'] / speedup:.2g} times one GPU"
-    return _said("next best", words)
+    return _line("next best", words)
 
 
 def _declared(facts: Mapping[str, Any]) -> list[str]:
     if facts["declaration_doubt"] is not None:
-        return _said("epochs", f"what it declares does not count: {facts['declaration_doubt']}")
+        return _line("epochs", f"what it declares does not count: {facts['declaration_doubt']}")
     if facts["declared_gain"] is not None:
-        return _said(
+        return _line(
             "epochs", f"what it declares changes its weight by a factor of {facts['declared_gain']:.2f}"
         )
     return []
@@ -231,14 +231,14 @@ def _restarts(facts: Mapping[str, Any]) -> list[str]:
     if not number:
         return []
     cost = "" if cost_s is None else f", each of which cost it {_span(cost_s)} of training"
-    return _said("restarts", f"{number}{cost}")
+    return _line("restarts", f"{number}{cost}")
 
 
 def _why(bound_by: str, pinned_because: str | None) -> str:
     return pinned_because or _MORE.get(bound_by, bound_by)
 
 
-def _said(name: str, text: str) -> list[str]:
+def _line(name: str, text: str) -> list[str]:
     return [f"  {name:<10} {text}"] if text else []
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import typer
 
-from pollux_slurm.durations import FORMS, parse_duration
+from pollux_slurm.durations import DURATION_FORMS, parse_duration
 from pollux_slurm.errors import UsageError
 
 
@@ -16,7 +16,7 @@ def parse_span(text: str) -> timedelta:
     """Return the duration that `text` names; raises `UsageError` for none, and for one of 0."""
     span = parse_duration(text)
     if not span:
-        raise UsageError(f"{text!r} is no span of time; write {FORMS}")
+        raise UsageError(f"{text!r} is no span of time; write {DURATION_FORMS}")
     return span
 
 
@@ -27,7 +27,9 @@ def seconds(*, least: float = 0.0, most: float | None = None) -> Callable[[str |
         text = str(given).strip()  # typer hands the default on, too
         span = parse_duration(text)
         if span is None and not re.fullmatch(r"-?([0-9]+(\.[0-9]*)?|\.[0-9]+)", text):
-            raise typer.BadParameter(f"{text!r} is no time; write seconds as a plain number, or {FORMS}")
+            raise typer.BadParameter(
+                f"{text!r} is no time; write seconds as a plain number, or {DURATION_FORMS}"
+            )
         found = float(text) if span is None else span.total_seconds()
         if found < least or (most is not None and found > most):
             bound = (

@@ -37,7 +37,7 @@ from pollux_slurm.cli.simulate.options import (
     refuse_idle_settings,
     use_one_thread,
 )
-from pollux_slurm.cli.simulate.output import Progress, print_comparison
+from pollux_slurm.cli.simulate.output import ProgressBar, print_comparison
 from pollux_slurm.cli.simulate.sweep import sweep
 from pollux_slurm.cli.simulate.workloads import export, generate, import_sacct
 from pollux_slurm.errors import UsageError
@@ -198,7 +198,7 @@ def simulate(
     sweep_results = () if swept is None else _read_sweep(swept)
     if output is not None:
         make_folder(output)
-    with Progress(len(specs), "simulations") as progress:
+    with ProgressBar(len(specs), "simulations") as progress:
         outcomes = run_all(specs, traces, applications, num_processes=num_processes, on_done=progress.update)
     labels = [spec.settings.label for spec in specs]
     if output is not None:

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from pollux_slurm.simulator.results.summary import Summary
 
 
-class Progress:
+class ProgressBar:
     """A bar on standard error while simulations run; nothing where that is not a terminal."""
 
     def __init__(self, total: int, what: str) -> None:
         self._total, self._what = total, what
         self._bar: RichProgress | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn, TimeRemainingColumn

@@ -33,7 +33,7 @@ from pollux_slurm.cli.simulate.options import (
     refuse_idle,
     refuse_idle_settings,
 )
-from pollux_slurm.cli.simulate.output import Column, Progress, number_or_dash, print_table
+from pollux_slurm.cli.simulate.output import Column, ProgressBar, number_or_dash, print_table
 from pollux_slurm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def sweep(
         shared |= {"measurement_noise": measurement_noise, "measurement_outliers": measurement_outliers}
         shared["seed"] = rules_seed
     try:
-        with Progress(len(runs), "simulations") as progress:
+        with ProgressBar(len(runs), "simulations") as progress:
             results = run_sweep(
                 runs,
                 output,

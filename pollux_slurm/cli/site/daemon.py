@@ -78,7 +78,7 @@ def daemon(
     config.require_store_url()
     slurm = connect(config.slurm, os.environ, on_run=telemetry.count_command)
     scope = scope_of(config, slurm)
-    _say_whose(scope)
+    _log_scope(scope)
     with (
         opened_store(config) as store,
         serving(telemetry, listen=OFF if once else held.config.metrics_listen),
@@ -164,7 +164,7 @@ def user_name() -> str:
         return str(os.geteuid())
 
 
-def _say_whose(scope: Scope) -> None:
+def _log_scope(scope: Scope) -> None:
     log = logging.getLogger(__name__)
     try:
         own = scope() is not None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import MAXYEAR, date, datetime, timedelta, timezone
 
-from pollux_slurm.durations import LONGEST, parse_duration
+from pollux_slurm.durations import LONGEST_DURATION, parse_duration
 from pollux_slurm.errors import UsageError
 from pollux_slurm.report.charts.scales import Axis
 
@@ -35,7 +35,7 @@ def parse_moment(text: str, *, now: datetime, option: str) -> datetime:
     if wanted == "now":
         return now
     if (ago := parse_duration(wanted)) is not None:
-        if ago >= LONGEST:
+        if ago >= LONGEST_DURATION:
             raise UsageError(f"{option} {text!r} is a hundred years ago or more; {_FORMS}")
         return now - ago
     try:

@@ -17,8 +17,8 @@ from sqlalchemy.exc import DBAPIError
 
 from pollux_slurm.errors import (
     PolluxError,
+    ReportRateError,
     ReportRefusedError,
-    ReportsLimitedError,
     SchemaVersionError,
     StaleRunError,
     StoreError,
@@ -55,7 +55,7 @@ class FunctionAgentStore:
         self._database = database
 
     def report(self, token: str, report: Report, *, at: datetime) -> None:
-        """Record a report: see `AgentStore.report`; raises `ReportsLimitedError` for too many of them."""
+        """Record a report: see `AgentStore.report`; raises `ReportRateError` for too many of them."""
         utc(at)
         self._ask("SELECT pollux_report(%s, %s)", _sendable(token), report_json(checked_report(report)))
 
@@ -163,7 +163,7 @@ def _named(error: DBAPIError, database: Database) -> PolluxError | None:
         case "PX003":
             return ReportRefusedError(words)
         case "PX004":
-            return ReportsLimitedError(f"the store {database.url}: {words}")
+            return ReportRateError(f"the store {database.url}: {words}")
         case "55P03":
             return StoreUnavailable(
                 f"the store {database.url}: another report of this job is just being recorded"

@@ -19,7 +19,7 @@ Contract, held by each implementation and tested by one suite over all of them:
 - **Bounded.** Each method sends a number of statements that does not grow with the number of jobs, nodes or
   rows: a round reads and writes in fewer than sixty (`tests/store/access/test_statements.py` holds each
   number). On PostgreSQL a job, and all running jobs of a user together, may report so often at once and so
-  often a second, and are then told `ReportsLimitedError`; a job that was not seen to run, or on fewer nodes
+  often a second, and are then told `ReportRateError`; a job that was not seen to run, or on fewer nodes
   than it tells of, is not known yet (`UnknownJobError`). Nobody waits for a lock that a job holds. In SQLite,
   whoever may report may write the file itself.
 - **History is kept.** Models, samples, allocations, reallocations, rounds are appended; only `prune` deletes.
@@ -102,7 +102,7 @@ class AgentStore(Protocol):
         """Record a report.
 
         Raises `UnknownJobError`, `StaleRunError`, `ReportRefusedError`, `StoreUnavailable`; on PostgreSQL its
-        kind `ReportsLimitedError`, too.
+        kind `ReportRateError`, too.
         A confirmation for a reallocation in CHECKPOINT_REQUESTED moves it to CHECKPOINTED in the same
         transaction; one that asks for nothing any more is recorded with the run only.
         """

@@ -22,13 +22,13 @@ import torch.distributed as dist
 
 from pollux_slurm.agent.launch.environment import JobEnvironment, process_age_s
 from pollux_slurm.agent.rehearsal_protocol import (
-    OUTSIDE,
+    NO_EPOCH,
     EventLog,
-    Means,
-    Moment,
     RehearsalStore,
-    Stage,
+    RunPlan,
     Stop,
+    StopMethod,
+    StopMoment,
 )
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.model import BatchChoice, BatchLimits
@@ -50,7 +50,7 @@ _STEPS_PER_BATCH = 3
 class RehearsedSession(Session):
     """A session that plays one stage of a rehearsal."""
 
-    def __init__(self, stage: Stage, environment: JobEnvironment, **options: Any) -> None:
+    def __init__(self, stage: RunPlan, environment: JobEnvironment, **options: Any) -> None:
         self._stage, self._stop_at = stage, stage.stop
         self._events = EventLog(stage.folder, environment.rank)
         self._store = RehearsalStore(self._events)
@@ -133,7 +133,7 @@ class RehearsedSession(Session):
             self._tell_snapshot("epoch", loader=loader.memory_name, position=plan.start)
         if not plan.is_padding:
             self._events.write(
-                "pass",
+                "micro_batch",
                 loader=loader.memory_name,
                 epoch=self.epoch_key,
                 loop=loader.loop_number,
@@ -233,8 +233,8 @@ class RehearsedSession(Session):
     def end_step(self, loader: Loader, step: StepPlan) -> BatchChoice | None:
         if self._driver is loader:
             stop = self._stop_at
-            if stop is not None and stop.moment is Moment.STEP and self._is_behind(stop, loader, step):
-                self._stop_now(stop.means)
+            if stop is not None and stop.moment is StopMoment.STEP and self._is_behind(stop, loader, step):
+                self._stop_now(stop.method)
         before = self._progress.num_steps
         chosen = super().end_step(loader, step)
         if not self._has_stepped and self._progress.num_steps > before:
@@ -245,7 +245,7 @@ class RehearsedSession(Session):
     def _is_behind(self, stop: Stop, loader: Loader, step: StepPlan) -> bool:
         if not stop.loader:
             # Where a script counts its epochs itself, each loop is taken for one.
-            return max(self.epoch_key, loader.loop_number if self.epoch_key == OUTSIDE else 0) > stop.epoch
+            return max(self.epoch_key, loader.loop_number if self.epoch_key == NO_EPOCH else 0) > stop.epoch
         if self.epoch_key != stop.epoch:
             return self.epoch_key > stop.epoch
         return (loader.memory_name, loader.loop_number) == (
@@ -264,22 +264,22 @@ class RehearsedSession(Session):
         stop = self._stop_at
         if (
             stop is not None
-            and stop.moment is Moment.AFTER_LOOP
+            and stop.moment is StopMoment.AFTER_LOOP
             and (self.epoch_key, loader.memory_name, loader.loop_number)
             == (stop.epoch, stop.loader, stop.loop)
         ):
-            self._stop_now(stop.means)
-            if self.rank == 0 and self._store.await_saved(_MOST_WAIT_S):
+            self._stop_now(stop.method)
+            if self.rank == 0 and self._store.wait_for_confirmation(_MOST_WAIT_S):
                 # A validation that outlasts Slurm's KillWait ends like this.
                 self._events.write("killed")
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def end_epoch(self) -> None:
         epoch, stop = self.epoch_key, self._stop_at
-        if stop is not None and stop.moment is Moment.EPOCH_END and stop.epoch == epoch:
+        if stop is not None and stop.moment is StopMoment.EPOCH_END and stop.epoch == epoch:
             # Not to be answered with the states as they were after the loop.
             self._boundary.release()
-            self._stop_now(stop.means)
+            self._stop_now(stop.method)
         self._events.write("epoch_end", epoch=epoch, steps=self._progress.num_steps)
         super().end_epoch()
 
@@ -287,16 +287,16 @@ class RehearsedSession(Session):
         super().finish()
         self._events.write("finished")
 
-    def _stop_now(self, means: Means) -> None:
+    def _stop_now(self, method: StopMethod) -> None:
         """Stop as the cluster would: SIGTERM to every rank, or a request that rank 0 has learned of."""
         self._stop_at = None
-        self._events.write("stop", means=means, epoch=self.epoch_key)
-        if means is Means.SIGTERM:
+        self._events.write("stop", method=method, epoch=self.epoch_key)
+        if method is StopMethod.SIGTERM:
             signal.raise_signal(signal.SIGTERM)
         elif self.rank == 0:
             reporter = self._measuring.reporter
             assert reporter is not None
-            self._store.ask()
+            self._store.request_checkpoint()
             deadline = time.monotonic() + _MOST_WAIT_S
             while reporter.checkpoint_request is None and time.monotonic() < deadline:
                 time.sleep(_LOOK_EVERY_S)
@@ -311,7 +311,7 @@ class RehearsedSession(Session):
 
     def _hold(self, original: Callable[[], Any]) -> Any:
         write = original()
-        self._events.write("held")
+        self._events.write("states_copied")
         return write
 
     # ---------------------------------------------------------------------------------- the batch size

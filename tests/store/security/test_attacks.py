@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import errors
 
-from pollux_slurm.errors import ReportsLimitedError, StoreError, UnknownJobError
+from pollux_slurm.errors import ReportRateError, StoreError, UnknownJobError
 from pollux_slurm.model import JobState, JobWarning
 from pollux_slurm.store import open_agent_store
 from pollux_slurm.store.agent_api.token_hashes import hash_token
@@ -546,7 +546,7 @@ class TestFloods:
         self, postgres: PostgresServer, victims: Store
     ) -> None:
         jobs = open_agent_store(postgres.url("store", login="jobs"))
-        with pytest.raises(ReportsLimitedError, match="120 reports at once, then 1 a second"):  # noqa: PT012
+        with pytest.raises(ReportRateError, match="120 reports at once, then 1 a second"):  # noqa: PT012
             for sequence in range(1, 1000):
                 jobs.report(token_of(1), report(sequence), at=at(0))
         jobs.report(token_of(2, 1002), report(1), at=at(0))

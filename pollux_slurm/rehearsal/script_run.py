@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pollux_slurm.agent.launch.node_processes import die_with_parent
-from pollux_slurm.agent.rehearsal_protocol import STAGE_VARIABLE, Stage, Stop
+from pollux_slurm.agent.rehearsal_protocol import RUN_PLAN_VARIABLE, RunPlan, Stop
 
 Event = Mapping[str, Any]
 
@@ -28,7 +28,7 @@ _STALL_S = 60.0
 _LOOK_EVERY_S = 0.05
 
 
-class Outcome(enum.Enum):
+class RunOutcome(enum.Enum):
     """How a run ended. `OUT_OF_TIME`: it was stopped because the rehearsal's time was up."""
 
     STOPPED = "stopped"
@@ -39,14 +39,14 @@ class Outcome(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class ScriptRun:
     """One run of the script. `events` are those of each rank in order; `ended_at` is as `time.time()`."""
 
     number: int
     num_processes: int
     stop: Stop | None
     varies_batch: bool
-    outcome: Outcome
+    outcome: RunOutcome
     exit_code: int
     wall_s: float
     ended_at: float
@@ -68,7 +68,7 @@ class Played:
         return "\n".join(lines[-num_lines:])
 
 
-def play(
+def run_script(
     command: Sequence[str],
     *,
     number: int,
@@ -79,19 +79,19 @@ def play(
     environ: Mapping[str, str],
     limit_s: float,
     progress: Callable[[Event], None],
-    heed: Callable[[], None],
-) -> Played:
+    raise_if_interrupted: Callable[[], None],
+) -> ScriptRun:
     """Run `command` once, for `limit_s` at most. Runs with one `chain` folder go on from each other.
 
-    None of its processes is left, also where `heed`, called now and then, raises.
+    None of its processes is left, also where `raise_if_interrupted`, called now and then, raises.
     """
     folder = chain / f"run-{number}"
     folder.mkdir(parents=True)
     stage_file, log = folder / "stage.json", folder / "output.log"
-    Stage(folder=folder, varies_batch=varies_batch, stop=stop).write(stage_file)
+    RunPlan(folder=folder, varies_batch=varies_batch, stop=stop).write(stage_file)
     own = {key: value for key, value in environ.items() if not key.startswith(_FOREIGN)}
     own |= {
-        STAGE_VARIABLE: str(stage_file),
+        RUN_PLAN_VARIABLE: str(stage_file),
         "POLLUX_STRICT": "1",
         "POLLUX_AGENT_POLL_INTERVAL_S": str(_LOOK_EVERY_S),
         "POLLUX_CHECKPOINT_DIR": str(chain / "job"),
@@ -112,19 +112,19 @@ def play(
             preexec_fn=die_with_parent(signal.SIGKILL),
         )
     try:
-        asked_at, has_stalled = _watch(process, folder, started + limit_s, progress, heed)
+        asked_at, has_stalled = _watch(process, folder, started + limit_s, progress, raise_if_interrupted)
     finally:
         _end(process)
     now = time.monotonic()
     events = tuple(tuple(_read(folder / f"events-{rank}.jsonl")) for rank in range(num_processes))
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     told = {event["kind"] for rank in events for event in rank}
-    return Played(
+    return ScriptRun(
         number=number,
         num_processes=num_processes,
         stop=stop,
         varies_batch=varies_batch,
-        outcome=Outcome.HUNG if has_stalled else _outcome(code, told, was_asked=asked_at is not None),
+        outcome=RunOutcome.HUNG if has_stalled else _outcome(code, told, was_asked=asked_at is not None),
         exit_code=code,
         wall_s=now - started,
         ended_at=time.time(),
@@ -133,16 +133,16 @@ def play(
     )
 
 
-def _outcome(code: int, told: set[str], *, was_asked: bool) -> Outcome:
+def _outcome(code: int, told: set[str], *, was_asked: bool) -> RunOutcome:
     """Return how a run ended that exited with `code`; `was_asked`: it got SIGTERM from outside."""
     if "killed" in told:
-        return Outcome.STOPPED
+        return RunOutcome.STOPPED
     is_ended_by_signal = code == 143 or (was_asked and code == 137)
     if "stop" in told and (is_ended_by_signal or (code == 0 and "finished" not in told)):
-        return Outcome.STOPPED
+        return RunOutcome.STOPPED
     if code == 0:
-        return Outcome.FINISHED
-    return Outcome.OUT_OF_TIME if was_asked and is_ended_by_signal else Outcome.FAILED
+        return RunOutcome.FINISHED
+    return RunOutcome.OUT_OF_TIME if was_asked and is_ended_by_signal else RunOutcome.FAILED
 
 
 def _watch(
@@ -150,7 +150,7 @@ def _watch(
     folder: Path,
     deadline: float,
     progress: Callable[[Event], None],
-    heed: Callable[[], None],
+    raise_if_interrupted: Callable[[], None],
 ) -> tuple[float | None, bool]:
     """Wait for the end; send SIGTERM when a request is confirmed or the time is up.
 
@@ -160,7 +160,7 @@ def _watch(
     asked_at: float | None = None
     told_at = time.monotonic()
     while not _has_ended(process):
-        heed()
+        raise_if_interrupted()
         now = time.monotonic()
         events, seen = _read_on(file, seen)
         for event in events:

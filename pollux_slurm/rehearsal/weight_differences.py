@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from pollux_slurm.rehearsal.findings import CHANGES, LOCAL, VARIABLES, Finding, Level, listed
-from pollux_slurm.rehearsal.playing import Event, Played
-from pollux_slurm.rehearsal.states import are_same
+from pollux_slurm.rehearsal.lost_state import are_same
+from pollux_slurm.rehearsal.script_run import Event, ScriptRun
 
 _SAME_TRAINING = 1e-3
 _RANDOM_LAYERS = ("Dropout", "BatchNorm", "RReLU")
@@ -18,7 +18,7 @@ _DRAWERS = {
 }
 
 
-def replicas_that_differ(runs: Sequence[Played]) -> Iterator[Finding]:
+def replicas_that_differ(runs: Sequence[ScriptRun]) -> Iterator[Finding]:
     apart: dict[str, str] = {}
     for run in runs:
         for snapshots in zip(
@@ -41,9 +41,9 @@ def replicas_that_differ(runs: Sequence[Played]) -> Iterator[Finding]:
         )
 
 
-def another_training(scouted: Played, held: Sequence[Played]) -> Iterator[Finding]:
+def another_training(first_run: ScriptRun, held: Sequence[ScriptRun]) -> Iterator[Finding]:
     """Compare, at the first batch of an epoch, runs that were moved with the one that was not."""
-    unmoved = {event["epoch"]: event for event in scouted.of("snapshot") if _is_at_start(event)}
+    unmoved = {event["epoch"]: event for event in first_run.of("snapshot") if _is_at_start(event)}
     pairs = [
         (unmoved[event["epoch"]], event)
         for run in held
@@ -66,10 +66,10 @@ def another_training(scouted: Played, held: Sequence[Played]) -> Iterator[Findin
             cure="Give it to AdaptiveDataParallel, and step it equally often in each epoch.",
             guide=CHANGES,
         )
-    yield from _other_weights(pairs, [scouted, *held])
+    yield from _other_weights(pairs, [first_run, *held])
 
 
-def _other_weights(pairs: Sequence[tuple[Event, Event]], runs: Sequence[Played]) -> Iterator[Finding]:
+def _other_weights(pairs: Sequence[tuple[Event, Event]], runs: Sequence[ScriptRun]) -> Iterator[Finding]:
     apart: dict[str, float] = {}
     for reference, moved in pairs:
         for name, numbers in reference["models"].items():
@@ -103,7 +103,7 @@ def _other_weights(pairs: Sequence[tuple[Event, Event]], runs: Sequence[Played])
     )
 
 
-def _random_causes(pairs: Sequence[tuple[Event, Event]], runs: Sequence[Played]) -> list[str]:
+def _random_causes(pairs: Sequence[tuple[Event, Event]], runs: Sequence[ScriptRun]) -> list[str]:
     layers = {name for _, moved in pairs for name in moved["layers"] if name.startswith(_RANDOM_LAYERS)}
     drawers = {event["who"] for run in runs for event in run.of("drew")}
     if any(not name.startswith("BatchNorm") for name in layers):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.rehearsal.findings import Level
-from pollux_slurm.rehearsal.sharing import unshared_sums
+from pollux_slurm.rehearsal.unsynchronized_sums import unshared_sums
 from tests.rehearsal.builders import loop, played
 
 COMBINED = {"kind": "combined"}

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pollux_slurm.agent.rehearsal_protocol import Means, Moment, Stage, Stop, read_stage
-from pollux_slurm.rehearsal.plan import plan_stops, training_loops
-from pollux_slurm.rehearsal.rehearse import in_turn
+from pollux_slurm.agent.rehearsal_protocol import RunPlan, Stop, StopMethod, StopMoment, read_run_plan
+from pollux_slurm.rehearsal.rehearse import process_counts
+from pollux_slurm.rehearsal.stop_plan import plan_stops, training_loops
 from tests.rehearsal.builders import handed, loop, loop_end, loop_left, played
 
 STEPPED = {"kind": "first_step", "age_s": 1.0}
@@ -19,19 +19,19 @@ EPOCH_1 = [
 
 
 def in_short(stops: list[Stop]) -> list[tuple[str, str, int, int]]:
-    return [(stop.moment.value, stop.means.value, stop.epoch, stop.position) for stop in stops]
+    return [(stop.moment.value, stop.method.value, stop.epoch, stop.position) for stop in stops]
 
 
 def test_that_two_whole_epochs_give_every_kind_of_move_in_the_order_of_training() -> None:
-    scouted = played([*EPOCH_0, *EPOCH_1])
-    assert in_short(plan_stops(scouted)) == [
+    first_run = played([*EPOCH_0, *EPOCH_1])
+    assert in_short(plan_stops(first_run)) == [
         ("step", "request", 0, 10),
         ("after_loop", "sigterm", 0, 0),
         ("epoch_end", "request", 0, 0),
         ("step", "sigterm", 1, 10),
         ("step", "sigterm", 1, 0),
     ]
-    assert [stop.moment.value for stop in plan_stops(scouted, is_short=True)] == [
+    assert [stop.moment.value for stop in plan_stops(first_run, is_short=True)] == [
         "step",
         "epoch_end",
         "step",
@@ -40,8 +40,8 @@ def test_that_two_whole_epochs_give_every_kind_of_move_in_the_order_of_training(
 
 
 def test_that_an_epoch_that_did_not_end_gives_moves_within_what_was_seen_of_it() -> None:
-    scouted = played([STEPPED, loop(length=1000), handed(0, 30), handed(30, 30)])
-    assert in_short(plan_stops(scouted)) == [
+    first_run = played([STEPPED, loop(length=1000), handed(0, 30), handed(30, 30)])
+    assert in_short(plan_stops(first_run)) == [
         ("step", "request", 0, 20),
         ("step", "sigterm", 0, 40),
         ("step", "sigterm", 0, 60),
@@ -67,8 +67,8 @@ def test_that_a_loop_that_the_script_leaves_is_whole_but_has_no_moment_after_it(
 def test_that_the_most_processes_come_to_the_first_validation() -> None:
     whole, short = (plan_stops(played([*EPOCH_0, *EPOCH_1]), is_short=is_short) for is_short in (False, True))
     for counts, runs in (((1, 2), [2, 1, 2, 1, 2]), ((1, 2, 3), [1, 2, 3, 1, 2]), ((2,), [2] * 5)):
-        assert [count for count, _ in zip(in_turn(counts, whole), whole, strict=False)] == runs
-    assert [count for count, _ in zip(in_turn((1, 2, 3), short), short, strict=False)] == [2, 3, 1, 2]
+        assert [count for count, _ in zip(process_counts(counts, whole), whole, strict=False)] == runs
+    assert [count for count, _ in zip(process_counts((1, 2, 3), short), short, strict=False)] == [2, 3, 1, 2]
 
 
 def test_that_loops_without_steps_are_no_training() -> None:
@@ -79,11 +79,13 @@ def test_that_loops_without_steps_are_no_training() -> None:
 
 
 def test_that_a_stage_reads_as_it_was_written(tmp_path: Path) -> None:
-    stop = Stop(moment=Moment.STEP, means=Means.SIGTERM, epoch=3, loader="loader-0", loop=1, position=7)
+    stop = Stop(
+        moment=StopMoment.STEP, method=StopMethod.SIGTERM, epoch=3, loader="loader-0", loop=1, position=7
+    )
     for stage in (
-        Stage(folder=tmp_path, varies_batch=True, stop=stop),
-        Stage(folder=tmp_path, varies_batch=False, stop=None),
+        RunPlan(folder=tmp_path, varies_batch=True, stop=stop),
+        RunPlan(folder=tmp_path, varies_batch=False, stop=None),
     ):
         stage.write(tmp_path / "stage.json")
-        assert read_stage({"POLLUX_REHEARSAL": str(tmp_path / "stage.json")}) == stage
-    assert read_stage({}) is None
+        assert read_run_plan({"POLLUX_REHEARSAL": str(tmp_path / "stage.json")}) == stage
+    assert read_run_plan({}) is None

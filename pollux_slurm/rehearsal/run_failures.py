@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pollux_slurm.agent.rehearsal_protocol import Moment, Stop
+from pollux_slurm.agent.rehearsal_protocol import Stop, StopMoment
 from pollux_slurm.rehearsal.findings import CHANGES, STATES, VARIABLES, Finding, Level
-from pollux_slurm.rehearsal.plan import training_loops
-from pollux_slurm.rehearsal.playing import Event, Outcome, Played
+from pollux_slurm.rehearsal.script_run import Event, RunOutcome, ScriptRun
+from pollux_slurm.rehearsal.stop_plan import training_loops
 
 _TAIL_LINES = 15
 
 
-def never_trained(scouted: Played) -> Iterator[Finding]:
-    if scouted.first("start") is None:
-        if scouted.outcome is Outcome.FINISHED:
+def never_trained(first_run: ScriptRun) -> Iterator[Finding]:
+    if first_run.first("start") is None:
+        if first_run.outcome is RunOutcome.FINISHED:
             yield Finding(
                 level=Level.CHANGE,
                 kind="no_session",
@@ -25,7 +25,7 @@ def never_trained(scouted: Played) -> Iterator[Finding]:
                 cure="Add the five lines of the README to it.",
                 guide=CHANGES,
             )
-    elif scouted.outcome in (Outcome.FINISHED, Outcome.STOPPED) and not training_loops(scouted):
+    elif first_run.outcome in (RunOutcome.FINISHED, RunOutcome.STOPPED) and not training_loops(first_run):
         yield Finding(
             level=Level.CHANGE,
             kind="never_stepped",
@@ -36,26 +36,26 @@ def never_trained(scouted: Played) -> Iterator[Finding]:
         )
 
 
-def failures(chains: Sequence[Sequence[Played]]) -> Iterator[Finding]:
+def failures(chains: Sequence[Sequence[ScriptRun]]) -> Iterator[Finding]:
     """`chains` are the runs that go on from each other. One line of the script that fails is told of once."""
     seen: set[tuple[Any, ...]] = set()
     for before, run in (pair for runs in chains for pair in zip((None, *runs), runs, strict=False)):
-        error = _first_error(run) if run.outcome is Outcome.FAILED else None
+        error = _first_error(run) if run.outcome is RunOutcome.FAILED else None
         place = (run.exit_code,) if error is None else (error["type"], error["file"], error["line"])
-        if run.outcome not in (Outcome.FAILED, Outcome.HUNG) or (run.outcome, place) in seen:
+        if run.outcome not in (RunOutcome.FAILED, RunOutcome.HUNG) or (run.outcome, place) in seen:
             continue
         seen.add((run.outcome, place))
-        if run.outcome is Outcome.HUNG:
+        if run.outcome is RunOutcome.HUNG:
             yield _hung(before, run)
         else:
             yield _failed(before, run) if error is None else _raised(before, run, error)
 
 
-def _hung(before: Played | None, run: Played) -> Finding:
+def _hung(before: ScriptRun | None, run: ScriptRun) -> Finding:
     return Finding(
         level=Level.CHANGE,
         kind="hung",
-        text=f"{_when(before, run)} the script stood still and did not heed SIGTERM.",
+        text=f"{_when(before, run)} the script stood still and did not raise_if_interrupted SIGTERM.",
         cure="See where: all processes must call what is collective equally often (backward, "
         "Accumulator.synchronized, torch.distributed).",
         guide=STATES,
@@ -63,7 +63,7 @@ def _hung(before: Played | None, run: Played) -> Finding:
     )
 
 
-def _failed(before: Played | None, run: Played) -> Finding:
+def _failed(before: ScriptRun | None, run: ScriptRun) -> Finding:
     return Finding(
         level=Level.CHANGE,
         kind="failed",
@@ -74,7 +74,7 @@ def _failed(before: Played | None, run: Played) -> Finding:
     )
 
 
-def _raised(before: Played | None, run: Played, error: Event) -> Finding:
+def _raised(before: ScriptRun | None, run: ScriptRun, error: Event) -> Finding:
     said = f"{error['type']}: {error['message']}".strip().rstrip(".")
     is_after_move = before is not None and not error["has_stepped"] and not error["is_ours"]
     return Finding(
@@ -95,7 +95,7 @@ _OWN_CURE = (
 )
 
 
-def _first_error(run: Played) -> Event | None:
+def _first_error(run: ScriptRun) -> Event | None:
     """Return the error that came first: those of other ranks mostly say that a connection was lost."""
     errors = [event for rank in range(run.num_processes) for event in run.of("error", rank=rank)]
     return min(errors, key=lambda event: (_is_of_network(event), event["time"]), default=None)
@@ -106,13 +106,13 @@ def _is_of_network(error: Event) -> bool:
     return error["type"].startswith("Dist") or "connection" in text or "gloo" in text
 
 
-def _when(before: Played | None, run: Played) -> str:
+def _when(before: ScriptRun | None, run: ScriptRun) -> str:
     if before is None:
         return "Without any move"
     return f"After a move {where_of(before)} ({before.num_processes} → {run.num_processes} processes)"
 
 
-def where_of(run: Played) -> str:
+def where_of(run: ScriptRun) -> str:
     """Say where a run was stopped."""
     return "at its end" if run.stop is None else place_of(run.stop)
 
@@ -120,7 +120,7 @@ def where_of(run: Played) -> str:
 def place_of(stop: Stop) -> str:
     """Say where a stop is."""
     return {
-        Moment.STEP: "in mid-epoch",
-        Moment.AFTER_LOOP: "between an epoch's last step and its end",
-        Moment.EPOCH_END: "at an epoch's end",
+        StopMoment.STEP: "in mid-epoch",
+        StopMoment.AFTER_LOOP: "between an epoch's last step and its end",
+        StopMoment.EPOCH_END: "at an epoch's end",
     }[stop.moment]

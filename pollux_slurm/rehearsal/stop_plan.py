@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pollux_slurm.agent.rehearsal_protocol import OUTSIDE, Means, Moment, Stop
-from pollux_slurm.rehearsal.playing import Played
+from pollux_slurm.agent.rehearsal_protocol import NO_EPOCH, Stop, StopMethod, StopMoment
+from pollux_slurm.rehearsal.script_run import ScriptRun
 
-SCOUTED_EPOCHS = 2
-SCOUTING = Stop(moment=Moment.STEP, means=Means.SIGTERM, epoch=SCOUTED_EPOCHS - 1)
+FIRST_RUN_EPOCHS = 2
+FIRST_RUN_STOP = Stop(moment=StopMoment.STEP, method=StopMethod.SIGTERM, epoch=FIRST_RUN_EPOCHS - 1)
 """Stops the first run at the first step behind the epochs that are looked at."""
 
 
@@ -28,16 +28,16 @@ class TrainingLoop:
     is_left: bool = False
 
 
-def training_loops(scouted: Played) -> list[TrainingLoop]:
+def training_loops(first_run: ScriptRun) -> list[TrainingLoop]:
     """Return the loops with steps, in their order; the last may have been cut off."""
-    if scouted.first("first_step") is None:
+    if first_run.first("first_step") is None:
         return []
     ends: dict[tuple[int, str, int], int] = {}
-    for event in scouted.of("pass"):
+    for event in first_run.of("micro_batch"):
         key = (event["epoch"], event["loader"], event["loop"])
         ends[key] = max(ends.get(key, 0), event["start"] + event["size"])
     steps, left, before = {}, set(), 0
-    for event in scouted.of("loop_end", "loop_left"):
+    for event in first_run.of("loop_end", "loop_left"):
         key = (event["epoch"], event["loader"], event["loop"])
         steps[key] = event["steps"] - before
         before = event["steps"]
@@ -61,57 +61,57 @@ def training_loops(scouted: Played) -> list[TrainingLoop]:
     return loops
 
 
-def plan_stops(scouted: Played, *, is_short: bool = False) -> list[Stop]:
+def plan_stops(first_run: ScriptRun, *, is_short: bool = False) -> list[Stop]:
     """Return the stops of the moves, in the order in which training comes to them.
 
     The last one is that of a run after the last move. `is_short` leaves out the kinds of moves that do not
     depend on the batch size.
     """
-    loops = training_loops(scouted)
+    loops = training_loops(first_run)
     if not loops:
         return []
     first = loops[0]
     if not first.is_whole:
         thirds = (first.end // 3, 2 * first.end // 3, first.end)
-        means = (Means.REQUEST, Means.SIGTERM, Means.SIGTERM)
+        means = (StopMethod.REQUEST, StopMethod.SIGTERM, StopMethod.SIGTERM)
         return [_within(first, position, how) for position, how in zip(thirds, means, strict=True)]
-    has_ended = first.epoch != OUTSIDE and any(
-        event["epoch"] == first.epoch for event in scouted.of("epoch_end")
+    has_ended = first.epoch != NO_EPOCH and any(
+        event["epoch"] == first.epoch for event in first_run.of("epoch_end")
     )
     later = next((loop for loop in loops[1:] if loop.is_whole and _is_of_later_epoch(loop, first)), None)
-    stops = [_within(first, first.end // 2, Means.REQUEST)]
+    stops = [_within(first, first.end // 2, StopMethod.REQUEST)]
     if not (is_short or first.is_left):
         stops.append(
             Stop(
-                moment=Moment.AFTER_LOOP,
-                means=Means.SIGTERM,
+                moment=StopMoment.AFTER_LOOP,
+                method=StopMethod.SIGTERM,
                 epoch=first.epoch,
                 loader=first.loader,
                 loop=first.loop,
             )
         )
     if has_ended:
-        stops.append(Stop(moment=Moment.EPOCH_END, means=Means.REQUEST, epoch=first.epoch))
+        stops.append(Stop(moment=StopMoment.EPOCH_END, method=StopMethod.REQUEST, epoch=first.epoch))
     if later is not None:
-        stops.append(_within(later, later.end // 2, Means.SIGTERM))
+        stops.append(_within(later, later.end // 2, StopMethod.SIGTERM))
     last = first if later is None else later
     # The first step of the next epoch, if there is one: the script may end before.
-    epoch = last.loop if last.epoch == OUTSIDE else last.epoch
-    stops.append(Stop(moment=Moment.STEP, means=Means.SIGTERM, epoch=epoch))
+    epoch = last.loop if last.epoch == NO_EPOCH else last.epoch
+    stops.append(Stop(moment=StopMoment.STEP, method=StopMethod.SIGTERM, epoch=epoch))
     return stops
 
 
 def _is_of_later_epoch(loop: TrainingLoop, first: TrainingLoop) -> bool:
     """Outside of epochs, each loop over the same loader is taken for one."""
-    if loop.epoch == first.epoch == OUTSIDE:
+    if loop.epoch == first.epoch == NO_EPOCH:
         return loop.loader == first.loader
     return loop.epoch != first.epoch
 
 
-def _within(loop: TrainingLoop, position: int, means: Means) -> Stop:
+def _within(loop: TrainingLoop, position: int, method: StopMethod) -> Stop:
     return Stop(
-        moment=Moment.STEP,
-        means=means,
+        moment=StopMoment.STEP,
+        method=method,
         epoch=loop.epoch,
         loader=loop.loader,
         loop=loop.loop,

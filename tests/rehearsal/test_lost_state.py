@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pollux_slurm.rehearsal.findings import AVERAGES, CHANGES, VARIABLES, Level
-from pollux_slurm.rehearsal.playing import Outcome
-from pollux_slurm.rehearsal.states import lost_states, lost_variables, samples
+from pollux_slurm.rehearsal.lost_state import lost_states, lost_variables, samples
+from pollux_slurm.rehearsal.script_run import RunOutcome
 from tests.rehearsal.builders import (
     CHECKPOINT,
     EPOCH_END,
@@ -137,11 +137,11 @@ def test_that_variables_that_began_anew_are_told_with_what_they_were() -> None:
     def held(n: str, start: str) -> dict[str, str]:
         return {"main:n": n, "train:n": n, "main:best": "0.0", "main:start": start}
 
-    scouted = played([snapshot("epoch", variables=held("0", "100.5"))])
+    first_run = played([snapshot("epoch", variables=held("0", "100.5"))])
     saved = snapshot("checkpoint", variables=held("640", "200.5"))
     before = played([saved, CHECKPOINT], stop=MIDDLE)
     after = played([snapshot("epoch", variables=held("0", "300.5"))])
-    (finding,) = lost_variables(scouted, [before, after])
+    (finding,) = lost_variables(first_run, [before, after])
     assert finding.level is Level.LOOK
     assert finding.text.endswith("anew: `n` (640 before a move in mid-epoch, 0 after it).")
     assert "best" not in finding.text
@@ -149,10 +149,10 @@ def test_that_variables_that_began_anew_are_told_with_what_they_were() -> None:
 
 
 def test_that_tensors_of_the_scripts_own_that_are_others_after_a_move_are_told() -> None:
-    kept, scouted = {"main:points": "9 numbers #0000000a"}, played([snapshot("epoch")])
+    kept, first_run = {"main:points": "9 numbers #0000000a"}, played([snapshot("epoch")])
     saved = snapshot("checkpoint", tensors={**kept, "main:queue": "8 numbers #0000000b"})
     after = snapshot("epoch", tensors={**kept, "main:queue": "8 numbers #0000000c"})
-    (finding,) = lost_variables(scouted, [played([saved, CHECKPOINT], stop=MIDDLE), played([after])])
+    (finding,) = lost_variables(first_run, [played([saved, CHECKPOINT], stop=MIDDLE), played([after])])
     assert finding.text.endswith(
         "anew: `queue` (8 numbers #0000000b before a move in mid-epoch, 8 numbers #0000000c after it)."
     )
@@ -160,7 +160,7 @@ def test_that_tensors_of_the_scripts_own_that_are_others_after_a_move_are_told()
 
 def test_that_over_an_epochs_end_variables_are_compared_with_those_of_an_unmoved_run() -> None:
     first = {"main:history": "[]", "main:n": "0"}
-    scouted = played(
+    first_run = played(
         [
             snapshot("epoch", variables=first),
             snapshot("epoch", epoch=1, variables={"main:history": "[0.5]", "main:n": "0"}),
@@ -168,11 +168,11 @@ def test_that_over_an_epochs_end_variables_are_compared_with_those_of_an_unmoved
     )
     before = played([snapshot("checkpoint", in_loop=False), CHECKPOINT], stop=EPOCH_END)
     after = played([snapshot("epoch", epoch=1, variables=first)])
-    (finding,) = lost_variables(scouted, [before, after])
+    (finding,) = lost_variables(first_run, [before, after])
     assert "`history` ([0.5] before a move at an epoch's end, [] after it)" in finding.text
     assert "`n`" not in finding.text
 
 
 def test_that_a_run_that_failed_counts_with_all_it_did() -> None:
-    failed = played([loop(), handed(0, 20), loop_end()], outcome=Outcome.FAILED, exit_code=1)
+    failed = played([loop(), handed(0, 20), loop_end()], outcome=RunOutcome.FAILED, exit_code=1)
     assert not list(samples([[failed]]))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PATIENCE_S = 10.0
 
 
-def asked_of_slurm(config: Config) -> tuple[ClusterSnapshot | None, str]:
+def read_slurm(config: Config) -> tuple[ClusterSnapshot | None, str]:
     """Return what Slurm shows now, and why it could not be asked, where it could not."""
     from pollux_slurm.slurm import connect
 
@@ -31,7 +31,7 @@ def asked_of_slurm(config: Config) -> tuple[ClusterSnapshot | None, str]:
         return None, str(error)
 
 
-def told_of_unknown_job(
+def describe_unknown_job(
     config: Config, job_id: str, records: Iterable[JobRecord], seen: DaemonSeen, now: datetime
 ) -> str | None:
     """Return what Slurm knows of a job that the store does not; None where it knows nothing, or is silent."""
@@ -39,7 +39,7 @@ def told_of_unknown_job(
     from pollux_slurm.daemon.observe.daemon_presence import newcomer
     from pollux_slurm.slurm.parsing.comment_terms import decode_comment
 
-    snapshot, _ = asked_of_slurm(config)
+    snapshot, _ = read_slurm(config)
     job = None if snapshot is None else snapshot.job(job_id)
     if snapshot is None or job is None:
         return None

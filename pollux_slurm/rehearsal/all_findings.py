@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pollux_slurm.rehearsal.counting import averages_of_passes, own_epochs
-from pollux_slurm.rehearsal.endings import failures, never_trained
 from pollux_slurm.rehearsal.findings import LOCAL, Finding, Level
-from pollux_slurm.rehearsal.plan import training_loops
-from pollux_slurm.rehearsal.playing import Outcome
-from pollux_slurm.rehearsal.rehearse import Rehearsed
-from pollux_slurm.rehearsal.sharing import unshared_sums
-from pollux_slurm.rehearsal.states import lost_states, lost_variables, samples
-from pollux_slurm.rehearsal.weights import another_training, replicas_that_differ
+from pollux_slurm.rehearsal.lost_state import lost_states, lost_variables, samples
+from pollux_slurm.rehearsal.rehearse import RehearsalRuns
+from pollux_slurm.rehearsal.run_failures import failures, never_trained
+from pollux_slurm.rehearsal.script_counters import averages_of_passes, own_epochs
+from pollux_slurm.rehearsal.script_run import RunOutcome
+from pollux_slurm.rehearsal.stop_plan import training_loops
+from pollux_slurm.rehearsal.unsynchronized_sums import unshared_sums
+from pollux_slurm.rehearsal.weight_differences import another_training, replicas_that_differ
 
 
-def find(rehearsed: Rehearsed) -> list[Finding]:
+def find(rehearsed: RehearsalRuns) -> list[Finding]:
     """Return what the runs show: what must change first, each thing once.
 
     Each finder says a thing once for all runs, models and variables that it was seen with.
     """
-    scouted, *held = rehearsed.held
+    first_run, *held = rehearsed.held
     chains = (rehearsed.held[:1], held, rehearsed.varied)
     runs = [run for chain in chains for run in chain]
     found = [
-        *never_trained(scouted),
-        *own_epochs(scouted),
+        *never_trained(first_run),
+        *own_epochs(first_run),
         *failures(chains),
         *replicas_that_differ(runs),
         *samples(chains),
         *lost_states(chains),
         *averages_of_passes(runs),
-        *lost_variables(scouted, held),
+        *lost_variables(first_run, held),
         *unshared_sums(runs),
-        *another_training(scouted, held),
+        *another_training(first_run, held),
         *_not_rehearsed(rehearsed),
         *_notes(rehearsed),
     ]
@@ -41,11 +41,11 @@ def find(rehearsed: Rehearsed) -> list[Finding]:
     return sorted(found, key=lambda one: order.index(one.level))
 
 
-def _not_rehearsed(rehearsed: Rehearsed) -> Iterator[Finding]:
-    scouted, *held = rehearsed.held
+def _not_rehearsed(rehearsed: RehearsalRuns) -> Iterator[Finding]:
+    first_run, *held = rehearsed.held
     moves = max(len(held) - 1, 0)
     has_failed = any(
-        run.outcome in (Outcome.FAILED, Outcome.HUNG) for run in (*rehearsed.held, *rehearsed.varied)
+        run.outcome in (RunOutcome.FAILED, RunOutcome.HUNG) for run in (*rehearsed.held, *rehearsed.varied)
     )
     if has_failed:
         yield Finding(
@@ -54,8 +54,8 @@ def _not_rehearsed(rehearsed: Rehearsed) -> Iterator[Finding]:
             text="What comes after the failure was not rehearsed: cure it, then rehearse again.",
         )
         return
-    loops = training_loops(scouted)
-    if not loops and scouted.outcome is not Outcome.OUT_OF_TIME:
+    loops = training_loops(first_run)
+    if not loops and first_run.outcome is not RunOutcome.OUT_OF_TIME:
         # It never trained, which is told by itself.
         return
     if not moves:
@@ -79,7 +79,7 @@ def _not_rehearsed(rehearsed: Rehearsed) -> Iterator[Finding]:
             text=f"The time was up before {rehearsed.skipped} of the planned stops: their effect is unknown.",
             cure="Raise --time.",
         )
-    if scouted.first("autoscale") is None:
+    if first_run.first("autoscale") is None:
         yield Finding(
             level=Level.NOTE,
             kind="fixed_batch",
@@ -94,7 +94,7 @@ def _not_rehearsed(rehearsed: Rehearsed) -> Iterator[Finding]:
         )
 
 
-def _notes(rehearsed: Rehearsed) -> Iterator[Finding]:
+def _notes(rehearsed: RehearsalRuns) -> Iterator[Finding]:
     snapshot = rehearsed.held[0].first("snapshot")
     layers = [] if snapshot is None else snapshot["layers"]
     norms = [name for name in layers if name.startswith("BatchNorm")]

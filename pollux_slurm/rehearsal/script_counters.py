@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pollux_slurm.agent.rehearsal_protocol import OUTSIDE
+from pollux_slurm.agent.rehearsal_protocol import NO_EPOCH
 from pollux_slurm.rehearsal.findings import AVERAGES, CHANGES, Finding, Level, listed
-from pollux_slurm.rehearsal.plan import training_loops
-from pollux_slurm.rehearsal.playing import Played
+from pollux_slurm.rehearsal.script_run import ScriptRun
+from pollux_slurm.rehearsal.stop_plan import training_loops
 
 _LEAST_TIMES = 2
 
 
-def own_epochs(scouted: Played) -> Iterator[Finding]:
+def own_epochs(first_run: ScriptRun) -> Iterator[Finding]:
     """Find training loops outside of `remaining_epochs_until`: several are epochs, one may be all."""
-    loops = Counter(loop.loader for loop in training_loops(scouted) if loop.epoch == OUTSIDE)
+    loops = Counter(loop.loader for loop in training_loops(first_run) if loop.epoch == NO_EPOCH)
     if not loops:
         return
     cure = "Write `for epoch in pollux_slurm.torch.remaining_epochs_until(n):` in place of `range(n)`."
@@ -41,7 +41,7 @@ def own_epochs(scouted: Played) -> Iterator[Finding]:
         )
 
 
-def averages_of_passes(runs: Sequence[Played]) -> Iterator[Finding]:
+def averages_of_passes(runs: Sequence[ScriptRun]) -> Iterator[Finding]:
     """Find averages of the weights that were updated where the weights were not."""
     times = Counter(name for run in runs for event in run.of("averaged") for name in event["names"])
     names = sorted(name for name, number in times.items() if number >= _LEAST_TIMES)

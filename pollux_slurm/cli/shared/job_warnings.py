@@ -16,7 +16,7 @@ _CAUSES = (
 )
 
 
-def silence(record: JobRecord, now: datetime) -> str | None:
+def missing_reports(record: JobRecord, now: datetime) -> str | None:
     """Say that a job has never reported, though it runs since a while or has run; None where it has."""
     if record.run is not None or record.started_at is None:
         return None
@@ -42,13 +42,13 @@ def warnings_as_dicts(record: JobRecord) -> list[dict[str, Any]]:
     ]
 
 
-def note_lines(records: tuple[JobRecord, ...], now: datetime) -> list[str]:
+def warning_lines(records: tuple[JobRecord, ...], now: datetime) -> list[str]:
     """Return a line for each thing that the owner of one of the jobs must hear of."""
     found = []
     for record in records:
         job = record.slurm_job_id
         sentences = [f"{one.warning.sentence} (cure: pollux explain {job})" for one in record.warnings]
-        silent = silence(record, now)
+        silent = missing_reports(record, now)
         sentences += [] if silent is None else [silent]
         found += [f"! job {job}: {sentence}" for sentence in sentences]
     return found

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from pollux_slurm.rehearsal.endings import failures, never_trained
+from pollux_slurm.rehearsal.all_findings import find
 from pollux_slurm.rehearsal.findings import Finding, Level
-from pollux_slurm.rehearsal.judging import find
-from pollux_slurm.rehearsal.playing import Outcome, Played, _outcome
-from pollux_slurm.rehearsal.rehearse import Rehearsed
+from pollux_slurm.rehearsal.rehearse import RehearsalRuns
 from pollux_slurm.rehearsal.result import as_text
+from pollux_slurm.rehearsal.run_failures import failures, never_trained
+from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun, _outcome
 from tests.rehearsal.builders import CHECKPOINT, MIDDLE, handed, loop, loop_end, played, snapshot
 
 
@@ -28,27 +28,27 @@ def error(kind: str, message: str, *, time: float = 1.0, has_stepped: bool = Fal
     }
 
 
-def failed(*events: list[dict[str, Any]]) -> Played:
-    return played(*events, outcome=Outcome.FAILED, exit_code=1)
+def failed(*events: list[dict[str, Any]]) -> ScriptRun:
+    return played(*events, outcome=RunOutcome.FAILED, exit_code=1)
 
 
 @pytest.mark.parametrize(
     ("code", "told", "was_asked", "outcome"),
     [
-        (143, {"stop"}, False, Outcome.STOPPED),
-        (137, {"stop", "killed"}, False, Outcome.STOPPED),
-        (137, {"stop"}, True, Outcome.STOPPED),
-        (0, {"stop"}, False, Outcome.STOPPED),
-        (0, {"stop", "finished"}, False, Outcome.FINISHED),
-        (0, set(), False, Outcome.FINISHED),
-        (143, set(), True, Outcome.OUT_OF_TIME),
-        (137, set(), True, Outcome.OUT_OF_TIME),
-        (137, set(), False, Outcome.FAILED),
-        (1, {"stop"}, True, Outcome.FAILED),
+        (143, {"stop"}, False, RunOutcome.STOPPED),
+        (137, {"stop", "killed"}, False, RunOutcome.STOPPED),
+        (137, {"stop"}, True, RunOutcome.STOPPED),
+        (0, {"stop"}, False, RunOutcome.STOPPED),
+        (0, {"stop", "finished"}, False, RunOutcome.FINISHED),
+        (0, set(), False, RunOutcome.FINISHED),
+        (143, set(), True, RunOutcome.OUT_OF_TIME),
+        (137, set(), True, RunOutcome.OUT_OF_TIME),
+        (137, set(), False, RunOutcome.FAILED),
+        (1, {"stop"}, True, RunOutcome.FAILED),
     ],
 )
 def test_that_exit_codes_are_read_by_what_was_done(
-    code: int, told: set[str], was_asked: bool, outcome: Outcome
+    code: int, told: set[str], was_asked: bool, outcome: RunOutcome
 ) -> None:
     assert _outcome(code, told, was_asked=was_asked) is outcome
 
@@ -109,8 +109,8 @@ def test_that_a_script_without_a_step_or_without_the_library_is_told() -> None:
     assert not list(never_trained(played([{"kind": "start"}, {"kind": "first_step"}, loop(), handed(0, 10)])))
 
 
-def rehearsed(*runs: Played, skipped: int = 0) -> Rehearsed:
-    return Rehearsed(
+def rehearsed(*runs: ScriptRun, skipped: int = 0) -> RehearsalRuns:
+    return RehearsalRuns(
         command=("python", "train.py"),
         folder=Path("/tmp/rehearsal"),
         processes=(1,),
@@ -128,7 +128,7 @@ STEPPED = [{"kind": "start"}, {"kind": "first_step"}, loop(), handed(0, 10), sna
 def test_that_a_rehearsal_without_a_move_does_not_pass() -> None:
     kinds = {finding.kind: finding.level for finding in find(rehearsed(played(STEPPED)))}
     assert kinds["no_move"] is Level.CHANGE
-    early = find(rehearsed(played([], outcome=Outcome.OUT_OF_TIME)))
+    early = find(rehearsed(played([], outcome=RunOutcome.OUT_OF_TIME)))
     assert "no_move" in [finding.kind for finding in early if finding.level is Level.CHANGE]
 
 
@@ -155,7 +155,7 @@ def test_that_the_result_names_command_finding_cure_and_folder() -> None:
     runs = rehearsed(played([{"kind": "start"}]))
     assert [line.strip() for line in as_text(runs, find(runs)).split("\n")] == [
         "",
-        "Rehearsed python train.py in 12 s.",
+        "RehearsalRuns python train.py in 12 s.",
         "",
         "MUST CHANGE: No wrapped optimizer made a step in a loop over an AdaptiveDataLoader.",
         "Cure: Train the model that AdaptiveDataParallel returns, with the optimizer that it was given, in",

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 
 from pollux_slurm.rehearsal.findings import VARIABLES, Finding, Level
-from pollux_slurm.rehearsal.playing import Event, Played
+from pollux_slurm.rehearsal.script_run import Event, ScriptRun
 
 _MOST_NAMED = 4
 
 
-def unshared_sums(runs: Sequence[Played]) -> Iterator[Finding]:
+def unshared_sums(runs: Sequence[ScriptRun]) -> Iterator[Finding]:
     """Find them where several processes looped over an adaptive loader without a step of training.
 
     Sums that were brought together, by whatever means, before the epoch ended are sound. A loop after which
@@ -58,7 +58,7 @@ def _was_left_alone(events: Sequence[Event], at: int) -> bool:
     return False
 
 
-def _shares(run: Played, event: Event) -> dict[str, str]:
+def _shares(run: ScriptRun, event: Event) -> dict[str, str]:
     """Return the sums that differ between the processes, or add up to the number of samples."""
     told = [
         next((other for other in run.of("summed", rank=rank) if _is_same_loop(other, event)), None)

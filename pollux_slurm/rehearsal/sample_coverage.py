@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from pollux_slurm.rehearsal.playing import Event, Outcome, Played
+from pollux_slurm.rehearsal.script_run import Event, RunOutcome, ScriptRun
 
 Loop = tuple[int, str, int]
 """Epoch, loader, and the loop's number in the epoch."""
 
 
-def samples_amiss(runs: Sequence[Played]) -> Iterator[tuple[int, int, int]]:
+def samples_amiss(runs: Sequence[ScriptRun]) -> Iterator[tuple[int, int, int]]:
     """Yield the epoch, the samples missed and those seen twice, of each loop that ended and is not whole.
 
     What a run did behind its last checkpoint is not in the model that goes on, and does not count.
@@ -22,7 +22,7 @@ def samples_amiss(runs: Sequence[Played]) -> Iterator[tuple[int, int, int]]:
     for run in runs:
         for rank in range(run.num_processes):
             for event in _counted(run, rank):
-                if event["kind"] == "pass":
+                if event["kind"] == "micro_batch":
                     handed[_loop(event)].append((event["start"], event["size"]))
         told |= {_loop(event): event for event in run.of("loop")}
         ended |= dict.fromkeys(_loop(event) for event in run.of("loop_end"))
@@ -42,7 +42,7 @@ def samples_amiss(runs: Sequence[Played]) -> Iterator[tuple[int, int, int]]:
             yield loop[0], missed, twice
 
 
-def orders_that_differ(runs: Sequence[Played]) -> Iterator[int]:
+def orders_that_differ(runs: Sequence[ScriptRun]) -> Iterator[int]:
     """Yield the epochs in which a loop had another order of samples in one run than in another."""
     orders: dict[Loop, set[tuple[str | None, int | None]]] = defaultdict(set)
     for run in runs:
@@ -51,12 +51,12 @@ def orders_that_differ(runs: Sequence[Played]) -> Iterator[int]:
     yield from sorted({loop[0] for loop, known in orders.items() if len(known) > 1})
 
 
-def _counted(run: Played, rank: int) -> tuple[Event, ...]:
+def _counted(run: ScriptRun, rank: int) -> tuple[Event, ...]:
     """Return a rank's events, of a run that was stopped up to its last checkpoint."""
     events = run.events[rank]
-    if run.outcome is not Outcome.STOPPED:
+    if run.outcome is not RunOutcome.STOPPED:
         return events
-    kept = [at for at, event in enumerate(events) if event["kind"] in ("checkpoint", "held")]
+    kept = [at for at, event in enumerate(events) if event["kind"] in ("checkpoint", "states_copied")]
     return events[: kept[-1]] if kept else ()
 
 

@@ -7,8 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pollux_slurm.agent.rehearsal_protocol import OUTSIDE, Moment
-from pollux_slurm.rehearsal.coverage import orders_that_differ, samples_amiss
+from pollux_slurm.agent.rehearsal_protocol import NO_EPOCH, StopMoment
 from pollux_slurm.rehearsal.findings import (
     AVERAGES,
     CHANGES,
@@ -19,17 +18,18 @@ from pollux_slurm.rehearsal.findings import (
     is_or_are,
     listed,
 )
-from pollux_slurm.rehearsal.playing import Event, Played
+from pollux_slurm.rehearsal.sample_coverage import orders_that_differ, samples_amiss
+from pollux_slurm.rehearsal.script_run import Event, ScriptRun
 
 _SAME = 1e-5
 
 
-def samples(chains: Sequence[Sequence[Played]]) -> Iterator[Finding]:
+def samples(chains: Sequence[Sequence[ScriptRun]]) -> Iterator[Finding]:
     """`chains` are the runs that go on from each other."""
     amiss: dict[str, None] = {}
     for runs in chains:
         for epoch, missed, twice in samples_amiss(runs):
-            where = "" if epoch == OUTSIDE else f" of epoch {epoch}"
+            where = "" if epoch == NO_EPOCH else f" of epoch {epoch}"
             if missed:
                 amiss[f"{missed} samples{where} were missed"] = None
             if twice:
@@ -45,7 +45,7 @@ def samples(chains: Sequence[Sequence[Played]]) -> Iterator[Finding]:
         )
     epochs = sorted({epoch for runs in chains for epoch in orders_that_differ(runs)})
     if epochs:
-        names = listed([str(epoch) for epoch in epochs if epoch != OUTSIDE])
+        names = listed([str(epoch) for epoch in epochs if epoch != NO_EPOCH])
         where = "" if not names else f" of epoch{'s' * (len(epochs) > 1)} {names}"
         yield Finding(
             level=Level.CHANGE,
@@ -57,7 +57,7 @@ def samples(chains: Sequence[Sequence[Played]]) -> Iterator[Finding]:
         )
 
 
-def _moves_within(runs: Sequence[Played]) -> Iterator[tuple[Event, Event]]:
+def _moves_within(runs: Sequence[ScriptRun]) -> Iterator[tuple[Event, Event]]:
     """Yield, for each move in mid-epoch, what the script held at its checkpoint and what it went on with."""
     for before, after in itertools.pairwise(runs):
         saved = [event for event in before.of("snapshot") if event["moment"] == "checkpoint"]
@@ -66,7 +66,7 @@ def _moves_within(runs: Sequence[Played]) -> Iterator[tuple[Event, Event]]:
             yield saved[-1], went_on[0]
 
 
-def lost_states(chains: Sequence[Sequence[Played]]) -> Iterator[Finding]:
+def lost_states(chains: Sequence[Sequence[ScriptRun]]) -> Iterator[Finding]:
     """`chains` are the runs that go on from each other."""
     lost: dict[str, Mapping[str, Any]] = {}
     for saved, went_on in (pair for runs in chains for pair in _moves_within(runs)):
@@ -101,16 +101,16 @@ def _cure_of(state: Mapping[str, Any], *, is_average: bool) -> tuple[str, str]:
     return "Keep it in a State (pollux_slurm.torch.State) of your own, or train it wrapped.", VARIABLES
 
 
-def lost_variables(scouted: Played, held: Sequence[Played]) -> Iterator[Finding]:
+def lost_variables(first_run: ScriptRun, held: Sequence[ScriptRun]) -> Iterator[Finding]:
     """Find variables that stood, after a move, where the script's beginning had put them."""
-    epochs = {event["epoch"]: event for event in scouted.of("snapshot") if event["moment"] == "epoch"}
+    epochs = {event["epoch"]: event for event in first_run.of("snapshot") if event["moment"] == "epoch"}
     if not epochs:
         return
     fresh = next(iter(epochs.values()))["variables"]
     pairs = [(saved, went_on, "in mid-epoch") for saved, went_on in _moves_within(held)]
     for before, after in itertools.pairwise(held):
         went_on = next((event for event in after.of("snapshot") if event["moment"] == "epoch"), None)
-        is_at_end = before.stop is not None and before.stop.moment is Moment.EPOCH_END
+        is_at_end = before.stop is not None and before.stop.moment is StopMoment.EPOCH_END
         if is_at_end and went_on is not None and went_on["epoch"] in epochs:
             pairs.append((epochs[went_on["epoch"]], went_on, "at an epoch's end"))
     lost: dict[str, str] = {}

@@ -3,17 +3,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pollux_slurm.agent.rehearsal_protocol import OUTSIDE
-from pollux_slurm.rehearsal.counting import averages_of_passes, own_epochs
+from pollux_slurm.agent.rehearsal_protocol import NO_EPOCH
 from pollux_slurm.rehearsal.findings import AVERAGES, Level
-from pollux_slurm.rehearsal.plan import plan_stops
+from pollux_slurm.rehearsal.script_counters import averages_of_passes, own_epochs
+from pollux_slurm.rehearsal.stop_plan import plan_stops
 from tests.rehearsal.builders import handed, loop, loop_end, played
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPPED = {"kind": "first_step"}
 
 
-def trained(number: int, *, epoch: int = OUTSIDE) -> list[dict[str, Any]]:
+def trained(number: int, *, epoch: int = NO_EPOCH) -> list[dict[str, Any]]:
     return [
         loop(epoch=epoch, number=number),
         handed(0, 20, epoch=epoch, loop=number),
@@ -41,9 +41,9 @@ def test_that_a_single_loop_outside_of_epochs_may_be_all_there_is() -> None:
 def test_that_loops_outside_of_epochs_are_moved_like_epochs() -> None:
     stops = plan_stops(played([STEPPED, *trained(0), *trained(1)]))
     assert [(stop.moment.value, stop.loader, stop.epoch, stop.loop, stop.position) for stop in stops] == [
-        ("step", "loader-0", OUTSIDE, 0, 10),
-        ("after_loop", "loader-0", OUTSIDE, 0, 0),
-        ("step", "loader-0", OUTSIDE, 1, 10),
+        ("step", "loader-0", NO_EPOCH, 0, 10),
+        ("after_loop", "loader-0", NO_EPOCH, 0, 0),
+        ("step", "loader-0", NO_EPOCH, 1, 10),
         ("step", "", 1, 0, 0),
     ]
 

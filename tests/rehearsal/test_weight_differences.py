@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.rehearsal.findings import VARIABLES, Level
-from pollux_slurm.rehearsal.weights import another_training, replicas_that_differ
+from pollux_slurm.rehearsal.weight_differences import another_training, replicas_that_differ
 from tests.rehearsal.builders import loop, played, snapshot, state
 
 
@@ -20,19 +20,19 @@ def test_that_a_schedule_that_moves_have_shifted_is_found() -> None:
     def at(steps: float) -> dict[str, Any]:
         return snapshot("epoch", epoch=1, objects={"s": state(steps, kind="scheduler", type_="OneCycleLR")})
 
-    scouted = played([snapshot("epoch"), at(24.0)])
-    (finding,) = another_training(scouted, [played([at(12.0)])])
+    first_run = played([snapshot("epoch"), at(24.0)])
+    (finding,) = another_training(first_run, [played([at(12.0)])])
     assert finding.kind == "schedule"
-    assert not list(another_training(scouted, [played([at(24.0)])]))
+    assert not list(another_training(first_run, [played([at(24.0)])]))
 
 
 @pytest.mark.parametrize(("layers", "level"), [(("Linear",), Level.LOOK), (("Dropout",), Level.NOTE)])
 def test_that_other_weights_than_without_moves_are_told_by_what_explains_them(
     layers: tuple[str, ...], level: Level
 ) -> None:
-    scouted = played([snapshot("epoch"), snapshot("epoch", epoch=1, weights=(3.0, 4.0), layers=layers)])
+    first_run = played([snapshot("epoch"), snapshot("epoch", epoch=1, weights=(3.0, 4.0), layers=layers)])
     moved = played([snapshot("epoch", epoch=1, weights=(3.0, 4.5), layers=layers)])
-    (finding,) = another_training(scouted, [moved])
+    (finding,) = another_training(first_run, [moved])
     assert finding.level is level
     assert "by 10.0%" in finding.text
 
@@ -40,8 +40,8 @@ def test_that_other_weights_than_without_moves_are_told_by_what_explains_them(
 def runs_with(*drawn: dict[str, Any], layers: tuple[str, ...] = (), has_workers: bool = False) -> list[Any]:
     """Return a run without moves and one with, whose weights differ, and what was seen to draw numbers."""
     begun = [loop(has_workers=has_workers), snapshot("epoch"), *drawn]
-    scouted = played([*begun, snapshot("epoch", epoch=1, layers=layers)])
-    return [scouted, [played([snapshot("epoch", epoch=1, weights=(1.0, 2.5), layers=layers)])]]
+    first_run = played([*begun, snapshot("epoch", epoch=1, layers=layers)])
+    return [first_run, [played([snapshot("epoch", epoch=1, weights=(1.0, 2.5), layers=layers)])]]
 
 
 @pytest.mark.parametrize(
