@@ -130,7 +130,7 @@ def train(options: argparse.Namespace) -> None:
                 noise_scale=None if found is None else round(_FIRST_BATCH * found.var / found.sqr, 2),
                 progress=round(session.progress, 2),
                 first_step_s=session._measuring.report_builder.first_step_s,
-                restore_s=session._measuring.report_builder._blank.restore_s,
+                restore_s=session._measuring.report_builder._template.restore_s,
             )
             if num_steps == options.truth_at:
                 sqr, variance = true_noise(network, optimizer, training, probe.device, on_gpu=on_gpu)

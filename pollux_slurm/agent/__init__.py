@@ -1,4 +1,4 @@
-"""What runs inside a job without torch: launcher, submission, profile, reporter.
+"""The agent, without torch: launching and submitting jobs, measuring steps, reporting, the checkpoint folder.
 
 May be imported by `rehearsal`, `torch`.
 """

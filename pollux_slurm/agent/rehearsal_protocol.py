@@ -1,7 +1,7 @@
-"""What `pollux rehearse` and the script that it runs tell each other: a stage to play, and events of it.
+"""The protocol between `pollux rehearse` and the script that it runs: a run plan, and events.
 
-The script's processes write events, as lines of JSON, into the stage's folder. Rank 0's reporter talks to a
-`RehearsalStore` instead of a database, so requests and confirmations take the road that they take in a job.
+The script's processes write events, as lines of JSON, into the plan's folder. Rank 0's reporter uses a
+`RehearsalStore` instead of a database, so requests and confirmations take the same way as in a job.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from pollux_slurm.errors import ConfigError
 from pollux_slurm.store.contract.interface import Move, Poll, Report
 
 RUN_PLAN_VARIABLE = "POLLUX_REHEARSAL"
-"""Names the file with the stage; set by `pollux rehearse` alone."""
+"""The environment variable with the path of the run plan; only `pollux rehearse` sets it."""
 
 NO_EPOCH = -1
-"""The epoch of loops outside of `remaining_epochs_until`."""
+"""The epoch number of loops outside of `remaining_epochs_until`."""
 
 _REQUEST_ID = 1
 _FLUSH_EVERY_S = 0.2
 
 
 class StopMoment(str, Enum):
-    """Where a run is stopped: `STEP` is the first step boundary at or behind a position of a loop.
+    """When a run is stopped.
 
-    `AFTER_LOOP` is between a loop's last step and the end of the epoch; the run is killed there as by Slurm
-    after its KillWait, once its states are saved. `EPOCH_END` is the boundary at which an epoch is counted.
+    `STEP` is the first step boundary at or after a position in a loop. `AFTER_LOOP` is between a loop's last
+    step and the end of the epoch: once its states are saved, the run is killed, as Slurm does after KillWait.
+    `EPOCH_END` is the boundary at which an epoch is counted.
     """
 
     STEP = "step"
@@ -42,7 +43,7 @@ class StopMoment(str, Enum):
 
 
 class StopMethod(str, Enum):
-    """How a run is stopped: by a requested checkpoint and SIGTERM once it is confirmed, or SIGTERM alone."""
+    """How a run is stopped: by a checkpoint request, then SIGTERM once confirmed, or by SIGTERM alone."""
 
     REQUEST = "request"
     SIGTERM = "sigterm"
@@ -50,10 +51,10 @@ class StopMethod(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """A stop in `epoch`; `loader`, `loop` and `position` (in examples) name a place in it.
+    """A planned stop in `epoch`, at `position` (in examples) of the loop number `loop` over `loader`.
 
-    A `STEP` without a loader is at the first step behind `epoch`; outside of epochs, behind the loop with
-    that number.
+    A `STEP` without a loader is the first step after `epoch`; outside of epochs, after the loop with that
+    number.
     """
 
     moment: StopMoment
@@ -66,19 +67,19 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """One run of the script. `varies_batch`: the batch changes every few steps; else it stays at M0."""
+    """What one run does. With `varies_batch` the batch size changes every few steps, else it stays M0."""
 
     folder: Path
     varies_batch: bool
     stop: Stop | None
 
     def write(self, path: Path) -> None:
-        """Write the stage to a file."""
+        """Write the plan to a file."""
         path.write_text(json.dumps({**asdict(self), "folder": str(self.folder)}), encoding="utf-8")
 
 
 def read_run_plan(environ: Mapping[str, str]) -> RunPlan | None:
-    """Return the stage that the environment names, None outside of a rehearsal."""
+    """Return the run plan that the environment names; None outside of a rehearsal."""
     name = environ.get(RUN_PLAN_VARIABLE)
     if not name:
         return None
@@ -96,7 +97,7 @@ def read_run_plan(environ: Mapping[str, str]) -> RunPlan | None:
 
 
 class EventLog:
-    """One process's events, a line of JSON each. From any thread."""
+    """The file of one process's events, a line of JSON each. Thread-safe."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._file: TextIO = (folder / f"events-{rank}.jsonl").open("w", encoding="utf-8")
@@ -104,7 +105,7 @@ class EventLog:
         self._flushed_at = time.monotonic()
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Add an event; `time` is that of the host's clock."""
+        """Write an event with the current time."""
         line = json.dumps({"kind": kind, "time": time.time(), **fields}) + "\n"
         with self._lock:
             self._file.write(line)
@@ -115,7 +116,7 @@ class EventLog:
 
 
 class RehearsalStore:
-    """An `AgentStore` in the script's own process: it asks for a checkpoint when told to."""
+    """An `AgentStore` in the script's own process, with at most one checkpoint request."""
 
     def __init__(self, events: EventLog) -> None:
         self._events = events
@@ -123,15 +124,15 @@ class RehearsalStore:
         self._confirmed = threading.Event()
 
     def request_checkpoint(self) -> None:
-        """Ask for a checkpoint from now on."""
+        """Let `poll` return a checkpoint request from now on."""
         self._request = _REQUEST_ID
 
     def wait_for_confirmation(self, timeout_s: float) -> bool:
-        """Wait until a report has come with a checkpoint; False when none has in time."""
+        """Wait until a report confirms a checkpoint; False when none does in time."""
         return self._confirmed.wait(timeout_s)
 
     def report(self, token: str, report: Report, *, at: datetime) -> None:
-        """Take a report; what it confirms is an event."""
+        """Write an event if the report confirms a checkpoint."""
         del token, at
         if report.checkpoint is not None:
             self._events.write("confirmed", request=report.checkpoint.request_id)
@@ -143,9 +144,9 @@ class RehearsalStore:
         return Poll(checkpoint_request=self._request)
 
     def move(self, token: str, request_id: int) -> Move | None:
-        """Return None: no daemon has planned it."""
+        """Return None: no daemon has planned a move."""
         del token, request_id
         return None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to close."""

@@ -47,7 +47,7 @@ def test_that_a_job_is_submitted_as_sbatch_does_and_tells_its_terms(
     (told,) = place.ranks(0, 1)
     job = place.wait(place.jobs[-1], JobState.COMPLETED)
     # Nothing about a store was configured here, and the script never joined the library.
-    assert f"pollux: job {job.job_id} trains without a store: nothing is reported" in place.log()
+    assert f"pollux: job {job.job_id} trains without a store: it reports nothing" in place.log()
     assert place.log().count("pollux: no process of this run has called pollux_slurm.torch.init_process") == 1
     terms = decode_comment(job.comment)
     assert terms is not None
@@ -134,7 +134,7 @@ def test_that_a_rank_without_memory_has_all_ranks_started_again_in_the_same_job(
     told = [line for line in place.log().splitlines() if line.startswith("rank")]
     assert sorted(line for line in told if "True" in line) == [f"rank {rank} True" for rank in range(5)]
     assert "rank 4 False" in told
-    assert "starting again with smaller passes" in place.log()
+    assert "starting again with smaller micro-batches" in place.log()
 
 
 def test_that_sigterm_to_the_batch_scripts_launcher_lets_the_ranks_save(place: Place) -> None:
@@ -156,7 +156,7 @@ def test_that_a_job_started_without_its_gpus_goes_back_into_the_queue(place: Pla
         timeout_s=120,
         what=f"the job to be back in the queue; its log: {place.log()}",
     )
-    said = f"Slurm has started job {job_id} with 1 of its 3 GPUs: it goes back into the queue"
+    said = f"Slurm has started job {job_id} with 1 of its 3 GPUs: requeuing it"
     assert said in place.log()
 
 

@@ -73,7 +73,7 @@ def test_that_plain_sbatch_without_a_store_or_gpus_trains_at_its_fixed_size(plac
         assert told["POLLUX_CHECKPOINT_DIR"] == str(place.folder / "pollux-checkpoints" / f"job-{job_id}")
         assert place.job(job_id).comment == ""
         (place.folder / "0.0.json").unlink()
-    assert f"pollux: job {job_id} trains at its fixed size: job {job_id} holds no GPUs" in place.log()
+    assert f"pollux: job {job_id} trains at its fixed size: job {job_id} owns no GPUs" in place.log()
 
 
 def test_that_what_sbatch_refuses_is_its_own_words_and_code_and_leaves_no_files(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""How often to write a checkpoint: from what one costs and how often a node fails, or as the user said.
+"""How often to write a checkpoint: the interval that loses least time, or the one that the user set.
 
 Legend: δ seconds that training stands still for one checkpoint, Θ mean time between failures of the job.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 
-# Before the cost is known, one is written early to measure it.
-_FIRST_S = 60.0
-_LEAST_S, _MOST_S = 30.0, 3600.0
-# The disk is busy with checkpoints at most this share of the time.
-_MOST_WRITING = 0.1
+# The first checkpoint is written early, to measure its cost.
+_FIRST_INTERVAL_S = 60.0
+_MIN_INTERVAL_S, _MAX_INTERVAL_S = 30.0, 3600.0
+# Checkpoints occupy the disk for at most this share of the time.
+_MAX_WRITE_SHARE = 0.1
 _SMOOTHING = 0.5
 
 
@@ -27,24 +27,25 @@ def optimal_interval_s(cost_s: float, mtbf_s: float) -> float:
 
 
 class CheckpointInterval:
-    """Says when the next periodic checkpoint is due. `fixed_s` is the user's own interval, None for the best.
+    """The interval between periodic checkpoints, updated by what each one cost.
 
-    `mtbf_s` is the mean time between failures of the whole job.
+    `mtbf_s` is the mean time between failures of the whole job. `fixed_s` is an interval set by the user,
+    None for the optimal one.
     """
 
     def __init__(self, *, mtbf_s: float, fixed_s: float | None = None) -> None:
         self._mtbf_s, self._fixed_s = mtbf_s, fixed_s
         self._blocked_s: float | None = None
-        self._written_s = 0.0
+        self._write_s = 0.0
 
     def add_blocked_time(self, seconds: float) -> None:
-        """Tell how long training stood still for one."""
+        """Record how long training stood still for a checkpoint."""
         before = self._blocked_s
         self._blocked_s = seconds if before is None else before + _SMOOTHING * (seconds - before)
 
     def add_write_time(self, seconds: float) -> None:
-        """Tell how long it took to bring one to the disk."""
-        self._written_s = seconds
+        """Record how long it took to write a checkpoint to disk."""
+        self._write_s = seconds
 
     @property
     def interval_s(self) -> float:
@@ -52,6 +53,7 @@ class CheckpointInterval:
         if self._fixed_s is not None:
             return self._fixed_s
         if self._blocked_s is None:
-            return _FIRST_S
-        best = optimal_interval_s(max(self._blocked_s, 0.0), self._mtbf_s)
-        return min(max(best, _LEAST_S, self._written_s / _MOST_WRITING), max(_MOST_S, self._written_s))
+            return _FIRST_INTERVAL_S
+        optimal_s = optimal_interval_s(max(self._blocked_s, 0.0), self._mtbf_s)
+        shortest_s = max(_MIN_INTERVAL_S, self._write_s / _MAX_WRITE_SHARE)
+        return min(max(optimal_s, shortest_s), max(_MAX_INTERVAL_S, self._write_s))

@@ -1,7 +1,7 @@
-"""Who else may change what lies in a folder of checkpoints.
+"""Which other users may change the files of a checkpoint folder.
 
-A checkpoint's name holds its checksum, which whoever puts another file there can compute as well: a run goes
-on from what those who may write there want it to.
+Whoever may write there decides what a run resumes from. The checksum in a checkpoint's name does not protect
+against that: it can be computed for any file.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _PARTS = ("checkpoints", "runs", "")
 
 
 def who_else_may_write(folder: Path, *, is_parent_folder: bool = False) -> str | None:
-    """Return who but this user and root may change what lies in `folder`, or put another one in its place.
+    """Return who, other than this user and root, may change files in `folder` or replace it; None for nobody.
 
-    None for nobody. With `is_parent_folder`, what lies there are folders of other users, as in /tmp. Access
-    control lists show only as far as the group's bits in a mode tell of them.
+    With `is_parent_folder`, `folder` contains the folders of several users, as /tmp does. Access control
+    lists are seen only as far as they show in the group bits of the mode.
     """
     inner = [] if is_parent_folder else [folder / name for name in _PARTS]
     outer = [folder, *folder.parents] if is_parent_folder else [*folder.parents]
@@ -29,8 +29,8 @@ def who_else_may_write(folder: Path, *, is_parent_folder: bool = False) -> str |
         with contextlib.suppress(OSError):
             status = path.stat()
             if not status.st_mode & (stat.S_IXGRP | stat.S_IXOTH):
-                found = None  # nobody else comes further than this
-            # Where the sticky bit is set, only its owner can rename or remove what lies in a folder.
+                found = None  # other users cannot enter here, so they do not reach what is below
+            # With the sticky bit, only an entry's owner can rename or remove it.
             elif path in inner or not status.st_mode & stat.S_ISVTX:
                 found = found or _writers(path, status)
             if status.st_uid not in (0, os.geteuid()):
@@ -47,7 +47,7 @@ def _writers(path: Path, status: os.stat_result) -> str | None:
 
 
 def _is_private(status: os.stat_result) -> bool:
-    """Whether a folder's group is its owner's own, as distributions make one for each user, or root's."""
+    """Tell whether the group is root's, or has the owner as its only member."""
     if status.st_gid == 0:
         return True
     try:

@@ -1,19 +1,20 @@
-"""Which checkpoint belongs to the job's final model: run claims and checkpoint files, without locks.
+"""The lineage of a job's checkpoints: which one each run resumes from, without locks.
 
-A job's runs (its starts) share one directory::
+A job's runs share one directory::
 
-    runs/000003.json                       the claim of run 3: what it resumed from, who it is
-    checkpoints/000003-000012-<sha256>.pt  the twelfth checkpoint of run 3; its name holds its checksum
+    runs/000003.json                       the claim of run 3: what it resumed from, host, process id
+    checkpoints/000003-000012-<sha256>.pt  the twelfth checkpoint of run 3; its name contains its checksum
 
-A run first *chooses* the checkpoint it goes on from, then *claims* the next number by linking a complete
-file to a name that must not exist yet, which exactly one process can do. The claim records the choice. So:
+A run first *chooses* the checkpoint that it resumes from. Then it *claims* the next run number: it links a
+complete file to a name that must not exist yet, which exactly one process can do. The claim records the
+choice. It follows:
 
-- Run n looks at the files of run n − 1 only, else at what n − 1 itself resumed from, and so on back.
-- Whatever a leftover process of run n − 1 writes after claim n exists is in nobody's line: n has chosen, and
-  n + 1 looks at n's files or at n's recorded choice. No lock is needed, and no clock (invariant 2).
+- Run n chooses among the checkpoints of run n − 1, else it takes what run n − 1 resumed from, and so on back.
+- What a leftover process of run n − 1 writes after claim n exists is ignored: run n has chosen, and run n + 1
+  looks at the files of run n or at its recorded choice. This needs neither a lock nor a clock (invariant 2).
 
-A leftover also notices: `write` looks for a newer claim before and after writing. That only saves it work;
-the rule above holds even where a shared file system shows the claim late.
+`write` also looks for a newer claim, before and after writing, so that a leftover process stops early. The
+rule above does not depend on that: it holds where a shared file system shows the claim late.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class CheckpointId:
 
     @classmethod
     def parse(cls, file_name: str) -> CheckpointId | None:
-        """Return what a file name says; None for other files."""
+        """Return the checkpoint that a file name denotes; None for other files."""
         match = _FILE.fullmatch(file_name)
         if match is None:
             return None
@@ -63,7 +64,7 @@ class CheckpointId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunClaim:
-    """A run's claim: its number and the checkpoint it goes on from (None: from the beginning)."""
+    """A run's claim: its number and the checkpoint it resumes from (None: from the beginning)."""
 
     run_number: int
     resumed_from: CheckpointId | None
@@ -71,7 +72,7 @@ class RunClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenCheckpoint:
-    """A checkpoint that is on disk, whole."""
+    """A checkpoint that is completely on disk."""
 
     id: CheckpointId
     path: Path
@@ -89,9 +90,9 @@ class Lineage:
 
     @property
     def resume_path(self) -> Path | None:
-        """The file this run goes on from, None at the very beginning."""
-        start = self.claim.resumed_from
-        return None if start is None else self._files / start.file_name
+        """The file that this run resumes from; None if it starts from the beginning."""
+        source = self.claim.resumed_from
+        return None if source is None else self._files / source.file_name
 
     def check_current(self) -> None:
         """Raise `SupersededRunError` when a newer run of the job has claimed these checkpoints."""
@@ -105,12 +106,12 @@ class Lineage:
     def write(self, serialize: Callable[[BinaryIO], None]) -> WrittenCheckpoint:
         """Write a checkpoint: to a temporary file, synced, renamed into place, the directory synced.
 
-        `serialize` writes the content to a file that it is given. Raises `SupersededRunError`, and
-        `CheckpointError` when the disk does not take it; then nothing has changed.
+        `serialize` writes the content to the file that it is passed. Raises `SupersededRunError`, and
+        `CheckpointError` when writing fails; then the directory is unchanged.
         """
         self.check_current()
         self._sequence += 1
-        # The host may differ between runs of one job, the run number never does.
+        # Two runs may have the same process id, on different hosts; run numbers differ.
         temporary = self._files / f".{self.claim.run_number:06d}-{self._sequence:06d}-{os.getpid()}.tmp"
         try:
             with temporary.open("xb") as file:
@@ -127,7 +128,7 @@ class Lineage:
             temporary.rename(path)
             _sync_directory(self._files)
         except (OSError, RuntimeError) as error:
-            # A full disk reaches us through torch.save as a RuntimeError of its archive writer.
+            # On a full disk, torch.save raises a RuntimeError of its archive writer.
             raise CheckpointError(f"{self._files}: the checkpoint was not written: {error}") from error
         finally:
             with contextlib.suppress(OSError):
@@ -137,7 +138,7 @@ class Lineage:
         return WrittenCheckpoint(id=identity, path=path, size_bytes=size_bytes)
 
     def _prune(self, keep: set[CheckpointId | None]) -> None:
-        """Delete what is neither of the line's last two: older ones, and those of runs that were cut off."""
+        """Delete checkpoints of this and earlier runs except `keep`, and temporary files of earlier runs."""
         try:
             self.check_current()
         except SupersededRunError:
@@ -152,10 +153,10 @@ class Lineage:
 
 
 def claim_run(directory: Path, *, restart_count: int, host: str, pid: int, at: datetime) -> Lineage:
-    """Choose the checkpoint to go on from, then claim the next run number with that choice.
+    """Choose the checkpoint to resume from, then claim the next run number with that choice.
 
-    Raises `DamagedCheckpointError` when checkpoints exist and none is whole, `CheckpointError` when the
-    directory cannot be used.
+    Raises `DamagedCheckpointError` when all checkpoints are damaged, `CheckpointError` when the directory
+    cannot be used.
     """
     runs, files = directory / "runs", directory / "checkpoints"
     try:
@@ -181,14 +182,14 @@ def claim_run(directory: Path, *, restart_count: int, host: str, pid: int, at: d
 
 
 def num_runs(directory: Path) -> int:
-    """Return how many runs have claimed `directory`, or told there that they claimed another one."""
+    """Return how many runs have claimed `directory`, or recorded there that they use another one."""
     with contextlib.suppress(OSError):
         return len(list(_claimed_runs(directory / "runs"))) + len(list(directory.glob(f"{_ELSEWHERE}*")))
     return len(list(directory.glob(f"{_ELSEWHERE}*")))
 
 
 def record_checkpoints_elsewhere(directory: Path, *, restart_count: int) -> None:
-    """Leave word in the directory that the job was given that its run keeps its checkpoints in another."""
+    """Record in the directory that the job was given that this run uses another one."""
     with contextlib.suppress(OSError):
         (directory / f"{_ELSEWHERE}{restart_count}").touch()
 
@@ -210,25 +211,26 @@ def read_claim(directory: Path, run_number: int) -> RunClaim:
 
 
 def _choose(directory: Path, previous: int | None) -> CheckpointId | None:
-    """Return the newest whole checkpoint in the line of run `previous`, None where it never wrote one."""
+    """Return the newest undamaged checkpoint in the lineage of run `previous`; None if there was none."""
     by_run: dict[int, list[CheckpointId]] = {}
     for known in _checkpoints(directory / "checkpoints"):
         by_run.setdefault(known.run_number, []).append(known)
     if previous is None:
         if by_run:
             raise CheckpointError(
-                f"{directory}: holds checkpoints but no runs/ that wrote them; move them away to begin anew"
+                f"{directory}: contains checkpoints but no runs/ that wrote them; move them away to start "
+                "from the beginning"
             )
         return None
     damaged: list[str] = []
     run, newest = previous, None
     while True:
-        line = [known for known in by_run.get(run, []) if newest is None or known.sequence <= newest]
-        for known in sorted(line, reverse=True):
+        eligible = [known for known in by_run.get(run, []) if newest is None or known.sequence <= newest]
+        for known in sorted(eligible, reverse=True):
             if _is_whole(directory / "checkpoints" / known.file_name, known.sha256):
                 return known
             damaged.append(known.file_name)
-            _LOG.warning("%s: damaged checkpoint %s: taking the one before", directory, known.file_name)
+            _LOG.warning("%s: checkpoint %s is damaged: trying the previous one", directory, known.file_name)
         start = read_claim(directory, run).resumed_from
         if start is None:
             break
@@ -237,8 +239,8 @@ def _choose(directory: Path, previous: int | None) -> CheckpointId | None:
             damaged.append(start.file_name)
     if damaged:
         raise DamagedCheckpointError(
-            f"{directory}: no whole checkpoint is left ({', '.join(damaged)}); restore one, or move the "
-            "directory away to begin anew"
+            f"{directory}: all checkpoints are damaged ({', '.join(damaged)}); restore one, or move the "
+            "directory away to start from the beginning"
         )
     return None
 
@@ -269,7 +271,7 @@ def _is_whole(path: Path, sha256: str) -> bool:
 
 
 def _create(path: Path, text: str, *, host: str, pid: int) -> bool:
-    """Make `path` appear at once with all of `text`; False when it exists. `link` is atomic on NFS, too."""
+    """Create `path` atomically with content `text`; False when it exists. `link` is atomic on NFS, too."""
     safe_host = re.sub(r"[^A-Za-z0-9.-]", "_", host)
     temporary = path.with_name(f".{path.name}-{safe_host}-{pid}.tmp")
     try:
@@ -296,7 +298,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 class _HashingWriter:
-    """A file to write to that keeps the SHA-256 of what went through. It cannot seek."""
+    """Writes to a file and computes the SHA-256 of what is written. It cannot seek."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._digest = file, hashlib.sha256()

@@ -1,10 +1,10 @@
-"""Local batches that ran out of memory, remembered in the job's checkpoint directory over restarts.
+"""Micro-batches that ran out of memory, recorded in the job's checkpoint directory.
 
-A replica that runs out of memory cannot go on: the others wait for its gradients. So it leaves a file::
+A replica that runs out of memory cannot go on, since the others wait for its gradients. It writes a file::
 
-    memory/000003-000001.json   rank 1 of run 3: of which loader, how many examples, on how large a device
+    memory/000003-000001.json   rank 1 of run 3: the loader, the number of examples, the device's memory
 
-and ends. `pollux run` sees the new file and starts the processes again, with smaller passes.
+and exits. `pollux run` finds the new file and starts the processes again, with smaller micro-batches.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from pollux_slurm.errors import CheckpointError
 
 _LOG = logging.getLogger(__name__)
 _FOLDER = "memory"
-# Each start halves a local batch at least.
-_MOST_STARTS = 24
-# How the processes end that were told to stop; whatever they left behind, nobody wants them again.
+# Each start at least halves a micro-batch.
+_MAX_STARTS = 24
+# Exit codes of processes that were stopped by SIGINT or SIGTERM: they are not started again.
 STOPPED_EXIT_CODES = (130, 143)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBound:
-    """A local batch of `loader` that did not fit, and the most examples to try from now on.
+    """A micro-batch of `loader` that did not fit into memory, and the largest size to try from now on.
 
-    `device_bytes` is the memory of the device where it did not (0: the host's). Smaller ones are bound, too.
+    `failed` and `largest` are in examples. `device_bytes` is the memory of the device (0: the host); the
+    bound also holds on smaller devices.
     """
 
     loader: str
@@ -40,7 +41,7 @@ class MemoryBound:
 
 
 def record_bound(directory: Path, bound: MemoryBound, *, run_number: int, rank: int) -> None:
-    """Leave a bound for the job's next runs. Raises `CheckpointError` when the disk does not take it."""
+    """Write a bound for the job's next runs. Raises `CheckpointError` when writing fails."""
     folder = directory / _FOLDER
     path = folder / f"{run_number:06d}-{rank:06d}.json"
     temporary = path.with_suffix(".tmp")
@@ -56,14 +57,14 @@ def record_bound(directory: Path, bound: MemoryBound, *, run_number: int, rank: 
 
 
 def read_bounds(directory: Path) -> tuple[MemoryBound, ...]:
-    """Return what the job's runs have left; a file with something else is passed over, with a warning."""
+    """Return the bounds that the job's runs have written; a malformed file is skipped with a warning."""
     bounds = []
     for path in sorted((directory / _FOLDER).glob("*.json")):
         try:
             bound = MemoryBound(**json.loads(path.read_text(encoding="utf-8")))
             numbers = (bound.failed, bound.largest, bound.device_bytes)
             if not isinstance(bound.loader, str) or any(type(number) is not int for number in numbers):
-                raise ValueError("fields of another kind")
+                raise ValueError("fields of a wrong type")
             if bound.largest < 1 or bound.device_bytes < 0:
                 raise ValueError("numbers out of range")
         except (OSError, ValueError, TypeError) as error:
@@ -74,22 +75,22 @@ def read_bounds(directory: Path) -> tuple[MemoryBound, ...]:
 
 
 def num_bounds(directory: Path) -> int:
-    """Return how many files runs have left."""
+    """Return how many bounds the job's runs have written."""
     return len(list((directory / _FOLDER).glob("*.json")))
 
 
 def rerun_with_smaller_batches(
     run: Callable[[], int], directory: Path | None, *, warn: Callable[[str], None]
 ) -> int:
-    """Call `run` again as long as it fails and leaves another bound. Returns its last exit code."""
+    """Call `run` again as long as it fails and writes a new bound. Returns the last exit code."""
     if directory is None:
         return run()
     known = num_bounds(directory)
-    for _ in range(_MOST_STARTS):
+    for _ in range(_MAX_STARTS):
         code = run()
         now = num_bounds(directory)
         if code == 0 or code in STOPPED_EXIT_CODES or now <= known:
             return code
         known = now
-        warn("a local batch did not fit into memory: starting again with smaller passes")
+        warn("a micro-batch did not fit into memory: starting again with smaller micro-batches")
     return run()

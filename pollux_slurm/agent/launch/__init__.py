@@ -1,4 +1,4 @@
-"""`pollux run`: the processes of a job's run, from the batch script to each GPU.
+"""`pollux run`: starts a job's training processes, one on each GPU, and waits for them.
 
 May be imported by `cli`, `env`, `rehearsal`, `torch`.
 """

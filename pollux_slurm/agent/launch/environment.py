@@ -1,7 +1,7 @@
-"""What a training process was told about itself: its rank, its nodes, its checkpoints, its store.
+"""What a training process reads from its environment: rank, nodes, checkpoint directory, token, settings.
 
-`pollux run` sets these variables; `torchrun` sets the first ones; a plain `python train.py` has none of them
-and is one process on one node. Nothing here is read at import, and only through the mapping passed in.
+`pollux run` sets these variables; `torchrun` sets the first ones. A plain `python train.py` has none of them:
+it is one process on one node. Nothing is read at import.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class JobEnvironment:
     """One training process's place in its job.
 
     `gpus_per_node` is in rank order and sums to `world_size`. `restart_count` is Slurm's. `token` is None
-    where no store is to be told (no Slurm, or no store configured). `strict` is whether what is wrong with
-    the training ends it. `job_id` is Slurm's number, None outside. `open_store` is another than the store of
-    the settings. `secret` is what this run's processes know, None where `pollux run` did not start them, and
-    `rendezvous_file` is where those of a single node meet.
+    where nothing is reported (no Slurm, or no store configured). With `strict`, a fault of the training
+    ends it. `job_id` is Slurm's, None outside of Slurm. `open_store` replaces the store of the settings.
+    `secret` is known to this run's processes only, None where `pollux run` did not start them.
+    `rendezvous_file` is for the processes of a single node.
     """
 
     rank: int
@@ -50,7 +50,7 @@ class JobEnvironment:
 
 
 def read_environment(environ: Mapping[str, str]) -> JobEnvironment:
-    """Return what `environ` tells. Raises `ConfigError` for values that contradict each other."""
+    """Return the place that `environ` describes. Raises `ConfigError` for contradictory values."""
     world_size = _count(environ, "WORLD_SIZE", 1, low=1)
     rank = _count(environ, "RANK", 0, low=0)
     if rank >= world_size:
@@ -113,7 +113,7 @@ def _token(environ: Mapping[str, str]) -> str | None:
 
 
 def process_age_s() -> float:
-    """Return the seconds since this process was started (imports included), from /proc; 0 where unknown."""
+    """Return the seconds since this process started, imports included, from /proc; 0 where unknown."""
     try:
         fields = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2]
         # Field 22 of proc(5), the start in clock ticks since boot; the text after ")" begins at field 3.

@@ -1,8 +1,7 @@
-"""The job's own log: while a process trains, every line of the library on stderr begins with `pollux: `.
+"""Log lines of the library go to stderr, with the prefix `pollux: `, and Slurm writes them to the job's log.
 
-Slurm writes stderr into the job's log. The root logger, and so all that the script says itself, stays as the
-script has set it. Whoever wants the library's lines elsewhere gives the logger `pollux_slurm` a handler of
-their own, before or after: then they are theirs to arrange.
+The root logger, and thus the script's own logging, stays as the script has set it. A script that gives the
+logger `pollux_slurm` a handler of its own, before or after, decides where the library's lines go.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ PREFIX = "pollux: "
 LOGGER = "pollux_slurm"
 
 
-class _Lines(logging.Formatter):
-    """The message and what belongs to it (a traceback), each line with the prefix."""
+class _PrefixFormatter(logging.Formatter):
+    """Puts the prefix before each line of a message and of its traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         return "\n".join(PREFIX + line for line in super().format(record).splitlines())
 
 
-class _Stderr(logging.StreamHandler[TextIO]):
-    """Writes to whatever stderr is when a line comes."""
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is at the time of the message."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
-        self.setFormatter(_Lines())
+        self.setFormatter(_PrefixFormatter())
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
@@ -35,10 +34,10 @@ class _Stderr(logging.StreamHandler[TextIO]):
 
 
 def log_to_stderr() -> None:
-    """Let the library's lines reach the job's log, for as long as the process lives.
+    """Send the library's log lines to stderr, for the life of the process.
 
-    Nothing happens where the script has arranged for the logger `pollux_slurm` itself. Loggers that a
-    `dictConfig` of the script has silenced only because they existed are heard again.
+    Does nothing if the script has configured the logger `pollux_slurm`. Enables loggers that a `dictConfig`
+    of the script has disabled only because they existed.
     """
     logger = logging.getLogger(LOGGER)
     if logger.handlers or not logger.propagate:
@@ -46,7 +45,7 @@ def log_to_stderr() -> None:
     for name, known in logging.root.manager.loggerDict.items():
         if (name == LOGGER or name.startswith(LOGGER + ".")) and isinstance(known, logging.Logger):
             known.disabled = False
-    logger.addHandler(_Stderr())
+    logger.addHandler(_StderrHandler())
     logger.propagate = False
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)

@@ -1,7 +1,7 @@
 """`pollux run`: start a job's training processes, one for each GPU, here or on all nodes of a Slurm job.
 
-In a batch script it calls itself once on each node through srun; there, and without Slurm, it starts the
-processes and stays until the last has ended. It imports no torch.
+In a batch script it starts itself once on each node through srun. There, and without Slurm, it starts the
+processes and waits until the last has ended. It does not import torch.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def launch(
 ) -> int:
     """Run `command` to its end and return the exit code of the first process that failed, else 0.
 
-    Raises `LaunchError` when the processes cannot be started (exit code 127 for a command that is not there,
-    as in a shell), `UsageError` for options that make no sense.
+    Raises `LaunchError` when the processes cannot be started (exit code 127 for a missing command, as in a
+    shell), `UsageError` for options that contradict each other.
     """
     if not command:
         raise UsageError("no command to run; example: pollux run -- python train.py")
@@ -53,13 +53,15 @@ def launch(
         raise UsageError(f"--min-gpus {options.min_gpus} is above --max-gpus {options.max_gpus}")
     environ = without_other_jobs_variables(environ)
     if environ.get("SLURM_JOB_ID") and not _is_in_step(environ):
-        if "SLURMD_NODENAME" in environ:  # not in salloc's shell, which may stand on another machine
+        if "SLURMD_NODENAME" in environ:  # not in salloc's shell, which may be on another machine
             _require_program(command[0], environ)
         from pollux_slurm.agent.launch.slurm_job import prepare_job, run_step
 
         job = prepare_job(options, environ=environ, config=config, cwd=cwd, warn=warn)
         directory = job.environ.get("POLLUX_CHECKPOINT_DIR")
-        return _watched(lambda: run_step(command, job), Path(directory) if directory else None, warn=warn)
+        return _run_and_check(
+            lambda: run_step(command, job), Path(directory) if directory else None, warn=warn
+        )
     if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         raise UsageError(
             "pollux run was started several times by srun: call it in the batch script itself, "
@@ -68,27 +70,27 @@ def launch(
     return _run_here(command, options, environ=environ, warn=warn)
 
 
-def _watched(run: Callable[[], int], directory: Path | None, *, warn: Callable[[str], None]) -> int:
-    """Run the processes, again with smaller passes where memory was short; say if none joined the library."""
+def _run_and_check(run: Callable[[], int], directory: Path | None, *, warn: Callable[[str], None]) -> int:
+    """Run the processes, again after a lack of memory; warn if none of them used the library."""
     before = 0 if directory is None else num_runs(directory)
     code = rerun_with_smaller_batches(run, directory, warn=warn)
-    # A process that failed may not have come so far.
+    # A process that failed may not have reached the call of the library.
     if directory is not None and (code == 0 or code in STOPPED_EXIT_CODES) and num_runs(directory) == before:
         warn(
             "no process of this run has called pollux_slurm.torch.init_process_group: it ran like any other "
-            "program, nothing of it was measured or reported, and no checkpoint was written"
+            "program, nothing was measured or reported, and no checkpoint was written"
         )
     return code
 
 
 def _is_in_step(environ: Mapping[str, str]) -> bool:
-    """Whether srun has started this process; the steps of a batch script or of salloc do not count."""
+    """Tell whether srun has started this process; the batch step and salloc's do not count."""
     step = environ.get("SLURM_STEP_ID", "")
     return step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP
 
 
 def _require_program(program: str, environ: Mapping[str, str]) -> None:
-    """Say once, and not once on each node, that a command is not there."""
+    """Raise for a missing command here, once, and not on each node."""
     if shutil.which(program, path=environ.get("PATH", os.defpath)) is None and not Path(program).exists():
         raise start_error(program, FileNotFoundError())
 
@@ -100,7 +102,7 @@ def _run_here(
     environ: Mapping[str, str],
     warn: Callable[[str], None],
 ) -> int:
-    """Run on this machine alone: no Slurm, or a single task of somebody else's srun."""
+    """Run on this machine alone: without Slurm, or as the single task of the user's own srun."""
     gpus = visible_gpus(environ)
     port = reserve_port()
     layout = RunLayout(
@@ -122,4 +124,4 @@ def _run_here(
             return NodeProcesses(command, environments, kill_after_s=options.kill_after_s).run().exit_code
 
     with port:
-        return _watched(run, None if directory is None else Path(directory), warn=warn)
+        return _run_and_check(run, None if directory is None else Path(directory), warn=warn)

@@ -1,4 +1,4 @@
-"""How the processes of one run are spread over its nodes, and what each of them is told."""
+"""How the processes of one run are distributed over its nodes, and the environment of each."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pathlib import Path
 from pollux_slurm.errors import LaunchError
 
 STEP_VARIABLE = "POLLUX_STEP"
-"""Carries a layout from the batch script's `pollux run` to those in the step."""
+"""Passes the layout from the batch script's `pollux run` to those in the step."""
 
 SECRET_VARIABLE = "POLLUX_RUN_SECRET"
-"""What the processes of a run know, and nobody else."""
+"""A secret that only the processes of one run know."""
 
 RENDEZVOUS_VARIABLE = "POLLUX_RENDEZVOUS_FILE"
-"""The file in which the processes of a run on a single node meet."""
+"""The file of torch.distributed's rendezvous for a run on a single node."""
 
 JOB_VARIABLE = "POLLUX_JOB_ID"
-"""The job that the others were set for: a job that is submitted from inside another inherits them all."""
+"""The job that the variables were set for: a job submitted from inside another job inherits them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the caller of `pollux run` asks for.
+    """The options of `pollux run`.
 
-    `num_processes` (on each node) is None for one for each GPU, or one where there is none. The bounds and
-    `allow_unconfirmed` are for a job submitted with plain sbatch, None where not given. When a process
-    fails, the others get SIGTERM, and `kill_after_s` later SIGKILL.
+    `num_processes` is per node; None stands for one on each GPU, or one where there is no GPU. `min_gpus`,
+    `max_gpus` and `allow_unconfirmed` are for jobs submitted with plain sbatch. When a process fails, the
+    others get SIGTERM, and SIGKILL `kill_after_s` later.
     """
 
     num_processes: int | None = None
@@ -42,11 +42,10 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLayout:
-    """One run's processes. `nodes` holds (node name, processes) in rank order, each with at least one.
+    """One run's processes. `nodes` has (node name, number of processes) in rank order, at least one each.
 
-    `secret` is what tells its processes from those of strangers. `uses_gpus` tells that a process stands for
-    a GPU. `exit_file` is where the first node that fails leaves its exit code, since srun's own is the
-    greatest of all nodes'. For `kill_after_s` see `RunOptions`.
+    With `uses_gpus`, there is one process for each GPU. The first node that fails writes its exit code to
+    `exit_file`, since srun returns the greatest of all nodes'. For `kill_after_s` see `RunOptions`.
     """
 
     nodes: tuple[tuple[str, int], ...]
@@ -80,7 +79,7 @@ class RunLayout:
 
     @classmethod
     def decode(cls, text: str) -> RunLayout:
-        """Read what `encode` wrote. Raises `LaunchError` for anything else."""
+        """Return the layout that `encode` wrote. Raises `LaunchError` for anything else."""
         try:
             data = json.loads(text)
             exit_file = data["exit"]
@@ -95,26 +94,24 @@ class RunLayout:
                 kill_after_s=float(data["kill_after_s"]),
             )
         except (ValueError, TypeError, KeyError) as error:
-            raise LaunchError(
-                f"{STEP_VARIABLE} is damaged ({error}): it is set by `pollux run` alone"
-            ) from None
+            raise LaunchError(f"{STEP_VARIABLE} is malformed ({error}): only `pollux run` sets it") from None
         if not layout.nodes or any(count < 1 for _, count in layout.nodes):
-            raise LaunchError(f"{STEP_VARIABLE} is damaged (no processes): it is set by `pollux run` alone")
+            raise LaunchError(f"{STEP_VARIABLE} is malformed (no processes): only `pollux run` sets it")
         return layout
 
 
 def rank_environments(
     layout: RunLayout, node_index: int, environ: Mapping[str, str], *, rendezvous_file: Path | None = None
 ) -> list[dict[str, str]]:
-    """Return the environment of each process of one node: what torch.distributed and the library read.
+    """Return the environment of each process of one node, for torch.distributed and the library.
 
-    `environ` is kept but for what it says of another run. POLLUX_GPUS_PER_NODE lists the processes of each
-    node in rank order. `rendezvous_file` is where the processes of a single node meet.
+    It extends `environ`, without another run's variables. POLLUX_GPUS_PER_NODE lists the number of processes
+    of each node in rank order. `rendezvous_file` is for the processes of a single node.
     """
     first_rank = sum(count for _, count in layout.nodes[:node_index])
     local_world_size = layout.nodes[node_index][1]
     common = {key: value for key, value in environ.items() if key not in (STEP_VARIABLE, RENDEZVOUS_VARIABLE)}
-    # One thread a process, as torchrun does: otherwise each of them takes all CPUs.
+    # One thread per process, as torchrun sets it: otherwise each process uses all CPUs.
     common.setdefault("OMP_NUM_THREADS", "1")
     common |= {
         "WORLD_SIZE": str(layout.world_size),
@@ -137,8 +134,8 @@ def rank_environments(
 
 
 def without_other_jobs_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` without the token and checkpoints of another job, from inside which this one came."""
+    """Return `environ` without the token and checkpoint directory of the job that submitted this one."""
     if environ.get(JOB_VARIABLE, environ.get("SLURM_JOB_ID")) == environ.get("SLURM_JOB_ID"):
         return dict(environ)
-    foreign = (JOB_VARIABLE, "POLLUX_TOKEN_FILE", "POLLUX_CHECKPOINT_DIR")
-    return {key: value for key, value in environ.items() if key not in foreign}
+    inherited = (JOB_VARIABLE, "POLLUX_TOKEN_FILE", "POLLUX_CHECKPOINT_DIR")
+    return {key: value for key, value in environ.items() if key not in inherited}

@@ -1,7 +1,7 @@
-"""Run a job's processes on one node and watch them: none outlives the launcher, none is left when one fails.
+"""Run a job's processes on one node: none outlives the launcher, and all end when one fails.
 
-There are no signal handlers: the watched signals are blocked and fetched one by one, so nothing is lost
-between a look and the next wait, and nothing runs inside a handler.
+There are no signal handlers. The watched signals are blocked and fetched one by one, so none is lost between
+two waits, and no code runs inside a handler.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pollux_slurm.errors import LaunchError
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
-_LOOK_AGAIN_S = 5.0
+_MAX_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitStatus:
-    """How a set of processes ended. `exit_code` is the first failing one's (128 + n for signal n), else 0.
+    """How the processes ended. `exit_code` is the first failing one's (128 + n for signal n), else 0.
 
-    `failed_by_itself` tells that it failed before anybody asked the processes to stop.
+    With `failed_by_itself`, it failed before the processes were asked to stop.
     """
 
     exit_code: int
@@ -37,8 +37,8 @@ class ExitStatus:
 class NodeProcesses:
     """The processes of one node, from their start to the end of the last.
 
-    `forward` is called for a forwarded signal instead of sending it to the processes. `death_signal` is what
-    the kernel sends them if this process dies. Used once, from the main thread.
+    `forward` is called with a forwarded signal instead of sending it to the processes. The kernel sends them
+    `death_signal` if this process dies. To be used once, from the main thread.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class NodeProcesses:
         self._kill_at: float | None = None
 
     def run(self) -> ExitStatus:
-        """Start all processes, wait for their end, and return how it went.
+        """Start all processes, wait for their end, and return how they ended.
 
-        When one fails the others get SIGTERM, and SIGKILL `kill_after_s` later. SIGTERM, SIGINT, SIGHUP,
-        SIGUSR1 and SIGUSR2 are passed on; after one that asks to stop, the processes have all the time they
-        need, and only a second SIGINT kills them. Raises `LaunchError` when the command cannot be started.
+        When one fails, the others get SIGTERM, and SIGKILL `kill_after_s` later. SIGTERM, SIGINT, SIGHUP,
+        SIGUSR1 and SIGUSR2 are forwarded. After SIGTERM, SIGINT or SIGHUP there is no time limit; only a
+        second SIGINT kills the processes. Raises `LaunchError` when the command cannot be started.
         """
         with _blocked() as (watched, mask):
             try:
@@ -104,8 +104,8 @@ class NodeProcesses:
             self._running.append(process)
 
     def _wait(self, watched: set[signal.Signals]) -> None:
-        """Take the next signal, or what its time has come for."""
-        limit_s = _LOOK_AGAIN_S
+        """Wait for a signal and handle it; kill the processes when that is due."""
+        limit_s = _MAX_WAIT_S
         if self._kill_at is not None:
             limit_s = min(limit_s, max(self._kill_at - time.monotonic(), 0.0))
         found = signal.sigtimedwait(watched, limit_s)
@@ -125,10 +125,10 @@ class NodeProcesses:
 
     def _reap(self) -> None:
         for process in tuple(self._running):
-            # Looked at without reaping first: until then the number cannot belong to anything else.
+            # Not reaped yet, so the process id cannot belong to another process.
             if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue
-            _kill_group(process.pid)  # what it started and left behind
+            _kill_group(process.pid)  # including the child processes that it left
             code = process.wait()
             self._running.remove(process)
             if code != 0 and self._first_failure is None:
@@ -144,7 +144,7 @@ class NodeProcesses:
         self._kill_at = time.monotonic() + self._kill_after_s
 
     def _signal_all(self, number: int) -> None:
-        """Signal the processes, but not what they started: the last checkpoint may need those."""
+        """Signal the processes, but not their children: the last checkpoint may need those."""
         for process in self._running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, number)
@@ -155,7 +155,7 @@ class NodeProcesses:
 
 
 def start_error(program: str, error: OSError) -> LaunchError:
-    """Return the error for a program that cannot be executed, with the exit code that shells use."""
+    """Return the error for a program that cannot be executed, with a shell's exit code."""
     missing = isinstance(error, FileNotFoundError)
     reason = "command not found" if missing else error.strerror
     failure = LaunchError(f"{program}: {reason}")
@@ -165,8 +165,8 @@ def start_error(program: str, error: OSError) -> LaunchError:
 
 @contextlib.contextmanager
 def _blocked() -> Iterator[tuple[set[signal.Signals], set[signal.Signals]]]:
-    """Block the watched signals; gives them, and the mask that held before (and that children get)."""
-    # What was ignored from the start (nohup, a background job of sh) stays ignored.
+    """Block the watched signals; yield them, and the previous mask, which the children get."""
+    # Signals that were ignored at the start (nohup, a background job of sh) stay ignored.
     watched = {number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN}
     watched.add(signal.SIGCHLD)
     chld_before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -182,29 +182,29 @@ def _blocked() -> Iterator[tuple[set[signal.Signals], set[signal.Signals]]]:
 
 
 def _child_preparation(mask: set[signal.Signals], death_signal: int) -> Callable[[], None]:
-    """Return what a child does between fork and exec: be mortal, lead a group, hear signals again."""
-    be_mortal = die_with_parent(death_signal)
+    """Return what a child calls between fork and exec: new process group, death signal, signal mask."""
+    set_death_signal = die_with_parent(death_signal)
 
     def prepare() -> None:
         os.setpgid(0, 0)
-        be_mortal()
+        set_death_signal()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     return prepare
 
 
 def die_with_parent(death_signal: int) -> Callable[[], None]:
-    """Return what a child does before exec to get `death_signal` when the thread that made it dies."""
-    # Loaded before the fork: between fork and exec little may be done.
+    """Return what a child calls before exec to get `death_signal` when the thread that forked it dies."""
+    # Loaded before the fork: few calls are safe between fork and exec.
     prctl = ctypes.CDLL(None).prctl
     parent = os.getpid()
 
-    def be_mortal() -> None:
+    def set_death_signal() -> None:
         prctl(_PR_SET_PDEATHSIG, death_signal)
-        if os.getppid() != parent:  # it died before the line above
+        if os.getppid() != parent:  # the parent died before the line above
             os._exit(1)
 
-    return be_mortal
+    return set_death_signal
 
 
 def _kill_group(leader: int) -> None:

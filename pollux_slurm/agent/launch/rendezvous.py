@@ -1,8 +1,8 @@
-"""Where the processes of a run meet, and what keeps a stranger's away from there.
+"""The rendezvous of a run's processes, protected from other users' processes.
 
-On one node they meet in a file of a folder that only their user can enter. On several nodes it is a port,
-which the kernel chooses at random. Their launcher gives all of them a secret, in their environments, which no
-other user can read: whoever does not know it is no process of this run.
+On one node it is a file in a folder that only their user can enter. On several nodes it is a port, which the
+kernel chooses at random. The launcher passes all processes a secret in their environments, which no other
+user can read: a process that does not know it does not belong to the run.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ LOOPBACK = "127.0.0.1"
 
 
 def new_secret() -> str:
-    """Return what the processes of one launch know, and nobody else."""
+    """Return a random secret for the processes of one run."""
     return secrets.token_hex(32)
 
 
 @contextlib.contextmanager
 def rendezvous_file() -> Iterator[Path]:
-    """Give the path of a file that is not there yet, in a folder that only this user can enter."""
+    """Yield the path of a file that does not exist yet, in a folder that only this user can enter."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="pollux-run-", ignore_cleanup_errors=True)
     except OSError as error:
         raise LaunchError(
-            f"no folder for the training processes to meet in: {error.strerror} ({error.filename}); "
+            f"no folder for the rendezvous of the training processes: {error.strerror} ({error.filename}); "
             "set TMPDIR to one on this machine"
         ) from None
     with folder as name:
@@ -41,39 +41,39 @@ def rendezvous_file() -> Iterator[Path]:
 
 
 def reserve_port() -> socket.socket:
-    """Return a socket that keeps a port of this machine, at all addresses, for rank 0 of a run.
+    """Return a socket that reserves a port of this machine, at all addresses, for rank 0 of a run.
 
-    Bound, and not listening, it lets only those listen there who ask to share (SO_REUSEADDR), as torch does:
-    neither the kernel nor another launcher gives the port away. Raises `LaunchError`.
+    It is bound and does not listen. So only a process that sets SO_REUSEADDR can listen there, as torch does,
+    and neither the kernel nor another launcher assigns the port again. Raises `LaunchError`.
     """
     try:
-        kept = _bound(socket.AF_INET6)
+        reserved = _bound(socket.AF_INET6)
     except OSError:  # a machine without IPv6
         try:
-            kept = _bound(socket.AF_INET)
+            reserved = _bound(socket.AF_INET)
         except OSError as error:
-            raise LaunchError(f"no free port for the training processes to meet at: {error}") from None
-    # Only now: it is not to be bound to a port that somebody else keeps in this way.
-    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return kept
+            raise LaunchError(f"no free port for the rendezvous of the training processes: {error}") from None
+    # Set after binding: before, the kernel might choose a port that is reserved in this way.
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return reserved
 
 
 def _bound(family: int) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
+    bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        made.bind(("", 0))
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.bind(("", 0))
     except OSError:
-        made.close()
+        bound.close()
         raise
-    return made
+    return bound
 
 
 def node_address(node: str, runner: CommandRunner) -> str:
-    """Return the address by which Slurm itself reaches a node; its name when Slurm does not answer.
+    """Return the address by which Slurm reaches a node; its name when Slurm does not answer.
 
-    A host's own idea of its address is no help: on Debian its name commonly stands for 127.0.1.1.
+    A host's own name does not help: on Debian it commonly resolves to 127.0.1.1.
     """
     try:
         answer = runner.run("scontrol", "show", "node", node)

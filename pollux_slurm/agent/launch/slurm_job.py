@@ -1,8 +1,8 @@
-"""`pollux run` in a batch script: learn what the job holds now, and start one launcher on each of its nodes.
+"""`pollux run` in a batch script: read the job's allocation, and start one launcher on each of its nodes.
 
-What the job holds is asked of Slurm and not read from the environment: after a requeue in another shape
-SLURM_NTASKS, SLURM_GPUS, SLURM_TASKS_PER_NODE and their like still hold what was submitted (22.05), and no
-variable ever tells how many GPUs the other nodes have. On a single node SLURM_GPUS_ON_NODE is fresh.
+The allocation is read from Slurm, not from the environment. After a requeue with another allocation,
+SLURM_NTASKS, SLURM_GPUS, SLURM_TASKS_PER_NODE and the like still have the submitted values (22.05), and no
+variable has the number of GPUs of the other nodes. On a single node, SLURM_GPUS_ON_NODE is correct.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.connection import connect, runner_of
 
-# srun takes these for its own options. Some are stale after a requeue in another shape, some contradict the
-# options given below, and --export=NONE of the submission would keep our variables from the step.
+# srun reads these as options. Some are stale after a requeue with another allocation, some contradict the
+# options below, and --export=NONE of the submission would hide our variables from the step.
 _STALE_PREFIXES = ("SLURM_NTASKS", "SLURM_GPUS", "SLURM_GPU_", "SLURM_CPU_BIND", "SLURM_MEM_", "SLURM_STEP_")
 _STALE = frozenset(
     {
@@ -49,9 +49,9 @@ _READ_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedJob:
-    """What a step is started from. `all_nodes` is False when nodes without a GPU are left out.
+    """What is needed to start a step. `all_nodes` is False when nodes without a GPU are left out.
 
-    `port` keeps the layout's port for as long as it lives.
+    `port` reserves the layout's port while it is open.
     """
 
     layout: RunLayout
@@ -72,28 +72,28 @@ def prepare_job(
     warn: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> PreparedJob:
-    """Find out what this job holds, where its checkpoints go, and by which token it speaks.
+    """Determine this job's allocation, checkpoint directory and token.
 
-    A job of plain sbatch is made adaptive here, if a store is configured; what keeps it from that is handed
-    to `warn`, and it trains at its fixed size. Raises `SlurmUnavailable` without srun, `LaunchError` when
-    what the job holds on several nodes cannot be learnt.
+    A job of plain sbatch becomes adaptive here, if a store is configured; where that fails, `warn` gets the
+    reason and the job trains at its fixed size. Raises `SlurmUnavailable` without srun, `LaunchError` when
+    the allocation on several nodes cannot be read.
     """
     job_id = environ["SLURM_JOB_ID"]
     runner = runner_of(config.slurm, environ)
     runner.find("srun")
-    kept = dict(environ) | {JOB_VARIABLE: job_id}
+    job_environ = dict(environ) | {JOB_VARIABLE: job_id}
 
     slurm = partial(connect, config.slurm, environ)
-    held = allocated_gpus(environ, connect=slurm, runner=runner, warn=warn, pause=pause)
-    uses_gpus = any(gpus > 0 for _, gpus in held)
-    used = [(name, gpus) for name, gpus in held if gpus > 0 or not uses_gpus]
-    checkpoint_dir = _checkpoint_dir(job_id, options, kept, cwd, warn)
+    allocated = allocated_gpus(environ, connect=slurm, runner=runner, warn=warn, pause=pause)
+    uses_gpus = any(gpus > 0 for _, gpus in allocated)
+    used = [(name, gpus) for name, gpus in allocated if gpus > 0 or not uses_gpus]
+    checkpoint_dir = _checkpoint_dir(job_id, options, job_environ, cwd, warn)
     if checkpoint_dir is not None:
-        kept["POLLUX_CHECKPOINT_DIR"] = str(checkpoint_dir)
-    _speak_for_job(job_id, options, kept, checkpoint_dir, config, runner, warn)
+        job_environ["POLLUX_CHECKPOINT_DIR"] = str(checkpoint_dir)
+    _ensure_token(job_id, options, job_environ, checkpoint_dir, config, runner, warn)
 
     restart = environ.get("SLURM_RESTART_COUNT") or "0"
-    port = reserve_port()  # The batch script runs on the job's first node, where rank 0 will.
+    port = reserve_port()  # The batch script runs on the job's first node, as rank 0 does.
     layout = RunLayout(
         nodes=tuple((name, options.num_processes or max(gpus, 1)) for name, gpus in used),
         master_addr=options.master_addr or (LOOPBACK if len(used) == 1 else node_address(used[0][0], runner)),
@@ -108,20 +108,21 @@ def prepare_job(
         layout = replace(layout, uses_gpus=False)
     return PreparedJob(
         layout=layout,
-        environ=kept,
+        environ=job_environ,
         runner=runner,
         connect=slurm,
         warn=warn,
-        all_nodes=len(used) == len(held),
+        all_nodes=len(used) == len(allocated),
         port=port,
     )
 
 
 def run_step(command: Sequence[str], job: PreparedJob) -> int:
-    """Run the layout as one step of the job, and return its exit code; see `missing_gpus` for one that fails.
+    """Run the layout as one step of the job, and return its exit code.
 
-    That is the code of the first process that failed by itself, as its node has left it in the exit file;
-    srun's own is the greatest of all nodes', and a node that is stopped for another's failure ends with 143.
+    This is the code of the first process that failed by itself, which its node writes to the exit file.
+    srun's own code is the greatest of all nodes', and a node that is stopped after another's failure ends
+    with 143.
     """
     layout = job.layout
     if layout.exit_file is not None:
@@ -134,15 +135,15 @@ def run_step(command: Sequence[str], job: PreparedJob) -> int:
     environ |= {STEP_VARIABLE: layout.encode()}
 
     def forward(number: int) -> None:
-        # srun kills the tasks at once when it gets SIGTERM itself (22.05). The step's processes must get it.
+        # On SIGTERM srun kills its tasks at once (22.05), so the signal goes to the step's processes.
         signal_step(number, job_id=str(layout.job_id), restart_count=restart_count, runner=job.runner)
 
-    # If we are killed, srun must not go on without us; its way of ending a step is SIGTERM.
-    crew = NodeProcesses(argv, [environ], kill_after_s=0.0, forward=forward, death_signal=signal.SIGTERM)
-    outcome = crew.run()
-    code = outcome.exit_code
-    # Not where it was asked to stop: in a requeue, the job's next start waits for this process to end.
-    if outcome.failed_by_itself:
+    # If this process is killed, SIGTERM makes srun end its step.
+    srun = NodeProcesses(argv, [environ], kill_after_s=0.0, forward=forward, death_signal=signal.SIGTERM)
+    status = srun.run()
+    code = status.exit_code
+    # Not after a request to stop: in a requeue, the job's next start waits for the end of this process.
+    if status.failed_by_itself:
         num_gpus = layout.world_size if layout.uses_gpus else None
         requeue_if_gpus_missing(num_gpus, environ=job.environ, connect=job.connect, warn=job.warn)
     if layout.exit_file is None or code == 0:
@@ -154,7 +155,7 @@ def run_step(command: Sequence[str], job: PreparedJob) -> int:
 
 
 def srun_options(job: PreparedJob) -> list[str]:
-    """Return the options that give one task on each node all that the job holds there.
+    """Return the options that start one task on each node, with all of the job's resources there.
 
     Measured on 22.05 with 4 + 1 GPUs: each task sees exactly its node's GPUs and CPUs.
     """
@@ -179,7 +180,7 @@ def srun_options(job: PreparedJob) -> list[str]:
 
 
 def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` without what srun would misread."""
+    """Return `environ` without the variables that srun reads as options."""
     return {
         key: value
         for key, value in environ.items()
@@ -195,10 +196,10 @@ def allocated_gpus(
     warn: Callable[[str], None],
     pause: Callable[[float], None],
 ) -> list[tuple[str, int]]:
-    """Return (node, GPUs) in the order in which srun numbers the nodes.
+    """Return (node, number of GPUs) in the order in which srun numbers the nodes.
 
-    A job on several nodes that holds no GPU of those it has asked for goes back into the queue. Raises
-    `LaunchError` when what the job holds on them cannot be learnt.
+    A job on several nodes that requested GPUs and owns none is requeued. Raises `LaunchError` when the
+    allocation cannot be read.
     """
     job_id, own_node = environ["SLURM_JOB_ID"], environ.get("SLURMD_NODENAME")
     if own_node and environ.get("SLURM_JOB_NUM_NODES", "1") == "1":
@@ -212,23 +213,20 @@ def allocated_gpus(
         except SlurmUnavailable as error:
             problem = str(error)
         except SlurmError as error:
-            raise LaunchError(f"what job {job_id} holds on its nodes cannot be read: {error}") from None
+            raise LaunchError(f"the allocation of job {job_id} cannot be read: {error}") from None
         else:
             gpus = job.allocation.as_dict() if job is not None else {}
             if job is not None and set(gpus) <= set(names) and (gpus or job.requested_gpus == 0):
                 return [(name, gpus.get(name, 0)) for name in names]
-            problem = f"Slurm says {gpus or 'nothing'} for the nodes {names}"
+            problem = f"Slurm shows {gpus or 'no GPUs'} for the nodes {names}"
         if wait_s is not None:
             pause(wait_s)
     requeue_if_gpus_missing(None, environ=environ, connect=connect, warn=warn, pause=pause)
-    raise LaunchError(f"what job {job_id} holds on its nodes cannot be learnt: {problem}")
-
-
-# ------------------------------------------------------------------------------------------------- inside
+    raise LaunchError(f"the allocation of job {job_id} cannot be read: {problem}")
 
 
 def _host_names(host_list: str, runner: CommandRunner) -> list[str]:
-    """Expand `n[0-1],m3`. scontrol does it without asking slurmctld."""
+    """Expand `n[0-1],m3`; scontrol does so without asking slurmctld."""
     answer = runner.run("scontrol", "show", "hostnames", host_list)
     names = answer.stdout.split()
     if answer.exit_code != 0 or not names:
@@ -239,7 +237,7 @@ def _host_names(host_list: str, runner: CommandRunner) -> list[str]:
 def _checkpoint_dir(
     job_id: str, options: RunOptions, environ: Mapping[str, str], cwd: Path, warn: Callable[[str], None]
 ) -> Path | None:
-    """Return the option's directory, the environment's, or one beside the submission; made if need be."""
+    """Return the directory of the option, of the environment, or the default; create it if missing."""
     named = options.checkpoint_dir or environ.get("POLLUX_CHECKPOINT_DIR")
     folder = (
         Path(named)
@@ -256,7 +254,7 @@ def _checkpoint_dir(
     return cwd / folder
 
 
-def _speak_for_job(
+def _ensure_token(
     job_id: str,
     options: RunOptions,
     environ: dict[str, str],
@@ -265,15 +263,15 @@ def _speak_for_job(
     runner: CommandRunner,
     warn: Callable[[str], None],
 ) -> None:
-    """Make sure that a job which can be adaptive has its token; adds POLLUX_TOKEN_FILE to `environ`."""
+    """Add POLLUX_TOKEN_FILE to `environ`: make a job of plain sbatch adaptive where that is possible."""
     if config.store.url is None:
         warn(
-            f"job {job_id} trains without a store: nothing is reported, and nobody moves it; the store is "
-            "named by POLLUX_STORE_URL, or [store] url of /etc/pollux/pollux.toml, on the job's nodes"
+            f"job {job_id} trains without a store: it reports nothing and is never moved; set "
+            "POLLUX_STORE_URL, or [store] url in /etc/pollux/pollux.toml, on the job's nodes"
         )
     if environ.get("POLLUX_TOKEN_FILE"):
         if options.min_gpus is not None or options.max_gpus is not None or options.allow_unconfirmed:
-            warn("the bounds given to pollux sbatch hold; those given to pollux run are for plain sbatch")
+            warn("the bounds given to pollux sbatch apply; those given to pollux run are for plain sbatch")
         return
     if config.store.url is None or checkpoint_dir is None:
         return

@@ -1,6 +1,6 @@
-"""One node's share of a step: what `pollux run` of the batch script starts once on each node.
+"""Start the training processes of one node: the program that `pollux run` runs on each node through srun.
 
-It is started anew by every run of a job, so it imports little.
+Each run of a job starts it on each node, so it imports little.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pollux_slurm.agent.launch.node_processes import NodeProcesses
 from pollux_slurm.agent.launch.rendezvous import rendezvous_file
 from pollux_slurm.errors import LaunchError, PolluxError
 
-# Not `python -m`: that would look for modules in the working directory first, among the user's own files.
+# Not `python -m`: that would import modules from the working directory, from the user's own files.
 STEP_PROGRAM = (
     "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
     "from pollux_slurm.agent.launch.step import main; main()"
 )
-"""What `python -c` runs, with the command of the processes behind it."""
+"""The program for `python -c`; the command of the training processes follows as its arguments."""
 
 _NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def main() -> None:
-    """Run this node's share of the layout in POLLUX_STEP, and exit with its code."""
+    """Run this node's processes of the layout in POLLUX_STEP, and exit with their exit code."""
     try:
         code = run_in_step(sys.argv[1:], environ=dict(os.environ))
     except PolluxError as error:
@@ -37,20 +37,20 @@ def main() -> None:
 
 
 def run_in_step(command: Sequence[str], *, environ: Mapping[str, str]) -> int:
-    """Run this node's share of the layout that the batch script's `pollux run` has made."""
+    """Run this node's processes of the layout in `environ`, and return their exit code."""
     layout = RunLayout.decode(environ[STEP_VARIABLE])
     index = _node_index(layout, environ)
     name, count = layout.nodes[index]
     found = visible_gpus(environ)
     if layout.uses_gpus and found != count:
         raise LaunchError(
-            f"job {layout.job_id} holds {count} GPUs on {name}, but its step sees {found} there; "
+            f"job {layout.job_id} owns {count} GPUs on {name}, but its step sees {found} there; "
             "run: scontrol show job -d " + str(layout.job_id)
         )
 
-    def tell(code: int) -> None:
+    def write_exit_code(code: int) -> None:
         if layout.exit_file is not None:
-            with contextlib.suppress(OSError):  # also when another node was first: its code stays
+            with contextlib.suppress(OSError):  # another node may have written its code first, which stays
                 handle = os.open(layout.exit_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 with os.fdopen(handle, "w", encoding="ascii") as file:
                     file.write(f"{code}\n")
@@ -61,16 +61,16 @@ def run_in_step(command: Sequence[str], *, environ: Mapping[str, str]) -> int:
                 command,
                 rank_environments(layout, index, environ, rendezvous_file=file),
                 kill_after_s=layout.kill_after_s,
-                on_failure=tell,
+                on_failure=write_exit_code,
             )
             return crew.run().exit_code
     except LaunchError as error:
-        tell(error.exit_code)
+        write_exit_code(error.exit_code)
         raise
 
 
 def _node_index(layout: RunLayout, environ: Mapping[str, str]) -> int:
-    """Find this node among the layout's by its number in the step, and make sure that the names agree."""
+    """Return this node's index in the layout: by its number if the names agree, else by its name."""
     text = environ.get("SLURM_NODEID", "")
     name = environ.get("SLURMD_NODENAME", "")
     if text.isdecimal() and int(text) < len(layout.nodes) and layout.nodes[int(text)][0] in (name, ""):
@@ -82,11 +82,11 @@ def _node_index(layout: RunLayout, environ: Mapping[str, str]) -> int:
 
 
 def visible_gpus(environ: Mapping[str, str]) -> int:
-    """Count the GPUs that a process started now would see; 0 when nothing tells of any."""
+    """Return the number of GPUs that a process started now would see."""
     for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         if name in environ:
             listed = [part.strip() for part in environ[name].split(",")]
-            # CUDA ignores what stands behind the first entry that names no device.
+            # CUDA ignores all entries after the first invalid one.
             valid = listed.index("-1") if "-1" in listed else len(listed)
             return len([part for part in listed[:valid] if part and part != "NoDevFiles"])
     on_node = environ.get("SLURM_GPUS_ON_NODE", "")

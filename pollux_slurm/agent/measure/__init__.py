@@ -1,4 +1,4 @@
-"""What a run measures, the fit and the choice of batch made of it, and its reports.
+"""Step times of a run, the model fitted to them, the choice of the batch size, and the reports.
 
 May be imported by `torch`.
 """

@@ -1,7 +1,7 @@
-"""Fit the throughput model to what was measured, and propose a batch size. Runs beside training, not in it.
+"""Fit the throughput model to the measured steps, and propose a batch size, in the reporter's thread.
 
-`pollux_slurm.goodput` (and with it scipy) is imported at the first fit, in the thread that fits: eight
-processes that start on one node must not all wait for a solver that only one of them uses.
+`pollux_slurm.goodput`, and with it scipy, is imported at the first fit: eight processes that start on one
+node must not all wait for a solver that only one of them uses.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ if TYPE_CHECKING:
     from pollux_slurm.goodput.equations import Equation, Equations
 
 _LOG = logging.getLogger(__name__)
-# A new batch size must promise this much more goodput: a change costs a step or two of measurements.
+# The predicted goodput of a new batch size must be higher by this factor: a change costs a step or two of
+# measurements.
 _HYSTERESIS = 1.05
-# and may be at most so many times the present one: an early noise estimate may be far off.
-_MOST_GROWTH = 2.0
-# Steps whose gradients must have entered the statistics before a batch size is chosen by them.
+# A batch size grows at most by this factor at a time: an early noise estimate may be far off.
+_MAX_GROWTH = 2.0
+# Steps that the gradient statistics must contain before a batch size is chosen by them.
 _WARM_UP_UPDATES = 10
-# What was measured on another type of GPU counts so much.
-_FOREIGN_WEIGHT = 0.25
+# Weight of steps that were measured on another type of GPU.
+_OTHER_TYPE_WEIGHT = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingState:
-    """What training says of itself at one moment. `num_updates` is how many steps the statistics saw."""
+    """The state of training at one moment. The statistics contain `num_updates` steps."""
 
     limits: BatchLimits
     statistics: GradientStatistics | None
@@ -51,7 +52,7 @@ class TrainingState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What the model in force says of the present batch: examples/s, and efficiency."""
+    """Throughput (examples/s) and statistical efficiency predicted for the current batch size."""
 
     throughput: float
     efficiency: float
@@ -76,11 +77,10 @@ def _is_below(one: BatchChoice, other: BatchChoice) -> bool:
 
 
 class Tuner:
-    """Keeps the fitted step times of one job in one configuration. `refit` and `propose` may run in another
-    thread.
+    """The throughput model of one job, fitted to its measured steps. `refit` and `propose` are thread-safe.
 
     `gpu_type` is that of this run, as in `ProfileKey`, and may be set until the first fit. `equation` names
-    what is fitted: the paper's unless another was registered with `equations` or as an entry point (see
+    the throughput equation: the paper's, or one registered with `equations` or as an entry point (see
     `pollux_slurm.goodput.equations`).
     """
 
@@ -97,7 +97,7 @@ class Tuner:
         self.gpu_type, self._name, self._equations = gpu_type, equation, equations
         self._equation: Equation | None = None
         self._lock = threading.Lock()
-        # The equation's own values, and what they are to the scheduler.
+        # The equation's own parameters, and their projection to those that the scheduler uses.
         self._values: tuple[float, ...] | None = None
         self._theta: ThroughputParameters | None = None
         self._fitted_version = 0
@@ -105,7 +105,7 @@ class Tuner:
         self._last_reason: str | None = None
 
     def add_step(self, step: MeasuredStep) -> None:
-        """Add a step of this run to the profile that is fitted."""
+        """Add a step of this run to the profile."""
         key = ProfileKey(
             num_nodes=self._configuration.num_nodes,
             num_gpus=self._configuration.num_gpus,
@@ -115,7 +115,7 @@ class Tuner:
         self._profile.record(key, step)
 
     def refit(self) -> None:
-        """Fit again if anything was measured since the last fit; on odd data the old model stays."""
+        """Fit again if steps were added since the last fit; where that fails the previous model stays."""
         with self._lock:
             version = self._profile.version
             if version == self._fitted_version:
@@ -126,11 +126,11 @@ class Tuner:
             try:
                 self._fit(self._equation, observations)
             except Exception as error:
-                # Somebody else's formula must not take reports and checkpoint requests down with it.
-                if self._equation.name == self._papers().name:
+                # A registered equation must not stop reports and checkpoint requests.
+                if self._equation.name == self._paper_equation().name:
                     raise
                 _LOG.warning("throughput equation %s: %r; the paper's is used", self._name, error)
-                self._equation, self._values = self._papers(), None
+                self._equation, self._values = self._paper_equation(), None
                 self._fit(self._equation, observations)
             self._fitted_version = version
 
@@ -143,7 +143,7 @@ class Tuner:
             theta = equation.projected(result.values, observations)
             self._values, self._theta = result.values, theta or self._theta
 
-    def _papers(self) -> Equation:
+    def _paper_equation(self) -> Equation:
         from pollux_slurm.goodput.equations import PolluxEquation
 
         return PolluxEquation()
@@ -154,18 +154,19 @@ class Tuner:
         try:
             equation = (self._equations or Equations()).get(self._name)
         except (PolluxError, ImportError, AttributeError, TypeError) as error:
-            # It came from a package that is broken or not there: train on with the paper's.
+            # Its package is broken or missing.
             _LOG.warning("throughput equation %s: %s; the paper's is used", self._name, error)
-            equation = self._papers()
+            equation = self._paper_equation()
         if self._values is not None and len(self._values) != len(equation.parameter_names):
             self._values = None
         return equation
 
     def _observations(self) -> list[Observation]:
-        """Return what was measured, on GPUs of this run's type as far as there is anything.
+        """Return the measured steps, with those of other GPU types scaled to this run's type.
 
-        What only another type has seen is scaled to this one: its passes by the ratio of the two types' pass
-        times, measured here and predicted there; the time to synchronise is left as it was.
+        A configuration that was measured on this type is not taken from another. For the rest, the gradient
+        time is scaled by the ratio of the two types' gradient times, measured here over predicted there. The
+        time of synchronisation stays as it is.
         """
         from pollux_slurm.goodput import fit_throughput, gradient_time_s
 
@@ -176,7 +177,7 @@ class Tuner:
         if not own:
             return []
         known = {(seen.num_nodes, seen.num_gpus) for seen in own}
-        foreign = []
+        scaled = []
         for others in by_type.values():
             theta = fit_throughput(others).parameters
             if theta is None:
@@ -186,20 +187,20 @@ class Tuner:
                 for seen in own
             ]
             ratio = math.exp(sum(logs) / len(logs))
-            foreign += [
+            scaled += [
                 replace(
                     seen,
                     grad_time_s=ratio * seen.grad_time_s,
                     iter_time_s=ratio * seen.grad_time_s + max(seen.iter_time_s - seen.grad_time_s, 0.0),
-                    weight=_FOREIGN_WEIGHT * seen.weight,
+                    weight=_OTHER_TYPE_WEIGHT * seen.weight,
                 )
                 for seen in others
                 if (seen.num_nodes, seen.num_gpus) not in known
             ]
-        return own + foreign
+        return own + scaled
 
     def model(self, limits: BatchLimits, statistics: GradientStatistics | None) -> GoodputModel:
-        """Return the goodput model in force."""
+        """Return the current goodput model."""
         gpus, nodes = self._profile.most_seen()
         self._most_gpus, self._most_nodes = max(self._most_gpus, gpus), max(self._most_nodes, nodes)
         return GoodputModel(
@@ -211,7 +212,7 @@ class Tuner:
         )
 
     def predict(self, training: TrainingState) -> Prediction | None:
-        """Return what the model says of the present batch; None before the first fit."""
+        """Return the prediction for the current batch size; None before the first fit."""
         if self._theta is None:
             return None
         from pollux_slurm.goodput import evaluate
@@ -223,49 +224,49 @@ class Tuner:
         return Prediction(throughput=estimate.throughput, efficiency=estimate.efficiency)
 
     def propose(self, training: TrainingState) -> BatchChoice:
-        """Return the batch with the most goodput, or the present one where that is about as good.
+        """Return the batch size with the highest goodput, or the current one if that is about as good.
 
-        A fixed batch is never changed; nor is any before θ and ten steps' statistics are known. Where the
-        noise scale is known to an interval, the batch grows to what its low end calls for, shrinks to what
-        its high end does, and stays in between: what the measurements do not tell apart changes nothing.
+        A fixed batch size never changes; no other one does before θ and the statistics of ten steps are
+        known. Where the noise scale has a confidence interval, the batch size grows by the lower end and
+        shrinks by the upper end. A difference within the interval changes nothing.
         """
-        present, statistics = training.batch, training.statistics
+        current, statistics = training.batch, training.statistics
         if (
             training.limits.max_batch_size is None
             or self._theta is None
             or statistics is None
             or training.num_updates < _WARM_UP_UPDATES
         ):
-            return present
+            return current
         if statistics.noise_low is None:
-            return self._best(training, statistics) or present
+            return self._best(training, statistics) or current
         from pollux_slurm.goodput import conservative_statistics
 
         initial = training.limits.initial_batch_size
         grown = self._best(training, conservative_statistics(statistics, initial))
-        if grown is not None and grown.global_batch_size >= present.global_batch_size:
+        if grown is not None and grown.global_batch_size >= current.global_batch_size:
             return grown
         if statistics.noise_high is None:
-            return present
+            return current
         most = replace(
             statistics, sqr=float(initial), var=statistics.noise_high, noise_low=None, noise_high=None
         )
         shrunk = self._best(training, most)
-        return shrunk if shrunk is not None and _is_below(shrunk, present) else present
+        return shrunk if shrunk is not None and _is_below(shrunk, current) else current
 
     def _best(self, training: TrainingState, statistics: GradientStatistics | None) -> BatchChoice | None:
-        """Return the best batch by these statistics, within what one change may be; None if no better."""
+        """Return the best batch size within the allowed growth; None if it is not clearly better."""
         from pollux_slurm.goodput import best_batch, evaluate
 
-        present, limits = training.batch, training.limits
+        current, limits = training.batch, training.limits
         assert limits.max_batch_size is not None
-        most = int(present.global_batch_size * _MOST_GROWTH)
+        most = int(current.global_batch_size * _MAX_GROWTH)
         bounded = max(min(most, limits.max_batch_size), limits.initial_batch_size)
         if limits.min_atomic > bounded:
             return None
         model = self.model(replace(limits, max_batch_size=bounded), statistics)
         best = best_batch(model, self._configuration)
-        now = evaluate(model, self._configuration, present)
+        now = evaluate(model, self._configuration, current)
         if best is None or (now is not None and best.goodput < _HYSTERESIS * now.goodput):
             return None
         return best.batch
@@ -281,7 +282,7 @@ class Tuner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         theta = state["theta"]
         self._theta = None if theta is None else ThroughputParameters(**theta)
         values = state.get("values")

@@ -1,4 +1,4 @@
-"""Measured step times of one job, by situation, kept small and safe to read from another thread."""
+"""Measured step times of one job, by configuration, atomic batch size and GPU type. Thread-safe, bounded."""
 
 from __future__ import annotations
 
@@ -11,32 +11,31 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# Per situation, the newest of so many steps count: enough for a median, few enough to forget a changed node.
-_NEWEST = 64
-# Of steps that follow each other faster than this, one in this time is kept. Minutes count then, over all
-# visits to a situation, not the last seconds: what keeps a machine busy for a moment, such as a job that
-# starts, would else make one size look slow until the next one is measured at a bad moment, and the job move
-# to and fro between them.
-_SPACING_S = 5.0
-# A median of this many steps counts in full.
+# Steps kept per key: enough for a median, few enough to forget a node's former speed.
+_MAX_STEPS = 64
+# At most one step is kept in this time, so the median covers minutes and not the last seconds. A job that
+# starts on the same machine slows a few steps only. A median of those would make one allocation look slow
+# until the next is measured at a bad moment, and the job would move to and fro between them.
+_MIN_SPACING_S = 5.0
+# A median of this many steps has full weight.
 _FULL_WEIGHT_AT = 8
-# and one of this many is not what a busy moment made of it: they are the steps of some two minutes.
+# A median of this many steps is confirmed: they span some two minutes.
 _CONFIRMED_AT = 32
-_MAX_SITUATIONS = 256
-# A situation that was last measured so long before the latest one counts half: nodes and their neighbours
-# change. It never counts for less than a part, because for its size there may be nothing newer.
+_MAX_KEYS = 256
+# The weight of a key halves for each such time between its last step and the newest of all: nodes and the
+# jobs beside change. It has a lower bound, because for that key there may be nothing newer.
 _HALF_LIFE_S = 12 * 3600.0
-_LEAST_FRESHNESS = 0.05
+_MIN_FRESHNESS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep:
-    """One step's times in seconds, and the atomic batch size they hold for.
+    """One step's times in seconds, with its atomic batch size.
 
-    `grad_time_s` is the mean time of a pass without synchronisation, `iter_time_s` that of the last pass with
-    it, `total_s` that of the whole step over `num_examples` examples of all replicas. `data_s` is how long
-    the host waited for the step's batches: all of it is in the other times on a CPU, on a GPU only what the
-    device was idle for.
+    `grad_time_s` is the mean time of a micro-batch without synchronisation, `iter_time_s` that of the last
+    micro-batch, with it. `total_s` is the time of the whole step over `num_examples` examples of all
+    replicas. `data_s` is how long the host waited for the step's data: on a CPU it is contained in the other
+    times, on a GPU only as far as the device was idle.
     """
 
     atomic_batch_size: int
@@ -49,9 +48,9 @@ class MeasuredStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileKey:
-    """Where a step time was measured: N nodes, K replicas, atomic batch size m, on GPUs of one type.
+    """Under which conditions a step was measured: nodes, replicas, atomic batch size, GPU type.
 
-    `gpu_type` is what the driver calls them, None without a GPU.
+    `gpu_type` is the driver's name, None without a GPU.
     """
 
     num_nodes: int
@@ -62,11 +61,11 @@ class ProfileKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """Typical times of one situation, in seconds. `count` is how many steps they are the median of.
+    """Median times of one key, in seconds, over `count` steps.
 
-    `grad_time_s` is a pass without synchronisation, `iter_time_s` the last pass of a step with it; what a
-    slow loader adds is in both. `freshness` is 1 for the situation measured last, less for one measured long
-    before it.
+    `grad_time_s` is a micro-batch without synchronisation, `iter_time_s` the last micro-batch of a step, with
+    it; both contain the time that a slow loader adds. `freshness` is 1 for the key measured last, less for
+    one measured long before.
     """
 
     key: ProfileKey
@@ -81,26 +80,29 @@ class StepTimes:
 
     @property
     def confirmed(self) -> bool:
-        """Whether minutes were measured, not a moment that may have been a bad one."""
+        """Tell whether the steps span minutes, and not a moment in which the machine was busy."""
         return self.count >= _CONFIRMED_AT
 
 
 @dataclass(slots=True)
 class _Record:
-    """The newest steps of one situation, as (grad, iter) seconds, and when the last one kept was."""
+    """The newest steps of one key, as (grad, iter) seconds, and the time of the last one."""
 
-    steps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_NEWEST))
+    steps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_MAX_STEPS))
     last_at: float = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Tell whether a step now is kept: each of the first, then one in a while; clocks may be set back."""
-        return len(self.steps) < _FULL_WEIGHT_AT or not 0.0 <= now - self.last_at < _SPACING_S
+        """Tell whether to keep a step now: all of the first ones, then one in `_MIN_SPACING_S`.
+
+        The clock may be set back, so a negative interval counts as due.
+        """
+        return len(self.steps) < _FULL_WEIGHT_AT or not 0.0 <= now - self.last_at < _MIN_SPACING_S
 
 
 class StepProfile:
-    """All step times a job has measured, its earlier runs included. Medians, so outliers do not count.
+    """All step times that a job has measured, including its earlier runs. Medians are robust to outliers.
 
-    `now` is the time of day, which goes on over restarts.
+    `now` is wall-clock time, which is comparable between runs.
     """
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
@@ -111,11 +113,11 @@ class StepProfile:
 
     @property
     def version(self) -> int:
-        """A number that changes with every step that is kept."""
+        """A counter that changes with every step that is kept."""
         return self._version
 
     def record(self, key: ProfileKey, step: MeasuredStep) -> None:
-        """Add one step; what is not positive and finite is dropped, as is one of many in a short time."""
+        """Add a step; drop it if its times are not positive and finite, or it follows the last too soon."""
         if not (_is_time(step.grad_time_s) and _is_time(step.iter_time_s)):
             return
         now = self._now()
@@ -123,19 +125,19 @@ class StepProfile:
             known = self._records.get(key)
             if known is not None and not known.is_due(now):
                 return
-            # Popped and put back, so that the situation measured longest ago is the first to be dropped.
+            # Reinserted at the end, so that the key measured longest ago is dropped first.
             record = self._records.pop(key, None) or _Record()
             record.steps.append((step.grad_time_s, step.iter_time_s))
             record.last_at = now
             self._records[key] = record
-            while len(self._records) > _MAX_SITUATIONS:
+            while len(self._records) > _MAX_KEYS:
                 del self._records[next(iter(self._records))]
             self._version += 1
 
     def medians(self) -> tuple[StepTimes, ...]:
-        """Return the median times of every situation seen.
+        """Return the median times of every key.
 
-        Of an even number the lower one in the middle: what goes wrong in a step makes it longer.
+        Of an even number, the lower of the two in the middle: disturbances make steps longer, never shorter.
         """
         with self._lock:
             copies = [(key, tuple(record.steps), record.last_at) for key, record in self._records.items()]
@@ -146,13 +148,13 @@ class StepProfile:
                 grad_time_s=statistics.median_low(grad for grad, _ in steps),
                 iter_time_s=statistics.median_low(last for _, last in steps),
                 count=len(steps),
-                freshness=max(0.5 ** ((latest - last_at) / _HALF_LIFE_S), _LEAST_FRESHNESS),
+                freshness=max(0.5 ** ((latest - last_at) / _HALF_LIFE_S), _MIN_FRESHNESS),
             )
             for key, steps, last_at in copies
         )
 
     def most_seen(self) -> tuple[int, int]:
-        """Return the most replicas and the most nodes measured so far; (0, 0) before the first step."""
+        """Return the largest numbers of replicas and of nodes measured; (0, 0) before the first step."""
         with self._lock:
             return (
                 max((key.num_gpus for key in self._records), default=0),
@@ -165,23 +167,22 @@ class StepProfile:
             return {
                 "situations": [
                     {
-                        "key": [s.num_nodes, s.num_gpus, s.atomic_batch_size, s.gpu_type],
+                        "key": [key.num_nodes, key.num_gpus, key.atomic_batch_size, key.gpu_type],
                         "last_at": record.last_at,
                         "steps": [list(step) for step in record.steps],
                     }
-                    for s, record in self._records.items()
+                    for key, record in self._records.items()
                 ]
             }
 
     def load_state_dict(self, state: Mapping[str, Sequence[Any]]) -> None:
-        """Replace everything by what `state_dict` returned."""
+        """Replace all steps by those that `state_dict` returned."""
         records: dict[ProfileKey, _Record] = {}
         for saved in state.get("situations", ()):
             nodes, gpus, atomic, gpu_type = saved["key"]
             key = ProfileKey(num_nodes=nodes, num_gpus=gpus, atomic_batch_size=atomic, gpu_type=gpu_type)
             record = records[key] = _Record(last_at=saved["last_at"])
-            # A checkpoint may hold more numbers of each step.
-            record.steps.extend((step[0], step[1]) for step in saved["steps"])
+            record.steps.extend((grad_s, iter_s) for grad_s, iter_s in saved["steps"])
         with self._lock:
             self._records = records
             self._version += 1

@@ -1,4 +1,4 @@
-"""What one run tells the store: written by training at each step, read when a report is due."""
+"""The latest state of a run, updated by training at each step, and the reports that are made of it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pollux_slurm.model import BatchChoice, BatchLimits, JobWarning
 from pollux_slurm.store.contract.interface import CheckpointConfirmation, Report, RunPhase
 
 _LOG = logging.getLogger(__name__)
-# Of a step's time.
-_LOADING_SHARE = 0.3
+# A share of step time spent waiting for data from which a warning is logged.
+_LOADING_WARNING_SHARE = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingProgress:
-    """How far training has come. `progress` is in scale-invariant iterations, `num_examples` of this run."""
+    """How far training has come. `progress` is in units of M0; `num_examples` are those of this run."""
 
     num_steps: int = 0
     num_examples: int = 0
@@ -28,7 +28,10 @@ class TrainingProgress:
 
 
 class ReportBuilder:
-    """The latest state of one run. Each method holds the lock for a few assignments, so no step waits."""
+    """Collects the latest state of one run and composes reports of it.
+
+    Each method takes the lock for a few assignments only, so that no step waits.
+    """
 
     def __init__(
         self,
@@ -39,7 +42,7 @@ class ReportBuilder:
         tuner: Tuner,
         restore_s: float | None,
     ) -> None:
-        self._blank = Report(
+        self._template = Report(
             run_number=run_number,
             restart_count=restart_count,
             sequence=0,
@@ -55,10 +58,10 @@ class ReportBuilder:
         self._first_step_s: float | None = None
         self._interval_examples, self._interval_steps, self._interval_s = 0, 0, 0.0
         self._interval_data_s = 0.0
-        self._told_of_loading = False
-        # With the limits of the loader that it was made for.
+        self._has_warned_of_loading = False
+        # With the limits of the loader that it is for.
         self._proposal: tuple[BatchLimits, BatchChoice] | None = None
-        self._told_of_step = False
+        self._has_reported_step = False
         self._written: CheckpointConfirmation | None = None
         self._warnings: dict[JobWarning, None] = {}
 
@@ -71,19 +74,19 @@ class ReportBuilder:
         return self._first_step_s
 
     def set_phase(self, phase: RunPhase) -> None:
-        """Tell where the run stands."""
+        """Set the phase of the run."""
         self._phase = phase
 
     def set_first_step(self, since_process_start_s: float) -> None:
-        """Tell when the first optimizer step of this run ended."""
+        """Set the time from the process's start to the end of the first optimizer step."""
         self._first_step_s = since_process_start_s
 
     def set_training_state(self, training: TrainingState) -> None:
-        """Tell what training is like after one more optimizer step."""
+        """Set the state of training after an optimizer step."""
         self._training = training
 
     def add_step(self, step: MeasuredStep) -> None:
-        """Add one typical step to the interval's throughput, and to what is fitted."""
+        """Add a measured step to the report interval's throughput and to the profile."""
         with self._lock:
             self._interval_examples += step.num_examples
             self._interval_steps += 1
@@ -91,31 +94,31 @@ class ReportBuilder:
             self._interval_data_s += step.data_s
         self._tuner.add_step(step)
 
-    def _tell_of_loading(self, data_s: float, span_s: float) -> None:
-        """Say once that more GPUs will not help a job whose time goes into loading."""
-        if self._told_of_loading or not span_s > 0 or data_s < _LOADING_SHARE * span_s:
+    def _warn_of_loading(self, data_s: float, span_s: float) -> None:
+        """Log once that a slow loader limits what more GPUs can bring."""
+        if self._has_warned_of_loading or not span_s > 0 or data_s < _LOADING_WARNING_SHARE * span_s:
             return
-        self._told_of_loading = True
+        self._has_warned_of_loading = True
         _LOG.warning(
-            "%.0f %% of a step is spent waiting for data: raise num_workers of the loader, or it bounds what "
-            "more GPUs can do",
+            "%.0f %% of a step is spent waiting for data, which limits what more GPUs can bring: raise "
+            "num_workers of the loader",
             100.0 * min(data_s / span_s, 1.0),
         )
 
     def set_progress(self, progress: TrainingProgress) -> None:
-        """Tell how far training has come."""
+        """Set how far training has come."""
         self._progress = progress
 
     def warn(self, warning: JobWarning) -> None:
-        """Tell of something that the job's owner must hear of. From any thread; once is as good as often.
+        """Add a warning for the job's owner. Thread-safe; adding it again changes nothing.
 
-        Every report from now on carries it, so that a lost one loses no warning.
+        Every later report contains it, so that a lost report loses no warning.
         """
         with self._lock:
             self._warnings[warning] = None
 
     def add_checkpoint(self, *, blocked_s: float, size_bytes: int) -> None:
-        """Tell of a checkpoint that nobody asked for; standstills until the next report add up."""
+        """Add a checkpoint that was not requested; blocking times add up until the next report."""
         with self._lock:
             before = 0.0 if self._written is None else self._written.blocked_s
             self._written = CheckpointConfirmation(
@@ -123,13 +126,13 @@ class ReportBuilder:
             )
 
     def take_proposal(self, limits: BatchLimits) -> BatchChoice | None:
-        """Return the batch that was last proposed, once; None where it was for another loader's limits."""
+        """Return the last proposed batch size, once; None if it was for another loader's limits."""
         with self._lock:
             proposed, self._proposal = self._proposal, None
         return proposed[1] if proposed is not None and proposed[0] == limits else None
 
     def compose(self, *, sequence: int, checkpoint: CheckpointConfirmation | None) -> Report:
-        """Fit, propose a batch, and return the report that is due; the interval begins anew."""
+        """Fit the model, propose a batch size, and return the report; a new report interval begins."""
         with self._lock:
             training, phase, progress = self._training, self._phase, self._progress
             examples, steps, span_s = self._interval_examples, self._interval_steps, self._interval_s
@@ -140,9 +143,9 @@ class ReportBuilder:
             written = None
             if checkpoint is None:
                 written, self._written = self._written, None
-        self._tell_of_loading(data_s, span_s)
+        self._warn_of_loading(data_s, span_s)
         report = replace(
-            self._blank,
+            self._template,
             sequence=sequence,
             phase=phase,
             num_steps=progress.num_steps,
@@ -159,16 +162,16 @@ class ReportBuilder:
         if training is None:
             return report
         model = self._tuner.model(training.limits, training.statistics)
-        if phase is not RunPhase.TRAINING or checkpoint is not None or not self._told_of_step:
-            # The news that training runs, a confirmation, the end: none waits for a solver's import.
-            self._told_of_step = True
+        if phase is not RunPhase.TRAINING or checkpoint is not None or not self._has_reported_step:
+            # The first report of a step, a confirmation and the last report do not wait for scipy's import.
+            self._has_reported_step = True
             return replace(report, model=model, batch=training.batch)
         self._tuner.refit()
         model = self._tuner.model(training.limits, training.statistics)
         prediction = self._tuner.predict(training)
         proposal = self._tuner.propose(training)
         with self._lock:
-            # Only a proposal made from the batch that is still in use.
+            # Only if the batch size that the proposal started from is still in use.
             if self._training is not None and self._training.batch == training.batch:
                 self._proposal = (training.limits, proposal) if proposal != training.batch else None
         return replace(

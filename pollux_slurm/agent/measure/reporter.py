@@ -1,7 +1,7 @@
-"""The background thread of rank 0 that talks to the store (invariant 6: training never waits for it).
+"""The background thread of rank 0 that reports to the store (invariant 6: training never waits for it).
 
-Memory is bounded: one report is composed when it is sent, from the latest state; one confirmation of a
-checkpoint at most waits to be delivered. An outage costs reports, never steps.
+Memory is bounded: a report is composed when it is sent, from the latest state, and at most one confirmation
+of a checkpoint waits to be sent. An outage of the store costs reports, never steps.
 """
 
 from __future__ import annotations
@@ -26,32 +26,31 @@ from pollux_slurm.errors import (
 from pollux_slurm.store.contract.interface import AgentStore, CheckpointConfirmation, Move, Report
 
 _LOG = logging.getLogger(__name__)
-_MOST_BACKOFF_S = 30.0
-# Until a run has told what was measured its reports come sooner, but for one that takes its time.
-_SOONER_S, _MOST_SOONER = 10.0, 12
-# A job is registered within seconds of its start where a daemon runs.
-_UNKNOWN_FOR_S = 120.0
+_MAX_BACKOFF_S = 30.0
+# Until a run has reported a throughput model, reports follow at this interval, but no more than so many.
+_FIRST_REPORTS_INTERVAL_S, _MAX_FIRST_REPORTS = 10.0, 12
+# Where a daemon runs, it registers a job within seconds of its start.
+_REGISTRATION_TIMEOUT_S = 120.0
 
 
 def utc_now() -> datetime:
-    """Return the time as an aware UTC datetime."""
+    """Return the current time as an aware UTC datetime."""
     return datetime.now(timezone.utc)
 
 
 class Compose(Protocol):
-    """Makes the report that is due. Called in the reporter's thread."""
+    """Composes the report that is due. Called in the reporter's thread."""
 
     def __call__(self, *, sequence: int, checkpoint: CheckpointConfirmation | None) -> Report: ...
 
 
 class Reporter:
-    """Sends reports and asks for checkpoint requests, until closed.
+    """Sends reports and polls for checkpoint requests, until closed.
 
-    Without a store (`open_store` is None) the thread still composes at each interval, since composing is
-    also what fits the model and proposes a batch size.
+    Without a store (`open_store` is None) the thread still composes at each interval, since composing also
+    fits the model and proposes a batch size.
 
-    `job_name` ("job 3") and `where` (in which epoch, at which example) are for the line in the job's log
-    that says why a run ends.
+    `job_name` ("job 3") and `where` (epoch and example) appear in the job's log when a run ends.
     """
 
     def __init__(
@@ -78,29 +77,29 @@ class Reporter:
         self._sequence = 0
         self._is_measured = False
         self._unsent: Report | None = None
-        # All below are written under the condition; single reads by training need no lock.
+        # Written under the condition; training reads single ones without it.
         self._report_wanted = False
         self._confirmation: CheckpointConfirmation | None = None
-        self._delivered: int | None = None
+        self._confirmed_request: int | None = None
         self._request: int | None = None
         self._superseded = False
         self._closing = False
-        self._complaints: set[str] = set()
-        # Of the request last seen. Used in the thread alone.
+        self._logged_errors: set[str] = set()
+        # The move of the last request. Only the thread uses what follows.
         self._move: tuple[int, Move | None] | None = None
-        self._is_leaving = False
+        self._is_stopping = False
         self._unknown_since: float | None = None
 
-    # ------------------------------------------------------------ the training thread's side
+    # ------------------------------------------------------------ called by the training thread
 
     @property
     def checkpoint_request(self) -> int | None:
-        """The id of the checkpoint that the store asks for, as of the last answer; None when nothing is."""
+        """The id of the open checkpoint request, as of the last poll; None without one."""
         return self._request
 
     @property
     def superseded(self) -> bool:
-        """True once the store has said that a newer run of the job exists."""
+        """True once the store has answered that a newer run of the job exists."""
         return self._superseded
 
     def start(self) -> None:
@@ -114,7 +113,7 @@ class Reporter:
             self._changed.notify_all()
 
     def confirm(self, confirmation: CheckpointConfirmation) -> None:
-        """Deliver `confirmation` if there is a store, trying again until it arrives or is withdrawn."""
+        """Send `confirmation` if there is a store; repeat that until it arrives or is withdrawn."""
         if self._open_store is None:
             return
         with self._changed:
@@ -122,35 +121,35 @@ class Reporter:
             self._changed.notify_all()
 
     def withdraw_confirmation(self) -> None:
-        """Stop trying: training goes on, and what was written is no longer its last checkpoint."""
+        """Stop sending the confirmation: training continues, so that checkpoint is not its last."""
         with self._changed:
             self._confirmation = None
-            is_leaving, self._is_leaving = self._is_leaving, False
-        if is_leaving:
-            _LOG.info("%s goes on where it is: the move was given up", self._job_name)
+            is_stopping, self._is_stopping = self._is_stopping, False
+        if is_stopping:
+            _LOG.info("%s continues where it is: the move was cancelled", self._job_name)
 
     def log_stopped(self, *, is_saved: bool) -> None:
-        """Say in the job's log that SIGTERM ends this run."""
-        saved = "its checkpoint is written" if is_saved else "no checkpoint was written now"
-        _LOG.info("%s is stopped by SIGTERM%s: %s", self._job_name, self._place(), saved)
+        """Log that SIGTERM ends this run."""
+        saved = "its checkpoint is written" if is_saved else "no checkpoint was written"
+        _LOG.info("%s is stopped by SIGTERM%s: %s", self._job_name, self._where_text(), saved)
 
     def is_confirmed(self, request_id: int) -> bool:
-        """Tell whether the store has the confirmation for `request_id`."""
-        return self._delivered == request_id
+        """Tell whether the store has received the confirmation for `request_id`."""
+        return self._confirmed_request == request_id
 
     def close(self, *, timeout_s: float) -> None:
-        """Send a last report if that takes no longer than `timeout_s`, then leave the thread to its end."""
+        """Send a last report, waiting `timeout_s` at most, and end the thread."""
         with self._changed:
             if self._closing:
                 return
             self._closing = True
-            # Without a store a report is composed only to fit the model, which nobody will use any more.
+            # Without a store, a last report would only fit a model that nothing uses.
             self._report_wanted = self._open_store is not None
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
-    # ------------------------------------------------------------ the thread's side
+    # ------------------------------------------------------------ in the thread
 
     def _run(self) -> None:
         store: AgentStore | None = None
@@ -170,29 +169,29 @@ class Reporter:
                         store = self._open_store()
                     if due:
                         self._report(store)
-                        next_report = self._monotonic() + self._until_next_s()
+                        next_report = self._monotonic() + self._report_delay_s()
                     if store is not None and not closing and started >= next_poll:
                         request = store.poll(self._token, self._run_number, at=self._now()).checkpoint_request
-                        self._look_at(store, request)
+                        self._fetch_move(store, request)
                         self._request = request
                         next_poll = self._monotonic() + self._poll_interval_s
                     failures, self._unknown_since = 0, None
                 except StaleRunError as error:
-                    self._complain(error)
+                    self._log_once(error)
                     self._superseded = True
                     return
                 except UnknownJobError:
-                    # Not registered yet: the daemon does so from its next bulk read.
+                    # Not registered yet: the daemon does so in its next round.
                     answered = False
-                    self._wonder()
+                    self._log_if_not_registered()
                 except StoreUnavailable as error:
                     answered = False
                     failures += 1
-                    self._complain(error)
+                    self._log_once(error)
                 except PolluxError as error:
                     answered = False
                     failures += 1
-                    self._complain(error)
+                    self._log_once(error)
                     if store is not None:
                         store.close()
                         store = None
@@ -200,7 +199,7 @@ class Reporter:
                     return
                 pause_s = self._poll_interval_s
                 if not answered:
-                    pause_s = min(self._poll_interval_s * 2 ** min(failures, 10), _MOST_BACKOFF_S)
+                    pause_s = min(self._poll_interval_s * 2 ** min(failures, 10), _MAX_BACKOFF_S)
                     with self._changed:
                         self._report_wanted = self._report_wanted or due
                     next_poll = self._monotonic()
@@ -210,20 +209,20 @@ class Reporter:
                     pause_s = max(min(next_report, next_poll) - self._monotonic(), 0.0)
                 self._pause(pause_s, interruptible=answered)
         except Exception:
-            # A defect here must not take training down, nor pass in silence.
+            # A defect here must not end the training, and must be logged.
             _LOG.exception("the reporter stopped: training goes on without reports")
         finally:
             if store is not None:
                 store.close()
 
-    def _until_next_s(self) -> float:
-        """Return how long until the next report. The first that tells what was measured is waited for."""
-        if self._is_measured or self._sequence > _MOST_SOONER:
+    def _report_delay_s(self) -> float:
+        """Return the time until the next report, which is shorter until a model was reported."""
+        if self._is_measured or self._sequence > _MAX_FIRST_REPORTS:
             return self._report_interval_s
-        return min(self._report_interval_s, _SOONER_S)
+        return min(self._report_interval_s, _FIRST_REPORTS_INTERVAL_S)
 
     def _pause(self, pause_s: float, *, interruptible: bool) -> None:
-        """Wait; new work ends the wait early, unless the store has just failed to answer."""
+        """Wait for `pause_s`; if `interruptible`, end early when there is something to send."""
         deadline = self._monotonic() + pause_s
         with self._changed:
             while not self._closing:
@@ -246,35 +245,38 @@ class Reporter:
         if store is None:
             return
         if confirmation is not None:
-            # Sent again as it is, under its own number, until the store has answered: it may have arrived.
+            # Repeated unchanged, with its sequence number, until the store answers: it may have arrived.
             self._unsent = unsent
         self._send(store, unsent)
         with self._changed:
             self._unsent = None
             if confirmation is not None and self._confirmation is confirmation:
                 self._confirmation = None
-                self._delivered = confirmation.request_id
-                self._is_leaving = confirmation.request_id is not None
-                is_leaving = self._is_leaving
+                self._confirmed_request = confirmation.request_id
+                self._is_stopping = confirmation.request_id is not None
+                is_stopping = self._is_stopping
             else:
-                is_leaving = False
-        if is_leaving:
-            self._say_why()
+                is_stopping = False
+        if is_stopping:
+            self._log_move()
 
-    def _look_at(self, store: AgentStore, request: int | None) -> None:
-        """Learn, once for each request, what it is for: before it is answered, since then Slurm is quick."""
+    def _fetch_move(self, store: AgentStore, request: int | None) -> None:
+        """Read, once for each request, the move that it belongs to.
+
+        This happens before the confirmation: soon after that, Slurm ends the process.
+        """
         if request is None or (self._move is not None and self._move[0] == request):
             return
         self._move = (request, None)
-        # For a line in the log only: no reason not to answer the request.
+        # Only a log line needs it, so a failure must not prevent the answer to the request.
         with contextlib.suppress(PolluxError):
             self._move = (request, store.move(self._token, request))
 
-    def _say_why(self) -> None:
-        """Say, beside Slurm's own words about a requeue, why this run ends and what comes next."""
+    def _log_move(self) -> None:
+        """Log why this run ends and where it continues; Slurm only logs the requeue."""
         request, move = self._move or (None, None)
-        if move is None or request != self._delivered:
-            what = "is stopped to be placed anew"
+        if move is None or request != self._confirmed_request:
+            what = "is stopped to be moved"
         elif not move.target:
             what = f"is paused and gives back {move.source}"
         elif move.source == move.target:
@@ -283,45 +285,47 @@ class Reporter:
             what = f"is moved from {move.source} to {move.target}"
         reason = f" ({move.reason})" if move is not None and move.reason else ""
         _LOG.info(
-            "%s %s%s%s: its checkpoint is written, and Slurm requeues it now",
-            *(self._job_name, what, self._place(), reason),
+            "%s %s%s%s: its checkpoint is written, and it is requeued now",
+            *(self._job_name, what, self._where_text(), reason),
         )
 
-    def _place(self) -> str:
+    def _where_text(self) -> str:
         where = "" if self._where is None else self._where()
         return f", {where}" if where else ""
 
-    def _wonder(self) -> None:
-        """Say once where nobody comes to register the job."""
+    def _log_if_not_registered(self) -> None:
+        """Log once that no daemon has registered the job for too long."""
         now = self._monotonic()
         if self._unknown_since is None:
             self._unknown_since = now
-        elif now - self._unknown_since >= _UNKNOWN_FOR_S:
-            self._complain(
+        elif now - self._unknown_since >= _REGISTRATION_TIMEOUT_S:
+            self._log_once(
                 UnknownJobError(
-                    f"it does not know {self._job_name} yet: nothing is reported, and nobody moves the job; "
+                    f"{self._job_name} is not registered yet, so it reports nothing and is never moved; "
                     "is pollux daemon running?"
                 )
             )
 
     def _send(self, store: AgentStore, report: Report) -> None:
-        bad = non_finite_field(report)
-        if bad is not None:
-            self._complain(ReportRefusedError(f"{bad} is not a finite number: reported without a model"))
-            report = _bare(report)
+        field = non_finite_field(report)
+        if field is not None:
+            self._log_once(
+                ReportRefusedError(f"{field} is not a finite number: reported without measurements")
+            )
+            report = _without_measurements(report)
         try:
             store.report(self._token, report, at=self._now())
         except ReportRefusedError as error:
-            self._complain(error)
+            self._log_once(error)
             if report.checkpoint is not None:
-                # A confirmed checkpoint must arrive whatever is wrong with the model.
-                store.report(self._token, _bare(report), at=self._now())
+                # A confirmation must arrive even if the model is refused.
+                store.report(self._token, _without_measurements(report), at=self._now())
 
-    def _complain(self, error: PolluxError) -> None:
-        """Log each reason once."""
+    def _log_once(self, error: PolluxError) -> None:
+        """Log an error, the same one only once."""
         reason = f"{type(error).__name__}: {error}"
-        if reason not in self._complaints and len(self._complaints) < 100:
-            self._complaints.add(reason)
+        if reason not in self._logged_errors and len(self._logged_errors) < 100:
+            self._logged_errors.add(reason)
             _LOG.warning("store: %s", reason)
 
 
@@ -341,8 +345,8 @@ def _find_non_finite(value: Any, path: str) -> str | None:
     return None
 
 
-def _bare(report: Report) -> Report:
-    """Return the report with nothing in it that was measured."""
+def _without_measurements(report: Report) -> Report:
+    """Return the report without measured values."""
     return dataclasses.replace(
         report,
         model=None,

@@ -1,7 +1,6 @@
-"""Make a job adaptive that was submitted with plain sbatch: at its first start it says so itself.
+"""Make a job adaptive that was submitted with plain sbatch: at its first start it sets its own Comment.
 
-Whatever keeps it from that is no reason not to train: the job then runs at its fixed size, and the reason is
-returned as one line for its log.
+Where that fails, the job trains at its fixed size, and the reason is returned as one line for its log.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.parsing.comment_terms import encode_comment, parse_comment
 
-_NOT_YET = "try again"  # "DB index is being set, try again in a bit" (22.05)
+_TRY_AGAIN = "try again"  # "DB index is being set, try again in a bit" (22.05)
 _PAUSES_S = (1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveResult:
-    """What came of it: the token file if the daemon can know the job by it, else why not."""
+    """The token file of a job that is adaptive now, else the problem."""
 
     token_file: Path | None
     problem: str | None = None
@@ -41,19 +40,19 @@ def make_adaptive(
     runner: CommandRunner,
     pause: Callable[[float], None] = time.sleep,
 ) -> AdaptiveResult:
-    """Put the terms of a running job into its Comment, behind what the user wrote there.
+    """Write the terms of a running job into its Comment, after what the user wrote there.
 
-    A job that carries them already (a later run of it) is left alone. Allows its requeue, without which it
-    cannot change size.
+    Does nothing if they are there already, as in a later run. Allows the job's requeue, without which it
+    cannot be moved.
     """
     try:
         job = client.read_job(job_id)
         if job is None:
             return AdaptiveResult(token_file=None, problem=f"Slurm does not know job {job_id}")
         if job.allocation.num_gpus == 0:
-            return AdaptiveResult(token_file=None, problem=f"job {job_id} holds no GPUs")
+            return AdaptiveResult(token_file=None, problem=f"job {job_id} owns no GPUs")
         if job.unschedulable_reason is not None:
-            # Most often it may not be requeued. If that was not it, the second look says the same again.
+            # The usual reason is Requeue=0. With another reason, the second read returns it again.
             runner.run("scontrol", "update", f"JobId={job_id}", "Requeue=1")
             job = client.read_job(job_id) or job
         if job.unschedulable_reason is not None:
@@ -74,12 +73,12 @@ def make_adaptive(
 
 
 def _set_comment(client: SlurmClient, job_id: str, comment: str, pause: Callable[[float], None]) -> None:
-    """Set the Comment, with patience: right after a start Slurm's accounting may not know the job yet."""
+    """Set the Comment, with retries: right after a start Slurm's accounting may not know the job yet."""
     for wait_s in _PAUSES_S:
         try:
             client.set_comment(job_id, comment)
         except SlurmCommandError as error:
-            if _NOT_YET not in str(error).lower():
+            if _TRY_AGAIN not in str(error).lower():
                 raise
             pause(wait_s)
         else:

@@ -1,7 +1,7 @@
 """Submit a script as an adaptive job.
 
-Two files are laid into the checkpoint directory before sbatch is called, the token and the script as it is
-submitted; if sbatch refuses the job they are removed again.
+Before sbatch is called, the token and the submitted script are written to the checkpoint directory. If
+sbatch refuses the job they are removed again.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ _SUBMIT_TIMEOUT_S = 120.0
 def run_sbatch(
     plan: SubmissionPlan, *, token: str, runner: CommandRunner, environ: Mapping[str, str], cwd: Path
 ) -> int:
-    """Carry out a plan; sbatch prints to this process's own outputs. Returns sbatch's exit code.
+    """Submit a plan; sbatch prints to this process's stdout and stderr. Returns sbatch's exit code.
 
-    Not through the runner's `run`: sbatch may take as long as it likes (`--wait` ends with the job).
+    It does not use the runner's `run`, which has a time limit: with `--wait`, sbatch ends with the job.
     """
     sbatch = runner.find("sbatch")
-    with _written(plan, token) as (script_file, undo):
+    with _plan_files(plan, token) as (script_file, undo):
         done = subprocess.run(
             [sbatch, *plan.options, str(script_file), *plan.arguments],
             env=dict(environ),
             cwd=cwd,
             stdin=subprocess.DEVNULL,
-            close_fds=False,  # --export-file may name a descriptor that the user's shell has opened
+            close_fds=False,  # --export-file may name a file descriptor of the user's shell
             check=False,
         )
-        # With --wait the code may be the job's own, so nothing tells whether there is a job: all stays.
+        # With --wait the exit code may be the job's: it may exist, so its files stay.
         if done.returncode > 0 and not plan.waits:
             undo()
     return done.returncode if done.returncode >= 0 else 128 - done.returncode
 
 
 def submit(plan: SubmissionPlan, *, token: str, runner: CommandRunner, environ: Mapping[str, str]) -> str:
-    """Carry out a plan quietly and return the job's number.
+    """Submit a plan and return the job id.
 
-    Raises `SlurmCommandError` with sbatch's words when it refuses the job, and `SlurmUnavailable` when it
-    does not answer: then there may or may not be a job.
+    Raises `SlurmCommandError` with sbatch's message when it refuses the job, and `SlurmUnavailable` when it
+    does not answer: then the job may or may not exist.
     """
     runner.find("sbatch")
-    with _written(plan, token) as (script_file, undo):
+    with _plan_files(plan, token) as (script_file, undo):
         words = ["--parsable", *plan.options, str(script_file), *plan.arguments]
         done = runner.run("sbatch", *words, environ=environ, timeout_s=_SUBMIT_TIMEOUT_S)
         if done.exit_code != 0:
@@ -60,8 +60,8 @@ def submit(plan: SubmissionPlan, *, token: str, runner: CommandRunner, environ: 
 
 
 @contextlib.contextmanager
-def _written(plan: SubmissionPlan, token: str) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """Write the plan's files; gives the script's path and what removes everything again."""
+def _plan_files(plan: SubmissionPlan, token: str) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """Write the plan's files; yield the script's path and a function that removes the files again."""
     content = plan.script.encode("utf-8", "surrogateescape")
     if not plan.creates_job:
         with tempfile.TemporaryDirectory(prefix="pollux-") as folder:
@@ -69,13 +69,13 @@ def _written(plan: SubmissionPlan, token: str) -> Iterator[tuple[Path, Callable[
             file.write_bytes(content)
             yield file, lambda: None
         return
-    made = make_private_dir(plan.checkpoint_dir)
+    created = make_private_dir(plan.checkpoint_dir)
     files: list[Path] = []
 
     def undo() -> None:
         for file in files:
             file.unlink(missing_ok=True)
-        remove_empty_dirs(made)
+        remove_empty_dirs(created)
 
     try:
         write_token(plan.token_file, token)

@@ -1,6 +1,6 @@
-"""Decide what `pollux sbatch` submits: an ordinary job, never held, that tells the daemon its terms.
+"""Decide what `pollux sbatch` submits: an ordinary job, never held, with its terms in its Comment.
 
-Nothing here changes anything; `--dry-run` prints the plan, `submission.py` carries it out.
+Nothing here has side effects: `--dry-run` prints the plan, `submission.py` submits it.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ POLLUX_OPTIONS = (
     SbatchOption("dry-run", Takes.NOTHING),
     SbatchOption("allow-unconfirmed", Takes.NOTHING),
 )
-_OWN = frozenset(option.name for option in POLLUX_OPTIONS)
+_POLLUX_NAMES = frozenset(option.name for option in POLLUX_OPTIONS)
 _FLAGS = frozenset(option.name for option in POLLUX_OPTIONS if option.takes is Takes.NOTHING)
-_LONGEST_TOTAL_S = 999_999_999  # what a Comment has room for: thirty years
+_LONGEST_TOTAL_S = 999_999_999  # nine digits in the Comment: thirty years
 _CPU_OPTIONS = ("cpus-per-gpu", "cpus-per-task", "mincpus")
 _RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionPlan:
-    """One submission, decided but not done.
+    """One submission that was decided and not made yet.
 
-    `options` are sbatch's words before the script and `arguments` those behind it. `creates_job` is False
-    for `--test-only`, which must leave nothing behind. `waits` tells that sbatch ends with the job.
+    `options` are sbatch's arguments before the script, `arguments` those after it. `creates_job` is False for
+    `--test-only`, which must write nothing. With `waits`, sbatch ends when the job does.
     """
 
     script: str
@@ -67,8 +67,8 @@ class SubmissionPlan:
     creates_job: bool
     waits: bool
 
-    def shown(self) -> str:
-        """Return the plan as shell commands that do what the submission would do."""
+    def as_shell_commands(self) -> str:
+        """Return the plan as shell commands that would submit it."""
         end = "END_OF_SCRIPT"
         while end in self.script:
             end += "_"
@@ -94,17 +94,17 @@ def plan_submission(
     identifier: str,
     read_stdin: Callable[[], bytes],
 ) -> SubmissionPlan:
-    """Decide what to submit for `words`: sbatch's and our options, script and arguments. Reads the script.
+    """Decide what to submit for `words` (options, script and arguments). Reads the script.
 
-    `identifier` tells this submission's files from those of others in the same checkpoint directory.
-    Raises `UsageError` for bounds that contradict each other or the starting shape, for a script that cannot
-    be read or cannot be adaptive, and for kinds of jobs that Slurm cannot requeue one by one.
+    `identifier` distinguishes this submission's files from others in the same checkpoint directory. Raises
+    `UsageError` for bounds that contradict each other or the requested GPUs, for a script that cannot be read
+    or cannot be adaptive, and for kinds of jobs that Slurm cannot requeue one by one.
     """
     parsed = parse_words(words, exact=POLLUX_OPTIONS)
     options, rest = parsed.options, parsed.rest
-    _refuse_slips(options)
+    _refuse_misspelled_options(options)
     if not parsed.after_dashes:
-        _refuse_ours_behind_the_script(rest)
+        _refuse_options_after_the_script(rest)
     for option in options:
         if option.name in _FLAGS and option.value is not None:
             raise UsageError(f"option --{option.name} takes no value")
@@ -114,13 +114,13 @@ def plan_submission(
 
     name, script = _read_script(options, rest, cwd=cwd, environ=environ, read_stdin=read_stdin)
     request = SbatchRequest.of(
-        [option for option in options if option.name not in _OWN],
+        [option for option in options if option.name not in _POLLUX_NAMES],
         environ,
         parse_words(script.directives).options,
     )
     _refuse_what_cannot_be_adaptive(request)
     _refuse_passwords(script)
-    slice_s, total_s = _slices(request, _last(options, "total-time"))
+    slice_s, total_s = _run_and_total_time_s(request, _last(options, "total-time"))
     terms = JobTerms(
         token_sha256=token_sha256(token),
         user_id=token_user_id(token),
@@ -147,7 +147,7 @@ def plan_submission(
         own.append(f"--job-name={name}")
     return SubmissionPlan(
         script=text,
-        options=(*_passed_on(options), *own),
+        options=(*_sbatch_arguments(options), *own),
         arguments=rest[1:],
         checkpoint_dir=checkpoint_dir,
         token_file=token_file,
@@ -160,7 +160,7 @@ def plan_submission(
 
 
 def absolute(folder: str | None, *, cwd: Path) -> Path | None:
-    """Return a directory that the user named as an absolute path, with symbolic links left as they are."""
+    """Return a directory as an absolute path, without resolving symbolic links."""
     if folder is None:
         return None
     if not folder.strip():
@@ -179,7 +179,7 @@ def _read_script(
     environ: Mapping[str, str],
     read_stdin: Callable[[], bytes],
 ) -> tuple[str, BatchScript]:
-    """Return the name that sbatch would give the job, and the script: --wrap's, a file's, or the input's."""
+    """Return the job name that sbatch would choose, and the script: from --wrap, a file, or stdin."""
     wrapped = _last(options, "wrap")
     if wrapped is not None:
         if rest:
@@ -200,7 +200,7 @@ def _read_script(
 
 
 def _find_script(name: str, folder: Path, environ: Mapping[str, str]) -> Path:
-    """Look where sbatch looks: the path itself, the working directory, and for a bare name PATH."""
+    """Search as sbatch does: the path itself, the working directory, and for a bare name PATH."""
     here = folder / name
     if name.startswith(("/", ".")) or here.is_file():
         return here
@@ -211,7 +211,7 @@ def _find_script(name: str, folder: Path, environ: Mapping[str, str]) -> Path:
 
 
 def _decoded(content: bytes) -> str:
-    """Return text that encodes to the same bytes again, whatever they are."""
+    """Decode any bytes to a text that encodes to the same bytes."""
     return content.decode("utf-8", "surrogateescape")
 
 
@@ -222,34 +222,34 @@ def _as_file_name(name: str) -> str:
 # ------------------------------------------------------------------------------------- the user's options
 
 
-# How alike an unknown option must be to one of ours. Sites add options of their own to sbatch.
-_ALIKE = 0.85
+# From this similarity to one of ours, an unknown option is refused. Sites may add options to sbatch.
+_MIN_SIMILARITY = 0.85
 
 
-def _refuse_slips(options: Sequence[GivenOption]) -> None:
-    """Raise `UsageError` for an option that sbatch has not, and that is all but written as one of ours."""
+def _refuse_misspelled_options(options: Sequence[GivenOption]) -> None:
+    """Raise `UsageError` for an option unknown to sbatch that is similar to one of ours."""
     for option in options:
         written = option.words[0].partition("=")[0] if option.name is None and option.words else ""
         if not written.startswith("--") or is_abbreviation(written[2:]):
             continue
-        meant = difflib.get_close_matches(written[2:], sorted(_OWN), n=1, cutoff=_ALIKE)
+        meant = difflib.get_close_matches(written[2:], sorted(_POLLUX_NAMES), n=1, cutoff=_MIN_SIMILARITY)
         if meant:
             raise UsageError(
                 f"there is no option {written}; do you mean --{meant[0]}? (pollux sbatch --help)"
             )
 
 
-def _refuse_ours_behind_the_script(rest: Sequence[str]) -> None:
-    """Raise `UsageError` for one of our options among the script's arguments, where nobody would read it.
+def _refuse_options_after_the_script(rest: Sequence[str]) -> None:
+    """Raise `UsageError` for one of our options among the script's arguments, where it would have no effect.
 
-    A script may have a `--dry-run` of its own: a `--` before the script, or before the word, says so.
+    A script may have such an option of its own: a `--` before the script, or before the option, allows it.
     """
     for word in itertools.takewhile(lambda word: word != "--", rest[1:]):
-        if word.startswith("--") and word[2:].partition("=")[0] in _OWN:
+        if word.startswith("--") and word[2:].partition("=")[0] in _POLLUX_NAMES:
             option, script = word.partition("=")[0], shlex.quote(rest[0])
             raise UsageError(
-                f"{option} stands after the script {rest[0]}, where sbatch takes all words for the script's "
-                f"own; nothing was submitted. Put {option} before the script; if it is the script's own "
+                f"{option} comes after the script {rest[0]}, where sbatch passes all words to the script; "
+                f"nothing was submitted. Put {option} before the script; if it is the script's own "
                 f"option, put -- before the script: pollux sbatch [options] -- {script} {option}"
             )
 
@@ -266,27 +266,27 @@ def gpu_count(text: str, what: str) -> int:
     return int(text)
 
 
-def _slices(request: SbatchRequest, total: str | None) -> tuple[int | None, int | None]:
-    """Return the time of one run and of all together, in seconds; nothing without --total-time."""
+def _run_and_total_time_s(request: SbatchRequest, total: str | None) -> tuple[int | None, int | None]:
+    """Return the time limits of one run and of all runs together; (None, None) without --total-time."""
     if total is None:
         return None, None
-    # A plain number is Slurm's: minutes.
+    # A plain number is in minutes, as in Slurm.
     duration, time = parse_duration(total), request.value("time")
     total_s = time_limit_s(total) if duration is None else duration.total_seconds()
     slice_s = time_limit_s(time)
     if not total_s or total_s > _LONGEST_TOTAL_S:
         raise UsageError(
             f"--total-time takes {DURATION_FORMS}, or a time as sbatch's --time does (minutes, "
-            "minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds), "
-            f"not {total!r}"
+            "minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, "
+            f"days-hours:minutes:seconds), not {total!r}"
         )
     if slice_s is None:
-        given = "" if time is None else f"; {request.where('time')} {time} is no such limit"
+        given = "" if time is None else f"; {request.where('time')} {time} is not a limit"
         raise UsageError(f"--total-time needs --time, the limit of each run, such as --time=4:00:00{given}")
     if total_s <= slice_s:
         raise UsageError(
-            f"--total-time {total} is not above --time {time}: leave it out, or say how long all runs "
-            "together may take"
+            f"--total-time {total} is not above --time {time}: leave it out, or give the time that all "
+            "runs together may take"
         )
     return int(slice_s), int(total_s)
 
@@ -295,9 +295,9 @@ def _last(options: Sequence[GivenOption], name: str) -> str | None:
     return next((option.value for option in reversed(options) if option.name == name), None)
 
 
-def _passed_on(options: Sequence[GivenOption]) -> list[str]:
-    """Return the user's words for sbatch: all but our options and what became part of script and comment."""
-    consumed = _OWN | {"wrap", "comment"}
+def _sbatch_arguments(options: Sequence[GivenOption]) -> list[str]:
+    """Return the user's options for sbatch: all but ours, --wrap and --comment."""
+    consumed = _POLLUX_NAMES | {"wrap", "comment"}
     return [word for option in options if option.name not in consumed for word in option.words]
 
 
@@ -309,13 +309,13 @@ def _refuse_what_cannot_be_adaptive(request: SbatchRequest) -> None:
         )
     if request.winner("requeue", "no-requeue") == "no-requeue":
         raise UsageError(
-            f"{request.where('no-requeue')}: an adaptive job changes its size by requeue; take the option "
-            "away, or use plain sbatch for a job of fixed size"
+            f"{request.where('no-requeue')}: an adaptive job changes its size by requeue; remove the "
+            "option, or use plain sbatch for a job of fixed size"
         )
     if request.given("exclusive") and request.value("exclusive") is None:
         raise UsageError(
-            f"{request.where('exclusive')}: an adaptive job takes single GPUs of its nodes; take the option "
-            "away, or use plain sbatch for a job of fixed size"
+            f"{request.where('exclusive')}: an adaptive job owns single GPUs of its nodes; remove the "
+            "option, or use plain sbatch for a job of fixed size"
         )
     for name in ("uid", "gid"):
         if request.given(name):
@@ -329,31 +329,27 @@ def _refuse_passwords(script: BatchScript) -> None:
     lines = lines_with_passwords(script.interpreter + script.head + script.body)
     if lines:
         raise UsageError(
-            f"the script's line {lines[0]} holds a database's URL with a password, and Slurm keeps and shows "
-            "scripts; put the password into ~/.pgpass (mode 0600), and leave it out of the URL"
+            f"line {lines[0]} of the script contains a database URL with a password, and Slurm stores and "
+            "shows scripts; put the password into ~/.pgpass (mode 0600), and leave it out of the URL"
         )
 
 
 def _directives(request: SbatchRequest, terms: JobTerms) -> list[str]:
-    """Return the options that an adaptive job needs and the user has not given."""
+    """Return the sbatch options that an adaptive job needs and the user has not given."""
     directives = []
     if not request.given("requeue", "no-requeue"):
         directives.append("--requeue")
     if not request.given("open-mode"):
-        directives.append("--open-mode=append")  # or the log of an earlier run may be overwritten
+        directives.append("--open-mode=append")  # else a later run overwrites the log
     start = starting_gpus(request)
     if not start.is_given:
         directives.append(f"--gpus={terms.min_gpus}")
     elif start.num_gpus is not None and start.num_gpus < terms.min_gpus:
-        raise UsageError(
-            f"the job asks to start with {start.num_gpus} GPUs: below --min-gpus {terms.min_gpus}"
-        )
+        raise UsageError(f"the job requests {start.num_gpus} GPUs: below --min-gpus {terms.min_gpus}")
     elif start.num_gpus is not None and terms.max_gpus is not None and start.num_gpus > terms.max_gpus:
-        raise UsageError(
-            f"the job asks to start with {start.num_gpus} GPUs: above --max-gpus {terms.max_gpus}"
-        )
+        raise UsageError(f"the job requests {start.num_gpus} GPUs: above --max-gpus {terms.max_gpus}")
     if not request.given(*_CPU_OPTIONS):
-        directives.append("--cpus-per-gpu=1")  # CPUs follow the GPUs only when stated per GPU
+        directives.append("--cpus-per-gpu=1")  # else the CPUs do not follow the GPUs
     if not request.given("signal"):
         limit_s = time_limit_s(request.value("time"))
         directives.append(f"--signal=TERM@{warning_s(limit_s)}")
@@ -375,10 +371,10 @@ def _exports(
 
 
 def _shareable_url(url: str | None, cwd: Path) -> str | None:
-    """Return the store's URL as the job needs it: a relative SQLite file made absolute.
+    """Return the store's URL for the job's script, with an absolute path of an SQLite file.
 
-    None for one with a password, which has no place in a script that Slurm stores and shows: such a job
-    takes it from its environment or from the node's configuration file.
+    None for a URL with a password, since Slurm stores and shows scripts: the job then reads the URL from its
+    environment or from the node's settings file.
     """
     if url is None or holds_password(url):
         return None

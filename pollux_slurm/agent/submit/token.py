@@ -1,8 +1,8 @@
-"""A job's token: the secret with which it speaks to the store.
+"""A job's token: the secret with which its processes report to the store.
 
-It lives in one file beside the job's checkpoints that only the owner can read; environment and command line,
-which may be printed to logs, carry the file's path. Slurm's Comment carries the SHA-256 and the
-owner's user id, with which the token begins.
+It is in one file beside the job's checkpoints that only the owner can read. Environment and command line,
+which may appear in logs, contain only the file's path. Slurm's Comment contains the SHA-256 and the owner's
+user id, with which the token begins.
 """
 
 from __future__ import annotations
@@ -18,69 +18,69 @@ from pollux_slurm.errors import LaunchError
 from pollux_slurm.store.agent_api.token_hashes import hash_token
 
 CHECKPOINTS_FOLDER = "pollux-checkpoints"
-"""The folder beside a submission where jobs keep their checkpoints and token unless told otherwise."""
+"""The default folder of checkpoints and tokens, below the directory of the submission."""
 
 _TOKEN = re.compile(r"(?:0|[1-9][0-9]{0,9})-[0-9a-f]{64}")
 _MAX_FILE_BYTES = 200
 
 
 def new_token(user_id: int) -> str:
-    """Return a fresh token of a user's: their id and 256 random bits as 64 hex digits."""
+    """Return a new token of a user: the user id and 256 random bits as 64 hex digits."""
     return f"{user_id}-{secrets.token_hex(32)}"
 
 
 def token_user_id(token: str) -> int:
-    """Return whose token it is."""
+    """Return the user id in the token."""
     return int(token.partition("-")[0])
 
 
 def token_sha256(token: str) -> str:
-    """Return the hex digest that may be shown: in the job's Comment and in the store."""
+    """Return the hex digest for the job's Comment and the store."""
     return hash_token(token)
 
 
 def make_private_dir(folder: Path) -> list[Path]:
-    """Create `folder`, readable by its owner only, and what is missing above it.
+    """Create `folder`, readable by its owner only, and its missing parents.
 
-    Returns what was created, the deepest first, so that a caller who fails later can remove it again. An
-    existing folder keeps its mode: sharing it with a group is the owner's business.
+    Returns the created folders, the deepest first, so that a caller can remove them after a failure. An
+    existing folder keeps its mode: its owner may share it with a group.
     """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    made: list[Path] = []
+    created: list[Path] = []
     try:
         for path in reversed(missing):
             path.mkdir(mode=0o700 if path == folder else 0o777, exist_ok=True)
-            made.insert(0, path)
+            created.insert(0, path)
     except OSError as error:
-        remove_empty_dirs(made)
+        remove_empty_dirs(created)
         raise LaunchError(
-            f"checkpoint directory {folder} cannot be made: {error.strerror}; name another one with "
+            f"checkpoint directory {folder} cannot be created: {error.strerror}; name another one with "
             "--checkpoint-dir, on a file system that all nodes see"
         ) from None
     if not folder.is_dir():
         raise LaunchError(f"checkpoint directory {folder} is not a directory; name another --checkpoint-dir")
-    return made
+    return created
 
 
 def remove_empty_dirs(folders: list[Path]) -> None:
-    """Remove what `make_private_dir` made, as far as nothing was put there since."""
+    """Remove the folders that `make_private_dir` created, as far as they are empty."""
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
 
 
 def write_token(file: Path, token: str) -> None:
-    """Keep `token` in a new file that only its owner can read.
+    """Write `token` to a new file that only its owner can read.
 
-    Raises `FileExistsError` when the file is there already, and `LaunchError` when it cannot be written.
+    Raises `FileExistsError` when the file exists, and `LaunchError` when it cannot be written.
     """
     try:
-        # O_EXCL also refuses a symbolic link that somebody laid there.
+        # O_EXCL also refuses a symbolic link, which another user may have put there.
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         raise
     except OSError as error:
-        raise LaunchError(f"token file {file} cannot be made: {error.strerror}") from None
+        raise LaunchError(f"token file {file} cannot be created: {error.strerror}") from None
     try:
         with os.fdopen(handle, "w", encoding="ascii") as stream:
             stream.write(token + "\n")
@@ -92,10 +92,10 @@ def write_token(file: Path, token: str) -> None:
 
 
 def read_token(file: Path) -> str:
-    """Return the token kept in `file`.
+    """Return the token in `file`.
 
-    Raises `LaunchError` when it cannot be read, holds no token, or when someone else owns it or could have
-    read or written it.
+    Raises `LaunchError` when it cannot be read, contains no token, belongs to another user, or can be read or
+    written by others.
     """
     try:
         handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -111,14 +111,14 @@ def read_token(file: Path) -> str:
             )
         text = stream.read(_MAX_FILE_BYTES).decode("ascii", "replace").strip()
     if not _TOKEN.fullmatch(text):
-        raise LaunchError(f"token file {file} does not hold a token")
+        raise LaunchError(f"token file {file} does not contain a token")
     return text
 
 
 def ensure_token(file: Path, user_id: int) -> str:
-    """Return the user's token kept in `file`, made now if there is none (a requeued job has its first run's).
+    """Return the token in `file`, which is created if missing; a requeued job has that of its first run.
 
-    Raises `LaunchError` for one that was made for another user.
+    Raises `LaunchError` for another user's token.
     """
     token = new_token(user_id)
     try:
@@ -126,5 +126,7 @@ def ensure_token(file: Path, user_id: int) -> str:
     except FileExistsError:
         token = read_token(file)
         if token_user_id(token) != user_id:
-            raise LaunchError(f"token file {file} is not of user {user_id}; remove it") from None
+            raise LaunchError(
+                f"token file {file} contains another user's token, not that of user {user_id}; remove it"
+            ) from None
     return token

@@ -83,6 +83,6 @@ def sbatch(ctx: typer.Context) -> None:
         read_stdin=sys.stdin.buffer.read,
     )
     if plan.is_dry_run:
-        sys.stdout.buffer.write(plan.shown().encode("utf-8", "surrogateescape"))
+        sys.stdout.buffer.write(plan.as_shell_commands().encode("utf-8", "surrogateescape"))
         return
     raise typer.Exit(run_sbatch(plan, token=token, runner=runner, environ=environ, cwd=cwd))

@@ -91,7 +91,7 @@ def test_that_a_damaged_newest_falls_back_to_the_one_before(
     else:
         newest.write_bytes(damage)
     assert content(claim(tmp_path, 1)) == "aa"
-    assert "damaged checkpoint" in caplog.text
+    assert "is damaged: trying the previous one" in caplog.text
 
 
 def test_that_a_damaged_newest_of_an_earlier_run_falls_back_within_that_run(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_that_a_damaged_newest_of_an_earlier_run_falls_back_within_that_run(tmp_
 
 def test_that_nothing_whole_is_an_error_not_a_fresh_start(tmp_path: Path) -> None:
     write(claim(tmp_path), "a").write_text("?")
-    with pytest.raises(DamagedCheckpointError, match="no whole checkpoint is left"):
+    with pytest.raises(DamagedCheckpointError, match="all checkpoints are damaged"):
         claim(tmp_path, 1)
 
 
@@ -113,7 +113,7 @@ def test_that_a_vanished_checkpoint_is_an_error_not_a_fresh_start(tmp_path: Path
     path = write(claim(tmp_path), "a")
     claim(tmp_path, 1)
     path.unlink()
-    with pytest.raises(DamagedCheckpointError, match="no whole checkpoint is left"):
+    with pytest.raises(DamagedCheckpointError, match="all checkpoints are damaged"):
         claim(tmp_path, 2)
 
 

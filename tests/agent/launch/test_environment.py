@@ -77,7 +77,7 @@ def test_that_an_empty_token_is_refused(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("\n")
     token.chmod(0o600)
-    with pytest.raises(ConfigError, match="does not hold a token"):
+    with pytest.raises(ConfigError, match="does not contain a token"):
         read_environment({"POLLUX_TOKEN_FILE": str(token)})
 
 

@@ -202,9 +202,9 @@ def test_that_a_command_missing_on_a_node_leaves_its_code_too(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
-        (step(layout_of(("n0", 2)), 0, CUDA_VISIBLE_DEVICES="0"), "holds 2 GPUs on n0, but its step sees 1"),
+        (step(layout_of(("n0", 2)), 0, CUDA_VISIBLE_DEVICES="0"), "owns 2 GPUs on n0, but its step sees 1"),
         (step(layout_of(("n0", 1)), 3), "node n9 (number 3) is not among those of job 12"),
-        (step(layout_of(("n0", 1)), 0, POLLUX_STEP="{}"), "POLLUX_STEP is damaged"),
+        (step(layout_of(("n0", 1)), 0, POLLUX_STEP="{}"), "POLLUX_STEP is malformed"),
     ],
 )
 def test_that_a_step_that_makes_no_sense_is_one_clear_line(environ: dict[str, str], said: str) -> None:

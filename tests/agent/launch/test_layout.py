@@ -32,7 +32,7 @@ def test_that_a_layout_survives_the_way_into_the_step() -> None:
     "text", ["", "{}", "[]", "null", UNEVEN.encode()[:-5], UNEVEN.encode().replace("4", "0")]
 )
 def test_that_a_damaged_layout_is_one_clear_line(text: str) -> None:
-    with pytest.raises(LaunchError, match="POLLUX_STEP is damaged"):
+    with pytest.raises(LaunchError, match="POLLUX_STEP is malformed"):
         RunLayout.decode(text)
 
 

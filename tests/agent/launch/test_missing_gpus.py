@@ -75,7 +75,7 @@ def test_that_a_job_on_two_nodes_that_holds_no_gpu_is_requeued_as_well(tmp_path:
             warn=told.append,
             pause=lambda _seconds: None,
         )
-    assert told == [f"Slurm has started job {job_id} with 0 of its 2 GPUs: it goes back into the queue"]
+    assert told == [f"Slurm has started job {job_id} with 0 of its 2 GPUs: requeuing it"]
     found = slurm.read_job(job_id)
     assert found is not None
     assert found.restart_count == 1
@@ -98,7 +98,7 @@ def test_that_a_silent_slurm_is_told_and_nothing_else() -> None:
     slurm.fail("read_job", SlurmUnavailable("no answer"))
     told: list[str] = []
     requeue_if_gpus_missing(2, environ={"SLURM_JOB_ID": job_id}, connect=lambda: slurm, warn=told.append)
-    assert told == [f"job {job_id} cannot be put back into the queue: no answer"]
+    assert told == [f"job {job_id} cannot be requeued: no answer"]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ if len(sys.argv) > 4:
         def monotonic(cls):
             cls.looked_s += patience * os.path.exists(sys.argv[4])
             return time.monotonic() + cls.looked_s
-    node_processes.time, node_processes._LOOK_AGAIN_S = Clock, 0.05
+    node_processes.time, node_processes._MAX_WAIT_S = Clock, 0.05
 crew = NodeProcesses([sys.executable, "-S", "-c", script], environments, kill_after_s=patience,
             on_failure=lambda code: print("told", code, flush=True))
 outcome = crew.run()

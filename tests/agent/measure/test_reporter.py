@@ -141,7 +141,7 @@ def test_that_the_log_says_why_a_run_ends_and_what_comes_next(
         for _ in range(2):
             reporter.withdraw_confirmation()
     ours = [line for line in caplog.messages if line.startswith("job 1 ")]
-    assert [said in ours[0], *ours[1:]] == [True, "job 1 goes on where it is: the move was given up"]
+    assert [said in ours[0], *ours[1:]] == [True, "job 1 continues where it is: the move was cancelled"]
 
 
 def test_that_a_store_that_cannot_tell_where_to_holds_up_no_checkpoint(
@@ -162,7 +162,7 @@ def test_that_a_store_that_cannot_tell_where_to_holds_up_no_checkpoint(
         wait(lambda: reporter.is_confirmed(7), "delivery")
         wait(lambda: caplog.messages, "the line")
     assert caplog.messages == [
-        "the job is stopped to be placed anew: its checkpoint is written, and Slurm requeues it now"
+        "the job is stopped to be moved: its checkpoint is written, and it is requeued now"
     ]
     assert vague.closed == 1
 

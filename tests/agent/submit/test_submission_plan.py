@@ -115,9 +115,9 @@ def test_that_a_total_time_goes_into_the_comment_with_the_time_of_a_run() -> Non
         (["--total-time=2-00:00"], "--total-time needs --time"),
         (
             ["--total-time=2-00:00", "--time=UNLIMITED"],
-            "--total-time needs --time.*UNLIMITED is no such limit",
+            "--total-time needs --time.*UNLIMITED is not a limit",
         ),
-        (["--total-time=2d", "--time=70s"], "--total-time needs --time.*--time 70s is no such limit"),
+        (["--total-time=2d", "--time=70s"], "--total-time needs --time.*--time 70s is not a limit"),
         (
             ["--total-time=soon", "--time=60"],
             "takes a number with s, m, h, d or w, .*minutes:seconds.*'soon'",
@@ -443,7 +443,7 @@ def test_that_one_of_our_options_behind_the_script_is_refused_with_the_cure(
     (tmp_path / "my train.sbatch").write_text(SIMPLE)
     option = next(word for word in words if word.startswith("--") and word != "--lr").partition("=")[0]
     said = (
-        f"{option} stands after the script my train.sbatch, .*nothing was submitted. Put {option} before the "
+        f"{option} comes after the script my train.sbatch, .*nothing was submitted. Put {option} before the "
         f"script; .*: pollux sbatch \\[options\\] -- 'my train.sbatch' {option}$"
     )
     with pytest.raises(UsageError, match=said):

@@ -79,7 +79,7 @@ def test_that_a_token_never_overwrites_a_file_nor_follows_a_link(tmp_path: Path)
     write_token(tmp_path / "token", TOKEN)
     with pytest.raises(FileExistsError):
         write_token(tmp_path / "token", new_token(1000))
-    with pytest.raises(LaunchError, match="cannot be made"):
+    with pytest.raises(LaunchError, match="cannot be created"):
         write_token(tmp_path / "no" / "token", new_token(1000))
 
 
@@ -102,7 +102,7 @@ def test_that_a_file_without_a_token_is_refused(tmp_path: Path, content: bytes) 
     file = tmp_path / "token"
     file.write_bytes(content)
     file.chmod(0o600)
-    with pytest.raises(LaunchError, match="does not hold a token"):
+    with pytest.raises(LaunchError, match="does not contain a token"):
         read_token(file)
 
 

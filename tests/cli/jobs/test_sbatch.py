@@ -97,7 +97,7 @@ def test_that_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = pollux("--checkpoint-dir=train.sbatch/x", "train.sbatch", cwd=tmp_path, environ=environ)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "cannot be made" in done.stderr
+    assert "cannot be created" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
