@@ -1,39 +1,39 @@
-"""All that the runs of a rehearsal show, and what they could not show."""
+"""Collect all findings of a rehearsal's runs, and what could not be rehearsed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from pollux_slurm.rehearsal.findings import LOCAL, Finding, Level
-from pollux_slurm.rehearsal.lost_state import lost_states, lost_variables, samples
+from pollux_slurm.rehearsal.lost_state import lost_states, lost_variables, wrong_samples
 from pollux_slurm.rehearsal.rehearse import RehearsalRuns
 from pollux_slurm.rehearsal.run_failures import failures, never_trained
-from pollux_slurm.rehearsal.script_counters import averages_of_passes, own_epochs
+from pollux_slurm.rehearsal.script_counters import averages_over_micro_batches, own_epochs
 from pollux_slurm.rehearsal.script_run import RunOutcome
 from pollux_slurm.rehearsal.stop_plan import training_loops
-from pollux_slurm.rehearsal.unsynchronized_sums import unshared_sums
-from pollux_slurm.rehearsal.weight_differences import another_training, replicas_that_differ
+from pollux_slurm.rehearsal.unsynchronized_sums import unsynchronized_sums
+from pollux_slurm.rehearsal.weight_differences import replicas_that_differ, training_that_differs
 
 
-def find(rehearsed: RehearsalRuns) -> list[Finding]:
-    """Return what the runs show: what must change first, each thing once.
+def all_findings(rehearsed: RehearsalRuns) -> list[Finding]:
+    """Return all findings, the most severe first.
 
-    Each finder says a thing once for all runs, models and variables that it was seen with.
+    Each fault is one finding, for all runs, models and variables in which it was seen.
     """
-    first_run, *held = rehearsed.held
-    chains = (rehearsed.held[:1], held, rehearsed.varied)
+    first_run, *moved_runs = rehearsed.fixed_batch_runs
+    chains = (rehearsed.fixed_batch_runs[:1], moved_runs, rehearsed.varying_batch_runs)
     runs = [run for chain in chains for run in chain]
     found = [
         *never_trained(first_run),
         *own_epochs(first_run),
         *failures(chains),
         *replicas_that_differ(runs),
-        *samples(chains),
+        *wrong_samples(chains),
         *lost_states(chains),
-        *averages_of_passes(runs),
-        *lost_variables(first_run, held),
-        *unshared_sums(runs),
-        *another_training(first_run, held),
+        *averages_over_micro_batches(runs),
+        *lost_variables(first_run, moved_runs),
+        *unsynchronized_sums(runs),
+        *training_that_differs(first_run, moved_runs),
         *_not_rehearsed(rehearsed),
         *_notes(rehearsed),
     ]
@@ -42,34 +42,35 @@ def find(rehearsed: RehearsalRuns) -> list[Finding]:
 
 
 def _not_rehearsed(rehearsed: RehearsalRuns) -> Iterator[Finding]:
-    first_run, *held = rehearsed.held
-    moves = max(len(held) - 1, 0)
+    first_run, *moved_runs = rehearsed.fixed_batch_runs
+    moves = max(len(moved_runs) - 1, 0)
     has_failed = any(
-        run.outcome in (RunOutcome.FAILED, RunOutcome.HUNG) for run in (*rehearsed.held, *rehearsed.varied)
+        run.outcome in (RunOutcome.FAILED, RunOutcome.HUNG)
+        for run in (*rehearsed.fixed_batch_runs, *rehearsed.varying_batch_runs)
     )
     if has_failed:
         yield Finding(
             level=Level.NOTE,
             kind="cut_short",
-            text="What comes after the failure was not rehearsed: cure it, then rehearse again.",
+            text="Nothing after the failure was rehearsed: fix it, then rehearse again.",
         )
         return
     loops = training_loops(first_run)
     if not loops and first_run.outcome is not RunOutcome.OUT_OF_TIME:
-        # It never trained, which is told by itself.
+        # The finding `never_stepped` covers this.
         return
     if not moves:
         yield Finding(
             level=Level.CHANGE,
             kind="no_move",
-            text="Not one move could be rehearsed: the script ended, or the time was up, before.",
+            text="No move could be rehearsed: the script ended, or the time was up, before.",
             cure="Let it train for longer, or raise --time.",
         )
     elif not loops[0].is_whole:
         yield Finding(
             level=Level.LOOK,
             kind="long_epoch",
-            text="An epoch takes longer than the time for it: only moves in mid-epoch were rehearsed.",
+            text="An epoch takes longer than its share of --time: only moves in mid-epoch were rehearsed.",
             cure="Raise --time, or rehearse with a part of the data.",
         )
     elif rehearsed.skipped:
@@ -83,19 +84,19 @@ def _not_rehearsed(rehearsed: RehearsalRuns) -> Iterator[Finding]:
         yield Finding(
             level=Level.NOTE,
             kind="fixed_batch",
-            text="The script does not call autoscale_batch_size: its batch stays as it is on a cluster, too.",
+            text="The script does not call autoscale_batch_size: its batch size stays the same on a cluster.",
         )
     if rehearsed.num_gpus and max(rehearsed.processes) == 1:
         yield Finding(
             level=Level.LOOK,
             kind="one_process",
-            text="There is one GPU here, so each run had one process: replicas were not compared.",
-            cure="Rehearse on the CPU, too: CUDA_VISIBLE_DEVICES= pollux rehearse …",
+            text="This machine has one GPU, so each run had one process: replicas were not compared.",
+            cure="Rehearse on the CPU as well: CUDA_VISIBLE_DEVICES= pollux rehearse …",
         )
 
 
 def _notes(rehearsed: RehearsalRuns) -> Iterator[Finding]:
-    snapshot = rehearsed.held[0].first("snapshot")
+    snapshot = rehearsed.fixed_batch_runs[0].first("snapshot")
     layers = [] if snapshot is None else snapshot["layers"]
     norms = [name for name in layers if name.startswith("BatchNorm")]
     drops = [name for name in layers if "Dropout" in name]
@@ -103,15 +104,15 @@ def _notes(rehearsed: RehearsalRuns) -> Iterator[Finding]:
         yield Finding(
             level=Level.NOTE,
             kind="batch_statistics",
-            text=f"{' and '.join(norms)}: each process normalizes by its own local batch, which changes with "
-            "the number of processes; the running statistics of process 0 are saved.",
-            cure="On GPUs, torch.nn.SyncBatchNorm.convert_sync_batchnorm takes those of all processes.",
+            text=f"{' and '.join(norms)}: each process normalizes by its own micro-batch, whose size changes "
+            "with the number of processes; the running statistics of process 0 are saved.",
+            cure="On GPUs, torch.nn.SyncBatchNorm.convert_sync_batchnorm uses those of all processes.",
             guide=LOCAL,
         )
     if drops:
         yield Finding(
             level=Level.NOTE,
             kind="randomness",
-            text=f"{' and '.join(drops)}: what it draws differs after a move, as with another seed.",
+            text=f"{' and '.join(drops)}: its random numbers differ after a move, as with another seed.",
             guide=LOCAL,
         )

@@ -1,4 +1,4 @@
-"""A finding of a rehearsal: what was seen in plain words, its cure, and a place in the guide."""
+"""A finding of a rehearsal: what was observed, its cure, and a place in the documentation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DATA = "docs/training.md, “Data”"
 
 
 class Level(enum.Enum):
-    """What a finding asks of the script's author."""
+    """How severe a finding is."""
 
     CHANGE = "must change"
     LOOK = "look at"
@@ -24,7 +24,7 @@ class Level(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was seen. `kind` is for scripts; `details` is a traceback or the end of a log."""
+    """One observation. `kind` is for programs; `details` is a traceback or the end of a log."""
 
     level: Level
     kind: str
@@ -40,5 +40,5 @@ def listed(words: Sequence[str]) -> str:
 
 
 def is_or_are(words: Sequence[str]) -> str:
-    """Return the verb for so many."""
+    """Return the verb for as many words."""
     return "is" if len(words) == 1 else "are"

@@ -1,4 +1,4 @@
-"""Findings from what a script held before and after its moves: samples, states, variables."""
+"""Findings about samples, states and variables that differ before and after a move."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from pollux_slurm.rehearsal.findings import (
     is_or_are,
     listed,
 )
-from pollux_slurm.rehearsal.sample_coverage import orders_that_differ, samples_amiss
+from pollux_slurm.rehearsal.sample_coverage import orders_that_differ, wrong_sample_counts
 from pollux_slurm.rehearsal.script_run import Event, ScriptRun
 
 _SAME = 1e-5
 
 
-def samples(chains: Sequence[Sequence[ScriptRun]]) -> Iterator[Finding]:
-    """`chains` are the runs that go on from each other."""
-    amiss: dict[str, None] = {}
+def wrong_samples(chains: Sequence[Sequence[ScriptRun]]) -> Iterator[Finding]:
+    """Find samples that were missed, used twice or reordered. The runs of a chain resume from each other."""
+    faults: dict[str, None] = {}
     for runs in chains:
-        for epoch, missed, twice in samples_amiss(runs):
+        for epoch, missed, twice in wrong_sample_counts(runs):
             where = "" if epoch == NO_EPOCH else f" of epoch {epoch}"
             if missed:
-                amiss[f"{missed} samples{where} were missed"] = None
+                faults[f"{missed} samples{where} were missed"] = None
             if twice:
-                amiss[f"{twice} samples{where} were seen twice"] = None
-    if amiss:
+                faults[f"{twice} samples{where} were used twice"] = None
+    if faults:
         yield Finding(
             level=Level.CHANGE,
             kind="samples",
-            text=f"Over the moves {listed(list(amiss))}.",
-            cure="Each loop over an AdaptiveDataLoader must be begun in the same order in each run, and go "
-            "on to its end or to the same break.",
+            text=f"Over the moves {listed(list(faults))}.",
+            cure="The loops over AdaptiveDataLoaders must begin in the same order in each run, and go on to "
+            "their end or to the same break.",
             guide=DATA,
         )
     epochs = sorted({epoch for runs in chains for epoch in orders_that_differ(runs)})
@@ -50,28 +50,28 @@ def samples(chains: Sequence[Sequence[ScriptRun]]) -> Iterator[Finding]:
         yield Finding(
             level=Level.CHANGE,
             kind="order",
-            text=f"The samples{where} came in another order, or in another number, after a move.",
-            cure="A dataset and a sampler of your own must be the same in each run and for each number of "
-            "processes: the loader itself shares samples out.",
+            text=f"The order or the number of the samples{where} changed after a move.",
+            cure="Your dataset and sampler must be the same in each run and for each number of processes: "
+            "the loader distributes the samples itself.",
             guide=DATA,
         )
 
 
-def _moves_within(runs: Sequence[ScriptRun]) -> Iterator[tuple[Event, Event]]:
-    """Yield, for each move in mid-epoch, what the script held at its checkpoint and what it went on with."""
+def _moves_in_mid_epoch(runs: Sequence[ScriptRun]) -> Iterator[tuple[Event, Event]]:
+    """Yield the snapshots at the checkpoint and after the resume of each move in mid-epoch."""
     for before, after in itertools.pairwise(runs):
         saved = [event for event in before.of("snapshot") if event["moment"] == "checkpoint"]
-        went_on = [event for event in after.of("snapshot") if event["moment"] == "epoch"]
-        if saved and went_on and saved[-1]["in_loop"] and saved[-1]["epoch"] == went_on[0]["epoch"]:
-            yield saved[-1], went_on[0]
+        resumed = [event for event in after.of("snapshot") if event["moment"] == "epoch"]
+        if saved and resumed and saved[-1]["in_loop"] and saved[-1]["epoch"] == resumed[0]["epoch"]:
+            yield saved[-1], resumed[0]
 
 
 def lost_states(chains: Sequence[Sequence[ScriptRun]]) -> Iterator[Finding]:
-    """`chains` are the runs that go on from each other."""
+    """Find states that are not in the checkpoint. The runs of a chain resume from each other."""
     lost: dict[str, Mapping[str, Any]] = {}
-    for saved, went_on in (pair for runs in chains for pair in _moves_within(runs)):
+    for saved, resumed in (pair for runs in chains for pair in _moves_in_mid_epoch(runs)):
         for name, state in saved["objects"].items():
-            after = went_on["objects"].get(name)
+            after = resumed["objects"].get(name)
             if after is not None and not are_same(state["numbers"], after["numbers"]):
                 lost.setdefault(name, state)
     averages = {
@@ -93,47 +93,47 @@ def lost_states(chains: Sequence[Sequence[ScriptRun]]) -> Iterator[Finding]:
 
 
 def _cure_of(state: Mapping[str, Any], *, is_average: bool) -> tuple[str, str]:
-    """Return the cure for a state that is in no checkpoint, and its place in the guide."""
+    """Return the cure for a state that is in no checkpoint, and the place in the guide."""
     if state["kind"] != "module":
-        return "Give it to AdaptiveDataParallel, beside the model.", CHANGES
+        return "Pass it to AdaptiveDataParallel, with the model.", CHANGES
     if is_average or state["type"] == "AveragedModel":
-        return "Keep it in a State (pollux_slurm.torch.State) of your own.", AVERAGES
-    return "Keep it in a State (pollux_slurm.torch.State) of your own, or train it wrapped.", VARIABLES
+        return "Keep it in your own State (pollux_slurm.torch.State).", AVERAGES
+    return "Keep it in your own State (pollux_slurm.torch.State), or wrap it if it is trained.", VARIABLES
 
 
-def lost_variables(first_run: ScriptRun, held: Sequence[ScriptRun]) -> Iterator[Finding]:
-    """Find variables that stood, after a move, where the script's beginning had put them."""
+def lost_variables(first_run: ScriptRun, moved_runs: Sequence[ScriptRun]) -> Iterator[Finding]:
+    """Find the script's variables that had their initial value again after a move."""
     epochs = {event["epoch"]: event for event in first_run.of("snapshot") if event["moment"] == "epoch"}
     if not epochs:
         return
     fresh = next(iter(epochs.values()))["variables"]
-    pairs = [(saved, went_on, "in mid-epoch") for saved, went_on in _moves_within(held)]
-    for before, after in itertools.pairwise(held):
-        went_on = next((event for event in after.of("snapshot") if event["moment"] == "epoch"), None)
+    pairs = [(saved, resumed, "in mid-epoch") for saved, resumed in _moves_in_mid_epoch(moved_runs)]
+    for before, after in itertools.pairwise(moved_runs):
+        resumed = next((event for event in after.of("snapshot") if event["moment"] == "epoch"), None)
         is_at_end = before.stop is not None and before.stop.moment is StopMoment.EPOCH_END
-        if is_at_end and went_on is not None and went_on["epoch"] in epochs:
-            pairs.append((epochs[went_on["epoch"]], went_on, "at an epoch's end"))
+        if is_at_end and resumed is not None and resumed["epoch"] in epochs:
+            pairs.append((epochs[resumed["epoch"]], resumed, "at an epoch's end"))
     lost: dict[str, str] = {}
-    for saved, went_on in _moves_within(held):
-        for name, words in saved["tensors"].items():
-            now = went_on["tensors"].get(name)
-            if now is not None and now != words:
+    for saved, resumed in _moves_in_mid_epoch(moved_runs):
+        for name, text in saved["tensors"].items():
+            now = resumed["tensors"].get(name)
+            if now is not None and now != text:
                 short = name.partition(":")[2]
-                lost.setdefault(short, f"`{short}` ({words} before a move in mid-epoch, {now} after it)")
-    for wanted, went_on, where in pairs:
-        for name, words in wanted["variables"].items():
-            now = went_on["variables"].get(name)
-            if now is not None and now != words and now == fresh.get(name):
+                lost.setdefault(short, f"`{short}` ({text} before a move in mid-epoch, {now} after it)")
+    for wanted, resumed, where in pairs:
+        for name, text in wanted["variables"].items():
+            now = resumed["variables"].get(name)
+            if now is not None and now != text and now == fresh.get(name):
                 short = name.partition(":")[2]
-                # Several functions may hold one thing under one name (`self`).
-                lost.setdefault(short, f"`{short}` ({words} before a move {where}, {now} after it)")
+                # Several functions may have the same variable (`self`).
+                lost.setdefault(short, f"`{short}` ({text} before a move {where}, {now} after it)")
     if lost:
         yield Finding(
             level=Level.LOOK,
             kind="lost_variables",
-            text=f"Variables of the script's own began anew: {', '.join(lost.values())}.",
-            cure="Where they matter after a move, sum up in a pollux_slurm.torch.Accumulator or keep them in "
-            "a State.",
+            text=f"Variables of the script were reset: {', '.join(lost.values())}.",
+            cure="Where they matter after a move, keep sums in a pollux_slurm.torch.Accumulator and other "
+            "values in a State.",
             guide=VARIABLES,
         )
 

@@ -1,4 +1,4 @@
-"""A whole rehearsal: a first look at the script's epochs, moves with its batch held, moves with it varied."""
+"""A whole rehearsal: a first run without moves, then moves with a fixed and with a varying batch size."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.rehearsal.script_run import Event, RunOutcome, ScriptRun, run_script
 from pollux_slurm.rehearsal.stop_plan import FIRST_RUN_STOP, plan_stops
 
-# Of the time for all: a first run that takes longer has shown all that it shall.
+# The first run gets at most this share of the time.
 _FIRST_RUN_SHARE = 0.3
-_LEAST_S = 10.0
+_MIN_RUN_S = 10.0
 _CPU_PROCESSES = (1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalRuns:
-    """All runs of a rehearsal. `held` begins with the run without a move; a fixed batch has no `varied`.
+    """All runs of a rehearsal.
 
-    `skipped` counts planned stops that there was no time for.
+    `fixed_batch_runs` begin with the first run, which is not moved. A script that does not call
+    `autoscale_batch_size` has no `varying_batch_runs`. `skipped` counts planned stops that there was no time
+    for.
     """
 
     command: tuple[str, ...]
     folder: Path
     processes: tuple[int, ...]
     num_gpus: int
-    held: tuple[ScriptRun, ...]
-    varied: tuple[ScriptRun, ...]
+    fixed_batch_runs: tuple[ScriptRun, ...]
+    varying_batch_runs: tuple[ScriptRun, ...]
     skipped: int
     wall_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpcomingRun:
-    """A run that begins. `before` is what it goes on from; `stop` is None where it is only watched."""
+    """A run that begins. It resumes from `before`; `stop` is None for the first run."""
 
     num_processes: int
     varies_batch: bool
@@ -49,26 +51,26 @@ class UpcomingRun:
 
 
 class RunObserver:
-    """Is told of what happens. This one is not interested."""
+    """Callbacks about the runs of a rehearsal; these do nothing."""
 
     def begins(self, run: UpcomingRun) -> None:
         """A run begins."""
 
     def event(self, event: Event) -> None:
-        """A run's rank 0 has told of something."""
+        """A run's rank 0 has written an event."""
 
-    def ended(self, played: ScriptRun) -> None:
+    def ended(self, ended_run: ScriptRun) -> None:
         """A run has ended."""
 
 
 def require_command(command: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Raise `UsageError` where there is nothing that could be run."""
+    """Raise `UsageError` for a missing command, or for `pollux` itself."""
     if not command or shutil.which(command[0], path=environ.get("PATH")) is None:
         what = "no command to rehearse" if not command else f"{command[0]}: command not found"
         raise UsageError(f"{what}; example: pollux rehearse -- python train.py")
     if Path(command[0]).name == "pollux":
         raise UsageError(
-            "give what stands behind `pollux run --`: the processes are started by the rehearsal"
+            "give the command that follows `pollux run --`: the rehearsal starts the processes itself"
         )
 
 
@@ -82,20 +84,21 @@ def rehearse(
     progress: RunObserver,
     raise_if_interrupted: Callable[[], None] = lambda: None,
 ) -> RehearsalRuns:
-    """Run and move `command` for about `time_s`; `processes` are the runs' in turn, None for what suits.
+    """Run and move `command` for about `time_s`.
 
-    `raise_if_interrupted` is called now and then; where it raises, the processes are ended.
+    The runs have `processes` processes in turn; None chooses by the number of GPUs. `raise_if_interrupted` is
+    called repeatedly; when it raises, the processes are ended.
     """
     num_gpus = visible_gpus(environ)
     counts = tuple(processes or [n for n in _CPU_PROCESSES if n <= (num_gpus or _CPU_PROCESSES[-1])])
     started = time.monotonic()
     deadline = started + time_s
 
-    def play_one(
+    def run_once(
         run: UpcomingRun, *, chain: str, number: int, limit_s: float, scouting: Stop | None = None
     ) -> ScriptRun:
         progress.begins(run)
-        played = run_script(
+        ended_run = run_script(
             command,
             number=number,
             num_processes=run.num_processes,
@@ -107,52 +110,52 @@ def rehearse(
             progress=progress.event,
             raise_if_interrupted=raise_if_interrupted,
         )
-        progress.ended(played)
-        return played
+        progress.ended(ended_run)
+        return ended_run
 
-    first_run = play_one(
+    first_run = run_once(
         UpcomingRun(num_processes=counts[0], varies_batch=False, before=None, stop=None),
         chain="unmoved",
         number=0,
-        limit_s=max(_FIRST_RUN_SHARE * time_s, _LEAST_S),
+        limit_s=max(_FIRST_RUN_SHARE * time_s, _MIN_RUN_S),
         scouting=FIRST_RUN_STOP,
     )
     skipped = 0
 
-    def play_chain(chain: str, *, varies_batch: bool) -> list[ScriptRun]:
+    def run_chain(chain: str, *, varies_batch: bool) -> list[ScriptRun]:
         nonlocal skipped
         stops = plan_stops(first_run, is_short=varies_batch)
         runs: list[ScriptRun] = []
         for number, (stop, count) in enumerate(zip(stops, process_counts(counts, stops), strict=False)):
             left_s = deadline - time.monotonic()
-            if left_s < _LEAST_S:
+            if left_s < _MIN_RUN_S:
                 skipped += len(stops) - number
                 break
-            coming = UpcomingRun(
+            upcoming = UpcomingRun(
                 num_processes=count,
                 varies_batch=varies_batch,
                 before=runs[-1] if runs else None,
                 stop=stop,
             )
-            runs.append(play_one(coming, chain=chain, number=number, limit_s=left_s))
+            runs.append(run_once(upcoming, chain=chain, number=number, limit_s=left_s))
             if runs[-1].outcome is RunOutcome.OUT_OF_TIME:
                 skipped += len(stops) - number
             if runs[-1].outcome is not RunOutcome.STOPPED:
                 break
         return runs
 
-    held, varied = [first_run], []
+    fixed_batch_runs, varying_batch_runs = [first_run], []
     if first_run.outcome in (RunOutcome.STOPPED, RunOutcome.FINISHED, RunOutcome.OUT_OF_TIME):
-        held += play_chain("held", varies_batch=False)
+        fixed_batch_runs += run_chain("fixed-batch", varies_batch=False)
         if any(event["max_batch_size"] is not None for event in first_run.of("autoscale")):
-            varied += play_chain("varied", varies_batch=True)
+            varying_batch_runs += run_chain("varying-batch", varies_batch=True)
     return RehearsalRuns(
         command=tuple(command),
         folder=folder,
         processes=counts,
         num_gpus=num_gpus,
-        held=tuple(held),
-        varied=tuple(varied),
+        fixed_batch_runs=tuple(fixed_batch_runs),
+        varying_batch_runs=tuple(varying_batch_runs),
         skipped=skipped,
         wall_s=time.monotonic() - started,
     )
@@ -161,11 +164,11 @@ def rehearse(
 def process_counts(counts: Sequence[int], stops: Sequence[Stop]) -> Iterator[int]:
     """Yield the number of processes of each run, those in `counts` in turn.
 
-    The most come to the first code between two loops, where a validation is: it shows what several do there.
+    The run that executes the first code between two loops, where a validation is, has the most processes.
     """
     killed = [number for number, stop in enumerate(stops) if stop.moment is StopMoment.AFTER_LOOP]
     ended = [number for number, stop in enumerate(stops) if stop.moment is StopMoment.EPOCH_END]
-    # A run that is killed at a loop's end leaves that code to the next one.
+    # After a kill at the end of a loop, the next run executes that code.
     first = killed[0] + 1 if killed else ended[0] if ended else 0
     begin = (counts.index(max(counts)) - first) % len(counts)
     return itertools.islice(itertools.cycle(counts), begin, None)

@@ -1,4 +1,4 @@
-"""What a rehearsal has found, for people and for scripts."""
+"""The result of a rehearsal, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pollux_slurm.rehearsal.run_failures import where_of
 from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun
 
 _WIDTH = 100
-_PARTS = {
+_PHASES = {
     "save_s": "to save {:.1f} s",
     "end_s": "to end {:.1f} s",
     "import_s": "Python and imports {:.1f} s",
@@ -32,8 +32,8 @@ def must_change(findings: Sequence[Finding]) -> bool:
 
 
 def move_times(runs: Sequence[ScriptRun]) -> dict[str, float]:
-    """Return the mean seconds of each part of the moves between `runs`, of those that any move had."""
-    seen: dict[str, list[float]] = {part: [] for part in _PARTS}
+    """Return the mean seconds of each phase of the moves between `runs`, without phases that no move had."""
+    seen: dict[str, list[float]] = {part: [] for part in _PHASES}
     for before, after in itertools.pairwise(runs):
         stop, start, step = before.first("stop"), after.first("start"), after.first("first_step")
         kinds = ("checkpoint", "confirmed", "killed")
@@ -50,9 +50,9 @@ def move_times(runs: Sequence[ScriptRun]) -> dict[str, float]:
 
 
 def moves(rehearsed: RehearsalRuns) -> list[dict[str, Any]]:
-    """Return each move: where, by what means, between how many processes, and whether it went well."""
+    """Return each move: where, how it was requested, the numbers of processes, and whether it succeeded."""
     found = []
-    for runs in (rehearsed.held[1:], rehearsed.varied):
+    for runs in (rehearsed.fixed_batch_runs[1:], rehearsed.varying_batch_runs):
         for before, after in itertools.pairwise(runs):
             assert before.stop is not None
             found.append(
@@ -68,41 +68,39 @@ def moves(rehearsed: RehearsalRuns) -> list[dict[str, Any]]:
 
 
 def as_json(rehearsed: RehearsalRuns, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return the result as plain data."""
+    """Return the result as plain containers."""
     return {
         "command": list(rehearsed.command),
         "must_change": must_change(findings),
         "findings": [{**asdict(finding), "level": finding.level.name.lower()} for finding in findings],
         "moves": moves(rehearsed),
-        "move_times": move_times(rehearsed.held[1:]),
+        "move_times": move_times(rehearsed.fixed_batch_runs[1:]),
         "checkpoint_bytes": _checkpoint_bytes(rehearsed),
-        "runs": len(rehearsed.held) + len(rehearsed.varied),
+        "runs": len(rehearsed.fixed_batch_runs) + len(rehearsed.varying_batch_runs),
         "wall_s": round(rehearsed.wall_s, 1),
         "logs": str(rehearsed.folder),
     }
 
 
 def as_text(rehearsed: RehearsalRuns, findings: Sequence[Finding]) -> str:
-    """Return the result in plain words."""
-    lines = ["", f"RehearsalRuns {shlex.join(rehearsed.command)} in {rehearsed.wall_s:.0f} s."]
+    """Return the result as text for a terminal."""
+    lines = ["", f"Rehearsed {shlex.join(rehearsed.command)} in {rehearsed.wall_s:.0f} s."]
     lines += [""] * bool(moves(rehearsed))
     for move in moves(rehearsed):
-        asked = "on request" if move["by"] == StopMethod.REQUEST.value else "by SIGTERM"
-        batch = ", batch varied" if move["batch_varies"] else ""
+        how = "on request" if move["by"] == StopMethod.REQUEST.value else "by SIGTERM"
+        batch = ", varying batch" if move["batch_varies"] else ""
         first, second = move["processes"]
         verdict = "ok    " if move["ok"] else "FAILED"
-        lines.append(
-            f"  {verdict}  moved {move['where']}, {asked}, from {first} to {second} processes{batch}"
-        )
+        lines.append(f"  {verdict}  moved {move['where']}, {how}, from {first} to {second} processes{batch}")
     for finding in findings:
         lines += ["", *_block(finding)]
-    times = move_times(rehearsed.held[1:])
+    times = move_times(rehearsed.fixed_batch_runs[1:])
     if times:
-        parts = ", ".join(text.format(times[part]) for part, text in _PARTS.items() if part in times)
+        parts = ", ".join(text.format(times[part]) for part, text in _PHASES.items() if part in times)
         size = _checkpoint_bytes(rehearsed)
-        saved = "" if size is None else f" Its checkpoint has {_bytes(size)}."
+        saved = "" if size is None else f" The checkpoint has {_bytes(size)}."
         lines += ["", *_wrapped(f"A move takes {sum(times.values()):.1f} s here: {parts}.{saved}", "")]
-    lines += ["", f"What the script printed: {rehearsed.folder}"]
+    lines += ["", f"The script's output: {rehearsed.folder}"]
     lines.append(_verdict(rehearsed, findings))
     return "\n".join(lines)
 
@@ -138,5 +136,5 @@ def _bytes(size: int) -> str:
 
 
 def _checkpoint_bytes(rehearsed: RehearsalRuns) -> int | None:
-    sizes = [event["size_bytes"] for run in rehearsed.held for event in run.of("checkpoint")]
+    sizes = [event["size_bytes"] for run in rehearsed.fixed_batch_runs for event in run.of("checkpoint")]
     return max(sizes, default=None)

@@ -1,4 +1,4 @@
-"""Findings from how runs have ended: no training at all, an error after a move, a standstill."""
+"""Findings about how runs ended: no training at all, an error after a move, a hang."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _TAIL_LINES = 15
 
 
 def never_trained(first_run: ScriptRun) -> Iterator[Finding]:
+    """Find a script that does not use the library, or whose model made no step."""
     if first_run.first("start") is None:
         if first_run.outcome is RunOutcome.FINISHED:
             yield Finding(
                 level=Level.CHANGE,
                 kind="no_session",
                 text="The script ended without a call of pollux_slurm.torch.init_process_group(): the "
-                "library knows nothing of its training.",
+                "library does not take part in its training.",
                 cure="Add the five lines of the README to it.",
                 guide=CHANGES,
             )
@@ -30,14 +31,17 @@ def never_trained(first_run: ScriptRun) -> Iterator[Finding]:
             level=Level.CHANGE,
             kind="never_stepped",
             text="No wrapped optimizer made a step in a loop over an AdaptiveDataLoader.",
-            cure="Train the model that AdaptiveDataParallel returns, with the optimizer that it was given, "
-            "in a loop over an AdaptiveDataLoader, and put no other wrapper around it.",
+            cure="Train the model that AdaptiveDataParallel returns, with the optimizer that was passed to "
+            "it, in a loop over an AdaptiveDataLoader, without another wrapper around it.",
             guide=CHANGES,
         )
 
 
 def failures(chains: Sequence[Sequence[ScriptRun]]) -> Iterator[Finding]:
-    """`chains` are the runs that go on from each other. One line of the script that fails is told of once."""
+    """Find runs that failed or hung, once for each line of the script.
+
+    The runs of a chain resume from each other.
+    """
     seen: set[tuple[Any, ...]] = set()
     for before, run in (pair for runs in chains for pair in zip((None, *runs), runs, strict=False)):
         error = _first_error(run) if run.outcome is RunOutcome.FAILED else None
@@ -55,9 +59,9 @@ def _hung(before: ScriptRun | None, run: ScriptRun) -> Finding:
     return Finding(
         level=Level.CHANGE,
         kind="hung",
-        text=f"{_when(before, run)} the script stood still and did not raise_if_interrupted SIGTERM.",
-        cure="See where: all processes must call what is collective equally often (backward, "
-        "Accumulator.synchronized, torch.distributed).",
+        text=f"{_when(before, run)} the script hung and did not react to SIGTERM.",
+        cure="All processes must make the same collective calls (backward, Accumulator.synchronized, "
+        "torch.distributed).",
         guide=STATES,
         details=run.tail(_TAIL_LINES),
     )
@@ -68,35 +72,36 @@ def _failed(before: ScriptRun | None, run: ScriptRun) -> Finding:
         level=Level.CHANGE,
         kind="failed",
         text=f"{_when(before, run)} the script ended with exit code {run.exit_code}.",
-        cure="Its last lines are below." if before is None else _OWN_CURE,
+        cure="See the last lines of its output." if before is None else _RESET_VARIABLES_CURE,
         guide="" if before is None else VARIABLES,
         details=run.tail(_TAIL_LINES),
     )
 
 
 def _raised(before: ScriptRun | None, run: ScriptRun, error: Event) -> Finding:
-    said = f"{error['type']}: {error['message']}".strip().rstrip(".")
+    message = f"{error['type']}: {error['message']}".strip().rstrip(".")
+    line = f"{Path(error['file']).name}:{error['line']}"
     is_after_move = before is not None and not error["has_stepped"] and not error["is_ours"]
     return Finding(
         level=Level.CHANGE,
         kind="failed",
-        text=f"{_when(before, run)} the script failed at {Path(error['file']).name}:{error['line']}: {said}.",
-        cure=_OWN_CURE if is_after_move else "",
+        text=f"{_when(before, run)} the script failed at {line}: {message}.",
+        cure=_RESET_VARIABLES_CURE if is_after_move else "",
         guide=VARIABLES if is_after_move else "",
-        # Our own say what to write, and the line of the script.
+        # Errors of this package name the cure and the line of the script.
         details="" if error["is_ours"] else error["traceback"],
     )
 
 
-_OWN_CURE = (
-    "Variables of the script's own begin anew after a move, and a loop that was done yields nothing. Sum up "
-    "in a pollux_slurm.torch.Accumulator, keep other things in a State, and let no line need what only a "
-    "batch sets."
+_RESET_VARIABLES_CURE = (
+    "The script's own variables are reset after a move, and a loop that was done yields nothing. Keep sums "
+    "in a pollux_slurm.torch.Accumulator and other values in a State. No line after a loop may need a "
+    "variable that only a micro-batch sets."
 )
 
 
 def _first_error(run: ScriptRun) -> Event | None:
-    """Return the error that came first: those of other ranks mostly say that a connection was lost."""
+    """Return the first error that is not a lost connection, which other ranks report as a consequence."""
     errors = [event for rank in range(run.num_processes) for event in run.of("error", rank=rank)]
     return min(errors, key=lambda event: (_is_of_network(event), event["time"]), default=None)
 
@@ -113,12 +118,12 @@ def _when(before: ScriptRun | None, run: ScriptRun) -> str:
 
 
 def where_of(run: ScriptRun) -> str:
-    """Say where a run was stopped."""
+    """Return where a run was stopped, in words."""
     return "at its end" if run.stop is None else place_of(run.stop)
 
 
 def place_of(stop: Stop) -> str:
-    """Say where a stop is."""
+    """Return where a stop is, in words."""
     return {
         StopMoment.STEP: "in mid-epoch",
         StopMoment.AFTER_LOOP: "between an epoch's last step and its end",

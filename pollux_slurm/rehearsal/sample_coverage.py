@@ -1,4 +1,4 @@
-"""Which samples the runs of one chain have trained on: each of an epoch exactly once, or it is said."""
+"""Check that the runs of one chain train on each sample of an epoch exactly once, in the same order."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ Loop = tuple[int, str, int]
 """Epoch, loader, and the loop's number in the epoch."""
 
 
-def samples_amiss(runs: Sequence[ScriptRun]) -> Iterator[tuple[int, int, int]]:
-    """Yield the epoch, the samples missed and those seen twice, of each loop that ended and is not whole.
+def wrong_sample_counts(runs: Sequence[ScriptRun]) -> Iterator[tuple[int, int, int]]:
+    """Yield (epoch, samples missed, samples used twice) of each ended loop in which either is not 0.
 
-    What a run did behind its last checkpoint is not in the model that goes on, and does not count.
+    What a run did after its last checkpoint is lost, and does not count.
     """
-    handed: dict[Loop, list[tuple[int, int]]] = defaultdict(list)
+    consumed: dict[Loop, list[tuple[int, int]]] = defaultdict(list)
     ended: dict[Loop, None] = {}
-    told: dict[Loop, Event] = {}
+    loops: dict[Loop, Event] = {}
     for run in runs:
         for rank in range(run.num_processes):
             for event in _counted(run, rank):
                 if event["kind"] == "micro_batch":
-                    handed[_loop(event)].append((event["start"], event["size"]))
-        told |= {_loop(event): event for event in run.of("loop")}
+                    consumed[_loop(event)].append((event["start"], event["size"]))
+        loops |= {_loop(event): event for event in run.of("loop")}
         ended |= dict.fromkeys(_loop(event) for event in run.of("loop_end"))
     for loop in ended:
-        if loop not in told:
+        if loop not in loops:
             continue
         end, missed, twice = 0, 0, 0
-        for start, size in sorted(handed[loop]):
+        for start, size in sorted(consumed[loop]):
             missed += max(start - end, 0)
             twice += max(min(end, start + size) - start, 0)
             end = max(end, start + size)
-        length = told[loop]["length"]
+        length = loops[loop]["length"]
         rest = 0 if length is None else length - end
-        # The rest that is dropped is smaller than the batch in use, which no batch size bounds from here.
-        missed += 0 if told[loop]["drops_last"] else rest
+        # A dropped rest is smaller than the batch size at that time, which is not known here.
+        missed += 0 if loops[loop]["drops_last"] else rest
         if missed or twice:
             yield loop[0], missed, twice
 
 
 def orders_that_differ(runs: Sequence[ScriptRun]) -> Iterator[int]:
-    """Yield the epochs in which a loop had another order of samples in one run than in another."""
+    """Yield the epochs in which the order of a loop's samples differs between runs."""
     orders: dict[Loop, set[tuple[str | None, int | None]]] = defaultdict(set)
     for run in runs:
         for event in run.of("loop"):
@@ -52,7 +52,7 @@ def orders_that_differ(runs: Sequence[ScriptRun]) -> Iterator[int]:
 
 
 def _counted(run: ScriptRun, rank: int) -> tuple[Event, ...]:
-    """Return a rank's events, of a run that was stopped up to its last checkpoint."""
+    """Return a rank's events; for a run that was stopped, only those before its last checkpoint."""
     events = run.events[rank]
     if run.outcome is not RunOutcome.STOPPED:
         return events

@@ -1,4 +1,4 @@
-"""Play one stage of a rehearsal: run the script by `pollux run`, and stop it as a cluster would."""
+"""One run of the script: start it with `pollux run`, and stop it as a cluster would."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ from pollux_slurm.agent.rehearsal_protocol import RUN_PLAN_VARIABLE, RunPlan, St
 
 Event = Mapping[str, Any]
 
-# Not `python -m`: that would look for modules among the user's own files first.
-_RUN = "import sys; sys.path[:1] == [''] and sys.path.pop(0); from pollux_slurm.cli.app import main; main()"
-_FOREIGN = ("SLURM_", "SLURMD_", "POLLUX_")
+# Not `python -m`: that would import modules from the working directory, from the user's own files.
+_POLLUX_PROGRAM = (
+    "import sys; sys.path[:1] == [''] and sys.path.pop(0); from pollux_slurm.cli.app import main; main()"
+)
+_INHERITED_PREFIXES = ("SLURM_", "SLURMD_", "POLLUX_")
 _KILL_WAIT_S = 30.0
 _STALL_S = 60.0
-_LOOK_EVERY_S = 0.05
+_POLL_S = 0.05
 
 
 class RunOutcome(enum.Enum):
-    """How a run ended. `OUT_OF_TIME`: it was stopped because the rehearsal's time was up."""
+    """How a run ended. `OUT_OF_TIME`: it was stopped at the end of the rehearsal's time."""
 
     STOPPED = "stopped"
     FINISHED = "finished"
@@ -40,7 +42,7 @@ class RunOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptRun:
-    """One run of the script. `events` are those of each rank in order; `ended_at` is as `time.time()`."""
+    """One run of the script that has ended, with the events of each rank; `ended_at` is as `time.time()`."""
 
     number: int
     num_processes: int
@@ -81,29 +83,29 @@ def run_script(
     progress: Callable[[Event], None],
     raise_if_interrupted: Callable[[], None],
 ) -> ScriptRun:
-    """Run `command` once, for `limit_s` at most. Runs with one `chain` folder go on from each other.
+    """Run `command` once, for `limit_s` at most. Runs with the same `chain` folder resume from each other.
 
-    None of its processes is left, also where `raise_if_interrupted`, called now and then, raises.
+    All its processes end, also when `raise_if_interrupted`, which is called repeatedly, raises.
     """
     folder = chain / f"run-{number}"
     folder.mkdir(parents=True)
-    stage_file, log = folder / "stage.json", folder / "output.log"
-    RunPlan(folder=folder, varies_batch=varies_batch, stop=stop).write(stage_file)
-    own = {key: value for key, value in environ.items() if not key.startswith(_FOREIGN)}
+    plan_file, log = folder / "run-plan.json", folder / "output.log"
+    RunPlan(folder=folder, varies_batch=varies_batch, stop=stop).write(plan_file)
+    own = {key: value for key, value in environ.items() if not key.startswith(_INHERITED_PREFIXES)}
     own |= {
-        RUN_PLAN_VARIABLE: str(stage_file),
+        RUN_PLAN_VARIABLE: str(plan_file),
         "POLLUX_STRICT": "1",
-        "POLLUX_AGENT_POLL_INTERVAL_S": str(_LOOK_EVERY_S),
+        "POLLUX_AGENT_POLL_INTERVAL_S": str(_POLL_S),
         "POLLUX_CHECKPOINT_DIR": str(chain / "job"),
         "SLURM_RESTART_COUNT": str(number),
-        # What was printed before a kill is to be seen.
+        # Else output before a kill is lost.
         "PYTHONUNBUFFERED": "1",
     }
     arguments = ["run", f"--nproc-per-node={num_processes}", "--kill-after=2", "--", *command]
     started = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", _RUN, *arguments],
+            [sys.executable, "-c", _POLLUX_PROGRAM, *arguments],
             env=own,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -112,19 +114,21 @@ def run_script(
             preexec_fn=die_with_parent(signal.SIGKILL),
         )
     try:
-        asked_at, has_stalled = _watch(process, folder, started + limit_s, progress, raise_if_interrupted)
+        sigterm_at, has_stalled = _watch(process, folder, started + limit_s, progress, raise_if_interrupted)
     finally:
         _end(process)
     now = time.monotonic()
     events = tuple(tuple(_read(folder / f"events-{rank}.jsonl")) for rank in range(num_processes))
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    told = {event["kind"] for rank in events for event in rank}
+    kinds = {event["kind"] for rank in events for event in rank}
     return ScriptRun(
         number=number,
         num_processes=num_processes,
         stop=stop,
         varies_batch=varies_batch,
-        outcome=RunOutcome.HUNG if has_stalled else _outcome(code, told, was_asked=asked_at is not None),
+        outcome=RunOutcome.HUNG
+        if has_stalled
+        else outcome_of(code, kinds, got_sigterm=sigterm_at is not None),
         exit_code=code,
         wall_s=now - started,
         ended_at=time.time(),
@@ -133,16 +137,16 @@ def run_script(
     )
 
 
-def _outcome(code: int, told: set[str], *, was_asked: bool) -> RunOutcome:
-    """Return how a run ended that exited with `code`; `was_asked`: it got SIGTERM from outside."""
-    if "killed" in told:
+def outcome_of(code: int, kinds: set[str], *, got_sigterm: bool) -> RunOutcome:
+    """Return how a run ended, by its exit code and events; `got_sigterm`: this process sent it SIGTERM."""
+    if "killed" in kinds:
         return RunOutcome.STOPPED
-    is_ended_by_signal = code == 143 or (was_asked and code == 137)
-    if "stop" in told and (is_ended_by_signal or (code == 0 and "finished" not in told)):
+    is_ended_by_signal = code == 143 or (got_sigterm and code == 137)
+    if "stop" in kinds and (is_ended_by_signal or (code == 0 and "finished" not in kinds)):
         return RunOutcome.STOPPED
     if code == 0:
         return RunOutcome.FINISHED
-    return RunOutcome.OUT_OF_TIME if was_asked and is_ended_by_signal else RunOutcome.FAILED
+    return RunOutcome.OUT_OF_TIME if got_sigterm and is_ended_by_signal else RunOutcome.FAILED
 
 
 def _watch(
@@ -154,53 +158,53 @@ def _watch(
 ) -> tuple[float | None, bool]:
     """Wait for the end; send SIGTERM when a request is confirmed or the time is up.
 
-    Returns when SIGTERM was sent, and whether it had to be killed though it had told of nothing for long.
+    Returns when SIGTERM was sent, and whether the script hung: it did not end, and wrote no event for long.
     """
     file, seen = folder / "events-0.jsonl", 0
-    asked_at: float | None = None
-    told_at = time.monotonic()
+    sigterm_at: float | None = None
+    last_event_at = time.monotonic()
     while not _has_ended(process):
         raise_if_interrupted()
         now = time.monotonic()
         events, seen = _read_on(file, seen)
         for event in events:
-            told_at = now
+            last_event_at = now
             progress(event)
             is_answered = event["kind"] == "confirmed" and event["request"] is not None
-            if asked_at is None and is_answered:
+            if sigterm_at is None and is_answered:
                 process.send_signal(signal.SIGTERM)
-                asked_at = now
-        if asked_at is None and now >= deadline:
+                sigterm_at = now
+        if sigterm_at is None and now >= deadline:
             process.send_signal(signal.SIGTERM)
-            asked_at = now
-        if asked_at is not None and now - asked_at >= _KILL_WAIT_S:
-            return asked_at, now - told_at >= _STALL_S
-        time.sleep(_LOOK_EVERY_S)
-    return asked_at, False
+            sigterm_at = now
+        if sigterm_at is not None and now - sigterm_at >= _KILL_WAIT_S:
+            return sigterm_at, now - last_event_at >= _STALL_S
+        time.sleep(_POLL_S)
+    return sigterm_at, False
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Look without reaping: until then the number of its session cannot belong to another."""
+    """Tell whether the process ended, without reaping it, so that its session id is not reused."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let no process outlive the run: `pollux run`, the training processes, or what these have started."""
+    """Kill all processes that are left: `pollux run`, the training processes and their children."""
     deadline = time.monotonic() + _KILL_WAIT_S
-    while (alive := _members(process.pid)) and time.monotonic() < deadline:
+    while (alive := _processes_of(process.pid)) and time.monotonic() < deadline:
         for pid in alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_S)
     process.wait()
 
 
-def _members(session: int) -> list[int]:
-    """Return the processes of a session that have not ended."""
+def _processes_of(session: int) -> list[int]:
+    """Return the ids of a session's processes that have not ended."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            # Behind the name, which may hold anything: state, parent, group, session.
+            # After the name, which may contain any character: state, parent, group, session.
             fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
             if int(fields[3]) == session and fields[0] not in (b"Z", b"X"):
                 found.append(int(folder.name))
@@ -208,7 +212,7 @@ def _members(session: int) -> list[int]:
 
 
 def _read_on(file: Path, offset: int) -> tuple[list[Event], int]:
-    """Return the whole lines from `offset` on, and where the next begins."""
+    """Return the complete lines from `offset` on, and the offset of the next one."""
     if not file.exists():
         return [], offset
     with file.open("rb") as opened:

@@ -1,4 +1,4 @@
-"""Where a script is stopped, from what a first run without a stop has shown of its epochs."""
+"""Decide where to stop a script, from the epochs and loops of its first run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pollux_slurm.rehearsal.script_run import ScriptRun
 
 FIRST_RUN_EPOCHS = 2
 FIRST_RUN_STOP = Stop(moment=StopMoment.STEP, method=StopMethod.SIGTERM, epoch=FIRST_RUN_EPOCHS - 1)
-"""Stops the first run at the first step behind the epochs that are looked at."""
+"""The stop of the first run: at the first step after the epochs that are observed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLoop:
-    """A loop in which the model made steps. `end` is the position that it reached, in examples.
+    """A loop in which the model made steps. `end` is the last position, in examples.
 
-    `is_whole` where it was seen to its end, or (`is_left`) until the script left it.
+    `is_whole` if it was observed until it ended, or until the script left it (`is_left`).
     """
 
     epoch: int
@@ -29,7 +29,7 @@ class TrainingLoop:
 
 
 def training_loops(first_run: ScriptRun) -> list[TrainingLoop]:
-    """Return the loops with steps, in their order; the last may have been cut off."""
+    """Return the loops with steps, in order; the last one may be incomplete."""
     if first_run.first("first_step") is None:
         return []
     ends: dict[tuple[int, str, int], int] = {}
@@ -62,10 +62,10 @@ def training_loops(first_run: ScriptRun) -> list[TrainingLoop]:
 
 
 def plan_stops(first_run: ScriptRun, *, is_short: bool = False) -> list[Stop]:
-    """Return the stops of the moves, in the order in which training comes to them.
+    """Return the stops of the runs, in the order in which training reaches them.
 
-    The last one is that of a run after the last move. `is_short` leaves out the kinds of moves that do not
-    depend on the batch size.
+    The last one ends the run after the last move. `is_short` omits the kinds of moves that do not depend on
+    the batch size.
     """
     loops = training_loops(first_run)
     if not loops:
@@ -102,7 +102,7 @@ def plan_stops(first_run: ScriptRun, *, is_short: bool = False) -> list[Stop]:
 
 
 def _is_of_later_epoch(loop: TrainingLoop, first: TrainingLoop) -> bool:
-    """Outside of epochs, each loop over the same loader is taken for one."""
+    """Tell whether a loop is of a later epoch; outside of epochs, each loop over a loader counts as one."""
     if loop.epoch == first.epoch == NO_EPOCH:
         return loop.loader == first.loader
     return loop.epoch != first.epoch

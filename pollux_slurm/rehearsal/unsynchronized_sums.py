@@ -1,4 +1,4 @@
-"""Sums over a validation of which each process has its share, and that nothing brings together."""
+"""Findings about validation sums that each process computes of its share and that are never combined."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pollux_slurm.rehearsal.script_run import Event, ScriptRun
 _MOST_NAMED = 4
 
 
-def unshared_sums(runs: Sequence[ScriptRun]) -> Iterator[Finding]:
-    """Find them where several processes looped over an adaptive loader without a step of training.
+def unsynchronized_sums(runs: Sequence[ScriptRun]) -> Iterator[Finding]:
+    """Find such sums after loops of several processes over an adaptive loader without a training step.
 
-    Sums that were brought together, by whatever means, before the epoch ended are sound. A loop after which
-    the run was stopped shows nothing.
+    Sums that are combined in any way before the end of the epoch are correct. A loop after which the run was
+    stopped shows nothing.
     """
     for run in runs:
         for at, event in enumerate(run.events[0] if run.num_processes > 1 else ()):
-            if event["kind"] != "summed" or not _was_left_alone(run.events[0], at):
+            if event["kind"] != "summed" or not _was_never_combined(run.events[0], at):
                 continue
-            shares = _shares(run, event)
+            shares = _differing_sums(run, event)
             if shares:
                 variable = event["variable"]
                 loader = event["loader"] if variable is None else f"`{variable}`"
@@ -31,18 +31,18 @@ def unshared_sums(runs: Sequence[ScriptRun]) -> Iterator[Finding]:
                     level=Level.LOOK,
                     kind="unshared_sums",
                     text=f"After the loop over {loader}, in which nothing is trained, each of "
-                    f"{run.num_processes} processes has the sums of its own share, and nothing brings them "
-                    f"together: {text}{more}. What is printed, saved or decided by them is that of a part "
-                    "of the data, and differs between the processes.",
-                    cure="Sum up in a pollux_slurm.torch.Accumulator, and read it inside of synchronized(); "
-                    "or loop over an ordinary DataLoader, which gives each process all of the data.",
+                    f"{run.num_processes} processes has sums over its own share of the data, which are "
+                    f"never combined: {text}{more}. What is printed, saved or decided by them covers only "
+                    "a part of the data, and differs between the processes.",
+                    cure="Use a pollux_slurm.torch.Accumulator, and read it inside of synchronized(). Or "
+                    "loop over an ordinary DataLoader, which gives each process all of the data.",
                     guide=VARIABLES,
                 )
                 return
 
 
-def _was_left_alone(events: Sequence[Event], at: int) -> bool:
-    """Whether the epoch went on to its end (or to such a loop again) without any combining."""
+def _was_never_combined(events: Sequence[Event], at: int) -> bool:
+    """Tell whether the sums were not combined until the epoch ended or such a loop began again."""
     loop = (events[at]["loader"], events[at]["epoch"], events[at]["loop"])
     begins = [
         index
@@ -58,22 +58,22 @@ def _was_left_alone(events: Sequence[Event], at: int) -> bool:
     return False
 
 
-def _shares(run: ScriptRun, event: Event) -> dict[str, str]:
-    """Return the sums that differ between the processes, or add up to the number of samples."""
-    told = [
+def _differing_sums(run: ScriptRun, event: Event) -> dict[str, str]:
+    """Return the sums that differ between the processes, or count each process's samples."""
+    summed = [
         next((other for other in run.of("summed", rank=rank) if _is_same_loop(other, event)), None)
         for rank in range(run.num_processes)
     ]
-    if None in told:
+    if None in summed:
         return {}
-    every = [one["sums"] for one in told if one is not None]
+    all_sums = [one["sums"] for one in summed if one is not None]
     loops = (loop for loop in run.of("loop") if _is_same_loop(loop, event))
     length = next((loop["length"] for loop in loops), None)
     found: dict[str, str] = {}
-    for name in every[0]:
-        parts = [sums[name] for sums in every if name in sums]
+    for name in all_sums[0]:
+        parts = [sums[name] for sums in all_sums if name in sums]
         totals = [total for total, _ in parts]
-        if len(parts) < len(every):
+        if len(parts) < len(all_sums):
             continue
         if length is not None and sum(count for _, count in parts) == length:
             found[_short(name)] = f"{parts[0][1]:.6g} of {length} samples in process 0"

@@ -1,4 +1,4 @@
-"""Findings from weights and schedules: of processes that differ, and of runs with moves and without."""
+"""Findings about weights and schedules that differ between processes or by moves."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pollux_slurm.rehearsal.findings import CHANGES, LOCAL, VARIABLES, Finding, 
 from pollux_slurm.rehearsal.lost_state import are_same
 from pollux_slurm.rehearsal.script_run import Event, ScriptRun
 
-_SAME_TRAINING = 1e-3
+_TOLERANCE = 1e-3
 _RANDOM_LAYERS = ("Dropout", "BatchNorm", "RReLU")
-_DRAWERS = {
+_RANDOM_SOURCES = {
     "script": "random numbers that the script draws while it trains",
     "model": "random numbers that the model draws",
     "dataset": "random numbers that the dataset draws (augmentation)",
@@ -19,7 +19,8 @@ _DRAWERS = {
 
 
 def replicas_that_differ(runs: Sequence[ScriptRun]) -> Iterator[Finding]:
-    apart: dict[str, str] = {}
+    """Find models whose weights differ between the processes of a run."""
+    differing: dict[str, str] = {}
     for run in runs:
         for snapshots in zip(
             *(run.of("snapshot", rank=rank) for rank in range(run.num_processes)), strict=False
@@ -27,67 +28,66 @@ def replicas_that_differ(runs: Sequence[ScriptRun]) -> Iterator[Finding]:
             for name, numbers in snapshots[0]["models"].items():
                 for rank, other in enumerate(snapshots[1:], start=1):
                     if not are_same(numbers, other["models"].get(name, numbers)):
-                        apart.setdefault(name, f"processes 0 and {rank} of {run.num_processes}")
-    if apart:
+                        differing.setdefault(name, f"processes 0 and {rank} of {run.num_processes}")
+    if differing:
         yield Finding(
             level=Level.CHANGE,
             kind="replicas_differ",
-            text=f"The weights of {listed(list(apart))} differ between {next(iter(apart.values()))}: only "
-            "those of process 0 would be saved.",
-            cure="Each gradient must go through the wrapped model: no forward through the inner module, no "
-            "optimizer over its parameters that AdaptiveDataParallel was not given, no layer unfrozen after "
-            "wrapping.",
+            text=f"The weights of {listed(list(differing))} differ between "
+            f"{next(iter(differing.values()))}: only those of process 0 would be saved.",
+            cure="Every forward pass must go through the wrapped model. Every optimizer of its parameters "
+            "must be passed to AdaptiveDataParallel. No layer may be unfrozen after wrapping.",
             guide=CHANGES,
         )
 
 
-def another_training(first_run: ScriptRun, held: Sequence[ScriptRun]) -> Iterator[Finding]:
-    """Compare, at the first batch of an epoch, runs that were moved with the one that was not."""
-    unmoved = {event["epoch"]: event for event in first_run.of("snapshot") if _is_at_start(event)}
+def training_that_differs(first_run: ScriptRun, moved_runs: Sequence[ScriptRun]) -> Iterator[Finding]:
+    """Compare moved runs with the first run, at the first micro-batch of each epoch."""
+    reference_by_epoch = {event["epoch"]: event for event in first_run.of("snapshot") if _is_at_start(event)}
     pairs = [
-        (unmoved[event["epoch"]], event)
-        for run in held
+        (reference_by_epoch[event["epoch"]], event)
+        for run in moved_runs
         for event in filter(_is_at_start, run.of("snapshot"))
-        if event["epoch"] in unmoved and event["epoch"] != min(unmoved)
+        if event["epoch"] in reference_by_epoch and event["epoch"] != min(reference_by_epoch)
     ]
     schedules: dict[str, str] = {}
     for reference, moved in pairs:
         for name, state in reference["objects"].items():
             other = moved["objects"].get(name)
             is_schedule = state["kind"] == "scheduler" and state["type"] != "ReduceLROnPlateau"
-            if other and is_schedule and not are_same(state["numbers"], other["numbers"], _SAME_TRAINING):
+            if other and is_schedule and not are_same(state["numbers"], other["numbers"], _TOLERANCE):
                 schedules.setdefault(name, f"`{name}` ({state['type']})")
     if schedules:
         yield Finding(
             level=Level.CHANGE,
             kind="schedule",
-            text=f"{listed(list(schedules.values()))} {'stands' if len(schedules) == 1 else 'stand'} "
-            "elsewhere after an epoch with moves than after one without.",
-            cure="Give it to AdaptiveDataParallel, and step it equally often in each epoch.",
+            text=f"{listed(list(schedules.values()))} {'differs' if len(schedules) == 1 else 'differ'} "
+            "after an epoch with moves from after one without.",
+            cure="Pass it to AdaptiveDataParallel, and step it equally often in each epoch.",
             guide=CHANGES,
         )
-    yield from _other_weights(pairs, [first_run, *held])
+    yield from _other_weights(pairs, [first_run, *moved_runs])
 
 
 def _other_weights(pairs: Sequence[tuple[Event, Event]], runs: Sequence[ScriptRun]) -> Iterator[Finding]:
-    apart: dict[str, float] = {}
+    differing: dict[str, float] = {}
     for reference, moved in pairs:
         for name, numbers in reference["models"].items():
             relative = _relative_distance(numbers, moved["models"].get(name, ()))
-            if relative > _SAME_TRAINING:
-                apart[name] = max(relative, apart.get(name, 0.0))
-    if not apart:
+            if relative > _TOLERANCE:
+                differing[name] = max(relative, differing.get(name, 0.0))
+    if not differing:
         return
     text = (
-        f"After an epoch with moves the weights of {listed(list(apart))} differ from those without by "
-        f"{'up to ' if len(apart) > 1 else ''}{max(apart.values()):.1%}"
+        f"After an epoch with moves the weights of {listed(list(differing))} differ from those without by "
+        f"{'up to ' if len(differing) > 1 else ''}{max(differing.values()):.1%}"
     )
     causes = _random_causes(pairs, runs)
     if causes:
         yield Finding(
             level=Level.NOTE,
             kind="weights",
-            text=f"{text}, as may be with {listed(causes)}.",
+            text=f"{text}. Possible reasons: {listed(causes)}.",
             guide=LOCAL,
         )
         return
@@ -95,21 +95,21 @@ def _other_weights(pairs: Sequence[tuple[Event, Event]], runs: Sequence[ScriptRu
     yield Finding(
         level=Level.LOOK,
         kind="weights",
-        text=f"{text}. No random numbers were seen to be drawn"
+        text=f"{text}. The script, the model and the dataset drew no random numbers"
         + (", but the loader's workers may: augmentation there explains it. Else " if has_workers else ": ")
-        + "something that shapes the training is not in the checkpoint, or a high learning rate makes much "
-        "of rounding.",
+        + "something that affects the training is not in the checkpoint, or a high learning rate amplifies "
+        "rounding.",
         guide=VARIABLES,
     )
 
 
 def _random_causes(pairs: Sequence[tuple[Event, Event]], runs: Sequence[ScriptRun]) -> list[str]:
     layers = {name for _, moved in pairs for name in moved["layers"] if name.startswith(_RANDOM_LAYERS)}
-    drawers = {event["who"] for run in runs for event in run.of("drew")}
+    sources = {event["who"] for run in runs for event in run.of("drew")}
     if any(not name.startswith("BatchNorm") for name in layers):
-        # The layers' own.
-        drawers.discard("model")
-    return [*sorted(layers), *(words for who, words in _DRAWERS.items() if who in drawers)]
+        # These are the layers' random numbers.
+        sources.discard("model")
+    return [*sorted(layers), *(words for who, words in _RANDOM_SOURCES.items() if who in sources)]
 
 
 def _relative_distance(numbers: Sequence[float], moved: Sequence[float]) -> float:

@@ -53,13 +53,13 @@ def init_process_group(
     environ = os.environ if environ is None else environ
     environment = read_environment(environ)
     log_to_stderr()
-    stage = read_run_plan(environ)
+    plan = read_run_plan(environ)
     make_session: Callable[..., Session] = Session
-    if stage is not None:
+    if plan is not None:
         from pollux_slurm.torch.rehearsal.session import RehearsedSession
 
-        make_session = partial(RehearsedSession, stage)
-        checkpoint_dir, checkpoint_interval_s = stage.folder.parent / "job", None
+        make_session = partial(RehearsedSession, plan)
+        checkpoint_dir, checkpoint_interval_s = plan.folder.parent / "job", None
     session = make_session(
         environment,
         backend=backend,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.rehearsal.findings import AVERAGES, CHANGES, VARIABLES, Level
-from pollux_slurm.rehearsal.lost_state import lost_states, lost_variables, samples
+from pollux_slurm.rehearsal.lost_state import lost_states, lost_variables, wrong_samples
 from pollux_slurm.rehearsal.script_run import RunOutcome
 from tests.rehearsal.builders import (
     CHECKPOINT,
@@ -23,47 +23,47 @@ from tests.rehearsal.builders import (
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_that_samples_shared_out_over_a_move_count_once() -> None:
+def test_that_samples_on_both_sides_of_a_move_count_once() -> None:
     before = played([loop(), handed(0, 10), CHECKPOINT], stop=MIDDLE)
     after = played([loop(), handed(10, 5), loop_end()], [handed(15, 5)])
-    assert list(samples([[before, after]])) == []
+    assert list(wrong_samples([[before, after]])) == []
 
 
-def test_that_samples_behind_the_last_checkpoint_of_a_run_do_not_count() -> None:
+def test_that_samples_after_the_last_checkpoint_of_a_run_do_not_count() -> None:
     before = played([loop(), handed(0, 10), CHECKPOINT, handed(10, 10)], stop=MIDDLE)
     after = played([loop(), handed(10, 10), loop_end()])
-    assert list(samples([[before, after]])) == []
+    assert list(wrong_samples([[before, after]])) == []
 
 
 @pytest.mark.parametrize(
     ("again_from", "text"),
     [
         (13, "Over the moves 3 samples of epoch 0 were missed."),
-        (8, "Over the moves 2 samples of epoch 0 were seen twice."),
+        (8, "Over the moves 2 samples of epoch 0 were used twice."),
     ],
 )
-def test_that_samples_missed_or_seen_twice_are_told(again_from: int, text: str) -> None:
+def test_that_samples_missed_or_used_twice_are_a_finding(again_from: int, text: str) -> None:
     before = played([loop(), handed(0, 10), CHECKPOINT], stop=MIDDLE)
     after = played([loop(), handed(again_from, 20 - again_from), loop_end()])
-    assert [finding.text for finding in samples([[before, after]])] == [text]
+    assert [finding.text for finding in wrong_samples([[before, after]])] == [text]
 
 
 def test_that_an_epoch_that_ends_early_misses_samples_unless_the_rest_is_dropped() -> None:
     short = [handed(0, 15), loop_end()]
-    (finding,) = samples([[played([loop(), *short])]])
+    (finding,) = wrong_samples([[played([loop(), *short])]])
     assert finding.text == "Over the moves 5 samples of epoch 0 were missed."
-    assert not list(samples([[played([loop(drops_last=True), *short])]]))
-    assert not list(samples([[played([loop(length=None), *short])]]))
+    assert not list(wrong_samples([[played([loop(drops_last=True), *short])]]))
+    assert not list(wrong_samples([[played([loop(length=None), *short])]]))
 
 
-def test_that_a_loop_that_was_left_is_not_looked_at() -> None:
-    assert not list(samples([[played([loop(), handed(0, 5), handed(0, 5)])]]))
+def test_that_a_loop_that_the_script_left_is_not_checked() -> None:
+    assert not list(wrong_samples([[played([loop(), handed(0, 5), handed(0, 5)])]]))
 
 
-def test_that_another_order_or_length_after_a_move_is_told() -> None:
+def test_that_another_order_or_length_after_a_move_is_a_finding() -> None:
     before = played([loop(), handed(0, 10), CHECKPOINT], stop=MIDDLE)
     for changed in (loop(order="xyz"), loop(length=40)):
-        found = list(samples([[before, played([changed, handed(10, 10)])]]))
+        found = list(wrong_samples([[before, played([changed, handed(10, 10)])]]))
         assert [finding.kind for finding in found] == ["order"]
 
 
@@ -72,10 +72,10 @@ def test_that_a_state_that_a_move_in_mid_epoch_has_lost_is_found() -> None:
     after = played([snapshot("epoch", position=10, objects={"adam": state(), "sgd": state(2.0)})])
     (finding,) = lost_states([[before, after]])
     assert finding.text == "`adam` (Adam) is not in the checkpoint: after a move it began anew."
-    assert finding.cure == "Give it to AdaptiveDataParallel, beside the model."
+    assert finding.cure == "Pass it to AdaptiveDataParallel, with the model."
 
 
-def test_that_states_with_one_cure_are_told_in_one_finding_over_all_runs() -> None:
+def test_that_states_with_one_cure_are_one_finding_over_all_runs() -> None:
     def move(numbers: float) -> list[Any]:
         saved = {name: state(numbers) for name in ("adam", "sgd")}
         before = played([snapshot("checkpoint", objects=saved)], stop=MIDDLE)
@@ -108,7 +108,7 @@ def test_that_a_lost_state_points_at_the_section_that_cures_it(kind: str, type_:
     assert type_ != "AveragedModel" or "AveragedModel" in section
 
 
-def test_that_a_lost_module_that_was_seen_to_average_points_at_averages() -> None:
+def test_that_a_lost_module_that_holds_an_average_points_at_averages() -> None:
     objects = {"it": state(5.0, kind="module", type_="Linear")}
     averaged = {"kind": "averaged", "names": ["it"]}
     before = played([averaged, snapshot("checkpoint", objects=objects)], stop=MIDDLE)
@@ -117,11 +117,11 @@ def test_that_a_lost_module_that_was_seen_to_average_points_at_averages() -> Non
     assert finding.guide == AVERAGES
 
 
-def test_that_samples_amiss_in_several_epochs_are_told_in_one_finding() -> None:
+def test_that_wrong_sample_counts_in_several_epochs_are_one_finding() -> None:
     def short(epoch: int) -> list[Any]:
         return [loop(epoch=epoch), handed(0, 15, epoch=epoch), loop_end(epoch=epoch)]
 
-    (finding,) = samples([[played(short(0))], [played([*short(0), *short(1)])]])
+    (finding,) = wrong_samples([[played(short(0))], [played([*short(0), *short(1)])]])
     assert (
         finding.text
         == "Over the moves 5 samples of epoch 0 were missed and 5 samples of epoch 1 were missed."
@@ -133,28 +133,28 @@ def test_that_states_are_not_compared_over_code_between_epochs() -> None:
     assert not list(lost_states([[before, played([snapshot("epoch", epoch=1, objects={"adam": state()})])]]))
 
 
-def test_that_variables_that_began_anew_are_told_with_what_they_were() -> None:
-    def held(n: str, start: str) -> dict[str, str]:
+def test_that_reset_variables_are_named_with_their_values() -> None:
+    def values(n: str, start: str) -> dict[str, str]:
         return {"main:n": n, "train:n": n, "main:best": "0.0", "main:start": start}
 
-    first_run = played([snapshot("epoch", variables=held("0", "100.5"))])
-    saved = snapshot("checkpoint", variables=held("640", "200.5"))
+    first_run = played([snapshot("epoch", variables=values("0", "100.5"))])
+    saved = snapshot("checkpoint", variables=values("640", "200.5"))
     before = played([saved, CHECKPOINT], stop=MIDDLE)
-    after = played([snapshot("epoch", variables=held("0", "300.5"))])
+    after = played([snapshot("epoch", variables=values("0", "300.5"))])
     (finding,) = lost_variables(first_run, [before, after])
     assert finding.level is Level.LOOK
-    assert finding.text.endswith("anew: `n` (640 before a move in mid-epoch, 0 after it).")
+    assert finding.text.endswith("reset: `n` (640 before a move in mid-epoch, 0 after it).")
     assert "best" not in finding.text
     assert "start" not in finding.text
 
 
-def test_that_tensors_of_the_scripts_own_that_are_others_after_a_move_are_told() -> None:
+def test_that_the_scripts_tensors_that_differ_after_a_move_are_a_finding() -> None:
     kept, first_run = {"main:points": "9 numbers #0000000a"}, played([snapshot("epoch")])
     saved = snapshot("checkpoint", tensors={**kept, "main:queue": "8 numbers #0000000b"})
     after = snapshot("epoch", tensors={**kept, "main:queue": "8 numbers #0000000c"})
     (finding,) = lost_variables(first_run, [played([saved, CHECKPOINT], stop=MIDDLE), played([after])])
     assert finding.text.endswith(
-        "anew: `queue` (8 numbers #0000000b before a move in mid-epoch, 8 numbers #0000000c after it)."
+        "reset: `queue` (8 numbers #0000000b before a move in mid-epoch, 8 numbers #0000000c after it)."
     )
 
 
@@ -173,6 +173,6 @@ def test_that_over_an_epochs_end_variables_are_compared_with_those_of_an_unmoved
     assert "`n`" not in finding.text
 
 
-def test_that_a_run_that_failed_counts_with_all_it_did() -> None:
+def test_that_all_events_of_a_failed_run_count() -> None:
     failed = played([loop(), handed(0, 20), loop_end()], outcome=RunOutcome.FAILED, exit_code=1)
-    assert not list(samples([[failed]]))
+    assert not list(wrong_samples([[failed]]))

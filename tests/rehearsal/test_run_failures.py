@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from pollux_slurm.rehearsal.all_findings import find
+from pollux_slurm.rehearsal.all_findings import all_findings
 from pollux_slurm.rehearsal.findings import Finding, Level
 from pollux_slurm.rehearsal.rehearse import RehearsalRuns
 from pollux_slurm.rehearsal.result import as_text
 from pollux_slurm.rehearsal.run_failures import failures, never_trained
-from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun, _outcome
+from pollux_slurm.rehearsal.script_run import RunOutcome, ScriptRun, outcome_of
 from tests.rehearsal.builders import CHECKPOINT, MIDDLE, handed, loop, loop_end, played, snapshot
 
 
@@ -33,7 +33,7 @@ def failed(*events: list[dict[str, Any]]) -> ScriptRun:
 
 
 @pytest.mark.parametrize(
-    ("code", "told", "was_asked", "outcome"),
+    ("code", "kinds", "got_sigterm", "outcome"),
     [
         (143, {"stop"}, False, RunOutcome.STOPPED),
         (137, {"stop", "killed"}, False, RunOutcome.STOPPED),
@@ -47,13 +47,13 @@ def failed(*events: list[dict[str, Any]]) -> ScriptRun:
         (1, {"stop"}, True, RunOutcome.FAILED),
     ],
 )
-def test_that_exit_codes_are_read_by_what_was_done(
-    code: int, told: set[str], was_asked: bool, outcome: RunOutcome
+def test_that_theoutcome_of_follows_from_exit_code_events_and_sigterm(
+    code: int, kinds: set[str], got_sigterm: bool, outcome: RunOutcome
 ) -> None:
-    assert _outcome(code, told, was_asked=was_asked) is outcome
+    assert outcome_of(code, kinds, got_sigterm=got_sigterm) is outcome
 
 
-def test_that_an_error_after_a_move_is_told_with_its_line_and_the_cure() -> None:
+def test_that_an_error_after_a_move_is_a_finding_with_its_line_and_cure() -> None:
     before = played([loop(), handed(0, 10), CHECKPOINT], [], stop=MIDDLE)
     (finding,) = failures([[before, failed([error("NameError", "name 'loss' is not defined")])]])
     assert finding.level is Level.CHANGE
@@ -61,7 +61,7 @@ def test_that_an_error_after_a_move_is_told_with_its_line_and_the_cure() -> None
         "After a move in mid-epoch (2 → 1 processes) the script failed at train.py:41: NameError: name "
         "'loss' is not defined."
     )
-    assert "Variables of the script's own begin anew" in finding.cure
+    assert "The script's own variables are reset after a move" in finding.cure
     assert finding.details.startswith("Traceback")
 
 
@@ -72,25 +72,27 @@ def test_that_an_error_after_a_move_is_told_with_its_line_and_the_cure() -> None
         error("TrainingError", "the replicas' weights differ: write ..."),
     ],
 )
-def test_that_the_cure_for_variables_is_said_of_errors_that_they_explain_only(raised: dict[str, Any]) -> None:
+def test_that_the_cure_for_reset_variables_is_given_only_where_they_explain_the_error(
+    raised: dict[str, Any],
+) -> None:
     before = played([loop(), handed(0, 10), CHECKPOINT], stop=MIDDLE)
     (finding,) = failures([[before, failed([raised])]])
     assert finding.cure == ""
 
 
-def test_that_an_error_without_any_move_is_no_moves_fault() -> None:
+def test_that_an_error_without_a_move_is_not_explained_by_moves() -> None:
     (finding,) = failures([[failed([error("KeyError", "'data'")])]])
     assert finding.text == "Without any move the script failed at train.py:41: KeyError: 'data'."
     assert finding.cure == ""
 
 
-def test_that_of_several_ranks_errors_the_cause_is_told() -> None:
+def test_that_of_several_ranks_errors_the_cause_is_reported() -> None:
     lost = error("RuntimeError", "Connection closed by peer [127.0.0.1]", time=1.0)
     (finding,) = failures([[failed([lost], [error("ValueError", "the cause", time=2.0)])]])
     assert "ValueError: the cause" in finding.text
 
 
-def test_that_a_line_that_fails_after_several_moves_is_told_once() -> None:
+def test_that_a_line_that_fails_after_several_moves_is_one_finding() -> None:
     before = played([loop(), handed(0, 10), CHECKPOINT], stop=MIDDLE)
     after = failed([error("NameError", "name 'loss' is not defined")])
     other = failed([error("KeyError", "'data'")])
@@ -101,7 +103,7 @@ def test_that_a_line_that_fails_after_several_moves_is_told_once() -> None:
     ]
 
 
-def test_that_a_script_without_a_step_or_without_the_library_is_told() -> None:
+def test_that_a_script_without_a_step_or_without_the_library_must_change() -> None:
     (finding,) = never_trained(played([]))
     assert finding.kind == "no_session"
     (finding,) = never_trained(played([{"kind": "start"}, loop(), handed(0, 10)]))
@@ -115,8 +117,8 @@ def rehearsed(*runs: ScriptRun, skipped: int = 0) -> RehearsalRuns:
         folder=Path("/tmp/rehearsal"),
         processes=(1,),
         num_gpus=0,
-        held=runs,
-        varied=(),
+        fixed_batch_runs=runs,
+        varying_batch_runs=(),
         skipped=skipped,
         wall_s=12.0,
     )
@@ -126,43 +128,45 @@ STEPPED = [{"kind": "start"}, {"kind": "first_step"}, loop(), handed(0, 10), sna
 
 
 def test_that_a_rehearsal_without_a_move_does_not_pass() -> None:
-    kinds = {finding.kind: finding.level for finding in find(rehearsed(played(STEPPED)))}
+    kinds = {finding.kind: finding.level for finding in all_findings(rehearsed(played(STEPPED)))}
     assert kinds["no_move"] is Level.CHANGE
-    early = find(rehearsed(played([], outcome=RunOutcome.OUT_OF_TIME)))
+    early = all_findings(rehearsed(played([], outcome=RunOutcome.OUT_OF_TIME)))
     assert "no_move" in [finding.kind for finding in early if finding.level is Level.CHANGE]
 
 
-def test_that_stops_that_there_was_no_time_for_are_told_with_the_verdict() -> None:
+def test_that_stops_without_time_are_in_the_verdict() -> None:
     events = [{"kind": "start"}, {"kind": "first_step"}, loop(), handed(0, 20), loop_end()]
     runs = rehearsed(played(events), played(events, stop=MIDDLE), played(events), skipped=2)
-    (told,) = [finding.text for finding in find(runs) if finding.kind == "time"]
-    assert "before 2 of the planned stops" in told
+    (text,) = [finding.text for finding in all_findings(runs) if finding.kind == "time"]
+    assert "before 2 of the planned stops" in text
     alone = rehearsed(played(events), skipped=2)
     assert as_text(alone, []).endswith("Nothing must change, as far as there was time.")
     looks = [Finding(level=Level.LOOK, kind="weights", text="They differ.")] * 2
     assert as_text(alone, looks).endswith(", as far as there was time; 2 things to look at.")
 
 
-def test_that_layers_that_see_the_local_batch_are_noted() -> None:
+def test_that_layers_whose_result_depends_on_the_micro_batch_are_noted() -> None:
     events = [{"kind": "start"}, snapshot("epoch", layers=("BatchNorm2d", "Dropout", "Linear"))]
-    found = {finding.kind: finding for finding in find(rehearsed(played(events)))}
+    found = {finding.kind: finding for finding in all_findings(rehearsed(played(events)))}
     assert found["batch_statistics"].level is Level.NOTE
-    assert found["batch_statistics"].text.startswith("BatchNorm2d: each process normalizes by its own local")
+    assert found["batch_statistics"].text.startswith(
+        "BatchNorm2d: each process normalizes by its own micro-batch"
+    )
     assert found["randomness"].level is Level.NOTE
 
 
 def test_that_the_result_names_command_finding_cure_and_folder() -> None:
     runs = rehearsed(played([{"kind": "start"}]))
-    assert [line.strip() for line in as_text(runs, find(runs)).split("\n")] == [
+    assert [line.strip() for line in as_text(runs, all_findings(runs)).split("\n")] == [
         "",
-        "RehearsalRuns python train.py in 12 s.",
+        "Rehearsed python train.py in 12 s.",
         "",
         "MUST CHANGE: No wrapped optimizer made a step in a loop over an AdaptiveDataLoader.",
-        "Cure: Train the model that AdaptiveDataParallel returns, with the optimizer that it was given, in",
-        "a loop over an AdaptiveDataLoader, and put no other wrapper around it.",
+        "Cure: Train the model that AdaptiveDataParallel returns, with the optimizer that was passed to it,",
+        "in a loop over an AdaptiveDataLoader, without another wrapper around it.",
         "See docs/user.md, “What changes in your script”.",
         "",
-        "What the script printed: /tmp/rehearsal",
+        "The script's output: /tmp/rehearsal",
         "Something must change.",
     ]
 

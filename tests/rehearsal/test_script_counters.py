@@ -5,7 +5,7 @@ from typing import Any
 
 from pollux_slurm.agent.rehearsal_protocol import NO_EPOCH
 from pollux_slurm.rehearsal.findings import AVERAGES, Level
-from pollux_slurm.rehearsal.script_counters import averages_of_passes, own_epochs
+from pollux_slurm.rehearsal.script_counters import averages_over_micro_batches, own_epochs
 from pollux_slurm.rehearsal.stop_plan import plan_stops
 from tests.rehearsal.builders import handed, loop, loop_end, played
 
@@ -21,7 +21,7 @@ def trained(number: int, *, epoch: int = NO_EPOCH) -> list[dict[str, Any]]:
     ]
 
 
-def test_that_loops_outside_of_epochs_are_epochs_that_the_script_counts() -> None:
+def test_that_several_loops_outside_of_epochs_are_counted_as_epochs() -> None:
     (finding,) = own_epochs(played([STEPPED, *trained(0), *trained(1)]))
     assert (finding.level, finding.kind) == (Level.CHANGE, "own_epochs")
     assert "remaining_epochs_until(n)" in finding.cure
@@ -52,14 +52,12 @@ def averaged(*names: str) -> dict[str, Any]:
     return {"kind": "averaged", "names": list(names)}
 
 
-def test_that_averages_of_passes_are_told_once_and_a_single_sighting_is_not() -> None:
+def test_that_averages_over_micro_batches_are_one_finding_and_a_single_update_is_none() -> None:
     runs = [
         played([averaged("ema", ""), averaged("ema", "once")]),
         played([averaged("shadow"), averaged("shadow")]),
     ]
-    (finding,) = averages_of_passes(runs)
-    assert finding.text.startswith(
-        "An average of the weights (`ema` and `shadow`) is updated in passes that only"
-    )
+    (finding,) = averages_over_micro_batches(runs)
+    assert finding.text.startswith("An average of the weights (`ema` and `shadow`) is also updated after")
     assert (finding.level, finding.guide) == (Level.CHANGE, AVERAGES)
-    assert not list(averages_of_passes([played([averaged("once")])]))
+    assert not list(averages_over_micro_batches([played([averaged("once")])]))

@@ -39,7 +39,7 @@ def test_that_two_whole_epochs_give_every_kind_of_move_in_the_order_of_training(
     ]
 
 
-def test_that_an_epoch_that_did_not_end_gives_moves_within_what_was_seen_of_it() -> None:
+def test_that_an_epoch_that_did_not_end_gives_moves_within_its_observed_part() -> None:
     first_run = played([STEPPED, loop(length=1000), handed(0, 30), handed(30, 30)])
     assert in_short(plan_stops(first_run)) == [
         ("step", "request", 0, 20),
@@ -48,7 +48,7 @@ def test_that_an_epoch_that_did_not_end_gives_moves_within_what_was_seen_of_it()
     ]
 
 
-def test_that_a_loop_that_the_script_leaves_is_whole_but_has_no_moment_after_it() -> None:
+def test_that_a_loop_that_the_script_leaves_is_whole_but_has_no_stop_after_it() -> None:
     events = [STEPPED]
     for epoch in (0, 1):
         steps = 2 * epoch + 2
@@ -64,7 +64,7 @@ def test_that_a_loop_that_the_script_leaves_is_whole_but_has_no_moment_after_it(
     ]
 
 
-def test_that_the_most_processes_come_to_the_first_validation() -> None:
+def test_that_the_first_validation_has_the_most_processes() -> None:
     whole, short = (plan_stops(played([*EPOCH_0, *EPOCH_1]), is_short=is_short) for is_short in (False, True))
     for counts, runs in (((1, 2), [2, 1, 2, 1, 2]), ((1, 2, 3), [1, 2, 3, 1, 2]), ((2,), [2] * 5)):
         assert [count for count, _ in zip(process_counts(counts, whole), whole, strict=False)] == runs
@@ -78,14 +78,14 @@ def test_that_loops_without_steps_are_no_training() -> None:
     assert plan_stops(played(evaluated)) == []
 
 
-def test_that_a_stage_reads_as_it_was_written(tmp_path: Path) -> None:
+def test_that_a_run_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     stop = Stop(
         moment=StopMoment.STEP, method=StopMethod.SIGTERM, epoch=3, loader="loader-0", loop=1, position=7
     )
-    for stage in (
+    for plan in (
         RunPlan(folder=tmp_path, varies_batch=True, stop=stop),
         RunPlan(folder=tmp_path, varies_batch=False, stop=None),
     ):
-        stage.write(tmp_path / "stage.json")
-        assert read_run_plan({"POLLUX_REHEARSAL": str(tmp_path / "stage.json")}) == stage
+        plan.write(tmp_path / "plan.json")
+        assert read_run_plan({"POLLUX_REHEARSAL": str(tmp_path / "plan.json")}) == plan
     assert read_run_plan({}) is None

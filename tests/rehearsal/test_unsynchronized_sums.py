@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pollux_slurm.rehearsal.findings import Level
-from pollux_slurm.rehearsal.unsynchronized_sums import unshared_sums
+from pollux_slurm.rehearsal.unsynchronized_sums import unsynchronized_sums
 from tests.rehearsal.builders import loop, played
 
 COMBINED = {"kind": "combined"}
@@ -22,13 +22,13 @@ def validated(*behind: dict[str, Any], within: tuple[dict[str, Any], ...] = (), 
     return [loop(30, loader="loader-1"), *within, summed(**sums), *behind]
 
 
-def test_that_sums_that_nothing_brings_together_are_found_in_a_run_of_several_processes() -> None:
+def test_that_sums_that_are_never_combined_are_found_in_a_run_of_several_processes() -> None:
     ranks = [validated(EPOCH_END, n=n, correct=right, best=0.0, i=4) for n, right in ((15, 7), (15, 9))]
-    (finding,) = unshared_sums([played(*ranks)])
+    (finding,) = unsynchronized_sums([played(*ranks)])
     assert (finding.level, finding.kind) == (Level.LOOK, "unshared_sums")
     assert finding.text.startswith("After the loop over `held_out`, in which nothing is trained, each of 2")
     assert "`n` (15 of 30 samples in process 0), `correct` (7 in process 0, 9 in process 1). " in finding.text
-    assert not list(unshared_sums([played(ranks[0])]))
+    assert not list(unsynchronized_sums([played(ranks[0])]))
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,13 @@ def test_that_sums_that_nothing_brings_together_are_found_in_a_run_of_several_pr
         ((), ()),
     ],
 )
-def test_that_sums_that_were_or_may_have_been_brought_together_are_sound(
+def test_that_sums_that_were_or_may_have_been_combined_are_correct(
     within: tuple[dict[str, Any], ...], behind: tuple[dict[str, Any], ...]
 ) -> None:
     ranks = [validated(*behind, within=within, correct=right) for right in (7, 9)]
-    assert not list(unshared_sums([played(*ranks)]))
+    assert not list(unsynchronized_sums([played(*ranks)]))
 
 
-def test_that_sums_that_are_the_same_in_each_process_are_sound() -> None:
+def test_that_sums_that_are_equal_in_each_process_are_correct() -> None:
     ranks = [validated(EPOCH_END, correct=16.0, batches=3) for _ in range(2)]
-    assert not list(unshared_sums([played(*ranks)]))
+    assert not list(unsynchronized_sums([played(*ranks)]))

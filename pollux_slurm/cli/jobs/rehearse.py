@@ -37,9 +37,9 @@ def rehearse(
     Example: pollux rehearse -- python train.py --lr 0.1
     """
     from pollux_slurm.cli.jobs.rehearse_progress import ProgressLines
-    from pollux_slurm.rehearsal.all_findings import find
+    from pollux_slurm.rehearsal.all_findings import all_findings
     from pollux_slurm.rehearsal.interruption import Interruption
-    from pollux_slurm.rehearsal.rehearse import rehearse as play_all
+    from pollux_slurm.rehearsal.rehearse import rehearse as run_rehearsal
     from pollux_slurm.rehearsal.rehearse import require_command
     from pollux_slurm.rehearsal.result import as_json as result_as_json
     from pollux_slurm.rehearsal.result import as_text, must_change
@@ -51,7 +51,7 @@ def rehearse(
     with interruption.watched():
         folder = Path(tempfile.mkdtemp(prefix="pollux-rehearsal-"))
         try:
-            rehearsed = play_all(
+            rehearsed = run_rehearsal(
                 command or [],
                 environ=os.environ,
                 folder=folder,
@@ -64,7 +64,7 @@ def rehearse(
             for checkpoints in folder.glob("*/job"):
                 shutil.rmtree(checkpoints, ignore_errors=True)
         interruption.raise_if_interrupted()
-    findings = find(rehearsed)
+    findings = all_findings(rehearsed)
     if as_json:
         print_json(result_as_json(rehearsed, findings))
     else:

@@ -48,11 +48,11 @@ _STEPS_PER_BATCH = 3
 
 
 class RehearsedSession(Session):
-    """A session that plays one stage of a rehearsal."""
+    """A session that carries out the plan of one run of a rehearsal."""
 
-    def __init__(self, stage: RunPlan, environment: JobEnvironment, **options: Any) -> None:
-        self._stage, self._stop_at = stage, stage.stop
-        self._events = EventLog(stage.folder, environment.rank)
+    def __init__(self, plan: RunPlan, environment: JobEnvironment, **options: Any) -> None:
+        self._plan, self._stop_at = plan, plan.stop
+        self._events = EventLog(plan.folder, environment.rank)
         self._store = RehearsalStore(self._events)
         self._epoch_snapshot: int | None = None
         self._opens_loop = self._has_stepped = False
@@ -93,7 +93,7 @@ class RehearsedSession(Session):
         largest = loader.limits.max_batch_size
         if largest is not None and not self.is_in_loop:
             self._events.write("autoscale", batch_size=loader.batch_size, max_batch_size=largest)
-            if not self._stage.varies_batch:
+            if not self._plan.varies_batch:
                 loader.hold_batch_size()
         self._opens_loop = True
         if not self.is_in_loop:
@@ -121,7 +121,7 @@ class RehearsedSession(Session):
         super().begin_pass(loader, plan)
         if self._driver is not loader:
             return
-        if not self._stage.varies_batch:
+        if not self._plan.varies_batch:
             self._draws.begin_pass()
         if not plan.is_last and self.rank == 0:
             self._averages.begin_pass()
@@ -327,11 +327,7 @@ class RehearsedSession(Session):
     ) -> BatchChoice | None:
         original(limits, batch, noise)
         self._num_steps += 1
-        if (
-            not self._stage.varies_batch
-            or limits.max_batch_size is None
-            or self._num_steps % _STEPS_PER_BATCH
-        ):
+        if not self._plan.varies_batch or limits.max_batch_size is None or self._num_steps % _STEPS_PER_BATCH:
             return None
         choices = batch_choices(limits, self.world_size)
         return choices[self._num_steps // _STEPS_PER_BATCH % len(choices)]
