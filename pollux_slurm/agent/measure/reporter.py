@@ -27,8 +27,8 @@ from pollux_slurm.store.contract.interface import AgentStore, CheckpointConfirma
 
 _LOG = logging.getLogger(__name__)
 _MAX_BACKOFF_S = 30.0
-# Until a run has reported a throughput model, reports follow at this interval, but no more than so many.
-_FIRST_REPORTS_INTERVAL_S, _MAX_FIRST_REPORTS = 10.0, 12
+# So many reports at most follow at the interval of the first reports.
+_MAX_FIRST_REPORTS = 12
 # Where a daemon runs, it registers a job within seconds of its start.
 _REGISTRATION_TIMEOUT_S = 120.0
 
@@ -47,8 +47,9 @@ class Compose(Protocol):
 class Reporter:
     """Sends reports and polls for checkpoint requests, until closed.
 
-    Without a store (`open_store` is None) the thread still composes at each interval, since composing also
-    fits the model and proposes a batch size.
+    Until a report contains a throughput model, reports follow at `first_reports_interval_s`, so that the
+    daemon soon has a model. Without a store (`open_store` is None) the thread still composes at each
+    interval, since composing also fits the model and proposes a batch size.
 
     `job_name` ("job 3") and `where` (epoch and example) appear in the job's log when a run ends.
     """
@@ -62,6 +63,7 @@ class Reporter:
         compose: Compose,
         report_interval_s: float,
         poll_interval_s: float,
+        first_reports_interval_s: float = 10.0,
         job_name: str = "the job",
         where: Callable[[], str] | None = None,
         now: Callable[[], datetime] = utc_now,
@@ -70,6 +72,7 @@ class Reporter:
         self._open_store, self._token, self._run_number = open_store, token, run_number
         self._compose = compose
         self._report_interval_s, self._poll_interval_s = report_interval_s, poll_interval_s
+        self._first_reports_interval_s = first_reports_interval_s
         self._job_name, self._where = job_name, where
         self._now, self._monotonic = now, monotonic
         self._changed = threading.Condition()
@@ -101,6 +104,13 @@ class Reporter:
     def superseded(self) -> bool:
         """True once the store has answered that a newer run of the job exists."""
         return self._superseded
+
+    @property
+    def report_delay_s(self) -> float:
+        """The seconds from one report to the next."""
+        if self._is_measured or self._sequence > _MAX_FIRST_REPORTS:
+            return self._report_interval_s
+        return min(self._report_interval_s, self._first_reports_interval_s)
 
     def start(self) -> None:
         """Start the thread."""
@@ -169,7 +179,7 @@ class Reporter:
                         store = self._open_store()
                     if due:
                         self._report(store)
-                        next_report = self._monotonic() + self._report_delay_s()
+                        next_report = self._monotonic() + self.report_delay_s
                     if store is not None and not closing and started >= next_poll:
                         request = store.poll(self._token, self._run_number, at=self._now()).checkpoint_request
                         self._fetch_move(store, request)
@@ -214,12 +224,6 @@ class Reporter:
         finally:
             if store is not None:
                 store.close()
-
-    def _report_delay_s(self) -> float:
-        """Return the time until the next report, which is shorter until a model was reported."""
-        if self._is_measured or self._sequence > _MAX_FIRST_REPORTS:
-            return self._report_interval_s
-        return min(self._report_interval_s, _FIRST_REPORTS_INTERVAL_S)
 
     def _pause(self, pause_s: float, *, interruptible: bool) -> None:
         """Wait for `pause_s`; if `interruptible`, end early when there is something to send."""

@@ -102,7 +102,7 @@ def plan_submission(
     """
     parsed = parse_words(words, exact=POLLUX_OPTIONS)
     options, rest = parsed.options, parsed.rest
-    _refuse_misspelled_options(options)
+    refuse_misspelled_options(options)
     if not parsed.after_dashes:
         _refuse_options_after_the_script(rest)
     for option in options:
@@ -226,7 +226,7 @@ def _as_file_name(name: str) -> str:
 _MIN_SIMILARITY = 0.85
 
 
-def _refuse_misspelled_options(options: Sequence[GivenOption]) -> None:
+def refuse_misspelled_options(options: Sequence[GivenOption]) -> None:
     """Raise `UsageError` for an option unknown to sbatch that is similar to one of ours."""
     for option in options:
         written = option.words[0].partition("=")[0] if option.name is None and option.words else ""

@@ -67,7 +67,7 @@ def test_that_a_job_on_two_nodes_that_holds_no_gpu_is_requeued_as_well(tmp_path:
     scontrol.chmod(0o755)
     told: list[str] = []
     environ = {"SLURM_JOB_ID": job_id, "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[0-1]"}
-    with pytest.raises(LaunchError, match="nothing for the nodes"):  # it has not been ended in time here
+    with pytest.raises(LaunchError, match="no GPUs for the nodes"):  # it has not been ended in time here
         allocated_gpus(
             environ,
             connect=lambda: slurm,

@@ -373,17 +373,14 @@ def test_that_a_stale_confirmation_ends_the_thread() -> None:
     assert failing.num_calls == 1
 
 
-def test_that_a_run_tells_soon_what_was_measured_and_then_at_the_interval(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("pollux_slurm.agent.measure.reporter._SOONER_S", 0.01)
+def test_that_reports_follow_soon_until_one_has_a_model_and_then_at_the_interval() -> None:
     sent: list[int] = []
 
     def compose(*, sequence: int, checkpoint: CheckpointConfirmation | None) -> Report:
         sent.append(sequence)
         return report(sequence, model=MODEL if sequence == 3 else None)
 
-    with reporting(None, compose, report_interval_s=3600.0) as reporter:
-        wait(lambda: len(sent) >= 3, "the report with what was measured")
-        wait(lambda: reporter._until_next_s() == 3600.0, "the interval")
+    with reporting(None, compose, report_interval_s=3600.0, first_reports_interval_s=0.01) as reporter:
+        wait(lambda: len(sent) >= 3, "the report with a model")
+        wait(lambda: reporter.report_delay_s == 3600.0, "the interval")
         assert sent == [1, 2, 3]

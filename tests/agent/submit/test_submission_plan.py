@@ -13,8 +13,8 @@ import pytest
 from pollux_slurm.agent.submit.submission_plan import (
     POLLUX_OPTIONS,
     SubmissionPlan,
-    _refuse_slips,
     plan_submission,
+    refuse_misspelled_options,
 )
 from pollux_slurm.agent.submit.token import token_sha256
 from pollux_slurm.config import Config, StoreConfig, TemplatesConfig
@@ -267,7 +267,7 @@ def test_that_the_store_is_exported_but_no_password(url: str | None, exported: s
     ],
 )
 def test_that_a_script_with_a_password_is_refused_by_its_line(line: str) -> None:
-    with pytest.raises(UsageError, match=r"script's line 3 .* ~/\.pgpass") as refused:
+    with pytest.raises(UsageError, match=r"line 3 of the script .* ~/\.pgpass") as refused:
         plan([], stdin=f"#!/bin/bash\n# mine\n{line}\npollux run -- python train.py\n".encode())
     assert "secret" not in str(refused.value)
     words = line if line.startswith("#") else "true"
@@ -347,7 +347,7 @@ def test_that_the_plan_as_shown_is_a_shell_script_that_means_the_same(tmp_path: 
     (fake / "sbatch").chmod(0o755)
     done = subprocess.run(
         ["bash"],
-        input=made.shown().encode("utf-8", "surrogateescape"),
+        input=made.as_shell_commands().encode("utf-8", "surrogateescape"),
         cwd=tmp_path,
         env={**os.environ, "PATH": f"{fake}:{os.environ['PATH']}"},
         capture_output=True,
@@ -375,12 +375,12 @@ def test_that_the_plan_as_shown_is_a_shell_script_that_means_the_same(tmp_path: 
         (["--min-gpus"], "--min-gpus needs a value"),
         (["--dry-run=yes"], "--dry-run takes no value"),
         (["--checkpoint-dir="], "names no directory"),
-        (["--min-gpus=2", "-G1"], "start with 1 GPUs: below --min-gpus 2"),
-        (["--max-gpus=3", "--gpus-per-node=2", "-N2"], "start with 4 GPUs: above --max-gpus 3"),
+        (["--min-gpus=2", "-G1"], "requests 1 GPUs: below --min-gpus 2"),
+        (["--max-gpus=3", "--gpus-per-node=2", "-N2"], "requests 4 GPUs: above --max-gpus 3"),
         (["--array=1-4"], "array"),
         (["-a", "1-4"], "array"),
         (["--no-requeue"], "requeue"),
-        (["--exclusive"], "--exclusive: an adaptive job takes single GPUs"),
+        (["--exclusive"], "--exclusive: an adaptive job owns single GPUs"),
         (["--uid=1000"], "as that user"),
         (["-N1", ":", "-N2", "s.sh"], "heterogeneous"),
         (["--wrap=true", "s.sh"], "--wrap"),
@@ -467,12 +467,13 @@ def test_that_a_script_may_have_options_with_the_names_of_ours(
 
 
 @pytest.mark.parametrize("name", [option.name for option in SBATCH_OPTIONS])
-def test_that_no_option_of_sbatch_and_no_abbreviation_of_one_is_taken_for_a_slip(name: str) -> None:
+def test_that_no_option_of_sbatch_and_no_abbreviation_of_one_is_refused_as_misspelled(name: str) -> None:
     for length in range(1, len(name) + 1):
         options = parse_words([f"--{name[:length]}=1"], exact=POLLUX_OPTIONS).options
-        _refuse_slips(options)
+        refuse_misspelled_options(options)
 
 
 @pytest.mark.parametrize("word", ["--checkpoint=5", "--max-gpu-power=300", "--gpu-clocks", "--x11", "--bell"])
-def test_that_options_that_a_site_added_pass(word: str) -> None:
-    _refuse_slips(parse_words([word], exact=POLLUX_OPTIONS).options)
+def test_that_options_that_a_site_added_are_passed_to_sbatch(tmp_path: Path, word: str) -> None:
+    (tmp_path / "train.sbatch").write_text(SIMPLE)
+    assert word in plan([word, "train.sbatch"], cwd=tmp_path).options

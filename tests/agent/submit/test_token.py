@@ -90,7 +90,7 @@ def test_that_a_requeued_job_finds_its_first_token(tmp_path: Path) -> None:
 
 def test_that_a_token_of_another_user_is_refused(tmp_path: Path) -> None:
     ensure_token(tmp_path / "token", 1000)
-    with pytest.raises(LaunchError, match="not of user 1001"):
+    with pytest.raises(LaunchError, match="not that of user 1001"):
         ensure_token(tmp_path / "token", 1001)
 
 
