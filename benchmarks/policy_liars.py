@@ -33,7 +33,7 @@ from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
 from pollux_slurm.simulator.inputs.applications import read_applications
 from pollux_slurm.simulator.inputs.workload import read_workload
 from pollux_slurm.simulator.policies import PolluxPolicy
-from pollux_slurm.store.contract.interface import LEAST_RUN_S, RUNS_JUDGED, Declaration, Pace
+from pollux_slurm.store.contract.interface import MIN_RECENT_RUN_S, RECENT_RUNS, Declaration, RecentRun
 
 NEVER = datetime(2026, 1, 1, tzinfo=timezone.utc)
 OBJECTIVES = ("generalized-mean", "osdi21", "price-rank", "attained-work")
@@ -146,9 +146,9 @@ class _Run:
     made: float
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> RecentRun:
         held = Configuration(num_nodes=len(self.pieces), num_gpus=sum(gpus for _, gpus in self.pieces))
-        return Pace(self.made - self.before, ((held, self.until_s - self.since_s),))
+        return RecentRun(self.made - self.before, ((held, self.until_s - self.since_s),))
 
 
 class WithLiars(PolluxPolicy):
@@ -198,8 +198,8 @@ class WithLiars(PolluxPolicy):
             runs[-1].until_s, runs[-1].made = now_s, job.useful
         elif runs and runs[-1].pieces:
             runs.append(_Run((), now_s, job.useful, now_s, job.useful))  # the next one begins anew
-        paces = [run.pace for run in reversed(runs) if run.until_s - run.since_s >= LEAST_RUN_S]
-        if model_checks.doubt((told.model, told.models), paces[:RUNS_JUDGED]) is None:
+        recent_runs = [run.pace for run in reversed(runs) if run.until_s - run.since_s >= MIN_RECENT_RUN_S]
+        if model_checks.doubt((told.model, told.models), recent_runs[:RECENT_RUNS]) is None:
             return told
         self.doubted.add(told.job_id)
         return dataclasses.replace(told, model=None)

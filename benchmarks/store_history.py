@@ -10,7 +10,7 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from pollux_slurm.store.rounds.daily_sums import sum_decisions
-from pollux_slurm.store.schema.triggers import create_triggers, drop_triggers, sum_what_is_there
+from pollux_slurm.store.schema.triggers import create_triggers, drop_triggers, fill_day_sums
 
 FIRST_S = 1_735_689_600  # 2025-01-01 00:00 UTC
 YEAR_S = 365 * 86400
@@ -136,7 +136,7 @@ def fill_history(connection: Connection, num_jobs: int) -> None:
     )
     run(
         "INSERT INTO decisions (round_id, job_id, num_gpus, num_nodes, speedup, goodput,"
-        " single_goodput, penalty,"
+        " one_gpu_goodput, penalty,"
         f" bound_by, explanation) SELECT s.submitted_s / {ROUND_S} + 2 + d.i, s.job, 1 + (s.job +"
         " d.i) % 4, 1,"
         " 0.5 + (s.job + d.i) % 20 / 10.0, 150.0, 60.0, 1.0, 'capacity', 'it got what was free' " + decided
@@ -187,7 +187,7 @@ def fill_history(connection: Connection, num_jobs: int) -> None:
         " 288, 1152.0,"
         " 345600.0 FROM numbers AS n JOIN numbers AS d ON d.i < 365 WHERE n.i < 128"
     )
-    sum_what_is_there(connection)
+    fill_day_sums(connection)
     sum_decisions(connection)
     for table in ("shapes", "starts", "numbers"):
         run(f"DROP TABLE {table}")

@@ -28,7 +28,7 @@ def patient_stores() -> Iterator[None]:
     from pollux_slurm.store.access import engine
 
     with pytest.MonkeyPatch.context() as patched:
-        for name in ("BUSY_TIMEOUT_S", "STALLED_S", "CONNECT_TIMEOUT_S"):
+        for name in ("BUSY_TIMEOUT_S", "IDLE_IN_TRANSACTION_S", "CONNECT_TIMEOUT_S"):
             patched.setattr(engine, name, 600)
         yield
 

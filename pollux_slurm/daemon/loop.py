@@ -87,7 +87,7 @@ class Daemon:
             site_limits=site_limits,
             past_runs=past_runs,
         )
-        self._watch = Watch(look=self._rounds.look, glance=store.milestones, monotonic=monotonic)
+        self._watch = Watch(look=self._rounds.look, glance=store.training_runs, monotonic=monotonic)
 
     def round(self) -> RoundResult:
         """Hold one round; whatever goes wrong in it is counted, logged, and nothing is done."""
@@ -192,7 +192,7 @@ class Daemon:
     def _look_at_who_acts(self) -> None:
         """Note for `/health` who has the lease, and the jobs that are held meanwhile."""
         try:
-            self.telemetry.lease = self._store.daemon_seen()
+            self.telemetry.lease = self._store.daemon_status()
             self.telemetry.held_jobs = held_by_journal(self._store.open_reallocations())
         except PolluxError as error:
             _log.info("cannot look for who has the lease for now: %s", error)

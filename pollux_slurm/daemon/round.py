@@ -137,7 +137,7 @@ class Rounds:
 
     def _hold(self) -> RoundResult:
         self._lease.renew()
-        for note in self._store.tend():
+        for note in self._store.maintain():
             _log.warning("%s", note)
         with self.telemetry.phase("read_slurm"):
             snapshot = self._slurm.snapshot()
@@ -157,10 +157,10 @@ class Rounds:
         if now >= self._next_settling:
             self._next_settling = now + accounted_runs.SETTLED_EVERY
             accounted_runs.settle(self._store, self._past_runs, now=now)
-        milestones = self._store.milestones()  # before the models are read: what comes between is news
+        training_runs = self._store.training_runs()  # before the models are read: what comes between is news
         records = cluster_picture.served(snapshot, self._store.active_jobs(), self._scope())
         under_way = [record.open_reallocation for record in records if record.open_reallocation is not None]
-        self.sight = Sight.of(snapshot, adaptive, under_way, milestones)
+        self.sight = Sight.of(snapshot, adaptive, under_way, training_runs)
         picture = cluster_picture.picture(
             snapshot,
             records,
@@ -188,10 +188,10 @@ class Rounds:
         problem = association_limits.applied(problem, picture, self._site_limits())
         with self.telemetry.phase("decide"):
             decision = self._decide_aside(problem)
-        refused = {job.slurm.job_id: problem_building.left_out_because(job) for job in picture.managed}
+        refused = {job.slurm.job_id: problem_building.excluded_reason(job) for job in picture.managed}
         kept = {job_id: reason for job_id, reason in refused.items() if reason is not None}
-        if kept != {job.slurm_job_id: job.left_out_because for job in records if job.left_out_because}:
-            self._store.note_left_out(kept)
+        if kept != {job.slurm_job_id: job.excluded_reason for job in records if job.excluded_reason}:
+            self._store.record_excluded(kept)
         kept |= dict(decision.excluded)
         for job_id, reason in kept.items():
             if self._left_out.get(job_id) != reason:  # not again in every round
@@ -230,7 +230,7 @@ class Rounds:
                     at=self._clock(),
                 )
                 under_way.append(planned)
-        self.sight = Sight.of(snapshot, adaptive, under_way, milestones)
+        self.sight = Sight.of(snapshot, adaptive, under_way, training_runs)
         if not self._config.shadow:
             leaving = {move.job.slurm.job_id for move in moves}
             self._prolong_pauses(picture, leaving, now)
@@ -325,7 +325,7 @@ class Rounds:
             may_start = not (shown.held or job.in_flight or shown.job_id in leaving)
             if not (may_start and shown.restart_count and returned_nodes.is_to_wait(shown, now)):
                 continue
-            if problem_building.left_out_because(job) is not None:
+            if problem_building.excluded_reason(job) is not None:
                 continue
             ran_on = returned_nodes.last_place(self._store.allocation_history(shown.job_id))
             if not returned_nodes.may_have_leftover(ran_on, unsettled):

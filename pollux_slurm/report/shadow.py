@@ -28,12 +28,12 @@ from pollux_slurm.report.parts.shadow_gain import (
 from pollux_slurm.report.parts.shadow_moves import (
     JobWishes,
     MoveKind,
+    intervals_by_job,
     moves_part,
-    stretches_by_job,
     wishes_of,
 )
 from pollux_slurm.store.reporting.queries import MOST_ROWS, Reports
-from pollux_slurm.store.reporting.shadow import ShadowHistory, Stretch
+from pollux_slurm.store.reporting.shadow import AllocationInterval, ShadowHistory
 from pollux_slurm.store.reporting.view_rows import ModelAccuracy
 
 
@@ -72,11 +72,11 @@ def read_shadow(reports: Reports, range_: Range) -> ShadowFindings:
     )
 
 
-def _by_number(history: ShadowHistory) -> dict[str, list[Stretch]]:
+def _by_number(history: ShadowHistory) -> dict[str, list[AllocationInterval]]:
     """Return what jobs held by Slurm's number; those of a number that came again stand together."""
     numbers = {one.job_id: one.slurm_job_id for one in history.jobs}
-    found: defaultdict[str, list[Stretch]] = defaultdict(list)
-    for job_id, stretches in stretches_by_job(history).items():
+    found: defaultdict[str, list[AllocationInterval]] = defaultdict(list)
+    for job_id, stretches in intervals_by_job(history).items():
         if job_id in numbers:
             found[numbers[job_id]] += stretches
     return found
@@ -85,7 +85,7 @@ def _by_number(history: ShadowHistory) -> dict[str, list[Stretch]]:
 def shadow_document(findings: ShadowFindings, range_: Range, *, made_at: datetime, command: str) -> Document:
     """Return the report of a daemon in shadow mode."""
     parts: tuple[Part, ...] = (
-        moves_part(findings.wishes, every=findings.history.every),
+        moves_part(findings.wishes, every=findings.history.round_stride),
         gain_part(findings.weighed, range_),
         predictions_part(findings.predictions),
         accuracy_part(findings.accuracy, by="account"),

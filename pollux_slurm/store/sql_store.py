@@ -27,18 +27,18 @@ from pollux_slurm.store.agent_api.postgresql_api import (
 from pollux_slurm.store.agent_api.sqlite_api import SqlAgentStore
 from pollux_slurm.store.contract.interface import (
     AllocationRecord,
-    DaemonSeen,
+    DaemonStatus,
     DecisionRecord,
     JobObservation,
     JobRecord,
     JobRegistration,
-    Milestone,
     Move,
     Poll,
     Reallocation,
     Report,
     RunRecord,
     Sample,
+    TrainingRun,
 )
 from pollux_slurm.store.jobs import accounting_corrections, observation, records, registration
 from pollux_slurm.store.jobs.history import read_allocations, read_models, read_samples
@@ -50,27 +50,27 @@ from pollux_slurm.store.security.shared_logins import changed_logins, mend_login
 
 
 class SqlStore:
-    """The daemon's and the readers' door. What each method promises stands in `contract.Store`."""
+    """The API for the daemon. `contract.interface.Store` documents each method."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         is_sqlite = database.engine.dialect.name == "sqlite"
-        self._jobs_door = (
+        self._agent_store = (
             SqlAgentStore(database, limited=False) if is_sqlite else RecordingAgentStore(database)
         )
 
     def close(self) -> None:
         self._database.close()
 
-    # what a job may do
+    # the API for jobs
     def report(self, token: str, report: Report, *, at: datetime) -> None:
-        self._jobs_door.report(token, report, at=at)
+        self._agent_store.report(token, report, at=at)
 
     def poll(self, token: str, run_number: int, *, at: datetime) -> Poll:
-        return self._jobs_door.poll(token, run_number, at=at)
+        return self._agent_store.poll(token, run_number, at=at)
 
     def move(self, token: str, request_id: int) -> Move | None:
-        return self._jobs_door.move(token, request_id)
+        return self._agent_store.move(token, request_id)
 
     # lease
     def acquire_lease(
@@ -91,9 +91,9 @@ class SqlStore:
         with self._database.read() as connection:
             return lease.holds_lease(connection, owner, at=at)
 
-    def daemon_seen(self) -> DaemonSeen:
+    def daemon_status(self) -> DaemonStatus:
         with self._database.read() as connection:
-            return lease.daemon_seen(connection)
+            return lease.daemon_status(connection)
 
     def release_lease(self, owner: str) -> None:
         with self._database.write() as connection:
@@ -108,17 +108,17 @@ class SqlStore:
         with self._database.write() as connection:
             observation.observe_jobs(connection, observations, at=at)
 
-    def note_left_out(self, reasons: Mapping[str, str]) -> None:
+    def record_excluded(self, reasons: Mapping[str, str]) -> None:
         with self._database.write() as connection:
-            observation.note_left_out(connection, reasons)
+            observation.record_excluded(connection, reasons)
 
     def estimated_jobs(self, *, since: datetime) -> tuple[tuple[str, datetime], ...]:
         with self._database.read() as connection:
             return accounting_corrections.estimated_jobs(connection, since=since)
 
-    def settle_jobs(self, runs: Sequence[AccountedRun]) -> tuple[str, ...]:
+    def correct_estimated_jobs(self, runs: Sequence[AccountedRun]) -> tuple[str, ...]:
         with self._database.write() as connection:
-            return accounting_corrections.settle_jobs(connection, runs)
+            return accounting_corrections.correct_estimated_jobs(connection, runs)
 
     def active_jobs(self) -> tuple[JobRecord, ...]:
         return self.jobs(include_finished=False)
@@ -132,12 +132,12 @@ class SqlStore:
         with self._database.read() as connection:
             return records.read_job(connection, slurm_job_id)
 
-    def milestones(self) -> frozenset[Milestone]:
+    def training_runs(self) -> frozenset[TrainingRun]:
         with self._database.read() as connection:
-            return records.read_milestones(connection)
+            return records.read_training_runs(connection)
 
-    # housekeeping
-    def tend(self) -> tuple[str, ...]:
+    # maintenance
+    def maintain(self) -> tuple[str, ...]:
         if self._database.engine.dialect.name != "postgresql":
             return ()
         with self._database.write() as connection:
@@ -160,10 +160,10 @@ class SqlStore:
 
     # rounds
     def record_round(self, problem: Problem, decision: Decision, *, shadow: bool, at: datetime) -> int:
-        texts, single = rounds.round_texts(problem, decision), daily_sums.single_goodputs(problem)
+        texts, one_gpu = rounds.round_texts(problem, decision), daily_sums.one_gpu_goodputs(problem)
         with self._database.write() as connection:
             return rounds.record_round(
-                connection, problem, decision, texts=texts, single=single, shadow=shadow, at=at
+                connection, problem, decision, texts=texts, one_gpu=one_gpu, shadow=shadow, at=at
             )
 
     def round_problem(self, round_id: int | None = None) -> tuple[Problem, Decision]:
@@ -212,7 +212,7 @@ class SqlStore:
         reason: str | None = None,
         time_left_s: float | None = None,
         checkpoint_waived: bool = False,
-        trained_on: bool = False,
+        continued_training: bool = False,
         job_failed: bool = False,
         taken_over: bool = False,
     ) -> bool:
@@ -226,7 +226,7 @@ class SqlStore:
                 reason=reason,
                 time_left_s=time_left_s,
                 checkpoint_waived=checkpoint_waived,
-                trained_on=trained_on,
+                continued_training=continued_training,
                 job_failed=job_failed,
                 taken_over=taken_over,
             )

@@ -1,4 +1,4 @@
--- How many GPU hours did adaptive jobs hold on each day, and in which share of them did they make progress?
+-- How many GPU hours did adaptive jobs use on each day, and in which share of them did they make progress?
 SELECT day,
        SUM(gpu_hours) AS gpu_hours,
        SUM(trained_gpu_hours) / SUM(gpu_hours) AS progress_share

@@ -1,4 +1,4 @@
--- Why were jobs moved, how often did that succeed, and what was special about it?
+-- Why were jobs moved, how often was that confirmed, and how often with which irregularity?
 SELECT cause,
        COUNT(*) AS moves,
        COUNT(CASE WHEN step = 'confirmed' THEN 1 END) AS confirmed,

@@ -1,4 +1,4 @@
--- How near to the best possible were the rounds of each kind, how much did they give, and how long did they take?
+-- How near to the upper bound were rounds, how many GPUs did they allocate, and how long did they take?
 SELECT objective,
        solver,
        shadow,
@@ -6,8 +6,8 @@ SELECT objective,
        AVG(gap) AS mean_gap,
        AVG(solve_s) AS mean_solve_s,
        MAX(solve_s) AS longest_solve_s,
-       SUM(num_gpus) AS gpus_given,
-       SUM(total_gpus) AS gpus_there,
+       SUM(num_gpus) AS gpus_allocated,
+       SUM(total_gpus) AS gpus_available,
        SUM(num_moves) AS moves
 FROM round_history
 WHERE at >= (SELECT month_ago FROM calendar)

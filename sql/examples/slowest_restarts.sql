@@ -1,4 +1,4 @@
--- Which restarts cost the most, and where did the time go?
+-- Which restarts took longest, and which part of them?
 SELECT slurm_job_id,
        user_name,
        planned_at,

@@ -1,4 +1,4 @@
--- Which users held the most GPU hours in the last month?
+-- Which users used the most GPU hours in the last month?
 SELECT user_name,
        SUM(gpu_hours) AS gpu_hours,
        SUM(trained_gpu_hours) AS trained_gpu_hours

@@ -9,7 +9,7 @@ CREATE TABLE accounts (
 
 COMMENT ON TABLE accounts IS 'Slurm accounts that jobs are charged to.';
 COMMENT ON COLUMN accounts.account IS 'Slurm''s name of it; may be empty.';
-COMMENT ON COLUMN accounts.first_seen_at IS 'When the daemon first saw a job of it.';
+COMMENT ON COLUMN accounts.first_seen_at IS 'When the daemon first read a job of it.';
 
 CREATE TABLE leases (
     name VARCHAR(32) NOT NULL,
@@ -21,13 +21,13 @@ CREATE TABLE leases (
     CONSTRAINT pk_leases PRIMARY KEY (name)
 );
 
-COMMENT ON TABLE leases IS 'Who may act: one daemon at a time.';
+COMMENT ON TABLE leases IS 'The right to act, which one daemon has at a time.';
 COMMENT ON COLUMN leases.name IS 'What the lease is for.';
-COMMENT ON COLUMN leases.owner IS 'Who holds it.';
-COMMENT ON COLUMN leases.acquired_at IS 'When this owner took it.';
-COMMENT ON COLUMN leases.expires_at IS 'When it runs out unless prolonged.';
-COMMENT ON COLUMN leases.interval_s IS 'Its rounds come so often at least, seconds; null where it has not said.';
-COMMENT ON COLUMN leases.watch_s IS 'It looks at Slurm so often, seconds; null where it has not said.';
+COMMENT ON COLUMN leases.owner IS 'The daemon that has it.';
+COMMENT ON COLUMN leases.acquired_at IS 'When this owner acquired or last renewed it.';
+COMMENT ON COLUMN leases.expires_at IS 'When it expires unless renewed.';
+COMMENT ON COLUMN leases.interval_s IS 'Longest time between its rounds, seconds; null where not recorded.';
+COMMENT ON COLUMN leases.watch_s IS 'Interval at which it polls Slurm, seconds; null where not recorded.';
 
 CREATE TABLE nodes (
     node_name TEXT NOT NULL,
@@ -38,12 +38,12 @@ CREATE TABLE nodes (
     CONSTRAINT pk_nodes PRIMARY KEY (node_name)
 );
 
-COMMENT ON TABLE nodes IS 'Nodes that rounds had to give, those that are gone included.';
+COMMENT ON TABLE nodes IS 'Nodes that rounds could use, including removed ones.';
 COMMENT ON COLUMN nodes.node_name IS 'Slurm''s name of it.';
 COMMENT ON COLUMN nodes.gpu_type IS 'Slurm''s name of its GPUs; empty for nameless ones.';
-COMMENT ON COLUMN nodes.num_gpus IS 'GPUs that the last round had to give there.';
-COMMENT ON COLUMN nodes.first_seen_at IS 'When a round first had it.';
-COMMENT ON COLUMN nodes.last_seen_at IS 'When a round last had it.';
+COMMENT ON COLUMN nodes.num_gpus IS 'GPUs that the last round could allocate there.';
+COMMENT ON COLUMN nodes.first_seen_at IS 'When a round could first use it.';
+COMMENT ON COLUMN nodes.last_seen_at IS 'When a round could last use it.';
 
 CREATE TABLE rounds (
     id BIGSERIAL NOT NULL,
@@ -70,26 +70,26 @@ CREATE TABLE rounds (
 
 CREATE INDEX ix_rounds_at ON rounds (at);
 
-COMMENT ON TABLE rounds IS 'One row per round that decided, with all that it was made from.';
-COMMENT ON COLUMN rounds.id IS 'The round''s number; grows.';
+COMMENT ON TABLE rounds IS 'One row per round that decided, with its problem and decision.';
+COMMENT ON COLUMN rounds.id IS 'The round''s number; increases.';
 COMMENT ON COLUMN rounds.at IS 'When it was decided.';
-COMMENT ON COLUMN rounds.shadow IS 'Was it only recorded, not enacted?';
+COMMENT ON COLUMN rounds.shadow IS 'Was it in shadow mode: recorded, not enacted?';
 COMMENT ON COLUMN rounds.objective IS 'Name of the objective.';
-COMMENT ON COLUMN rounds.solver IS 'Which solver answered.';
+COMMENT ON COLUMN rounds.solver IS 'Name of the solver.';
 COMMENT ON COLUMN rounds.fitness IS 'The objective''s value at the decision.';
 COMMENT ON COLUMN rounds.problem IS 'The problem as versioned JSON, for replays.';
 COMMENT ON COLUMN rounds.decision IS 'The decision as versioned JSON, for replays.';
-COMMENT ON COLUMN rounds.upper_bound IS 'No decision that serves as many jobs has a larger value; null if none was proved.';
+COMMENT ON COLUMN rounds.upper_bound IS 'Upper bound of the fitness with as many served jobs; null if none was proved.';
 COMMENT ON COLUMN rounds.gap IS '(upper_bound - fitness) / upper_bound; null without a bound.';
-COMMENT ON COLUMN rounds.timed_out IS 'Did the time limit cut the search short?';
+COMMENT ON COLUMN rounds.timed_out IS 'Did the search end at its time limit?';
 COMMENT ON COLUMN rounds.num_jobs IS 'Jobs that it decided about.';
-COMMENT ON COLUMN rounds.num_served IS 'Those of them that got GPUs.';
-COMMENT ON COLUMN rounds.num_gpus IS 'GPUs that it gave.';
-COMMENT ON COLUMN rounds.total_gpus IS 'GPUs that it had to give.';
-COMMENT ON COLUMN rounds.fair_share_gpus IS 'GPUs that stand for a speedup of 1.';
+COMMENT ON COLUMN rounds.num_served IS 'Jobs that got GPUs.';
+COMMENT ON COLUMN rounds.num_gpus IS 'GPUs that it allocated.';
+COMMENT ON COLUMN rounds.total_gpus IS 'GPUs that it could allocate.';
+COMMENT ON COLUMN rounds.fair_share_gpus IS 'Fair share of a job in GPUs, at which speedup is 1.';
 COMMENT ON COLUMN rounds.mean_speedup IS 'Mean over its jobs of speedup; null without jobs.';
-COMMENT ON COLUMN rounds.min_speedup IS 'Least speedup of its jobs; null without jobs.';
-COMMENT ON COLUMN rounds.solve_s IS 'How long deciding took, seconds; null where that was not measured.';
+COMMENT ON COLUMN rounds.min_speedup IS 'Smallest speedup of its jobs; null without jobs.';
+COMMENT ON COLUMN rounds.solve_s IS 'Time of the decision, seconds; null where not measured.';
 
 CREATE TABLE users (
     user_id BIGINT NOT NULL,
@@ -98,7 +98,7 @@ CREATE TABLE users (
     CONSTRAINT ck_users_user_id CHECK (user_id >= 0)
 );
 
-COMMENT ON TABLE users IS 'People who own jobs, as Slurm authenticated them.';
+COMMENT ON TABLE users IS 'Owners of jobs, as Slurm authenticated them.';
 COMMENT ON COLUMN users.user_id IS 'Unix user id.';
 COMMENT ON COLUMN users.user_name IS 'Login name last seen with this id.';
 
@@ -110,15 +110,15 @@ CREATE TABLE gpu_prices (
     CONSTRAINT fk_gpu_prices_round_id_rounds FOREIGN KEY(round_id) REFERENCES rounds (id) ON DELETE CASCADE
 );
 
-COMMENT ON TABLE gpu_prices IS 'What one more GPU of a type would have added to a round''s objective.';
+COMMENT ON TABLE gpu_prices IS 'Prices of a round: what one more GPU of a type would have added.';
 COMMENT ON COLUMN gpu_prices.round_id IS 'The round.';
 COMMENT ON COLUMN gpu_prices.gpu_type IS 'Slurm''s name of it; may be empty.';
-COMMENT ON COLUMN gpu_prices.price IS 'Shadow price, in the objective''s sum.';
+COMMENT ON COLUMN gpu_prices.price IS 'Lagrange multiplier, in units of the objective.';
 
 CREATE TABLE jobs (
     id BIGSERIAL NOT NULL,
     slurm_job_id VARCHAR(64) NOT NULL,
-    first_id BIGINT,
+    first_job_id BIGINT,
     token_sha256 VARCHAR(64) NOT NULL,
     user_id BIGINT NOT NULL,
     name TEXT NOT NULL,
@@ -136,7 +136,7 @@ CREATE TABLE jobs (
     finished_at TIMESTAMP WITH TIME ZONE,
     time_limit_s DOUBLE PRECISION,
     required_nodes TEXT,
-    left_out_because TEXT,
+    excluded_reason TEXT,
     estimated BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
     CONSTRAINT ck_jobs_token_sha256 CHECK (length(token_sha256) = 64),
@@ -157,7 +157,7 @@ CREATE INDEX ix_jobs_estimated ON jobs (estimated) WHERE estimated;
 
 CREATE INDEX ix_jobs_finished_at ON jobs (finished_at);
 
-CREATE INDEX ix_jobs_first_id ON jobs (first_id);
+CREATE INDEX ix_jobs_first_job_id ON jobs (first_job_id);
 
 CREATE INDEX ix_jobs_slurm_job_id_id ON jobs (slurm_job_id, id);
 
@@ -170,49 +170,49 @@ CREATE INDEX ix_jobs_user_id_submitted_at ON jobs (user_id, submitted_at);
 CREATE UNIQUE INDEX uq_jobs_unfinished_slurm_job_id ON jobs (slurm_job_id) WHERE finished_at IS NULL;
 
 COMMENT ON TABLE jobs IS 'Adaptive jobs, one row each, with the terms from their Slurm Comment.';
-COMMENT ON COLUMN jobs.id IS 'This database''s number of the job.';
-COMMENT ON COLUMN jobs.slurm_job_id IS 'Slurm''s job number as text.';
-COMMENT ON COLUMN jobs.first_id IS 'The first row of the same submission, whose token its owner replaced; null for none before.';
+COMMENT ON COLUMN jobs.id IS 'This database''s id of the job.';
+COMMENT ON COLUMN jobs.slurm_job_id IS 'Slurm''s job id as text.';
+COMMENT ON COLUMN jobs.first_job_id IS 'First row of the same submission, whose token its owner replaced; null for the first.';
 COMMENT ON COLUMN jobs.token_sha256 IS 'SHA-256 (hex) of the token that the job reports with.';
 COMMENT ON COLUMN jobs.user_id IS 'The owner.';
 COMMENT ON COLUMN jobs.name IS 'Job name.';
 COMMENT ON COLUMN jobs.account IS 'Slurm account it is charged to; may be empty.';
 COMMENT ON COLUMN jobs.partition IS 'Slurm partition.';
-COMMENT ON COLUMN jobs.min_gpus IS 'Fewest GPUs it may be given.';
+COMMENT ON COLUMN jobs.min_gpus IS 'Fewest GPUs that it can be given.';
 COMMENT ON COLUMN jobs.max_gpus IS 'Most GPUs; null for no bound.';
-COMMENT ON COLUMN jobs.allow_unconfirmed IS 'May it be requeued when its checkpoint was not confirmed in time?';
+COMMENT ON COLUMN jobs.allow_unconfirmed IS 'May it be requeued time_column its checkpoint was not confirmed in time?';
 COMMENT ON COLUMN jobs.cpus_per_gpu IS 'CPUs that come with each GPU.';
 COMMENT ON COLUMN jobs.memory_per_gpu_mb IS 'Memory that comes with each GPU, in MiB.';
-COMMENT ON COLUMN jobs.state IS 'State at the last look at Slurm.';
+COMMENT ON COLUMN jobs.state IS 'State in the last snapshot of Slurm.';
 COMMENT ON COLUMN jobs.submitted_at IS 'When it was first submitted.';
-COMMENT ON COLUMN jobs.registered_at IS 'When the daemon first saw it.';
+COMMENT ON COLUMN jobs.registered_at IS 'When the daemon registered it.';
 COMMENT ON COLUMN jobs.started_at IS 'When it first started; null before.';
-COMMENT ON COLUMN jobs.finished_at IS 'When it ended for good; null while it lives.';
-COMMENT ON COLUMN jobs.time_limit_s IS 'Time limit of one run when it was registered, seconds; null for none, or not known.';
-COMMENT ON COLUMN jobs.required_nodes IS 'Nodes that its owner asked for by name, with commas; null for none.';
-COMMENT ON COLUMN jobs.left_out_because IS 'Why the last round left it out, or as it is; null when it decided about it.';
-COMMENT ON COLUMN jobs.estimated IS 'Is a part of what it held, or how it ended, a guess? Slurm''s records do not tell.';
+COMMENT ON COLUMN jobs.finished_at IS 'When the job ended; null while it is not over.';
+COMMENT ON COLUMN jobs.time_limit_s IS 'Time limit of one run when it was registered, seconds; null for none, or unknown.';
+COMMENT ON COLUMN jobs.required_nodes IS 'Nodes that its owner named, separated by commas; null for none.';
+COMMENT ON COLUMN jobs.excluded_reason IS 'Why the last round excluded it; null when it took part.';
+COMMENT ON COLUMN jobs.estimated IS 'Is an interval of it, or its end, an estimate, because Slurm''s records lack it?';
 
 CREATE TABLE node_days (
     node_name TEXT NOT NULL,
     day DATE NOT NULL,
     num_rounds BIGINT NOT NULL,
     gpus_sum DOUBLE PRECISION NOT NULL,
-    offered_gpu_s DOUBLE PRECISION NOT NULL,
+    available_gpu_s DOUBLE PRECISION NOT NULL,
     CONSTRAINT pk_node_days PRIMARY KEY (node_name, day),
     CONSTRAINT ck_node_days_num_rounds CHECK (num_rounds >= 1),
-    CONSTRAINT ck_node_days_sums CHECK (gpus_sum >= 0 AND offered_gpu_s >= 0),
+    CONSTRAINT ck_node_days_sums CHECK (gpus_sum >= 0 AND available_gpu_s >= 0),
     CONSTRAINT fk_node_days_node_name_nodes FOREIGN KEY(node_name) REFERENCES nodes (node_name) ON DELETE CASCADE
 );
 
 CREATE INDEX ix_node_days_day ON node_days (day);
 
-COMMENT ON TABLE node_days IS 'What one day''s rounds had to give on a node, summed up.';
+COMMENT ON TABLE node_days IS 'Sums over one day''s rounds of what they could allocate on a node.';
 COMMENT ON COLUMN node_days.node_name IS 'The node.';
 COMMENT ON COLUMN node_days.day IS 'The day, in UTC.';
-COMMENT ON COLUMN node_days.num_rounds IS 'Rounds that had the node.';
-COMMENT ON COLUMN node_days.gpus_sum IS 'Sum of the GPUs that adaptive jobs could have there.';
-COMMENT ON COLUMN node_days.offered_gpu_s IS 'These GPUs times the time since the round before, at most an hour.';
+COMMENT ON COLUMN node_days.num_rounds IS 'Rounds that could use the node.';
+COMMENT ON COLUMN node_days.gpus_sum IS 'Sum of the GPUs that they could allocate there.';
+COMMENT ON COLUMN node_days.available_gpu_s IS 'These GPUs times the time since the previous round, at most an hour.';
 
 CREATE TABLE allocations (
     job_id BIGINT NOT NULL,
@@ -231,13 +231,13 @@ CREATE INDEX ix_allocations_started_at ON allocations (started_at);
 
 CREATE UNIQUE INDEX uq_allocations_open ON allocations (job_id) WHERE ended_at IS NULL;
 
-COMMENT ON TABLE allocations IS 'Stretches of time during which a job held the same GPUs.';
+COMMENT ON TABLE allocations IS 'Allocation intervals: times in which a job has one allocation.';
 COMMENT ON COLUMN allocations.job_id IS 'The job.';
-COMMENT ON COLUMN allocations.number IS 'Which stretch of the job: 0, 1, ...';
-COMMENT ON COLUMN allocations.started_at IS 'When the stretch began.';
+COMMENT ON COLUMN allocations.number IS 'Number of the interval within the job: 0, 1, ...';
+COMMENT ON COLUMN allocations.started_at IS 'When the interval began.';
 COMMENT ON COLUMN allocations.ended_at IS 'When it ended; null while it lasts.';
-COMMENT ON COLUMN allocations.restart_count IS 'Slurm''s restart count of the run that held it; null where not known.';
-COMMENT ON COLUMN allocations.estimated IS 'Did Slurm not tell when it began or ended, so that this is a guess?';
+COMMENT ON COLUMN allocations.restart_count IS 'Slurm''s restart count of its run; null where unknown.';
+COMMENT ON COLUMN allocations.estimated IS 'Is its begin or end an estimate, because Slurm does not show it?';
 
 CREATE TABLE decisions (
     round_id BIGINT NOT NULL,
@@ -246,7 +246,7 @@ CREATE TABLE decisions (
     num_nodes INTEGER NOT NULL,
     speedup DOUBLE PRECISION NOT NULL,
     goodput DOUBLE PRECISION,
-    single_goodput DOUBLE PRECISION,
+    one_gpu_goodput DOUBLE PRECISION,
     penalty DOUBLE PRECISION NOT NULL,
     bound_by VARCHAR(32) NOT NULL,
     runner_up_gpus INTEGER,
@@ -261,8 +261,8 @@ CREATE TABLE decisions (
     accumulation_steps BIGINT,
     declared_gain DOUBLE PRECISION,
     declaration_doubt TEXT,
-    pinned_because TEXT,
-    excluded TEXT,
+    pinned_reason TEXT,
+    excluded_reason TEXT,
     explanation TEXT NOT NULL,
     CONSTRAINT pk_decisions PRIMARY KEY (round_id, job_id),
     CONSTRAINT ck_decisions_num_gpus CHECK (num_gpus >= 0),
@@ -274,31 +274,31 @@ CREATE TABLE decisions (
 
 CREATE INDEX ix_decisions_job_id_round_id ON decisions (job_id, round_id);
 
-COMMENT ON TABLE decisions IS 'What a round gave to each job, and why.';
+COMMENT ON TABLE decisions IS 'The allocation that a round decided for each job, and why.';
 COMMENT ON COLUMN decisions.round_id IS 'The round.';
 COMMENT ON COLUMN decisions.job_id IS 'The job.';
-COMMENT ON COLUMN decisions.num_gpus IS 'GPUs given in all.';
-COMMENT ON COLUMN decisions.num_nodes IS 'Nodes they lie on.';
+COMMENT ON COLUMN decisions.num_gpus IS 'GPUs allocated in all.';
+COMMENT ON COLUMN decisions.num_nodes IS 'Nodes of these GPUs.';
 COMMENT ON COLUMN decisions.speedup IS 'Predicted goodput over that at the job''s fair share.';
 COMMENT ON COLUMN decisions.goodput IS 'Predicted goodput, examples per second; null without a model.';
-COMMENT ON COLUMN decisions.single_goodput IS 'Predicted best goodput on one GPU; null without a model of throughput.';
+COMMENT ON COLUMN decisions.one_gpu_goodput IS 'Predicted best goodput on one GPU; null without a model of throughput.';
 COMMENT ON COLUMN decisions.penalty IS 'Restart penalty applied, 0 to 1; 1 is none.';
-COMMENT ON COLUMN decisions.bound_by IS 'What kept the job from more.';
-COMMENT ON COLUMN decisions.runner_up_gpus IS 'GPUs of the next best size.';
-COMMENT ON COLUMN decisions.runner_up_nodes IS 'Nodes of the next best size.';
-COMMENT ON COLUMN decisions.runner_up_speedup IS 'Speedup at that size.';
-COMMENT ON COLUMN decisions.runner_up_gpu_type IS 'Type of the GPUs of that size.';
-COMMENT ON COLUMN decisions.runner_up_cost IS 'What others would have paid for it beyond cost, in the objective''s sum.';
-COMMENT ON COLUMN decisions.cost IS 'What others pay for these GPUs at the round''s prices.';
-COMMENT ON COLUMN decisions.gpu_type IS 'Type of the GPUs given; null for none, several or a nameless one.';
+COMMENT ON COLUMN decisions.bound_by IS 'The limit that kept the job from more GPUs.';
+COMMENT ON COLUMN decisions.runner_up_gpus IS 'GPUs of the second-best configuration.';
+COMMENT ON COLUMN decisions.runner_up_nodes IS 'Nodes of the second-best configuration.';
+COMMENT ON COLUMN decisions.runner_up_speedup IS 'Speedup in that configuration.';
+COMMENT ON COLUMN decisions.runner_up_gpu_type IS 'GPU type of that configuration.';
+COMMENT ON COLUMN decisions.runner_up_cost IS 'What it would have cost other jobs beyond `cost`, in units of the objective.';
+COMMENT ON COLUMN decisions.cost IS 'Cost of these GPUs to other jobs at the round''s prices, in units of the objective.';
+COMMENT ON COLUMN decisions.gpu_type IS 'Type of these GPUs; null for none, several types or nameless ones.';
 COMMENT ON COLUMN decisions.global_batch_size IS 'Predicted best M, examples per step; null without a model.';
-COMMENT ON COLUMN decisions.atomic_batch_size IS 'Its m, per GPU and pass.';
-COMMENT ON COLUMN decisions.accumulation_steps IS 'Its s, extra passes per step.';
-COMMENT ON COLUMN decisions.declared_gain IS 'Factor by which what the job declares changed its weight; null where it counts not.';
-COMMENT ON COLUMN decisions.declaration_doubt IS 'Why what the job declares did not count; null where it did.';
-COMMENT ON COLUMN decisions.pinned_because IS 'Why the job had to stay as it was; null where it had not, or nobody said.';
-COMMENT ON COLUMN decisions.excluded IS 'Why the job was left as it is; null when it took part.';
-COMMENT ON COLUMN decisions.explanation IS 'All of this in one line.';
+COMMENT ON COLUMN decisions.atomic_batch_size IS 'Its m, examples of a micro-batch.';
+COMMENT ON COLUMN decisions.accumulation_steps IS 'Its s, accumulation steps per step.';
+COMMENT ON COLUMN decisions.declared_gain IS 'Factor by which the declared epochs changed the weight; null where they did not count.';
+COMMENT ON COLUMN decisions.declaration_doubt IS 'Why the declared epochs did not count; null where they did.';
+COMMENT ON COLUMN decisions.pinned_reason IS 'Why the job had to keep its allocation; null where it could change.';
+COMMENT ON COLUMN decisions.excluded_reason IS 'Why the job was excluded; null when it took part.';
+COMMENT ON COLUMN decisions.explanation IS 'The decision and its reasons in one line.';
 
 CREATE TABLE declarations (
     job_id BIGINT NOT NULL,
@@ -319,45 +319,45 @@ CREATE TABLE declarations (
     CONSTRAINT fk_declarations_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
-COMMENT ON TABLE declarations IS 'Every number of epochs that a job has declared, in the order in which it first did.';
+COMMENT ON TABLE declarations IS 'Every total number of epochs that a job has declared, in order.';
 COMMENT ON COLUMN declarations.job_id IS 'The job.';
-COMMENT ON COLUMN declarations.number IS 'Which declaration of the job: 0, 1, ...';
+COMMENT ON COLUMN declarations.number IS 'Number of the declaration within the job: 0, 1, ...';
 COMMENT ON COLUMN declarations.total_epochs IS 'Epochs declared.';
 COMMENT ON COLUMN declarations.at IS 'When it was first declared.';
-COMMENT ON COLUMN declarations.epoch IS 'The epoch under way then.';
+COMMENT ON COLUMN declarations.epoch IS 'The current epoch then.';
 COMMENT ON COLUMN declarations.progress IS 'Scale-invariant iterations done then.';
-COMMENT ON COLUMN declarations.least_total_progress IS 'Least iterations in all that it ever amounted to; null before the first epoch ended.';
+COMMENT ON COLUMN declarations.least_total_progress IS 'Smallest progress * total / epoch of any report since; null before the first epoch ended.';
 
 CREATE TABLE job_days (
     job_id BIGINT NOT NULL,
     day DATE NOT NULL,
     num_rounds BIGINT NOT NULL,
     gpus_sum DOUBLE PRECISION NOT NULL,
-    fair_gpus_sum DOUBLE PRECISION NOT NULL,
+    fair_share_gpus_sum DOUBLE PRECISION NOT NULL,
     speedup_sum DOUBLE PRECISION NOT NULL,
     num_compared BIGINT NOT NULL,
-    fair_goodput_sum DOUBLE PRECISION NOT NULL,
-    num_single BIGINT NOT NULL,
-    single_goodput_sum DOUBLE PRECISION NOT NULL,
+    fair_share_goodput_sum DOUBLE PRECISION NOT NULL,
+    num_one_gpu BIGINT NOT NULL,
+    one_gpu_goodput_sum DOUBLE PRECISION NOT NULL,
     CONSTRAINT pk_job_days PRIMARY KEY (job_id, day),
     CONSTRAINT ck_job_days_num_compared CHECK (num_rounds >= num_compared AND num_compared >= 0),
-    CONSTRAINT ck_job_days_num_single CHECK (num_rounds >= num_single AND num_single >= 0),
+    CONSTRAINT ck_job_days_num_one_gpu CHECK (num_rounds >= num_one_gpu AND num_one_gpu >= 0),
     CONSTRAINT fk_job_days_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
 CREATE INDEX ix_job_days_day ON job_days (day);
 
-COMMENT ON TABLE job_days IS 'What one day''s rounds decided about a job, summed up.';
+COMMENT ON TABLE job_days IS 'Sums over one day''s decisions about a job.';
 COMMENT ON COLUMN job_days.job_id IS 'The job.';
 COMMENT ON COLUMN job_days.day IS 'The day, in UTC.';
 COMMENT ON COLUMN job_days.num_rounds IS 'Rounds that decided about the job.';
-COMMENT ON COLUMN job_days.gpus_sum IS 'Sum of the GPUs given.';
-COMMENT ON COLUMN job_days.fair_gpus_sum IS 'Sum of its fair shares, in GPUs.';
+COMMENT ON COLUMN job_days.gpus_sum IS 'Sum of the GPUs allocated.';
+COMMENT ON COLUMN job_days.fair_share_gpus_sum IS 'Sum of its fair shares, in GPUs.';
 COMMENT ON COLUMN job_days.speedup_sum IS 'Sum of the speedups over its fair share.';
 COMMENT ON COLUMN job_days.num_compared IS 'Rounds with a predicted goodput at the fair share.';
-COMMENT ON COLUMN job_days.fair_goodput_sum IS 'Sum of these goodputs, examples per second.';
-COMMENT ON COLUMN job_days.num_single IS 'Rounds with a predicted goodput on one GPU.';
-COMMENT ON COLUMN job_days.single_goodput_sum IS 'Sum of these goodputs, examples per second.';
+COMMENT ON COLUMN job_days.fair_share_goodput_sum IS 'Sum of these goodputs, examples per second.';
+COMMENT ON COLUMN job_days.num_one_gpu IS 'Rounds with a predicted goodput on one GPU.';
+COMMENT ON COLUMN job_days.one_gpu_goodput_sum IS 'Sum of these goodputs, examples per second.';
 
 CREATE TABLE model_versions (
     id BIGSERIAL NOT NULL,
@@ -400,29 +400,29 @@ CREATE INDEX ix_model_versions_job_id_id ON model_versions (job_id, id);
 
 CREATE INDEX ix_model_versions_job_id_run_number_id ON model_versions (job_id, run_number, id);
 
-COMMENT ON TABLE model_versions IS 'Goodput models of a job; a row is added only when something in it changed.';
-COMMENT ON COLUMN model_versions.id IS 'Number of the version; grows.';
+COMMENT ON TABLE model_versions IS 'Goodput models of a job; a row is added only time_column something in it changed.';
+COMMENT ON COLUMN model_versions.id IS 'Id of the version; increases.';
 COMMENT ON COLUMN model_versions.job_id IS 'The job.';
 COMMENT ON COLUMN model_versions.at IS 'When it was reported.';
 COMMENT ON COLUMN model_versions.initial_batch_size IS 'M0, examples.';
 COMMENT ON COLUMN model_versions.max_batch_size IS 'Largest global batch allowed, examples; null for always M0.';
-COMMENT ON COLUMN model_versions.min_atomic IS 'Smallest batch per GPU and pass, examples.';
-COMMENT ON COLUMN model_versions.max_atomic IS 'Largest batch per GPU and pass, examples; null for no bound.';
+COMMENT ON COLUMN model_versions.min_atomic IS 'Smallest micro-batch, examples.';
+COMMENT ON COLUMN model_versions.max_atomic IS 'Largest micro-batch, examples; null for no bound.';
 COMMENT ON COLUMN model_versions.accumulation IS 'May gradients be accumulated?';
 COMMENT ON COLUMN model_versions.grad_sqr IS 'Squared norm of the true gradient; null before it is known.';
 COMMENT ON COLUMN model_versions.grad_var IS 'Trace of the gradient''s covariance at batch M0; null before it is known.';
-COMMENT ON COLUMN model_versions.alpha_g IS 'Fixed time of a pass, seconds.';
-COMMENT ON COLUMN model_versions.beta_g IS 'Time of a pass per example, seconds.';
+COMMENT ON COLUMN model_versions.alpha_g IS 'Fixed time of a micro-batch, seconds.';
+COMMENT ON COLUMN model_versions.beta_g IS 'Time of a micro-batch per example, seconds.';
 COMMENT ON COLUMN model_versions.alpha_n IS 'Synchronisation across nodes, seconds.';
 COMMENT ON COLUMN model_versions.beta_n IS 'The same per replica above two, seconds.';
 COMMENT ON COLUMN model_versions.alpha_l IS 'Synchronisation on one node, seconds.';
 COMMENT ON COLUMN model_versions.beta_l IS 'The same per replica above two, seconds.';
 COMMENT ON COLUMN model_versions.gamma IS 'Overlap of computation and synchronisation, 1 (none) to 10.';
-COMMENT ON COLUMN model_versions.max_gpus_seen IS 'Most GPUs the job says it has run on.';
-COMMENT ON COLUMN model_versions.max_nodes_seen IS 'Most nodes the job says it has run on.';
-COMMENT ON COLUMN model_versions.noise_low IS 'Low end of the noise scale''s interval, examples; null where none was told.';
-COMMENT ON COLUMN model_versions.noise_high IS 'Its high end, examples; null where nothing is excluded upwards.';
-COMMENT ON COLUMN model_versions.run_number IS 'The run that measured it; null where it came with the checkpoint of another.';
+COMMENT ON COLUMN model_versions.max_gpus_seen IS 'Most GPUs that the job reports to have run on.';
+COMMENT ON COLUMN model_versions.max_nodes_seen IS 'Most nodes that the job reports to have run on.';
+COMMENT ON COLUMN model_versions.noise_low IS 'Low end of the noise scale''s confidence interval, examples; null where not reported.';
+COMMENT ON COLUMN model_versions.noise_high IS 'Its high end, examples; null where unbounded.';
+COMMENT ON COLUMN model_versions.run_number IS 'The run that measured it; null where it came from the checkpoint of another run.';
 
 CREATE TABLE reallocations (
     id BIGSERIAL NOT NULL,
@@ -434,7 +434,7 @@ CREATE TABLE reallocations (
     cause VARCHAR(32) NOT NULL,
     checkpoint_waived BOOLEAN DEFAULT false NOT NULL,
     retargeted BOOLEAN DEFAULT false NOT NULL,
-    trained_on BOOLEAN DEFAULT false NOT NULL,
+    continued_training BOOLEAN DEFAULT false NOT NULL,
     job_failed BOOLEAN DEFAULT false NOT NULL,
     taken_over BOOLEAN DEFAULT false NOT NULL,
     reason TEXT,
@@ -453,21 +453,21 @@ CREATE INDEX ix_reallocations_round_id ON reallocations (round_id);
 
 CREATE UNIQUE INDEX uq_reallocations_open ON reallocations (job_id) WHERE step NOT IN ('confirmed', 'rolled_back', 'failed');
 
-COMMENT ON TABLE reallocations IS 'A job changing allocation: the daemon''s journal.';
-COMMENT ON COLUMN reallocations.id IS 'The reallocation''s number; grows.';
+COMMENT ON TABLE reallocations IS 'Reallocations: the daemon''s journal.';
+COMMENT ON COLUMN reallocations.id IS 'The reallocation''s id; increases.';
 COMMENT ON COLUMN reallocations.job_id IS 'The job.';
 COMMENT ON COLUMN reallocations.round_id IS 'The round that decided it.';
-COMMENT ON COLUMN reallocations.step IS 'Where it stands; the last of its steps.';
+COMMENT ON COLUMN reallocations.step IS 'Its current step.';
 COMMENT ON COLUMN reallocations.moves_running IS 'Is a running job requeued, rather than a waiting one reshaped?';
-COMMENT ON COLUMN reallocations.from_restart_count IS 'Slurm''s restart count of the job when it was planned.';
+COMMENT ON COLUMN reallocations.from_restart_count IS 'Slurm''s restart count of the job time_column it was planned.';
 COMMENT ON COLUMN reallocations.cause IS 'Why it was planned.';
-COMMENT ON COLUMN reallocations.checkpoint_waived IS 'Did it go on without a confirmed checkpoint, as the owner allows?';
-COMMENT ON COLUMN reallocations.retargeted IS 'Did it get another target, since others took the first?';
-COMMENT ON COLUMN reallocations.trained_on IS 'Did the job train on after the checkpoint that it confirmed, so that it stayed?';
+COMMENT ON COLUMN reallocations.checkpoint_waived IS 'Did it proceed without a confirmed checkpoint, as the owner allows?';
+COMMENT ON COLUMN reallocations.retargeted IS 'Did it get another target, because other jobs took the first?';
+COMMENT ON COLUMN reallocations.continued_training IS 'Did the job go on training after the checkpoint it confirmed, so that it was not moved?';
 COMMENT ON COLUMN reallocations.job_failed IS 'Did the job fail in the target, before its first step?';
-COMMENT ON COLUMN reallocations.taken_over IS 'Did a daemon repeat a command in it that the daemon before it may still give?';
-COMMENT ON COLUMN reallocations.reason IS 'Why it was planned and how it ended, for people; null where a round says it all.';
-COMMENT ON COLUMN reallocations.time_left_s IS 'What the job had left of its time limit at the requeue, seconds; null for no limit.';
+COMMENT ON COLUMN reallocations.taken_over IS 'Did a daemon repeat a command of it that the previous daemon may still give?';
+COMMENT ON COLUMN reallocations.reason IS 'Why it was planned and how it ended, for people; null where a round decided.';
+COMMENT ON COLUMN reallocations.time_left_s IS 'What was left of the time limit at the requeue, seconds; null for no limit.';
 
 CREATE TABLE runs (
     id BIGSERIAL NOT NULL,
@@ -500,38 +500,38 @@ CREATE TABLE runs (
 
 CREATE INDEX ix_runs_first_report_at ON runs (first_report_at);
 
-COMMENT ON TABLE runs IS 'One row per start of a job that reported.';
-COMMENT ON COLUMN runs.id IS 'This database''s number of the run.';
+COMMENT ON TABLE runs IS 'Runs: one row per start of a job that reported.';
+COMMENT ON COLUMN runs.id IS 'This database''s id of the run.';
 COMMENT ON COLUMN runs.job_id IS 'The job.';
-COMMENT ON COLUMN runs.run_number IS 'The run''s claim on its checkpoint directory: 0, 1, ...';
+COMMENT ON COLUMN runs.run_number IS 'The run''s number in its checkpoint directory: 0, 1, ...';
 COMMENT ON COLUMN runs.restart_count IS 'Slurm''s restart count during the run.';
-COMMENT ON COLUMN runs.phase IS 'Where the run stood at its last report.';
+COMMENT ON COLUMN runs.phase IS 'Phase of the run at its last report.';
 COMMENT ON COLUMN runs.first_report_at IS 'When its first report came.';
 COMMENT ON COLUMN runs.last_report_at IS 'When its last report came.';
-COMMENT ON COLUMN runs.last_sequence IS 'Number of its last report.';
+COMMENT ON COLUMN runs.last_sequence IS 'Sequence number of its last report.';
 COMMENT ON COLUMN runs.num_steps IS 'Optimizer steps as last reported.';
 COMMENT ON COLUMN runs.first_step_s IS 'Process start to the end of the first optimizer step, seconds; null before.';
-COMMENT ON COLUMN runs.first_step_at IS 'When a report first told of that step.';
+COMMENT ON COLUMN runs.first_step_at IS 'When that step was first reported.';
 COMMENT ON COLUMN runs.restore_s IS 'Part of it spent reading the checkpoint, seconds.';
-COMMENT ON COLUMN runs.gpu_type IS 'Slurm''s name of the GPUs it ran on; null if unknown, nameless or of several types.';
+COMMENT ON COLUMN runs.gpu_type IS 'Slurm''s type of the GPUs it ran on; null if unknown, nameless or of several types.';
 
 CREATE TABLE allocation_days (
     job_id BIGINT NOT NULL,
     number INTEGER NOT NULL,
     day DATE NOT NULL,
-    held_s DOUBLE PRECISION NOT NULL,
+    allocated_s DOUBLE PRECISION NOT NULL,
     CONSTRAINT pk_allocation_days PRIMARY KEY (job_id, number, day),
     CONSTRAINT fk_allocation_days_job_id_number_allocations FOREIGN KEY(job_id, number) REFERENCES allocations (job_id, number) ON DELETE CASCADE,
-    CONSTRAINT ck_allocation_days_held_s CHECK (held_s >= 0)
+    CONSTRAINT ck_allocation_days_allocated_s CHECK (allocated_s >= 0)
 );
 
 CREATE INDEX ix_allocation_days_day ON allocation_days (day);
 
-COMMENT ON TABLE allocation_days IS 'How long an ended stretch of allocation lasted on each day.';
+COMMENT ON TABLE allocation_days IS 'Duration of an ended allocation interval on each day.';
 COMMENT ON COLUMN allocation_days.job_id IS 'The job.';
-COMMENT ON COLUMN allocation_days.number IS 'Which stretch of the job.';
+COMMENT ON COLUMN allocation_days.number IS 'Number of the interval within the job.';
 COMMENT ON COLUMN allocation_days.day IS 'The day, in UTC.';
-COMMENT ON COLUMN allocation_days.held_s IS 'Seconds of the stretch on this day.';
+COMMENT ON COLUMN allocation_days.allocated_s IS 'Seconds of the interval on this day.';
 
 CREATE TABLE allocation_nodes (
     job_id BIGINT NOT NULL,
@@ -545,11 +545,11 @@ CREATE TABLE allocation_nodes (
 
 CREATE INDEX ix_allocation_nodes_node_name ON allocation_nodes (node_name);
 
-COMMENT ON TABLE allocation_nodes IS 'GPUs held on each node during a stretch.';
+COMMENT ON TABLE allocation_nodes IS 'GPUs on each node in an allocation interval.';
 COMMENT ON COLUMN allocation_nodes.job_id IS 'The job.';
-COMMENT ON COLUMN allocation_nodes.number IS 'Which stretch of the job.';
+COMMENT ON COLUMN allocation_nodes.number IS 'Number of the interval within the job.';
 COMMENT ON COLUMN allocation_nodes.node_name IS 'The node.';
-COMMENT ON COLUMN allocation_nodes.num_gpus IS 'GPUs held there.';
+COMMENT ON COLUMN allocation_nodes.num_gpus IS 'GPUs there.';
 
 CREATE TABLE checkpoints (
     run_id BIGINT NOT NULL,
@@ -573,10 +573,10 @@ CREATE UNIQUE INDEX uq_checkpoints_reallocation_id ON checkpoints (reallocation_
 
 COMMENT ON TABLE checkpoints IS 'Checkpoints that runs confirmed.';
 COMMENT ON COLUMN checkpoints.run_id IS 'The run.';
-COMMENT ON COLUMN checkpoints.sequence IS 'Number of the report that confirmed it.';
+COMMENT ON COLUMN checkpoints.sequence IS 'Sequence number of the report that confirmed it.';
 COMMENT ON COLUMN checkpoints.at IS 'When it was confirmed.';
-COMMENT ON COLUMN checkpoints.reallocation_id IS 'The reallocation that it let go on; null if it answered none.';
-COMMENT ON COLUMN checkpoints.blocked_s IS 'How long training stood still, seconds.';
+COMMENT ON COLUMN checkpoints.reallocation_id IS 'The reallocation whose request it answered; null for none.';
+COMMENT ON COLUMN checkpoints.blocked_s IS 'How long it blocked training, seconds.';
 COMMENT ON COLUMN checkpoints.size_bytes IS 'Size on disk, bytes.';
 
 CREATE TABLE decision_nodes (
@@ -589,7 +589,7 @@ CREATE TABLE decision_nodes (
     CONSTRAINT ck_decision_nodes_num_gpus CHECK (num_gpus >= 1)
 );
 
-COMMENT ON TABLE decision_nodes IS 'Where the GPUs of a decision lie.';
+COMMENT ON TABLE decision_nodes IS 'GPUs of a decision on each node.';
 COMMENT ON COLUMN decision_nodes.round_id IS 'The round.';
 COMMENT ON COLUMN decision_nodes.job_id IS 'The job.';
 COMMENT ON COLUMN decision_nodes.node_name IS 'The node.';
@@ -629,21 +629,21 @@ CREATE TABLE goodput_samples (
 
 CREATE INDEX ix_goodput_samples_at ON goodput_samples (at);
 
-COMMENT ON TABLE goodput_samples IS 'What runs measured, a row per report after the start.';
+COMMENT ON TABLE goodput_samples IS 'Measurements of runs: one row per report after the first step.';
 COMMENT ON COLUMN goodput_samples.run_id IS 'The run.';
-COMMENT ON COLUMN goodput_samples.sequence IS 'Number of the report within the run.';
+COMMENT ON COLUMN goodput_samples.sequence IS 'Sequence number of the report within the run.';
 COMMENT ON COLUMN goodput_samples.at IS 'When it was reported.';
 COMMENT ON COLUMN goodput_samples.global_batch_size IS 'M, examples per step.';
-COMMENT ON COLUMN goodput_samples.atomic_batch_size IS 'm, examples per GPU and pass.';
-COMMENT ON COLUMN goodput_samples.accumulation_steps IS 's, extra passes per step.';
+COMMENT ON COLUMN goodput_samples.atomic_batch_size IS 'm, examples of a micro-batch.';
+COMMENT ON COLUMN goodput_samples.accumulation_steps IS 's, accumulation steps per step.';
 COMMENT ON COLUMN goodput_samples.throughput IS 'Measured, examples per second.';
-COMMENT ON COLUMN goodput_samples.predicted_throughput IS 'What the model in force predicted for it, examples per second.';
+COMMENT ON COLUMN goodput_samples.predicted_throughput IS 'Predicted by the current model, examples per second.';
 COMMENT ON COLUMN goodput_samples.step_time_s IS 'Mean time of a step, seconds.';
 COMMENT ON COLUMN goodput_samples.efficiency IS 'Statistical efficiency, 0 to 1; goodput is throughput times efficiency.';
 COMMENT ON COLUMN goodput_samples.progress IS 'Scale-invariant iterations done.';
-COMMENT ON COLUMN goodput_samples.epoch IS 'The epoch under way, from 0.';
-COMMENT ON COLUMN goodput_samples.total_epochs IS 'Epochs declared; null if none were.';
-COMMENT ON COLUMN goodput_samples.num_examples IS 'Examples that the run has processed so far, by its own count; null where it told none.';
+COMMENT ON COLUMN goodput_samples.epoch IS 'The current epoch, from 0.';
+COMMENT ON COLUMN goodput_samples.total_epochs IS 'Declared number of epochs; null if none.';
+COMMENT ON COLUMN goodput_samples.num_examples IS 'Examples that the run has processed so far, by its own count; null where it reports none.';
 
 CREATE TABLE reallocation_nodes (
     reallocation_id BIGINT NOT NULL,
@@ -707,16 +707,16 @@ CREATE TABLE run_days (
 
 CREATE INDEX ix_run_days_day ON run_days (day);
 
-COMMENT ON TABLE run_days IS 'Goodput samples of a run on a day, summed up; a sample counts for the time it covers.';
+COMMENT ON TABLE run_days IS 'Sums over the goodput samples of a run on a day, by the time they cover.';
 COMMENT ON COLUMN run_days.run_id IS 'The run.';
 COMMENT ON COLUMN run_days.day IS 'The day, in UTC.';
 COMMENT ON COLUMN run_days.num_samples IS 'Samples reported on this day.';
-COMMENT ON COLUMN run_days.progress IS 'Most scale-invariant iterations reported.';
+COMMENT ON COLUMN run_days.progress IS 'Largest progress reported, scale-invariant iterations.';
 COMMENT ON COLUMN run_days.trained_s IS 'Time covered by samples with a throughput, seconds.';
 COMMENT ON COLUMN run_days.trained_gpu_s IS 'The same times the run''s GPUs.';
 COMMENT ON COLUMN run_days.examples IS 'Throughput times time: examples processed.';
 COMMENT ON COLUMN run_days.measured_s IS 'Time covered by samples with throughput and efficiency, seconds.';
-COMMENT ON COLUMN run_days.useful_examples IS 'Goodput times time: examples'' worth of progress.';
+COMMENT ON COLUMN run_days.useful_examples IS 'Goodput times time: useful examples.';
 COMMENT ON COLUMN run_days.efficiency_s IS 'Efficiency times time, over measured_s.';
 COMMENT ON COLUMN run_days.useful_gpu_s IS 'Efficiency times time times GPUs, over measured_s.';
 COMMENT ON COLUMN run_days.num_compared IS 'Samples with a measured and a predicted throughput.';
@@ -725,7 +725,7 @@ COMMENT ON COLUMN run_days.compared_examples IS 'Their measured throughput times
 COMMENT ON COLUMN run_days.predicted_examples IS 'Their predicted throughput times time.';
 COMMENT ON COLUMN run_days.error_sum IS 'Sum over them of predicted/measured - 1, each at most a million.';
 COMMENT ON COLUMN run_days.abs_error_sum IS 'The same without signs.';
-COMMENT ON COLUMN run_days.counted_examples IS 'Examples that the run counted; throughput times time where it told of no count.';
+COMMENT ON COLUMN run_days.counted_examples IS 'Examples that the run counted; throughput times time where it reports no count.';
 
 CREATE TABLE run_nodes (
     run_id BIGINT NOT NULL,
@@ -737,9 +737,9 @@ CREATE TABLE run_nodes (
     CONSTRAINT fk_run_nodes_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE CASCADE
 );
 
-COMMENT ON TABLE run_nodes IS 'GPUs that a run really used on each of its nodes, by node rank.';
+COMMENT ON TABLE run_nodes IS 'GPUs that a run uses on each of its nodes, by node rank.';
 COMMENT ON COLUMN run_nodes.run_id IS 'The run.';
-COMMENT ON COLUMN run_nodes.node_rank IS 'Place of the node in rank order: 0, 1, ...';
+COMMENT ON COLUMN run_nodes.node_rank IS 'Rank of the node: 0, 1, ...';
 COMMENT ON COLUMN run_nodes.num_gpus IS 'GPUs used there.';
 
 CREATE TABLE run_warnings (
@@ -751,28 +751,28 @@ CREATE TABLE run_warnings (
     CONSTRAINT fk_run_warnings_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE CASCADE
 );
 
-COMMENT ON TABLE run_warnings IS 'What runs warned of, by name; `pollux explain` says what each means.';
+COMMENT ON TABLE run_warnings IS 'Warnings of runs, by name; `pollux explain` explains each.';
 COMMENT ON COLUMN run_warnings.run_id IS 'The run.';
-COMMENT ON COLUMN run_warnings.warning IS 'Name of what it warned of.';
-COMMENT ON COLUMN run_warnings.first_seen_at IS 'When a report of the run first told of it.';
+COMMENT ON COLUMN run_warnings.warning IS 'Name of the warning.';
+COMMENT ON COLUMN run_warnings.first_seen_at IS 'When a report of the run first had it.';
 
-CREATE FUNCTION pollux_goodput_samples_sum() RETURNS trigger LANGUAGE plpgsql AS $body$ BEGIN INSERT INTO run_days (run_id, day, num_samples, progress, trained_s, trained_gpu_s, examples, measured_s, useful_examples, efficiency_s, useful_gpu_s, num_compared, compared_s, compared_examples, predicted_examples, error_sum, abs_error_sum, counted_examples) SELECT p.run_id, p.day, SUM(p.n), MAX(p.progress), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s * p.gpus END), SUM(COALESCE(p.throughput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.s END), SUM(COALESCE(p.goodput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s END), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s * p.gpus END), SUM(CASE WHEN p.error IS NULL THEN 0 ELSE p.n END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.throughput * p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.predicted * p.s END), SUM(COALESCE(p.error, 0.0) * p.n), SUM(ABS(COALESCE(p.error, 0.0)) * p.n), SUM(COALESCE(p.counted * p.s / p.covered_s, p.throughput * p.s, 0.0)) FROM ( WITH clean AS ( SELECT s.run_id, s.at, CASE WHEN s.num_examples < s.previous_examples THEN 0 ELSE s.num_examples - COALESCE(s.previous_examples, 0) END AS counted, s.progress, CASE WHEN s.throughput < 1e-9 THEN 1e-9 ELSE s.throughput END AS throughput, CASE WHEN s.efficiency < 1e-9 THEN 1e-9 ELSE s.efficiency END AS efficiency, CASE WHEN s.predicted_throughput < 1e-9 THEN 1e-9 ELSE s.predicted_throughput END AS predicted, COALESCE((round((extract(epoch FROM (s.at) - (s.previous_at)))::numeric, 3)::double precision), (round((extract(epoch FROM (s.at) - (r.first_report_at)))::numeric, 3)::double precision) - COALESCE(r.first_step_s, 0.0)) AS elapsed_s, CASE WHEN s.step_time_s >= 0.001 THEN s.step_time_s ELSE 0.001 END AS step_s, (round((extract(epoch FROM (s.at) - (((((s.at) AT TIME ZONE 'UTC')::date)::timestamp AT TIME ZONE 'UTC'))))::numeric, 3)::double precision) AS today_s, (SELECT SUM(n.num_gpus) FROM run_nodes AS n WHERE n.run_id = s.run_id) AS told_gpus, (SELECT SUM(n.num_gpus) FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = r.job_id AND a.started_at <= s.at AND (a.ended_at IS NULL OR a.ended_at > s.at)) AS held_gpus FROM (SELECT NEW.run_id AS run_id, NEW.at AS at, NEW.progress AS progress, NEW.throughput AS throughput, NEW.efficiency AS efficiency, NEW.predicted_throughput AS predicted_throughput, NEW.step_time_s AS step_time_s, NEW.num_examples AS num_examples, (SELECT b.num_examples FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence ORDER BY b.sequence DESC LIMIT 1) AS previous_examples, (SELECT b.at FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence ORDER BY b.sequence DESC LIMIT 1) AS previous_at) AS s JOIN runs AS r ON r.id = s.run_id ), covered AS ( SELECT c.*, c.throughput * c.efficiency AS goodput, COALESCE(LEAST(c.told_gpus, c.held_gpus), c.told_gpus, 0) AS gpus, CASE WHEN c.predicted > c.throughput * 1e6 THEN 1e6 ELSE c.predicted / c.throughput - 1.0 END AS error, LEAST(3600.0, GREATEST(c.elapsed_s, c.step_s)) AS covered_s FROM clean AS c ) SELECT c.run_id, ((c.at) AT TIME ZONE 'UTC')::date AS day, 1 AS n, LEAST(c.covered_s, c.today_s) AS s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus, c.counted, c.covered_s FROM covered AS c UNION ALL SELECT c.run_id, (((c.at) AT TIME ZONE 'UTC')::date - 1), 0, c.covered_s - c.today_s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus, c.counted, c.covered_s FROM covered AS c WHERE c.covered_s > c.today_s ) AS p WHERE true GROUP BY p.run_id, p.day ON CONFLICT (run_id, day) DO UPDATE SET num_samples = run_days.num_samples + excluded.num_samples, progress = GREATEST(run_days.progress, excluded.progress), trained_s = run_days.trained_s + excluded.trained_s, trained_gpu_s = run_days.trained_gpu_s + excluded.trained_gpu_s, examples = run_days.examples + excluded.examples, measured_s = run_days.measured_s + excluded.measured_s, useful_examples = run_days.useful_examples + excluded.useful_examples, efficiency_s = run_days.efficiency_s + excluded.efficiency_s, useful_gpu_s = run_days.useful_gpu_s + excluded.useful_gpu_s, num_compared = run_days.num_compared + excluded.num_compared, compared_s = run_days.compared_s + excluded.compared_s, compared_examples = run_days.compared_examples + excluded.compared_examples, predicted_examples = run_days.predicted_examples + excluded.predicted_examples, error_sum = run_days.error_sum + excluded.error_sum, abs_error_sum = run_days.abs_error_sum + excluded.abs_error_sum, counted_examples = run_days.counted_examples + excluded.counted_examples; RETURN NULL; END $body$;
+CREATE FUNCTION pollux_goodput_samples_sum() RETURNS trigger LANGUAGE plpgsql AS $body$ BEGIN INSERT INTO run_days (run_id, day, num_samples, progress, trained_s, trained_gpu_s, examples, measured_s, useful_examples, efficiency_s, useful_gpu_s, num_compared, compared_s, compared_examples, predicted_examples, error_sum, abs_error_sum, counted_examples) SELECT p.run_id, p.day, SUM(p.n), MAX(p.progress), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s * p.gpus END), SUM(COALESCE(p.throughput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.s END), SUM(COALESCE(p.goodput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s END), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s * p.gpus END), SUM(CASE WHEN p.error IS NULL THEN 0 ELSE p.n END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.throughput * p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.predicted * p.s END), SUM(COALESCE(p.error, 0.0) * p.n), SUM(ABS(COALESCE(p.error, 0.0)) * p.n), SUM(COALESCE(p.counted * p.s / p.covered_s, p.throughput * p.s, 0.0)) FROM ( WITH bounded AS ( SELECT s.run_id, s.at, CASE WHEN s.num_examples < s.previous_examples THEN 0 ELSE s.num_examples - COALESCE(s.previous_examples, 0) END AS counted, s.progress, CASE WHEN s.throughput < 1e-9 THEN 1e-9 ELSE s.throughput END AS throughput, CASE WHEN s.efficiency < 1e-9 THEN 1e-9 ELSE s.efficiency END AS efficiency, CASE WHEN s.predicted_throughput < 1e-9 THEN 1e-9 ELSE s.predicted_throughput END AS predicted, COALESCE((round((extract(epoch FROM (s.at) - (s.previous_at)))::numeric, 3)::double precision), (round((extract(epoch FROM (s.at) - (r.first_report_at)))::numeric, 3)::double precision) - COALESCE(r.first_step_s, 0.0)) AS elapsed_s, CASE WHEN s.step_time_s >= 0.001 THEN s.step_time_s ELSE 0.001 END AS step_s, (round((extract(epoch FROM (s.at) - (((((s.at) AT TIME ZONE 'UTC')::date)::timestamp AT TIME ZONE 'UTC'))))::numeric, 3)::double precision) AS today_s, (SELECT SUM(n.num_gpus) FROM run_nodes AS n WHERE n.run_id = s.run_id) AS reported_gpus, (SELECT SUM(n.num_gpus) FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = r.job_id AND a.started_at <= s.at AND (a.ended_at IS NULL OR a.ended_at > s.at)) AS allocated_gpus FROM (SELECT NEW.run_id AS run_id, NEW.at AS at, NEW.progress AS progress, NEW.throughput AS throughput, NEW.efficiency AS efficiency, NEW.predicted_throughput AS predicted_throughput, NEW.step_time_s AS step_time_s, NEW.num_examples AS num_examples, (SELECT b.num_examples FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence ORDER BY b.sequence DESC LIMIT 1) AS previous_examples, (SELECT b.at FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence ORDER BY b.sequence DESC LIMIT 1) AS previous_at) AS s JOIN runs AS r ON r.id = s.run_id ), covered AS ( SELECT c.*, c.throughput * c.efficiency AS goodput, COALESCE(LEAST(c.reported_gpus, c.allocated_gpus), c.reported_gpus, 0) AS gpus, CASE WHEN c.predicted > c.throughput * 1e6 THEN 1e6 ELSE c.predicted / c.throughput - 1.0 END AS error, LEAST(3600.0, GREATEST(c.elapsed_s, c.step_s)) AS covered_s FROM bounded AS c ) SELECT c.run_id, ((c.at) AT TIME ZONE 'UTC')::date AS day, 1 AS n, LEAST(c.covered_s, c.today_s) AS s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus, c.counted, c.covered_s FROM covered AS c UNION ALL SELECT c.run_id, (((c.at) AT TIME ZONE 'UTC')::date - 1), 0, c.covered_s - c.today_s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus, c.counted, c.covered_s FROM covered AS c WHERE c.covered_s > c.today_s ) AS p WHERE true GROUP BY p.run_id, p.day ON CONFLICT (run_id, day) DO UPDATE SET num_samples = run_days.num_samples + excluded.num_samples, progress = GREATEST(run_days.progress, excluded.progress), trained_s = run_days.trained_s + excluded.trained_s, trained_gpu_s = run_days.trained_gpu_s + excluded.trained_gpu_s, examples = run_days.examples + excluded.examples, measured_s = run_days.measured_s + excluded.measured_s, useful_examples = run_days.useful_examples + excluded.useful_examples, efficiency_s = run_days.efficiency_s + excluded.efficiency_s, useful_gpu_s = run_days.useful_gpu_s + excluded.useful_gpu_s, num_compared = run_days.num_compared + excluded.num_compared, compared_s = run_days.compared_s + excluded.compared_s, compared_examples = run_days.compared_examples + excluded.compared_examples, predicted_examples = run_days.predicted_examples + excluded.predicted_examples, error_sum = run_days.error_sum + excluded.error_sum, abs_error_sum = run_days.abs_error_sum + excluded.abs_error_sum, counted_examples = run_days.counted_examples + excluded.counted_examples; RETURN NULL; END $body$;
 
 CREATE TRIGGER goodput_samples_sum AFTER INSERT ON goodput_samples FOR EACH ROW EXECUTE FUNCTION pollux_goodput_samples_sum();
 
-CREATE FUNCTION pollux_allocations_begun() RETURNS trigger LANGUAGE plpgsql AS $body$ BEGIN INSERT INTO allocation_days (job_id, number, day, held_s) SELECT d.job_id, d.number, d.day, (round((extract(epoch FROM (LEAST(d.ended_at, ((((d.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(d.started_at, ((d.day)::timestamp AT TIME ZONE 'UTC')))))::numeric, 3)::double precision) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.started_at) AT TIME ZONE 'UTC')::date AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.day) + 1) FROM days AS a WHERE ((((a.day) + 1))::timestamp AT TIME ZONE 'UTC') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET held_s = excluded.held_s; RETURN NULL; END $body$;
+CREATE FUNCTION pollux_allocations_begun() RETURNS trigger LANGUAGE plpgsql AS $body$ BEGIN INSERT INTO allocation_days (job_id, number, day, allocated_s) SELECT d.job_id, d.number, d.day, (round((extract(epoch FROM (LEAST(d.ended_at, ((((d.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(d.started_at, ((d.day)::timestamp AT TIME ZONE 'UTC')))))::numeric, 3)::double precision) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.started_at) AT TIME ZONE 'UTC')::date AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.day) + 1) FROM days AS a WHERE ((((a.day) + 1))::timestamp AT TIME ZONE 'UTC') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET allocated_s = excluded.allocated_s; RETURN NULL; END $body$;
 
 CREATE TRIGGER allocations_begun AFTER INSERT ON allocations FOR EACH ROW EXECUTE FUNCTION pollux_allocations_begun();
 
-CREATE FUNCTION pollux_allocations_ended() RETURNS trigger LANGUAGE plpgsql AS $body$ BEGIN INSERT INTO allocation_days (job_id, number, day, held_s) SELECT d.job_id, d.number, d.day, (round((extract(epoch FROM (LEAST(d.ended_at, ((((d.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(d.started_at, ((d.day)::timestamp AT TIME ZONE 'UTC')))))::numeric, 3)::double precision) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.started_at) AT TIME ZONE 'UTC')::date AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.day) + 1) FROM days AS a WHERE ((((a.day) + 1))::timestamp AT TIME ZONE 'UTC') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET held_s = excluded.held_s; RETURN NULL; END $body$;
+CREATE FUNCTION pollux_allocations_ended() RETURNS trigger LANGUAGE plpgsql AS $body$ BEGIN INSERT INTO allocation_days (job_id, number, day, allocated_s) SELECT d.job_id, d.number, d.day, (round((extract(epoch FROM (LEAST(d.ended_at, ((((d.day) + 1))::timestamp AT TIME ZONE 'UTC'))) - (GREATEST(d.started_at, ((d.day)::timestamp AT TIME ZONE 'UTC')))))::numeric, 3)::double precision) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.started_at) AT TIME ZONE 'UTC')::date AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, ((a.day) + 1) FROM days AS a WHERE ((((a.day) + 1))::timestamp AT TIME ZONE 'UTC') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET allocated_s = excluded.allocated_s; RETURN NULL; END $body$;
 
 CREATE TRIGGER allocations_ended AFTER UPDATE OF ended_at ON allocations FOR EACH ROW EXECUTE FUNCTION pollux_allocations_ended();
 
--- One row per reallocation: why it was planned, from what to what, how it ended, when it took each step, where
--- its time went, in seconds, and what it brought. reason is a text for people; group by cause, not by it.
--- checkpoint_s is the standstill for the checkpoint, hold_s from there to the release, slurm_s from requeue to
--- start (it overlaps hold_s), launch_s from start to the first step, total_s the whole standstill.
--- goodput_before and goodput_after are the means over the whole run that ended and the whole run that followed.
+-- One row per reallocation: its cause, source and target, how it ended, the time of each step, its cost in
+-- seconds, and the goodput before and after. reason is a text for people; group by cause.
+-- checkpoint_s is how long the checkpoint blocked training, hold_s the time from its confirmation to the release,
+-- slurm_s from requeue to start (it overlaps hold_s), launch_s from start to the first step, total_s the whole
+-- restart delay. goodput_before and goodput_after are means over the whole run that ended and the whole next run.
 CREATE VIEW reallocation_history AS
 SELECT x.reallocation_id,
        x.job_id,
@@ -784,7 +784,7 @@ SELECT x.reallocation_id,
        x.step,
        x.checkpoint_waived,
        x.retargeted,
-       x.trained_on,
+       x.continued_training,
        x.job_failed,
        x.taken_over,
        x.reason,
@@ -810,8 +810,8 @@ SELECT x.reallocation_id,
             WHEN x.checkpoint_s IS NULL THEN CASE WHEN (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at)))::numeric, 3)::double precision) < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.requeued_at)))::numeric, 3)::double precision) END
             ELSE CASE WHEN (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at)))::numeric, 3)::double precision) + x.checkpoint_s < 0.0 THEN 0.0 ELSE (round((extract(epoch FROM (CASE WHEN x.first_step_at IS NULL OR x.confirmed_at < x.first_step_at THEN x.confirmed_at ELSE x.first_step_at END) - (x.checkpointed_at)))::numeric, 3)::double precision) + x.checkpoint_s END
        END AS total_s,
-       goodput_then.c0 AS goodput_before,
-       goodput_now.c0 AS goodput_after
+       goodput_old.c0 AS goodput_before,
+       goodput_new.c0 AS goodput_after
 FROM (
     SELECT r.id AS reallocation_id,
            r.job_id,
@@ -823,7 +823,7 @@ FROM (
            r.step,
            r.checkpoint_waived,
            r.retargeted,
-           r.trained_on,
+           r.continued_training,
            r.job_failed,
            r.taken_over,
            r.reason,
@@ -863,19 +863,19 @@ LEFT JOIN LATERAL (SELECT COALESCE(SUM(CASE WHEN n.side = 'source' THEN n.num_gp
  LEFT JOIN LATERAL (SELECT MAX(s.at) AS c0
         FROM reallocation_steps AS s WHERE s.reallocation_id = x.reallocation_id) AS steps ON true
  LEFT JOIN LATERAL (SELECT SUM(d.useful_examples) / SUM(d.measured_s) AS c0
-        FROM (SELECT t.run_id, t.day, LEAST(t.num_samples, 1000000000000) AS num_samples, CASE WHEN abs(t.progress) < 1e-30 THEN 0.0 WHEN t.progress > 1e30 THEN 1e30 WHEN t.progress < -1e30 THEN -1e30 ELSE t.progress END AS progress, CASE WHEN abs(t.trained_s) < 1e-30 THEN 0.0 WHEN t.trained_s > 1e30 THEN 1e30 WHEN t.trained_s < -1e30 THEN -1e30 ELSE t.trained_s END AS trained_s, CASE WHEN abs(t.trained_gpu_s) < 1e-30 THEN 0.0 WHEN t.trained_gpu_s > 1e30 THEN 1e30 WHEN t.trained_gpu_s < -1e30 THEN -1e30 ELSE t.trained_gpu_s END AS trained_gpu_s, CASE WHEN abs(t.examples) < 1e-30 THEN 0.0 WHEN t.examples > 1e30 THEN 1e30 WHEN t.examples < -1e30 THEN -1e30 ELSE t.examples END AS examples, CASE WHEN abs(t.measured_s) < 1e-30 THEN 0.0 WHEN t.measured_s > 1e30 THEN 1e30 WHEN t.measured_s < -1e30 THEN -1e30 ELSE t.measured_s END AS measured_s, CASE WHEN abs(t.useful_examples) < 1e-30 THEN 0.0 WHEN t.useful_examples > 1e30 THEN 1e30 WHEN t.useful_examples < -1e30 THEN -1e30 ELSE t.useful_examples END AS useful_examples, CASE WHEN abs(t.efficiency_s) < 1e-30 THEN 0.0 WHEN t.efficiency_s > 1e30 THEN 1e30 WHEN t.efficiency_s < -1e30 THEN -1e30 ELSE t.efficiency_s END AS efficiency_s, CASE WHEN abs(t.useful_gpu_s) < 1e-30 THEN 0.0 WHEN t.useful_gpu_s > 1e30 THEN 1e30 WHEN t.useful_gpu_s < -1e30 THEN -1e30 ELSE t.useful_gpu_s END AS useful_gpu_s, LEAST(t.num_compared, 1000000000000) AS num_compared, CASE WHEN abs(t.compared_s) < 1e-30 THEN 0.0 WHEN t.compared_s > 1e30 THEN 1e30 WHEN t.compared_s < -1e30 THEN -1e30 ELSE t.compared_s END AS compared_s, CASE WHEN abs(t.compared_examples) < 1e-30 THEN 0.0 WHEN t.compared_examples > 1e30 THEN 1e30 WHEN t.compared_examples < -1e30 THEN -1e30 ELSE t.compared_examples END AS compared_examples, CASE WHEN abs(t.predicted_examples) < 1e-30 THEN 0.0 WHEN t.predicted_examples > 1e30 THEN 1e30 WHEN t.predicted_examples < -1e30 THEN -1e30 ELSE t.predicted_examples END AS predicted_examples, CASE WHEN abs(t.error_sum) < 1e-30 THEN 0.0 WHEN t.error_sum > 1e30 THEN 1e30 WHEN t.error_sum < -1e30 THEN -1e30 ELSE t.error_sum END AS error_sum, CASE WHEN abs(t.abs_error_sum) < 1e-30 THEN 0.0 WHEN t.abs_error_sum > 1e30 THEN 1e30 WHEN t.abs_error_sum < -1e30 THEN -1e30 ELSE t.abs_error_sum END AS abs_error_sum, CASE WHEN abs(t.counted_examples) < 1e-30 THEN 0.0 WHEN t.counted_examples > 1e30 THEN 1e30 WHEN t.counted_examples < -1e30 THEN -1e30 ELSE t.counted_examples END AS counted_examples FROM run_days AS t) AS d WHERE d.run_id = x.run_before AND d.measured_s > 0.0) AS goodput_then ON true
+        FROM (SELECT t.run_id, t.day, LEAST(t.num_samples, 1000000000000) AS num_samples, CASE WHEN abs(t.progress) < 1e-30 THEN 0.0 WHEN t.progress > 1e30 THEN 1e30 WHEN t.progress < -1e30 THEN -1e30 ELSE t.progress END AS progress, CASE WHEN abs(t.trained_s) < 1e-30 THEN 0.0 WHEN t.trained_s > 1e30 THEN 1e30 WHEN t.trained_s < -1e30 THEN -1e30 ELSE t.trained_s END AS trained_s, CASE WHEN abs(t.trained_gpu_s) < 1e-30 THEN 0.0 WHEN t.trained_gpu_s > 1e30 THEN 1e30 WHEN t.trained_gpu_s < -1e30 THEN -1e30 ELSE t.trained_gpu_s END AS trained_gpu_s, CASE WHEN abs(t.examples) < 1e-30 THEN 0.0 WHEN t.examples > 1e30 THEN 1e30 WHEN t.examples < -1e30 THEN -1e30 ELSE t.examples END AS examples, CASE WHEN abs(t.measured_s) < 1e-30 THEN 0.0 WHEN t.measured_s > 1e30 THEN 1e30 WHEN t.measured_s < -1e30 THEN -1e30 ELSE t.measured_s END AS measured_s, CASE WHEN abs(t.useful_examples) < 1e-30 THEN 0.0 WHEN t.useful_examples > 1e30 THEN 1e30 WHEN t.useful_examples < -1e30 THEN -1e30 ELSE t.useful_examples END AS useful_examples, CASE WHEN abs(t.efficiency_s) < 1e-30 THEN 0.0 WHEN t.efficiency_s > 1e30 THEN 1e30 WHEN t.efficiency_s < -1e30 THEN -1e30 ELSE t.efficiency_s END AS efficiency_s, CASE WHEN abs(t.useful_gpu_s) < 1e-30 THEN 0.0 WHEN t.useful_gpu_s > 1e30 THEN 1e30 WHEN t.useful_gpu_s < -1e30 THEN -1e30 ELSE t.useful_gpu_s END AS useful_gpu_s, LEAST(t.num_compared, 1000000000000) AS num_compared, CASE WHEN abs(t.compared_s) < 1e-30 THEN 0.0 WHEN t.compared_s > 1e30 THEN 1e30 WHEN t.compared_s < -1e30 THEN -1e30 ELSE t.compared_s END AS compared_s, CASE WHEN abs(t.compared_examples) < 1e-30 THEN 0.0 WHEN t.compared_examples > 1e30 THEN 1e30 WHEN t.compared_examples < -1e30 THEN -1e30 ELSE t.compared_examples END AS compared_examples, CASE WHEN abs(t.predicted_examples) < 1e-30 THEN 0.0 WHEN t.predicted_examples > 1e30 THEN 1e30 WHEN t.predicted_examples < -1e30 THEN -1e30 ELSE t.predicted_examples END AS predicted_examples, CASE WHEN abs(t.error_sum) < 1e-30 THEN 0.0 WHEN t.error_sum > 1e30 THEN 1e30 WHEN t.error_sum < -1e30 THEN -1e30 ELSE t.error_sum END AS error_sum, CASE WHEN abs(t.abs_error_sum) < 1e-30 THEN 0.0 WHEN t.abs_error_sum > 1e30 THEN 1e30 WHEN t.abs_error_sum < -1e30 THEN -1e30 ELSE t.abs_error_sum END AS abs_error_sum, CASE WHEN abs(t.counted_examples) < 1e-30 THEN 0.0 WHEN t.counted_examples > 1e30 THEN 1e30 WHEN t.counted_examples < -1e30 THEN -1e30 ELSE t.counted_examples END AS counted_examples FROM run_days AS t) AS d WHERE d.run_id = x.run_before AND d.measured_s > 0.0) AS goodput_old ON true
  LEFT JOIN LATERAL (SELECT SUM(d.useful_examples) / SUM(d.measured_s) AS c0
-        FROM (SELECT t.run_id, t.day, LEAST(t.num_samples, 1000000000000) AS num_samples, CASE WHEN abs(t.progress) < 1e-30 THEN 0.0 WHEN t.progress > 1e30 THEN 1e30 WHEN t.progress < -1e30 THEN -1e30 ELSE t.progress END AS progress, CASE WHEN abs(t.trained_s) < 1e-30 THEN 0.0 WHEN t.trained_s > 1e30 THEN 1e30 WHEN t.trained_s < -1e30 THEN -1e30 ELSE t.trained_s END AS trained_s, CASE WHEN abs(t.trained_gpu_s) < 1e-30 THEN 0.0 WHEN t.trained_gpu_s > 1e30 THEN 1e30 WHEN t.trained_gpu_s < -1e30 THEN -1e30 ELSE t.trained_gpu_s END AS trained_gpu_s, CASE WHEN abs(t.examples) < 1e-30 THEN 0.0 WHEN t.examples > 1e30 THEN 1e30 WHEN t.examples < -1e30 THEN -1e30 ELSE t.examples END AS examples, CASE WHEN abs(t.measured_s) < 1e-30 THEN 0.0 WHEN t.measured_s > 1e30 THEN 1e30 WHEN t.measured_s < -1e30 THEN -1e30 ELSE t.measured_s END AS measured_s, CASE WHEN abs(t.useful_examples) < 1e-30 THEN 0.0 WHEN t.useful_examples > 1e30 THEN 1e30 WHEN t.useful_examples < -1e30 THEN -1e30 ELSE t.useful_examples END AS useful_examples, CASE WHEN abs(t.efficiency_s) < 1e-30 THEN 0.0 WHEN t.efficiency_s > 1e30 THEN 1e30 WHEN t.efficiency_s < -1e30 THEN -1e30 ELSE t.efficiency_s END AS efficiency_s, CASE WHEN abs(t.useful_gpu_s) < 1e-30 THEN 0.0 WHEN t.useful_gpu_s > 1e30 THEN 1e30 WHEN t.useful_gpu_s < -1e30 THEN -1e30 ELSE t.useful_gpu_s END AS useful_gpu_s, LEAST(t.num_compared, 1000000000000) AS num_compared, CASE WHEN abs(t.compared_s) < 1e-30 THEN 0.0 WHEN t.compared_s > 1e30 THEN 1e30 WHEN t.compared_s < -1e30 THEN -1e30 ELSE t.compared_s END AS compared_s, CASE WHEN abs(t.compared_examples) < 1e-30 THEN 0.0 WHEN t.compared_examples > 1e30 THEN 1e30 WHEN t.compared_examples < -1e30 THEN -1e30 ELSE t.compared_examples END AS compared_examples, CASE WHEN abs(t.predicted_examples) < 1e-30 THEN 0.0 WHEN t.predicted_examples > 1e30 THEN 1e30 WHEN t.predicted_examples < -1e30 THEN -1e30 ELSE t.predicted_examples END AS predicted_examples, CASE WHEN abs(t.error_sum) < 1e-30 THEN 0.0 WHEN t.error_sum > 1e30 THEN 1e30 WHEN t.error_sum < -1e30 THEN -1e30 ELSE t.error_sum END AS error_sum, CASE WHEN abs(t.abs_error_sum) < 1e-30 THEN 0.0 WHEN t.abs_error_sum > 1e30 THEN 1e30 WHEN t.abs_error_sum < -1e30 THEN -1e30 ELSE t.abs_error_sum END AS abs_error_sum, CASE WHEN abs(t.counted_examples) < 1e-30 THEN 0.0 WHEN t.counted_examples > 1e30 THEN 1e30 WHEN t.counted_examples < -1e30 THEN -1e30 ELSE t.counted_examples END AS counted_examples FROM run_days AS t) AS d WHERE d.run_id = x.run_after AND d.measured_s > 0.0) AS goodput_now ON true;
+        FROM (SELECT t.run_id, t.day, LEAST(t.num_samples, 1000000000000) AS num_samples, CASE WHEN abs(t.progress) < 1e-30 THEN 0.0 WHEN t.progress > 1e30 THEN 1e30 WHEN t.progress < -1e30 THEN -1e30 ELSE t.progress END AS progress, CASE WHEN abs(t.trained_s) < 1e-30 THEN 0.0 WHEN t.trained_s > 1e30 THEN 1e30 WHEN t.trained_s < -1e30 THEN -1e30 ELSE t.trained_s END AS trained_s, CASE WHEN abs(t.trained_gpu_s) < 1e-30 THEN 0.0 WHEN t.trained_gpu_s > 1e30 THEN 1e30 WHEN t.trained_gpu_s < -1e30 THEN -1e30 ELSE t.trained_gpu_s END AS trained_gpu_s, CASE WHEN abs(t.examples) < 1e-30 THEN 0.0 WHEN t.examples > 1e30 THEN 1e30 WHEN t.examples < -1e30 THEN -1e30 ELSE t.examples END AS examples, CASE WHEN abs(t.measured_s) < 1e-30 THEN 0.0 WHEN t.measured_s > 1e30 THEN 1e30 WHEN t.measured_s < -1e30 THEN -1e30 ELSE t.measured_s END AS measured_s, CASE WHEN abs(t.useful_examples) < 1e-30 THEN 0.0 WHEN t.useful_examples > 1e30 THEN 1e30 WHEN t.useful_examples < -1e30 THEN -1e30 ELSE t.useful_examples END AS useful_examples, CASE WHEN abs(t.efficiency_s) < 1e-30 THEN 0.0 WHEN t.efficiency_s > 1e30 THEN 1e30 WHEN t.efficiency_s < -1e30 THEN -1e30 ELSE t.efficiency_s END AS efficiency_s, CASE WHEN abs(t.useful_gpu_s) < 1e-30 THEN 0.0 WHEN t.useful_gpu_s > 1e30 THEN 1e30 WHEN t.useful_gpu_s < -1e30 THEN -1e30 ELSE t.useful_gpu_s END AS useful_gpu_s, LEAST(t.num_compared, 1000000000000) AS num_compared, CASE WHEN abs(t.compared_s) < 1e-30 THEN 0.0 WHEN t.compared_s > 1e30 THEN 1e30 WHEN t.compared_s < -1e30 THEN -1e30 ELSE t.compared_s END AS compared_s, CASE WHEN abs(t.compared_examples) < 1e-30 THEN 0.0 WHEN t.compared_examples > 1e30 THEN 1e30 WHEN t.compared_examples < -1e30 THEN -1e30 ELSE t.compared_examples END AS compared_examples, CASE WHEN abs(t.predicted_examples) < 1e-30 THEN 0.0 WHEN t.predicted_examples > 1e30 THEN 1e30 WHEN t.predicted_examples < -1e30 THEN -1e30 ELSE t.predicted_examples END AS predicted_examples, CASE WHEN abs(t.error_sum) < 1e-30 THEN 0.0 WHEN t.error_sum > 1e30 THEN 1e30 WHEN t.error_sum < -1e30 THEN -1e30 ELSE t.error_sum END AS error_sum, CASE WHEN abs(t.abs_error_sum) < 1e-30 THEN 0.0 WHEN t.abs_error_sum > 1e30 THEN 1e30 WHEN t.abs_error_sum < -1e30 THEN -1e30 ELSE t.abs_error_sum END AS abs_error_sum, CASE WHEN abs(t.counted_examples) < 1e-30 THEN 0.0 WHEN t.counted_examples > 1e30 THEN 1e30 WHEN t.counted_examples < -1e30 THEN -1e30 ELSE t.counted_examples END AS counted_examples FROM run_days AS t) AS d WHERE d.run_id = x.run_after AND d.measured_s > 0.0) AS goodput_new ON true;
 
--- One row per job: whose it is, what it held, what it got out of it, and what moving it cost.
--- gpu_hours counts a stretch that still lasts up to now. Means of throughput, efficiency and goodput are over
--- the time that its reports cover; they, and the speedups made of them, are null where nothing was measured.
+-- One row per job: owner, GPU hours, goodput, and the cost of its moves.
+-- gpu_hours counts an open allocation interval up to now. Means of throughput, efficiency and goodput are over the
+-- time that its reports cover; they and the speedups are null where nothing was measured.
 -- speedup_one_gpu is the measured goodput over the one that rounds predicted for it on one GPU,
 -- speedup_fair_share over the one that they predicted at its fair share of the cluster.
--- examples are those that its runs counted. lost_s adds up the standstill of the confirmed reallocations. requeues is Slurm's restart
--- count in the last run, restarts the moves among them.
--- gpu_hours are Slurm's own (ElapsedRaw times GPUs) to a second per run; estimated says where a part of them,
--- or the end, is a guess, because neither Slurm nor its accounting database told.
+-- examples are those that its runs counted. lost_s is the sum of the restart delays of its confirmed moves.
+-- requeues is Slurm's restart count in the last run, restarts the moves among them.
+-- gpu_hours are Slurm's own (ElapsedRaw times GPUs), to a second per run. estimated is true where a part of them,
+-- or the end, is an estimate, because neither Slurm nor its accounting database has it.
 CREATE VIEW job_goodput AS
 SELECT x.job_id,
        x.slurm_job_id,
@@ -902,8 +902,8 @@ SELECT x.job_id,
        x.examples,
        x.useful_examples,
        x.progress,
-       (CASE WHEN x.single_goodput > 0.0 THEN x.goodput / x.single_goodput END) AS speedup_one_gpu,
-       (CASE WHEN x.fair_goodput > 0.0 THEN x.goodput / x.fair_goodput END) AS speedup_fair_share,
+       (CASE WHEN x.one_gpu_goodput > 0.0 THEN x.goodput / x.one_gpu_goodput END) AS speedup_one_gpu,
+       (CASE WHEN x.fair_share_goodput > 0.0 THEN x.goodput / x.fair_share_goodput END) AS speedup_fair_share,
        x.runs,
        x.restarts,
        x.lost_s,
@@ -931,8 +931,8 @@ FROM (
            COALESCE(measured.c5, 0.0) AS examples,
            COALESCE(measured.c6, 0.0) AS useful_examples,
            COALESCE(measured.c7, 0.0) AS progress,
-           decided.c0 AS single_goodput,
-           decided.c1 AS fair_goodput,
+           decided.c0 AS one_gpu_goodput,
+           decided.c1 AS fair_share_goodput,
            begun.c0 AS runs,
            moved.c0 AS restarts,
            COALESCE(moved.c1, 0.0) AS lost_s,
@@ -946,8 +946,8 @@ FROM (
         FROM allocations AS a WHERE a.job_id = j.id) AS ran ON true
  LEFT JOIN LATERAL (SELECT SUM(d.trained_gpu_s) / 3600.0 AS c0, CAST(SUM(d.num_samples) AS BIGINT) AS c1, (CASE WHEN SUM(d.trained_s) > 0.0 THEN SUM(d.examples) / SUM(d.trained_s) END) AS c2, (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.efficiency_s) / SUM(d.measured_s) END) AS c3, (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.useful_examples) / SUM(d.measured_s) END) AS c4, SUM(d.counted_examples) AS c5, SUM(d.useful_examples) AS c6, MAX(d.progress) AS c7
         FROM runs AS r JOIN (SELECT t.run_id, t.day, LEAST(t.num_samples, 1000000000000) AS num_samples, CASE WHEN abs(t.progress) < 1e-30 THEN 0.0 WHEN t.progress > 1e30 THEN 1e30 WHEN t.progress < -1e30 THEN -1e30 ELSE t.progress END AS progress, CASE WHEN abs(t.trained_s) < 1e-30 THEN 0.0 WHEN t.trained_s > 1e30 THEN 1e30 WHEN t.trained_s < -1e30 THEN -1e30 ELSE t.trained_s END AS trained_s, CASE WHEN abs(t.trained_gpu_s) < 1e-30 THEN 0.0 WHEN t.trained_gpu_s > 1e30 THEN 1e30 WHEN t.trained_gpu_s < -1e30 THEN -1e30 ELSE t.trained_gpu_s END AS trained_gpu_s, CASE WHEN abs(t.examples) < 1e-30 THEN 0.0 WHEN t.examples > 1e30 THEN 1e30 WHEN t.examples < -1e30 THEN -1e30 ELSE t.examples END AS examples, CASE WHEN abs(t.measured_s) < 1e-30 THEN 0.0 WHEN t.measured_s > 1e30 THEN 1e30 WHEN t.measured_s < -1e30 THEN -1e30 ELSE t.measured_s END AS measured_s, CASE WHEN abs(t.useful_examples) < 1e-30 THEN 0.0 WHEN t.useful_examples > 1e30 THEN 1e30 WHEN t.useful_examples < -1e30 THEN -1e30 ELSE t.useful_examples END AS useful_examples, CASE WHEN abs(t.efficiency_s) < 1e-30 THEN 0.0 WHEN t.efficiency_s > 1e30 THEN 1e30 WHEN t.efficiency_s < -1e30 THEN -1e30 ELSE t.efficiency_s END AS efficiency_s, CASE WHEN abs(t.useful_gpu_s) < 1e-30 THEN 0.0 WHEN t.useful_gpu_s > 1e30 THEN 1e30 WHEN t.useful_gpu_s < -1e30 THEN -1e30 ELSE t.useful_gpu_s END AS useful_gpu_s, LEAST(t.num_compared, 1000000000000) AS num_compared, CASE WHEN abs(t.compared_s) < 1e-30 THEN 0.0 WHEN t.compared_s > 1e30 THEN 1e30 WHEN t.compared_s < -1e30 THEN -1e30 ELSE t.compared_s END AS compared_s, CASE WHEN abs(t.compared_examples) < 1e-30 THEN 0.0 WHEN t.compared_examples > 1e30 THEN 1e30 WHEN t.compared_examples < -1e30 THEN -1e30 ELSE t.compared_examples END AS compared_examples, CASE WHEN abs(t.predicted_examples) < 1e-30 THEN 0.0 WHEN t.predicted_examples > 1e30 THEN 1e30 WHEN t.predicted_examples < -1e30 THEN -1e30 ELSE t.predicted_examples END AS predicted_examples, CASE WHEN abs(t.error_sum) < 1e-30 THEN 0.0 WHEN t.error_sum > 1e30 THEN 1e30 WHEN t.error_sum < -1e30 THEN -1e30 ELSE t.error_sum END AS error_sum, CASE WHEN abs(t.abs_error_sum) < 1e-30 THEN 0.0 WHEN t.abs_error_sum > 1e30 THEN 1e30 WHEN t.abs_error_sum < -1e30 THEN -1e30 ELSE t.abs_error_sum END AS abs_error_sum, CASE WHEN abs(t.counted_examples) < 1e-30 THEN 0.0 WHEN t.counted_examples > 1e30 THEN 1e30 WHEN t.counted_examples < -1e30 THEN -1e30 ELSE t.counted_examples END AS counted_examples FROM run_days AS t) AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS measured ON true
- LEFT JOIN LATERAL (SELECT (CASE WHEN SUM(d.num_single) > 0.0 THEN SUM(d.single_goodput_sum) / SUM(d.num_single) END) AS c0, (CASE WHEN SUM(d.num_compared) > 0.0 THEN SUM(d.fair_goodput_sum) / SUM(d.num_compared) END) AS c1
-        FROM (SELECT t.job_id, t.day, LEAST(t.num_rounds, 1000000000000) AS num_rounds, CASE WHEN abs(t.gpus_sum) < 1e-30 THEN 0.0 WHEN t.gpus_sum > 1e30 THEN 1e30 WHEN t.gpus_sum < -1e30 THEN -1e30 ELSE t.gpus_sum END AS gpus_sum, CASE WHEN abs(t.fair_gpus_sum) < 1e-30 THEN 0.0 WHEN t.fair_gpus_sum > 1e30 THEN 1e30 WHEN t.fair_gpus_sum < -1e30 THEN -1e30 ELSE t.fair_gpus_sum END AS fair_gpus_sum, CASE WHEN abs(t.speedup_sum) < 1e-30 THEN 0.0 WHEN t.speedup_sum > 1e30 THEN 1e30 WHEN t.speedup_sum < -1e30 THEN -1e30 ELSE t.speedup_sum END AS speedup_sum, LEAST(t.num_compared, 1000000000000) AS num_compared, CASE WHEN abs(t.fair_goodput_sum) < 1e-30 THEN 0.0 WHEN t.fair_goodput_sum > 1e30 THEN 1e30 WHEN t.fair_goodput_sum < -1e30 THEN -1e30 ELSE t.fair_goodput_sum END AS fair_goodput_sum, LEAST(t.num_single, 1000000000000) AS num_single, CASE WHEN abs(t.single_goodput_sum) < 1e-30 THEN 0.0 WHEN t.single_goodput_sum > 1e30 THEN 1e30 WHEN t.single_goodput_sum < -1e30 THEN -1e30 ELSE t.single_goodput_sum END AS single_goodput_sum FROM job_days AS t) AS d WHERE d.job_id = j.id) AS decided ON true
+ LEFT JOIN LATERAL (SELECT (CASE WHEN SUM(d.num_one_gpu) > 0.0 THEN SUM(d.one_gpu_goodput_sum) / SUM(d.num_one_gpu) END) AS c0, (CASE WHEN SUM(d.num_compared) > 0.0 THEN SUM(d.fair_share_goodput_sum) / SUM(d.num_compared) END) AS c1
+        FROM (SELECT t.job_id, t.day, LEAST(t.num_rounds, 1000000000000) AS num_rounds, CASE WHEN abs(t.gpus_sum) < 1e-30 THEN 0.0 WHEN t.gpus_sum > 1e30 THEN 1e30 WHEN t.gpus_sum < -1e30 THEN -1e30 ELSE t.gpus_sum END AS gpus_sum, CASE WHEN abs(t.fair_share_gpus_sum) < 1e-30 THEN 0.0 WHEN t.fair_share_gpus_sum > 1e30 THEN 1e30 WHEN t.fair_share_gpus_sum < -1e30 THEN -1e30 ELSE t.fair_share_gpus_sum END AS fair_share_gpus_sum, CASE WHEN abs(t.speedup_sum) < 1e-30 THEN 0.0 WHEN t.speedup_sum > 1e30 THEN 1e30 WHEN t.speedup_sum < -1e30 THEN -1e30 ELSE t.speedup_sum END AS speedup_sum, LEAST(t.num_compared, 1000000000000) AS num_compared, CASE WHEN abs(t.fair_share_goodput_sum) < 1e-30 THEN 0.0 WHEN t.fair_share_goodput_sum > 1e30 THEN 1e30 WHEN t.fair_share_goodput_sum < -1e30 THEN -1e30 ELSE t.fair_share_goodput_sum END AS fair_share_goodput_sum, LEAST(t.num_one_gpu, 1000000000000) AS num_one_gpu, CASE WHEN abs(t.one_gpu_goodput_sum) < 1e-30 THEN 0.0 WHEN t.one_gpu_goodput_sum > 1e30 THEN 1e30 WHEN t.one_gpu_goodput_sum < -1e30 THEN -1e30 ELSE t.one_gpu_goodput_sum END AS one_gpu_goodput_sum FROM job_days AS t) AS d WHERE d.job_id = j.id) AS decided ON true
  LEFT JOIN LATERAL (SELECT COUNT(*) AS c0
         FROM runs AS r WHERE r.job_id = j.id) AS begun ON true
  LEFT JOIN LATERAL (SELECT COUNT(*) AS c0, SUM(CASE WHEN x.requeued_at IS NULL THEN NULL
@@ -974,14 +974,14 @@ FROM (
 
 ) AS x;
 
--- What happened to a job, an event a row; order by job_id, at, rank. event is one of
---   submitted, started, finished (detail: the state it ended in);
---   allocated (from at to until it held num_gpus on num_nodes; detail: GPUs by node; until is null while it does);
---   run (a start reported; until: its last report; detail: run and phase), first_step (of that run);
---   checkpoint (detail: its size; duration_s: how long training stood still);
---   reallocation (one per step of its journal; num_gpus and num_nodes: of its target, with the step planned;
+-- One row per event of a job; order by job_id, at, rank. event is one of
+--   submitted, started, finished (detail: its final state);
+--   allocated (from at to until it had num_gpus on num_nodes; detail: GPUs by node; until is null while it has);
+--   run (at: its first report; until: its last report; detail: its phase), first_step (of that run);
+--   checkpoint (detail: its size; duration_s: how long it blocked training);
+--   reallocation (one per step of its journal; num_gpus and num_nodes: of its target, in step planned;
 --   detail: the step, and at an end the reason).
--- rank orders events of one moment. What an event has not is null.
+-- rank orders events of the same time. Columns that do not apply to an event are null.
 CREATE VIEW job_timeline AS
 SELECT e.job_id,
        j.slurm_job_id,
@@ -1060,7 +1060,7 @@ FROM (
 JOIN jobs AS j ON j.id = e.job_id
 JOIN users AS u ON u.user_id = j.user_id;
 
--- One row per round: what it had to give, what it gave, how good that was, and how many moves came of it.
+-- One row per round: the GPUs it could allocate, what it allocated, its quality, and the moves it caused.
 -- solve_s is null where it was not measured.
 CREATE VIEW round_history AS
 SELECT r.id AS round_id,
@@ -1087,14 +1087,14 @@ FROM rounds AS r
 LEFT JOIN LATERAL (SELECT COUNT(*) AS c0, COUNT(CASE WHEN m.step = 'confirmed' THEN 1 END) AS c1, COUNT(CASE WHEN m.step IN ('rolled_back', 'failed') THEN 1 END) AS c2
         FROM reallocations AS m WHERE m.round_id = r.id) AS moved ON true;
 
--- One row per account and day (UTC) on which it held GPUs or measured anything.
--- trained_gpu_hours is the part of gpu_hours during which reports told of progress, progress_share that part of
--- it (0 to 1), useful_gpu_hours what is left of it after statistical efficiency. throughput, efficiency and
--- goodput are means of one job while it trained, null where none measured.
+-- One row per account and day (UTC) on which it had GPUs or measured anything.
+-- trained_gpu_hours is the part of gpu_hours in which reports show progress, progress_share that fraction (0 to
+-- 1), useful_gpu_hours is trained_gpu_hours times statistical efficiency. throughput, efficiency and goodput are
+-- means per job while it trained, null where nothing was measured.
 CREATE VIEW account_usage AS
 SELECT x.day,
        j.account,
-       COUNT(DISTINCT x.held_by) AS num_jobs,
+       COUNT(DISTINCT x.allocated_job_id) AS num_jobs,
        SUM(x.gpu_s) / 3600.0 AS gpu_hours,
        SUM(x.trained_gpu_s) / 3600.0 AS trained_gpu_hours,
        SUM(x.useful_gpu_s) / 3600.0 AS useful_gpu_hours,
@@ -1110,8 +1110,8 @@ SELECT x.day,
 FROM (
 SELECT h.day,
        h.job_id,
-       h.job_id AS held_by,
-       h.held_s * n.num_gpus AS gpu_s,
+       h.job_id AS allocated_job_id,
+       h.allocated_s * n.num_gpus AS gpu_s,
        0.0 AS trained_gpu_s,
        0.0 AS useful_gpu_s,
        0.0 AS trained_s,
@@ -1121,8 +1121,8 @@ SELECT h.day,
        0.0 AS useful_examples,
        0.0 AS efficiency_s
 FROM (
-SELECT d.job_id, d.number, d.day, d.held_s
-FROM (SELECT t.job_id, t.number, t.day, CASE WHEN abs(t.held_s) < 1e-30 THEN 0.0 WHEN t.held_s > 1e30 THEN 1e30 WHEN t.held_s < -1e30 THEN -1e30 ELSE t.held_s END AS held_s FROM allocation_days AS t) AS d
+SELECT d.job_id, d.number, d.day, d.allocated_s
+FROM (SELECT t.job_id, t.number, t.day, CASE WHEN abs(t.allocated_s) < 1e-30 THEN 0.0 WHEN t.allocated_s > 1e30 THEN 1e30 WHEN t.allocated_s < -1e30 THEN -1e30 ELSE t.allocated_s END AS allocated_s FROM allocation_days AS t) AS d
 UNION ALL
 SELECT o.job_id,
        o.number,
@@ -1150,13 +1150,13 @@ JOIN runs AS r ON r.id = d.run_id
 JOIN jobs AS j ON j.id = x.job_id
 GROUP BY x.day, j.account;
 
--- One row per user, account and day (UTC) on which they held GPUs or measured anything. The other columns are
+-- One row per user, account and day (UTC) on which they had GPUs or measured anything. The other columns are
 -- those of account_usage.
 CREATE VIEW user_usage AS
 SELECT x.day,
        u.user_name,
        j.account,
-       COUNT(DISTINCT x.held_by) AS num_jobs,
+       COUNT(DISTINCT x.allocated_job_id) AS num_jobs,
        SUM(x.gpu_s) / 3600.0 AS gpu_hours,
        SUM(x.trained_gpu_s) / 3600.0 AS trained_gpu_hours,
        SUM(x.useful_gpu_s) / 3600.0 AS useful_gpu_hours,
@@ -1172,8 +1172,8 @@ SELECT x.day,
 FROM (
 SELECT h.day,
        h.job_id,
-       h.job_id AS held_by,
-       h.held_s * n.num_gpus AS gpu_s,
+       h.job_id AS allocated_job_id,
+       h.allocated_s * n.num_gpus AS gpu_s,
        0.0 AS trained_gpu_s,
        0.0 AS useful_gpu_s,
        0.0 AS trained_s,
@@ -1183,8 +1183,8 @@ SELECT h.day,
        0.0 AS useful_examples,
        0.0 AS efficiency_s
 FROM (
-SELECT d.job_id, d.number, d.day, d.held_s
-FROM (SELECT t.job_id, t.number, t.day, CASE WHEN abs(t.held_s) < 1e-30 THEN 0.0 WHEN t.held_s > 1e30 THEN 1e30 WHEN t.held_s < -1e30 THEN -1e30 ELSE t.held_s END AS held_s FROM allocation_days AS t) AS d
+SELECT d.job_id, d.number, d.day, d.allocated_s
+FROM (SELECT t.job_id, t.number, t.day, CASE WHEN abs(t.allocated_s) < 1e-30 THEN 0.0 WHEN t.allocated_s > 1e30 THEN 1e30 WHEN t.allocated_s < -1e30 THEN -1e30 ELSE t.allocated_s END AS allocated_s FROM allocation_days AS t) AS d
 UNION ALL
 SELECT o.job_id,
        o.number,
@@ -1213,28 +1213,28 @@ JOIN jobs AS j ON j.id = x.job_id
 JOIN users AS u ON u.user_id = j.user_id
 GROUP BY x.day, u.user_name, j.account;
 
--- One row per node and day (UTC) on which a round had it to give or an adaptive job held GPUs there.
--- num_gpus is the mean that adaptive jobs could have, offered_gpu_hours that times how long rounds knew of it;
--- both are 0 for a node that no round of the day had. utilization is gpu_hours over offered_gpu_hours, at most
--- 1. gpu_type is empty where nobody told.
+-- One row per node and day (UTC) on which a round could use it or an adaptive job had GPUs there.
+-- num_gpus is the mean that rounds could allocate there, available_gpu_hours that times the time that these rounds
+-- cover; both are 0 for a node that no round of the day could use. utilization is gpu_hours over
+-- available_gpu_hours, at most 1. gpu_type is empty where unknown.
 CREATE VIEW node_usage AS
 SELECT x.day,
        x.node_name,
        COALESCE((SELECT k.gpu_type FROM nodes AS k WHERE k.node_name = x.node_name), '') AS gpu_type,
-       COUNT(DISTINCT x.held_by) AS num_jobs,
+       COUNT(DISTINCT x.allocated_job_id) AS num_jobs,
        SUM(x.gpu_s) / 3600.0 AS gpu_hours,
        COALESCE((CASE WHEN SUM(x.num_rounds) > 0.0 THEN SUM(x.gpus_sum) / SUM(x.num_rounds) END), 0.0) AS num_gpus,
-       SUM(x.offered_gpu_s) / 3600.0 AS offered_gpu_hours,
-       CASE WHEN SUM(x.gpu_s) >= SUM(x.offered_gpu_s) AND SUM(x.gpu_s) > 0.0 THEN 1.0
-            WHEN SUM(x.offered_gpu_s) > 0.0 THEN SUM(x.gpu_s) / SUM(x.offered_gpu_s)
+       SUM(x.available_gpu_s) / 3600.0 AS available_gpu_hours,
+       CASE WHEN SUM(x.gpu_s) >= SUM(x.available_gpu_s) AND SUM(x.gpu_s) > 0.0 THEN 1.0
+            WHEN SUM(x.available_gpu_s) > 0.0 THEN SUM(x.gpu_s) / SUM(x.available_gpu_s)
             ELSE 0.0
        END AS utilization
 FROM (
-    SELECT h.day, n.node_name, h.job_id AS held_by, h.held_s * n.num_gpus AS gpu_s, 0.0 AS gpus_sum,
-           0 AS num_rounds, 0.0 AS offered_gpu_s
+    SELECT h.day, n.node_name, h.job_id AS allocated_job_id, h.allocated_s * n.num_gpus AS gpu_s, 0.0 AS gpus_sum,
+           0 AS num_rounds, 0.0 AS available_gpu_s
     FROM (
-SELECT d.job_id, d.number, d.day, d.held_s
-FROM (SELECT t.job_id, t.number, t.day, CASE WHEN abs(t.held_s) < 1e-30 THEN 0.0 WHEN t.held_s > 1e30 THEN 1e30 WHEN t.held_s < -1e30 THEN -1e30 ELSE t.held_s END AS held_s FROM allocation_days AS t) AS d
+SELECT d.job_id, d.number, d.day, d.allocated_s
+FROM (SELECT t.job_id, t.number, t.day, CASE WHEN abs(t.allocated_s) < 1e-30 THEN 0.0 WHEN t.allocated_s > 1e30 THEN 1e30 WHEN t.allocated_s < -1e30 THEN -1e30 ELSE t.allocated_s END AS allocated_s FROM allocation_days AS t) AS d
 UNION ALL
 SELECT o.job_id,
        o.number,
@@ -1255,14 +1255,14 @@ FROM (
     ) AS h
     JOIN allocation_nodes AS n ON n.job_id = h.job_id AND n.number = h.number
     UNION ALL
-    SELECT d.day, d.node_name, NULL, 0.0, d.gpus_sum, d.num_rounds, d.offered_gpu_s
-    FROM (SELECT t.node_name, t.day, LEAST(t.num_rounds, 1000000000000) AS num_rounds, CASE WHEN abs(t.gpus_sum) < 1e-30 THEN 0.0 WHEN t.gpus_sum > 1e30 THEN 1e30 WHEN t.gpus_sum < -1e30 THEN -1e30 ELSE t.gpus_sum END AS gpus_sum, CASE WHEN abs(t.offered_gpu_s) < 1e-30 THEN 0.0 WHEN t.offered_gpu_s > 1e30 THEN 1e30 WHEN t.offered_gpu_s < -1e30 THEN -1e30 ELSE t.offered_gpu_s END AS offered_gpu_s FROM node_days AS t) AS d
+    SELECT d.day, d.node_name, NULL, 0.0, d.gpus_sum, d.num_rounds, d.available_gpu_s
+    FROM (SELECT t.node_name, t.day, LEAST(t.num_rounds, 1000000000000) AS num_rounds, CASE WHEN abs(t.gpus_sum) < 1e-30 THEN 0.0 WHEN t.gpus_sum > 1e30 THEN 1e30 WHEN t.gpus_sum < -1e30 THEN -1e30 ELSE t.gpus_sum END AS gpus_sum, CASE WHEN abs(t.available_gpu_s) < 1e-30 THEN 0.0 WHEN t.available_gpu_s > 1e30 THEN 1e30 WHEN t.available_gpu_s < -1e30 THEN -1e30 ELSE t.available_gpu_s END AS available_gpu_s FROM node_days AS t) AS d
 ) AS x
 GROUP BY x.day, x.node_name;
 
--- One row per run and day (UTC): the throughput that its model predicted against what was measured, over the
--- samples that have both. mean_error is the mean of predicted/measured - 1, positive where the model promised
--- too much; mean_abs_error the same without signs. gpu_type is empty where nobody told.
+-- One row per run and day (UTC): predicted against measured throughput, over the samples that have both.
+-- mean_error is the mean of predicted/measured - 1, positive where the model predicted too much; mean_abs_error
+-- is the mean of its absolute values. gpu_type is empty where unknown.
 CREATE VIEW model_accuracy AS
 SELECT r.job_id,
        j.slurm_job_id,
@@ -1289,12 +1289,12 @@ LEFT JOIN LATERAL (SELECT COALESCE(SUM(n.num_gpus), 0) AS c0, COUNT(*) AS c1
 
 WHERE d.num_compared > 0;
 
--- One row per job: what sharing the cluster cost it (finish-time fairness, Themis, NSDI 2020).
--- rho is elapsed_s / alone_s: its time from submission to its end (so far), over the time that the same work
+-- One row per job: its finish-time fairness (Themis, NSDI 2020).
+-- rho is elapsed_s / fair_share_s: its time from submission to its end (so far), over the time that the same work
 -- would have taken on its fair share of the cluster from the start, at the goodput that rounds predicted there.
--- At rho <= 1 it was not worse off than if the cluster had been cut into equal parts. Null where nothing was
--- measured or predicted. fair_share_gpus, mean_gpus and mean_speedup are means over the rounds that decided
--- about it, null where none did.
+-- At rho <= 1 it was not worse off than on an equal part of the cluster. Null where nothing was measured or
+-- predicted. fair_share_gpus, mean_gpus and mean_speedup are means over the rounds that decided about it, null
+-- where none did.
 CREATE VIEW fairness AS
 SELECT x.job_id,
        x.slurm_job_id,
@@ -1311,9 +1311,9 @@ SELECT x.job_id,
        x.mean_gpus,
        x.mean_speedup,
        x.goodput,
-       x.fair_goodput,
-       (CASE WHEN x.fair_goodput > 0.0 THEN x.goodput * x.trained_s / x.fair_goodput END) AS alone_s,
-       (CASE WHEN (CASE WHEN x.fair_goodput > 0.0 THEN x.goodput * x.trained_s / x.fair_goodput END) > 0.0 THEN x.elapsed_s / (CASE WHEN x.fair_goodput > 0.0 THEN x.goodput * x.trained_s / x.fair_goodput END) END) AS rho
+       x.fair_share_goodput,
+       (CASE WHEN x.fair_share_goodput > 0.0 THEN x.goodput * x.trained_s / x.fair_share_goodput END) AS fair_share_s,
+       (CASE WHEN (CASE WHEN x.fair_share_goodput > 0.0 THEN x.goodput * x.trained_s / x.fair_share_goodput END) > 0.0 THEN x.elapsed_s / (CASE WHEN x.fair_share_goodput > 0.0 THEN x.goodput * x.trained_s / x.fair_share_goodput END) END) AS rho
 FROM (
     SELECT j.id AS job_id,
            j.slurm_job_id,
@@ -1329,22 +1329,22 @@ FROM (
            decided.c1 AS fair_share_gpus,
            decided.c2 AS mean_gpus,
            decided.c3 AS mean_speedup,
-           decided.c4 AS fair_goodput,
+           decided.c4 AS fair_share_goodput,
            measured.c0 AS goodput,
            measured.c1 AS trained_s
     FROM jobs AS j
     JOIN users AS u ON u.user_id = j.user_id
     LEFT JOIN LATERAL (SELECT (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.useful_examples) / SUM(d.measured_s) END) AS c0, SUM(d.trained_s) AS c1
         FROM runs AS r JOIN (SELECT t.run_id, t.day, LEAST(t.num_samples, 1000000000000) AS num_samples, CASE WHEN abs(t.progress) < 1e-30 THEN 0.0 WHEN t.progress > 1e30 THEN 1e30 WHEN t.progress < -1e30 THEN -1e30 ELSE t.progress END AS progress, CASE WHEN abs(t.trained_s) < 1e-30 THEN 0.0 WHEN t.trained_s > 1e30 THEN 1e30 WHEN t.trained_s < -1e30 THEN -1e30 ELSE t.trained_s END AS trained_s, CASE WHEN abs(t.trained_gpu_s) < 1e-30 THEN 0.0 WHEN t.trained_gpu_s > 1e30 THEN 1e30 WHEN t.trained_gpu_s < -1e30 THEN -1e30 ELSE t.trained_gpu_s END AS trained_gpu_s, CASE WHEN abs(t.examples) < 1e-30 THEN 0.0 WHEN t.examples > 1e30 THEN 1e30 WHEN t.examples < -1e30 THEN -1e30 ELSE t.examples END AS examples, CASE WHEN abs(t.measured_s) < 1e-30 THEN 0.0 WHEN t.measured_s > 1e30 THEN 1e30 WHEN t.measured_s < -1e30 THEN -1e30 ELSE t.measured_s END AS measured_s, CASE WHEN abs(t.useful_examples) < 1e-30 THEN 0.0 WHEN t.useful_examples > 1e30 THEN 1e30 WHEN t.useful_examples < -1e30 THEN -1e30 ELSE t.useful_examples END AS useful_examples, CASE WHEN abs(t.efficiency_s) < 1e-30 THEN 0.0 WHEN t.efficiency_s > 1e30 THEN 1e30 WHEN t.efficiency_s < -1e30 THEN -1e30 ELSE t.efficiency_s END AS efficiency_s, CASE WHEN abs(t.useful_gpu_s) < 1e-30 THEN 0.0 WHEN t.useful_gpu_s > 1e30 THEN 1e30 WHEN t.useful_gpu_s < -1e30 THEN -1e30 ELSE t.useful_gpu_s END AS useful_gpu_s, LEAST(t.num_compared, 1000000000000) AS num_compared, CASE WHEN abs(t.compared_s) < 1e-30 THEN 0.0 WHEN t.compared_s > 1e30 THEN 1e30 WHEN t.compared_s < -1e30 THEN -1e30 ELSE t.compared_s END AS compared_s, CASE WHEN abs(t.compared_examples) < 1e-30 THEN 0.0 WHEN t.compared_examples > 1e30 THEN 1e30 WHEN t.compared_examples < -1e30 THEN -1e30 ELSE t.compared_examples END AS compared_examples, CASE WHEN abs(t.predicted_examples) < 1e-30 THEN 0.0 WHEN t.predicted_examples > 1e30 THEN 1e30 WHEN t.predicted_examples < -1e30 THEN -1e30 ELSE t.predicted_examples END AS predicted_examples, CASE WHEN abs(t.error_sum) < 1e-30 THEN 0.0 WHEN t.error_sum > 1e30 THEN 1e30 WHEN t.error_sum < -1e30 THEN -1e30 ELSE t.error_sum END AS error_sum, CASE WHEN abs(t.abs_error_sum) < 1e-30 THEN 0.0 WHEN t.abs_error_sum > 1e30 THEN 1e30 WHEN t.abs_error_sum < -1e30 THEN -1e30 ELSE t.abs_error_sum END AS abs_error_sum, CASE WHEN abs(t.counted_examples) < 1e-30 THEN 0.0 WHEN t.counted_examples > 1e30 THEN 1e30 WHEN t.counted_examples < -1e30 THEN -1e30 ELSE t.counted_examples END AS counted_examples FROM run_days AS t) AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS measured ON true
- LEFT JOIN LATERAL (SELECT CAST(SUM(d.num_rounds) AS BIGINT) AS c0, (CASE WHEN SUM(CASE WHEN d.fair_gpus_sum > 0.0 THEN d.num_rounds END) > 0.0 THEN SUM(d.fair_gpus_sum) / SUM(CASE WHEN d.fair_gpus_sum > 0.0 THEN d.num_rounds END) END) AS c1, (CASE WHEN SUM(d.num_rounds) > 0.0 THEN SUM(d.gpus_sum) / SUM(d.num_rounds) END) AS c2, (CASE WHEN SUM(d.num_rounds) > 0.0 THEN SUM(d.speedup_sum) / SUM(d.num_rounds) END) AS c3, (CASE WHEN SUM(d.num_compared) > 0.0 THEN SUM(d.fair_goodput_sum) / SUM(d.num_compared) END) AS c4
-        FROM (SELECT t.job_id, t.day, LEAST(t.num_rounds, 1000000000000) AS num_rounds, CASE WHEN abs(t.gpus_sum) < 1e-30 THEN 0.0 WHEN t.gpus_sum > 1e30 THEN 1e30 WHEN t.gpus_sum < -1e30 THEN -1e30 ELSE t.gpus_sum END AS gpus_sum, CASE WHEN abs(t.fair_gpus_sum) < 1e-30 THEN 0.0 WHEN t.fair_gpus_sum > 1e30 THEN 1e30 WHEN t.fair_gpus_sum < -1e30 THEN -1e30 ELSE t.fair_gpus_sum END AS fair_gpus_sum, CASE WHEN abs(t.speedup_sum) < 1e-30 THEN 0.0 WHEN t.speedup_sum > 1e30 THEN 1e30 WHEN t.speedup_sum < -1e30 THEN -1e30 ELSE t.speedup_sum END AS speedup_sum, LEAST(t.num_compared, 1000000000000) AS num_compared, CASE WHEN abs(t.fair_goodput_sum) < 1e-30 THEN 0.0 WHEN t.fair_goodput_sum > 1e30 THEN 1e30 WHEN t.fair_goodput_sum < -1e30 THEN -1e30 ELSE t.fair_goodput_sum END AS fair_goodput_sum, LEAST(t.num_single, 1000000000000) AS num_single, CASE WHEN abs(t.single_goodput_sum) < 1e-30 THEN 0.0 WHEN t.single_goodput_sum > 1e30 THEN 1e30 WHEN t.single_goodput_sum < -1e30 THEN -1e30 ELSE t.single_goodput_sum END AS single_goodput_sum FROM job_days AS t) AS d WHERE d.job_id = j.id) AS decided ON true
+ LEFT JOIN LATERAL (SELECT CAST(SUM(d.num_rounds) AS BIGINT) AS c0, (CASE WHEN SUM(CASE WHEN d.fair_share_gpus_sum > 0.0 THEN d.num_rounds END) > 0.0 THEN SUM(d.fair_share_gpus_sum) / SUM(CASE WHEN d.fair_share_gpus_sum > 0.0 THEN d.num_rounds END) END) AS c1, (CASE WHEN SUM(d.num_rounds) > 0.0 THEN SUM(d.gpus_sum) / SUM(d.num_rounds) END) AS c2, (CASE WHEN SUM(d.num_rounds) > 0.0 THEN SUM(d.speedup_sum) / SUM(d.num_rounds) END) AS c3, (CASE WHEN SUM(d.num_compared) > 0.0 THEN SUM(d.fair_share_goodput_sum) / SUM(d.num_compared) END) AS c4
+        FROM (SELECT t.job_id, t.day, LEAST(t.num_rounds, 1000000000000) AS num_rounds, CASE WHEN abs(t.gpus_sum) < 1e-30 THEN 0.0 WHEN t.gpus_sum > 1e30 THEN 1e30 WHEN t.gpus_sum < -1e30 THEN -1e30 ELSE t.gpus_sum END AS gpus_sum, CASE WHEN abs(t.fair_share_gpus_sum) < 1e-30 THEN 0.0 WHEN t.fair_share_gpus_sum > 1e30 THEN 1e30 WHEN t.fair_share_gpus_sum < -1e30 THEN -1e30 ELSE t.fair_share_gpus_sum END AS fair_share_gpus_sum, CASE WHEN abs(t.speedup_sum) < 1e-30 THEN 0.0 WHEN t.speedup_sum > 1e30 THEN 1e30 WHEN t.speedup_sum < -1e30 THEN -1e30 ELSE t.speedup_sum END AS speedup_sum, LEAST(t.num_compared, 1000000000000) AS num_compared, CASE WHEN abs(t.fair_share_goodput_sum) < 1e-30 THEN 0.0 WHEN t.fair_share_goodput_sum > 1e30 THEN 1e30 WHEN t.fair_share_goodput_sum < -1e30 THEN -1e30 ELSE t.fair_share_goodput_sum END AS fair_share_goodput_sum, LEAST(t.num_one_gpu, 1000000000000) AS num_one_gpu, CASE WHEN abs(t.one_gpu_goodput_sum) < 1e-30 THEN 0.0 WHEN t.one_gpu_goodput_sum > 1e30 THEN 1e30 WHEN t.one_gpu_goodput_sum < -1e30 THEN -1e30 ELSE t.one_gpu_goodput_sum END AS one_gpu_goodput_sum FROM job_days AS t) AS d WHERE d.job_id = j.id) AS decided ON true
 
 ) AS x;
 
--- One row per goodput sample: what a run of a job measured since its sample before. Ask for one job at a time.
--- num_gpus and num_nodes are those that the run used, goodput is throughput times efficiency, in examples per
--- second, progress counts scale-invariant iterations. What was not measured is null. Samples of old jobs are
--- gone when they were pruned.
+-- One row per goodput sample: what a run measured since its previous sample. Select one job at a time.
+-- num_gpus and num_nodes are those that the run used, goodput is throughput times efficiency in examples per
+-- second, progress is in scale-invariant iterations. What was not measured is null. Pruning deletes the samples of
+-- old jobs.
 CREATE VIEW job_samples AS
 SELECT r.job_id,
        j.slurm_job_id,
@@ -1370,7 +1370,7 @@ JOIN runs AS r ON r.id = s.run_id
 JOIN jobs AS j ON j.id = r.job_id
 JOIN users AS u ON u.user_id = j.user_id;
 
--- One row: today (UTC), and the days 7, 30 and 365 days before it, for questions about a time up to now.
+-- One row: today (UTC), and the days 7, 30 and 365 days before it, for queries about a time up to now.
 CREATE VIEW calendar AS
 SELECT ((CURRENT_TIMESTAMP AT TIME ZONE 'UTC')::date - 0) AS today,
        ((CURRENT_TIMESTAMP AT TIME ZONE 'UTC')::date - 7) AS week_ago,

@@ -3,7 +3,7 @@
 
 -- accounts: Slurm accounts that jobs are charged to.
 --   account: Slurm's name of it; may be empty.
---   first_seen_at: When the daemon first saw a job of it.
+--   first_seen_at: When the daemon first read a job of it.
 
 CREATE TABLE accounts (
     account TEXT NOT NULL,
@@ -11,13 +11,13 @@ CREATE TABLE accounts (
     CONSTRAINT pk_accounts PRIMARY KEY (account)
 );
 
--- leases: Who may act: one daemon at a time.
+-- leases: The right to act, which one daemon has at a time.
 --   name: What the lease is for.
---   owner: Who holds it.
---   acquired_at: When this owner took it.
---   expires_at: When it runs out unless prolonged.
---   interval_s: Its rounds come so often at least, seconds; null where it has not said.
---   watch_s: It looks at Slurm so often, seconds; null where it has not said.
+--   owner: The daemon that has it.
+--   acquired_at: When this owner acquired or last renewed it.
+--   expires_at: When it expires unless renewed.
+--   interval_s: Longest time between its rounds, seconds; null where not recorded.
+--   watch_s: Interval at which it polls Slurm, seconds; null where not recorded.
 
 CREATE TABLE leases (
     name VARCHAR(32) NOT NULL,
@@ -29,12 +29,12 @@ CREATE TABLE leases (
     CONSTRAINT pk_leases PRIMARY KEY (name)
 );
 
--- nodes: Nodes that rounds had to give, those that are gone included.
+-- nodes: Nodes that rounds could use, including removed ones.
 --   node_name: Slurm's name of it.
 --   gpu_type: Slurm's name of its GPUs; empty for nameless ones.
---   num_gpus: GPUs that the last round had to give there.
---   first_seen_at: When a round first had it.
---   last_seen_at: When a round last had it.
+--   num_gpus: GPUs that the last round could allocate there.
+--   first_seen_at: When a round could first use it.
+--   last_seen_at: When a round could last use it.
 
 CREATE TABLE nodes (
     node_name TEXT NOT NULL,
@@ -45,26 +45,26 @@ CREATE TABLE nodes (
     CONSTRAINT pk_nodes PRIMARY KEY (node_name)
 );
 
--- rounds: One row per round that decided, with all that it was made from.
---   id: The round's number; grows.
+-- rounds: One row per round that decided, with its problem and decision.
+--   id: The round's number; increases.
 --   at: When it was decided.
---   shadow: Was it only recorded, not enacted?
+--   shadow: Was it in shadow mode: recorded, not enacted?
 --   objective: Name of the objective.
---   solver: Which solver answered.
+--   solver: Name of the solver.
 --   fitness: The objective's value at the decision.
 --   problem: The problem as versioned JSON, for replays.
 --   decision: The decision as versioned JSON, for replays.
---   upper_bound: No decision that serves as many jobs has a larger value; null if none was proved.
+--   upper_bound: Upper bound of the fitness with as many served jobs; null if none was proved.
 --   gap: (upper_bound - fitness) / upper_bound; null without a bound.
---   timed_out: Did the time limit cut the search short?
+--   timed_out: Did the search end at its time limit?
 --   num_jobs: Jobs that it decided about.
---   num_served: Those of them that got GPUs.
---   num_gpus: GPUs that it gave.
---   total_gpus: GPUs that it had to give.
---   fair_share_gpus: GPUs that stand for a speedup of 1.
+--   num_served: Jobs that got GPUs.
+--   num_gpus: GPUs that it allocated.
+--   total_gpus: GPUs that it could allocate.
+--   fair_share_gpus: Fair share of a job in GPUs, at which speedup is 1.
 --   mean_speedup: Mean over its jobs of speedup; null without jobs.
---   min_speedup: Least speedup of its jobs; null without jobs.
---   solve_s: How long deciding took, seconds; null where that was not measured.
+--   min_speedup: Smallest speedup of its jobs; null without jobs.
+--   solve_s: Time of the decision, seconds; null where not measured.
 
 CREATE TABLE rounds (
     id INTEGER NOT NULL,
@@ -92,7 +92,7 @@ CREATE TABLE rounds (
 
 CREATE INDEX ix_rounds_at ON rounds (at);
 
--- users: People who own jobs, as Slurm authenticated them.
+-- users: Owners of jobs, as Slurm authenticated them.
 --   user_id: Unix user id.
 --   user_name: Login name last seen with this id.
 
@@ -103,10 +103,10 @@ CREATE TABLE users (
     CONSTRAINT ck_users_user_id CHECK (user_id >= 0)
 );
 
--- gpu_prices: What one more GPU of a type would have added to a round's objective.
+-- gpu_prices: Prices of a round: what one more GPU of a type would have added.
 --   round_id: The round.
 --   gpu_type: Slurm's name of it; may be empty.
---   price: Shadow price, in the objective's sum.
+--   price: Lagrange multiplier, in units of the objective.
 
 CREATE TABLE gpu_prices (
     round_id INTEGER NOT NULL,
@@ -117,33 +117,33 @@ CREATE TABLE gpu_prices (
 );
 
 -- jobs: Adaptive jobs, one row each, with the terms from their Slurm Comment.
---   id: This database's number of the job.
---   slurm_job_id: Slurm's job number as text.
---   first_id: The first row of the same submission, whose token its owner replaced; null for none before.
+--   id: This database's id of the job.
+--   slurm_job_id: Slurm's job id as text.
+--   first_job_id: First row of the same submission, whose token its owner replaced; null for the first.
 --   token_sha256: SHA-256 (hex) of the token that the job reports with.
 --   user_id: The owner.
 --   name: Job name.
 --   account: Slurm account it is charged to; may be empty.
 --   partition: Slurm partition.
---   min_gpus: Fewest GPUs it may be given.
+--   min_gpus: Fewest GPUs that it can be given.
 --   max_gpus: Most GPUs; null for no bound.
---   allow_unconfirmed: May it be requeued when its checkpoint was not confirmed in time?
+--   allow_unconfirmed: May it be requeued time_column its checkpoint was not confirmed in time?
 --   cpus_per_gpu: CPUs that come with each GPU.
 --   memory_per_gpu_mb: Memory that comes with each GPU, in MiB.
---   state: State at the last look at Slurm.
+--   state: State in the last snapshot of Slurm.
 --   submitted_at: When it was first submitted.
---   registered_at: When the daemon first saw it.
+--   registered_at: When the daemon registered it.
 --   started_at: When it first started; null before.
---   finished_at: When it ended for good; null while it lives.
---   time_limit_s: Time limit of one run when it was registered, seconds; null for none, or not known.
---   required_nodes: Nodes that its owner asked for by name, with commas; null for none.
---   left_out_because: Why the last round left it out, or as it is; null when it decided about it.
---   estimated: Is a part of what it held, or how it ended, a guess? Slurm's records do not tell.
+--   finished_at: When the job ended; null while it is not over.
+--   time_limit_s: Time limit of one run when it was registered, seconds; null for none, or unknown.
+--   required_nodes: Nodes that its owner named, separated by commas; null for none.
+--   excluded_reason: Why the last round excluded it; null when it took part.
+--   estimated: Is an interval of it, or its end, an estimate, because Slurm's records lack it?
 
 CREATE TABLE jobs (
     id INTEGER NOT NULL,
     slurm_job_id VARCHAR(64) NOT NULL,
-    first_id INTEGER,
+    first_job_id INTEGER,
     token_sha256 VARCHAR(64) NOT NULL,
     user_id INTEGER NOT NULL,
     name TEXT NOT NULL,
@@ -161,7 +161,7 @@ CREATE TABLE jobs (
     finished_at DATETIME,
     time_limit_s DOUBLE,
     required_nodes TEXT,
-    left_out_because TEXT,
+    excluded_reason TEXT,
     estimated BOOLEAN DEFAULT 0 NOT NULL,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
     CONSTRAINT ck_jobs_token_sha256 CHECK (length(token_sha256) = 64),
@@ -183,7 +183,7 @@ CREATE INDEX ix_jobs_estimated ON jobs (estimated) WHERE estimated;
 
 CREATE INDEX ix_jobs_finished_at ON jobs (finished_at);
 
-CREATE INDEX ix_jobs_first_id ON jobs (first_id);
+CREATE INDEX ix_jobs_first_job_id ON jobs (first_job_id);
 
 CREATE INDEX ix_jobs_slurm_job_id_id ON jobs (slurm_job_id, id);
 
@@ -195,34 +195,34 @@ CREATE INDEX ix_jobs_user_id_submitted_at ON jobs (user_id, submitted_at);
 
 CREATE UNIQUE INDEX uq_jobs_unfinished_slurm_job_id ON jobs (slurm_job_id) WHERE finished_at IS NULL;
 
--- node_days: What one day's rounds had to give on a node, summed up.
+-- node_days: Sums over one day's rounds of what they could allocate on a node.
 --   node_name: The node.
 --   day: The day, in UTC.
---   num_rounds: Rounds that had the node.
---   gpus_sum: Sum of the GPUs that adaptive jobs could have there.
---   offered_gpu_s: These GPUs times the time since the round before, at most an hour.
+--   num_rounds: Rounds that could use the node.
+--   gpus_sum: Sum of the GPUs that they could allocate there.
+--   available_gpu_s: These GPUs times the time since the previous round, at most an hour.
 
 CREATE TABLE node_days (
     node_name TEXT NOT NULL,
     day DATE NOT NULL,
     num_rounds INTEGER NOT NULL,
     gpus_sum DOUBLE NOT NULL,
-    offered_gpu_s DOUBLE NOT NULL,
+    available_gpu_s DOUBLE NOT NULL,
     CONSTRAINT pk_node_days PRIMARY KEY (node_name, day),
     CONSTRAINT ck_node_days_num_rounds CHECK (num_rounds >= 1),
-    CONSTRAINT ck_node_days_sums CHECK (gpus_sum >= 0 AND offered_gpu_s >= 0),
+    CONSTRAINT ck_node_days_sums CHECK (gpus_sum >= 0 AND available_gpu_s >= 0),
     CONSTRAINT fk_node_days_node_name_nodes FOREIGN KEY(node_name) REFERENCES nodes (node_name) ON DELETE CASCADE
 );
 
 CREATE INDEX ix_node_days_day ON node_days (day);
 
--- allocations: Stretches of time during which a job held the same GPUs.
+-- allocations: Allocation intervals: times in which a job has one allocation.
 --   job_id: The job.
---   number: Which stretch of the job: 0, 1, ...
---   started_at: When the stretch began.
+--   number: Number of the interval within the job: 0, 1, ...
+--   started_at: When the interval began.
 --   ended_at: When it ended; null while it lasts.
---   restart_count: Slurm's restart count of the run that held it; null where not known.
---   estimated: Did Slurm not tell when it began or ended, so that this is a guess?
+--   restart_count: Slurm's restart count of its run; null where unknown.
+--   estimated: Is its begin or end an estimate, because Slurm does not show it?
 
 CREATE TABLE allocations (
     job_id INTEGER NOT NULL,
@@ -241,31 +241,31 @@ CREATE INDEX ix_allocations_started_at ON allocations (started_at);
 
 CREATE UNIQUE INDEX uq_allocations_open ON allocations (job_id) WHERE ended_at IS NULL;
 
--- decisions: What a round gave to each job, and why.
+-- decisions: The allocation that a round decided for each job, and why.
 --   round_id: The round.
 --   job_id: The job.
---   num_gpus: GPUs given in all.
---   num_nodes: Nodes they lie on.
+--   num_gpus: GPUs allocated in all.
+--   num_nodes: Nodes of these GPUs.
 --   speedup: Predicted goodput over that at the job's fair share.
 --   goodput: Predicted goodput, examples per second; null without a model.
---   single_goodput: Predicted best goodput on one GPU; null without a model of throughput.
+--   one_gpu_goodput: Predicted best goodput on one GPU; null without a model of throughput.
 --   penalty: Restart penalty applied, 0 to 1; 1 is none.
---   bound_by: What kept the job from more.
---   runner_up_gpus: GPUs of the next best size.
---   runner_up_nodes: Nodes of the next best size.
---   runner_up_speedup: Speedup at that size.
---   runner_up_gpu_type: Type of the GPUs of that size.
---   runner_up_cost: What others would have paid for it beyond cost, in the objective's sum.
---   cost: What others pay for these GPUs at the round's prices.
---   gpu_type: Type of the GPUs given; null for none, several or a nameless one.
+--   bound_by: The limit that kept the job from more GPUs.
+--   runner_up_gpus: GPUs of the second-best configuration.
+--   runner_up_nodes: Nodes of the second-best configuration.
+--   runner_up_speedup: Speedup in that configuration.
+--   runner_up_gpu_type: GPU type of that configuration.
+--   runner_up_cost: What it would have cost other jobs beyond `cost`, in units of the objective.
+--   cost: Cost of these GPUs to other jobs at the round's prices, in units of the objective.
+--   gpu_type: Type of these GPUs; null for none, several types or nameless ones.
 --   global_batch_size: Predicted best M, examples per step; null without a model.
---   atomic_batch_size: Its m, per GPU and pass.
---   accumulation_steps: Its s, extra passes per step.
---   declared_gain: Factor by which what the job declares changed its weight; null where it counts not.
---   declaration_doubt: Why what the job declares did not count; null where it did.
---   pinned_because: Why the job had to stay as it was; null where it had not, or nobody said.
---   excluded: Why the job was left as it is; null when it took part.
---   explanation: All of this in one line.
+--   atomic_batch_size: Its m, examples of a micro-batch.
+--   accumulation_steps: Its s, accumulation steps per step.
+--   declared_gain: Factor by which the declared epochs changed the weight; null where they did not count.
+--   declaration_doubt: Why the declared epochs did not count; null where they did.
+--   pinned_reason: Why the job had to keep its allocation; null where it could change.
+--   excluded_reason: Why the job was excluded; null when it took part.
+--   explanation: The decision and its reasons in one line.
 
 CREATE TABLE decisions (
     round_id INTEGER NOT NULL,
@@ -274,7 +274,7 @@ CREATE TABLE decisions (
     num_nodes INTEGER NOT NULL,
     speedup DOUBLE NOT NULL,
     goodput DOUBLE,
-    single_goodput DOUBLE,
+    one_gpu_goodput DOUBLE,
     penalty DOUBLE NOT NULL,
     bound_by VARCHAR(32) NOT NULL,
     runner_up_gpus INTEGER,
@@ -289,8 +289,8 @@ CREATE TABLE decisions (
     accumulation_steps INTEGER,
     declared_gain DOUBLE,
     declaration_doubt TEXT,
-    pinned_because TEXT,
-    excluded TEXT,
+    pinned_reason TEXT,
+    excluded_reason TEXT,
     explanation TEXT NOT NULL,
     CONSTRAINT pk_decisions PRIMARY KEY (round_id, job_id),
     CONSTRAINT ck_decisions_num_gpus CHECK (num_gpus >= 0),
@@ -302,14 +302,14 @@ CREATE TABLE decisions (
 
 CREATE INDEX ix_decisions_job_id_round_id ON decisions (job_id, round_id);
 
--- declarations: Every number of epochs that a job has declared, in the order in which it first did.
+-- declarations: Every total number of epochs that a job has declared, in order.
 --   job_id: The job.
---   number: Which declaration of the job: 0, 1, ...
+--   number: Number of the declaration within the job: 0, 1, ...
 --   total_epochs: Epochs declared.
 --   at: When it was first declared.
---   epoch: The epoch under way then.
+--   epoch: The current epoch then.
 --   progress: Scale-invariant iterations done then.
---   least_total_progress: Least iterations in all that it ever amounted to; null before the first epoch ended.
+--   least_total_progress: Smallest progress * total / epoch of any report since; null before the first epoch ended.
 
 CREATE TABLE declarations (
     job_id INTEGER NOT NULL,
@@ -330,60 +330,60 @@ CREATE TABLE declarations (
     CONSTRAINT fk_declarations_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
--- job_days: What one day's rounds decided about a job, summed up.
+-- job_days: Sums over one day's decisions about a job.
 --   job_id: The job.
 --   day: The day, in UTC.
 --   num_rounds: Rounds that decided about the job.
---   gpus_sum: Sum of the GPUs given.
---   fair_gpus_sum: Sum of its fair shares, in GPUs.
+--   gpus_sum: Sum of the GPUs allocated.
+--   fair_share_gpus_sum: Sum of its fair shares, in GPUs.
 --   speedup_sum: Sum of the speedups over its fair share.
 --   num_compared: Rounds with a predicted goodput at the fair share.
---   fair_goodput_sum: Sum of these goodputs, examples per second.
---   num_single: Rounds with a predicted goodput on one GPU.
---   single_goodput_sum: Sum of these goodputs, examples per second.
+--   fair_share_goodput_sum: Sum of these goodputs, examples per second.
+--   num_one_gpu: Rounds with a predicted goodput on one GPU.
+--   one_gpu_goodput_sum: Sum of these goodputs, examples per second.
 
 CREATE TABLE job_days (
     job_id INTEGER NOT NULL,
     day DATE NOT NULL,
     num_rounds INTEGER NOT NULL,
     gpus_sum DOUBLE NOT NULL,
-    fair_gpus_sum DOUBLE NOT NULL,
+    fair_share_gpus_sum DOUBLE NOT NULL,
     speedup_sum DOUBLE NOT NULL,
     num_compared INTEGER NOT NULL,
-    fair_goodput_sum DOUBLE NOT NULL,
-    num_single INTEGER NOT NULL,
-    single_goodput_sum DOUBLE NOT NULL,
+    fair_share_goodput_sum DOUBLE NOT NULL,
+    num_one_gpu INTEGER NOT NULL,
+    one_gpu_goodput_sum DOUBLE NOT NULL,
     CONSTRAINT pk_job_days PRIMARY KEY (job_id, day),
     CONSTRAINT ck_job_days_num_compared CHECK (num_rounds >= num_compared AND num_compared >= 0),
-    CONSTRAINT ck_job_days_num_single CHECK (num_rounds >= num_single AND num_single >= 0),
+    CONSTRAINT ck_job_days_num_one_gpu CHECK (num_rounds >= num_one_gpu AND num_one_gpu >= 0),
     CONSTRAINT fk_job_days_job_id_jobs FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
 CREATE INDEX ix_job_days_day ON job_days (day);
 
--- model_versions: Goodput models of a job; a row is added only when something in it changed.
---   id: Number of the version; grows.
+-- model_versions: Goodput models of a job; a row is added only time_column something in it changed.
+--   id: Id of the version; increases.
 --   job_id: The job.
 --   at: When it was reported.
 --   initial_batch_size: M0, examples.
 --   max_batch_size: Largest global batch allowed, examples; null for always M0.
---   min_atomic: Smallest batch per GPU and pass, examples.
---   max_atomic: Largest batch per GPU and pass, examples; null for no bound.
+--   min_atomic: Smallest micro-batch, examples.
+--   max_atomic: Largest micro-batch, examples; null for no bound.
 --   accumulation: May gradients be accumulated?
 --   grad_sqr: Squared norm of the true gradient; null before it is known.
 --   grad_var: Trace of the gradient's covariance at batch M0; null before it is known.
---   alpha_g: Fixed time of a pass, seconds.
---   beta_g: Time of a pass per example, seconds.
+--   alpha_g: Fixed time of a micro-batch, seconds.
+--   beta_g: Time of a micro-batch per example, seconds.
 --   alpha_n: Synchronisation across nodes, seconds.
 --   beta_n: The same per replica above two, seconds.
 --   alpha_l: Synchronisation on one node, seconds.
 --   beta_l: The same per replica above two, seconds.
 --   gamma: Overlap of computation and synchronisation, 1 (none) to 10.
---   max_gpus_seen: Most GPUs the job says it has run on.
---   max_nodes_seen: Most nodes the job says it has run on.
---   noise_low: Low end of the noise scale's interval, examples; null where none was told.
---   noise_high: Its high end, examples; null where nothing is excluded upwards.
---   run_number: The run that measured it; null where it came with the checkpoint of another.
+--   max_gpus_seen: Most GPUs that the job reports to have run on.
+--   max_nodes_seen: Most nodes that the job reports to have run on.
+--   noise_low: Low end of the noise scale's confidence interval, examples; null where not reported.
+--   noise_high: Its high end, examples; null where unbounded.
+--   run_number: The run that measured it; null where it came from the checkpoint of another run.
 
 CREATE TABLE model_versions (
     id INTEGER NOT NULL,
@@ -427,21 +427,21 @@ CREATE INDEX ix_model_versions_job_id_id ON model_versions (job_id, id);
 
 CREATE INDEX ix_model_versions_job_id_run_number_id ON model_versions (job_id, run_number, id);
 
--- reallocations: A job changing allocation: the daemon's journal.
---   id: The reallocation's number; grows.
+-- reallocations: Reallocations: the daemon's journal.
+--   id: The reallocation's id; increases.
 --   job_id: The job.
 --   round_id: The round that decided it.
---   step: Where it stands; the last of its steps.
+--   step: Its current step.
 --   moves_running: Is a running job requeued, rather than a waiting one reshaped?
---   from_restart_count: Slurm's restart count of the job when it was planned.
+--   from_restart_count: Slurm's restart count of the job time_column it was planned.
 --   cause: Why it was planned.
---   checkpoint_waived: Did it go on without a confirmed checkpoint, as the owner allows?
---   retargeted: Did it get another target, since others took the first?
---   trained_on: Did the job train on after the checkpoint that it confirmed, so that it stayed?
+--   checkpoint_waived: Did it proceed without a confirmed checkpoint, as the owner allows?
+--   retargeted: Did it get another target, because other jobs took the first?
+--   continued_training: Did the job go on training after the checkpoint it confirmed, so that it was not moved?
 --   job_failed: Did the job fail in the target, before its first step?
---   taken_over: Did a daemon repeat a command in it that the daemon before it may still give?
---   reason: Why it was planned and how it ended, for people; null where a round says it all.
---   time_left_s: What the job had left of its time limit at the requeue, seconds; null for no limit.
+--   taken_over: Did a daemon repeat a command of it that the previous daemon may still give?
+--   reason: Why it was planned and how it ended, for people; null where a round decided.
+--   time_left_s: What was left of the time limit at the requeue, seconds; null for no limit.
 
 CREATE TABLE reallocations (
     id INTEGER NOT NULL,
@@ -453,7 +453,7 @@ CREATE TABLE reallocations (
     cause VARCHAR(32) NOT NULL,
     checkpoint_waived BOOLEAN DEFAULT 0 NOT NULL,
     retargeted BOOLEAN DEFAULT 0 NOT NULL,
-    trained_on BOOLEAN DEFAULT 0 NOT NULL,
+    continued_training BOOLEAN DEFAULT 0 NOT NULL,
     job_failed BOOLEAN DEFAULT 0 NOT NULL,
     taken_over BOOLEAN DEFAULT 0 NOT NULL,
     reason TEXT,
@@ -467,7 +467,7 @@ CREATE TABLE reallocations (
     CONSTRAINT ck_reallocations_cause CHECK (cause IN ('decision', 'pause', 'drain', 'resume', 'time_limit', 'after_failure', 'failed_start', 'held_by_slurm', 'late_command')),
     CONSTRAINT ck_reallocations_checkpoint_waived CHECK (checkpoint_waived IN (0, 1)),
     CONSTRAINT ck_reallocations_retargeted CHECK (retargeted IN (0, 1)),
-    CONSTRAINT ck_reallocations_trained_on CHECK (trained_on IN (0, 1)),
+    CONSTRAINT ck_reallocations_continued_training CHECK (continued_training IN (0, 1)),
     CONSTRAINT ck_reallocations_job_failed CHECK (job_failed IN (0, 1)),
     CONSTRAINT ck_reallocations_taken_over CHECK (taken_over IN (0, 1))
 );
@@ -478,20 +478,20 @@ CREATE INDEX ix_reallocations_round_id ON reallocations (round_id);
 
 CREATE UNIQUE INDEX uq_reallocations_open ON reallocations (job_id) WHERE step NOT IN ('confirmed', 'rolled_back', 'failed');
 
--- runs: One row per start of a job that reported.
---   id: This database's number of the run.
+-- runs: Runs: one row per start of a job that reported.
+--   id: This database's id of the run.
 --   job_id: The job.
---   run_number: The run's claim on its checkpoint directory: 0, 1, ...
+--   run_number: The run's number in its checkpoint directory: 0, 1, ...
 --   restart_count: Slurm's restart count during the run.
---   phase: Where the run stood at its last report.
+--   phase: Phase of the run at its last report.
 --   first_report_at: When its first report came.
 --   last_report_at: When its last report came.
---   last_sequence: Number of its last report.
+--   last_sequence: Sequence number of its last report.
 --   num_steps: Optimizer steps as last reported.
 --   first_step_s: Process start to the end of the first optimizer step, seconds; null before.
---   first_step_at: When a report first told of that step.
+--   first_step_at: When that step was first reported.
 --   restore_s: Part of it spent reading the checkpoint, seconds.
---   gpu_type: Slurm's name of the GPUs it ran on; null if unknown, nameless or of several types.
+--   gpu_type: Slurm's type of the GPUs it ran on; null if unknown, nameless or of several types.
 
 CREATE TABLE runs (
     id INTEGER NOT NULL,
@@ -524,29 +524,29 @@ CREATE TABLE runs (
 
 CREATE INDEX ix_runs_first_report_at ON runs (first_report_at);
 
--- allocation_days: How long an ended stretch of allocation lasted on each day.
+-- allocation_days: Duration of an ended allocation interval on each day.
 --   job_id: The job.
---   number: Which stretch of the job.
+--   number: Number of the interval within the job.
 --   day: The day, in UTC.
---   held_s: Seconds of the stretch on this day.
+--   allocated_s: Seconds of the interval on this day.
 
 CREATE TABLE allocation_days (
     job_id INTEGER NOT NULL,
     number INTEGER NOT NULL,
     day DATE NOT NULL,
-    held_s DOUBLE NOT NULL,
+    allocated_s DOUBLE NOT NULL,
     CONSTRAINT pk_allocation_days PRIMARY KEY (job_id, number, day),
     CONSTRAINT fk_allocation_days_job_id_number_allocations FOREIGN KEY(job_id, number) REFERENCES allocations (job_id, number) ON DELETE CASCADE,
-    CONSTRAINT ck_allocation_days_held_s CHECK (held_s >= 0)
+    CONSTRAINT ck_allocation_days_allocated_s CHECK (allocated_s >= 0)
 );
 
 CREATE INDEX ix_allocation_days_day ON allocation_days (day);
 
--- allocation_nodes: GPUs held on each node during a stretch.
+-- allocation_nodes: GPUs on each node in an allocation interval.
 --   job_id: The job.
---   number: Which stretch of the job.
+--   number: Number of the interval within the job.
 --   node_name: The node.
---   num_gpus: GPUs held there.
+--   num_gpus: GPUs there.
 
 CREATE TABLE allocation_nodes (
     job_id INTEGER NOT NULL,
@@ -562,10 +562,10 @@ CREATE INDEX ix_allocation_nodes_node_name ON allocation_nodes (node_name);
 
 -- checkpoints: Checkpoints that runs confirmed.
 --   run_id: The run.
---   sequence: Number of the report that confirmed it.
+--   sequence: Sequence number of the report that confirmed it.
 --   at: When it was confirmed.
---   reallocation_id: The reallocation that it let go on; null if it answered none.
---   blocked_s: How long training stood still, seconds.
+--   reallocation_id: The reallocation whose request it answered; null for none.
+--   blocked_s: How long it blocked training, seconds.
 --   size_bytes: Size on disk, bytes.
 
 CREATE TABLE checkpoints (
@@ -588,7 +588,7 @@ CREATE INDEX ix_checkpoints_at ON checkpoints (at);
 
 CREATE UNIQUE INDEX uq_checkpoints_reallocation_id ON checkpoints (reallocation_id);
 
--- decision_nodes: Where the GPUs of a decision lie.
+-- decision_nodes: GPUs of a decision on each node.
 --   round_id: The round.
 --   job_id: The job.
 --   node_name: The node.
@@ -604,21 +604,21 @@ CREATE TABLE decision_nodes (
     CONSTRAINT ck_decision_nodes_num_gpus CHECK (num_gpus >= 1)
 );
 
--- goodput_samples: What runs measured, a row per report after the start.
+-- goodput_samples: Measurements of runs: one row per report after the first step.
 --   run_id: The run.
---   sequence: Number of the report within the run.
+--   sequence: Sequence number of the report within the run.
 --   at: When it was reported.
 --   global_batch_size: M, examples per step.
---   atomic_batch_size: m, examples per GPU and pass.
---   accumulation_steps: s, extra passes per step.
+--   atomic_batch_size: m, examples of a micro-batch.
+--   accumulation_steps: s, accumulation steps per step.
 --   throughput: Measured, examples per second.
---   predicted_throughput: What the model in force predicted for it, examples per second.
+--   predicted_throughput: Predicted by the current model, examples per second.
 --   step_time_s: Mean time of a step, seconds.
 --   efficiency: Statistical efficiency, 0 to 1; goodput is throughput times efficiency.
 --   progress: Scale-invariant iterations done.
---   epoch: The epoch under way, from 0.
---   total_epochs: Epochs declared; null if none were.
---   num_examples: Examples that the run has processed so far, by its own count; null where it told none.
+--   epoch: The current epoch, from 0.
+--   total_epochs: Declared number of epochs; null if none.
+--   num_examples: Examples that the run has processed so far, by its own count; null where it reports none.
 
 CREATE TABLE goodput_samples (
     run_id INTEGER NOT NULL,
@@ -689,16 +689,16 @@ CREATE INDEX ix_reallocation_steps_at ON reallocation_steps (at);
 
 CREATE INDEX ix_reallocation_steps_step_at ON reallocation_steps (step, at);
 
--- run_days: Goodput samples of a run on a day, summed up; a sample counts for the time it covers.
+-- run_days: Sums over the goodput samples of a run on a day, by the time they cover.
 --   run_id: The run.
 --   day: The day, in UTC.
 --   num_samples: Samples reported on this day.
---   progress: Most scale-invariant iterations reported.
+--   progress: Largest progress reported, scale-invariant iterations.
 --   trained_s: Time covered by samples with a throughput, seconds.
 --   trained_gpu_s: The same times the run's GPUs.
 --   examples: Throughput times time: examples processed.
 --   measured_s: Time covered by samples with throughput and efficiency, seconds.
---   useful_examples: Goodput times time: examples' worth of progress.
+--   useful_examples: Goodput times time: useful examples.
 --   efficiency_s: Efficiency times time, over measured_s.
 --   useful_gpu_s: Efficiency times time times GPUs, over measured_s.
 --   num_compared: Samples with a measured and a predicted throughput.
@@ -707,7 +707,7 @@ CREATE INDEX ix_reallocation_steps_step_at ON reallocation_steps (step, at);
 --   predicted_examples: Their predicted throughput times time.
 --   error_sum: Sum over them of predicted/measured - 1, each at most a million.
 --   abs_error_sum: The same without signs.
---   counted_examples: Examples that the run counted; throughput times time where it told of no count.
+--   counted_examples: Examples that the run counted; throughput times time where it reports no count.
 
 CREATE TABLE run_days (
     run_id INTEGER NOT NULL,
@@ -736,9 +736,9 @@ CREATE TABLE run_days (
 
 CREATE INDEX ix_run_days_day ON run_days (day);
 
--- run_nodes: GPUs that a run really used on each of its nodes, by node rank.
+-- run_nodes: GPUs that a run uses on each of its nodes, by node rank.
 --   run_id: The run.
---   node_rank: Place of the node in rank order: 0, 1, ...
+--   node_rank: Rank of the node: 0, 1, ...
 --   num_gpus: GPUs used there.
 
 CREATE TABLE run_nodes (
@@ -751,10 +751,10 @@ CREATE TABLE run_nodes (
     CONSTRAINT fk_run_nodes_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE CASCADE
 );
 
--- run_warnings: What runs warned of, by name; `pollux explain` says what each means.
+-- run_warnings: Warnings of runs, by name; `pollux explain` explains each.
 --   run_id: The run.
---   warning: Name of what it warned of.
---   first_seen_at: When a report of the run first told of it.
+--   warning: Name of the warning.
+--   first_seen_at: When a report of the run first had it.
 
 CREATE TABLE run_warnings (
     run_id INTEGER NOT NULL,
@@ -765,17 +765,17 @@ CREATE TABLE run_warnings (
     CONSTRAINT fk_run_warnings_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE CASCADE
 );
 
-CREATE TRIGGER goodput_samples_sum AFTER INSERT ON goodput_samples FOR EACH ROW BEGIN INSERT INTO run_days (run_id, day, num_samples, progress, trained_s, trained_gpu_s, examples, measured_s, useful_examples, efficiency_s, useful_gpu_s, num_compared, compared_s, compared_examples, predicted_examples, error_sum, abs_error_sum, counted_examples) SELECT p.run_id, p.day, SUM(p.n), MAX(p.progress), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s * p.gpus END), SUM(COALESCE(p.throughput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.s END), SUM(COALESCE(p.goodput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s END), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s * p.gpus END), SUM(CASE WHEN p.error IS NULL THEN 0 ELSE p.n END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.throughput * p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.predicted * p.s END), SUM(COALESCE(p.error, 0.0) * p.n), SUM(ABS(COALESCE(p.error, 0.0)) * p.n), SUM(COALESCE(p.counted * p.s / p.covered_s, p.throughput * p.s, 0.0)) FROM ( WITH clean AS ( SELECT s.run_id, s.at, CASE WHEN s.num_examples < s.previous_examples THEN 0 ELSE s.num_examples - COALESCE(s.previous_examples, 0) END AS counted, s.progress, CASE WHEN s.throughput < 1e-9 THEN 1e-9 ELSE s.throughput END AS throughput, CASE WHEN s.efficiency < 1e-9 THEN 1e-9 ELSE s.efficiency END AS efficiency, CASE WHEN s.predicted_throughput < 1e-9 THEN 1e-9 ELSE s.predicted_throughput END AS predicted, COALESCE((ROUND((ROUND((julianday(substr(s.at, 1, 19)) - julianday(substr(s.previous_at, 1, 19))) * 86400.0) * 1000000 + substr(s.at, 21, 6) - substr(s.previous_at, 21, 6)) / 1000.0) / 1000.0), (ROUND((ROUND((julianday(substr(s.at, 1, 19)) - julianday(substr(r.first_report_at, 1, 19))) * 86400.0) * 1000000 + substr(s.at, 21, 6) - substr(r.first_report_at, 21, 6)) / 1000.0) / 1000.0) - COALESCE(r.first_step_s, 0.0)) AS elapsed_s, CASE WHEN s.step_time_s >= 0.001 THEN s.step_time_s ELSE 0.001 END AS step_s, (ROUND((ROUND((julianday(substr(s.at, 1, 19)) - julianday(substr((date(s.at) || ' 00:00:00.000000'), 1, 19))) * 86400.0) * 1000000 + substr(s.at, 21, 6) - substr((date(s.at) || ' 00:00:00.000000'), 21, 6)) / 1000.0) / 1000.0) AS today_s, (SELECT SUM(n.num_gpus) FROM run_nodes AS n WHERE n.run_id = s.run_id) AS told_gpus, (SELECT SUM(n.num_gpus) FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = r.job_id AND a.started_at <= s.at AND (a.ended_at IS NULL OR a.ended_at > s.at)) AS held_gpus FROM (SELECT NEW.run_id AS run_id, NEW.at AS at, NEW.progress AS progress, NEW.throughput AS throughput, NEW.efficiency AS efficiency, NEW.predicted_throughput AS predicted_throughput, NEW.step_time_s AS step_time_s, NEW.num_examples AS num_examples, (SELECT b.num_examples FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence ORDER BY b.sequence DESC LIMIT 1) AS previous_examples, (SELECT b.at FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence ORDER BY b.sequence DESC LIMIT 1) AS previous_at) AS s JOIN runs AS r ON r.id = s.run_id ), covered AS ( SELECT c.*, c.throughput * c.efficiency AS goodput, COALESCE(MIN(c.told_gpus, c.held_gpus), c.told_gpus, 0) AS gpus, CASE WHEN c.predicted > c.throughput * 1e6 THEN 1e6 ELSE c.predicted / c.throughput - 1.0 END AS error, MIN(3600.0, MAX(c.elapsed_s, c.step_s)) AS covered_s FROM clean AS c ) SELECT c.run_id, date(c.at) AS day, 1 AS n, MIN(c.covered_s, c.today_s) AS s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus, c.counted, c.covered_s FROM covered AS c UNION ALL SELECT c.run_id, date(c.at, '-1 day'), 0, c.covered_s - c.today_s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus, c.counted, c.covered_s FROM covered AS c WHERE c.covered_s > c.today_s ) AS p WHERE true GROUP BY p.run_id, p.day ON CONFLICT (run_id, day) DO UPDATE SET num_samples = run_days.num_samples + excluded.num_samples, progress = MAX(run_days.progress, excluded.progress), trained_s = run_days.trained_s + excluded.trained_s, trained_gpu_s = run_days.trained_gpu_s + excluded.trained_gpu_s, examples = run_days.examples + excluded.examples, measured_s = run_days.measured_s + excluded.measured_s, useful_examples = run_days.useful_examples + excluded.useful_examples, efficiency_s = run_days.efficiency_s + excluded.efficiency_s, useful_gpu_s = run_days.useful_gpu_s + excluded.useful_gpu_s, num_compared = run_days.num_compared + excluded.num_compared, compared_s = run_days.compared_s + excluded.compared_s, compared_examples = run_days.compared_examples + excluded.compared_examples, predicted_examples = run_days.predicted_examples + excluded.predicted_examples, error_sum = run_days.error_sum + excluded.error_sum, abs_error_sum = run_days.abs_error_sum + excluded.abs_error_sum, counted_examples = run_days.counted_examples + excluded.counted_examples; END;
+CREATE TRIGGER goodput_samples_sum AFTER INSERT ON goodput_samples FOR EACH ROW BEGIN INSERT INTO run_days (run_id, day, num_samples, progress, trained_s, trained_gpu_s, examples, measured_s, useful_examples, efficiency_s, useful_gpu_s, num_compared, compared_s, compared_examples, predicted_examples, error_sum, abs_error_sum, counted_examples) SELECT p.run_id, p.day, SUM(p.n), MAX(p.progress), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.throughput IS NULL THEN 0.0 ELSE p.s * p.gpus END), SUM(COALESCE(p.throughput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.s END), SUM(COALESCE(p.goodput * p.s, 0.0)), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s END), SUM(CASE WHEN p.goodput IS NULL THEN 0.0 ELSE p.efficiency * p.s * p.gpus END), SUM(CASE WHEN p.error IS NULL THEN 0 ELSE p.n END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.throughput * p.s END), SUM(CASE WHEN p.error IS NULL THEN 0.0 ELSE p.predicted * p.s END), SUM(COALESCE(p.error, 0.0) * p.n), SUM(ABS(COALESCE(p.error, 0.0)) * p.n), SUM(COALESCE(p.counted * p.s / p.covered_s, p.throughput * p.s, 0.0)) FROM ( WITH bounded AS ( SELECT s.run_id, s.at, CASE WHEN s.num_examples < s.previous_examples THEN 0 ELSE s.num_examples - COALESCE(s.previous_examples, 0) END AS counted, s.progress, CASE WHEN s.throughput < 1e-9 THEN 1e-9 ELSE s.throughput END AS throughput, CASE WHEN s.efficiency < 1e-9 THEN 1e-9 ELSE s.efficiency END AS efficiency, CASE WHEN s.predicted_throughput < 1e-9 THEN 1e-9 ELSE s.predicted_throughput END AS predicted, COALESCE((ROUND((ROUND((julianday(substr(s.at, 1, 19)) - julianday(substr(s.previous_at, 1, 19))) * 86400.0) * 1000000 + substr(s.at, 21, 6) - substr(s.previous_at, 21, 6)) / 1000.0) / 1000.0), (ROUND((ROUND((julianday(substr(s.at, 1, 19)) - julianday(substr(r.first_report_at, 1, 19))) * 86400.0) * 1000000 + substr(s.at, 21, 6) - substr(r.first_report_at, 21, 6)) / 1000.0) / 1000.0) - COALESCE(r.first_step_s, 0.0)) AS elapsed_s, CASE WHEN s.step_time_s >= 0.001 THEN s.step_time_s ELSE 0.001 END AS step_s, (ROUND((ROUND((julianday(substr(s.at, 1, 19)) - julianday(substr((date(s.at) || ' 00:00:00.000000'), 1, 19))) * 86400.0) * 1000000 + substr(s.at, 21, 6) - substr((date(s.at) || ' 00:00:00.000000'), 21, 6)) / 1000.0) / 1000.0) AS today_s, (SELECT SUM(n.num_gpus) FROM run_nodes AS n WHERE n.run_id = s.run_id) AS reported_gpus, (SELECT SUM(n.num_gpus) FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = r.job_id AND a.started_at <= s.at AND (a.ended_at IS NULL OR a.ended_at > s.at)) AS allocated_gpus FROM (SELECT NEW.run_id AS run_id, NEW.at AS at, NEW.progress AS progress, NEW.throughput AS throughput, NEW.efficiency AS efficiency, NEW.predicted_throughput AS predicted_throughput, NEW.step_time_s AS step_time_s, NEW.num_examples AS num_examples, (SELECT b.num_examples FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence ORDER BY b.sequence DESC LIMIT 1) AS previous_examples, (SELECT b.at FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence ORDER BY b.sequence DESC LIMIT 1) AS previous_at) AS s JOIN runs AS r ON r.id = s.run_id ), covered AS ( SELECT c.*, c.throughput * c.efficiency AS goodput, COALESCE(MIN(c.reported_gpus, c.allocated_gpus), c.reported_gpus, 0) AS gpus, CASE WHEN c.predicted > c.throughput * 1e6 THEN 1e6 ELSE c.predicted / c.throughput - 1.0 END AS error, MIN(3600.0, MAX(c.elapsed_s, c.step_s)) AS covered_s FROM bounded AS c ) SELECT c.run_id, date(c.at) AS day, 1 AS n, MIN(c.covered_s, c.today_s) AS s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus, c.counted, c.covered_s FROM covered AS c UNION ALL SELECT c.run_id, date(c.at, '-1 day'), 0, c.covered_s - c.today_s, c.progress, c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus, c.counted, c.covered_s FROM covered AS c WHERE c.covered_s > c.today_s ) AS p WHERE true GROUP BY p.run_id, p.day ON CONFLICT (run_id, day) DO UPDATE SET num_samples = run_days.num_samples + excluded.num_samples, progress = MAX(run_days.progress, excluded.progress), trained_s = run_days.trained_s + excluded.trained_s, trained_gpu_s = run_days.trained_gpu_s + excluded.trained_gpu_s, examples = run_days.examples + excluded.examples, measured_s = run_days.measured_s + excluded.measured_s, useful_examples = run_days.useful_examples + excluded.useful_examples, efficiency_s = run_days.efficiency_s + excluded.efficiency_s, useful_gpu_s = run_days.useful_gpu_s + excluded.useful_gpu_s, num_compared = run_days.num_compared + excluded.num_compared, compared_s = run_days.compared_s + excluded.compared_s, compared_examples = run_days.compared_examples + excluded.compared_examples, predicted_examples = run_days.predicted_examples + excluded.predicted_examples, error_sum = run_days.error_sum + excluded.error_sum, abs_error_sum = run_days.abs_error_sum + excluded.abs_error_sum, counted_examples = run_days.counted_examples + excluded.counted_examples; END;
 
-CREATE TRIGGER allocations_begun AFTER INSERT ON allocations FOR EACH ROW BEGIN INSERT INTO allocation_days (job_id, number, day, held_s) SELECT d.job_id, d.number, d.day, (ROUND((ROUND((julianday(substr(MIN(d.ended_at, (date(d.day, '+1 day') || ' 00:00:00.000000')), 1, 19)) - julianday(substr(MAX(d.started_at, (d.day || ' 00:00:00.000000')), 1, 19))) * 86400.0) * 1000000 + substr(MIN(d.ended_at, (date(d.day, '+1 day') || ' 00:00:00.000000')), 21, 6) - substr(MAX(d.started_at, (d.day || ' 00:00:00.000000')), 21, 6)) / 1000.0) / 1000.0) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.started_at) AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.day, '+1 day') FROM days AS a WHERE (date(a.day, '+1 day') || ' 00:00:00.000000') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET held_s = excluded.held_s; END;
+CREATE TRIGGER allocations_begun AFTER INSERT ON allocations FOR EACH ROW BEGIN INSERT INTO allocation_days (job_id, number, day, allocated_s) SELECT d.job_id, d.number, d.day, (ROUND((ROUND((julianday(substr(MIN(d.ended_at, (date(d.day, '+1 day') || ' 00:00:00.000000')), 1, 19)) - julianday(substr(MAX(d.started_at, (d.day || ' 00:00:00.000000')), 1, 19))) * 86400.0) * 1000000 + substr(MIN(d.ended_at, (date(d.day, '+1 day') || ' 00:00:00.000000')), 21, 6) - substr(MAX(d.started_at, (d.day || ' 00:00:00.000000')), 21, 6)) / 1000.0) / 1000.0) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.started_at) AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.day, '+1 day') FROM days AS a WHERE (date(a.day, '+1 day') || ' 00:00:00.000000') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET allocated_s = excluded.allocated_s; END;
 
-CREATE TRIGGER allocations_ended AFTER UPDATE OF ended_at ON allocations FOR EACH ROW BEGIN INSERT INTO allocation_days (job_id, number, day, held_s) SELECT d.job_id, d.number, d.day, (ROUND((ROUND((julianday(substr(MIN(d.ended_at, (date(d.day, '+1 day') || ' 00:00:00.000000')), 1, 19)) - julianday(substr(MAX(d.started_at, (d.day || ' 00:00:00.000000')), 1, 19))) * 86400.0) * 1000000 + substr(MIN(d.ended_at, (date(d.day, '+1 day') || ' 00:00:00.000000')), 21, 6) - substr(MAX(d.started_at, (d.day || ' 00:00:00.000000')), 21, 6)) / 1000.0) / 1000.0) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.started_at) AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.day, '+1 day') FROM days AS a WHERE (date(a.day, '+1 day') || ' 00:00:00.000000') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET held_s = excluded.held_s; END;
+CREATE TRIGGER allocations_ended AFTER UPDATE OF ended_at ON allocations FOR EACH ROW BEGIN INSERT INTO allocation_days (job_id, number, day, allocated_s) SELECT d.job_id, d.number, d.day, (ROUND((ROUND((julianday(substr(MIN(d.ended_at, (date(d.day, '+1 day') || ' 00:00:00.000000')), 1, 19)) - julianday(substr(MAX(d.started_at, (d.day || ' 00:00:00.000000')), 1, 19))) * 86400.0) * 1000000 + substr(MIN(d.ended_at, (date(d.day, '+1 day') || ' 00:00:00.000000')), 21, 6) - substr(MAX(d.started_at, (d.day || ' 00:00:00.000000')), 21, 6)) / 1000.0) / 1000.0) FROM ( WITH RECURSIVE days AS ( SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.started_at) AS day FROM (SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at, NEW.ended_at AS ended_at) AS a WHERE a.ended_at IS NOT NULL UNION ALL SELECT a.job_id, a.number, a.started_at, a.ended_at, date(a.day, '+1 day') FROM days AS a WHERE (date(a.day, '+1 day') || ' 00:00:00.000000') < a.ended_at ) SELECT * FROM days ) AS d WHERE true ON CONFLICT (job_id, number, day) DO UPDATE SET allocated_s = excluded.allocated_s; END;
 
--- One row per reallocation: why it was planned, from what to what, how it ended, when it took each step, where
--- its time went, in seconds, and what it brought. reason is a text for people; group by cause, not by it.
--- checkpoint_s is the standstill for the checkpoint, hold_s from there to the release, slurm_s from requeue to
--- start (it overlaps hold_s), launch_s from start to the first step, total_s the whole standstill.
--- goodput_before and goodput_after are the means over the whole run that ended and the whole run that followed.
+-- One row per reallocation: its cause, source and target, how it ended, the time of each step, its cost in
+-- seconds, and the goodput before and after. reason is a text for people; group by cause.
+-- checkpoint_s is how long the checkpoint blocked training, hold_s the time from its confirmation to the release,
+-- slurm_s from requeue to start (it overlaps hold_s), launch_s from start to the first step, total_s the whole
+-- restart delay. goodput_before and goodput_after are means over the whole run that ended and the whole next run.
 CREATE VIEW reallocation_history AS
 SELECT x.reallocation_id,
        x.job_id,
@@ -787,7 +787,7 @@ SELECT x.reallocation_id,
        x.step,
        x.checkpoint_waived,
        x.retargeted,
-       x.trained_on,
+       x.continued_training,
        x.job_failed,
        x.taken_over,
        x.reason,
@@ -826,7 +826,7 @@ FROM (
            r.step,
            r.checkpoint_waived,
            r.retargeted,
-           r.trained_on,
+           r.continued_training,
            r.job_failed,
            r.taken_over,
            r.reason,
@@ -856,15 +856,15 @@ FROM (
       
 ) AS x;
 
--- One row per job: whose it is, what it held, what it got out of it, and what moving it cost.
--- gpu_hours counts a stretch that still lasts up to now. Means of throughput, efficiency and goodput are over
--- the time that its reports cover; they, and the speedups made of them, are null where nothing was measured.
+-- One row per job: owner, GPU hours, goodput, and the cost of its moves.
+-- gpu_hours counts an open allocation interval up to now. Means of throughput, efficiency and goodput are over the
+-- time that its reports cover; they and the speedups are null where nothing was measured.
 -- speedup_one_gpu is the measured goodput over the one that rounds predicted for it on one GPU,
 -- speedup_fair_share over the one that they predicted at its fair share of the cluster.
--- examples are those that its runs counted. lost_s adds up the standstill of the confirmed reallocations. requeues is Slurm's restart
--- count in the last run, restarts the moves among them.
--- gpu_hours are Slurm's own (ElapsedRaw times GPUs) to a second per run; estimated says where a part of them,
--- or the end, is a guess, because neither Slurm nor its accounting database told.
+-- examples are those that its runs counted. lost_s is the sum of the restart delays of its confirmed moves.
+-- requeues is Slurm's restart count in the last run, restarts the moves among them.
+-- gpu_hours are Slurm's own (ElapsedRaw times GPUs), to a second per run. estimated is true where a part of them,
+-- or the end, is an estimate, because neither Slurm nor its accounting database has it.
 CREATE VIEW job_goodput AS
 SELECT x.job_id,
        x.slurm_job_id,
@@ -891,8 +891,8 @@ SELECT x.job_id,
        x.examples,
        x.useful_examples,
        x.progress,
-       (CASE WHEN x.single_goodput > 0.0 THEN x.goodput / x.single_goodput END) AS speedup_one_gpu,
-       (CASE WHEN x.fair_goodput > 0.0 THEN x.goodput / x.fair_goodput END) AS speedup_fair_share,
+       (CASE WHEN x.one_gpu_goodput > 0.0 THEN x.goodput / x.one_gpu_goodput END) AS speedup_one_gpu,
+       (CASE WHEN x.fair_share_goodput > 0.0 THEN x.goodput / x.fair_share_goodput END) AS speedup_fair_share,
        x.runs,
        x.restarts,
        x.lost_s,
@@ -920,8 +920,8 @@ FROM (
            COALESCE((SELECT SUM(d.counted_examples) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS examples,
            COALESCE((SELECT SUM(d.useful_examples) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS useful_examples,
            COALESCE((SELECT MAX(d.progress) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id), 0.0) AS progress,
-           (SELECT (CASE WHEN TOTAL(d.num_single) > 0.0 THEN SUM(d.single_goodput_sum) / TOTAL(d.num_single) END) FROM job_days AS d WHERE d.job_id = j.id) AS single_goodput,
-           (SELECT (CASE WHEN TOTAL(d.num_compared) > 0.0 THEN SUM(d.fair_goodput_sum) / TOTAL(d.num_compared) END) FROM job_days AS d WHERE d.job_id = j.id) AS fair_goodput,
+           (SELECT (CASE WHEN TOTAL(d.num_one_gpu) > 0.0 THEN SUM(d.one_gpu_goodput_sum) / TOTAL(d.num_one_gpu) END) FROM job_days AS d WHERE d.job_id = j.id) AS one_gpu_goodput,
+           (SELECT (CASE WHEN TOTAL(d.num_compared) > 0.0 THEN SUM(d.fair_share_goodput_sum) / TOTAL(d.num_compared) END) FROM job_days AS d WHERE d.job_id = j.id) AS fair_share_goodput,
            (SELECT COUNT(*) FROM runs AS r WHERE r.job_id = j.id) AS runs,
            (SELECT COUNT(*) FROM (
     SELECT c.blocked_s AS checkpoint_s,
@@ -967,14 +967,14 @@ FROM (
          
 ) AS x;
 
--- What happened to a job, an event a row; order by job_id, at, rank. event is one of
---   submitted, started, finished (detail: the state it ended in);
---   allocated (from at to until it held num_gpus on num_nodes; detail: GPUs by node; until is null while it does);
---   run (a start reported; until: its last report; detail: run and phase), first_step (of that run);
---   checkpoint (detail: its size; duration_s: how long training stood still);
---   reallocation (one per step of its journal; num_gpus and num_nodes: of its target, with the step planned;
+-- One row per event of a job; order by job_id, at, rank. event is one of
+--   submitted, started, finished (detail: its final state);
+--   allocated (from at to until it had num_gpus on num_nodes; detail: GPUs by node; until is null while it has);
+--   run (at: its first report; until: its last report; detail: its phase), first_step (of that run);
+--   checkpoint (detail: its size; duration_s: how long it blocked training);
+--   reallocation (one per step of its journal; num_gpus and num_nodes: of its target, in step planned;
 --   detail: the step, and at an end the reason).
--- rank orders events of one moment. What an event has not is null.
+-- rank orders events of the same time. Columns that do not apply to an event are null.
 CREATE VIEW job_timeline AS
 SELECT e.job_id,
        j.slurm_job_id,
@@ -1047,7 +1047,7 @@ FROM (
 JOIN jobs AS j ON j.id = e.job_id
 JOIN users AS u ON u.user_id = j.user_id;
 
--- One row per round: what it had to give, what it gave, how good that was, and how many moves came of it.
+-- One row per round: the GPUs it could allocate, what it allocated, its quality, and the moves it caused.
 -- solve_s is null where it was not measured.
 CREATE VIEW round_history AS
 SELECT r.id AS round_id,
@@ -1072,14 +1072,14 @@ SELECT r.id AS round_id,
        (SELECT COUNT(CASE WHEN m.step IN ('rolled_back', 'failed') THEN 1 END) FROM reallocations AS m WHERE m.round_id = r.id) AS num_failed
 FROM rounds AS r;
 
--- One row per account and day (UTC) on which it held GPUs or measured anything.
--- trained_gpu_hours is the part of gpu_hours during which reports told of progress, progress_share that part of
--- it (0 to 1), useful_gpu_hours what is left of it after statistical efficiency. throughput, efficiency and
--- goodput are means of one job while it trained, null where none measured.
+-- One row per account and day (UTC) on which it had GPUs or measured anything.
+-- trained_gpu_hours is the part of gpu_hours in which reports show progress, progress_share that fraction (0 to
+-- 1), useful_gpu_hours is trained_gpu_hours times statistical efficiency. throughput, efficiency and goodput are
+-- means per job while it trained, null where nothing was measured.
 CREATE VIEW account_usage AS
 SELECT x.day,
        j.account,
-       COUNT(DISTINCT x.held_by) AS num_jobs,
+       COUNT(DISTINCT x.allocated_job_id) AS num_jobs,
        SUM(x.gpu_s) / 3600.0 AS gpu_hours,
        SUM(x.trained_gpu_s) / 3600.0 AS trained_gpu_hours,
        SUM(x.useful_gpu_s) / 3600.0 AS useful_gpu_hours,
@@ -1095,8 +1095,8 @@ SELECT x.day,
 FROM (
 SELECT h.day,
        h.job_id,
-       h.job_id AS held_by,
-       h.held_s * n.num_gpus AS gpu_s,
+       h.job_id AS allocated_job_id,
+       h.allocated_s * n.num_gpus AS gpu_s,
        0.0 AS trained_gpu_s,
        0.0 AS useful_gpu_s,
        0.0 AS trained_s,
@@ -1106,7 +1106,7 @@ SELECT h.day,
        0.0 AS useful_examples,
        0.0 AS efficiency_s
 FROM (
-SELECT d.job_id, d.number, d.day, d.held_s
+SELECT d.job_id, d.number, d.day, d.allocated_s
 FROM allocation_days AS d
 UNION ALL
 SELECT o.job_id,
@@ -1135,13 +1135,13 @@ JOIN runs AS r ON r.id = d.run_id
 JOIN jobs AS j ON j.id = x.job_id
 GROUP BY x.day, j.account;
 
--- One row per user, account and day (UTC) on which they held GPUs or measured anything. The other columns are
+-- One row per user, account and day (UTC) on which they had GPUs or measured anything. The other columns are
 -- those of account_usage.
 CREATE VIEW user_usage AS
 SELECT x.day,
        u.user_name,
        j.account,
-       COUNT(DISTINCT x.held_by) AS num_jobs,
+       COUNT(DISTINCT x.allocated_job_id) AS num_jobs,
        SUM(x.gpu_s) / 3600.0 AS gpu_hours,
        SUM(x.trained_gpu_s) / 3600.0 AS trained_gpu_hours,
        SUM(x.useful_gpu_s) / 3600.0 AS useful_gpu_hours,
@@ -1157,8 +1157,8 @@ SELECT x.day,
 FROM (
 SELECT h.day,
        h.job_id,
-       h.job_id AS held_by,
-       h.held_s * n.num_gpus AS gpu_s,
+       h.job_id AS allocated_job_id,
+       h.allocated_s * n.num_gpus AS gpu_s,
        0.0 AS trained_gpu_s,
        0.0 AS useful_gpu_s,
        0.0 AS trained_s,
@@ -1168,7 +1168,7 @@ SELECT h.day,
        0.0 AS useful_examples,
        0.0 AS efficiency_s
 FROM (
-SELECT d.job_id, d.number, d.day, d.held_s
+SELECT d.job_id, d.number, d.day, d.allocated_s
 FROM allocation_days AS d
 UNION ALL
 SELECT o.job_id,
@@ -1198,27 +1198,27 @@ JOIN jobs AS j ON j.id = x.job_id
 JOIN users AS u ON u.user_id = j.user_id
 GROUP BY x.day, u.user_name, j.account;
 
--- One row per node and day (UTC) on which a round had it to give or an adaptive job held GPUs there.
--- num_gpus is the mean that adaptive jobs could have, offered_gpu_hours that times how long rounds knew of it;
--- both are 0 for a node that no round of the day had. utilization is gpu_hours over offered_gpu_hours, at most
--- 1. gpu_type is empty where nobody told.
+-- One row per node and day (UTC) on which a round could use it or an adaptive job had GPUs there.
+-- num_gpus is the mean that rounds could allocate there, available_gpu_hours that times the time that these rounds
+-- cover; both are 0 for a node that no round of the day could use. utilization is gpu_hours over
+-- available_gpu_hours, at most 1. gpu_type is empty where unknown.
 CREATE VIEW node_usage AS
 SELECT x.day,
        x.node_name,
        COALESCE((SELECT k.gpu_type FROM nodes AS k WHERE k.node_name = x.node_name), '') AS gpu_type,
-       COUNT(DISTINCT x.held_by) AS num_jobs,
+       COUNT(DISTINCT x.allocated_job_id) AS num_jobs,
        SUM(x.gpu_s) / 3600.0 AS gpu_hours,
        COALESCE((CASE WHEN TOTAL(x.num_rounds) > 0.0 THEN SUM(x.gpus_sum) / TOTAL(x.num_rounds) END), 0.0) AS num_gpus,
-       SUM(x.offered_gpu_s) / 3600.0 AS offered_gpu_hours,
-       CASE WHEN SUM(x.gpu_s) >= SUM(x.offered_gpu_s) AND SUM(x.gpu_s) > 0.0 THEN 1.0
-            WHEN SUM(x.offered_gpu_s) > 0.0 THEN SUM(x.gpu_s) / SUM(x.offered_gpu_s)
+       SUM(x.available_gpu_s) / 3600.0 AS available_gpu_hours,
+       CASE WHEN SUM(x.gpu_s) >= SUM(x.available_gpu_s) AND SUM(x.gpu_s) > 0.0 THEN 1.0
+            WHEN SUM(x.available_gpu_s) > 0.0 THEN SUM(x.gpu_s) / SUM(x.available_gpu_s)
             ELSE 0.0
        END AS utilization
 FROM (
-    SELECT h.day, n.node_name, h.job_id AS held_by, h.held_s * n.num_gpus AS gpu_s, 0.0 AS gpus_sum,
-           0 AS num_rounds, 0.0 AS offered_gpu_s
+    SELECT h.day, n.node_name, h.job_id AS allocated_job_id, h.allocated_s * n.num_gpus AS gpu_s, 0.0 AS gpus_sum,
+           0 AS num_rounds, 0.0 AS available_gpu_s
     FROM (
-SELECT d.job_id, d.number, d.day, d.held_s
+SELECT d.job_id, d.number, d.day, d.allocated_s
 FROM allocation_days AS d
 UNION ALL
 SELECT o.job_id,
@@ -1240,14 +1240,14 @@ FROM (
     ) AS h
     JOIN allocation_nodes AS n ON n.job_id = h.job_id AND n.number = h.number
     UNION ALL
-    SELECT d.day, d.node_name, NULL, 0.0, d.gpus_sum, d.num_rounds, d.offered_gpu_s
+    SELECT d.day, d.node_name, NULL, 0.0, d.gpus_sum, d.num_rounds, d.available_gpu_s
     FROM node_days AS d
 ) AS x
 GROUP BY x.day, x.node_name;
 
--- One row per run and day (UTC): the throughput that its model predicted against what was measured, over the
--- samples that have both. mean_error is the mean of predicted/measured - 1, positive where the model promised
--- too much; mean_abs_error the same without signs. gpu_type is empty where nobody told.
+-- One row per run and day (UTC): predicted against measured throughput, over the samples that have both.
+-- mean_error is the mean of predicted/measured - 1, positive where the model predicted too much; mean_abs_error
+-- is the mean of its absolute values. gpu_type is empty where unknown.
 CREATE VIEW model_accuracy AS
 SELECT r.job_id,
        j.slurm_job_id,
@@ -1270,12 +1270,12 @@ JOIN users AS u ON u.user_id = j.user_id
  
 WHERE d.num_compared > 0;
 
--- One row per job: what sharing the cluster cost it (finish-time fairness, Themis, NSDI 2020).
--- rho is elapsed_s / alone_s: its time from submission to its end (so far), over the time that the same work
+-- One row per job: its finish-time fairness (Themis, NSDI 2020).
+-- rho is elapsed_s / fair_share_s: its time from submission to its end (so far), over the time that the same work
 -- would have taken on its fair share of the cluster from the start, at the goodput that rounds predicted there.
--- At rho <= 1 it was not worse off than if the cluster had been cut into equal parts. Null where nothing was
--- measured or predicted. fair_share_gpus, mean_gpus and mean_speedup are means over the rounds that decided
--- about it, null where none did.
+-- At rho <= 1 it was not worse off than on an equal part of the cluster. Null where nothing was measured or
+-- predicted. fair_share_gpus, mean_gpus and mean_speedup are means over the rounds that decided about it, null
+-- where none did.
 CREATE VIEW fairness AS
 SELECT x.job_id,
        x.slurm_job_id,
@@ -1292,9 +1292,9 @@ SELECT x.job_id,
        x.mean_gpus,
        x.mean_speedup,
        x.goodput,
-       x.fair_goodput,
-       (CASE WHEN x.fair_goodput > 0.0 THEN x.goodput * x.trained_s / x.fair_goodput END) AS alone_s,
-       (CASE WHEN (CASE WHEN x.fair_goodput > 0.0 THEN x.goodput * x.trained_s / x.fair_goodput END) > 0.0 THEN x.elapsed_s / (CASE WHEN x.fair_goodput > 0.0 THEN x.goodput * x.trained_s / x.fair_goodput END) END) AS rho
+       x.fair_share_goodput,
+       (CASE WHEN x.fair_share_goodput > 0.0 THEN x.goodput * x.trained_s / x.fair_share_goodput END) AS fair_share_s,
+       (CASE WHEN (CASE WHEN x.fair_share_goodput > 0.0 THEN x.goodput * x.trained_s / x.fair_share_goodput END) > 0.0 THEN x.elapsed_s / (CASE WHEN x.fair_share_goodput > 0.0 THEN x.goodput * x.trained_s / x.fair_share_goodput END) END) AS rho
 FROM (
     SELECT j.id AS job_id,
            j.slurm_job_id,
@@ -1307,10 +1307,10 @@ FROM (
            MAX(0.0, (ROUND((ROUND((julianday(substr(COALESCE(j.finished_at, CURRENT_TIMESTAMP), 1, 19)) - julianday(substr(j.submitted_at, 1, 19))) * 86400.0) * 1000000 + substr(COALESCE(j.finished_at, CURRENT_TIMESTAMP), 21, 6) - substr(j.submitted_at, 21, 6)) / 1000.0) / 1000.0)) AS elapsed_s,
            MAX(0.0, (ROUND((ROUND((julianday(substr(COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP), 1, 19)) - julianday(substr(j.submitted_at, 1, 19))) * 86400.0) * 1000000 + substr(COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP), 21, 6) - substr(j.submitted_at, 21, 6)) / 1000.0) / 1000.0)) AS waited_s,
            COALESCE((SELECT CAST(TOTAL(d.num_rounds) AS BIGINT) FROM job_days AS d WHERE d.job_id = j.id), 0) AS num_rounds,
-           (SELECT (CASE WHEN TOTAL(CASE WHEN d.fair_gpus_sum > 0.0 THEN d.num_rounds END) > 0.0 THEN SUM(d.fair_gpus_sum) / TOTAL(CASE WHEN d.fair_gpus_sum > 0.0 THEN d.num_rounds END) END) FROM job_days AS d WHERE d.job_id = j.id) AS fair_share_gpus,
+           (SELECT (CASE WHEN TOTAL(CASE WHEN d.fair_share_gpus_sum > 0.0 THEN d.num_rounds END) > 0.0 THEN SUM(d.fair_share_gpus_sum) / TOTAL(CASE WHEN d.fair_share_gpus_sum > 0.0 THEN d.num_rounds END) END) FROM job_days AS d WHERE d.job_id = j.id) AS fair_share_gpus,
            (SELECT (CASE WHEN TOTAL(d.num_rounds) > 0.0 THEN SUM(d.gpus_sum) / TOTAL(d.num_rounds) END) FROM job_days AS d WHERE d.job_id = j.id) AS mean_gpus,
            (SELECT (CASE WHEN TOTAL(d.num_rounds) > 0.0 THEN SUM(d.speedup_sum) / TOTAL(d.num_rounds) END) FROM job_days AS d WHERE d.job_id = j.id) AS mean_speedup,
-           (SELECT (CASE WHEN TOTAL(d.num_compared) > 0.0 THEN SUM(d.fair_goodput_sum) / TOTAL(d.num_compared) END) FROM job_days AS d WHERE d.job_id = j.id) AS fair_goodput,
+           (SELECT (CASE WHEN TOTAL(d.num_compared) > 0.0 THEN SUM(d.fair_share_goodput_sum) / TOTAL(d.num_compared) END) FROM job_days AS d WHERE d.job_id = j.id) AS fair_share_goodput,
            (SELECT (CASE WHEN SUM(d.measured_s) > 0.0 THEN SUM(d.useful_examples) / SUM(d.measured_s) END) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS goodput,
            (SELECT SUM(d.trained_s) FROM runs AS r JOIN run_days AS d ON d.run_id = r.id WHERE r.job_id = j.id) AS trained_s
     FROM jobs AS j
@@ -1318,10 +1318,10 @@ FROM (
      
 ) AS x;
 
--- One row per goodput sample: what a run of a job measured since its sample before. Ask for one job at a time.
--- num_gpus and num_nodes are those that the run used, goodput is throughput times efficiency, in examples per
--- second, progress counts scale-invariant iterations. What was not measured is null. Samples of old jobs are
--- gone when they were pruned.
+-- One row per goodput sample: what a run measured since its previous sample. Select one job at a time.
+-- num_gpus and num_nodes are those that the run used, goodput is throughput times efficiency in examples per
+-- second, progress is in scale-invariant iterations. What was not measured is null. Pruning deletes the samples of
+-- old jobs.
 CREATE VIEW job_samples AS
 SELECT r.job_id,
        j.slurm_job_id,
@@ -1347,7 +1347,7 @@ JOIN runs AS r ON r.id = s.run_id
 JOIN jobs AS j ON j.id = r.job_id
 JOIN users AS u ON u.user_id = j.user_id;
 
--- One row: today (UTC), and the days 7, 30 and 365 days before it, for questions about a time up to now.
+-- One row: today (UTC), and the days 7, 30 and 365 days before it, for queries about a time up to now.
 CREATE VIEW calendar AS
 SELECT date('now', '-0 day') AS today,
        date('now', '-7 day') AS week_ago,

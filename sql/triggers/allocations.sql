@@ -1,8 +1,8 @@
 {#
- Parts ended stretches of allocation at midnight (UTC). `stretches` is where they come from: the row that was
- just written, or a whole table.
+ Splits ended allocation intervals at midnight (UTC). `intervals` is where they come from: the row that was just
+ written, or a whole table.
 #}
-INSERT INTO allocation_days (job_id, number, day, held_s)
+INSERT INTO allocation_days (job_id, number, day, allocated_s)
 SELECT d.job_id,
        d.number,
        d.day,
@@ -10,7 +10,7 @@ SELECT d.job_id,
 FROM (
     WITH RECURSIVE days AS (
         SELECT a.job_id, a.number, a.started_at, a.ended_at, {{ day('a.started_at') }} AS day
-        FROM {{ stretches }} AS a
+        FROM {{ intervals }} AS a
         WHERE a.ended_at IS NOT NULL
         UNION ALL
         SELECT a.job_id, a.number, a.started_at, a.ended_at, {{ next_day('a.day') }}
@@ -20,4 +20,4 @@ FROM (
     SELECT * FROM days
 ) AS d
 WHERE true
-ON CONFLICT (job_id, number, day) DO UPDATE SET held_s = excluded.held_s
+ON CONFLICT (job_id, number, day) DO UPDATE SET allocated_s = excluded.allocated_s

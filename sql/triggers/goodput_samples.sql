@@ -2,11 +2,11 @@
  Adds samples to the sums of their run and day. `samples` is where they come from: the row that was just
  inserted, or a whole table.
 
- A sample covers the time since the one before it in its run, or since the run's first step; at least the
- step that it measured, at most an hour. What of it lies before midnight (UTC) counts for the day before.
- It counts for the GPUs that its run tells of, but no more than Slurm was seen to give it: a run may tell
- anything. Examples are those that the run counted since the sample before; where it told of no count,
- throughput times time. Numbers below 1e-9 count as that: a product of two smaller ones is an error to PostgreSQL.
+ A sample covers the time since the previous one of its run, or since the run's first step: at least the step
+ that it measured, at most an hour. The part before midnight (UTC) counts for the day before.
+ It counts for the GPUs that its run reports, but at most for those that Slurm showed, because a run can report
+ anything. Examples are those that the run counted since the previous sample; without a count, throughput times
+ time. Numbers below 1e-9 count as 1e-9, because PostgreSQL raises an error for a product that underflows.
 #}
 INSERT INTO run_days (run_id, day, num_samples, progress, trained_s, trained_gpu_s, examples, measured_s,
                       useful_examples, efficiency_s, useful_gpu_s, num_compared, compared_s,
@@ -30,7 +30,7 @@ SELECT p.run_id,
        SUM(ABS(COALESCE(p.error, 0.0)) * p.n),
        SUM(COALESCE(p.counted * p.s / p.covered_s, p.throughput * p.s, 0.0))
 FROM (
-    WITH clean AS (
+    WITH bounded AS (
         SELECT s.run_id,
                s.at,
                CASE WHEN s.num_examples < s.previous_examples THEN 0
@@ -44,22 +44,22 @@ FROM (
                         {{ seconds('r.first_report_at', 's.at') }} - COALESCE(r.first_step_s, 0.0)) AS elapsed_s,
                CASE WHEN s.step_time_s >= 0.001 THEN s.step_time_s ELSE 0.001 END AS step_s,
                {{ seconds(midnight(day('s.at')), 's.at') }} AS today_s,
-               (SELECT SUM(n.num_gpus) FROM run_nodes AS n WHERE n.run_id = s.run_id) AS told_gpus,
+               (SELECT SUM(n.num_gpus) FROM run_nodes AS n WHERE n.run_id = s.run_id) AS reported_gpus,
                (SELECT SUM(n.num_gpus)
                 FROM allocations AS a
                 JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number
                 WHERE a.job_id = r.job_id AND a.started_at <= s.at
-                  AND (a.ended_at IS NULL OR a.ended_at > s.at)) AS held_gpus
+                  AND (a.ended_at IS NULL OR a.ended_at > s.at)) AS allocated_gpus
         FROM {{ samples }} AS s
         JOIN runs AS r ON r.id = s.run_id
     ),
     covered AS (
         SELECT c.*,
                c.throughput * c.efficiency AS goodput,
-               COALESCE({{ least('c.told_gpus', 'c.held_gpus') }}, c.told_gpus, 0) AS gpus,
+               COALESCE({{ least('c.reported_gpus', 'c.allocated_gpus') }}, c.reported_gpus, 0) AS gpus,
                CASE WHEN c.predicted > c.throughput * 1e6 THEN 1e6 ELSE c.predicted / c.throughput - 1.0 END AS error,
                {{ least('3600.0', greatest('c.elapsed_s', 'c.step_s')) }} AS covered_s
-        FROM clean AS c
+        FROM bounded AS c
     )
     SELECT c.run_id, {{ day('c.at') }} AS day, 1 AS n, {{ least('c.covered_s', 'c.today_s') }} AS s, c.progress,
            c.throughput, c.efficiency, c.predicted, c.goodput, c.error, c.gpus, c.counted, c.covered_s

@@ -1,7 +1,7 @@
--- One row per account and day (UTC) on which it held GPUs or measured anything.
--- trained_gpu_hours is the part of gpu_hours during which reports told of progress, progress_share that part of
--- it (0 to 1), useful_gpu_hours what is left of it after statistical efficiency. throughput, efficiency and
--- goodput are means of one job while it trained, null where none measured.
+-- One row per account and day (UTC) on which it had GPUs or measured anything.
+-- trained_gpu_hours is the part of gpu_hours in which reports show progress, progress_share that fraction (0 to
+-- 1), useful_gpu_hours is trained_gpu_hours times statistical efficiency. throughput, efficiency and goodput are
+-- means per job while it trained, null where nothing was measured.
 CREATE VIEW account_usage AS
 SELECT x.day,
        j.account,

@@ -1,10 +1,10 @@
-{% set held = looked_up('held', 'FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = j.id') %}
-{% set measured = looked_up('measured', 'FROM runs AS r JOIN ' ~ tamed('run_days') ~ ' AS d ON d.run_id = r.id WHERE r.job_id = j.id') %}
-{% set decided = looked_up('decided', 'FROM ' ~ tamed('job_days') ~ ' AS d WHERE d.job_id = j.id') %}
-{% set ran = looked_up('ran', 'FROM allocations AS a WHERE a.job_id = j.id') %}
-{% set started = looked_up('begun', 'FROM runs AS r WHERE r.job_id = j.id') %}
-{% from 'views/parts/standstill.sql' import entered, stepped_at, total_s %}
-{# Not from reallocation_history, which looks up more about each move than is wanted here. #}
+{% set held = lookup('held', 'FROM allocations AS a JOIN allocation_nodes AS n ON n.job_id = a.job_id AND n.number = a.number WHERE a.job_id = j.id') %}
+{% set measured = lookup('measured', 'FROM runs AS r JOIN ' ~ clamped('run_days') ~ ' AS d ON d.run_id = r.id WHERE r.job_id = j.id') %}
+{% set decided = lookup('decided', 'FROM ' ~ clamped('job_days') ~ ' AS d WHERE d.job_id = j.id') %}
+{% set ran = lookup('ran', 'FROM allocations AS a WHERE a.job_id = j.id') %}
+{% set started = lookup('begun', 'FROM runs AS r WHERE r.job_id = j.id') %}
+{% from 'views/parts/restart_delay.sql' import entered, first_step, total_s %}
+{# Not from reallocation_history, which looks up more per move than is needed here. #}
 {% set moves %}
 FROM (
     SELECT c.blocked_s AS checkpoint_s,
@@ -24,16 +24,16 @@ FROM (
     WHERE r.job_id = j.id AND r.step = 'confirmed' AND r.moves_running
 ) AS x
 {%- endset %}
-{% set moved = looked_up('moved', moves) %}
--- One row per job: whose it is, what it held, what it got out of it, and what moving it cost.
--- gpu_hours counts a stretch that still lasts up to now. Means of throughput, efficiency and goodput are over
--- the time that its reports cover; they, and the speedups made of them, are null where nothing was measured.
+{% set moved = lookup('moved', moves) %}
+-- One row per job: owner, GPU hours, goodput, and the cost of its moves.
+-- gpu_hours counts an open allocation interval up to now. Means of throughput, efficiency and goodput are over the
+-- time that its reports cover; they and the speedups are null where nothing was measured.
 -- speedup_one_gpu is the measured goodput over the one that rounds predicted for it on one GPU,
 -- speedup_fair_share over the one that they predicted at its fair share of the cluster.
--- examples are those that its runs counted. lost_s adds up the standstill of the confirmed reallocations. requeues is Slurm's restart
--- count in the last run, restarts the moves among them.
--- gpu_hours are Slurm's own (ElapsedRaw times GPUs) to a second per run; estimated says where a part of them,
--- or the end, is a guess, because neither Slurm nor its accounting database told.
+-- examples are those that its runs counted. lost_s is the sum of the restart delays of its confirmed moves.
+-- requeues is Slurm's restart count in the last run, restarts the moves among them.
+-- gpu_hours are Slurm's own (ElapsedRaw times GPUs), to a second per run. estimated is true where a part of them,
+-- or the end, is an estimate, because neither Slurm nor its accounting database has it.
 CREATE VIEW job_goodput AS
 SELECT x.job_id,
        x.slurm_job_id,
@@ -60,8 +60,8 @@ SELECT x.job_id,
        x.examples,
        x.useful_examples,
        x.progress,
-       {{ ratio('x.goodput', 'x.single_goodput') }} AS speedup_one_gpu,
-       {{ ratio('x.goodput', 'x.fair_goodput') }} AS speedup_fair_share,
+       {{ ratio('x.goodput', 'x.one_gpu_goodput') }} AS speedup_one_gpu,
+       {{ ratio('x.goodput', 'x.fair_share_goodput') }} AS speedup_fair_share,
        x.runs,
        x.restarts,
        x.lost_s,
@@ -80,22 +80,22 @@ FROM (
            j.finished_at,
            {{ greatest('0.0', seconds('j.submitted_at', 'COALESCE(j.started_at, j.finished_at, CURRENT_TIMESTAMP)')) }} AS waited_s,
            {{ seconds('j.submitted_at', 'j.finished_at') }} AS submit_to_finish_s,
-           COALESCE({{ held.of('SUM(' ~ greatest('0.0', seconds('a.started_at', 'COALESCE(a.ended_at, CURRENT_TIMESTAMP)'))
+           COALESCE({{ held.column('SUM(' ~ greatest('0.0', seconds('a.started_at', 'COALESCE(a.ended_at, CURRENT_TIMESTAMP)'))
                             ~ ' * n.num_gpus) / 3600.0') }}, 0.0) AS gpu_hours,
-           COALESCE({{ measured.of('SUM(d.trained_gpu_s) / 3600.0') }}, 0.0) AS trained_gpu_hours,
-           COALESCE({{ measured.of('CAST(' ~ total('d.num_samples') ~ ' AS BIGINT)') }}, 0) AS num_samples,
-           {{ measured.of(ratio('SUM(d.examples)', 'SUM(d.trained_s)')) }} AS throughput,
-           {{ measured.of(ratio('SUM(d.efficiency_s)', 'SUM(d.measured_s)')) }} AS efficiency,
-           {{ measured.of(ratio('SUM(d.useful_examples)', 'SUM(d.measured_s)')) }} AS goodput,
-           COALESCE({{ measured.of('SUM(d.counted_examples)') }}, 0.0) AS examples,
-           COALESCE({{ measured.of('SUM(d.useful_examples)') }}, 0.0) AS useful_examples,
-           COALESCE({{ measured.of('MAX(d.progress)') }}, 0.0) AS progress,
-           {{ decided.of(ratio('SUM(d.single_goodput_sum)', total('d.num_single'))) }} AS single_goodput,
-           {{ decided.of(ratio('SUM(d.fair_goodput_sum)', total('d.num_compared'))) }} AS fair_goodput,
-           {{ started.of('COUNT(*)') }} AS runs,
-           {{ moved.of('COUNT(*)') }} AS restarts,
-           COALESCE({{ moved.of('SUM(' ~ total_s(seconds('x.requeued_at', stepped_at), seconds('x.checkpointed_at', stepped_at)) ~ ')') }}, 0.0) AS lost_s,
-           COALESCE({{ ran.of('MAX(a.restart_count)') }}, 0) AS requeues,
+           COALESCE({{ measured.column('SUM(d.trained_gpu_s) / 3600.0') }}, 0.0) AS trained_gpu_hours,
+           COALESCE({{ measured.column('CAST(' ~ total('d.num_samples') ~ ' AS BIGINT)') }}, 0) AS num_samples,
+           {{ measured.column(ratio('SUM(d.examples)', 'SUM(d.trained_s)')) }} AS throughput,
+           {{ measured.column(ratio('SUM(d.efficiency_s)', 'SUM(d.measured_s)')) }} AS efficiency,
+           {{ measured.column(ratio('SUM(d.useful_examples)', 'SUM(d.measured_s)')) }} AS goodput,
+           COALESCE({{ measured.column('SUM(d.counted_examples)') }}, 0.0) AS examples,
+           COALESCE({{ measured.column('SUM(d.useful_examples)') }}, 0.0) AS useful_examples,
+           COALESCE({{ measured.column('MAX(d.progress)') }}, 0.0) AS progress,
+           {{ decided.column(ratio('SUM(d.one_gpu_goodput_sum)', total('d.num_one_gpu'))) }} AS one_gpu_goodput,
+           {{ decided.column(ratio('SUM(d.fair_share_goodput_sum)', total('d.num_compared'))) }} AS fair_share_goodput,
+           {{ started.column('COUNT(*)') }} AS runs,
+           {{ moved.column('COUNT(*)') }} AS restarts,
+           COALESCE({{ moved.column('SUM(' ~ total_s(seconds('x.requeued_at', first_step), seconds('x.checkpointed_at', first_step)) ~ ')') }}, 0.0) AS lost_s,
+           COALESCE({{ ran.column('MAX(a.restart_count)') }}, 0) AS requeues,
            j.estimated
     FROM jobs AS j
     JOIN users AS u ON u.user_id = j.user_id

@@ -1,7 +1,7 @@
--- One row per goodput sample: what a run of a job measured since its sample before. Ask for one job at a time.
--- num_gpus and num_nodes are those that the run used, goodput is throughput times efficiency, in examples per
--- second, progress counts scale-invariant iterations. What was not measured is null. Samples of old jobs are
--- gone when they were pruned.
+-- One row per goodput sample: what a run measured since its previous sample. Select one job at a time.
+-- num_gpus and num_nodes are those that the run used, goodput is throughput times efficiency in examples per
+-- second, progress is in scale-invariant iterations. What was not measured is null. Pruning deletes the samples of
+-- old jobs.
 CREATE VIEW job_samples AS
 SELECT r.job_id,
        j.slurm_job_id,
@@ -22,7 +22,7 @@ SELECT r.job_id,
        s.progress,
        s.epoch,
        s.total_epochs
-FROM {{ tamed('goodput_samples') }} AS s
+FROM {{ clamped('goodput_samples') }} AS s
 JOIN runs AS r ON r.id = s.run_id
 JOIN jobs AS j ON j.id = r.job_id
 JOIN users AS u ON u.user_id = j.user_id

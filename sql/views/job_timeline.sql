@@ -1,15 +1,15 @@
 {% set place = "n.node_name || ':' || CAST(n.num_gpus AS TEXT)" %}
-{% set held = looked_up('held', 'FROM (SELECT n.num_gpus, ' ~ place ~ ' AS place FROM allocation_nodes AS n WHERE n.job_id = a.job_id AND n.number = a.number ORDER BY n.node_name) AS n') %}
-{% set ran = looked_up('ran', 'FROM run_nodes AS n WHERE n.run_id = r.id') %}
-{% set gained = looked_up('gained', "FROM reallocation_nodes AS n WHERE n.reallocation_id = m.id AND n.side = 'target' AND s.step = 'planned'") %}
--- What happened to a job, an event a row; order by job_id, at, rank. event is one of
---   submitted, started, finished (detail: the state it ended in);
---   allocated (from at to until it held num_gpus on num_nodes; detail: GPUs by node; until is null while it does);
---   run (a start reported; until: its last report; detail: run and phase), first_step (of that run);
---   checkpoint (detail: its size; duration_s: how long training stood still);
---   reallocation (one per step of its journal; num_gpus and num_nodes: of its target, with the step planned;
+{% set held = lookup('held', 'FROM (SELECT n.num_gpus, ' ~ place ~ ' AS place FROM allocation_nodes AS n WHERE n.job_id = a.job_id AND n.number = a.number ORDER BY n.node_name) AS n') %}
+{% set ran = lookup('ran', 'FROM run_nodes AS n WHERE n.run_id = r.id') %}
+{% set gained = lookup('gained', "FROM reallocation_nodes AS n WHERE n.reallocation_id = m.id AND n.side = 'target' AND s.step = 'planned'") %}
+-- One row per event of a job; order by job_id, at, rank. event is one of
+--   submitted, started, finished (detail: its final state);
+--   allocated (from at to until it had num_gpus on num_nodes; detail: GPUs by node; until is null while it has);
+--   run (at: its first report; until: its last report; detail: its phase), first_step (of that run);
+--   checkpoint (detail: its size; duration_s: how long it blocked training);
+--   reallocation (one per step of its journal; num_gpus and num_nodes: of its target, in step planned;
 --   detail: the step, and at an end the reason).
--- rank orders events of one moment. What an event has not is null.
+-- rank orders events of the same time. Columns that do not apply to an event are null.
 CREATE VIEW job_timeline AS
 SELECT e.job_id,
        j.slurm_job_id,
@@ -33,13 +33,13 @@ FROM (
            a.ended_at AS until,
            3 AS rank,
            'allocated' AS event,
-           {{ held.of('COALESCE(SUM(n.num_gpus), 0)') }} AS num_gpus,
-           {{ held.of('COUNT(*)') }} AS num_nodes,
+           {{ held.column('COALESCE(SUM(n.num_gpus), 0)') }} AS num_gpus,
+           {{ held.column('COUNT(*)') }} AS num_nodes,
            CAST(NULL AS DOUBLE PRECISION) AS duration_s,
            CAST(NULL AS INTEGER) AS run_number,
            CAST(NULL AS BIGINT) AS reallocation_id,
            CAST(NULL AS BIGINT) AS round_id,
-           {{ held.of(listed('n.place')) }} AS detail
+           {{ held.column(joined('n.place')) }} AS detail
     FROM allocations AS a
     {{ held.join }}
     UNION ALL
@@ -55,7 +55,7 @@ FROM (
     WHERE s.finished_at IS NOT NULL
     UNION ALL
     SELECT r.job_id, r.first_report_at, r.last_report_at, 4, 'run',
-           {{ ran.of('COALESCE(SUM(n.num_gpus), 0)') }}, {{ ran.of('COUNT(*)') }},
+           {{ ran.column('COALESCE(SUM(n.num_gpus), 0)') }}, {{ ran.column('COUNT(*)') }},
            NULL, r.run_number, NULL, NULL, r.phase
     FROM runs AS r
     {{ ran.join }}
@@ -70,7 +70,7 @@ FROM (
     JOIN runs AS r ON r.id = c.run_id
     UNION ALL
     SELECT m.job_id, s.at, NULL, 7, 'reallocation',
-           {{ gained.of('SUM(n.num_gpus)') }}, CASE WHEN s.step = 'planned' THEN {{ gained.of('COUNT(*)') }} END,
+           {{ gained.column('SUM(n.num_gpus)') }}, CASE WHEN s.step = 'planned' THEN {{ gained.column('COUNT(*)') }} END,
            NULL, NULL, m.id, m.round_id,
            CASE WHEN s.step IN ('rolled_back', 'failed') AND m.reason IS NOT NULL THEN s.step || ': ' || m.reason
                 ELSE s.step

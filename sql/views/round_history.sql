@@ -1,5 +1,5 @@
-{% set moved = looked_up('moved', 'FROM reallocations AS m WHERE m.round_id = r.id') %}
--- One row per round: what it had to give, what it gave, how good that was, and how many moves came of it.
+{% set moved = lookup('moved', 'FROM reallocations AS m WHERE m.round_id = r.id') %}
+-- One row per round: the GPUs it could allocate, what it allocated, its quality, and the moves it caused.
 -- solve_s is null where it was not measured.
 CREATE VIEW round_history AS
 SELECT r.id AS round_id,
@@ -17,10 +17,10 @@ SELECT r.id AS round_id,
        r.fitness,
        r.upper_bound,
        r.gap,
-       COALESCE(r.timed_out, {{ no }}) AS timed_out,
+       COALESCE(r.timed_out, {{ sql_false }}) AS timed_out,
        r.solve_s,
-       {{ moved.of('COUNT(*)') }} AS num_moves,
-       {{ moved.of("COUNT(CASE WHEN m.step = 'confirmed' THEN 1 END)") }} AS num_confirmed,
-       {{ moved.of("COUNT(CASE WHEN m.step IN ('rolled_back', 'failed') THEN 1 END)") }} AS num_failed
+       {{ moved.column('COUNT(*)') }} AS num_moves,
+       {{ moved.column("COUNT(CASE WHEN m.step = 'confirmed' THEN 1 END)") }} AS num_confirmed,
+       {{ moved.column("COUNT(CASE WHEN m.step IN ('rolled_back', 'failed') THEN 1 END)") }} AS num_failed
 FROM rounds AS r
 {{ moved.join }}

@@ -1,4 +1,4 @@
--- One row per user, account and day (UTC) on which they held GPUs or measured anything. The other columns are
+-- One row per user, account and day (UTC) on which they had GPUs or measured anything. The other columns are
 -- those of account_usage.
 CREATE VIEW user_usage AS
 SELECT x.day,

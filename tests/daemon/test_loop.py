@@ -85,10 +85,10 @@ def test_that_a_job_that_slurm_would_not_start_gets_nothing_until_it_would(world
     world.slurm.set_job(job_id, blocked_because=because)
     daemon = daemon_of(world, PolicyConfig())
     assert daemon.round().num_jobs == 0
-    assert world.store.job(job_id).left_out_because == because
+    assert world.store.job(job_id).excluded_reason == because
     world.slurm.set_job(job_id, blocked_because=None)
     assert daemon.round().num_jobs == 1
-    assert world.store.job(job_id).left_out_because is None
+    assert world.store.job(job_id).excluded_reason is None
 
 
 def test_that_the_problems_of_the_last_rounds_are_files(world: World, tmp_path: Path) -> None:

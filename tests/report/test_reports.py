@@ -157,7 +157,7 @@ def test_that_nodes_are_added_up_over_days(reports: Reports) -> None:
     history = read_group(reports, DAY)
     node = next(row for row in history.nodes if row.node_name == "n3")
     days = [
-        dataclasses.replace(node, gpu_type="t4", gpu_hours=hours, offered_gpu_hours=96.0)
+        dataclasses.replace(node, gpu_type="t4", gpu_hours=hours, available_gpu_hours=96.0)
         for hours in (24.0, 48.0)
     ]
     document = cluster_document(

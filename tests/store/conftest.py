@@ -13,7 +13,7 @@ from sqlalchemy import inspect
 
 from pollux_slurm.store import open_agent_store, open_store
 from pollux_slurm.store.access.database import Database
-from pollux_slurm.store.access.opening import open_database, reach_database
+from pollux_slurm.store.access.opening import open_database, unchecked_database
 from pollux_slurm.store.access.url import parse_store_url
 from pollux_slurm.store.agent_api.token_hashes import hash_token
 from pollux_slurm.store.contract.interface import Move, Poll, Report, Store
@@ -112,7 +112,7 @@ class StoreOfTwoLogins(SqlStore):
     def __init__(self, server: PostgresServer) -> None:
         super().__init__(open_database(server.url("store", login="the_daemon")))
         self._jobs = open_agent_store(server.url("store", login="jobs"))
-        self._clock = reach_database(parse_store_url(server.url("store")), create=False)
+        self._clock = unchecked_database(parse_store_url(server.url("store")), create=False)
 
     def report(self, token: str, report: Report, *, at: datetime) -> None:
         set_clock(self._clock, at)

@@ -186,7 +186,7 @@ def run_missed_in_the_midst(store: Store) -> None:
     now = observation(1, gpus={"n0": 1, "n1": 1}, started_at=at(400), restart_count=2)
     store.observe_jobs([now], at=at(410))
     told = [accounted(0, 100, 130, 30), accounted(1, 200, 385, 185), accounted(2, 400, None, 10)]
-    assert store.settle_jobs(told) == ("1",)
+    assert store.correct_estimated_jobs(told) == ("1",)
 
 
 def test_that_accounting_fills_in_runs_and_corrects_estimates(store: Store) -> None:
@@ -197,7 +197,7 @@ def test_that_accounting_fills_in_runs_and_corrects_estimates(store: Store) -> N
         accounted(1, 200, 385, 185, num_gpus=3, nodes=("n0", "n1")),
         accounted(2, 400, None, 10),
     ]
-    assert store.settle_jobs(told) == ("1",)
+    assert store.correct_estimated_jobs(told) == ("1",)
     assert stretches(store) == [(100, 125, 0, False), (200, 385, 1, False), (400, None, 2, False)]
     middle = store.allocation_history("1")[1]
     assert middle.allocation == Allocation.of({"n0": 2, "n1": 1})
@@ -212,7 +212,7 @@ def test_that_accounting_tells_how_a_forgotten_job_ended(store: Store) -> None:
     guess = observation(1, JobState.FAILED, ended_at=at(1000), estimated=True)
     see(store, guess, 1000)
     assert row(store)["estimated"]
-    assert store.settle_jobs([accounted(0, 100, 160, 60, state=JobState.TIMEOUT)]) == ("1",)
+    assert store.correct_estimated_jobs([accounted(0, 100, 160, 60, state=JobState.TIMEOUT)]) == ("1",)
     assert stretches(store) == [(100, 160, 0, False)]
     found = store.job("1")
     assert (found.state, found.finished_at) == (JobState.TIMEOUT, at(160))
@@ -220,21 +220,21 @@ def test_that_accounting_tells_how_a_forgotten_job_ended(store: Store) -> None:
 
 def test_that_sums_by_day_follow_a_correction(store: Store) -> None:
     see(store, observation(1, JobState.FAILED, ended_at=at(200_000), estimated=True), 200_000)
-    store.settle_jobs([accounted(0, 100, 160, 60, state=JobState.COMPLETED)])
-    days = rows_of(store, "SELECT held_s FROM allocation_days")
-    assert [day["held_s"] for day in days] == pytest.approx([60.0])
+    store.correct_estimated_jobs([accounted(0, 100, 160, 60, state=JobState.COMPLETED)])
+    days = rows_of(store, "SELECT allocated_s FROM allocation_days")
+    assert [day["allocated_s"] for day in days] == pytest.approx([60.0])
 
 
 def test_that_accounting_that_knows_too_little_settles_nothing(store: Store) -> None:
     see(store, runs(2, 400, submitted=390), 410)
-    assert store.settle_jobs([accounted(2, 400, None, 10)]) == ()
-    assert store.settle_jobs([accounted(0, 100, None, 310), accounted(2, 400, None, 10)]) == ()
+    assert store.correct_estimated_jobs([accounted(2, 400, None, 10)]) == ()
+    assert store.correct_estimated_jobs([accounted(0, 100, None, 310), accounted(2, 400, None, 10)]) == ()
     assert row(store)["estimated"]
 
 
 def test_that_what_is_known_is_not_changed_by_accounting(store: Store) -> None:
     see(store, is_over(JobState.COMPLETED, 0, 100, 160), 170)
-    assert store.settle_jobs([accounted(0, 100, 999, 899)]) == ()
+    assert store.correct_estimated_jobs([accounted(0, 100, 999, 899)]) == ()
     assert stretches(store) == [(100, 160, 0, False)]
 
 
@@ -261,7 +261,7 @@ def test_that_another_token_in_the_midst_of_a_run_books_no_second_twice(store: S
     see(store, is_over(JobState.COMPLETED, 0, 100, 220), 230)
     assert all_stretches(store) == [(100, 160), (160, 220)]
     told = [accounted(0, 100, 221, 121, state=JobState.COMPLETED)]
-    assert store.settle_jobs(told) == ("1",)
+    assert store.correct_estimated_jobs(told) == ("1",)
     assert all_stretches(store) == [(100, 160), (160, 221)]
     assert stretches(store) == [(160, 221, 0, False)]
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pollux_slurm.config import Config
     from pollux_slurm.model import Decision, JobDecision, Problem
     from pollux_slurm.store.contract.interface import (
-        DaemonSeen,
+        DaemonStatus,
         DecisionRecord,
         JobRecord,
         Reallocation,
@@ -73,7 +73,7 @@ def _facts_of_store(config: Config, job: str, round_id: int | None) -> dict[str,
 
     now = datetime.now(timezone.utc)
     with opened_store(config) as store:
-        seen = store.daemon_seen()
+        seen = store.daemon_status()
         try:
             found, record = store.decision(job, round_id), store.job(job)
         except UnknownJobError:
@@ -96,7 +96,7 @@ def _facts_of_job(
     record: JobRecord,
     found: DecisionRecord | None,
     round_id: int | None,
-    seen: DaemonSeen,
+    seen: DaemonStatus,
     now: datetime,
 ) -> dict[str, Any]:
     from pollux_slurm.daemon.observe.daemon_presence import next_look
@@ -106,8 +106,8 @@ def _facts_of_job(
     told: dict[str, Any]
     is_over = record.state.is_over
     waits = round_id is None and not record.allocation and record.paused_at is None
-    if waits and not is_over and record.left_out_because is not None:
-        told = _facts_of_left_out(job, record.left_out_because)
+    if waits and not is_over and record.excluded_reason is not None:
+        told = _facts_of_left_out(job, record.excluded_reason)
     elif found is None and round_id is None:
         none = f"no round decided about job {job}"
         if not is_over:
@@ -120,7 +120,7 @@ def _facts_of_job(
         told["moved_since"] = round_id is None and not is_over and moved_since(decided, record)
         # The texts of an old round may be pruned: then nothing is known of what it was decided from.
         with contextlib.suppress(StoreError):
-            if decided.excluded is None:
+            if decided.excluded_reason is None:
                 told |= _outlook(store.round_problem(decided.round_id)[0], decided.job, last)
     return {**told, **_present(record, round_id), "warnings": warnings, "silent": silent}
 
@@ -235,7 +235,7 @@ def facts_of_record(record: DecisionRecord) -> dict[str, Any]:
         "at": record.at.isoformat(),
         "shadow": record.shadow,
         "objective": record.objective,
-        "excluded": record.excluded,
+        "excluded": record.excluded_reason,
         "explanation": record.explanation,
     }
 

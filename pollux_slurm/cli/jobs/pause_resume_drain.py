@@ -89,7 +89,7 @@ def _order(give: Callable[[Store], Reallocation], wait_s: float, url: str, *, sa
     store = open_store(url)
     try:
         held = held_by_journal(store.open_reallocations())
-        missing = absence(store.daemon_seen(), _now(), held)
+        missing = absence(store.daemon_status(), _now(), held)
         if missing is not None:
             typer.echo(f"pollux: nobody carries orders out for now: {missing}", err=True)
         ordered = give(store)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pollux_slurm.daemon.observe.daemon_presence import ShownJob
     from pollux_slurm.model import ClusterSnapshot
-    from pollux_slurm.store.contract.interface import DaemonSeen, JobRecord
+    from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord
 
 
 def status(
@@ -49,7 +49,7 @@ def status(
     config = settings(config_file, store_url)
     now = datetime.now(timezone.utc)
     with opened_store(config) as store:
-        seen = store.daemon_seen()
+        seen = store.daemon_status()
         try:
             records = (store.job(job),) if job is not None else store.jobs(include_finished=all_jobs)
         except UnknownJobError:
@@ -102,7 +102,7 @@ def status(
 
 
 def _unregistered_jobs(
-    snapshot: ClusterSnapshot | None, records: tuple[JobRecord, ...], seen: DaemonSeen, now: datetime
+    snapshot: ClusterSnapshot | None, records: tuple[JobRecord, ...], seen: DaemonStatus, now: datetime
 ) -> list[str]:
     """Return a line for each adaptive job of this user in Slurm that the store does not know yet.
 
@@ -125,7 +125,7 @@ def _unregistered_jobs(
 
 
 def _freshness_lines(
-    jobs: tuple[ShownJob, ...], seen: DaemonSeen, now: datetime, why_not: str
+    jobs: tuple[ShownJob, ...], seen: DaemonStatus, now: datetime, why_not: str
 ) -> Iterator[str]:
     """Say from when what is shown comes, where not all of it is of now."""
     from pollux_slurm.daemon.observe.daemon_presence import ago
@@ -180,7 +180,7 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
         "warnings": warnings_as_dicts(record),
         "reported_at": _iso(sample.at if sample else None),
         "silent": missing_reports(record, datetime.now(timezone.utc)),
-        "left_out_because": record.left_out_because,
+        "excluded_reason": record.excluded_reason,
         "reallocation": None
         if reallocation is None
         else {

@@ -70,7 +70,7 @@ def move_text(move: Reallocation, state: JobState) -> str:
 
 def summary(decided: DecisionRecord, record: JobRecord) -> str:
     """Return the last decision about a job in one line, without numbers that only the policy knows."""
-    job, excluded = decided.job, decided.excluded
+    job, excluded = decided.job, decided.excluded_reason
     if record.state.is_over:
         finished_at = None if record.finished_at is None else record.finished_at.isoformat()
         last = _gpus_of(job.allocation.as_dict(), job.gpu_type)
@@ -88,7 +88,7 @@ def summary(decided: DecisionRecord, record: JobRecord) -> str:
 
 def paused(record: JobRecord) -> str:
     """Say of a job that the daemon has put back into the queue for what it waits."""
-    by_hand = record.is_paused_by_hand
+    by_hand = record.is_pause_ordered
     return (
         f"paused until {f'pollux resume {record.slurm_job_id}' if by_hand else 'a round gives it GPUs again'}"
     )

@@ -13,7 +13,7 @@ from pollux_slurm.errors import SlurmError
 if TYPE_CHECKING:
     from pollux_slurm.config import Config
     from pollux_slurm.model import ClusterSnapshot
-    from pollux_slurm.store.contract.interface import DaemonSeen, JobRecord
+    from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord
 
 # A slurmctld that is slow to answer must not keep people from what the store knows.
 _PATIENCE_S = 10.0
@@ -32,7 +32,7 @@ def read_slurm(config: Config) -> tuple[ClusterSnapshot | None, str]:
 
 
 def describe_unknown_job(
-    config: Config, job_id: str, records: Iterable[JobRecord], seen: DaemonSeen, now: datetime
+    config: Config, job_id: str, records: Iterable[JobRecord], seen: DaemonStatus, now: datetime
 ) -> str | None:
     """Return what Slurm knows of a job that the store does not; None where it knows nothing, or is silent."""
     from pollux_slurm.daemon.observe.cluster_picture import refusals

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from pollux_slurm.goodput import best_batch
 from pollux_slurm.model import Configuration, GoodputModel, GradientStatistics
-from pollux_slurm.store.contract.interface import LEAST_RUN_S, JobRecord, Pace
+from pollux_slurm.store.contract.interface import MIN_RECENT_RUN_S, JobRecord, RecentRun
 
 # How many times less than its model promises a run may make: of its time, epochs of seconds may take most for
 # validation, checkpoints and the start of workers, and the noise that the model goes by may have grown since.
@@ -54,21 +54,21 @@ def models_of(record: JobRecord) -> Models:
 
 def doubt_of(record: JobRecord) -> str | None:
     """Return why what a job reports of its speed does not count; None where it does."""
-    return doubt(models_of(record), record.paces)
+    return doubt(models_of(record), record.recent_runs)
 
 
-def doubt(models: Models, paces: Sequence[Pace]) -> str | None:
-    """Return why the models of a job do not count, None where they do; `paces` of its runs, newest first.
+def doubt(models: Models, recent_runs: Sequence[RecentRun]) -> str | None:
+    """Return why the models of a job do not count, None where they do; `recent_runs` newest first.
 
     A run on a type of GPU without a model says nothing, nor does one on GPUs that the model's own limits
     exclude, on which its owner may have started it.
     """
     judged = []
-    for pace in paces:
-        model = _model_for(models, pace.gpu_type)
-        promised = None if model is None else _promised(model, pace)
-        if model is not None and promised is not None and pace.held_s >= LEAST_RUN_S:
-            judged.append(_contradiction(model, promised, pace))
+    for run in recent_runs:
+        model = _model_for(models, run.gpu_type)
+        promised = None if model is None else _promised(model, run)
+        if model is not None and promised is not None and run.allocated_s >= MIN_RECENT_RUN_S:
+            judged.append(_contradiction(model, promised, run))
     against = [reason for reason in judged if reason is not None]
     if against and (judged[0] is not None or len(against) >= _RUNS_AGAINST):
         return against[0]
@@ -80,25 +80,25 @@ def _model_for(models: Models, gpu_type: str | None) -> GoodputModel | None:
     return every if every is not None else dict(by_type).get(gpu_type or "")
 
 
-def _contradiction(model: GoodputModel, promised: float, pace: Pace) -> str | None:
+def _contradiction(model: GoodputModel, promised: float, run: RecentRun) -> str | None:
     # A scale-invariant iteration is worth the initial batch at an efficiency of 1.
-    made = pace.made * model.limits.initial_batch_size
+    made = run.progress * model.limits.initial_batch_size
     if made > MOST_MADE * promised:
         # Large batches may have been worth more during the run than they are by now.
-        promised = _promised(dataclasses.replace(model, statistics=_NOISE_ONLY), pace) or promised
+        promised = _promised(dataclasses.replace(model, statistics=_NOISE_ONLY), run) or promised
     if promised <= LEAST_MADE * made and made <= MOST_MADE * promised:
         return None
-    on = " and ".join(dict.fromkeys(_gpus(configuration) for configuration, _ in pace.held))
+    on = " and ".join(dict.fromkeys(_gpus(configuration) for configuration, _ in run.allocations))
     return (
-        f"it promises {promised / pace.held_s:.3g} examples/s on {on}, "
-        f"but a run there made {made / pace.held_s:.3g}"
+        f"it promises {promised / run.allocated_s:.3g} examples/s on {on}, "
+        f"but a run there made {made / run.allocated_s:.3g}"
     )
 
 
-def _promised(model: GoodputModel, pace: Pace) -> float | None:
+def _promised(model: GoodputModel, run: RecentRun) -> float | None:
     """Return the examples' worth of progress that a model promises for what a run held."""
     total = 0.0
-    for configuration, seconds in pace.held:
+    for configuration, seconds in run.allocations:
         best = best_batch(model, configuration)
         if best is None:
             return None

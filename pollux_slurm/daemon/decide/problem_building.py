@@ -37,7 +37,7 @@ def problem(
     A job in flight is pinned at its target, so that nobody else is promised those GPUs. A running job is
     pinned until its current run has reported a step: before that it has no checkpoint to lose and no model
     to decide by. A waiting job that Slurm would not start now whatever it is given takes no part
-    (`left_out_because`), nor does one that its owner or an admin holds, or lets begin later: the hand wins.
+    (`excluded_reason`), nor does one that its owner or an admin holds, or lets begin later: the hand wins.
     A measured delay counts for `max_restart_delay_s` at most: a job that tells late of its steps would else
     be too dear to be moved. `policy` is what the admin wants; without it the defaults hold. `pause_ttl_s` is
     how far ahead a pause sets a job's begin time. `neighbours` take part as they are; `nodes` stands for the
@@ -55,7 +55,7 @@ def problem(
         claim = declared_epochs.checked(record)
         model_doubt = model_checks.doubt_of(record)
         model, by_type = (None, ()) if model_doubt is not None else model_checks.models_of(record)
-        idle_since = record.last_held_at or record.submitted_at
+        idle_since = record.last_allocated_at or record.submitted_at
         jobs.append(
             ProblemJob(
                 job_id=job.slurm.job_id,
@@ -151,7 +151,7 @@ def _begins_later(job: ManagedJob, now: datetime, pause_ttl_s: float) -> bool:
     return (job.slurm.begins_at - now).total_seconds() > most_s + 60.0
 
 
-def left_out_because(job: ManagedJob) -> str | None:
+def excluded_reason(job: ManagedJob) -> str | None:
     """Return why no round moves the job or gives it a place, None where one may."""
     return job.left_alone_because or job.slurm.unschedulable_reason or job.slurm.blocked_because
 
@@ -162,14 +162,14 @@ def _placement(job: ManagedJob, now: datetime, pause_ttl_s: float) -> tuple[Allo
     if reallocation is not None:
         return reallocation.target, "it is being moved"
     if job.slurm.state is JobState.PENDING:
-        if job.slurm.held or left_out_because(job) is not None:
+        if job.slurm.held or excluded_reason(job) is not None:
             return None
         if _begins_later(job, now, pause_ttl_s):
             return None
         return Allocation(), None
     if not job.slurm.allocation:
         return None
-    because = left_out_because(job)
+    because = excluded_reason(job)
     if because is not None:
         return job.slurm.allocation, because
     if job.slurm.state is not JobState.RUNNING:

@@ -64,5 +64,5 @@ def _ends_of_unanswered(record: JobRecord, timeout_s: float) -> list[datetime]:
     return [
         request.ended_at
         for request in record.unanswered
-        if request.was_confirmed or (request.ended_at - request.asked_at).total_seconds() >= timeout_s
+        if request.was_confirmed or (request.ended_at - request.requested_at).total_seconds() >= timeout_s
     ]

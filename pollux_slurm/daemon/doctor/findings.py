@@ -13,7 +13,7 @@ from pollux_slurm.daemon.observe.association_limits import SiteLimits
 from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
 from pollux_slurm.daemon.observe.daemon_presence import ShownJob, absence, is_silent, left_held
 from pollux_slurm.model import ClusterSnapshot, JobState, SlurmNode
-from pollux_slurm.store.contract.interface import DaemonSeen, JobRecord
+from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord
 
 _OLDEST, _NEWEST = (22, 5), (26, 5)
 # What Slurm needs beside KillWait to put a job back into the queue.
@@ -46,7 +46,7 @@ def examine_slurm(
     site: Mapping[str, str],
     snapshot: ClusterSnapshot,
     clock_skew_s: float,
-    seen: DaemonSeen | None = None,
+    seen: DaemonStatus | None = None,
 ) -> Iterator[Finding]:
     """Look at Slurm's release, `site` (its settings by name), nodes and clock.
 
@@ -239,7 +239,7 @@ def examine_store(shown_url: str, num_jobs: int, nodes: Sequence[SlurmNode], *, 
     )
 
 
-def examine_daemon(seen: DaemonSeen, jobs: Sequence[ShownJob], now: datetime) -> Finding:
+def examine_daemon(seen: DaemonStatus, jobs: Sequence[ShownJob], now: datetime) -> Finding:
     """Say whether a daemon acts; one that died in the midst of moves leaves jobs held."""
     held = left_held(jobs)
     missing = absence(seen, now)

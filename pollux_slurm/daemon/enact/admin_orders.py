@@ -26,7 +26,7 @@ def is_resume(reallocation: Reallocation) -> bool:
 def kept_by_hand(record: JobRecord) -> str | None:
     """Return why rounds leave a paused job alone, None where nobody ordered it."""
     last = record.last_reallocation
-    if last is None or not record.is_paused_by_hand:
+    if last is None or not record.is_pause_ordered:
         return None
     return last.reason or "paused by hand"
 

@@ -111,7 +111,7 @@ class Desk:
         *,
         time_left_s: float | None = None,
         checkpoint_waived: bool = False,
-        trained_on: bool = False,
+        continued_training: bool = False,
         job_failed: bool = False,
     ) -> bool:
         """Journal a step; False when somebody else has moved this reallocation meanwhile.
@@ -129,7 +129,7 @@ class Desk:
             reason=reason,
             time_left_s=time_left_s,
             checkpoint_waived=checkpoint_waived,
-            trained_on=trained_on,
+            continued_training=continued_training,
             job_failed=job_failed,
             taken_over=reallocation.id in self._in_doubt,
         )

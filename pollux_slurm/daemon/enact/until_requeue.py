@@ -78,7 +78,7 @@ class Stopping:
             self._roll_back(case, "the GPUs were taken while the job saved itself")
         elif _trains_again(case):
             reason = "the job went on training after its checkpoint"
-            self._desk.move(reallocation, Step.ROLLED_BACK, reason, trained_on=True)
+            self._desk.move(reallocation, Step.ROLLED_BACK, reason, continued_training=True)
         elif (stopped := self._desk.stop(case)) is not None:
             self._desk.requeue(stopped)
 

@@ -41,5 +41,5 @@ def settle(store: Store, past_runs: PastRuns, *, now: datetime) -> None:
     except SlurmError as error:
         _log.info("runs that are estimated cannot be looked up in Slurm's accounting for now: %s", error)
         return
-    for job_id in store.settle_jobs(runs) if runs else ():
+    for job_id in store.correct_estimated_jobs(runs) if runs else ():
         _log.info("job %s: its runs are entered as Slurm's accounting has them", job_id)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from pollux_slurm.daemon.observe.cluster_picture import is_recorded_job
 from pollux_slurm.model import Allocation, ClusterSnapshot, JobState, ReallocationStep, SlurmJob
-from pollux_slurm.store.contract.interface import DaemonSeen, JobRecord, Reallocation
+from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord, Reallocation
 
 # Clocks of two hosts may differ a little: only so long after the end of its lease a daemon counts as silent.
 _SKEW = timedelta(seconds=10)
@@ -77,12 +77,12 @@ def held_by_journal(moves: Iterable[Reallocation]) -> tuple[str, ...]:
     return tuple(move.slurm_job_id for move in moves if move.step in _HOLDING)
 
 
-def is_silent(seen: DaemonSeen, now: datetime) -> bool:
+def is_silent(seen: DaemonStatus, now: datetime) -> bool:
     """Whether a daemon died, or hangs, without having given its lease back."""
     return seen.expires_at is not None and now > seen.expires_at + _SKEW
 
 
-def absence(seen: DaemonSeen, now: datetime, held: Iterable[str] = ()) -> str | None:
+def absence(seen: DaemonStatus, now: datetime, held: Iterable[str] = ()) -> str | None:
     """Return what there is to say where no daemon acts, with the jobs left `held`; None where one does."""
     if seen.owner is None:
         ran = seen.last_round_at
@@ -108,7 +108,7 @@ def absence(seen: DaemonSeen, now: datetime, held: Iterable[str] = ()) -> str | 
     )
 
 
-def next_look(seen: DaemonSeen, now: datetime) -> str:
+def next_look(seen: DaemonStatus, now: datetime) -> str:
     """Say when a daemon will have looked at what is new to it, or that none will."""
     missing = absence(seen, now)
     if missing is not None:
@@ -118,7 +118,7 @@ def next_look(seen: DaemonSeen, now: datetime) -> str:
     return f"the daemon looks at Slurm every {seen.watch_s:g} s, and a round about what is new comes at once"
 
 
-def newcomer(job: SlurmJob, seen: DaemonSeen, now: datetime) -> str:
+def newcomer(job: SlurmJob, seen: DaemonStatus, now: datetime) -> str:
     """Say of an adaptive job in Slurm that the store does not know it yet, and when it will."""
     came = "" if job.submitted_at is None else f" {ago(now - job.submitted_at)} ago"
     why = f" ({job.reason})" if job.state is JobState.PENDING and job.reason not in ("", "None") else ""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pollux_slurm.config import DaemonConfig
 from pollux_slurm.errors import PolluxError
 from pollux_slurm.model import ClusterSnapshot, JobState
-from pollux_slurm.store.contract.interface import JobRegistration, Milestone, Reallocation
+from pollux_slurm.store.contract.interface import JobRegistration, Reallocation, TrainingRun
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Sight:
     running: frozenset[str] = frozenset()
     free: tuple[tuple[str, int], ...] = ()
     can_grow: bool = False
-    milestones: frozenset[Milestone] = frozenset()
+    training_runs: frozenset[TrainingRun] = frozenset()
 
     @classmethod
     def of(
@@ -44,7 +44,7 @@ class Sight:
         snapshot: ClusterSnapshot,
         served: Iterable[JobRegistration],
         moves: Iterable[Reallocation],
-        milestones: frozenset[Milestone] = frozenset(),
+        training_runs: frozenset[TrainingRun] = frozenset(),
     ) -> Sight:
         """Return what a look at Slurm shows of the jobs that are `served`, with the `moves` under way."""
         by_id = {job.job_id: job for job in snapshot.jobs}
@@ -77,7 +77,7 @@ class Sight:
             running=frozenset(running),
             free=tuple(sorted((node, gpus) for node, gpus in free.items() if gpus > 0)),
             can_grow=can_grow,
-            milestones=milestones,
+            training_runs=training_runs,
         )
 
     @property
@@ -101,9 +101,9 @@ class Sight:
         gpus, node = max(more, default=(0, ""))
         return f"{gpus} GPUs are free on {node}" if gpus > 0 and self.is_open else None
 
-    def news_of_store(self, milestones: frozenset[Milestone]) -> str | None:
+    def news_of_store(self, training_runs: frozenset[TrainingRun]) -> str | None:
         """Return what a run has told of since, None for nothing or where there is nothing to give."""
-        reached = milestones - self.milestones
+        reached = training_runs - self.training_runs
         return f"job {min(reached).slurm_job_id} reported" if reached and self.is_open else None
 
 
@@ -119,7 +119,7 @@ class Watch:
         self,
         *,
         look: Callable[[], Sight],
-        glance: Callable[[], frozenset[Milestone]],
+        glance: Callable[[], frozenset[TrainingRun]],
         monotonic: Callable[[], float],
     ) -> None:
         self._look, self._glance, self._monotonic = look, glance, monotonic
@@ -131,7 +131,7 @@ class Watch:
     def begin(self, sight: Sight, config: DaemonConfig) -> None:
         """Begin to watch after a round that saw `sight`."""
         now = self._monotonic()
-        if sight.news_of_slurm(self._last) or sight.milestones - self._last.milestones:
+        if sight.news_of_slurm(self._last) or sight.training_runs - self._last.training_runs:
             self._lively_until = now + config.interval_s
         self._last, self._every_s = sight, config.watch_s
         self._not_before = self._next_look = self._next_glance = now + config.watch_s

@@ -54,7 +54,7 @@ class Lease:
         One that ran out unnoticed is taken again if nobody else took it meanwhile.
         """
         now = self._monotonic()
-        before = self._store.daemon_seen().owner if self.was_lost() else None
+        before = self._store.daemon_status().owner if self.was_lost() else None
         taken = self._store.acquire_lease(
             self._owner,
             ttl_s=self.ttl_s,

@@ -14,7 +14,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from pollux_slurm.daemon.observe.daemon_presence import absence, is_silent
 from pollux_slurm.model import Decision, JobState, ReallocationStep
-from pollux_slurm.store.contract.interface import DaemonSeen, JobRecord, Reallocation
+from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord, Reallocation
 
 # A leader that has not finished a round for so many intervals is not well, nor is one whose round under way
 # has come no further for as long: a round that is long, of many jobs, comes from phase to phase.
@@ -31,7 +31,7 @@ class Telemetry:
 
     def __init__(self, *, monotonic: Callable[[], float]) -> None:
         self.is_leader = False
-        self.lease = DaemonSeen()
+        self.lease = DaemonStatus()
         self.held_jobs: tuple[str, ...] = ()
         self.open_moves = 0
         self.monotonic = monotonic

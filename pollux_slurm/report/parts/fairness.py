@@ -20,7 +20,7 @@ _FAIRNESS = (
     Column(key="account", title="account", kind=Kind.TEXT),
     Column(key="rho", title="ρ"),
     Column(key="elapsed_s", title="elapsed", kind=Kind.SECONDS),
-    Column(key="alone_s", title="on its fair share", kind=Kind.SECONDS),
+    Column(key="fair_share_s", title="on its fair share", kind=Kind.SECONDS),
     Column(key="waited_s", title="waited", kind=Kind.SECONDS),
     Column(key="mean_gpus", title="mean GPUs"),
     Column(key="fair_share_gpus", title="fair share (GPUs)"),

@@ -122,12 +122,12 @@ def nodes_part(rows: Sequence[NodeUsage]) -> Part:
     for row in rows:
         one = sums[row.node_name, row.gpu_type]
         one[0] += row.gpu_hours
-        one[1] += row.offered_gpu_hours
+        one[1] += row.available_gpu_hours
     columns = (
         Column(key="node_name", title="node", kind=Kind.TEXT),
         Column(key="gpu_type", title="GPU type", kind=Kind.TEXT),
         Column(key="gpu_hours", title="GPU hours held"),
-        Column(key="offered_gpu_hours", title="GPU hours there"),
+        Column(key="available_gpu_hours", title="GPU hours there"),
         Column(key="utilization", title="used", kind=Kind.SHARE),
     )
     data = Data(

@@ -18,7 +18,12 @@ from pollux_slurm.report.charts.scales import linear_axis
 from pollux_slurm.report.charts.thinning import averaged
 from pollux_slurm.report.charts.time_axes import Range, time_axis
 from pollux_slurm.report.document.document import Column, Data, Kind, Part, Plot, number_text, spread
-from pollux_slurm.store.reporting.shadow import MeasuredGoodput, ShadowHistory, ShadowRound, Stretch
+from pollux_slurm.store.reporting.shadow import (
+    AllocationInterval,
+    MeasuredGoodput,
+    ShadowHistory,
+    ShadowRound,
+)
 
 # A report waits for so many jobs' goodput tables, of as many rounds as that makes, and no more rounds.
 _MOST_WEIGHED_JOBS = 20_000
@@ -139,7 +144,7 @@ def predictions_of(
     weighed: Sequence[WeighedRound],
     windows: Sequence[tuple[datetime, datetime]],
     measured: Sequence[Mapping[str, MeasuredGoodput]],
-    stretches: Mapping[str, Sequence[Stretch]],
+    stretches: Mapping[str, Sequence[AllocationInterval]],
 ) -> tuple[Prediction, ...]:
     """Return predicted against measured goodput of the jobs that rounds left as they were.
 

@@ -13,7 +13,7 @@ from itertools import groupby
 from pollux_slurm.model import Allocation
 from pollux_slurm.report.charts.safe_texts import plural
 from pollux_slurm.report.document.document import Column, Data, Kind, Part, Value
-from pollux_slurm.store.reporting.shadow import ShadowDecision, ShadowHistory, ShadowJob, Stretch
+from pollux_slurm.store.reporting.shadow import AllocationInterval, ShadowDecision, ShadowHistory, ShadowJob
 
 
 class MoveKind(enum.Enum):
@@ -80,7 +80,7 @@ def wishes_of(history: ShadowHistory) -> tuple[JobWishes, ...]:
     """Return what the rounds wanted of each job, those with the most moves first."""
     at = {one.round_id: one.at for one in history.rounds}
     jobs = {one.job_id: one for one in history.jobs}
-    stretches = stretches_by_job(history)
+    stretches = intervals_by_job(history)
     found = []
     for job_id, group in groupby(history.decisions, key=lambda one: one.job_id):
         stood = list(_with_standing(group, at, stretches.get(job_id, ())))
@@ -100,12 +100,15 @@ def wishes_of(history: ShadowHistory) -> tuple[JobWishes, ...]:
     return tuple(sorted(found, key=lambda one: (-len(one.proposals), one.job.job_id)))
 
 
-def stretches_by_job(history: ShadowHistory) -> dict[int, tuple[Stretch, ...]]:
-    return {job_id: tuple(found) for job_id, found in groupby(history.stretches, key=lambda one: one.job_id)}
+def intervals_by_job(history: ShadowHistory) -> dict[int, tuple[AllocationInterval, ...]]:
+    return {
+        job_id: tuple(found)
+        for job_id, found in groupby(history.allocation_intervals, key=lambda one: one.job_id)
+    }
 
 
 def _with_standing(
-    decisions: Iterator[ShadowDecision], at: Mapping[int, datetime], stretches: Sequence[Stretch]
+    decisions: Iterator[ShadowDecision], at: Mapping[int, datetime], stretches: Sequence[AllocationInterval]
 ) -> Iterator[tuple[int, Allocation, Allocation | None]]:
     """Yield round, what the job held then, and what was decided (None: left as it is), in time's order."""
     place = 0
@@ -119,7 +122,7 @@ def _with_standing(
         yield one.round_id, stretches[place].allocation if holds else Allocation(), one.decided
 
 
-def _is_over(stretch: Stretch, now: datetime) -> bool:
+def _is_over(stretch: AllocationInterval, now: datetime) -> bool:
     return stretch.ended_at is not None and stretch.ended_at <= now
 
 

@@ -1,4 +1,4 @@
-"""One place that begins, commits and rolls back transactions, and turns a driver's errors into ours."""
+"""Transactions: the one place that begins, commits and rolls back, and that translates a driver's errors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pollux_slurm.errors import StoreError, StoreUnavailable
 from pollux_slurm.store.access.url import StoreUrl
 
 WRITES = "pollux_writes"
-"""Execution option that tells a writing transaction, which locks at its begin, from a reading one."""
+"""Execution option of a writing transaction, which locks when it begins."""
 
 _NO_RIGHT = "this login lacks a right; its admin grants roles with: pollux db login NAME"
-# SQLite calls all of these "operational"; trying again cannot help.
-_LASTING = {
+# SQLite raises OperationalError for all of these, but a retry does not help.
+_PERMANENT = {
     "attempt to write a readonly database": "it may only be read by this user",
     "no such table": "its tables are not the ones that this release made; restore it from a backup",
     "no such column": "its tables are not the ones that this release made; restore it from a backup",
@@ -31,7 +31,7 @@ _LASTING = {
     "permission denied for": _NO_RIGHT,
 }
 
-# SQLite's words for it, and PostgreSQL's.
+# The messages of SQLite and of PostgreSQL.
 _FULL = ("database or disk is full", "No space left on device")
 
 
@@ -41,15 +41,15 @@ class Database:
     def __init__(self, engine: Engine, url: StoreUrl) -> None:
         self.url = url
         self.engine = engine
-        # All statements of one read see one moment: a WAL snapshot in SQLite, this level in PostgreSQL.
+        # All statements of one read see the same snapshot: WAL gives it in SQLite, this level in PostgreSQL.
         reading = {} if url.path else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reader = engine.execution_options(**reading)
         self._writer = engine.execution_options(**{WRITES: True})
-        self._once = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Read in one transaction that sees one moment of the database."""
+        """Read in one transaction that sees one snapshot of the database."""
         with translated_errors(self.url), self._reader.begin() as connection:
             yield connection
 
@@ -60,19 +60,19 @@ class Database:
             yield connection
 
     @contextmanager
-    def once(self) -> Iterator[Connection]:
-        """Send one statement, which is a transaction of its own: one message to the server and back."""
-        with translated_errors(self.url), self._once.connect() as connection:
+    def autocommit(self) -> Iterator[Connection]:
+        """Run one statement in autocommit mode: one round trip to the server."""
+        with translated_errors(self.url), self._autocommit.connect() as connection:
             yield connection
 
     def close(self) -> None:
-        """Give back the connections. Closing twice is no error."""
+        """Close the connections. Closing twice is no error."""
         self.engine.dispose()
 
 
 @contextmanager
 def translated_errors(url: StoreUrl) -> Iterator[None]:
-    """Raise `StoreUnavailable` for what may pass, `StoreError` for what will not; never a driver's error."""
+    """Raise `StoreUnavailable` for transient errors and `StoreError` for permanent ones."""
     try:
         yield
     except SQLAlchemyError as error:
@@ -82,24 +82,24 @@ def translated_errors(url: StoreUrl) -> Iterator[None]:
 
 
 def _translated(error: SQLAlchemyError, url: StoreUrl) -> StoreError:
-    words = _words(error)
-    for sign, meaning in _LASTING.items():
-        if sign in words:
-            return StoreError(f"the store {url} cannot be used: {meaning} ({words})")
-    passing = isinstance(error, OperationalError | InterfaceError | PoolTimeoutError)
-    if passing or (isinstance(error, DBAPIError) and error.connection_invalidated):
-        if any(sign in words for sign in _FULL):
+    message = _driver_message(error)
+    for pattern, meaning in _PERMANENT.items():
+        if pattern in message:
+            return StoreError(f"the store {url} cannot be used: {meaning} ({message})")
+    is_transient = isinstance(error, OperationalError | InterfaceError | PoolTimeoutError)
+    if is_transient or (isinstance(error, DBAPIError) and error.connection_invalidated):
+        if any(pattern in message for pattern in _FULL):
             return StoreUnavailable(
                 f"the disk of the store {url} is full: make room on it; nothing acknowledged is lost "
-                f"({words})"
+                f"({message})"
             )
-        if "locked" in words:
+        if "locked" in message:
             return StoreUnavailable(f"the store {url} stays locked by another process; try again later")
-        return StoreUnavailable(f"the store {url} cannot be reached: {words}")
-    return StoreError(f"the store {url} refused a statement: {words}")
+        return StoreUnavailable(f"the store {url} cannot be reached: {message}")
+    return StoreError(f"the store {url} refused a statement: {message}")
 
 
-def _words(error: SQLAlchemyError) -> str:
-    """Return what the driver said in one short line, without the statement and its values."""
+def _driver_message(error: SQLAlchemyError) -> str:
+    """Return the driver's message as one short line, without the statement and its values."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     return " ".join(str(cause).split())[:300]

@@ -1,4 +1,4 @@
-"""Make the engine of each backend: pragmas, time-outs, and connections that survive a fork."""
+"""Make the engine of each backend: pragmas, timeouts, and connections that survive a fork."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pollux_slurm.store.access.database import WRITES
 from pollux_slurm.store.access.url import StoreUrl
 
 BUSY_TIMEOUT_S = 30.0
-"""How long a writer queues for SQLite's one write lock. A transaction holds it for milliseconds."""
+"""How long a writer waits for SQLite's one write lock. A transaction takes it for milliseconds."""
 
-STALLED_S = 20.0
-"""How long a client of PostgreSQL may hold what it locked and say nothing: less than others wait for it. One
-that is stopped in the midst of a transaction, or whose machine hangs, must not stop everybody else."""
+IDLE_IN_TRANSACTION_S = 20.0
+"""How long a client of PostgreSQL may be idle in a transaction: shorter than others wait for its locks. A
+client that is stopped within a transaction, or whose machine hangs, must not block all others."""
 
 CONNECT_TIMEOUT_S = 10
 
@@ -31,7 +31,7 @@ def make_engine(url: StoreUrl) -> Engine:
     if url.path is None:
         settings = {
             "lock_timeout": int(BUSY_TIMEOUT_S * 1000),
-            "idle_in_transaction_session_timeout": int(STALLED_S * 1000),
+            "idle_in_transaction_session_timeout": int(IDLE_IN_TRANSACTION_S * 1000),
             "timezone": "utc",
             "jit": "off",
         }
@@ -42,10 +42,10 @@ def make_engine(url: StoreUrl) -> Engine:
     return _surviving_forks(engine)
 
 
-def make_calling_engine(url: StoreUrl, *, keep: bool) -> Engine:
-    """Return an engine for a job's calls of functions in PostgreSQL: a connection each, or one that is kept.
+def make_call_engine(url: StoreUrl, *, keep: bool) -> Engine:
+    """Return an engine for a job's function calls in PostgreSQL: a connection each, or one that is kept.
 
-    Nothing that a pooler in front of the server (PgBouncer, in transaction mode) would refuse is asked for.
+    It uses nothing that a pooler in front of the server (PgBouncer in transaction mode) refuses.
     """
     arguments = {"prepare_threshold": None}
     if not keep:
@@ -63,7 +63,7 @@ def _postgresql_engine(url: StoreUrl, arguments: dict[str, Any], **options: Any)
     defaults = {
         "connect_timeout": CONNECT_TIMEOUT_S,
         "application_name": "pollux",
-        # A host that vanished does not answer; without these, a call would wait for it for hours.
+        # Without these, a call waits for hours for a server whose host is gone.
         "tcp_user_timeout": int(BUSY_TIMEOUT_S * 1000),
         "keepalives_idle": 15,
         "keepalives_interval": 5,
@@ -80,11 +80,11 @@ def _postgresql_engine(url: StoreUrl, arguments: dict[str, Any], **options: Any)
 
 
 def _sqlite_engine(path: Path) -> Engine:
-    # mode=rw: a file that was removed meanwhile must not come back empty.
+    # mode=rw: a removed file must not be created again, empty.
     file = f"file:{quote(str(path))}?mode=rw"
 
     def connect() -> sqlite3.Connection:
-        # isolation_level=None keeps the driver from beginning transactions by itself: see _begin.
+        # isolation_level=None: the driver begins no transactions itself; see _begin.
         return sqlite3.connect(
             file, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
@@ -98,17 +98,17 @@ def _sqlite_engine(path: Path) -> Engine:
 def _set_pragmas(connection: sqlite3.Connection, _entry: ConnectionPoolEntry) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA foreign_keys = ON")
-    # FULL: what was acknowledged survives a power cut, which the journal of reallocations counts on.
+    # FULL: what was acknowledged survives a power cut, as the journal of reallocations needs.
     cursor.execute("PRAGMA synchronous = FULL")
     (mode,) = cursor.execute("PRAGMA journal_mode").fetchone()
-    if mode != "wal":  # lasts in the file; asked first, because setting it takes the whole file's lock
+    if mode != "wal":  # persistent; checked first, because setting it locks the whole file
         cursor.execute("PRAGMA journal_mode = WAL")
     cursor.close()
 
 
 def _begin(connection: Connection) -> None:
-    # A deferred transaction that reads and then writes fails at once when another wrote in between, without
-    # waiting. One that says at its begin that it will write, queues.
+    # A deferred transaction that reads and then writes fails at once, without waiting, when another wrote in
+    # between. An immediate one waits for its turn when it begins.
     writes = connection.get_execution_options().get(WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -118,8 +118,8 @@ def _remember_process(_connection: Any, entry: ConnectionPoolEntry) -> None:
 
 
 def _refuse_after_fork(connection: Any, entry: ConnectionPoolEntry, proxy: Any) -> None:
-    # Training programs fork (data loaders), and a connection used from two processes damages both. It is
-    # neither used nor closed here: it is kept, so that the parent's does not end with our copy of it.
+    # Training programs fork (data loaders), and two processes must not share a connection. The child neither
+    # uses nor closes it, because closing its copy would end the parent's; so a reference is kept.
     if entry.info["process"] != os.getpid():
         entry.record_info["of_parent"] = connection  # type: ignore[index]
         setattr(entry, "dbapi_connection", None)  # noqa: B010 - a slot that SQLAlchemy types as read-only

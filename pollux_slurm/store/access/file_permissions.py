@@ -1,8 +1,9 @@
-"""Who may open an SQLite store: the processes of one host, run by one user or, if so configured, one group.
+"""Who may open an SQLite store: the processes of one host, of one user or, if configured, of one group.
 
-SQLite knows no users: whoever can write the file can write any row. Its locks and its shared memory hold on
-one host only: two hosts with the file on a network file system damage it. So the host that made the store is
-noted in the file's header (`user_version`), where a look needs no lock, and another is refused at once.
+SQLite has no users: whoever can write the file can write any row. Its locks and shared memory work on one
+host only: two hosts that share the file on a network file system damage it. So the file's header has the id
+of the host that made the store (`user_version`), which can be read without a lock, and other hosts are
+refused.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from pollux_slurm.store.access.url import StoreUrl
 _MACHINE_ID = Path("/etc/machine-id")
 
 
-def host_mark(*, name: str | None = None, machine_id_file: Path = _MACHINE_ID) -> int:
-    """Return a number from 1 that stands for this host: of its name and, where it has one, its machine id."""
+def host_id(*, name: str | None = None, machine_id_file: Path = _MACHINE_ID) -> int:
+    """Return a number above 0 that identifies this host, from its name and its machine id, if any."""
     try:
         machine_id = machine_id_file.read_bytes().strip()
     except OSError:
         machine_id = b""
-    words = (socket.gethostname() if name is None else name).encode() + b"\0" + machine_id
-    return int.from_bytes(hashlib.sha256(words).digest()[:4], "big") % (2**31 - 1) + 1
+    text = (socket.gethostname() if name is None else name).encode() + b"\0" + machine_id
+    return int.from_bytes(hashlib.sha256(text).digest()[:4], "big") % (2**31 - 1) + 1
 
 
-def check_trust(url: StoreUrl, path: Path, *, any_host: bool = False) -> None:
-    """Raise `StoreError`, with what to do, unless this process may use the store's file, which exists."""
+def check_access(url: StoreUrl, path: Path, *, any_host: bool = False) -> None:
+    """Raise `StoreError`, with what to do, unless this process may use the existing file of the store."""
     status = path.stat()
     mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o007 and _look(path) is not None:
+    if mode & 0o007 and _read_user_version(path) is not None:
         raise StoreError(
             f"{path} may be opened by everybody on this host, and whoever can write it can write every job's "
             f"rows; run: chmod o-rwx {shlex.quote(str(path))}"
@@ -55,40 +56,40 @@ def check_trust(url: StoreUrl, path: Path, *, any_host: bool = False) -> None:
             )
     if not os.access(path, os.R_OK | os.W_OK):
         raise StoreError(f"this user may not read and write {path}; its owner can run: chmod 600 {path}")
-    mark = read_mark(path)
-    if not any_host and mark not in (0, host_mark()):
+    owner_id = read_host_id(path)
+    if not any_host and owner_id not in (0, host_id()):
         raise StoreError(
             f"the store {url} belongs to another host, and SQLite serves one; {_use_postgresql('hosts')}. "
             f"If the file was moved here for good, or this host has a new name: {url.command('claim')}"
         )
 
 
-def read_mark(path: Path) -> int:
-    """Return the mark of the host that a store's file belongs to, 0 if it bears none (yet)."""
-    return _look(path) or 0
+def read_host_id(path: Path) -> int:
+    """Return the id of the host that a store's file belongs to, 0 if it has none."""
+    return _read_user_version(path) or 0
 
 
-def _look(path: Path) -> int | None:
-    """Return the mark in a file's header, 0 if it is empty, None if it is none of SQLite's.
+def _read_user_version(path: Path) -> int | None:
+    """Return the host id in a file's header, 0 if the file is empty, None if it is not an SQLite database.
 
-    SQLite itself opens it, without a lock. Were it opened here, closing it would take away all locks that
-    other connections of this process hold on it (POSIX), and the next process to leave would delete the
-    write-ahead log under them.
+    SQLite opens it, without a lock. If this process opened and closed the file itself, all locks that other
+    connections of this process have on it would be released (POSIX), and the next process to close it would
+    delete the write-ahead log that they use.
     """
     try:
         with contextlib.closing(
             sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
         ) as connection:
-            (mark,) = connection.execute("PRAGMA user_version").fetchone()
+            (owner_id,) = connection.execute("PRAGMA user_version").fetchone()
     except sqlite3.DatabaseError:
         return None
-    return int(mark)
+    return int(owner_id)
 
 
 def share_with_group(url: StoreUrl, path: Path, group: str) -> None:
-    """Let the members of `group` open the store: mode 0660 and the group's, in a folder where it may write.
+    """Let the members of `group` open the store: mode 0660, in a folder where the group may write.
 
-    Raises `UsageError` for a group that is none, and `StoreError` for a folder that the group cannot use.
+    Raises `UsageError` for an unknown group, and `StoreError` for a folder that the group cannot use.
     """
     try:
         number = grp.getgrnam(group).gr_gid

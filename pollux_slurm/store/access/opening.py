@@ -1,4 +1,4 @@
-"""Open a store: find it, reach it, and make sure that its schema is this release's."""
+"""Open a store: find it, connect to it, and check that its schema is this release's."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sqlalchemy import Connection, inspect, text
 
 from pollux_slurm.errors import SchemaVersionError, StoreError
 from pollux_slurm.store.access.database import Database
-from pollux_slurm.store.access.engine import make_calling_engine, make_engine
-from pollux_slurm.store.access.file_permissions import check_trust
+from pollux_slurm.store.access.engine import make_call_engine, make_engine
+from pollux_slurm.store.access.file_permissions import check_access
 from pollux_slurm.store.access.url import StoreUrl, parse_store_url
 from pollux_slurm.store.schema import REVISIONS, VERSION_TABLE, JobRow
 
 
 def open_database(url: str, *, initialize: Callable[[Database], object] | None = None) -> Database:
-    """Open the database of a store. With `initialize`, a missing file is made, and missing tables by that."""
+    """Open the database of a store. With `initialize`, a missing file and missing tables are created."""
     parsed = parse_store_url(url)
-    database = reach_database(parsed, create=initialize is not None)
+    database = unchecked_database(parsed, create=initialize is not None)
     try:
         with database.read() as connection:
             version = read_version(connection)
@@ -34,27 +34,29 @@ def open_database(url: str, *, initialize: Callable[[Database], object] | None =
     return database
 
 
-def reach_database(url: StoreUrl, *, create: bool, any_host: bool = False) -> Database:
-    """Return the database behind `url`, whatever its schema; with `any_host`, an SQLite file of another's."""
+def unchecked_database(url: StoreUrl, *, create: bool, any_host: bool = False) -> Database:
+    """Return the database at `url` without checking its schema; with `any_host`, also another host's file."""
     if url.path is not None:
         _find_file(url, url.path, create=create, any_host=any_host)
     return Database(make_engine(url), url)
 
 
-def reach_for_calls(url: StoreUrl, *, keep: bool = False) -> Database:
-    """Return a PostgreSQL database for a job's calls: see `make_calling_engine`. Nothing is connected yet."""
-    return Database(make_calling_engine(url, keep=keep), url)
+def database_for_calls(url: StoreUrl, *, keep: bool = False) -> Database:
+    """Return a PostgreSQL database for a job's calls, not yet connected: see `make_call_engine`."""
+    return Database(make_call_engine(url, keep=keep), url)
 
 
 def read_version(connection: Connection) -> str | None:
-    """Return the schema's version, None when there is no schema, "" when the table that says so is empty."""
+    """Return the schema's version, None without a schema, "" when the table of the version is empty."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
-    return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar() or _lost(connection)
+    return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar() or _missing_version(
+        connection
+    )
 
 
-def _lost(connection: Connection) -> str | None:
-    """Without tables, going down to none has left the table of versions; with tables, a version is lost."""
+def _missing_version(connection: Connection) -> str | None:
+    """Return None after a downgrade to no tables, which leaves the version table; "" if tables are there."""
     return "" if inspect(connection).has_table(JobRow.__tablename__) else None
 
 
@@ -86,19 +88,19 @@ def check_version(url: StoreUrl, version: str | None) -> None:
 
 
 def _find_file(url: StoreUrl, path: Path, *, create: bool, any_host: bool) -> None:
-    """Make sure that the file of an SQLite store is there; a new one may be read by its owner only."""
+    """Check that the file of an SQLite store exists, or create it for its owner only."""
     folder = path.parent
     try:
         if path.is_dir():
             raise StoreError(f"{path} is a folder; name a file in it: sqlite:///{path}/pollux.db")
         if path.exists():
-            check_trust(url, path, any_host=any_host)
+            check_access(url, path, any_host=any_host)
             return
         if not create:
             raise SchemaVersionError(f"there is no store at {path}; make it: {url.command('init')}")
         if not folder.is_dir():
             raise StoreError(f"there is no folder {folder} for the store; make it: mkdir -p {folder}")
-        # Never opened where it exists already: see `file_permissions` on what closing it would do.
+        # An existing file is never opened here: see `file_permissions` on what closing it would do.
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Make values from outside fit for a database: texts without what it cannot hold, times with a zone."""
+"""Make values from outside storable: texts that both databases accept, and times with a zone."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from pollux_slurm.errors import UsageError
 MAX_TEXT = 1024
 
 
-def clean_text(text: str, *, most: int = MAX_TEXT) -> str:
-    """Return `text` as both databases can keep it: no NUL, no lone surrogates, at most `most` characters.
+def clean_text(text: str, *, max_length: int = MAX_TEXT) -> str:
+    """Return `text` without NUL and lone surrogates, at max_length `max_length` characters long.
 
-    Job names come from strangers; one that cannot be encoded must not fail the whole round.
+    Users choose job names; one that cannot be encoded must not fail the whole round.
     """
-    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")[:most]
+    return (
+        text.encode("utf-8", "replace")
+        .decode("utf-8")
+        .replace("\0", "\N{REPLACEMENT CHARACTER}")[:max_length]
+    )
 
 
 def utc(at: datetime) -> datetime:
-    """Return an aware time in UTC; raises `UsageError` for one without a zone."""
+    """Return an aware time in UTC; raises `UsageError` for a naive one."""
     if at.tzinfo is None:
         raise UsageError(f"the store needs times with a zone, not {at!r}")
     return at.astimezone(timezone.utc)

@@ -1,6 +1,6 @@
-"""Passwords in a store's URL: found, and left out of what is shown, before any library has parsed it.
+"""Find and redact passwords in a store's URL, before any library has parsed it.
 
-A URL that makes no sense is shown, too, in the message that says so: better too much is left out of it.
+An invalid URL is redacted too, for the error message that shows it. When in doubt, more is redacted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from urllib.parse import unquote_plus
 
 HIDDEN = "***"
-# From the first colon behind a name to the last @: a password may hold either.
+# From the first colon after the user name to the last @: a password may contain both.
 _USER = re.compile(r"(//[^:/@]*):.*@", re.DOTALL)
 _PAIR = re.compile(r"([?&;])([^=&;]*)=([^&;]*)")
 _URL = re.compile(r"postgres\w*(?:\+\w+)?://[^\s'\"`<>|()]+")
@@ -21,14 +21,14 @@ def redacted(url: str) -> str:
 
 
 def holds_password(url: str) -> bool:
-    """Tell whether a URL holds a password."""
+    """Return whether a URL contains a password."""
     return redacted(url) != url
 
 
 def lines_with_passwords(text: str) -> list[int]:
-    """Return the numbers of the lines of a script in which a URL of PostgreSQL's holds a password.
+    """Return the numbers of the lines of a script that have a PostgreSQL URL with a password.
 
-    One that a variable stands for (`$PASSWORD`) is none.
+    A variable (`$PASSWORD`) is not a password.
     """
     return [
         number

@@ -1,4 +1,4 @@
-"""What statements share: upserts and lists, which each database spells its own way, and being built once."""
+"""Helpers for statements: upserts and lists, which differ between the databases, and a cache."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from sqlalchemy.orm import InstrumentedAttribute
 from pollux_slurm.store.access.sanitizing import clean_text
 from pollux_slurm.store.schema import Base
 
-built_once = functools.lru_cache(maxsize=8)
-"""Keep the statements that a function returned last: building one takes longer than asking it."""
+cached_statement = functools.lru_cache(maxsize=8)
+"""Cache the statements that a function returned last: building one takes longer than running it."""
 
 
 def upsert(connection: Connection, row: type[Base]) -> Any:
-    """Return an INSERT that takes `on_conflict_do_nothing` and `on_conflict_do_update`."""
+    """Return an INSERT with `on_conflict_do_nothing` and `on_conflict_do_update`."""
     module = sqlite if connection.dialect.name == "sqlite" else postgresql
     return module.insert(row)
 
@@ -37,9 +37,9 @@ def upsert(connection: Connection, row: type[Base]) -> Any:
 def is_one_of(
     connection: Connection, column: InstrumentedAttribute[str], texts: Iterable[str]
 ) -> ColumnElement[bool]:
-    """Return `column IN texts` with one bound value, whatever the number of texts.
+    """Return `column IN texts` with a single bound value.
 
-    An IN with a parameter a text would reach the databases' limits (32,766 in SQLite) with a large array job.
+    One parameter per text could exceed the databases' limits (32,766 in SQLite) with a large job array.
     """
     values = [clean_text(text) for text in texts]
     if connection.dialect.name == "sqlite":
@@ -51,7 +51,7 @@ def is_one_of(
 def is_one_of_ids(
     connection: Connection, column: InstrumentedAttribute[Any], numbers: Iterable[int]
 ) -> ColumnElement[bool]:
-    """Return `column IN numbers`, likewise."""
+    """Return `column IN numbers` with a single bound value."""
     values = list(numbers)
     if connection.dialect.name == "sqlite":
         listed = func.json_each(literal(json.dumps(values))).table_valued("value")
@@ -60,6 +60,6 @@ def is_one_of_ids(
 
 
 def inserted_id(result: CursorResult[Any]) -> int:
-    """Return the number that the database gave to the one row that was inserted."""
+    """Return the id of the one row that was inserted."""
     assert result.inserted_primary_key is not None
     return int(result.inserted_primary_key[0])

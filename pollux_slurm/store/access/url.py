@@ -1,4 +1,4 @@
-"""Read a store's URL, and say in one line what is wrong with it. No connection is made here."""
+"""Parse a store's URL, with a one-line error for an invalid one. No connection is made here."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _EXAMPLES = "sqlite:////path/to/pollux.db or postgresql://user@host/database"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUrl:
-    """A store's URL taken apart. `path` is the file of an SQLite store, None for PostgreSQL."""
+    """A parsed store URL. `path` is the file of an SQLite store, None for PostgreSQL."""
 
     url: URL
     path: Path | None
 
     def __str__(self) -> str:
-        """Return the URL without its passwords, such that it can be parsed again."""
+        """Return the URL without its passwords, in a form that can be parsed."""
         if self.path is not None:
             return "sqlite:///" + str(self.path).replace("%", "%25").replace("?", "%3F")
         return redacted(self.url.render_as_string(hide_password=True))
 
     def command(self, action: str) -> str:
-        """Return the literal `pollux db` command for this store, ready to paste."""
+        """Return a complete `pollux db` command for this store."""
         return f"pollux db {action} --store {shlex.quote(str(self))}"
 
 
 def parse_store_url(text: str) -> StoreUrl:
-    """Return the parts of a store's URL; raises `ConfigError` with what to write instead."""
+    """Parse a store's URL; raises `ConfigError` with what to write instead."""
     if not unquote(text).isprintable():
         raise ConfigError(f"a store URL cannot hold control characters; write {_EXAMPLES}")
     try:

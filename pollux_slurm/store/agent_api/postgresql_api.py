@@ -77,7 +77,7 @@ class FunctionAgentStore:
         self._database.close()
 
     def _ask(self, call: str, *values: Any) -> Any:
-        with _named_errors(self._database), self._database.once() as connection:
+        with _named_errors(self._database), self._database.autocommit() as connection:
             return connection.exec_driver_sql(call, values).scalar_one()
 
 

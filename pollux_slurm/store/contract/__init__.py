@@ -1,4 +1,4 @@
-"""What every backend promises, and the types that its callers exchange with it.
+"""The guarantees of every backend, and the types that its callers exchange with it.
 
 May be imported by `agent`, `cli`, `daemon`, `simulator`, `store/agent_api`, `store/jobs`, `store/journal`,
 `store/rounds`, `store/schema`, `store/security`, `torch`.

@@ -1,6 +1,6 @@
-"""What jobs, the daemon and people exchange through the database: frozen types, and no promises.
+"""Frozen types that jobs, the daemon and people exchange through the store.
 
-`interface.py` says what a store does with them, and hands them on under its own name.
+`interface.py` re-exports them beside the methods that use them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pollux_slurm.model import (
 
 
 class RunPhase(enum.Enum):
-    """Where a run stands. `WAITING` means: checkpoint confirmed, all ranks wait to be stopped."""
+    """Phase of a run. `WAITING`: the checkpoint is confirmed, and all ranks wait to be stopped."""
 
     STARTING = "starting"
     TRAINING = "training"
@@ -37,10 +37,10 @@ class RunPhase(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfirmation:
-    """A checkpoint is on disk, whole. `request_id` is the reallocation that asked, None for SIGTERM's.
+    """A complete checkpoint on disk.
 
-    `blocked_s` is how long training stood still for it. What is stored is no longer than the time since the
-    request, or since the run's first report.
+    `request_id` is the reallocation that requested it; None after SIGTERM. `blocked_s` is how long training
+    was blocked by it. The store limits it to the time since the request, or since the run's first report.
     """
 
     request_id: int | None
@@ -50,16 +50,17 @@ class CheckpointConfirmation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One message of a job's agent (rank 0). `sequence` grows by one per report within a run.
+    """One message of a job's agent (rank 0).
 
-    `run_number` is the run's claim on its checkpoint directory (0, 1, ...); `restart_count` is Slurm's.
-    `gpus_per_node` is what the run really got, in rank order. `first_step_s` is process start to the end of
-    the first optimizer step, None until then; `restore_s` is the part spent reading the checkpoint.
-    `throughput` (examples/s), `step_time_s` and `efficiency` are measured over the last interval;
-    `predicted_throughput` is what the model in force predicts for this configuration and batch.
-    `num_examples` are those that this run has trained on so far, None from an agent that does not count.
-    `progress` is in scale-invariant iterations; `epoch` is the one under way, `total_epochs` what the loop
-    declared with `remaining_epochs_until`, None if nothing. `warnings` are all that the run has warned of.
+    `run_number` is the run's number in its checkpoint directory (0, 1, ...); `restart_count` is Slurm's.
+    `sequence` grows by one per report within a run. `gpus_per_node` is what the run uses, in rank order.
+    `first_step_s` is the time from process start to the end of the first optimizer step, None until then;
+    `restore_s` is the part spent reading the checkpoint. `throughput` (examples/s), `step_time_s` and
+    `efficiency` are measured over the last reporting interval; `predicted_throughput` is what the current
+    model predicts for this configuration and batch size. `num_examples` is how many the run has trained on
+    so far, None where the agent does not count. `progress` is in scale-invariant iterations. `epoch` is the
+    current one; `total_epochs` is what the loop declared with `remaining_epochs_until`, None without one.
+    `warnings` are all that the run has raised.
     """
 
     run_number: int
@@ -86,10 +87,11 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """The store's answer to a job. `checkpoint_request` is the id of the reallocation that waits for a
-    checkpoint, or has it and is about to end this run; None when nothing is asked (any more). It is None,
-    too, once the lease of the daemon that asked ran out more than a minute ago: a job does not stand still
-    for a daemon that has died, but trains on.
+    """The store's answer to a job.
+
+    `checkpoint_request` is the id of the reallocation that waits for a checkpoint, or has it and is about to
+    end this run; None without a request. It is also None once the lease of the requesting daemon expired more
+    than a minute ago, so that a job keeps training when the daemon has died.
     """
 
     checkpoint_request: int | None
@@ -97,7 +99,10 @@ class Poll:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """Where a job is moved, for its log. An empty `target`: it is paused. `reason` is None for a round's."""
+    """What a reallocation moves, for the job's log. An empty `target` means a pause.
+
+    `reason` is None where a round decided.
+    """
 
     source: Allocation
     target: Allocation
@@ -109,7 +114,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRegistration:
-    """A job as the daemon first saw it in Slurm, with the terms of its Comment."""
+    """A job as the daemon first read it from Slurm, with the terms in its Comment."""
 
     slurm_job_id: str
     terms: JobTerms
@@ -128,7 +133,7 @@ class JobRegistration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One start of a job, as far as its reports tell."""
+    """One run of a job, as reported."""
 
     run_number: int
     restart_count: int
@@ -143,7 +148,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarningRecord:
-    """Something that a job warned of, with the first of its runs that did."""
+    """A warning of a job, with the first run that raised it."""
 
     warning: JobWarning
     run_number: int
@@ -152,7 +157,7 @@ class WarningRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The latest goodput sample of a job."""
+    """One goodput sample of a job."""
 
     at: datetime
     batch: BatchChoice | None
@@ -170,15 +175,15 @@ class Sample:
         return self.throughput * self.efficiency
 
 
-# A job that has named so many numbers of epochs is not believed any more; the rest need not be kept.
 MAX_DECLARATIONS = 32
+"""At most so many declarations of a job are stored: the daemon ignores those of a job with so many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """One number of epochs that a job has declared, with what was done when it first did.
+    """A total number of epochs that a job has declared, and its epoch and progress when it first did.
 
-    `least_total_progress` is the least that it ever amounted to, progress·total/epoch, in scale-invariant
+    `least_total_progress` is the smallest progress·total/epoch of any report since, in scale-invariant
     iterations; None before the first epoch ended.
     """
 
@@ -191,9 +196,10 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRecord:
-    """What a round decided about one job, with what of the round is needed to understand it.
+    """What a round decided about one job, with the facts of the round that explain it.
 
-    `excluded` is why the job was left as it is, None when it took part; `explanation` is all in one line.
+    `excluded_reason` is why the job was excluded, None when it took part; `explanation` sums up all of this
+    in one line.
     """
 
     round_id: int
@@ -207,26 +213,27 @@ class DecisionRecord:
     timed_out: bool
     gpu_prices: tuple[tuple[str, float], ...]
     job: JobDecision
-    excluded: str | None
+    excluded_reason: str | None
     explanation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reallocation:
-    """One job changing allocation. `times` holds when each step was journaled, in order.
+    """One job's change of allocation, as the journal has it.
 
-    `from_restart_count` is Slurm's restart count when it was planned; `moves_running` is False for a job
-    that was reshaped while it waited in the queue. `reason` says for people why it was planned and how it
-    ended; nothing is decided by it.
+    `times` holds when each step was journaled, in order. `from_restart_count` is Slurm's restart count when
+    it was planned. `moves_running` is False for a job that was reshaped while it waited in the queue.
+    `reason` tells people why it was planned and how it ended; code does not decide on it.
 
-    `checkpoint_waived`: it went on without a confirmed checkpoint, as the owner allows. `retargeted`: others
-    took its first target, and it got another. `trained_on`: the job trained on after the checkpoint that it
-    confirmed, and stayed where it was. `job_failed`: the job failed in the target before its first step
-    there. `taken_over`: a daemon repeated a command in it that the daemon before may still give.
+    `checkpoint_waived`: it proceeded without a confirmed checkpoint, as the owner allows.
+    `retargeted`: other jobs took its first target, and it got another.
+    `continued_training`: the job went on training after the checkpoint it had confirmed, and was not moved.
+    `job_failed`: the job failed in the target before its first step there.
+    `taken_over`: a daemon repeated a command that the previous daemon may still give.
 
-    `checkpoint_blocked_s` comes from the checkpoint that answered it; `first_step_at` is when the run that
-    followed first told of a step. `time_left_s` is what the job had left of its time limit when it was
-    requeued, None for no limit. `store/journal/move_costs.py` makes the cost of a reallocation from these.
+    `checkpoint_blocked_s` comes from the checkpoint that answered it. `first_step_at` is when the following
+    run first reported a step. `time_left_s` is what was left of the job's time limit at the requeue, None for
+    no limit. `store/journal/move_costs.py` computes the cost of a reallocation from these.
     """
 
     id: int
@@ -240,7 +247,7 @@ class Reallocation:
     cause: ReallocationCause = ReallocationCause.DECISION
     checkpoint_waived: bool = False
     retargeted: bool = False
-    trained_on: bool = False
+    continued_training: bool = False
     job_failed: bool = False
     taken_over: bool = False
     reason: str | None = None
@@ -250,7 +257,7 @@ class Reallocation:
 
     @property
     def is_pause(self) -> bool:
-        """Whether a running job is left without GPUs by it."""
+        """Whether it takes all GPUs of a running job."""
         return self.moves_running and not self.target
 
     def entered_at(self, step: ReallocationStep) -> datetime | None:
@@ -258,50 +265,52 @@ class Reallocation:
 
 
 class UnansweredRequest(NamedTuple):
-    """A request of a checkpoint that came to nothing: the job confirmed none, or trained on afterwards."""
+    """A checkpoint request without effect: the job confirmed none, or went on training afterwards."""
 
-    asked_at: datetime
+    requested_at: datetime
     ended_at: datetime
     was_confirmed: bool = False
 
 
-LEAST_RUN_S = 120.0
-"""No model is judged by a run that reported for less than this, in seconds."""
+MIN_RECENT_RUN_S = 120.0
+"""Models are not compared with a run that reported for less than this, in seconds."""
 
-RUNS_JUDGED = 4
-"""A model is judged by so many of the job's last runs that reported for longer."""
+RECENT_RUNS = 4
+"""A model is compared with so many of the job's last runs that reported for at least that long."""
 
 
-class Pace(NamedTuple):
-    """What a run made, and on what.
+class RecentRun(NamedTuple):
+    """One of the last runs of a job: the progress it made, and on what.
 
-    `made` is its progress in scale-invariant iterations from its first sample to its last; `held` is what the
-    job held meanwhile by Slurm's books, and for how many seconds. So the time of a suspension is not in it.
+    `progress` is in scale-invariant iterations, from its first sample to its last. `allocations` is what the
+    job had meanwhile by Slurm's accounting, each with its seconds; suspensions are not counted.
     """
 
-    made: float
-    held: tuple[tuple[Configuration, float], ...]
+    progress: float
+    allocations: tuple[tuple[Configuration, float], ...]
     gpu_type: str | None = None
 
     @property
-    def held_s(self) -> float:
-        return sum(seconds for _, seconds in self.held)
+    def allocated_s(self) -> float:
+        return sum(seconds for _, seconds in self.allocations)
 
 
-class Milestone(NamedTuple):
-    """How far a job's current run has come: it trains; `is_measured`: and its throughput was fitted in it."""
+class TrainingRun(NamedTuple):
+    """A job's current run, which has made a step. `has_throughput_fit`: it has also reported a fitted θ."""
 
     slurm_job_id: str
     run_number: int
-    is_measured: bool
+    has_throughput_fit: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonSeen:
-    """What the store knows of the daemon. `owner` holds the lease, or held it until it fell silent; None
-    when the last one gave it back, or none ever ran. Its lease was prolonged at `renewed_at` and ends at
-    `expires_at`. `last_round_at` is when a round last decided. Its rounds come `interval_s` apart at most,
-    and it looks at Slurm every `watch_s`, None where it has not said.
+class DaemonStatus:
+    """What the store knows of the daemon.
+
+    `owner` has the lease, or had it until it expired; None when it was given back, or none was ever taken.
+    The lease was renewed at `renewed_at` and ends at `expires_at`. `last_round_at` is when a round last
+    decided. Rounds are at most `interval_s` apart, and the daemon polls Slurm every `watch_s`; None where not
+    recorded.
     """
 
     owner: str | None = None
@@ -317,23 +326,22 @@ class JobRecord:
     """All that a round, and `pollux status`, need to know of one job.
 
     `started_at` is its first start. `allocation` is the last one that `observe_jobs` recorded.
-    `num_restarts` counts the confirmed reallocations that requeued it; `mean_restart_delay_s` is the
-    measured mean cost (`pollux_slurm.store.journal.move_costs`) of the last ten, None before the first.
-    `last_decision_*` come from the last round that decided about the job.
+    `num_restarts` counts the confirmed reallocations that requeued it; `mean_restart_delay_s` is the mean
+    measured cost (`store/journal/move_costs.py`) of the last ten, None before the first.
+    The `last_decision` fields come from the last round that decided about the job.
 
-    `models` are the newest model of each type of GPU that the job is known to have run on, newest first.
-    `declarations` are the numbers of epochs that it has declared, in order. `last_held_at` is when it lost
-    its last GPUs; None while it holds some, and before it ever did. `last_reallocation` is the newest, open
-    or ended. `warnings` are what its runs warned of, each once, by the time it was first heard.
-    `required_nodes` are those that its owner asked for by name, and `left_out_because` is why the
-    last round decided nothing about it, or left it as it is.
+    `models` are its newest model for each type of GPU that it is known to have run on, newest first.
+    `declarations` are in the order in which they were first made. `last_allocated_at` is when it lost its
+    last GPUs; None while it has some, and before it ever did. `last_reallocation` is the newest, open or
+    ended. `warnings` has each warning of its runs once, oldest first. `required_nodes` are those that its
+    owner named. `excluded_reason` is why the last round excluded it.
     `prediction_error` is the mean of |throughput/predicted − 1|, each at most 1, over the last 16
-    reports of the last run that has any; 0 without one. `unanswered` are the requests of a checkpoint that
-    it did not answer, of its last 16 moves, oldest first. `paces` are what its last 4 runs made that
-    reported for two minutes or more, newest first.
+    reports of the last run that has any; 0 without one. `unanswered` are the checkpoint requests without
+    effect among its last 16 moves, oldest first. `recent_runs` are its last 4 runs that reported for two
+    minutes or more, newest first.
 
-    Where its owner put another token into its Comment, what is known of its moves and declarations from
-    before counts on, and `first_submitted_at` is when it came; None where it is the first.
+    An owner may put a new token into the job's Comment. Moves and declarations from before still count, and
+    `first_submitted_at` is when the first row of the job was submitted; None where this is the first.
     """
 
     slurm_job_id: str
@@ -361,48 +369,48 @@ class JobRecord:
     last_decision_at: datetime | None
     models: tuple[tuple[str, GoodputModel], ...] = ()
     declarations: tuple[Declaration, ...] = ()
-    last_held_at: datetime | None = None
+    last_allocated_at: datetime | None = None
     last_reallocation: Reallocation | None = None
     granted_time_limit_s: float | None = None
     warnings: tuple[WarningRecord, ...] = ()
     required_nodes: tuple[str, ...] = ()
-    left_out_because: str | None = None
+    excluded_reason: str | None = None
     prediction_error: float = 0.0
     unanswered: tuple[UnansweredRequest, ...] = ()
-    paces: tuple[Pace, ...] = ()
+    recent_runs: tuple[RecentRun, ...] = ()
     first_submitted_at: datetime | None = None
 
     @property
     def paused_at(self) -> datetime | None:
-        """When the daemon took a running job's GPUs for the time being; None while it runs or just waits."""
+        """When the daemon paused the job; None for a job that is not paused."""
         last = self.last_reallocation
         if self.state.is_over or last is None or not last.is_pause:
             return None
         if self.allocation not in (Allocation(), last.source):
-            return None  # it runs elsewhere; where it ran is what was seen before the pause, until a round
+            return None  # it runs elsewhere; until a round, `allocation` is still the one before the pause
         if self.run is not None and self.run.restart_count > last.from_restart_count:
-            return None  # it ran since, and was put back by another hand
+            return None  # it ran after the pause, and was requeued externally
         return last.entered_at(ReallocationStep.CONFIRMED)
 
     @property
-    def is_paused_by_hand(self) -> bool:
-        """Whether somebody ordered the pause that the job is in."""
+    def is_pause_ordered(self) -> bool:
+        """Whether the job is paused because somebody ordered it."""
         last = self.last_reallocation
         return self.paused_at is not None and last is not None and last.cause.is_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobObservation:
-    """What one bulk read of Slurm said of a registered job.
+    """A registered job as one bulk read of Slurm showed it.
 
-    `gpu_type` is that of the GPUs it holds or held, None for none, several or a nameless one; with
-    `restart_count` it tells on what the run of this start measures. `started_at` and `ended_at` are the
-    run's, by Slurm's clock; `ended_at` is None, too, for a job that is just being requeued, whose end Slurm
-    does not show. `submitted_at` is reset by a requeue. `last_allocation` is what a run that is over had.
+    `gpu_type` is that of the GPUs it has or had: None for none, several types or nameless ones.
+    `started_at` and `ended_at` are those of its newest run, by Slurm's clock; `ended_at` is also None for a
+    job that is being requeued, whose end Slurm does not show. A requeue resets `submitted_at`.
+    `last_allocation` is the allocation of a run that is over.
 
-    Of a run that was suspended, `counted_s` is how long it had run before, in seconds, and either
-    `suspended_at` or `resumed_at` is set. `resized_at` is when GPUs were last taken from a running job.
-    `estimated`: Slurm knows the job no more, and how and when it ended is a guess.
+    Of a run that was suspended, `counted_s` is how many seconds it had run before, and either `suspended_at`
+    or `resumed_at` is set. `resized_at` is when GPUs were last taken from a running job.
+    `estimated`: Slurm does not have the job, and how and when it ended is a guess.
     """
 
     slurm_job_id: str
@@ -423,9 +431,9 @@ class JobObservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationRecord:
-    """A stretch of time during which a job held an allocation. `ended_at` is None while it does.
+    """An interval of time in which a job has one allocation. `ended_at` is None while it lasts.
 
-    `restart_count` is that of its run, None where not known; `estimated` says that Slurm did not tell when it
+    `restart_count` is that of its run, None where unknown. `estimated`: Slurm did not show exactly when it
     began or ended.
     """
 

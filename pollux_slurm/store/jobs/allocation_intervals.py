@@ -1,10 +1,10 @@
-"""How a job's stretches of allocation follow from what Slurm shows of it, by Slurm's own clock. Pure.
+"""Allocation intervals of a job, from what Slurm shows of it, by Slurm's own clock. Pure.
 
 Slurm counts a run from its start to its end, less the time for which it was suspended (`ElapsedRaw` of
-sacct). A *stretch* is a part of a run in which it held the same GPUs; the stretches of a run add up to what
-Slurm counts. Of a run that was requeued, slurmctld no longer tells the end: the job's time of submission,
-which a requeue resets once the last process is gone, is the nearest that it shows. What is not known to a
-second is marked as estimated.
+sacct). An *allocation interval* is a part of a run with one allocation. The intervals of a run add up to what
+Slurm counts. slurmctld does not show the end of a run that was requeued. The nearest that it shows is the
+job's submission time, which a requeue resets once the last process is gone. An interval whose limits are not
+known to a second is marked as estimated.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _EXACT = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """A stretch that is known; `ended_at` is None while it lasts, and only then `allocation` is filled."""
+class KnownInterval:
+    """A recorded interval. While it lasts `ended_at` is None; only then `allocation` is filled."""
 
     number: int
     started_at: datetime
@@ -32,8 +32,8 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewStretch:
-    """A stretch to be written."""
+class NewInterval:
+    """An interval to be recorded."""
 
     started_at: datetime
     ended_at: datetime | None
@@ -42,34 +42,35 @@ class NewStretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hints:
-    """What else bounds the end of a run that nobody saw: the last complete look at Slurm, its last report."""
+class EndBounds:
+    """Bounds of an end that Slurm does not show: the last complete snapshot, and the run's last report."""
 
-    looked_at: datetime | None = None
+    last_poll_at: datetime | None = None
     last_report_at: datetime | None = None
 
 
 @dataclass(slots=True, kw_only=True)
-class Change:
-    """What a look changes. `moved_start` is the later start that Slurm has given to a run under way.
+class IntervalChange:
+    """What one observation changes in a job's intervals.
 
-    `is_gap`: there was a run of which nothing is known.
+    `new_start` is the later start that Slurm has given to the current run. `misses_a_run`: there was a run of
+    which nothing is known.
     """
 
     closed_at: datetime | None = None
-    closed_by_guess: bool = False
-    moved_start: datetime | None = None
-    opened: list[NewStretch] = field(default_factory=list)
-    is_gap: bool = False
+    closed_is_estimated: bool = False
+    new_start: datetime | None = None
+    opened: list[NewInterval] = field(default_factory=list)
+    misses_a_run: bool = False
 
     @property
     def is_estimated(self) -> bool:
-        return self.closed_by_guess or self.is_gap or any(new.estimated for new in self.opened)
+        return self.closed_is_estimated or self.misses_a_run or any(new.estimated for new in self.opened)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """The run that Slurm shows, under way or over. `started_at` is None where nobody told."""
+    """The run that Slurm shows, current or over. `started_at` is None where unknown."""
 
     started_at: datetime | None
     ended_at: datetime | None
@@ -80,7 +81,7 @@ class _Run:
 
     @classmethod
     def of(cls, seen: JobObservation) -> _Run | None:
-        """Return the run; None for a job that waits, or of whose last run Slurm shows no times any more."""
+        """Return the run; None for a pending job, and where Slurm shows no end of the last run."""
         is_over = seen.state.is_over or seen.state is JobState.COMPLETING
         if seen.state is JobState.PENDING or (is_over and seen.ended_at is None):
             return None
@@ -97,104 +98,115 @@ class _Run:
         )
 
     @property
-    def is_untold(self) -> bool:
-        """Whether it held something, and Slurm does not tell what. A job that never ran has no duration."""
+    def has_unknown_allocation(self) -> bool:
+        """Whether it had GPUs that Slurm does not show. A job that never ran has no duration."""
         has_lasted = None not in (self.started_at, self.ended_at) and self.started_at != self.ended_at
         return has_lasted and not self.allocation
 
-    def pieces(self, at: datetime) -> list[NewStretch]:
-        """Return the stretches of a run that was not known, less what it was suspended."""
+    def intervals(self, at: datetime) -> list[NewInterval]:
+        """Return the intervals of a new run, without the time for which it was suspended."""
         start, is_guess = (at, True) if self.started_at is None else (self.started_at, False)
         if not self.suspended and self.resumed_at is None:
-            whole = NewStretch(
+            whole = NewInterval(
                 started_at=start, ended_at=self.ended_at, allocation=self.allocation, estimated=is_guess
             )
             return [whole]
         paused_at = start + timedelta(seconds=self.counted_s)
-        first = NewStretch(started_at=start, ended_at=paused_at, allocation=self.allocation)
+        first = NewInterval(started_at=start, ended_at=paused_at, allocation=self.allocation)
         if self.resumed_at is None or self.ended_at == self.resumed_at:
             return [first]
-        rest = NewStretch(started_at=self.resumed_at, ended_at=self.ended_at, allocation=self.allocation)
+        rest = NewInterval(started_at=self.resumed_at, ended_at=self.ended_at, allocation=self.allocation)
         return [first, rest]
 
 
-def change_of(
-    last: Stretch | None,
+def interval_change(
+    last: KnownInterval | None,
     seen: JobObservation,
     *,
     at: datetime,
     others_s: float = 0.0,
-    hints: Hints | None = None,
-) -> Change:
-    """Return what a look at `at` changes for a job whose newest stretch is `last`.
+    end_bounds: EndBounds | None = None,
+) -> IntervalChange:
+    """Return what an observation at `at` changes for a job whose newest interval is `last`.
 
-    `others_s` is what the ended stretches of the run that Slurm shows add up to, in seconds.
+    `others_s` is the sum of the ended intervals of the run that Slurm shows, in seconds.
     """
-    run, change = _Run.of(seen), Change()
+    run, change = _Run.of(seen), IntervalChange()
     is_new = run is not None and (last is None or _is_other(run, last, seen))
-    change.is_gap = _is_gap(last, seen) or (is_new and run is not None and run.is_untold)
+    change.misses_a_run = _misses_a_run(last, seen) or (
+        is_new and run is not None and run.has_unknown_allocation
+    )
     if last is not None and last.ended_at is None and (run is None or is_new):
-        _close_unseen(change, last, seen, at, hints or Hints())
+        _close_without_end(change, last, seen, at, end_bounds or EndBounds())
     if run is None:
         return change
     if is_new:
         if run.allocation:
-            change.opened = run.pieces(at)
+            change.opened = run.intervals(at)
     elif last is not None and last.ended_at is None:
-        _go_on(change, last, run, seen, at, others_s)
+        _follow_open(change, last, run, seen, at, others_s)
     elif last is not None and last.ended_at is not None:
-        _begin_again(change, last.ended_at, run, at, others_s)
+        _follow_ended(change, last.ended_at, run, at, others_s)
     return change
 
 
-def _is_other(run: _Run, last: Stretch, seen: JobObservation) -> bool:
+def _is_other(run: _Run, last: KnownInterval, seen: JobObservation) -> bool:
     if run.started_at is None:
         return last.ended_at is not None and run.ended_at is None
     if run.started_at <= last.started_at:
         return False
-    # Slurm starts a run anew by its clock once nodes that had to boot are up.
+    # Slurm sets a later start once nodes that had to boot are up.
     is_same_open = last.ended_at is None and last.restart_count == seen.restart_count is not None
     return not (is_same_open and run.ended_at is None and run.allocation == last.allocation)
 
 
-def _go_on(
-    change: Change, last: Stretch, run: _Run, seen: JobObservation, at: datetime, others_s: float
+def _follow_open(
+    change: IntervalChange,
+    last: KnownInterval,
+    run: _Run,
+    seen: JobObservation,
+    at: datetime,
+    others_s: float,
 ) -> None:
-    """Follow a run whose newest stretch is open."""
+    """Update the open interval of a run."""
     start = last.started_at
     if run.started_at is not None and run.started_at > start:
-        change.moved_start = start = run.started_at
+        change.new_start = start = run.started_at
     has_resumed = run.resumed_at is not None and run.resumed_at > start
     if run.suspended or has_resumed:
         change.closed_at = start + timedelta(seconds=max(run.counted_s - others_s, 0.0))
         if has_resumed and run.resumed_at is not None and run.ended_at != run.resumed_at:
             allocation = run.allocation if run.ended_at is None else last.allocation
             change.opened = [
-                NewStretch(started_at=run.resumed_at, ended_at=run.ended_at, allocation=allocation)
+                NewInterval(started_at=run.resumed_at, ended_at=run.ended_at, allocation=allocation)
             ]
     elif run.ended_at is not None:
-        change.closed_at, change.closed_by_guess = max(run.ended_at, start), seen.estimated
+        change.closed_at, change.closed_is_estimated = max(run.ended_at, start), seen.estimated
     elif run.allocation != last.allocation:
-        is_told = seen.resized_at is not None and start < seen.resized_at
-        resized_at = seen.resized_at if is_told and seen.resized_at is not None else max(at, start)
-        change.closed_at, change.closed_by_guess = resized_at, not is_told
+        is_exact = seen.resized_at is not None and start < seen.resized_at
+        resized_at = seen.resized_at if is_exact and seen.resized_at is not None else max(at, start)
+        change.closed_at, change.closed_is_estimated = resized_at, not is_exact
         if run.allocation:
-            change.opened = [NewStretch(started_at=resized_at, ended_at=None, allocation=run.allocation)]
+            change.opened = [NewInterval(started_at=resized_at, ended_at=None, allocation=run.allocation)]
 
 
-def _begin_again(change: Change, ended_at: datetime, run: _Run, at: datetime, others_s: float) -> None:
-    """Follow a run whose newest stretch has ended: it was suspended, and perhaps goes on."""
+def _follow_ended(
+    change: IntervalChange, ended_at: datetime, run: _Run, at: datetime, others_s: float
+) -> None:
+    """Add intervals to a run whose newest one has ended: it was suspended, and may have resumed."""
     if not run.allocation:
         return
 
     def add(started_at: datetime, until: datetime | None, *, estimated: bool = False) -> None:
         change.opened.append(
-            NewStretch(started_at=started_at, ended_at=until, allocation=run.allocation, estimated=estimated)
+            NewInterval(started_at=started_at, ended_at=until, allocation=run.allocation, estimated=estimated)
         )
 
-    unseen_s = run.counted_s - others_s
-    if (run.suspended or run.resumed_at is not None) and unseen_s >= 1.0:  # it went on for so long meanwhile
-        add(ended_at, ended_at + timedelta(seconds=unseen_s))
+    unrecorded_s = run.counted_s - others_s
+    if (
+        run.suspended or run.resumed_at is not None
+    ) and unrecorded_s >= 1.0:  # it was resumed and suspended again
+        add(ended_at, ended_at + timedelta(seconds=unrecorded_s))
     if run.suspended:
         return
     if run.resumed_at is not None and run.resumed_at >= ended_at:
@@ -204,33 +216,34 @@ def _begin_again(change: Change, ended_at: datetime, run: _Run, at: datetime, ot
         add(max(at, ended_at), None, estimated=True)
 
 
-def _close_unseen(change: Change, last: Stretch, seen: JobObservation, at: datetime, hints: Hints) -> None:
-    """End the stretch of a run of which Slurm shows no end: another has come, or the job waits again.
+def _close_without_end(
+    change: IntervalChange, last: KnownInterval, seen: JobObservation, at: datetime, end_bounds: EndBounds
+) -> None:
+    """End the interval of a run whose end Slurm does not show: a new run has began_at, or the job is pending.
 
-    Known to a second is only what lies between two of Slurm's own times: `at` and those of the hints are by
-    another clock.
+    Only a time between two of Slurm's own times is exact: `at` and the end bounds are by another clock.
     """
-    begun = last.started_at
-    # The start of a job that waits is only foretold.
+    began_at = last.started_at
+    # Slurm shows an expected start for a pending job.
     started_at = None if seen.state is JobState.PENDING else seen.started_at
     shown = (moment for moment in (seen.submitted_at, started_at) if moment is not None)
-    later = min((moment for moment in shown if moment > begun), default=None)
-    latest = max(at, begun) if later is None else later
-    if not _is_gap(last, seen):
-        change.closed_at, change.closed_by_guess = latest, later is None or later - begun > _EXACT
+    later = min((moment for moment in shown if moment > began_at), default=None)
+    latest = max(at, began_at) if later is None else later
+    if not _misses_a_run(last, seen):
+        change.closed_at, change.closed_is_estimated = latest, later is None or later - began_at > _EXACT
         return
-    looked_at = begun if hints.looked_at is None else hints.looked_at
-    earliest = min(max(begun, looked_at), latest)
-    # `latest` is the end of a later run.
-    told = hints.last_report_at
-    change.closed_at = earliest if told is None else min(max(told, earliest), latest)
-    change.closed_by_guess = True
+    last_poll_at = began_at if end_bounds.last_poll_at is None else end_bounds.last_poll_at
+    earliest = min(max(began_at, last_poll_at), latest)
+    # `latest` may be the end of a later run.
+    reported_at = end_bounds.last_report_at
+    change.closed_at = earliest if reported_at is None else min(max(reported_at, earliest), latest)
+    change.closed_is_estimated = True
 
 
-def _is_gap(last: Stretch | None, seen: JobObservation) -> bool:
-    """Whether there was a run between the newest stretch and what is seen now.
+def _misses_a_run(last: KnownInterval | None, seen: JobObservation) -> bool:
+    """Whether there was a run between the newest interval and the one that Slurm shows.
 
-    The count grows with the requeue itself: a job that waits, requeued n times, has ended its run n - 1.
+    The restart count grows with the requeue itself: a pending job, requeued n times, has ended its run n - 1.
     """
     if seen.restart_count is None or (last is not None and last.restart_count is None):
         return False
@@ -238,6 +251,6 @@ def _is_gap(last: Stretch | None, seen: JobObservation) -> bool:
     return known < seen.restart_count - 1
 
 
-def counted_s(stretches: Sequence[tuple[datetime, datetime]], since: datetime) -> float:
-    """Return what ended stretches of a run that started at `since` add up to, in seconds."""
-    return sum((end - start).total_seconds() for start, end in stretches if start >= since)
+def counted_s(intervals: Sequence[tuple[datetime, datetime]], since: datetime) -> float:
+    """Return the sum of the ended intervals of a run that started at `since`, in seconds."""
+    return sum((end - start).total_seconds() for start, end in intervals if start >= since)

@@ -1,6 +1,7 @@
-"""What jobs declare of their length: every number that they have ever named is kept, for it is a claim.
+"""What jobs declare of their length: every total number of epochs that a job has declared is kept.
 
-Under some objectives it pays to claim to be nearly done, so the daemon compares a claim with what came of it.
+Under some objectives a job gains by declaring that it is nearly done, so the daemon compares its declarations
+with what it did.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from typing import Any
 from sqlalchemy import Connection, Executable, Select, insert, select, update
 from sqlalchemy.orm import aliased
 
-from pollux_slurm.store.access.statements import built_once
+from pollux_slurm.store.access.statements import cached_statement
 from pollux_slurm.store.contract.interface import MAX_DECLARATIONS, Declaration, Report
 from pollux_slurm.store.jobs.submissions import is_of_submission
 from pollux_slurm.store.schema import DeclarationRow, JobRow
 
 
 def write_declaration(connection: Connection, job_id: int, report: Report, at: datetime) -> None:
-    """Record a number that was not declared before; keep the least progress that it has amounted to.
+    """Record a new declaration, or lower the least total progress of a known one.
 
-    A restarted script that has not come to its loop yet declares nothing, which takes nothing back.
+    A restarted script that has not reached its loop declares nothing; its earlier declarations stay.
     """
     total = report.total_epochs
     if total is None:
@@ -56,34 +57,36 @@ def write_declaration(connection: Connection, job_id: int, report: Report, at: d
 
 
 def read_declarations(connection: Connection, scope: Select[Any]) -> defaultdict[int, list[Declaration]]:
-    """Return what the jobs in `scope` have declared, by job, in the order in which they first did.
+    """Return the declarations of the jobs in `scope`, by job, in the order in which they were first made.
 
-    A number that several rows of a submission have is one declaration.
+    The same number of epochs in several rows of a submission is one declaration.
     """
     rows = connection.execute(_select_declarations(scope))
     found: defaultdict[int, dict[int, Declaration]] = defaultdict(dict)
     for row in rows:
         of_job = found[row.of_job]
-        told = Declaration(
+        declared = Declaration(
             total_epochs=row.total_epochs,
             at=row.at,
             epoch=row.epoch,
             progress=row.progress,
             least_total_progress=row.least_total_progress,
         )
-        known = of_job.setdefault(row.total_epochs, told)
-        least = [one.least_total_progress for one in (known, told) if one.least_total_progress is not None]
+        known = of_job.setdefault(row.total_epochs, declared)
+        least = [
+            one.least_total_progress for one in (known, declared) if one.least_total_progress is not None
+        ]
         of_job[row.total_epochs] = dataclasses.replace(known, least_total_progress=min(least, default=None))
     return defaultdict(list, {job_id: list(of_job.values()) for job_id, of_job in found.items()})
 
 
-@built_once
+@cached_statement
 def _select_declarations(scope: Select[Any]) -> Executable:
-    row_of_it = aliased(JobRow)
+    member = aliased(JobRow)
     return (
         select(JobRow.id.label("of_job"), DeclarationRow.__table__)
-        .join(row_of_it, is_of_submission(row_of_it, job_id=JobRow.id, first_id=JobRow.first_id))
-        .join(DeclarationRow, DeclarationRow.job_id == row_of_it.id)
+        .join(member, is_of_submission(member, job_id=JobRow.id, first_job_id=JobRow.first_job_id))
+        .join(DeclarationRow, DeclarationRow.job_id == member.id)
         .where(JobRow.id.in_(scope))
         .order_by(JobRow.id, DeclarationRow.job_id, DeclarationRow.number)
     )

@@ -1,4 +1,4 @@
-"""A goodput model as columns of `model_versions`, there and back."""
+"""Convert a goodput model to columns of `model_versions` and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Executable, Row, Select, func, select
 
 from pollux_slurm.model import BatchLimits, GoodputModel, GradientStatistics, ThroughputParameters
-from pollux_slurm.store.access.statements import built_once
+from pollux_slurm.store.access.statements import cached_statement
 from pollux_slurm.store.schema import ModelVersionRow, RunRow
 
 _LIMITS = tuple(field.name for field in dataclasses.fields(BatchLimits))
@@ -60,9 +60,9 @@ def model_of_row(row: Row[Any]) -> GoodputModel:
 def read_models_by_type(
     connection: Connection, scope: Select[Any]
 ) -> defaultdict[int, list[tuple[str, GoodputModel]]]:
-    """Return, by job, the newest model of each type of GPU that its runs are known to have run on.
+    """Return, by job, the newest model for each GPU type that its runs are known to have run on.
 
-    Newest first; models without a throughput tell nothing of a type and are left out.
+    Newest first. Models without θ are left out, because they do not depend on the GPU type.
     """
     rows = connection.execute(_select_models_by_type(scope))
     found: defaultdict[int, dict[str, GoodputModel]] = defaultdict(dict)
@@ -71,7 +71,7 @@ def read_models_by_type(
     return defaultdict(list, {job_id: list(models.items()) for job_id, models in found.items()})
 
 
-@built_once
+@cached_statement
 def _select_models_by_type(scope: Select[Any]) -> Executable:
     newest = (
         select(func.max(ModelVersionRow.id))

@@ -1,4 +1,4 @@
-"""Read one job's history: stretches of allocation and goodput samples, oldest first."""
+"""Read one job's history: allocation intervals, models and goodput samples, oldest first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pollux_slurm.store.schema import AllocationNodeRow, AllocationRow, ModelVer
 
 
 def read_allocations(connection: Connection, slurm_job_id: str) -> tuple[AllocationRecord, ...]:
-    """Return a job's stretches of allocation; none for a job that is not known."""
+    """Return a job's allocation intervals; none for an unknown job."""
     scope = newest_scope(slurm_job_id)
     nodes: defaultdict[int, dict[str, int]] = defaultdict(dict)
     for node in connection.execute(
@@ -50,7 +50,7 @@ def read_allocations(connection: Connection, slurm_job_id: str) -> tuple[Allocat
 
 
 def read_models(connection: Connection, slurm_job_id: str) -> tuple[tuple[datetime, GoodputModel], ...]:
-    """Return each model of a job and when it came; none for a job that is not known."""
+    """Return each model of a job with its time; none for an unknown job."""
     rows = connection.execute(
         select_models()
         .add_columns(ModelVersionRow.at)
@@ -61,7 +61,7 @@ def read_models(connection: Connection, slurm_job_id: str) -> tuple[tuple[dateti
 
 
 def read_samples(connection: Connection, slurm_job_id: str) -> tuple[Sample, ...]:
-    """Return a job's goodput samples; none for a job that is not known."""
+    """Return a job's goodput samples; none for an unknown job."""
     rows = connection.execute(
         select(*SAMPLE_COLUMNS)
         .join(RunRow, RunRow.id == SampleRow.run_id)

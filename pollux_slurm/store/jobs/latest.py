@@ -1,4 +1,4 @@
-"""The latest of each history of the wanted jobs, a statement for each question."""
+"""Read the latest row of each history of the wanted jobs: one statement per history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import aliased
 
 from pollux_slurm.model import Allocation, BatchChoice, GoodputModel, JobWarning
-from pollux_slurm.store.access.statements import built_once
+from pollux_slurm.store.access.statements import cached_statement
 from pollux_slurm.store.contract.interface import RunRecord, Sample, WarningRecord
 from pollux_slurm.store.jobs.goodput_models import model_of_row, select_models
 from pollux_slurm.store.jobs.submissions import newest_of_job
@@ -39,23 +39,23 @@ from pollux_slurm.store.schema import (
     SampleRow,
 )
 
-# Predictions are judged by so many reports: eight minutes of them, at the usual interval.
-_REPORTS_COMPARED = 16
+# The prediction error is over so many reports: eight minutes of them, at the default interval.
+_REPORTS_IN_ERROR = 16
 
 Scope = Select[Any]
 """A select of the wanted jobs' ids in this database."""
 
 
 def read_open_allocations(connection: Connection, scope: Scope) -> defaultdict[int, dict[str, int]]:
-    """Return the GPUs that each job holds, by node."""
+    """Return the GPUs that each job has, by node."""
     rows = connection.execute(_select_allocations(scope))
-    held: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    allocated: defaultdict[int, dict[str, int]] = defaultdict(dict)
     for row in rows:
-        held[row.job_id][row.node_name] = row.num_gpus
-    return held
+        allocated[row.job_id][row.node_name] = row.num_gpus
+    return allocated
 
 
-@built_once
+@cached_statement
 def _select_allocations(scope: Scope) -> Executable:
     return (
         select(AllocationNodeRow.job_id, AllocationNodeRow.node_name, AllocationNodeRow.num_gpus)
@@ -71,12 +71,12 @@ def _select_allocations(scope: Scope) -> Executable:
 
 
 def read_last_ends(connection: Connection, scope: Scope) -> dict[int, datetime]:
-    """Return when each job's last stretch of allocation ended."""
+    """Return when each job's last allocation interval ended."""
     rows = connection.execute(_select_last_ends(scope))
     return {row.job_id: row.ended_at for row in rows}
 
 
-@built_once
+@cached_statement
 def _select_last_ends(scope: Scope) -> Executable:
     return (
         select(AllocationRow.job_id, func.max(AllocationRow.ended_at).label("ended_at"))
@@ -86,7 +86,7 @@ def _select_last_ends(scope: Scope) -> Executable:
 
 
 def read_first_warnings(connection: Connection, scope: Scope) -> defaultdict[int, list[WarningRecord]]:
-    """Return the warnings of each job, each as it was first seen."""
+    """Return the warnings of each job, each with its first run."""
     known = {warning.value: warning for warning in JobWarning}
     rows = connection.execute(_select_warnings(scope))
     found: defaultdict[int, dict[JobWarning, WarningRecord]] = defaultdict(dict)
@@ -100,7 +100,7 @@ def read_first_warnings(connection: Connection, scope: Scope) -> defaultdict[int
     return defaultdict(list, {job_id: list(of_job.values()) for job_id, of_job in found.items()})
 
 
-@built_once
+@cached_statement
 def _select_warnings(scope: Scope) -> Executable:
     return (
         select(RunRow.job_id, RunRow.run_number, RunWarningRow.warning, RunWarningRow.first_seen_at)
@@ -116,7 +116,7 @@ def read_latest_models(connection: Connection, scope: Scope) -> dict[int, Goodpu
     return {row.job_id: model_of_row(row) for row in rows}
 
 
-@built_once
+@cached_statement
 def _select_latest_models(scope: Scope) -> Executable:
     latest = newest_of_job(ModelVersionRow.id, ModelVersionRow.job_id)
     wanted = select(latest).select_from(JobRow).where(JobRow.id.in_(scope))
@@ -138,7 +138,7 @@ SAMPLE_COLUMNS = (
 
 
 def batch_of_row(row: Any) -> BatchChoice | None:
-    """Return the batch in a row with the three columns of one, None where they are empty."""
+    """Return the batch choice in a row, None where its three columns are null."""
     if row.global_batch_size is None:
         return None
     return BatchChoice(
@@ -149,7 +149,7 @@ def batch_of_row(row: Any) -> BatchChoice | None:
 
 
 def sample_of_row(row: Any) -> Sample:
-    """Return the sample that a row of `SAMPLE_COLUMNS` holds."""
+    """Return the sample in a row of `SAMPLE_COLUMNS`."""
     return Sample(
         at=row.at,
         batch=batch_of_row(row),
@@ -168,7 +168,7 @@ def read_latest_samples(connection: Connection, scope: Scope) -> dict[int, Sampl
     return {row.job_id: sample_of_row(row) for row in rows}
 
 
-@built_once
+@cached_statement
 def _select_latest_samples(scope: Scope) -> Executable:
     runs, last = _sampled_runs(scope)
     return (
@@ -179,26 +179,26 @@ def _select_latest_samples(scope: Scope) -> Executable:
 
 
 def read_prediction_errors(connection: Connection, scope: Scope) -> dict[int, float]:
-    """Return the mean relative error of what each job predicted of its last intervals."""
+    """Return the mean relative error of each job's last predicted throughputs."""
     rows = connection.execute(_select_prediction_errors(scope))
     return {row.job_id: row.error for row in rows}
 
 
-@built_once
+@cached_statement
 def _select_prediction_errors(scope: Scope) -> Executable:
     runs, _ = _sampled_runs(scope)
-    # Whatever numbers its reports bear, these are the last.
+    # A job may skip sequence numbers: the last reports are found by order.
     other = aliased(SampleRow)
     oldest = (
         select(other.sequence)
         .where(other.run_id == runs.c.run_id)
         .order_by(other.sequence.desc())
-        .offset(_REPORTS_COMPARED - 1)
+        .offset(_REPORTS_IN_ERROR - 1)
         .limit(1)
         .scalar_subquery()
     )
     measured, predicted = SampleRow.throughput, SampleRow.predicted_throughput
-    # Jobs may report any number above 0, and PostgreSQL refuses a quotient that has no double.
+    # Jobs may report any number above 0, and PostgreSQL raises an error when a quotient overflows.
     error = func.abs(
         case((measured < 1e-9, 1e-9), else_=measured) / case((predicted < 1e-9, 1e-9), else_=predicted) - 1.0
     )
@@ -212,10 +212,7 @@ def _select_prediction_errors(scope: Scope) -> Executable:
 
 
 def _sampled_runs(scope: Scope) -> tuple[Subquery, ScalarSelect[Any]]:
-    """Return (job_id, run_id) of the last run of each job that has samples, and its last sample's sequence.
-
-    A run that has just started has none.
-    """
+    """Return (job_id, run_id) of each job's last run with samples, and the sequence of its last sample."""
     run = (
         select(RunRow.id)
         .where(RunRow.job_id == JobRow.id, exists().where(SampleRow.run_id == RunRow.id))
@@ -268,9 +265,9 @@ def read_runs(connection: Connection, wanted: Scope) -> list[tuple[int, RunRecor
     ]
 
 
-@built_once
+@cached_statement
 def _select_runs(wanted: Scope) -> tuple[Executable, Executable]:
-    """Return selects of their nodes, and of the runs themselves."""
+    """Return selects of the runs' nodes, and of the runs."""
     nodes = (
         select(RunNodeRow.run_id, RunNodeRow.num_gpus)
         .where(RunNodeRow.run_id.in_(wanted))
@@ -284,7 +281,7 @@ def read_current_runs(connection: Connection, scope: Scope) -> dict[int, RunReco
     return dict(read_runs(connection, _select_current_runs(scope)))
 
 
-@built_once
+@cached_statement
 def _select_current_runs(scope: Scope) -> Scope:
     current = (
         select(RunRow.id)
@@ -298,7 +295,7 @@ def _select_current_runs(scope: Scope) -> Scope:
 
 
 def read_last_decisions(connection: Connection, scope: Scope) -> dict[int, tuple[Any, Allocation]]:
-    """Return each job's last decision, and the GPUs that it gave."""
+    """Return each job's last decision and its allocation."""
     in_nodes, decisions = _select_last_decisions(scope)
     nodes: defaultdict[int, dict[str, int]] = defaultdict(dict)
     for node in connection.execute(in_nodes):
@@ -306,9 +303,9 @@ def read_last_decisions(connection: Connection, scope: Scope) -> dict[int, tuple
     return {row.job_id: (row, Allocation.of(nodes[row.job_id])) for row in connection.execute(decisions)}
 
 
-@built_once
+@cached_statement
 def _select_last_decisions(scope: Scope) -> tuple[Executable, Executable]:
-    """Return selects of the nodes that they gave, and of the decisions themselves."""
+    """Return selects of the decisions' nodes, and of the decisions."""
     latest = newest_of_job(DecisionRow.round_id, DecisionRow.job_id)
     last = select(JobRow.id.label("job_id"), latest.label("round_id")).where(JobRow.id.in_(scope)).subquery()
     nodes = select(DecisionNodeRow.job_id, DecisionNodeRow.node_name, DecisionNodeRow.num_gpus).join(

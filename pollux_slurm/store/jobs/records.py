@@ -1,7 +1,7 @@
-"""Read jobs with all that a round needs of them, in a number of statements that does not grow with them.
+"""Read jobs with all that a round needs of them, in a bounded number of statements.
 
-Each statement asks one question about all wanted jobs at once; "the latest" of a history is found by its
-index, job by job inside the database, never by reading the history.
+Each statement reads one history for all wanted jobs. The latest row of a history is found by its index, per
+job, inside the database, without reading the history.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from sqlalchemy.orm import aliased
 from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.model import Allocation, JobTerms
 from pollux_slurm.store.access.sanitizing import clean_text
-from pollux_slurm.store.access.statements import built_once
-from pollux_slurm.store.contract.interface import JobRecord, Milestone, RunPhase
+from pollux_slurm.store.access.statements import cached_statement
+from pollux_slurm.store.contract.interface import JobRecord, RunPhase, TrainingRun
 from pollux_slurm.store.jobs.declarations import read_declarations
 from pollux_slurm.store.jobs.goodput_models import read_models_by_type
 from pollux_slurm.store.jobs.latest import (
@@ -28,7 +28,7 @@ from pollux_slurm.store.jobs.latest import (
     read_prediction_errors,
 )
 from pollux_slurm.store.jobs.past_moves import read_last_reallocations, read_restart_delays, read_unanswered
-from pollux_slurm.store.jobs.past_throughput import read_paces
+from pollux_slurm.store.jobs.recent_runs import read_recent_runs
 from pollux_slurm.store.schema import JobRow, ModelVersionRow, RunRow, UserRow
 
 ALL_JOBS: Scope = select(JobRow.id)
@@ -37,12 +37,12 @@ ACTIVE_JOBS: Scope = select(JobRow.id).where(JobRow.finished_at.is_(None))
 
 
 def newest_scope(slurm_job_id: str) -> Scope:
-    """Select the newest job with this number, if there is one: slurmctld may start its numbers anew."""
+    """Select the newest job with this Slurm job id, if any: slurmctld may start its ids anew."""
     return select(func.max(JobRow.id)).where(JobRow.slurm_job_id == clean_text(slurm_job_id))
 
 
 def read_job(connection: Connection, slurm_job_id: str) -> JobRecord:
-    """Return the newest job with this number; raises `UnknownJobError`."""
+    """Return the newest job with this Slurm job id; raises `UnknownJobError`."""
     records = read_jobs(connection, newest_scope(slurm_job_id))
     if not records:
         raise UnknownJobError(f"job {slurm_job_id} is not known as an adaptive job; see: pollux status --all")
@@ -51,7 +51,7 @@ def read_job(connection: Connection, slurm_job_id: str) -> JobRecord:
 
 def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     """Return the jobs in `scope`, oldest first."""
-    _plan_by_index(connection)
+    _force_index_scans(connection)
     rows = connection.execute(_select_jobs(scope)).all()
     if not rows:
         return ()
@@ -59,7 +59,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     models = read_latest_models(connection, scope)
     samples = read_latest_samples(connection, scope)
     errors = read_prediction_errors(connection, scope)
-    paces = read_paces(connection, scope)
+    recent_runs = read_recent_runs(connection, scope)
     runs = read_current_runs(connection, scope)
     reallocations = read_last_reallocations(connection, scope)
     delays = read_restart_delays(connection, scope)
@@ -67,7 +67,7 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
     decisions = read_last_decisions(connection, scope)
     by_type = read_models_by_type(connection, scope)
     declarations = read_declarations(connection, scope)
-    held_until = read_last_ends(connection, scope)
+    last_ends = read_last_ends(connection, scope)
     warnings = read_first_warnings(connection, scope)
     records = []
     for row in rows:
@@ -108,22 +108,22 @@ def read_jobs(connection: Connection, scope: Scope) -> tuple[JobRecord, ...]:
                 last_decision_at=decided.at if decided else None,
                 models=tuple(by_type[row.id]),
                 declarations=tuple(declarations[row.id]),
-                last_held_at=None if allocations[row.id] else held_until.get(row.id),
+                last_allocated_at=None if allocations[row.id] else last_ends.get(row.id),
                 last_reallocation=last,
                 granted_time_limit_s=row.time_limit_s,
                 warnings=tuple(warnings[row.id]),
                 required_nodes=tuple(row.required_nodes.split(",")) if row.required_nodes else (),
-                left_out_because=row.left_out_because,
+                excluded_reason=row.excluded_reason,
                 prediction_error=errors.get(row.id, 0.0),
                 unanswered=tuple(unanswered[row.id]),
-                paces=tuple(paces[row.id]),
+                recent_runs=tuple(recent_runs[row.id]),
                 first_submitted_at=row.first_submitted_at,
             )
         )
     return tuple(records)
 
 
-@built_once
+@cached_statement
 def _select_jobs(scope: Scope) -> Executable:
     first = aliased(JobRow)
     return (
@@ -147,29 +147,29 @@ def _select_jobs(scope: Scope) -> Executable:
             JobRow.finished_at,
             JobRow.time_limit_s,
             JobRow.required_nodes,
-            JobRow.left_out_because,
+            JobRow.excluded_reason,
             first.submitted_at.label("first_submitted_at"),
         )
-        .outerjoin(first, first.id == JobRow.first_id)
+        .outerjoin(first, first.id == JobRow.first_job_id)
         .join(UserRow, UserRow.user_id == JobRow.user_id)
         .where(JobRow.id.in_(scope))
         .order_by(JobRow.id)
     )
 
 
-def _plan_by_index(connection: Connection) -> None:
-    """Let PostgreSQL enter every history by its index, in this transaction.
+def _force_index_scans(connection: Connection) -> None:
+    """Make PostgreSQL read every history by its index, in this transaction.
 
-    After a start, or many new rows, its statistics say that the tables are all but empty: it then compares
-    every row of a history with every job, in seconds instead of milliseconds, until ANALYZE has run.
+    Until ANALYZE has run, as after many new rows, its statistics show nearly empty tables. It then joins each
+    row of a history with each job, which takes seconds instead of milliseconds.
     """
     if connection.dialect.name == "postgresql":
-        # Without sequential scans costs look large, for which the compiler would be started, too.
+        # Without sequential scans the estimated costs are high enough to start the JIT compiler.
         connection.exec_driver_sql("SET LOCAL enable_seqscan = off; SET LOCAL jit = off")
 
 
-def read_milestones(connection: Connection) -> frozenset[Milestone]:
-    """Return what the current runs of jobs have come to: see `Store.milestones`."""
+def read_training_runs(connection: Connection) -> frozenset[TrainingRun]:
+    """Return the current runs that train: see `Store.training_runs`."""
     later = aliased(RunRow)
     measured = exists().where(
         ModelVersionRow.job_id == RunRow.job_id,
@@ -177,7 +177,7 @@ def read_milestones(connection: Connection) -> frozenset[Milestone]:
         ModelVersionRow.alpha_g.is_not(None),
     )
     rows = connection.execute(
-        select(JobRow.slurm_job_id, RunRow.run_number, measured.label("is_measured"))
+        select(JobRow.slurm_job_id, RunRow.run_number, measured.label("has_throughput_fit"))
         .join(RunRow, RunRow.job_id == JobRow.id)
         .where(
             JobRow.finished_at.is_(None),
@@ -186,4 +186,6 @@ def read_milestones(connection: Connection) -> frozenset[Milestone]:
             ~exists().where(later.job_id == RunRow.job_id, later.run_number > RunRow.run_number),
         )
     )
-    return frozenset(Milestone(row.slurm_job_id, row.run_number, bool(row.is_measured)) for row in rows)
+    return frozenset(
+        TrainingRun(row.slurm_job_id, row.run_number, bool(row.has_throughput_fit)) for row in rows
+    )

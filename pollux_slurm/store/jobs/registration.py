@@ -1,4 +1,4 @@
-"""Enter jobs that the daemon found in Slurm, in a bounded number of statements."""
+"""Insert jobs that the daemon found in Slurm, in a bounded number of statements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pollux_slurm.store.schema import (
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _JOB_ID = re.compile(r"[0-9A-Za-z_+.-]{1,64}")
-_MOST = 2**31 - 1
+_MAX_INT = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class _Known:
     slurm_job_id: str
     token_sha256: str
     user_id: int
-    first_id: int | None
+    first_job_id: int | None
     finished_at: datetime | None
     open_reallocation_id: int | None
 
@@ -46,42 +46,42 @@ class _Known:
 def register_jobs(
     connection: Connection, jobs: Sequence[JobRegistration], *, at: datetime
 ) -> tuple[str, ...]:
-    """Insert newcomers; return the ids left out: see `Store.register_jobs`."""
+    """Insert new jobs; return the ids left out: see `Store.register_jobs`."""
     at = utc(at)
     if not jobs:
         return ()
     known = _known_jobs(connection, jobs)
-    newest = {entry.slurm_job_id: entry for entry in known}  # by ascending id: the newest bearer stays
+    newest = {entry.slurm_job_id: entry for entry in known}  # by ascending id: the newest wins
     tokens = {(entry.user_id, entry.token_sha256) for entry in known}
     newcomers: dict[str, JobRegistration] = {}
-    first_ids: dict[str, int] = {}
+    first_job_ids: dict[str, int] = {}
     left_out: list[str] = []
-    superseded: list[tuple[_Known, JobRegistration]] = []
+    replaced: list[tuple[_Known, JobRegistration]] = []
     for job in jobs:
         before = newest.get(job.slurm_job_id)
-        if job.slurm_job_id in newcomers or (before is not None and _is_same(before, job)):
+        if job.slurm_job_id in newcomers or (before is not None and _is_same_job(before, job)):
             continue
-        if not _is_possible(job) or (job.user_id, job.terms.token_sha256) in tokens:
+        if not _is_valid(job) or (job.user_id, job.terms.token_sha256) in tokens:
             left_out.append(job.slurm_job_id)
             continue
         if before is not None and not before.is_over:
-            superseded.append((before, job))
+            replaced.append((before, job))
         tokens.add((job.user_id, job.terms.token_sha256))
         newcomers[job.slurm_job_id] = job
-        if before is not None and _continues(before, job):
-            first_ids[job.slurm_job_id] = before.first_id or before.id
-    if superseded:
-        _end_superseded(connection, superseded, at)
+        if before is not None and _is_same_submission(before, job):
+            first_job_ids[job.slurm_job_id] = before.first_job_id or before.id
+    if replaced:
+        _end_replaced(connection, replaced, at)
     if newcomers:
-        _insert(connection, list(newcomers.values()), first_ids, at)
+        _insert(connection, list(newcomers.values()), first_job_ids, at)
     return tuple(left_out)
 
 
-def _is_same(before: _Known, job: JobRegistration) -> bool:
-    """Whether the newest job with this number is the one that Slurm shows now.
+def _is_same_job(before: _Known, job: JobRegistration) -> bool:
+    """Return whether the newest recorded job with this id is the one that Slurm shows now.
 
-    Another token means another job: slurmctld's numbers have begun anew, or the owner has lost the token and
-    put a new one into the Comment. While the daemon holds the job in its hands, the owner's new token waits.
+    Another token means another job: slurmctld has started its ids anew, or the owner lost the token and put a
+    new one into the Comment. While the job has an open reallocation, its owner's new token has to wait.
     """
     if before.user_id != job.user_id:
         return False
@@ -90,23 +90,23 @@ def _is_same(before: _Known, job: JobRegistration) -> bool:
     return not before.is_over and before.open_reallocation_id is not None
 
 
-def _continues(before: _Known, job: JobRegistration) -> bool:
-    """Whether a job with another token is the one of this number from before: its owner's, not yet over.
+def _is_same_submission(before: _Known, job: JobRegistration) -> bool:
+    """Return whether a job with another token is of the same submission as `before`: same owner, not over.
 
-    Nor is one over that was so by our guess, since its Comment told nothing for a while: it had come before
-    that end, or was requeued, where a number that has begun anew was not.
+    `before` may have been taken for over because its Comment lacked a token for a while. It is the same
+    submission if it was submitted before that end, or was requeued; a reused id is neither.
     """
     if before.user_id != job.user_id:
         return False
     return before.finished_at is None or utc(job.submitted_at) <= before.finished_at or job.restart_count > 0
 
 
-def _end_superseded(
+def _end_replaced(
     connection: Connection, pairs: Sequence[tuple[_Known, JobRegistration]], at: datetime
 ) -> None:
-    """End jobs whose number has passed to another. Nothing of theirs may touch the new ones.
+    """End jobs whose id another job has now, so that nothing of theirs affects the new ones.
 
-    What was submitted, or requeued, after a run had begun is of another run.
+    A run that began before the new job's submission ended by then.
     """
     ids = [
         {"b_id": before.id, "b_at": at, "b_submitted_at": utc(after.submitted_at)} for before, after in pairs
@@ -134,21 +134,21 @@ def _end_superseded(
         ),
         ids,
     )
-    in_flight = [
+    open_moves = [
         {"b_id": job.open_reallocation_id, "b_at": at} for job, _ in pairs if job.open_reallocation_id
     ]
-    if in_flight:
+    if open_moves:
         connection.execute(
             update(ReallocationRow)
             .where(ReallocationRow.id == bindparam("b_id"))
             .values(step=ReallocationStep.FAILED, reason="Slurm gave the job's number to another user's job"),
-            in_flight,
+            open_moves,
         )
         connection.execute(
             insert(ReallocationStepRow),
             [
                 {"reallocation_id": entry["b_id"], "step": ReallocationStep.FAILED, "at": at}
-                for entry in in_flight
+                for entry in open_moves
             ],
         )
 
@@ -165,7 +165,7 @@ def _known_jobs(connection: Connection, jobs: Sequence[JobRegistration]) -> list
             JobRow.slurm_job_id,
             JobRow.token_sha256,
             JobRow.user_id,
-            JobRow.first_id,
+            JobRow.first_job_id,
             JobRow.finished_at,
             ReallocationRow.id.label("open_reallocation_id"),
         )
@@ -187,7 +187,7 @@ def _known_jobs(connection: Connection, jobs: Sequence[JobRegistration]) -> list
             slurm_job_id=row.slurm_job_id,
             token_sha256=row.token_sha256,
             user_id=row.user_id,
-            first_id=row.first_id,
+            first_job_id=row.first_job_id,
             finished_at=row.finished_at,
             open_reallocation_id=row.open_reallocation_id,
         )
@@ -195,23 +195,23 @@ def _known_jobs(connection: Connection, jobs: Sequence[JobRegistration]) -> list
     ]
 
 
-def _is_possible(job: JobRegistration) -> bool:
+def _is_valid(job: JobRegistration) -> bool:
     terms = job.terms
-    most = _MOST if terms.max_gpus is None else terms.max_gpus
+    max_gpus = _MAX_INT if terms.max_gpus is None else terms.max_gpus
     return (
         terms.user_id == job.user_id
         and _SHA256.fullmatch(terms.token_sha256) is not None
         and _JOB_ID.fullmatch(job.slurm_job_id) is not None
-        and 1 <= terms.min_gpus <= most <= _MOST
-        and 0 <= job.cpus_per_gpu <= _MOST
+        and 1 <= terms.min_gpus <= max_gpus <= _MAX_INT
+        and 0 <= job.cpus_per_gpu <= _MAX_INT
         and 0 <= job.memory_per_gpu_mb <= 2**62
         and 0 <= job.user_id <= 2**32
-        and (job.time_limit_s is None or 0 <= job.time_limit_s <= _MOST * 60)
+        and (job.time_limit_s is None or 0 <= job.time_limit_s <= _MAX_INT * 60)
     )
 
 
 def _insert(
-    connection: Connection, jobs: Sequence[JobRegistration], first_ids: Mapping[str, int], at: datetime
+    connection: Connection, jobs: Sequence[JobRegistration], first_job_ids: Mapping[str, int], at: datetime
 ) -> None:
     users = upsert(connection, UserRow)
     connection.execute(
@@ -232,7 +232,7 @@ def _insert(
         [
             {
                 "slurm_job_id": job.slurm_job_id,
-                "first_id": first_ids.get(job.slurm_job_id),
+                "first_job_id": first_job_ids.get(job.slurm_job_id),
                 "token_sha256": job.terms.token_sha256,
                 "user_id": job.user_id,
                 "name": clean_text(job.name),

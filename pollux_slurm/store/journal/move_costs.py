@@ -1,4 +1,4 @@
-"""What one reallocation cost the job, and where the time went. Pure.
+"""The cost of one reallocation, and its parts. Pure.
 
     training stands still                                             first step of the new run
     |-- checkpoint --|---------- hold ----------|                     |
@@ -6,12 +6,12 @@
           CHECKPOINTED   REQUEUED    RELEASED   RUNNING               |
     |------------------------------- total --------------------------|
 
-The start is the confirmation of the checkpoint less `checkpoint_blocked_s`, the time that training stood
-still for it. A job that was requeued without a confirmation (its owner allows it) stood still from the
-requeue; what it had done since its last checkpoint is lost as well, and not counted here. The end is the
-first step of the run that followed, when its report came, or the journal's CONFIRMED, which the daemon
-writes when it sees that report: whichever is earlier, so that a daemon that was down for an hour does not
-make a restart look an hour long.
+It begins at the confirmation of the checkpoint less `checkpoint_blocked_s`, the time for which training was
+blocked by it. Without a confirmation, as the owner allows, it begins at the requeue; the work since the last
+checkpoint is lost as well, and not counted here.
+
+It ends when the first step of the next run was reported, or at the journal's CONFIRMED, whichever is earlier.
+The daemon writes CONFIRMED when it reads that report, which is late if the daemon was down.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pollux_slurm.store.contract.interface import Reallocation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReallocationCosts:
-    """Seconds, each None while (or because) an end of it is not known.
+    """Seconds, each None where one of its ends is unknown.
 
     `hold_s` and `slurm_s` overlap between the requeue and the release: the parts do not add up to `total_s`.
     """
@@ -38,33 +38,33 @@ class ReallocationCosts:
 
 
 def reallocation_costs(reallocation: Reallocation) -> ReallocationCosts:
-    """Split the time that `reallocation` took from a running job."""
+    """Return the cost of `reallocation` and its parts."""
     checkpointed = reallocation.entered_at(ReallocationStep.CHECKPOINTED)
     requeued = reallocation.entered_at(ReallocationStep.REQUEUED)
     released = reallocation.entered_at(ReallocationStep.RELEASED)
     running = reallocation.entered_at(ReallocationStep.RUNNING)
-    stepped = first_step_time(
+    first_step_at = first_step_time(
         first_step_at=reallocation.first_step_at,
         confirmed_at=reallocation.entered_at(ReallocationStep.CONFIRMED),
     )
     if reallocation.is_pause:
-        stepped = None  # its job waits for as long as others are worth more
+        first_step_at = None  # when its job starts again is another reallocation's matter
     return ReallocationCosts(
         checkpoint_s=reallocation.checkpoint_blocked_s,
         hold_s=_between(checkpointed, released),
         slurm_s=_between(requeued, running),
-        launch_s=_between(running, stepped),
+        launch_s=_between(running, first_step_at),
         total_s=restart_delay_s(
             checkpointed_at=checkpointed,
             blocked_s=reallocation.checkpoint_blocked_s,
             requeued_at=requeued,
-            stepped_at=stepped,
+            first_step_at=first_step_at,
         ),
     )
 
 
 def first_step_time(*, first_step_at: datetime | None, confirmed_at: datetime | None) -> datetime | None:
-    """Return when the new run made its first step, as well as is known."""
+    """Return when the new run made its first step, as far as known."""
     known = [at for at in (first_step_at, confirmed_at) if at is not None]
     return min(known, default=None)
 
@@ -74,18 +74,18 @@ def restart_delay_s(
     checkpointed_at: datetime | None,
     blocked_s: float | None,
     requeued_at: datetime | None,
-    stepped_at: datetime | None,
+    first_step_at: datetime | None,
 ) -> float | None:
-    """Return how long training stood still: (first step) − (checkpoint confirmed − blocked_s), in seconds.
+    """Return the restart delay: (first step) − (checkpoint confirmed − blocked_s), in seconds.
 
-    None when the reallocation stopped no training or the first step is not known. Never negative: clocks of
-    two hosts may differ.
+    None when the reallocation stopped no training, or the first step is unknown. Never negative, although the
+    clocks of two hosts may differ.
     """
-    if requeued_at is None or stepped_at is None:
+    if requeued_at is None or first_step_at is None:
         return None
     if checkpointed_at is None or blocked_s is None:
-        return _between(requeued_at, stepped_at)
-    return max((stepped_at - checkpointed_at).total_seconds() + blocked_s, 0.0)
+        return _between(requeued_at, first_step_at)
+    return max((first_step_at - checkpointed_at).total_seconds() + blocked_s, 0.0)
 
 
 def _between(start: datetime | None, end: datetime | None) -> float | None:

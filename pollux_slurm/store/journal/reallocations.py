@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from pollux_slurm.errors import StoreError, UnknownJobError
 from pollux_slurm.model import Allocation, ReallocationCause, ReallocationStep
 from pollux_slurm.store.access.sanitizing import clean_text, utc
-from pollux_slurm.store.access.statements import built_once, inserted_id
+from pollux_slurm.store.access.statements import cached_statement, inserted_id
 from pollux_slurm.store.contract.interface import Reallocation
 from pollux_slurm.store.schema import (
     CheckpointRow,
@@ -95,7 +95,7 @@ def advance_reallocation(
     reason: str | None = None,
     time_left_s: float | None = None,
     checkpoint_waived: bool = False,
-    trained_on: bool = False,
+    continued_training: bool = False,
     job_failed: bool = False,
     taken_over: bool = False,
 ) -> bool:
@@ -104,7 +104,7 @@ def advance_reallocation(
     if expected.is_end or _ORDER[step] <= _ORDER[expected]:
         raise StoreError(
             f"reallocation {reallocation_id} cannot go from {expected.value} to {step.value}: "
-            "steps only go on"
+            "steps only go forward"
         )
     values: dict[str, Any] = {"step": step}
     if reason is not None:
@@ -113,7 +113,7 @@ def advance_reallocation(
         values["time_left_s"] = float(time_left_s)
     flags = {
         "checkpoint_waived": checkpoint_waived,
-        "trained_on": trained_on,
+        "continued_training": continued_training,
         "job_failed": job_failed,
         "taken_over": taken_over,
     }
@@ -124,10 +124,10 @@ def advance_reallocation(
     if moved:
         _write_step(connection, reallocation_id, step, at)
         return True
-    stands_at = connection.execute(
+    current = connection.execute(
         select(ReallocationRow.step).where(ReallocationRow.id == reallocation_id)
     ).scalar()
-    return stands_at is step
+    return current is step
 
 
 def retarget_reallocation(
@@ -138,7 +138,7 @@ def retarget_reallocation(
     expected: ReallocationStep,
     reason: str,
 ) -> bool:
-    """Give it another target: see `Store.retarget_reallocation`."""
+    """Set another target: see `Store.retarget_reallocation`."""
     if expected.is_end:
         raise StoreError(f"reallocation {reallocation_id} has ended: it gets no other target")
     change = {"reason": clean_text(reason), "retargeted": True}
@@ -156,9 +156,9 @@ def retarget_reallocation(
 def _change_if_at(
     connection: Connection, reallocation_id: int, expected: ReallocationStep, values: dict[str, Any]
 ) -> bool | None:
-    """Change the row of a reallocation that stands at `expected`; None when somebody has it locked."""
-    # On PostgreSQL the transaction in which a job confirms may hold the row, for as long as a stranger likes:
-    # nobody waits for it, and the caller looks again. In SQLite, whose writers are alone, it is never locked.
+    """Update a reallocation that is at `expected`; return whether it was. None when its row is locked."""
+    # On PostgreSQL the transaction in which a job confirms locks the row, and an untrusted client decides for
+    # how long: so nobody waits for it, and the caller tries again. SQLite has one writer at a time.
     free = (
         select(ReallocationRow.id)
         .where(ReallocationRow.id == reallocation_id)
@@ -189,7 +189,7 @@ def _write_step(connection: Connection, reallocation_id: int, step: Reallocation
 
 
 def first_step_of_next_run() -> ScalarSelect[datetime | None]:
-    """Select, for a row of reallocations, when the run that followed it first told of a step."""
+    """Select, for a row of reallocations, when the next run first reported a step."""
     return (
         select(RunRow.first_step_at)
         .where(
@@ -225,7 +225,7 @@ class _Parts(NamedTuple):
     nodes: Executable
 
 
-@built_once
+@cached_statement
 def _select_reallocations(wanted: Select[Any]) -> _Parts:
     return _Parts(
         rows=select(
@@ -237,7 +237,7 @@ def _select_reallocations(wanted: Select[Any]) -> _Parts:
             ReallocationRow.cause,
             ReallocationRow.checkpoint_waived,
             ReallocationRow.retargeted,
-            ReallocationRow.trained_on,
+            ReallocationRow.continued_training,
             ReallocationRow.job_failed,
             ReallocationRow.taken_over,
             ReallocationRow.reason,
@@ -278,7 +278,7 @@ def _reallocation(
         cause=row.cause,
         checkpoint_waived=row.checkpoint_waived,
         retargeted=row.retargeted,
-        trained_on=row.trained_on,
+        continued_training=row.continued_training,
         job_failed=row.job_failed,
         taken_over=row.taken_over,
         reason=row.reason,

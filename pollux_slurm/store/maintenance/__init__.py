@@ -1,4 +1,4 @@
-"""What `pollux db` does: making and upgrading the schema, checking it, pruning.
+"""What `pollux db` does: create, upgrade and check the schema, and prune.
 
 May be imported by `cli`.
 """

@@ -1,4 +1,4 @@
-"""What `pollux db` does, callable from Python."""
+"""What the commands of `pollux db` do, callable from Python."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pollux_slurm.errors import StoreError
 from pollux_slurm.store.access.database import Database
 from pollux_slurm.store.access.file_permissions import share_with_group
-from pollux_slurm.store.access.opening import check_version, reach_database, read_version
+from pollux_slurm.store.access.opening import check_version, read_version, unchecked_database
 from pollux_slurm.store.access.url import parse_store_url
 from pollux_slurm.store.maintenance import migration
-from pollux_slurm.store.maintenance.migration import mark_host
+from pollux_slurm.store.maintenance.migration import write_host_id
 from pollux_slurm.store.schema import REVISIONS
 from pollux_slurm.store.schema.views import VIEWS
 from pollux_slurm.store.security.grants import make_login, missing_roles
@@ -21,9 +21,9 @@ from pollux_slurm.store.security.grants_check import security_problems
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatus:
-    """What was found, or done. `url` has no password; `before` is the version found first.
+    """Result of a command on a store. `url` has no password; `before` is the version found first.
 
-    `notes` are for the admin: what was left undone, and what to do about it.
+    `notes` tell the admin what could not be done, and how to do it.
     """
 
     url: str
@@ -38,8 +38,8 @@ class StoreStatus:
 
 
 def init_store(url: str) -> StoreStatus:
-    """Make the file and the tables of a store; nothing happens when they are there in this version."""
-    with _reached(url, create=True) as database:
+    """Create the file and the tables of a store; no effect when they exist in this version."""
+    with _unchecked_database(url, create=True) as database:
         made = migration.initialize(database)
         return StoreStatus(
             url=str(database.url),
@@ -50,28 +50,28 @@ def init_store(url: str) -> StoreStatus:
 
 
 def upgrade_store(url: str) -> StoreStatus:
-    """Bring a store to this release's schema, keeping its data."""
-    with _reached(url) as database:
+    """Upgrade a store to this release's schema, keeping its data."""
+    with _unchecked_database(url) as database:
         before, after = migration.upgrade(database)
         return StoreStatus(url=str(database.url), version=after, before=before, notes=_notes(database))
 
 
 def check_store(url: str) -> StoreStatus:
-    """Look for damage: changed tables, broken pages, references to nothing.
+    """Check a store for changed tables, broken pages and dangling references.
 
     Raises `SchemaVersionError` for another version's schema.
     """
-    with _reached(url) as database, database.read() as connection:
+    with _unchecked_database(url) as database, database.read() as connection:
         version = read_version(connection)
         check_version(database.url, version)
-        problems = [f"not as the schema says: {words}" for words in migration.differences(connection)]
+        problems = [f"not as the schema says: {text}" for text in migration.differences(connection)]
         problems += security_problems(connection)
         for view in VIEWS:
             connection.exec_driver_sql(f"SELECT * FROM {view} LIMIT 1")
         if connection.dialect.name == "sqlite":
-            for (words,) in connection.exec_driver_sql("PRAGMA integrity_check(5)"):
-                if words != "ok":
-                    problems.append(f"damaged: {words}")
+            for (text,) in connection.exec_driver_sql("PRAGMA integrity_check(5)"):
+                if text != "ok":
+                    problems.append(f"damaged: {text}")
             for row in connection.exec_driver_sql("PRAGMA foreign_key_check").fetchmany(5):
                 problems.append(f"table {row[0]}, row {row[1]}: refers to a row of {row[2]} that is gone")
         return StoreStatus(
@@ -82,11 +82,11 @@ def check_store(url: str) -> StoreStatus:
 def add_login(
     url: str, name: str, *, shared: bool, connections: int, roles: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Make or change a login of a PostgreSQL store; return lines that its admin should know of.
+    """Create or change a login of a PostgreSQL store; return notes for its admin.
 
     See `pollux_slurm.store.security.grants.make_login` for what is refused.
     """
-    with _reached(url) as database, database.write() as connection:
+    with _unchecked_database(url) as database, database.write() as connection:
         check_version(database.url, read_version(connection))
         return make_login(connection, name, shared=shared, connections=connections, roles=roles)
 
@@ -103,21 +103,21 @@ def _notes(database: Database) -> tuple[str, ...]:
 
 
 def claim_store(url: str) -> str:
-    """Make this host the one that may open an SQLite store; return the store's URL. Raises `StoreError`."""
-    with _reached(url, any_host=True) as database:
+    """Make an SQLite store this host's; return the store's URL. Raises `StoreError`."""
+    with _unchecked_database(url, any_host=True) as database:
         if database.url.path is None:
             raise StoreError("a store in PostgreSQL belongs to no host")
         with database.write() as connection:
-            mark_host(connection)
+            write_host_id(connection)
         return str(database.url)
 
 
 def share_store(url: str, group: str) -> str:
-    """Let a group of this host open an SQLite store; return the store's URL.
+    """Allow a group of this host to open an SQLite store; return the store's URL.
 
-    Raises `UsageError` for no such group, `StoreError` where it is not possible, with what to do.
+    Raises `UsageError` for an unknown group, and `StoreError`, with what to do, where it is not possible.
     """
-    with _reached(url) as database:
+    with _unchecked_database(url) as database:
         if database.url.path is None:
             raise StoreError("in PostgreSQL people have logins of their own: pollux db login NAME")
         share_with_group(database.url, database.url.path, group)
@@ -125,8 +125,8 @@ def share_store(url: str, group: str) -> str:
 
 
 @contextmanager
-def _reached(url: str, *, create: bool = False, any_host: bool = False) -> Iterator[Database]:
-    database = reach_database(parse_store_url(url), create=create, any_host=any_host)
+def _unchecked_database(url: str, *, create: bool = False, any_host: bool = False) -> Iterator[Database]:
+    database = unchecked_database(parse_store_url(url), create=create, any_host=any_host)
     try:
         yield database
     finally:

@@ -1,8 +1,8 @@
-"""Make, upgrade and compare the schema. Alembic is used from here only, and only by `pollux db`.
+"""Create, upgrade and compare the schema. Only this module uses Alembic, and only for `pollux db`.
 
-The migrations hold the tables. What holds no data is made anew after every migration, so that it never keeps
-a column from being changed: comments, from the typed tables; triggers, views, and PostgreSQL's functions,
-roles and rights, from `sql/`.
+The migrations contain the tables. All that has no data is dropped before each migration and created again
+after it, so that it never blocks a change of a column: comments, from the typed tables; triggers, views, and
+PostgreSQL's functions, roles and rights, from `sql/`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sqlalchemy.schema import SetColumnComment, SetTableComment
 
 from pollux_slurm.errors import SchemaVersionError, StoreError
 from pollux_slurm.store.access.database import Database
-from pollux_slurm.store.access.file_permissions import host_mark
+from pollux_slurm.store.access.file_permissions import host_id
 from pollux_slurm.store.access.opening import check_version, read_version
 from pollux_slurm.store.schema import REVISIONS, Base
 from pollux_slurm.store.schema.triggers import create_triggers, drop_triggers
@@ -29,55 +29,54 @@ _SCRIPTS = Path(__file__).resolve().parents[1] / "migrations"
 
 
 def initialize(database: Database) -> bool:
-    """Make the tables in an empty database; False when they are there already, in this release's version.
+    """Create the tables in an empty database; False when they exist in this release's version.
 
-    Raises `SchemaVersionError` for another version, and `StoreError` when tables with our names, but not
-    made by us, are in the way.
+    Raises `SchemaVersionError` for another version, and `StoreError` when other tables with our names exist.
     """
     with database.write() as connection:
-        _wait_for_turn(connection)
+        _lock_schema(connection)
         version = read_version(connection)
         if version is not None:
             check_version(database.url, version)
             return False
-        in_the_way = sorted(set(inspect(connection).get_table_names()) & set(Base.metadata.tables))
-        if in_the_way:
+        name_clashes = sorted(set(inspect(connection).get_table_names()) & set(Base.metadata.tables))
+        if name_clashes:
             raise StoreError(
-                f"{database.url} holds a table {in_the_way[0]!r} that pollux did not make; "
+                f"{database.url} holds a table {name_clashes[0]!r} that pollux did not make; "
                 "name another database"
             )
         migrate(connection, REVISIONS[-1])
-        mark_host(connection)
+        write_host_id(connection)
     return True
 
 
 def upgrade(database: Database) -> tuple[str, str]:
-    """Bring the schema to this release's version, keeping the data; return the versions before and after."""
+    """Upgrade the schema to this release's version; return the versions before and after."""
     with database.write() as connection:
-        _wait_for_turn(connection)
+        _lock_schema(connection)
         version = read_version(connection)
         if version is None or version not in REVISIONS:
             check_version(database.url, version)
             raise SchemaVersionError(f"the store {database.url} has an unknown schema {version}")
         migrate(connection, REVISIONS[-1])
-        mark_host(connection)
+        write_host_id(connection)
     return version, REVISIONS[-1]
 
 
-def mark_host(connection: Connection) -> None:
-    """Note in an SQLite file that it is this host's: see `pollux_slurm.store.access.file_permissions`."""
+def write_host_id(connection: Connection) -> None:
+    """Write this host's id into an SQLite file: see `pollux_slurm.store.access.file_permissions`."""
     if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql(f"PRAGMA user_version = {host_mark()}")
+        connection.exec_driver_sql(f"PRAGMA user_version = {host_id()}")
 
 
-def _wait_for_turn(connection: Connection) -> None:
-    """Let one process at a time change the schema. In SQLite every writer is alone anyway."""
+def _lock_schema(connection: Connection) -> None:
+    """Let one process at a time change the schema. SQLite has one writer at a time anyway."""
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
 
 
 def migrate(connection: Connection, revision: str) -> None:
-    """Move the schema up or down to `revision` ("base": no tables), inside the caller's transaction."""
+    """Upgrade or downgrade to `revision` ("base": no tables), inside the caller's transaction."""
     config = Config()
     config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
@@ -92,14 +91,14 @@ def migrate(connection: Connection, revision: str) -> None:
             return
     command.upgrade(config, revision)
     if revision == REVISIONS[-1]:
-        _comment(connection)
+        _write_comments(connection)
         create_triggers(connection)
         create_views(connection)
         apply_security(connection)
 
 
-def _comment(connection: Connection) -> None:
-    """Let the database itself say what its tables and columns are, where it can."""
+def _write_comments(connection: Connection) -> None:
+    """Write the comments of tables and columns into a database that stores comments."""
     if not connection.dialect.supports_comments:
         return
     for table in Base.metadata.tables.values():
@@ -109,7 +108,7 @@ def _comment(connection: Connection) -> None:
 
 
 def differences(connection: Connection) -> list[str]:
-    """Return how the tables differ from this release's schema, in words; empty when they do not."""
+    """Return descriptions of how the tables differ from this release's schema."""
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 

@@ -1,14 +1,15 @@
-"""Delete details that are older than the admin keeps: `pollux db prune`.
+"""Delete details older than the admin's retention: `pollux db prune`.
 
-What goes, where it is older than the cut and its job is over: goodput samples, decisions, model versions but
-each job's last, checkpoints that answered no reallocation; and of every old round but the last, the texts for
-replays, and the prices when no decision of it is left. What stays, whatever its age: all of a job that is not
-over; jobs, runs, stretches of allocation, reallocations with their steps, rounds with what they came to, and
-the sums by day. So every reporting view says the same after as before, except that `job_timeline` no longer
-lists the checkpoints that went.
+Deleted, where older than the limit and the job is over: goodput samples, decisions, all model versions but
+each job's last, and checkpoints that answered no reallocation. Of every old round but the last: the texts for
+replays, and the prices when none of its decisions is left.
 
-Each transaction touches at most `batch_rows` rows, and a pause as long as it follows: agents and the daemon
-get their turn, in SQLite too, where writers queue without order.
+Kept whatever its age: everything of a job that is not over; jobs, runs, allocation intervals, reallocations
+with their steps, rounds without their texts, and the sums by day. So every reporting view returns the same as
+before, except for the deleted checkpoints in `job_timeline`.
+
+Each transaction changes at most `batch_rows` rows, and is followed by a pause as long as it took, so that
+agents and the daemon get to write. SQLite's writers wait in no order.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ BATCH_ROWS = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneOutcome:
-    """What was, or would be, deleted: rows by table. `rounds` counts those that lost their texts."""
+    """Rows that were, or would be, deleted, by table. `rounds` counts those without their texts."""
 
     url: str
     before: datetime
@@ -53,7 +54,7 @@ class PruneOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """One kind of row to go. `select` finds them; `key` are its first columns, in the order of the scan."""
+    """One kind of row to delete. `select` finds them; `key` are its first columns, in scan order."""
 
     name: str
     select: Any
@@ -73,8 +74,8 @@ def prune_store(
 ) -> PruneOutcome:
     """Delete details older than `older_than` before `at`; with `dry_run`, only count them.
 
-    What was deleted stays deleted when it is interrupted; run again, it goes on. Raises `UsageError` for a
-    span that is not above 0, and what opening a store raises.
+    An interrupted call keeps what it deleted, and the next one continues. Raises `UsageError` for a duration
+    that is not above 0, and what opening a store raises.
     """
     if older_than <= timedelta(0):
         raise UsageError(f"details of {older_than} cannot be pruned: name a span above 0, such as 90d")
@@ -106,7 +107,7 @@ def _remove(database: Database, part: _Part, wait: Callable[[float], None]) -> i
         total += len(keys)
         if len(keys) < part.per_batch:
             return total
-        # Rows that stay are not looked at again.
+        # The scan continues behind the last key.
         after = keys[-1]
         wait(time.monotonic() - began)
 
@@ -160,7 +161,7 @@ def _parts(before: datetime, batch_rows: int) -> list[_Part]:
             select(*decision_key)
             .join(JobRow, JobRow.id == DecisionRow.job_id)
             .join(RoundRow, RoundRow.id == DecisionRow.round_id)
-            # The two bounds spare jobs and rounds that cannot have any.
+            # The two bounds skip jobs and rounds that cannot have any.
             .where(
                 RoundRow.at < before, DecisionRow.round_id <= old_rounds, JobRow.submitted_at < before, over
             ),

@@ -1,4 +1,4 @@
-"""Questions to the reporting views, one class of rows for each view. Read-only.
+"""Queries of the reporting views, with one row class per view. Read-only.
 
 May be imported by `cli`, `report`.
 """

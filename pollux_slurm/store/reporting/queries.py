@@ -1,7 +1,7 @@
-"""What reports read: typed rows of the views in `sql/views/`, by job, account, user and time. Read-only.
+"""Queries for reports: typed rows of the views in `sql/views/`, by job, account, user and time. Read-only.
 
-The classes of rows stand in `view_rows.py`, one per view. Every question is bounded: it
-returns at most `limit` rows and says when there were more.
+The row classes are in `view_rows.py`, one per view. Every query is bounded: it returns at most `limit` rows,
+and whether there were more.
 
     with open_reports("sqlite:////var/lib/pollux/pollux.db") as reports:
         for row in reports.rows(AccountUsage, since=a_month_ago, account="vision").rows:
@@ -31,7 +31,7 @@ from pollux_slurm.store.reporting.view_rows import SamplePoint
 from pollux_slurm.store.schema import UtcDateTime
 
 MOST_ROWS = 100_000
-"""No question returns more rows than that, whatever its limit says."""
+"""No query returns more rows, whatever its limit."""
 
 
 Row = TypeVar("Row")
@@ -39,14 +39,14 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows(Generic[Row]):
-    """An answer, oldest first. `truncated`: there were more rows than the limit, and the newest are here."""
+    """A result, oldest first. `truncated`: there were more rows than the limit; these are the newest."""
 
     rows: tuple[Row, ...]
     truncated: bool
 
 
 class Reports:
-    """The readers' door: questions to the views of one store. Each question is one read-only transaction."""
+    """Queries of the views of one store. Each query is one read-only transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -64,10 +64,10 @@ class Reports:
     ) -> Rows[Row]:
         """Return the rows of one view (`kind` is one of `ROW_TYPES`), from `since` up to before `until`.
 
-        The time that counts is the view's own: submission for jobs, the day for what is summed by day (then
-        the whole day of `since` is in, and the day of `until` as well unless it is midnight). Jobs are found
-        by Slurm's number; where slurmctld has started its numbers anew, the newest job with it. Raises
-        `UsageError` for a condition that the view has no column for, `UnknownJobError` for an unknown job.
+        Each row class names its time column: the submission of jobs, the day of sums by day. A view of days
+        includes the whole day of `since`, and the day of `until` unless that is midnight. `slurm_job_id`
+        selects the newest job with that id, because slurmctld may start its ids anew. Raises `UsageError` for
+        a condition without a column in the view, `UnknownJobError` for an unknown job.
         """
         with self._database.read() as connection:
             return self._read(
@@ -83,7 +83,7 @@ class Reports:
     def samples(self, slurm_job_id: str, *, max_points: int = 500) -> tuple[SamplePoint, ...]:
         """Return a job's goodput samples, oldest first, averaged to at most about `max_points` points.
 
-        None when they were pruned, or the job has reported none.
+        Empty when they were pruned, or the job has reported none.
         """
         with self._database.read() as connection:
             view = table("job_samples", *(column(name, of) for name, of in _SAMPLE_COLUMNS.items()))
@@ -123,11 +123,11 @@ class Reports:
         return tuple(_point(row) for row in rows)
 
     def shadow(self) -> ShadowReader:
-        """Return the reader of what was decided in shadow mode; it needs more rights than the views."""
+        """Return the reader of shadow rounds; it needs more rights than the views."""
         return ShadowReader(self._database)
 
     def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         self._database.close()
 
     def _read(
@@ -188,7 +188,7 @@ def open_reports(url: str) -> Iterator[Reports]:
 
 
 def column_types(kind: type[Any]) -> dict[str, tuple[TypeEngine[Any], type]]:
-    """Return, per field of a row class, how a database's value of it is read, and what it becomes."""
+    """Return, per field of a row class, the SQL type by which it is read, and its Python type."""
     hints = typing.get_type_hints(kind)
     found: dict[str, tuple[TypeEngine[Any], type]] = {}
     for field in dataclasses.fields(kind):
@@ -208,7 +208,7 @@ _SAMPLE_COLUMNS: dict[str, TypeEngine[Any]] = {
     **dict.fromkeys(("global_batch_size", "atomic_batch_size", "accumulation_steps"), NullType()),
     "at": UtcDateTime(),
 }
-"""Columns of job_samples that a point is made of, and how a database's value of each is read."""
+"""Columns of job_samples that a point needs, and the SQL type by which each is read."""
 
 
 def _column_of(source: Any, view: str, name: str) -> Any:
@@ -218,7 +218,7 @@ def _column_of(source: Any, view: str, name: str) -> Any:
 
 
 def _known_job(connection: Connection, slurm_job_id: str) -> int:
-    """Return the newest job with this number, as far as this login may see: a reader may not read tables."""
+    """Return the newest job with this Slurm job id, from a view: a reader's login may not read tables."""
     jobs = table("job_goodput", column("job_id"), column("slurm_job_id"))
     newest = select(func.max(jobs.c.job_id)).where(jobs.c.slurm_job_id == clean_text(slurm_job_id))
     job_id: int | None = connection.execute(newest).scalar()

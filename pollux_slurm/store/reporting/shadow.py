@@ -1,4 +1,4 @@
-"""What a daemon decided in shadow mode, beside what jobs held and measured meanwhile. Read-only.
+"""The decisions of shadow rounds, beside the allocations and measurements of the same time. Read-only.
 
 It reads tables, not the reporting views: that takes the daemon's or the owner's login, or an SQLite file.
 """
@@ -27,8 +27,8 @@ from pollux_slurm.store.schema import (
     UtcDateTime,
 )
 
-MOST_DECISIONS = 400_000
-"""Of more decisions than that, only those of every second, third, ... round are read."""
+MAX_DECISIONS = 400_000
+"""With more decisions than that, only those of stride second, third, ... round are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class ShadowRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowJob:
-    """A job that shadow rounds decided about. `job_id` is the store's own number of it."""
+    """A job that shadow rounds decided about. `job_id` is the store's own id of it."""
 
     job_id: int
     slurm_job_id: str
@@ -54,7 +54,7 @@ class ShadowJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowDecision:
-    """What one round would have given to one job, None where it was left as it is."""
+    """The allocation that one round decided for one job, None where the job was excluded."""
 
     round_id: int
     job_id: int
@@ -62,8 +62,8 @@ class ShadowDecision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """A stretch of time during which a job held an allocation; `ended_at` is None while it does."""
+class AllocationInterval:
+    """An interval of time in which a job has one allocation; `ended_at` is None while it lasts."""
 
     job_id: int
     started_at: datetime
@@ -73,22 +73,23 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowHistory:
-    """The shadow rounds of a stretch of time, oldest first, and what there is to compare them with.
+    """The shadow rounds of a range of time, oldest first, and what to compare them with.
 
-    `decisions` are by job, then by round, of the rounds `looked_at`: those whose numbers are `every` apart.
+    `decisions` are by job, then by round. They are those of `sampled_rounds`, whose numbers are
+    `round_stride` apart.
     """
 
     rounds: tuple[ShadowRound, ...]
-    looked_at: tuple[int, ...]
-    every: int
+    sampled_rounds: tuple[int, ...]
+    round_stride: int
     jobs: tuple[ShadowJob, ...]
     decisions: tuple[ShadowDecision, ...]
-    stretches: tuple[Stretch, ...]
+    allocation_intervals: tuple[AllocationInterval, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredGoodput:
-    """What a job measured on average over a window of time: examples/s, and the useful ones of them."""
+    """Means of a job's samples over a window of time: throughput and goodput in examples/s."""
 
     slurm_job_id: str
     num_samples: int
@@ -97,42 +98,42 @@ class MeasuredGoodput:
 
 
 class ShadowReader:
-    """Questions about shadow rounds to one store; each is one read-only transaction."""
+    """Queries of the shadow rounds of one store; each is one read-only transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def history(
-        self, since: datetime, until: datetime, *, most_decisions: int = MOST_DECISIONS
+        self, since: datetime, until: datetime, *, max_decisions: int = MAX_DECISIONS
     ) -> ShadowHistory:
-        """Return what was decided in shadow mode from `since` up to before `until`."""
+        """Return the shadow rounds from `since` up to before `until`, and what to compare them with."""
         within = and_(RoundRow.shadow, RoundRow.at >= utc(since), RoundRow.at < utc(until))
         with self._database.read() as connection:
             rounds = _rounds(connection, within)
             total = sum(one.num_jobs for one in rounds)
-            every = max(-(-total // max(most_decisions, 1)), 1)
-            rest = rounds[-1].round_id % every if rounds else 0
+            stride = max(-(-total // max(max_decisions, 1)), 1)
+            rest = rounds[-1].round_id % stride if rounds else 0
             jobs = _jobs(connection, within)
-            decisions = _decisions(connection, and_(within, RoundRow.id % every == rest))
-            stretches = _stretches(connection, within, since, until)
+            decisions = _decisions(connection, and_(within, RoundRow.id % stride == rest))
+            allocation_intervals = _allocation_intervals(connection, within, since, until)
         return ShadowHistory(
             rounds=rounds,
-            looked_at=tuple(one.round_id for one in rounds if one.round_id % every == rest),
-            every=every,
+            sampled_rounds=tuple(one.round_id for one in rounds if one.round_id % stride == rest),
+            round_stride=stride,
             jobs=jobs,
             decisions=decisions,
-            stretches=stretches,
+            allocation_intervals=allocation_intervals,
         )
 
     def round(self, round_id: int) -> tuple[Problem, Decision]:
-        """Return a round's problem and decision; raises `StoreError` when they are not kept any more."""
+        """Return a round's problem and decision; raises `StoreError` when they were pruned."""
         with self._database.read() as connection:
             return read_round(connection, round_id)
 
     def measured(
         self, windows: Sequence[tuple[datetime, datetime]]
     ) -> tuple[dict[str, MeasuredGoodput], ...]:
-        """Return, for each window (after its begin, up to its end), what jobs measured in it, by number."""
+        """Return, for each window (after its begin, up to its end), the means of jobs by Slurm job id."""
         with self._database.read() as connection:
             return tuple(_measured(connection, begin, end) for begin, end in windows)
 
@@ -183,7 +184,7 @@ def _decisions(connection: Connection, within: ColumnElement[bool]) -> tuple[Sha
     ):
         nodes[row.job_id, row.round_id][row.node_name] = row.num_gpus
     rows = connection.execute(
-        select(DecisionRow.round_id, DecisionRow.job_id, DecisionRow.excluded)
+        select(DecisionRow.round_id, DecisionRow.job_id, DecisionRow.excluded_reason)
         .join(RoundRow, RoundRow.id == DecisionRow.round_id)
         .where(within)
         .order_by(DecisionRow.job_id, DecisionRow.round_id)
@@ -193,24 +194,24 @@ def _decisions(connection: Connection, within: ColumnElement[bool]) -> tuple[Sha
             round_id=row.round_id,
             job_id=row.job_id,
             decided=None
-            if row.excluded is not None
+            if row.excluded_reason is not None
             else Allocation.of(nodes.get((row.job_id, row.round_id), {})),
         )
         for row in rows
     )
 
 
-def _stretches(
+def _allocation_intervals(
     connection: Connection, within: ColumnElement[bool], since: datetime, until: datetime
-) -> tuple[Stretch, ...]:
-    """Return what the jobs held at any time of the range, by job and time."""
+) -> tuple[AllocationInterval, ...]:
+    """Return the jobs' allocation intervals that overlap the range, by job and time."""
     decided = select(DecisionRow.job_id).join(RoundRow, RoundRow.id == DecisionRow.round_id).where(within)
     overlapping = and_(
         AllocationRow.started_at < utc(until),
         or_(AllocationRow.ended_at.is_(None), AllocationRow.ended_at > utc(since)),
         AllocationRow.job_id.in_(decided),
     )
-    held: defaultdict[tuple[int, int], dict[str, int]] = defaultdict(dict)
+    nodes: defaultdict[tuple[int, int], dict[str, int]] = defaultdict(dict)
     for row in connection.execute(
         select(
             AllocationNodeRow.job_id,
@@ -227,18 +228,18 @@ def _stretches(
         )
         .where(overlapping)
     ):
-        held[row.job_id, row.number][row.node_name] = row.num_gpus
+        nodes[row.job_id, row.number][row.node_name] = row.num_gpus
     rows = connection.execute(
         select(AllocationRow.job_id, AllocationRow.number, AllocationRow.started_at, AllocationRow.ended_at)
         .where(overlapping)
         .order_by(AllocationRow.job_id, AllocationRow.started_at, AllocationRow.number)
     )
     return tuple(
-        Stretch(
+        AllocationInterval(
             job_id=row.job_id,
             started_at=row.started_at,
             ended_at=row.ended_at,
-            allocation=Allocation.of(held.get((row.job_id, row.number), {})),
+            allocation=Allocation.of(nodes.get((row.job_id, row.number), {})),
         )
         for row in rows
     )

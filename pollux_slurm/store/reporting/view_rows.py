@@ -1,7 +1,7 @@
-"""The rows of the reporting views: one class per view in `sql/views/`, its fields the view's columns.
+"""The rows of the reporting views: one class per view in `sql/views/`, with the view's columns as fields.
 
-`VIEW` is the view's name, `TIME` the column by which rows are chosen and ordered; docs/sql.md says what the
-columns mean. `pollux_slurm.store.reporting.queries` reads them.
+`VIEW` is the view's name, `TIME` the column by which rows are selected and ordered. docs/sql.md documents the
+columns. `pollux_slurm.store.reporting.queries` reads them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pollux_slurm.model import BatchChoice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobGoodput:
-    """One job: whose it is, what it held, what it got out of it, and what moving it cost."""
+    """One job: its owner, GPU hours, goodput, and the cost of its moves."""
 
     VIEW: ClassVar[str] = "job_goodput"
     TIME: ClassVar[str] = "submitted_at"
@@ -53,7 +53,7 @@ class JobGoodput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEvent:
-    """Something that happened to a job; `until` and `span_s` for what lasts."""
+    """One event of a job; `until` and `span_s` where it lasts."""
 
     VIEW: ClassVar[str] = "job_timeline"
     TIME: ClassVar[str] = "at"
@@ -78,7 +78,7 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReallocationEntry:
-    """One reallocation: from what to what, when it took each step, what it cost and brought."""
+    """One reallocation: source, target, the time of each step, its cost, and the goodput before and after."""
 
     VIEW: ClassVar[str] = "reallocation_history"
     TIME: ClassVar[str] = "planned_at"
@@ -93,7 +93,7 @@ class ReallocationEntry:
     step: str
     checkpoint_waived: bool
     retargeted: bool
-    trained_on: bool
+    continued_training: bool
     job_failed: bool
     taken_over: bool
     reason: str | None
@@ -122,7 +122,7 @@ class ReallocationEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEntry:
-    """One round: what it had to give, what it gave, and how good that was."""
+    """One round: the GPUs it could allocate, what it allocated, and its quality."""
 
     VIEW: ClassVar[str] = "round_history"
     TIME: ClassVar[str] = "at"
@@ -151,7 +151,7 @@ class RoundEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What an account, or one of its users, used on one day (UTC), and what came of it."""
+    """GPU hours and goodput of an account, or of one of its users, on one day (UTC)."""
 
     TIME: ClassVar[str] = "day"
 
@@ -198,7 +198,7 @@ class NodeUsage:
     num_jobs: int
     gpu_hours: float
     num_gpus: float
-    offered_gpu_hours: float
+    available_gpu_hours: float
     utilization: float
 
 
@@ -227,7 +227,7 @@ class ModelAccuracy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fairness:
-    """One job: what sharing the cluster cost it."""
+    """One job: its finish-time fairness."""
 
     VIEW: ClassVar[str] = "fairness"
     TIME: ClassVar[str] = "submitted_at"
@@ -247,16 +247,17 @@ class Fairness:
     mean_gpus: float | None
     mean_speedup: float | None
     goodput: float | None
-    fair_goodput: float | None
-    alone_s: float | None
+    fair_share_goodput: float | None
+    fair_share_s: float | None
     rho: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplePoint:
-    """A job's samples over a stretch of one run, averaged. `num_samples` is how many they were.
+    """The mean of `num_samples` successive samples of one run.
 
-    `batch` is that of the last of them; the other numbers are means, None where none of them told.
+    `at`, `num_gpus`, `progress`, `epoch` and `batch` are those of the last of them. The others are means,
+    None where no sample has the value.
     """
 
     at: datetime

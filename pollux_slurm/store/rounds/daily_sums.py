@@ -1,4 +1,4 @@
-"""What a round adds to the sums by day: of its jobs, and of the nodes that it had to give."""
+"""What a round adds to the sums by day, for its jobs and for the nodes that it could use."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pollux_slurm.store.access.statements import upsert
 from pollux_slurm.store.schema import NodeDayRow, NodeRow, RoundRow
 from pollux_slurm.store.schema.dialects import rendered_sql
 
-# A daemon that stood still longer than this did not know what there was to give.
-_LONGEST_GAP_S = 3600.0
+# After a longer gap between rounds it is unknown which GPUs were available.
+_MAX_GAP_S = 3600.0
 
 
-def single_goodputs(problem: Problem) -> dict[str, float]:
-    """Return, per job with a model of throughput, the best goodput that it predicts on one GPU, examples/s.
+def one_gpu_goodputs(problem: Problem) -> dict[str, float]:
+    """Return, per job with a fitted θ, its best predicted goodput on one GPU, in examples/s.
 
-    Of a job with models by type of GPU, the one that it measured last counts.
+    Of several models by GPU type, the newest counts.
     """
     from pollux_slurm.goodput import goodput_table
     from pollux_slurm.model import Configuration
@@ -39,7 +39,7 @@ def single_goodputs(problem: Problem) -> dict[str, float]:
 
 
 def round_columns(problem: Problem, decision: Decision) -> dict[str, Any]:
-    """Return what a round came to, as columns of `rounds`."""
+    """Return the columns of `rounds` that sum up a round."""
     total = sum(node.num_gpus for node in problem.nodes)
     fair = problem.objective.fair_share_gpus or max(math.ceil(total / max(len(problem.jobs), 1)), 1)
     speedups = [float(job.speedup) for job in decision.jobs]
@@ -57,17 +57,19 @@ def round_columns(problem: Problem, decision: Decision) -> dict[str, Any]:
 
 def sum_decisions(connection: Connection, round_id: int | None = None) -> None:
     """Add one round's decisions, or those of all rounds, to the sums by job and day."""
-    only = "" if round_id is None else f"WHERE r.id = {int(round_id)}"
-    connection.exec_driver_sql(rendered_sql("triggers/decisions.sql", connection.dialect.name, only=only))
+    condition = "" if round_id is None else f"WHERE r.id = {int(round_id)}"
+    connection.exec_driver_sql(
+        rendered_sql("triggers/decisions.sql", connection.dialect.name, condition=condition)
+    )
 
 
 def sum_nodes(connection: Connection, problem: Problem, *, round_id: int, at: datetime) -> None:
-    """Note the nodes that a round had to give, and add them to their sums by day."""
+    """Record the nodes that a round could use, and add them to their sums by day."""
     if not problem.nodes:
         return
     before = select(func.max(RoundRow.id)).where(RoundRow.id < round_id).scalar_subquery()
     last = connection.execute(select(RoundRow.at).where(RoundRow.id == before)).scalar()
-    covered_s = 0.0 if last is None else min(max((at - last).total_seconds(), 0.0), _LONGEST_GAP_S)
+    covered_s = 0.0 if last is None else min(max((at - last).total_seconds(), 0.0), _MAX_GAP_S)
     nodes = {clean_text(node.name): node for node in problem.nodes}
     known = upsert(connection, NodeRow)
     connection.execute(
@@ -91,7 +93,7 @@ def sum_nodes(connection: Connection, problem: Problem, *, round_id: int, at: da
         ],
     )
     days = upsert(connection, NodeDayRow)
-    added = ("num_rounds", "gpus_sum", "offered_gpu_s")
+    added = ("num_rounds", "gpus_sum", "available_gpu_s")
     connection.execute(
         days.on_conflict_do_update(
             index_elements=[NodeDayRow.node_name, NodeDayRow.day],
@@ -103,7 +105,7 @@ def sum_nodes(connection: Connection, problem: Problem, *, round_id: int, at: da
                 "day": at.astimezone(timezone.utc).date(),
                 "num_rounds": 1,
                 "gpus_sum": float(node.num_gpus),
-                "offered_gpu_s": node.num_gpus * covered_s,
+                "available_gpu_s": node.num_gpus * covered_s,
             }
             for name, node in nodes.items()
         ],

@@ -1,4 +1,4 @@
-"""What a round decided about one job and why, as columns of `decisions`, there and back."""
+"""Convert a decision about one job, and its reasons, to columns of `decisions` and back."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pollux_slurm.store.jobs.records import newest_scope, read_job
 from pollux_slurm.store.schema import DecisionNodeRow, DecisionRow, GpuPriceRow, RoundRow
 
 
-def explanation_columns(job: JobDecision, excluded: str | None) -> dict[str, Any]:
-    """Return the columns that explain a decision, its one line included."""
+def explanation_columns(job: JobDecision, excluded_reason: str | None) -> dict[str, Any]:
+    """Return the columns that explain a decision."""
     from pollux_slurm.policy.explain.wording import explanation
 
     batch = job.batch
@@ -30,19 +30,19 @@ def explanation_columns(job: JobDecision, excluded: str | None) -> dict[str, Any
         "accumulation_steps": None if batch is None else batch.accumulation_steps,
         "declared_gain": _number(job.declared_gain),
         "declaration_doubt": _text(job.declaration_doubt),
-        "pinned_because": _text(job.pinned_because),
-        "excluded": _text(excluded),
-        "explanation": clean_text(explanation(job, excluded)),
+        "pinned_reason": _text(job.pinned_because),
+        "excluded_reason": _text(excluded_reason),
+        "explanation": clean_text(explanation(job, excluded_reason)),
     }
 
 
 def read_decision(
     connection: Connection, slurm_job_id: str, round_id: int | None = None
 ) -> DecisionRecord | None:
-    """Return what was decided about a job in its last round, or in `round_id`: see `Store.decision`."""
+    """Return the decision about a job in its last round, or in `round_id`: see `Store.decision`."""
     job_id = connection.execute(newest_scope(slurm_job_id)).scalar()
     if job_id is None:
-        read_job(connection, slurm_job_id)  # says that it is not known
+        read_job(connection, slurm_job_id)  # raises UnknownJobError
     wanted = select(DecisionRow, RoundRow).join(RoundRow, RoundRow.id == DecisionRow.round_id)
     if round_id is None:
         last = select(func.max(DecisionRow.round_id)).where(DecisionRow.job_id == job_id).scalar_subquery()
@@ -84,12 +84,12 @@ def read_decision(
         timed_out=row.timed_out,
         gpu_prices=tuple((kind, price) for kind, price in prices),
         job=job,
-        excluded=row.excluded,
+        excluded_reason=row.excluded_reason,
         explanation=row.explanation,
     )
 
 
-# A large round's texts are not read to explain one job.
+# These may be large, and explaining one job does not need them.
 _TEXTS = frozenset({"problem", "decision"})
 
 
@@ -113,7 +113,7 @@ def _decision_of_row(row: Any, slurm_job_id: str, gpus_by_node: dict[str, int]) 
         runner_up_gpu_type=row.runner_up_gpu_type,
         declared_gain=row.declared_gain,
         declaration_doubt=row.declaration_doubt,
-        pinned_because=row.pinned_because,
+        pinned_because=row.pinned_reason,
     )
 
 

@@ -1,4 +1,4 @@
-"""The daemon's lease: one row, moved by one conditional statement."""
+"""The daemon's lease: one row, changed by one conditional statement."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlalchemy import Connection, delete, or_, select
 
 from pollux_slurm.store.access.sanitizing import clean_text, utc
 from pollux_slurm.store.access.statements import upsert
-from pollux_slurm.store.contract.types import DaemonSeen
+from pollux_slurm.store.contract.types import DaemonStatus
 from pollux_slurm.store.schema import LeaseRow, RoundRow
 
 _DAEMON = "daemon"
@@ -23,7 +23,7 @@ def acquire_lease(
     interval_s: float | None = None,
     watch_s: float | None = None,
 ) -> bool:
-    """Take or prolong the lease; False while another's has not run out."""
+    """Acquire or renew the lease; False while another owner's has not expired."""
     owner, at = clean_text(owner), utc(at)
     statement = upsert(connection, LeaseRow).values(
         name=_DAEMON,
@@ -42,7 +42,7 @@ def acquire_lease(
             "interval_s": statement.excluded.interval_s,
             "watch_s": statement.excluded.watch_s,
         },
-        # Taken in the future: a clock was set back since, and nobody would get it for as long.
+        # Acquired in the future: a clock was set back since, and the lease would not expire for as long.
         where=or_(
             LeaseRow.owner == owner,
             LeaseRow.expires_at <= at,
@@ -55,33 +55,33 @@ def acquire_lease(
 
 
 def holds_lease(connection: Connection, owner: str, *, at: datetime) -> bool:
-    """Tell whether `owner` holds the lease at this moment."""
-    held = select(LeaseRow.name).where(
+    """Return whether `owner` has the lease at this moment."""
+    lease_row = select(LeaseRow.name).where(
         LeaseRow.name == _DAEMON, LeaseRow.owner == clean_text(owner), LeaseRow.expires_at > utc(at)
     )
-    return connection.execute(held).first() is not None
+    return connection.execute(lease_row).first() is not None
 
 
-def daemon_seen(connection: Connection) -> DaemonSeen:
-    """Return who took the lease last, even if it ran out, and when a round last decided."""
+def daemon_status(connection: Connection) -> DaemonStatus:
+    """Return who acquired the lease last, even if it has expired, and when a round last decided."""
     at = connection.execute(select(RoundRow.at).order_by(RoundRow.id.desc()).limit(1)).scalar()
-    held = connection.execute(
+    lease_row = connection.execute(
         select(
             LeaseRow.owner, LeaseRow.acquired_at, LeaseRow.expires_at, LeaseRow.interval_s, LeaseRow.watch_s
         ).where(LeaseRow.name == _DAEMON)
     ).one_or_none()
-    if held is None:
-        return DaemonSeen(last_round_at=at)
-    return DaemonSeen(
-        owner=held.owner,
-        renewed_at=held.acquired_at,
-        expires_at=held.expires_at,
+    if lease_row is None:
+        return DaemonStatus(last_round_at=at)
+    return DaemonStatus(
+        owner=lease_row.owner,
+        renewed_at=lease_row.acquired_at,
+        expires_at=lease_row.expires_at,
         last_round_at=at,
-        interval_s=held.interval_s,
-        watch_s=held.watch_s,
+        interval_s=lease_row.interval_s,
+        watch_s=lease_row.watch_s,
     )
 
 
 def release_lease(connection: Connection, owner: str) -> None:
-    """Give the lease back, if `owner` holds it."""
+    """Give the lease back, if `owner` has it."""
     connection.execute(delete(LeaseRow).where(LeaseRow.name == _DAEMON, LeaseRow.owner == clean_text(owner)))

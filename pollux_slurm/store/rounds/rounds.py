@@ -1,6 +1,6 @@
-"""Rounds: the problem and the decision as JSON for replays, and a row per job for questions.
+"""Record rounds: problem and decision as JSON for replays, and a row per job for queries.
 
-The JSON form is imported where it is used: `pollux_slurm.policy` brings scipy along, which would take every
+The JSON format is imported where it is used: `pollux_slurm.policy` imports scipy, which would cost every
 command that opens a store a second.
 """
 
@@ -21,7 +21,7 @@ from pollux_slurm.store.schema import DecisionNodeRow, DecisionRow, GpuPriceRow,
 
 
 def round_texts(problem: Problem, decision: Decision) -> tuple[str, str]:
-    """Return both as JSON: made before a transaction begins, because a large round takes a while."""
+    """Return both as JSON. A large round takes a while: call it before the transaction begins."""
     from pollux_slurm.policy.problem.json_format import decision_to_json, problem_to_json
 
     return problem_to_json(problem), decision_to_json(decision)
@@ -33,11 +33,11 @@ def record_round(
     decision: Decision,
     *,
     texts: tuple[str, str],
-    single: Mapping[str, float],
+    one_gpu: Mapping[str, float],
     shadow: bool,
     at: datetime,
 ) -> int:
-    """Store a decision with its problem, their `round_texts` and `daily_sums.single_goodputs`.
+    """Store a decision with its problem, their `round_texts` and `daily_sums.one_gpu_goodputs`.
 
     See `Store.record_round`.
     """
@@ -59,7 +59,7 @@ def record_round(
     )
     round_id = inserted_id(result)
     sum_nodes(connection, problem, round_id=round_id, at=at)
-    # Two odd names may become one; a round is not lost for that.
+    # Cleaning may make two names equal: a dict keeps one row of each.
     prices = {clean_text(kind): float(price) for kind, price in decision.gpu_prices}
     if prices:
         connection.execute(
@@ -89,9 +89,9 @@ def record_round(
                     "num_nodes": job.allocation.num_nodes,
                     "speedup": float(job.speedup),
                     "goodput": None if job.goodput is None else float(job.goodput),
-                    "single_goodput": single.get(job.job_id),
+                    "one_gpu_goodput": one_gpu.get(job.job_id),
                     "penalty": float(job.penalty),
-                    "bound_by": clean_text(job.bound_by, most=32),
+                    "bound_by": clean_text(job.bound_by, max_length=32),
                     "runner_up_gpus": job.runner_up.num_gpus if job.runner_up else None,
                     "runner_up_nodes": job.runner_up.num_nodes if job.runner_up else None,
                     "runner_up_speedup": None

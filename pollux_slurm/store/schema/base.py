@@ -1,4 +1,4 @@
-"""What all tables share: names of constraints, UTC times, enumerations as checked text, column makers."""
+"""Shared by all tables: constraint names, UTC times, enumerations as checked text, column helpers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 REVISIONS = ("0100",)
-"""Every version of the schema that can be upgraded, oldest first; the last is this release's. Their names
-sort. Known here so that opening a store does not import Alembic."""
+"""Every schema version that can be upgraded, oldest first; the last is this release's. Their names sort.
+They stand here so that opening a store does not import Alembic."""
 
 VERSION_TABLE = "pollux_schema_version"
 
-# SQLite numbers rows by itself only in a column of exactly INTEGER type.
+# SQLite assigns ids only in a column of exactly INTEGER type.
 BIG_INT = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware datetime in UTC. SQLite, which has no zones, keeps it as sortable text in UTC."""
+    """An aware datetime in UTC. SQLite, which has no zones, stores it as sortable text in UTC."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -41,7 +41,7 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 def checked_enum(kind: type[enum.Enum], name: str) -> Enum:
-    """Return a text column type that holds `kind`'s values and nothing else; `name` is the check's."""
+    """Return a text column type for the values of `kind` only; `name` is that of the check constraint."""
     return Enum(
         kind,
         name=name,
@@ -53,18 +53,18 @@ def checked_enum(kind: type[enum.Enum], name: str) -> Enum:
     )
 
 
-def when(comment: str, **options: Any) -> Mapped[datetime]:
-    """Return a column for a moment in UTC that is always known."""
+def time_column(comment: str, **options: Any) -> Mapped[datetime]:
+    """Return a column for a UTC time that is always known."""
     return mapped_column(UtcDateTime, nullable=False, comment=comment, **options)
 
 
-def maybe_when(comment: str) -> Mapped[datetime | None]:
-    """Return a column for a moment in UTC that may not have come."""
+def nullable_time_column(comment: str) -> Mapped[datetime | None]:
+    """Return a column for a UTC time that may be null."""
     return mapped_column(UtcDateTime, nullable=True, comment=comment)
 
 
 class Base(DeclarativeBase):
-    """The registry of tables. Constraints get names, so that a migration can speak of them."""
+    """The registry of tables. Constraints get names, so that a migration can refer to them."""
 
     metadata = MetaData(
         naming_convention={

@@ -1,4 +1,4 @@
-"""Tables that the daemon fills: rounds and decisions, allocations, the journal of reallocations, leases."""
+"""Tables that the daemon writes: rounds, decisions, allocations, the journal of reallocations, the lease."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from pollux_slurm.model import ReallocationCause, ReallocationStep
-from pollux_slurm.store.schema.base import BIG_INT, Base, checked_enum, maybe_when, when
+from pollux_slurm.store.schema.base import BIG_INT, Base, checked_enum, nullable_time_column, time_column
 
 
 class Side(enum.Enum):
-    """Which end of a reallocation a node stands at."""
+    """Whether a node is in the source or in the target of a reallocation."""
 
     SOURCE = "source"
     TARGET = "target"
@@ -35,51 +35,55 @@ class RoundRow(Base):
     __tablename__ = "rounds"
     __table_args__ = (
         Index(None, "at"),
-        {"comment": "One row per round that decided, with all that it was made from."},
+        {"comment": "One row per round that decided, with its problem and decision."},
     )
 
-    id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, comment="The round's number; grows.")
-    at: Mapped[datetime] = when("When it was decided.")
+    id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, comment="The round's number; increases.")
+    at: Mapped[datetime] = time_column("When it was decided.")
     shadow: Mapped[bool] = mapped_column(
-        Boolean(create_constraint=True, name="shadow"), comment="Was it only recorded, not enacted?"
+        Boolean(create_constraint=True, name="shadow"),
+        comment="Was it in shadow mode: recorded, not enacted?",
     )
     objective: Mapped[str] = mapped_column(Text, comment="Name of the objective.")
-    solver: Mapped[str] = mapped_column(Text, comment="Which solver answered.")
+    solver: Mapped[str] = mapped_column(Text, comment="Name of the solver.")
     fitness: Mapped[float] = mapped_column(Double, comment="The objective's value at the decision.")
     problem: Mapped[str] = mapped_column(Text, comment="The problem as versioned JSON, for replays.")
     decision: Mapped[str] = mapped_column(Text, comment="The decision as versioned JSON, for replays.")
     upper_bound: Mapped[float | None] = mapped_column(
-        Double, comment="No decision that serves as many jobs has a larger value; null if none was proved."
+        Double,
+        comment="Upper bound of the fitness with as many served jobs; null if none was proved.",
     )
     gap: Mapped[float | None] = mapped_column(
         Double, comment="(upper_bound - fitness) / upper_bound; null without a bound."
     )
-    timed_out: Mapped[bool] = mapped_column(Boolean, comment="Did the time limit cut the search short?")
+    timed_out: Mapped[bool] = mapped_column(Boolean, comment="Did the search end at its time limit?")
     num_jobs: Mapped[int] = mapped_column(Integer, comment="Jobs that it decided about.")
-    num_served: Mapped[int] = mapped_column(Integer, comment="Those of them that got GPUs.")
-    num_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs that it gave.")
-    total_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs that it had to give.")
-    fair_share_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs that stand for a speedup of 1.")
+    num_served: Mapped[int] = mapped_column(Integer, comment="Jobs that got GPUs.")
+    num_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs that it allocated.")
+    total_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs that it could allocate.")
+    fair_share_gpus: Mapped[int] = mapped_column(
+        Integer, comment="Fair share of a job in GPUs, at which speedup is 1."
+    )
     mean_speedup: Mapped[float | None] = mapped_column(
         Double, comment="Mean over its jobs of speedup; null without jobs."
     )
     min_speedup: Mapped[float | None] = mapped_column(
-        Double, comment="Least speedup of its jobs; null without jobs."
+        Double, comment="Smallest speedup of its jobs; null without jobs."
     )
     solve_s: Mapped[float | None] = mapped_column(
-        Double, comment="How long deciding took, seconds; null where that was not measured."
+        Double, comment="Time of the decision, seconds; null where not measured."
     )
 
 
 class GpuPriceRow(Base):
     __tablename__ = "gpu_prices"
-    __table_args__ = ({"comment": "What one more GPU of a type would have added to a round's objective."},)
+    __table_args__ = ({"comment": "Prices of a round: what one more GPU of a type would have added."},)
 
     round_id: Mapped[int] = mapped_column(
         ForeignKey("rounds.id", ondelete="CASCADE"), primary_key=True, comment="The round."
     )
     gpu_type: Mapped[str] = mapped_column(Text, primary_key=True, comment="Slurm's name of it; may be empty.")
-    price: Mapped[float] = mapped_column(Double, comment="Shadow price, in the objective's sum.")
+    price: Mapped[float] = mapped_column(Double, comment="Lagrange multiplier, in units of the objective.")
 
 
 class DecisionRow(Base):
@@ -89,7 +93,7 @@ class DecisionRow(Base):
         CheckConstraint("num_gpus >= 0", name="num_gpus"),
         CheckConstraint("num_nodes >= 0 AND num_nodes <= num_gpus", name="num_nodes"),
         CheckConstraint("(runner_up_gpus IS NULL) = (runner_up_nodes IS NULL)", name="runner_up"),
-        {"comment": "What a round gave to each job, and why."},
+        {"comment": "The allocation that a round decided for each job, and why."},
     )
 
     round_id: Mapped[int] = mapped_column(
@@ -98,50 +102,59 @@ class DecisionRow(Base):
     job_id: Mapped[int] = mapped_column(
         ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True, comment="The job."
     )
-    num_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs given in all.")
-    num_nodes: Mapped[int] = mapped_column(Integer, comment="Nodes they lie on.")
+    num_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs allocated in all.")
+    num_nodes: Mapped[int] = mapped_column(Integer, comment="Nodes of these GPUs.")
     speedup: Mapped[float] = mapped_column(
         Double, comment="Predicted goodput over that at the job's fair share."
     )
     goodput: Mapped[float | None] = mapped_column(
         Double, comment="Predicted goodput, examples per second; null without a model."
     )
-    single_goodput: Mapped[float | None] = mapped_column(
+    one_gpu_goodput: Mapped[float | None] = mapped_column(
         Double, comment="Predicted best goodput on one GPU; null without a model of throughput."
     )
     penalty: Mapped[float] = mapped_column(Double, comment="Restart penalty applied, 0 to 1; 1 is none.")
-    bound_by: Mapped[str] = mapped_column(String(32), comment="What kept the job from more.")
-    runner_up_gpus: Mapped[int | None] = mapped_column(Integer, comment="GPUs of the next best size.")
-    runner_up_nodes: Mapped[int | None] = mapped_column(Integer, comment="Nodes of the next best size.")
-    runner_up_speedup: Mapped[float | None] = mapped_column(Double, comment="Speedup at that size.")
-    runner_up_gpu_type: Mapped[str | None] = mapped_column(Text, comment="Type of the GPUs of that size.")
+    bound_by: Mapped[str] = mapped_column(String(32), comment="The limit that kept the job from more GPUs.")
+    runner_up_gpus: Mapped[int | None] = mapped_column(
+        Integer, comment="GPUs of the second-best configuration."
+    )
+    runner_up_nodes: Mapped[int | None] = mapped_column(
+        Integer, comment="Nodes of the second-best configuration."
+    )
+    runner_up_speedup: Mapped[float | None] = mapped_column(Double, comment="Speedup in that configuration.")
+    runner_up_gpu_type: Mapped[str | None] = mapped_column(Text, comment="GPU type of that configuration.")
     runner_up_cost: Mapped[float | None] = mapped_column(
-        Double, comment="What others would have paid for it beyond cost, in the objective's sum."
+        Double, comment="What it would have cost other jobs beyond `cost`, in units of the objective."
     )
     cost: Mapped[float | None] = mapped_column(
-        Double, comment="What others pay for these GPUs at the round's prices."
+        Double, comment="Cost of these GPUs to other jobs at the round's prices, in units of the objective."
     )
     gpu_type: Mapped[str | None] = mapped_column(
-        Text, comment="Type of the GPUs given; null for none, several or a nameless one."
+        Text, comment="Type of these GPUs; null for none, several types or nameless ones."
     )
     global_batch_size: Mapped[int | None] = mapped_column(
         BIG_INT, comment="Predicted best M, examples per step; null without a model."
     )
-    atomic_batch_size: Mapped[int | None] = mapped_column(BIG_INT, comment="Its m, per GPU and pass.")
-    accumulation_steps: Mapped[int | None] = mapped_column(BIG_INT, comment="Its s, extra passes per step.")
+    atomic_batch_size: Mapped[int | None] = mapped_column(
+        BIG_INT, comment="Its m, examples of a micro-batch."
+    )
+    accumulation_steps: Mapped[int | None] = mapped_column(
+        BIG_INT, comment="Its s, accumulation steps per step."
+    )
     declared_gain: Mapped[float | None] = mapped_column(
-        Double, comment="Factor by which what the job declares changed its weight; null where it counts not."
+        Double,
+        comment="Factor by which the declared epochs changed the weight; null where they did not count.",
     )
     declaration_doubt: Mapped[str | None] = mapped_column(
-        Text, comment="Why what the job declares did not count; null where it did."
+        Text, comment="Why the declared epochs did not count; null where they did."
     )
-    pinned_because: Mapped[str | None] = mapped_column(
-        Text, comment="Why the job had to stay as it was; null where it had not, or nobody said."
+    pinned_reason: Mapped[str | None] = mapped_column(
+        Text, comment="Why the job had to keep its allocation; null where it could change."
     )
-    excluded: Mapped[str | None] = mapped_column(
-        Text, comment="Why the job was left as it is; null when it took part."
+    excluded_reason: Mapped[str | None] = mapped_column(
+        Text, comment="Why the job was excluded; null when it took part."
     )
-    explanation: Mapped[str] = mapped_column(Text, comment="All of this in one line.")
+    explanation: Mapped[str] = mapped_column(Text, comment="The decision and its reasons in one line.")
 
 
 class DecisionNodeRow(Base):
@@ -151,7 +164,7 @@ class DecisionNodeRow(Base):
             ["round_id", "job_id"], ["decisions.round_id", "decisions.job_id"], ondelete="CASCADE"
         ),
         CheckConstraint("num_gpus >= 1", name="num_gpus"),
-        {"comment": "Where the GPUs of a decision lie."},
+        {"comment": "GPUs of a decision on each node."},
     )
 
     round_id: Mapped[int] = mapped_column(
@@ -175,24 +188,27 @@ class AllocationRow(Base):
             postgresql_where=text("ended_at IS NULL"),
         ),
         Index(None, "started_at"),
-        {"comment": "Stretches of time during which a job held the same GPUs."},
+        {"comment": "Allocation intervals: times in which a job has one allocation."},
     )
 
     job_id: Mapped[int] = mapped_column(
         ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True, comment="The job."
     )
     number: Mapped[int] = mapped_column(
-        Integer, primary_key=True, autoincrement=False, comment="Which stretch of the job: 0, 1, ..."
+        Integer,
+        primary_key=True,
+        autoincrement=False,
+        comment="Number of the interval within the job: 0, 1, ...",
     )
-    started_at: Mapped[datetime] = when("When the stretch began.")
-    ended_at: Mapped[datetime | None] = maybe_when("When it ended; null while it lasts.")
+    started_at: Mapped[datetime] = time_column("When the interval began.")
+    ended_at: Mapped[datetime | None] = nullable_time_column("When it ended; null while it lasts.")
     restart_count: Mapped[int | None] = mapped_column(
-        Integer, comment="Slurm's restart count of the run that held it; null where not known."
+        Integer, comment="Slurm's restart count of its run; null where unknown."
     )
     estimated: Mapped[bool] = mapped_column(
         Boolean,
         server_default=false(),
-        comment="Did Slurm not tell when it began or ended, so that this is a guess?",
+        comment="Is its begin or end an estimate, because Slurm does not show it?",
     )
 
 
@@ -204,15 +220,15 @@ class AllocationNodeRow(Base):
         ),
         Index(None, "node_name"),
         CheckConstraint("num_gpus >= 1", name="num_gpus"),
-        {"comment": "GPUs held on each node during a stretch."},
+        {"comment": "GPUs on each node in an allocation interval."},
     )
 
     job_id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, autoincrement=False, comment="The job.")
     number: Mapped[int] = mapped_column(
-        Integer, primary_key=True, autoincrement=False, comment="Which stretch of the job."
+        Integer, primary_key=True, autoincrement=False, comment="Number of the interval within the job."
     )
     node_name: Mapped[str] = mapped_column(Text, primary_key=True, comment="The node.")
-    num_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs held there.")
+    num_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs there.")
 
 
 _ENDS = "('confirmed', 'rolled_back', 'failed')"
@@ -234,43 +250,47 @@ class ReallocationRow(Base):
         ),
         Index(None, "job_id", "id"),
         CheckConstraint("from_restart_count >= 0", name="from_restart_count"),
-        {"comment": "A job changing allocation: the daemon's journal."},
+        {"comment": "Reallocations: the daemon's journal."},
     )
 
-    id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, comment="The reallocation's number; grows.")
+    id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, comment="The reallocation's id; increases.")
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), comment="The job.")
     round_id: Mapped[int | None] = mapped_column(
         ForeignKey("rounds.id", ondelete="SET NULL"), index=True, comment="The round that decided it."
     )
     step: Mapped[ReallocationStep] = mapped_column(
-        checked_enum(ReallocationStep, "step"), comment="Where it stands; the last of its steps."
+        checked_enum(ReallocationStep, "step"), comment="Its current step."
     )
     moves_running: Mapped[bool] = mapped_column(
         Boolean(create_constraint=True, name="moves_running"),
         comment="Is a running job requeued, rather than a waiting one reshaped?",
     )
     from_restart_count: Mapped[int] = mapped_column(
-        Integer, comment="Slurm's restart count of the job when it was planned."
+        Integer, comment="Slurm's restart count of the job time_column it was planned."
     )
     cause: Mapped[ReallocationCause] = mapped_column(
         checked_enum(ReallocationCause, "cause"), comment="Why it was planned."
     )
     checkpoint_waived: Mapped[bool] = _flag(
-        "checkpoint_waived", "Did it go on without a confirmed checkpoint, as the owner allows?"
+        "checkpoint_waived", "Did it proceed without a confirmed checkpoint, as the owner allows?"
     )
-    retargeted: Mapped[bool] = _flag("retargeted", "Did it get another target, since others took the first?")
-    trained_on: Mapped[bool] = _flag(
-        "trained_on", "Did the job train on after the checkpoint that it confirmed, so that it stayed?"
+    retargeted: Mapped[bool] = _flag(
+        "retargeted", "Did it get another target, because other jobs took the first?"
+    )
+    continued_training: Mapped[bool] = _flag(
+        "continued_training",
+        "Did the job go on training after the checkpoint it confirmed, so that it was not moved?",
     )
     job_failed: Mapped[bool] = _flag("job_failed", "Did the job fail in the target, before its first step?")
     taken_over: Mapped[bool] = _flag(
-        "taken_over", "Did a daemon repeat a command in it that the daemon before it may still give?"
+        "taken_over", "Did a daemon repeat a command of it that the previous daemon may still give?"
     )
     reason: Mapped[str | None] = mapped_column(
-        Text, comment="Why it was planned and how it ended, for people; null where a round says it all."
+        Text,
+        comment="Why it was planned and how it ended, for people; null where a round decided.",
     )
     time_left_s: Mapped[float | None] = mapped_column(
-        Double, comment="What the job had left of its time limit at the requeue, seconds; null for no limit."
+        Double, comment="What was left of the time limit at the requeue, seconds; null for no limit."
     )
 
 
@@ -305,20 +325,20 @@ class ReallocationStepRow(Base):
     step: Mapped[ReallocationStep] = mapped_column(
         checked_enum(ReallocationStep, "step"), primary_key=True, comment="The step."
     )
-    at: Mapped[datetime] = when("When it was journaled.")
+    at: Mapped[datetime] = time_column("When it was journaled.")
 
 
 class LeaseRow(Base):
     __tablename__ = "leases"
-    __table_args__ = ({"comment": "Who may act: one daemon at a time."},)
+    __table_args__ = ({"comment": "The right to act, which one daemon has at a time."},)
 
     name: Mapped[str] = mapped_column(String(32), primary_key=True, comment="What the lease is for.")
-    owner: Mapped[str] = mapped_column(Text, comment="Who holds it.")
-    acquired_at: Mapped[datetime] = when("When this owner took it.")
-    expires_at: Mapped[datetime] = when("When it runs out unless prolonged.")
+    owner: Mapped[str] = mapped_column(Text, comment="The daemon that has it.")
+    acquired_at: Mapped[datetime] = time_column("When this owner acquired or last renewed it.")
+    expires_at: Mapped[datetime] = time_column("When it expires unless renewed.")
     interval_s: Mapped[float | None] = mapped_column(
-        Double, comment="Its rounds come so often at least, seconds; null where it has not said."
+        Double, comment="Longest time between its rounds, seconds; null where not recorded."
     )
     watch_s: Mapped[float | None] = mapped_column(
-        Double, comment="It looks at Slurm so often, seconds; null where it has not said."
+        Double, comment="Interval at which it polls Slurm, seconds; null where not recorded."
     )

@@ -1,4 +1,4 @@
-"""Tables that jobs fill: users, jobs, runs, model versions, goodput samples, checkpoints."""
+"""Tables about jobs: users, jobs, runs, model versions, goodput samples, checkpoints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from pollux_slurm.model import JobState
 from pollux_slurm.store.contract.interface import RunPhase
-from pollux_slurm.store.schema.base import BIG_INT, Base, checked_enum, maybe_when, when
+from pollux_slurm.store.schema.base import BIG_INT, Base, checked_enum, nullable_time_column, time_column
 
 _OVER = "('completed', 'failed', 'cancelled', 'timeout')"
 
@@ -31,7 +31,7 @@ class UserRow(Base):
     __tablename__ = "users"
     __table_args__ = (
         CheckConstraint("user_id >= 0", name="user_id"),
-        {"comment": "People who own jobs, as Slurm authenticated them."},
+        {"comment": "Owners of jobs, as Slurm authenticated them."},
     )
 
     user_id: Mapped[int] = mapped_column(
@@ -45,21 +45,21 @@ class AccountRow(Base):
     __table_args__ = ({"comment": "Slurm accounts that jobs are charged to."},)
 
     account: Mapped[str] = mapped_column(Text, primary_key=True, comment="Slurm's name of it; may be empty.")
-    first_seen_at: Mapped[datetime] = when("When the daemon first saw a job of it.")
+    first_seen_at: Mapped[datetime] = time_column("When the daemon first read a job of it.")
 
 
 class JobRow(Base):
     __tablename__ = "jobs"
     __table_args__ = (
         CheckConstraint("length(token_sha256) = 64", name="token_sha256"),
-        # Of each user: a hash is public, and whoever copies it must not keep its owner's job out.
+        # Unique per user: hashes are public, and a copied one must not block its owner's job.
         UniqueConstraint("token_sha256", "user_id"),
         CheckConstraint("min_gpus >= 1", name="min_gpus"),
         CheckConstraint("max_gpus IS NULL OR max_gpus >= min_gpus", name="max_gpus"),
         CheckConstraint("cpus_per_gpu >= 0", name="cpus_per_gpu"),
         CheckConstraint("memory_per_gpu_mb >= 0", name="memory_per_gpu_mb"),
         CheckConstraint(f"(finished_at IS NOT NULL) = (state IN {_OVER})", name="finished_at"),
-        # slurmctld starts its numbers anew one day: only one unfinished job may bear a number.
+        # slurmctld may start its job ids anew: only one unfinished job may have an id.
         Index(
             "uq_jobs_unfinished_slurm_job_id",
             "slurm_job_id",
@@ -82,12 +82,12 @@ class JobRow(Base):
         {"comment": "Adaptive jobs, one row each, with the terms from their Slurm Comment."},
     )
 
-    id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, comment="This database's number of the job.")
-    slurm_job_id: Mapped[str] = mapped_column(String(64), comment="Slurm's job number as text.")
-    first_id: Mapped[int | None] = mapped_column(
+    id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, comment="This database's id of the job.")
+    slurm_job_id: Mapped[str] = mapped_column(String(64), comment="Slurm's job id as text.")
+    first_job_id: Mapped[int | None] = mapped_column(
         BIG_INT,
         index=True,
-        comment="The first row of the same submission, whose token its owner replaced; null for none before.",
+        comment="First row of the same submission, whose token its owner replaced; null for the first.",
     )
     token_sha256: Mapped[str] = mapped_column(
         String(64), comment="SHA-256 (hex) of the token that the job reports with."
@@ -98,36 +98,38 @@ class JobRow(Base):
         ForeignKey("accounts.account"), comment="Slurm account it is charged to; may be empty."
     )
     partition: Mapped[str] = mapped_column(Text, comment="Slurm partition.")
-    min_gpus: Mapped[int] = mapped_column(Integer, comment="Fewest GPUs it may be given.")
+    min_gpus: Mapped[int] = mapped_column(Integer, comment="Fewest GPUs that it can be given.")
     max_gpus: Mapped[int | None] = mapped_column(Integer, comment="Most GPUs; null for no bound.")
     allow_unconfirmed: Mapped[bool] = mapped_column(
         Boolean(create_constraint=True, name="allow_unconfirmed"),
-        comment="May it be requeued when its checkpoint was not confirmed in time?",
+        comment="May it be requeued time_column its checkpoint was not confirmed in time?",
     )
     cpus_per_gpu: Mapped[int] = mapped_column(Integer, comment="CPUs that come with each GPU.")
     memory_per_gpu_mb: Mapped[int] = mapped_column(
         BIG_INT, comment="Memory that comes with each GPU, in MiB."
     )
     state: Mapped[JobState] = mapped_column(
-        checked_enum(JobState, "state"), comment="State at the last look at Slurm."
+        checked_enum(JobState, "state"), comment="State in the last snapshot of Slurm."
     )
-    submitted_at: Mapped[datetime] = when("When it was first submitted.")
-    registered_at: Mapped[datetime] = when("When the daemon first saw it.")
-    started_at: Mapped[datetime | None] = maybe_when("When it first started; null before.")
-    finished_at: Mapped[datetime | None] = maybe_when("When it ended for good; null while it lives.")
+    submitted_at: Mapped[datetime] = time_column("When it was first submitted.")
+    registered_at: Mapped[datetime] = time_column("When the daemon registered it.")
+    started_at: Mapped[datetime | None] = nullable_time_column("When it first started; null before.")
+    finished_at: Mapped[datetime | None] = nullable_time_column(
+        "When the job ended; null while it is not over."
+    )
     time_limit_s: Mapped[float | None] = mapped_column(
-        Double, comment="Time limit of one run when it was registered, seconds; null for none, or not known."
+        Double, comment="Time limit of one run when it was registered, seconds; null for none, or unknown."
     )
     required_nodes: Mapped[str | None] = mapped_column(
-        Text, comment="Nodes that its owner asked for by name, with commas; null for none."
+        Text, comment="Nodes that its owner named, separated by commas; null for none."
     )
-    left_out_because: Mapped[str | None] = mapped_column(
-        Text, comment="Why the last round left it out, or as it is; null when it decided about it."
+    excluded_reason: Mapped[str | None] = mapped_column(
+        Text, comment="Why the last round excluded it; null when it took part."
     )
     estimated: Mapped[bool] = mapped_column(
         Boolean,
         server_default=false(),
-        comment="Is a part of what it held, or how it ended, a guess? Slurm's records do not tell.",
+        comment="Is an interval of it, or its end, an estimate, because Slurm's records lack it?",
     )
 
 
@@ -145,31 +147,31 @@ class RunRow(Base):
         CheckConstraint("restore_s >= 0", name="restore_s"),
         CheckConstraint("first_step_s <= 1e7 AND restore_s <= 1e7", name="bounds"),
         Index(None, "first_report_at"),
-        {"comment": "One row per start of a job that reported."},
+        {"comment": "Runs: one row per start of a job that reported."},
     )
 
-    id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, comment="This database's number of the run.")
+    id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, comment="This database's id of the run.")
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), comment="The job.")
     run_number: Mapped[int] = mapped_column(
-        Integer, comment="The run's claim on its checkpoint directory: 0, 1, ..."
+        Integer, comment="The run's number in its checkpoint directory: 0, 1, ..."
     )
     restart_count: Mapped[int] = mapped_column(Integer, comment="Slurm's restart count during the run.")
     phase: Mapped[RunPhase] = mapped_column(
-        checked_enum(RunPhase, "phase"), comment="Where the run stood at its last report."
+        checked_enum(RunPhase, "phase"), comment="Phase of the run at its last report."
     )
-    first_report_at: Mapped[datetime] = when("When its first report came.")
-    last_report_at: Mapped[datetime] = when("When its last report came.")
-    last_sequence: Mapped[int] = mapped_column(BIG_INT, comment="Number of its last report.")
+    first_report_at: Mapped[datetime] = time_column("When its first report came.")
+    last_report_at: Mapped[datetime] = time_column("When its last report came.")
+    last_sequence: Mapped[int] = mapped_column(BIG_INT, comment="Sequence number of its last report.")
     num_steps: Mapped[int] = mapped_column(BIG_INT, comment="Optimizer steps as last reported.")
     first_step_s: Mapped[float | None] = mapped_column(
         Double, comment="Process start to the end of the first optimizer step, seconds; null before."
     )
-    first_step_at: Mapped[datetime | None] = maybe_when("When a report first told of that step.")
+    first_step_at: Mapped[datetime | None] = nullable_time_column("When that step was first reported.")
     restore_s: Mapped[float | None] = mapped_column(
         Double, comment="Part of it spent reading the checkpoint, seconds."
     )
     gpu_type: Mapped[str | None] = mapped_column(
-        Text, comment="Slurm's name of the GPUs it ran on; null if unknown, nameless or of several types."
+        Text, comment="Slurm's type of the GPUs it ran on; null if unknown, nameless or of several types."
     )
 
 
@@ -183,21 +185,25 @@ class DeclarationRow(Base):
         CheckConstraint("progress >= 0", name="progress"),
         CheckConstraint("progress <= 1e18 AND least_total_progress <= 1e27", name="bounds"),
         CheckConstraint("least_total_progress >= 0", name="least_total_progress"),
-        {"comment": "Every number of epochs that a job has declared, in the order in which it first did."},
+        {"comment": "Every total number of epochs that a job has declared, in order."},
     )
 
     job_id: Mapped[int] = mapped_column(
         ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True, comment="The job."
     )
     number: Mapped[int] = mapped_column(
-        Integer, primary_key=True, autoincrement=False, comment="Which declaration of the job: 0, 1, ..."
+        Integer,
+        primary_key=True,
+        autoincrement=False,
+        comment="Number of the declaration within the job: 0, 1, ...",
     )
     total_epochs: Mapped[int] = mapped_column(BIG_INT, comment="Epochs declared.")
-    at: Mapped[datetime] = when("When it was first declared.")
-    epoch: Mapped[int] = mapped_column(BIG_INT, comment="The epoch under way then.")
+    at: Mapped[datetime] = time_column("When it was first declared.")
+    epoch: Mapped[int] = mapped_column(BIG_INT, comment="The current epoch then.")
     progress: Mapped[float] = mapped_column(Double, comment="Scale-invariant iterations done then.")
     least_total_progress: Mapped[float | None] = mapped_column(
-        Double, comment="Least iterations in all that it ever amounted to; null before the first epoch ended."
+        Double,
+        comment="Smallest progress * total / epoch of any report since; null before the first epoch ended.",
     )
 
 
@@ -206,14 +212,14 @@ class RunNodeRow(Base):
     __table_args__ = (
         CheckConstraint("node_rank >= 0", name="node_rank"),
         CheckConstraint("num_gpus >= 1", name="num_gpus"),
-        {"comment": "GPUs that a run really used on each of its nodes, by node rank."},
+        {"comment": "GPUs that a run uses on each of its nodes, by node rank."},
     )
 
     run_id: Mapped[int] = mapped_column(
         ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True, comment="The run."
     )
     node_rank: Mapped[int] = mapped_column(
-        Integer, primary_key=True, autoincrement=False, comment="Place of the node in rank order: 0, 1, ..."
+        Integer, primary_key=True, autoincrement=False, comment="Rank of the node: 0, 1, ..."
     )
     num_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs used there.")
 
@@ -222,15 +228,15 @@ class RunWarningRow(Base):
     __tablename__ = "run_warnings"
     __table_args__ = (
         CheckConstraint("length(warning) BETWEEN 1 AND 64", name="warning"),
-        {"comment": "What runs warned of, by name; `pollux explain` says what each means."},
+        {"comment": "Warnings of runs, by name; `pollux explain` explains each."},
     )
 
     run_id: Mapped[int] = mapped_column(
         ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True, comment="The run."
     )
-    # Any text to the database, so that a new name needs no migration; only known ones are written.
-    warning: Mapped[str] = mapped_column(Text, primary_key=True, comment="Name of what it warned of.")
-    first_seen_at: Mapped[datetime] = when("When a report of the run first told of it.")
+    # Text, so that a new name needs no migration; only known names are written.
+    warning: Mapped[str] = mapped_column(Text, primary_key=True, comment="Name of the warning.")
+    first_seen_at: Mapped[datetime] = time_column("When a report of the run first had it.")
 
 
 _THETA = ("alpha_g", "beta_g", "alpha_n", "beta_n", "alpha_l", "beta_l", "gamma")
@@ -258,19 +264,19 @@ class ModelVersionRow(Base):
             + " AND gamma <= 10",
             name="bounds",
         ),
-        {"comment": "Goodput models of a job; a row is added only when something in it changed."},
+        {"comment": "Goodput models of a job; a row is added only time_column something in it changed."},
     )
 
-    id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, comment="Number of the version; grows.")
+    id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, comment="Id of the version; increases.")
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), comment="The job.")
-    at: Mapped[datetime] = when("When it was reported.")
+    at: Mapped[datetime] = time_column("When it was reported.")
     initial_batch_size: Mapped[int] = mapped_column(BIG_INT, comment="M0, examples.")
     max_batch_size: Mapped[int | None] = mapped_column(
         BIG_INT, comment="Largest global batch allowed, examples; null for always M0."
     )
-    min_atomic: Mapped[int] = mapped_column(BIG_INT, comment="Smallest batch per GPU and pass, examples.")
+    min_atomic: Mapped[int] = mapped_column(BIG_INT, comment="Smallest micro-batch, examples.")
     max_atomic: Mapped[int | None] = mapped_column(
-        BIG_INT, comment="Largest batch per GPU and pass, examples; null for no bound."
+        BIG_INT, comment="Largest micro-batch, examples; null for no bound."
     )
     accumulation: Mapped[bool] = mapped_column(
         Boolean(create_constraint=True, name="accumulation"), comment="May gradients be accumulated?"
@@ -281,8 +287,10 @@ class ModelVersionRow(Base):
     grad_var: Mapped[float | None] = mapped_column(
         Double, comment="Trace of the gradient's covariance at batch M0; null before it is known."
     )
-    alpha_g: Mapped[float | None] = mapped_column(Double, comment="Fixed time of a pass, seconds.")
-    beta_g: Mapped[float | None] = mapped_column(Double, comment="Time of a pass per example, seconds.")
+    alpha_g: Mapped[float | None] = mapped_column(Double, comment="Fixed time of a micro-batch, seconds.")
+    beta_g: Mapped[float | None] = mapped_column(
+        Double, comment="Time of a micro-batch per example, seconds."
+    )
     alpha_n: Mapped[float | None] = mapped_column(Double, comment="Synchronisation across nodes, seconds.")
     beta_n: Mapped[float | None] = mapped_column(Double, comment="The same per replica above two, seconds.")
     alpha_l: Mapped[float | None] = mapped_column(Double, comment="Synchronisation on one node, seconds.")
@@ -290,16 +298,20 @@ class ModelVersionRow(Base):
     gamma: Mapped[float | None] = mapped_column(
         Double, comment="Overlap of computation and synchronisation, 1 (none) to 10."
     )
-    max_gpus_seen: Mapped[int] = mapped_column(Integer, comment="Most GPUs the job says it has run on.")
-    max_nodes_seen: Mapped[int] = mapped_column(Integer, comment="Most nodes the job says it has run on.")
+    max_gpus_seen: Mapped[int] = mapped_column(
+        Integer, comment="Most GPUs that the job reports to have run on."
+    )
+    max_nodes_seen: Mapped[int] = mapped_column(
+        Integer, comment="Most nodes that the job reports to have run on."
+    )
     noise_low: Mapped[float | None] = mapped_column(
-        Double, comment="Low end of the noise scale's interval, examples; null where none was told."
+        Double, comment="Low end of the noise scale's confidence interval, examples; null where not reported."
     )
     noise_high: Mapped[float | None] = mapped_column(
-        Double, comment="Its high end, examples; null where nothing is excluded upwards."
+        Double, comment="Its high end, examples; null where unbounded."
     )
     run_number: Mapped[int | None] = mapped_column(
-        Integer, comment="The run that measured it; null where it came with the checkpoint of another."
+        Integer, comment="The run that measured it; null where it came from the checkpoint of another run."
     )
 
 
@@ -319,7 +331,7 @@ class SampleRow(Base):
         CheckConstraint("throughput > 0", name="throughput"),
         CheckConstraint("predicted_throughput > 0", name="predicted_throughput"),
         CheckConstraint("step_time_s > 0", name="step_time_s"),
-        # PostgreSQL holds NaN to be above every number: an upper bound keeps out NaN and infinity.
+        # In PostgreSQL NaN is above every number: an upper bound excludes NaN and infinity.
         CheckConstraint(
             "throughput <= 1e12 AND predicted_throughput <= 1e12 AND step_time_s <= 1e7 AND progress <= 1e18",
             name="bounds",
@@ -328,33 +340,38 @@ class SampleRow(Base):
         CheckConstraint("progress >= 0", name="progress"),
         CheckConstraint("epoch >= 0", name="epoch"),
         CheckConstraint("total_epochs >= 0", name="total_epochs"),
-        {"comment": "What runs measured, a row per report after the start."},
+        {"comment": "Measurements of runs: one row per report after the first step."},
     )
 
     run_id: Mapped[int] = mapped_column(
         ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True, comment="The run."
     )
     sequence: Mapped[int] = mapped_column(
-        BIG_INT, primary_key=True, autoincrement=False, comment="Number of the report within the run."
+        BIG_INT,
+        primary_key=True,
+        autoincrement=False,
+        comment="Sequence number of the report within the run.",
     )
-    at: Mapped[datetime] = when("When it was reported.")
+    at: Mapped[datetime] = time_column("When it was reported.")
     global_batch_size: Mapped[int | None] = mapped_column(BIG_INT, comment="M, examples per step.")
-    atomic_batch_size: Mapped[int | None] = mapped_column(BIG_INT, comment="m, examples per GPU and pass.")
-    accumulation_steps: Mapped[int | None] = mapped_column(BIG_INT, comment="s, extra passes per step.")
+    atomic_batch_size: Mapped[int | None] = mapped_column(BIG_INT, comment="m, examples of a micro-batch.")
+    accumulation_steps: Mapped[int | None] = mapped_column(BIG_INT, comment="s, accumulation steps per step.")
     throughput: Mapped[float | None] = mapped_column(Double, comment="Measured, examples per second.")
     predicted_throughput: Mapped[float | None] = mapped_column(
-        Double, comment="What the model in force predicted for it, examples per second."
+        Double, comment="Predicted by the current model, examples per second."
     )
     step_time_s: Mapped[float | None] = mapped_column(Double, comment="Mean time of a step, seconds.")
     efficiency: Mapped[float | None] = mapped_column(
         Double, comment="Statistical efficiency, 0 to 1; goodput is throughput times efficiency."
     )
     progress: Mapped[float] = mapped_column(Double, comment="Scale-invariant iterations done.")
-    epoch: Mapped[int] = mapped_column(BIG_INT, comment="The epoch under way, from 0.")
-    total_epochs: Mapped[int | None] = mapped_column(BIG_INT, comment="Epochs declared; null if none were.")
+    epoch: Mapped[int] = mapped_column(BIG_INT, comment="The current epoch, from 0.")
+    total_epochs: Mapped[int | None] = mapped_column(
+        BIG_INT, comment="Declared number of epochs; null if none."
+    )
     num_examples: Mapped[int | None] = mapped_column(
         BIG_INT,
-        comment="Examples that the run has processed so far, by its own count; null where it told none.",
+        comment="Examples that the run has processed so far, by its own count; null where it reports none.",
     )
 
 
@@ -375,11 +392,14 @@ class CheckpointRow(Base):
         ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True, comment="The run."
     )
     sequence: Mapped[int] = mapped_column(
-        BIG_INT, primary_key=True, autoincrement=False, comment="Number of the report that confirmed it."
+        BIG_INT,
+        primary_key=True,
+        autoincrement=False,
+        comment="Sequence number of the report that confirmed it.",
     )
-    at: Mapped[datetime] = when("When it was confirmed.")
+    at: Mapped[datetime] = time_column("When it was confirmed.")
     reallocation_id: Mapped[int | None] = mapped_column(
-        BIG_INT, comment="The reallocation that it let go on; null if it answered none."
+        BIG_INT, comment="The reallocation whose request it answered; null for none."
     )
-    blocked_s: Mapped[float] = mapped_column(Double, comment="How long training stood still, seconds.")
+    blocked_s: Mapped[float] = mapped_column(Double, comment="How long it blocked training, seconds.")
     size_bytes: Mapped[int] = mapped_column(BIG_INT, comment="Size on disk, bytes.")

@@ -1,4 +1,4 @@
-"""The schema as SQL text for readers: `sql/schema/*.sql`, generated from the typed tables and the views."""
+"""The schema as SQL text to read: `sql/schema/*.sql`, generated from the typed tables and the views."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DIALECTS = {"sqlite": sqlite.dialect, "postgresql": postgresql.dialect}
 
 
 def schema_text(name: str) -> str:
-    """Return tables, indexes, comments and views for `sqlite` or `postgresql`."""
+    """Return tables, indexes, comments, triggers and views for `sqlite` or `postgresql`."""
     if name not in _DIALECTS:
         raise UsageError(f"no schema for {name!r}; there is one for: {', '.join(_DIALECTS)}")
     dialect: Dialect = _DIALECTS[name]()

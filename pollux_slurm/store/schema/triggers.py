@@ -1,7 +1,7 @@
-"""Triggers that keep sums by day, whoever writes: the texts in `sql/triggers/`, wrapped for each database.
+"""Triggers that maintain the sums by day: the texts in `sql/triggers/`, wrapped for each database.
 
-A trigger and not the writer: reports come from this package on SQLite, and from a function inside the
-database on PostgreSQL; a sum that one of them forgot would be wrong for good.
+Triggers, because samples have two writers: this package on SQLite, and a function in the database on
+PostgreSQL. A sum that one of them forgot would stay wrong.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from pollux_slurm.store.schema.dialects import rendered_sql
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trigger:
+    """`source` is the template's name for its rows: `new_row` in a trigger, else `all_rows`."""
+
     table: str
     name: str
     event: str
     source: str
-    row: str
-    whole: str
+    new_row: str
+    all_rows: str
 
 
 _TRIGGERS = (
@@ -29,7 +31,7 @@ _TRIGGERS = (
         name="goodput_samples_sum",
         event="INSERT",
         source="samples",
-        row="(SELECT NEW.run_id AS run_id, NEW.at AS at, NEW.progress AS progress,"
+        new_row="(SELECT NEW.run_id AS run_id, NEW.at AS at, NEW.progress AS progress,"
         " NEW.throughput AS throughput, NEW.efficiency AS efficiency,"
         " NEW.predicted_throughput AS predicted_throughput, NEW.step_time_s AS step_time_s,"
         " NEW.num_examples AS num_examples,"
@@ -37,7 +39,7 @@ _TRIGGERS = (
         " AND b.sequence < NEW.sequence ORDER BY b.sequence DESC LIMIT 1) AS previous_examples,"
         " (SELECT b.at FROM goodput_samples AS b WHERE b.run_id = NEW.run_id AND b.sequence < NEW.sequence"
         " ORDER BY b.sequence DESC LIMIT 1) AS previous_at)",
-        whole="(SELECT g.*, lag(g.at) OVER (PARTITION BY g.run_id ORDER BY g.sequence) AS previous_at,"
+        all_rows="(SELECT g.*, lag(g.at) OVER (PARTITION BY g.run_id ORDER BY g.sequence) AS previous_at,"
         " lag(g.num_examples) OVER (PARTITION BY g.run_id ORDER BY g.sequence) AS previous_examples"
         " FROM goodput_samples AS g)",
     ),
@@ -46,10 +48,10 @@ _TRIGGERS = (
             table="allocations",
             name=f"allocations_{word}",
             event=event,
-            source="stretches",
-            row="(SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at,"
+            source="intervals",
+            new_row="(SELECT NEW.job_id AS job_id, NEW.number AS number, NEW.started_at AS started_at,"
             " NEW.ended_at AS ended_at)",
-            whole="allocations",
+            all_rows="allocations",
         )
         for word, event in (("begun", "INSERT"), ("ended", "UPDATE OF ended_at"))
     ),
@@ -57,11 +59,11 @@ _TRIGGERS = (
 
 
 def trigger_sql(dialect: str) -> list[str]:
-    """Return the statements that make all triggers, each without a semicolon at its end."""
+    """Return the statements that create all triggers, without a final semicolon."""
     statements = []
     for trigger in _TRIGGERS:
         body = _one_line(
-            rendered_sql(f"triggers/{trigger.table}.sql", dialect, **{trigger.source: trigger.row})
+            rendered_sql(f"triggers/{trigger.table}.sql", dialect, **{trigger.source: trigger.new_row})
         )
         head = f"CREATE TRIGGER {trigger.name} AFTER {trigger.event} ON {trigger.table} FOR EACH ROW"
         if dialect == "sqlite":
@@ -77,13 +79,13 @@ def trigger_sql(dialect: str) -> list[str]:
 
 
 def create_triggers(connection: Connection) -> None:
-    """Make all triggers."""
+    """Create all triggers."""
     for statement in trigger_sql(connection.dialect.name):
         connection.exec_driver_sql(statement)
 
 
 def drop_triggers(connection: Connection) -> None:
-    """Drop the triggers that are there."""
+    """Drop the existing triggers."""
     for trigger in _TRIGGERS:
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {trigger.name}")
@@ -92,12 +94,12 @@ def drop_triggers(connection: Connection) -> None:
             connection.exec_driver_sql(f"DROP FUNCTION IF EXISTS pollux_{trigger.name}()")
 
 
-def sum_what_is_there(connection: Connection) -> None:
-    """Fill the empty tables of sums from the samples and stretches that are there."""
-    for table, source in (("goodput_samples", "samples"), ("allocations", "stretches")):
-        whole = next(trigger.whole for trigger in _TRIGGERS if trigger.table == table)
+def fill_day_sums(connection: Connection) -> None:
+    """Fill the empty tables of sums from the recorded samples and intervals."""
+    for table, source in (("goodput_samples", "samples"), ("allocations", "intervals")):
+        all_rows = next(trigger.all_rows for trigger in _TRIGGERS if trigger.table == table)
         connection.exec_driver_sql(
-            rendered_sql(f"triggers/{table}.sql", connection.dialect.name, **{source: whole})
+            rendered_sql(f"triggers/{table}.sql", connection.dialect.name, **{source: all_rows})
         )
 
 

@@ -1,8 +1,8 @@
-"""Tables of sums by day (UTC), from which the reporting views answer, and the nodes they speak of.
+"""Tables of sums by day (UTC), which the reporting views read, and the nodes that they name.
 
-Triggers of the database (`sql/triggers/`) keep `run_days` and `allocation_days`, whoever writes a sample or
-ends a stretch; `record_round` adds to `job_days`, `nodes` and `node_days` in its own transaction. What these
-tables hold stays when `pollux db prune` deletes what it was summed from.
+Triggers of the database (`sql/triggers/`) maintain `run_days` and `allocation_days`, whoever writes a sample
+or ends an interval. `record_round` adds to `job_days`, `nodes` and `node_days` in its own transaction.
+`pollux db prune` deletes the details, and these sums stay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from pollux_slurm.store.schema.base import BIG_INT, Base, when
+from pollux_slurm.store.schema.base import BIG_INT, Base, time_column
 
 
 def _sum(comment: str) -> Mapped[float]:
@@ -39,7 +39,7 @@ class RunDayRow(Base):
         Index(None, "day"),
         CheckConstraint("num_samples >= 0 AND num_compared >= 0", name="counts"),
         CheckConstraint("trained_s >= 0 AND measured_s >= 0 AND compared_s >= 0", name="times"),
-        {"comment": "Goodput samples of a run on a day, summed up; a sample counts for the time it covers."},
+        {"comment": "Sums over the goodput samples of a run on a day, by the time they cover."},
     )
 
     run_id: Mapped[int] = mapped_column(
@@ -47,12 +47,12 @@ class RunDayRow(Base):
     )
     day: Mapped[date] = mapped_column(Date, primary_key=True, comment="The day, in UTC.")
     num_samples: Mapped[int] = _count("Samples reported on this day.")
-    progress: Mapped[float] = _sum("Most scale-invariant iterations reported.")
+    progress: Mapped[float] = _sum("Largest progress reported, scale-invariant iterations.")
     trained_s: Mapped[float] = _sum("Time covered by samples with a throughput, seconds.")
     trained_gpu_s: Mapped[float] = _sum("The same times the run's GPUs.")
     examples: Mapped[float] = _sum("Throughput times time: examples processed.")
     measured_s: Mapped[float] = _sum("Time covered by samples with throughput and efficiency, seconds.")
-    useful_examples: Mapped[float] = _sum("Goodput times time: examples' worth of progress.")
+    useful_examples: Mapped[float] = _sum("Goodput times time: useful examples.")
     efficiency_s: Mapped[float] = _sum("Efficiency times time, over measured_s.")
     useful_gpu_s: Mapped[float] = _sum("Efficiency times time times GPUs, over measured_s.")
     num_compared: Mapped[int] = _count("Samples with a measured and a predicted throughput.")
@@ -64,7 +64,7 @@ class RunDayRow(Base):
     counted_examples: Mapped[float] = mapped_column(
         Double,
         server_default=text("0"),
-        comment="Examples that the run counted; throughput times time where it told of no count.",
+        comment="Examples that the run counted; throughput times time where it reports no count.",
     )
 
 
@@ -75,16 +75,16 @@ class AllocationDayRow(Base):
             ["job_id", "number"], ["allocations.job_id", "allocations.number"], ondelete="CASCADE"
         ),
         Index(None, "day"),
-        CheckConstraint("held_s >= 0", name="held_s"),
-        {"comment": "How long an ended stretch of allocation lasted on each day."},
+        CheckConstraint("allocated_s >= 0", name="allocated_s"),
+        {"comment": "Duration of an ended allocation interval on each day."},
     )
 
     job_id: Mapped[int] = mapped_column(BIG_INT, primary_key=True, autoincrement=False, comment="The job.")
     number: Mapped[int] = mapped_column(
-        Integer, primary_key=True, autoincrement=False, comment="Which stretch of the job."
+        Integer, primary_key=True, autoincrement=False, comment="Number of the interval within the job."
     )
     day: Mapped[date] = mapped_column(Date, primary_key=True, comment="The day, in UTC.")
-    held_s: Mapped[float] = _sum("Seconds of the stretch on this day.")
+    allocated_s: Mapped[float] = _sum("Seconds of the interval on this day.")
 
 
 class JobDayRow(Base):
@@ -92,8 +92,8 @@ class JobDayRow(Base):
     __table_args__ = (
         Index(None, "day"),
         CheckConstraint("num_rounds >= num_compared AND num_compared >= 0", name="num_compared"),
-        CheckConstraint("num_rounds >= num_single AND num_single >= 0", name="num_single"),
-        {"comment": "What one day's rounds decided about a job, summed up."},
+        CheckConstraint("num_rounds >= num_one_gpu AND num_one_gpu >= 0", name="num_one_gpu"),
+        {"comment": "Sums over one day's decisions about a job."},
     )
 
     job_id: Mapped[int] = mapped_column(
@@ -101,24 +101,24 @@ class JobDayRow(Base):
     )
     day: Mapped[date] = mapped_column(Date, primary_key=True, comment="The day, in UTC.")
     num_rounds: Mapped[int] = _count("Rounds that decided about the job.")
-    gpus_sum: Mapped[float] = _sum("Sum of the GPUs given.")
-    fair_gpus_sum: Mapped[float] = _sum("Sum of its fair shares, in GPUs.")
+    gpus_sum: Mapped[float] = _sum("Sum of the GPUs allocated.")
+    fair_share_gpus_sum: Mapped[float] = _sum("Sum of its fair shares, in GPUs.")
     speedup_sum: Mapped[float] = _sum("Sum of the speedups over its fair share.")
     num_compared: Mapped[int] = _count("Rounds with a predicted goodput at the fair share.")
-    fair_goodput_sum: Mapped[float] = _sum("Sum of these goodputs, examples per second.")
-    num_single: Mapped[int] = _count("Rounds with a predicted goodput on one GPU.")
-    single_goodput_sum: Mapped[float] = _sum("Sum of these goodputs, examples per second.")
+    fair_share_goodput_sum: Mapped[float] = _sum("Sum of these goodputs, examples per second.")
+    num_one_gpu: Mapped[int] = _count("Rounds with a predicted goodput on one GPU.")
+    one_gpu_goodput_sum: Mapped[float] = _sum("Sum of these goodputs, examples per second.")
 
 
 class NodeRow(Base):
     __tablename__ = "nodes"
-    __table_args__ = ({"comment": "Nodes that rounds had to give, those that are gone included."},)
+    __table_args__ = ({"comment": "Nodes that rounds could use, including removed ones."},)
 
     node_name: Mapped[str] = mapped_column(Text, primary_key=True, comment="Slurm's name of it.")
     gpu_type: Mapped[str] = mapped_column(Text, comment="Slurm's name of its GPUs; empty for nameless ones.")
-    num_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs that the last round had to give there.")
-    first_seen_at: Mapped[datetime] = when("When a round first had it.")
-    last_seen_at: Mapped[datetime] = when("When a round last had it.")
+    num_gpus: Mapped[int] = mapped_column(Integer, comment="GPUs that the last round could allocate there.")
+    first_seen_at: Mapped[datetime] = time_column("When a round could first use it.")
+    last_seen_at: Mapped[datetime] = time_column("When a round could last use it.")
 
 
 class NodeDayRow(Base):
@@ -126,14 +126,16 @@ class NodeDayRow(Base):
     __table_args__ = (
         Index(None, "day"),
         CheckConstraint("num_rounds >= 1", name="num_rounds"),
-        CheckConstraint("gpus_sum >= 0 AND offered_gpu_s >= 0", name="sums"),
-        {"comment": "What one day's rounds had to give on a node, summed up."},
+        CheckConstraint("gpus_sum >= 0 AND available_gpu_s >= 0", name="sums"),
+        {"comment": "Sums over one day's rounds of what they could allocate on a node."},
     )
 
     node_name: Mapped[str] = mapped_column(
         ForeignKey("nodes.node_name", ondelete="CASCADE"), primary_key=True, comment="The node."
     )
     day: Mapped[date] = mapped_column(Date, primary_key=True, comment="The day, in UTC.")
-    num_rounds: Mapped[int] = _count("Rounds that had the node.")
-    gpus_sum: Mapped[float] = _sum("Sum of the GPUs that adaptive jobs could have there.")
-    offered_gpu_s: Mapped[float] = _sum("These GPUs times the time since the round before, at most an hour.")
+    num_rounds: Mapped[int] = _count("Rounds that could use the node.")
+    gpus_sum: Mapped[float] = _sum("Sum of the GPUs that they could allocate there.")
+    available_gpu_s: Mapped[float] = _sum(
+        "These GPUs times the time since the previous round, at most an hour."
+    )

@@ -1,6 +1,6 @@
-"""The reporting views: one text per view in `sql/views/`, with the same names and columns on each database.
+"""The reporting views: one text per view in `sql/views/`, with the same columns on each database.
 
-The texts are plain SQL but for the marks of `pollux_slurm.store.schema.dialects`.
+The texts are SQL with the macros of `pollux_slurm.store.schema.dialects`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from pollux_slurm.store.schema.dialects import rendered_sql
 
-# In this order: a view may read those before it.
+# In order of creation: a view may read those before it.
 VIEWS = (
     "reallocation_history",
     "job_goodput",
@@ -31,13 +31,13 @@ def view_sql(name: str, dialect: str) -> str:
 
 
 def create_views(connection: Connection) -> None:
-    """Make all views."""
+    """Create all views."""
     for name in VIEWS:
-        # A driver would take % and : in the text for parameters.
+        # A driver would take % in the text for parameters.
         connection.exec_driver_sql(view_sql(name, connection.dialect.name).replace("%", "%%"))
 
 
 def drop_views(connection: Connection) -> None:
-    """Drop the views that are there."""
+    """Drop the existing views."""
     for name in reversed(VIEWS):
         connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")

@@ -1,5 +1,5 @@
-{# The columns of a view of usage after its keys. #}
-       COUNT(DISTINCT x.held_by) AS num_jobs,
+{# The columns of the usage views, after their keys. #}
+       COUNT(DISTINCT x.allocated_job_id) AS num_jobs,
        SUM(x.gpu_s) / 3600.0 AS gpu_hours,
        SUM(x.trained_gpu_s) / 3600.0 AS trained_gpu_hours,
        SUM(x.useful_gpu_s) / 3600.0 AS useful_gpu_hours,

@@ -120,7 +120,7 @@ def test_that_a_job_that_was_left_out_is_told_why(url: str) -> None:
 
 def test_that_a_job_that_takes_part_in_no_round_is_told_why(url: str) -> None:
     store = open_store(url)
-    store.note_left_out({"10": "Slurm does not start it now, whatever is free (PartitionDown)"})
+    store.record_excluded({"10": "Slurm does not start it now, whatever is free (PartitionDown)"})
     store.close()
     shown = pollux("explain", "10", "--store", url).stdout
     assert shown.startswith("job 10 waits, and rounds leave it to Slurm: Slurm does not start it now")

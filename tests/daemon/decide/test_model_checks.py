@@ -9,7 +9,7 @@ import pytest
 from pollux_slurm.daemon.decide.model_checks import Models, doubt, doubt_of
 from pollux_slurm.goodput import best_batch
 from pollux_slurm.model import BatchLimits, Configuration, GoodputModel, GradientStatistics
-from pollux_slurm.store.contract.interface import Pace
+from pollux_slurm.store.contract.interface import RecentRun
 from pollux_slurm.store.sql_store import SqlStore
 from tests.daemon.builders import MODEL, record
 from tests.store.builders import at, observation, registration, report, token_of
@@ -26,10 +26,10 @@ def goodput(model: GoodputModel, configuration: Configuration) -> float:
 
 def pace(
     times: float, *, seconds: float = 300.0, on: Configuration = TWO, gpu_type: str | None = None
-) -> Pace:
+) -> RecentRun:
     """Return what a run makes that is `times` as fast as MODEL promises."""
     made = times * goodput(MODEL, on) / MODEL.limits.initial_batch_size * seconds
-    return Pace(made, ((on, seconds),), gpu_type)
+    return RecentRun(made, ((on, seconds),), gpu_type)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_that_one_run_with_little_but_a_validation_is_forgiven() -> None:
 
 def test_that_a_run_is_held_to_what_it_held_for_as_long_as_it_held_it() -> None:
     made = pace(1.0, seconds=900.0, on=FOUR).made + pace(1.0, seconds=100.0, on=ONE).made
-    assert doubt(TOLD, [Pace(made, ((FOUR, 900.0), (ONE, 100.0)))]) is None
-    said = doubt(TOLD, [Pace(made / 1000, ((FOUR, 900.0), (ONE, 100.0), (FOUR, 900.0)))])
+    assert doubt(TOLD, [RecentRun(made, ((FOUR, 900.0), (ONE, 100.0)))]) is None
+    said = doubt(TOLD, [RecentRun(made / 1000, ((FOUR, 900.0), (ONE, 100.0), (FOUR, 900.0)))])
     assert said is not None
     assert "on 4 GPUs of 1 node and 1 GPU of 1 node, but a run there made" in said
 
@@ -77,15 +77,15 @@ def test_that_batches_that_were_worth_more_once_are_no_lie() -> None:
     )
     made = 2.0 * goodput(noisy, FOUR) / limits.initial_batch_size * 300.0
     assert 2.0 * goodput(noisy, FOUR) > 4.0 * goodput(quiet, FOUR)
-    assert doubt((quiet, ()), [Pace(made, ((FOUR, 300.0),))]) is None
-    assert doubt((quiet, ()), [Pace(3.0 * made, ((FOUR, 300.0),))]) is not None
+    assert doubt((quiet, ()), [RecentRun(made, ((FOUR, 300.0),))]) is None
+    assert doubt((quiet, ()), [RecentRun(3.0 * made, ((FOUR, 300.0),))]) is not None
 
 
 def test_that_a_job_is_not_doubted_where_its_owners_limits_exclude_what_it_holds() -> None:
     """Batches of 4 at most, and never less than 64 of them together, need 16 GPUs; it was started on 2."""
     limits = BatchLimits(initial_batch_size=64, max_batch_size=1024, max_atomic=4)
     steep = dataclasses.replace(MODEL, limits=limits)
-    assert doubt((steep, ()), [Pace(100.0, ((TWO, 300.0),))]) is None
+    assert doubt((steep, ()), [RecentRun(100.0, ((TWO, 300.0),))]) is None
 
 
 def test_that_a_run_is_judged_by_the_model_of_its_type_of_gpu() -> None:
@@ -97,15 +97,15 @@ def test_that_a_run_is_judged_by_the_model_of_its_type_of_gpu() -> None:
     )
     known = (("t4", slow), ("a100", MODEL))
     fast, lame = pace(1.0, gpu_type="a100"), pace(0.01, gpu_type="t4")
-    assert doubt_of(record("1", models=known, paces=(lame, fast))) is None
-    assert doubt_of(record("1", models=known, paces=(lame, pace(1.0, gpu_type="t4")))) is None
-    assert doubt_of(record("1", models=known, paces=(pace(1.0, gpu_type="t4"), lame))) is not None
+    assert doubt_of(record("1", models=known, recent_runs=(lame, fast))) is None
+    assert doubt_of(record("1", models=known, recent_runs=(lame, pace(1.0, gpu_type="t4")))) is None
+    assert doubt_of(record("1", models=known, recent_runs=(pace(1.0, gpu_type="t4"), lame))) is not None
     for unknown in ("h100", None):
-        assert doubt_of(record("1", models=known, paces=(pace(9.0, gpu_type=unknown),))) is None
+        assert doubt_of(record("1", models=known, recent_runs=(pace(9.0, gpu_type=unknown),))) is None
 
 
 def test_that_a_job_that_has_told_nothing_is_not_doubted() -> None:
-    for known in (record("1"), record("1", model=None, paces=(pace(9.0),))):
+    for known in (record("1"), record("1", model=None, recent_runs=(pace(9.0),))):
         assert doubt_of(known) is None
 
 

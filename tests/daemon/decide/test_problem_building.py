@@ -12,7 +12,7 @@ from pollux_slurm.daemon.decide import problem_building
 from pollux_slurm.daemon.observe import cluster_picture
 from pollux_slurm.model import Allocation, Configuration, GpuLimit, JobState, JobTerms
 from pollux_slurm.model import ReallocationStep as Step
-from pollux_slurm.store.contract.interface import Pace, RunPhase, Sample
+from pollux_slurm.store.contract.interface import RecentRun, RunPhase, Sample
 from tests.daemon.builders import MODEL, NOON, job, node, reallocation, record, run, snapshot
 
 TERMS = JobTerms(token_sha256="ab" * 32, user_id=1000, min_gpus=1, max_gpus=8)
@@ -95,7 +95,7 @@ def test_that_no_measured_delay_makes_a_job_too_dear_to_be_moved() -> None:
 
 def test_that_a_model_that_its_progress_belies_is_not_passed_on() -> None:
     one_gpu = Configuration(num_nodes=1, num_gpus=1)
-    lying = record("1", paces=(Pace(0.001, ((one_gpu, 300.0),), "t4"),), models=(("t4", MODEL),))
+    lying = record("1", recent_runs=(RecentRun(0.001, ((one_gpu, 300.0),), "t4"),), models=(("t4", MODEL),))
     seen = cluster_picture.picture(snapshot([node("n0", used=1)], [job("1", on={"n0": 1})]), [lying])
     (one,) = problem_building.problem(seen, now=NOON, default_restart_delay_s=30).jobs
     assert (one.model, one.models) == (None, ())
@@ -142,7 +142,7 @@ def test_that_settings_history_and_claims_reach_the_problem() -> None:
         epoch=2,
         total_epochs=6,
     )
-    records = [record("1", sample=sample), record("2", last_held_at=NOON - timedelta(minutes=3))]
+    records = [record("1", sample=sample), record("2", last_allocated_at=NOON - timedelta(minutes=3))]
     jobs = [job("1", on={"n0": 1}), job("2", JobState.PENDING)]
     seen = cluster_picture.picture(snapshot([node("n0", used=1)], jobs), records)
     found = problem_building.problem(seen, now=NOON, default_restart_delay_s=30, policy=policy)
@@ -196,7 +196,7 @@ def test_that_a_waiting_job_that_slurm_would_not_start_takes_no_part() -> None:
     waiting = job("1", JobState.PENDING, reason="PartitionDown", blocked_because="its partition is down")
     seen = cluster_picture.picture(snapshot([node("n0")], [waiting]), [record("1")])
     assert problem_of(seen) == {}
-    assert problem_building.left_out_because(seen.managed[0]) == "its partition is down"
+    assert problem_building.excluded_reason(seen.managed[0]) == "its partition is down"
 
 
 def test_that_a_job_whose_owner_named_several_nodes_stays_as_it_is() -> None:

@@ -178,7 +178,7 @@ def test_that_a_job_whose_new_place_is_taken_while_it_saves_itself_has_answered(
     crowd.slurm.set_node("n11", available=False)
     daemon.tick()
     (move,) = crowd.store.reallocations(job_id)
-    assert (move.step, move.trained_on) == (Step.ROLLED_BACK, False)
+    assert (move.step, move.continued_training) == (Step.ROLLED_BACK, False)
     assert move.entered_at(Step.CHECKPOINTED) is not None
     assert crowd.store.job(job_id).unanswered == ()
     crowd.targets = on_one_gpu(crowd, job_id)
@@ -196,7 +196,7 @@ def test_that_a_daemon_that_starts_knows_of_the_silence_and_says_so(crowd: World
     crowd.settle(first, until=lambda: not crowd.open_moves(), seconds=30)
     crowd.settle(crowd.daemon(), seconds=CONFIG.checkpoint_timeout_s - 6)
     assert asked(crowd, silent) == 1
-    assert "confirmed no checkpoint" in (crowd.store.job(silent).left_out_because or "")
+    assert "confirmed no checkpoint" in (crowd.store.job(silent).excluded_reason or "")
 
 
 def test_that_a_job_that_answers_again_is_moved(crowd: World) -> None:

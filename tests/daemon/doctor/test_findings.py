@@ -27,7 +27,7 @@ from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.slurm.commands.accounting import Association, Quality
 from pollux_slurm.store import open_store
-from pollux_slurm.store.contract.interface import DaemonSeen
+from pollux_slurm.store.contract.interface import DaemonStatus
 from tests.daemon.builders import NOON, job, node, reallocation, record, snapshot
 
 SITE = {
@@ -87,7 +87,7 @@ def test_that_partitions_that_do_not_exist_are_named() -> None:
 def test_that_the_interval_told_is_the_daemons_own_where_one_was_seen() -> None:
     """A daemon may have been started with another one: `pollux daemon --interval 300`."""
 
-    def said(seen: DaemonSeen | None) -> tuple[str, str]:
+    def said(seen: DaemonStatus | None) -> tuple[str, str]:
         found = examine_slurm(
             Config(),
             version="22.05.8",
@@ -100,8 +100,8 @@ def test_that_the_interval_told_is_the_daemons_own_where_one_was_seen() -> None:
         return one.verdict.value, one.text
 
     unknown = ("ok", "MinJobAge is 300 s, by these settings a round comes every 60 s")
-    assert said(None) == said(DaemonSeen()) == unknown
-    slow = DaemonSeen(owner="ctl:1:a", renewed_at=NOON, expires_at=NOON, interval_s=300, watch_s=10)
+    assert said(None) == said(DaemonStatus()) == unknown
+    slow = DaemonStatus(owner="ctl:1:a", renewed_at=NOON, expires_at=NOON, interval_s=300, watch_s=10)
     assert said(slow) == ("warn", "MinJobAge is 300 s, the daemon's rounds come every 300 s")
     assert examine_daemon(slow, [], NOON).text == "runs as ctl:1:a, with a round every 300 s at least"
 

@@ -14,12 +14,12 @@ from pollux_slurm.daemon.observe.daemon_presence import ShownJob, absence, left_
 from pollux_slurm.daemon.service.metrics import Telemetry
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
-from pollux_slurm.store.contract.interface import DaemonSeen
+from pollux_slurm.store.contract.interface import DaemonStatus
 from tests.cli.inside import pollux
 from tests.daemon.builders import NOON, job, node, reallocation, record, snapshot
 from tests.daemon.world import World
 
-SEEN = DaemonSeen(
+SEEN = DaemonStatus(
     owner="ctl:4711:ab",
     renewed_at=NOON,
     expires_at=NOON + timedelta(seconds=30),
@@ -43,16 +43,16 @@ def moved(job_id: str, step: Step) -> ShownJob:
             41,
             "the daemon is silent: process 4711 on ctl gave its last sign 41 s ago and was not stopped",
         ),
-        (DaemonSeen(), 0, "no daemon has run on this store yet"),
+        (DaemonStatus(), 0, "no daemon has run on this store yet"),
         (
-            DaemonSeen(last_round_at=NOON),
+            DaemonStatus(last_round_at=NOON),
             300,
             "no daemon runs: the last one was stopped, its last round is 5 min old",
         ),
     ],
 )
 def test_that_what_is_said_depends_on_how_the_last_one_ended(
-    seen: DaemonSeen, after_s: float, said: str | None
+    seen: DaemonStatus, after_s: float, said: str | None
 ) -> None:
     assert absence(seen, NOON + timedelta(seconds=after_s)) == said
 
@@ -65,7 +65,7 @@ def test_that_a_job_that_no_daemon_has_looked_at_is_told_when_one_will() -> None
     looks = "the daemon looks at Slurm every 10 s, and a round about what is new comes at once"
     assert newcomer(came, paced, at) == f"{first}; it is not looked at yet: {looks}"
     assert (
-        newcomer(came, DaemonSeen(), at)
+        newcomer(came, DaemonStatus(), at)
         == f"{first}, and nobody has looked at it: no daemon has run on this store yet"
     )
     long_ago = dataclasses.replace(came, state=JobState.RUNNING, submitted_at=NOON - timedelta(minutes=9))
@@ -115,8 +115,8 @@ def test_that_doctor_warns_of_a_silent_daemon_and_fails_over_jobs_that_it_left_h
         for seen, jobs in (
             (SEEN, [moved("3", Step.RESHAPED)]),
             (SEEN, [moved("3", Step.PLANNED)]),
-            (DaemonSeen(), []),
-            (DaemonSeen(owner="a:1:b", renewed_at=DEAD, expires_at=DEAD), [moved("3", Step.RESHAPED)]),
+            (DaemonStatus(), []),
+            (DaemonStatus(owner="a:1:b", renewed_at=DEAD, expires_at=DEAD), [moved("3", Step.RESHAPED)]),
         )
     ]
     assert [finding.verdict for finding in found] == [Verdict.FAIL, Verdict.WARN, Verdict.OK, Verdict.OK]

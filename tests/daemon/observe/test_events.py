@@ -15,7 +15,7 @@ from pollux_slurm.daemon.observe.events import Sight, Watch
 from pollux_slurm.errors import SlurmUnavailable
 from pollux_slurm.model import JobState, SlurmJob, SlurmNode
 from pollux_slurm.model import ReallocationStep as Step
-from pollux_slurm.store.contract.interface import Milestone, Reallocation
+from pollux_slurm.store.contract.interface import Reallocation, TrainingRun
 from tests.daemon.builders import job, node, reallocation, snapshot
 from tests.daemon.world import CONFIG, World, running
 
@@ -27,10 +27,10 @@ def sight(
     nodes: list[SlurmNode],
     jobs: list[SlurmJob],
     *moves: Reallocation,
-    milestones: frozenset[Milestone] = frozenset(),
+    training_runs: frozenset[TrainingRun] = frozenset(),
 ) -> Sight:
     seen = snapshot(nodes, jobs)
-    return Sight.of(seen, cluster_picture.registrations(seen), moves, milestones)
+    return Sight.of(seen, cluster_picture.registrations(seen), moves, training_runs)
 
 
 RUNS = job("1", on={"n0": 1})
@@ -84,11 +84,11 @@ def test_that_the_steps_of_a_move_are_no_news() -> None:
 
 
 def test_that_a_report_is_news_only_where_there_is_something_to_give() -> None:
-    steps = frozenset({Milestone("1", 0, False)})
-    measured = steps | {Milestone("1", 0, True)}
+    steps = frozenset({TrainingRun("1", 0, False)})
+    measured = steps | {TrainingRun("1", 0, True)}
     assert sight([HALF], [RUNS]).news_of_store(steps) == "job 1 reported"
-    assert sight([HALF], [RUNS], milestones=steps).news_of_store(measured) == "job 1 reported"
-    assert sight([HALF], [RUNS], milestones=measured).news_of_store(steps) is None
+    assert sight([HALF], [RUNS], training_runs=steps).news_of_store(measured) == "job 1 reported"
+    assert sight([HALF], [RUNS], training_runs=measured).news_of_store(steps) is None
     assert sight([FULL], [RUNS]).news_of_store(steps) is None
     assert sight([FULL], [RUNS, WAITS]).news_of_store(steps) == "job 1 reported"
 
@@ -203,9 +203,9 @@ class Pace:
             raise SlurmUnavailable("no answer")
         return self._shown(self.now_s)
 
-    def _glance(self) -> frozenset[Milestone]:
+    def _glance(self) -> frozenset[TrainingRun]:
         self.glances.append(self.now_s)
-        return self._shown(self.now_s).milestones
+        return self._shown(self.now_s).training_runs
 
     def over(self, seconds: float) -> Pace:
         watch = Watch(look=self._look, glance=self._glance, monotonic=lambda: self.now_s)

@@ -343,6 +343,6 @@ def test_that_a_store_that_falls_silent_after_a_command_is_no_lost_lease(world: 
 
 def test_that_the_store_knows_the_pace_of_the_daemon_that_acts(world: World) -> None:
     world.daemon(owner="first").round()
-    seen = world.store.daemon_seen()
+    seen = world.store.daemon_status()
     assert seen.interval_s == CONFIG.interval_s
     assert seen.watch_s == min(CONFIG.watch_s, CONFIG.interval_s)

@@ -76,7 +76,7 @@ def test_that_a_lock_that_outlasts_the_timeout_is_worth_another_try(
 def test_that_who_stalls_in_the_midst_of_a_write_to_postgresql_lets_others_write(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "STALLED_S", 1000.0)
+    monkeypatch.setattr(engine, "IDLE_IN_TRANSACTION_S", 1000.0)
     stalled = open_database(postgres_url)
     monkeypatch.undo()
     other = open_database(postgres_url)

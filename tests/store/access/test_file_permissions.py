@@ -17,7 +17,7 @@ import pytest
 
 from pollux_slurm.errors import StoreError, UsageError
 from pollux_slurm.store import open_agent_store, open_store
-from pollux_slurm.store.access.file_permissions import host_mark, read_mark
+from pollux_slurm.store.access.file_permissions import host_id, read_host_id
 from pollux_slurm.store.maintenance.administration import claim_store, share_store
 from tests.store.builders import at, registration
 
@@ -47,7 +47,7 @@ store.close()
 
 class TestHosts:
     def test_that_a_store_bears_the_mark_of_the_host_that_made_it(self, store_url: str) -> None:
-        assert read_mark(path_of(store_url)) == host_mark()
+        assert read_host_id(path_of(store_url)) == host_id()
 
     def test_that_a_look_at_the_mark_leaves_the_locks_of_this_process_where_they_are(
         self, store_url: str
@@ -57,7 +57,7 @@ class TestHosts:
             mine.register_jobs([registration(1)], at=at(0))
             with contextlib.closing(open_store(store_url)):
                 pass
-            read_mark(path_of(store_url))
+            read_host_id(path_of(store_url))
             code = [sys.executable, "-c", OTHER, store_url]
             subprocess.run(code, check=True, timeout=300)
             assert [job.slurm_job_id for job in mine.active_jobs()] == ["1", "2"]
@@ -70,12 +70,12 @@ class TestHosts:
         one.write_text("0123456789abcdef\n")
         other.write_text("fedcba9876543210\n")
         hosts = [("n0", one), ("n1", one), ("n0", other), ("n0", tmp_path / "none")]
-        marks = [host_mark(name=name, machine_id_file=file) for name, file in hosts]
+        marks = [host_id(name=name, machine_id_file=file) for name, file in hosts]
         assert len(set(marks)) == 4
         assert all(0 < number < 2**31 for number in marks)
 
     def test_that_another_hosts_store_is_refused_untouched_until_it_is_claimed(self, store_url: str) -> None:
-        mark(store_url, host_mark() % 2**30 + 1)
+        mark(store_url, host_id() % 2**30 + 1)
         before = path_of(store_url).read_bytes()
         for opening in (open_store, open_agent_store):
             with pytest.raises(StoreError, match="belongs to another host") as refused:
@@ -86,7 +86,7 @@ class TestHosts:
         assert [entry.name for entry in path_of(store_url).parent.iterdir()] == ["pollux.db"]
         claim_store(store_url)
         open_store(store_url).close()
-        assert read_mark(path_of(store_url)) == host_mark()
+        assert read_host_id(path_of(store_url)) == host_id()
 
     def test_that_a_store_of_an_earlier_release_bears_no_mark_and_opens(self, store_url: str) -> None:
         mark(store_url, 0)

@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from pollux_slurm.errors import ConfigError, PolluxError, SchemaVersionError, StoreError, StoreUnavailable
 from pollux_slurm.store import open_agent_store, open_store
-from pollux_slurm.store.access.opening import reach_database
+from pollux_slurm.store.access.opening import unchecked_database
 from pollux_slurm.store.access.url import parse_store_url
 from pollux_slurm.store.contract.interface import Store
 from pollux_slurm.store.maintenance.administration import check_store, init_store, upgrade_store
@@ -171,7 +171,7 @@ def shown(url: str) -> str:
 
 
 def set_version(url: str, version: str) -> None:
-    database = reach_database(parse_store_url(url), create=False)
+    database = unchecked_database(parse_store_url(url), create=False)
     with database.write() as connection:
         connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = :v"), {"v": version})
     database.close()
@@ -180,7 +180,7 @@ def set_version(url: str, version: str) -> None:
 def test_that_a_lost_version_does_not_send_one_in_a_circle(any_empty_url: str) -> None:
     """The line that the message ends in mends it; neither init nor upgrade does harm meanwhile."""
     open_store(any_empty_url, create=True).close()
-    database = reach_database(parse_store_url(any_empty_url), create=False)
+    database = unchecked_database(parse_store_url(any_empty_url), create=False)
     with database.write() as connection:
         connection.execute(text(f"DELETE FROM {VERSION_TABLE}"))
     words = {str(refusal(any_empty_url)), str(refusal(any_empty_url, create=True))}

@@ -67,8 +67,8 @@ def fill(store: Store, jobs: int) -> None:
 COUNTS = {
     "active_jobs": 20,
     "open_reallocations": 3,
-    "milestones": 1,
-    "daemon_seen": 2,
+    "training_runs": 1,
+    "daemon_status": 2,
     "observe_jobs, nothing new": 2,
     "observe_jobs, all moved": 5,
     "observe_jobs, all typed": 4,
@@ -84,8 +84,8 @@ MORE_IN_POSTGRESQL = {"active_jobs": 1, "jobs": 1}  # the planner's settings
 ROUND: dict[str, Callable[[Store, list[int]], object]] = {
     "active_jobs": lambda store, numbers: store.active_jobs(),
     "open_reallocations": lambda store, numbers: store.open_reallocations(),
-    "milestones": lambda store, numbers: store.milestones(),
-    "daemon_seen": lambda store, numbers: store.daemon_seen(),
+    "training_runs": lambda store, numbers: store.training_runs(),
+    "daemon_status": lambda store, numbers: store.daemon_status(),
     "observe_jobs, nothing new": lambda store, numbers: store.observe_jobs(
         [observation(n, gpus={"n0": 1, f"n{n}": 1}) for n in numbers], at=at(20)
     ),

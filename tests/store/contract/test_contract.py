@@ -20,15 +20,15 @@ from pollux_slurm.model import Allocation, Configuration, JobState, JobWarning, 
 from pollux_slurm.policy import explanation
 from pollux_slurm.store.agent_api.token_hashes import hash_token
 from pollux_slurm.store.contract.interface import (
-    RUNS_JUDGED,
+    RECENT_RUNS,
     AllocationRecord,
     CheckpointConfirmation,
-    DaemonSeen,
+    DaemonStatus,
     JobRegistration,
-    Milestone,
     Move,
     RunPhase,
     Store,
+    TrainingRun,
     WarningRecord,
 )
 from tests.store.builders import (
@@ -80,10 +80,10 @@ class TestRegistration:
 
     def test_that_it_is_known_why_the_last_round_left_a_job_out(self, any_store: Store) -> None:
         any_store.register_jobs([registration(1), registration(2)], at=at(0))
-        any_store.note_left_out({"1": "its partition is down", "77": "nobody knows it"})
-        assert [job.left_out_because for job in any_store.active_jobs()] == ["its partition is down", None]
-        any_store.note_left_out({"2": "it asks for a reservation"})
-        assert [job.left_out_because for job in any_store.active_jobs()] == [
+        any_store.record_excluded({"1": "its partition is down", "77": "nobody knows it"})
+        assert [job.excluded_reason for job in any_store.active_jobs()] == ["its partition is down", None]
+        any_store.record_excluded({"2": "it asks for a reservation"})
+        assert [job.excluded_reason for job in any_store.active_jobs()] == [
             None,
             "it asks for a reservation",
         ]
@@ -313,11 +313,11 @@ class TestObservation:
         assert job.allocation == Allocation.of({"n0": 2})
 
     def test_that_the_end_of_the_last_gpus_is_known_while_a_job_waits(self, running: Store) -> None:
-        assert running.job("1").last_held_at is None
+        assert running.job("1").last_allocated_at is None
         running.observe_jobs([observation(1, JobState.PENDING)], at=at(30))
-        assert running.job("1").last_held_at == at(30)
+        assert running.job("1").last_allocated_at == at(30)
         running.observe_jobs([observation(1, gpus={"n1": 1})], at=at(40))
-        assert running.job("1").last_held_at is None
+        assert running.job("1").last_allocated_at is None
 
     def test_that_unknown_jobs_are_ignored(self, any_store: Store) -> None:
         any_store.observe_jobs([observation(77, gpus={"n0": 1})], at=at(5))
@@ -633,9 +633,9 @@ class TestPaces:
 
     def test_that_what_a_run_made_is_told_with_what_it_held(self, running: Store) -> None:
         running.report(token_of(1), report(2, progress=200.0), at=at(100))
-        assert running.job("1").paces == (), "it has reported for less than two minutes"
+        assert running.job("1").recent_runs == (), "it has reported for less than two minutes"
         running.report(token_of(1), report(3, progress=308.0), at=at(150))
-        (pace,) = running.job("1").paces
+        (pace,) = running.job("1").recent_runs
         assert (pace.made, pace.gpu_type) == (300.0, None)
         assert pace.held == ((Configuration(num_nodes=1, num_gpus=2), pytest.approx(140.0)),)
 
@@ -643,22 +643,22 @@ class TestPaces:
         for number in range(1, 6):
             told = report(100 * number, progress=8.0 + number, throughput=None)
             running.report(token_of(1), told, at=at(10 + 30 * number))
-        (pace,) = running.job("1").paces
-        assert (pace.made, pace.held_s) == (5.0, pytest.approx(150.0))
+        (pace,) = running.job("1").recent_runs
+        assert (pace.made, pace.allocated_s) == (5.0, pytest.approx(150.0))
 
     def test_that_a_run_that_falls_silent_in_its_model_only_is_told(self, running: Store) -> None:
         """After its first sample, it tells of no training at all."""
         told = report(2, phase=RunPhase.STARTING, throughput=None)
         running.report(token_of(1), told, at=at(310))
-        (pace,) = running.job("1").paces
-        assert (pace.made, pace.held_s) == (0.0, pytest.approx(300.0))
+        (pace,) = running.job("1").recent_runs
+        assert (pace.made, pace.allocated_s) == (0.0, pytest.approx(300.0))
 
     def test_that_the_last_long_runs_are_told_newest_first(self, running: Store) -> None:
         self.runs(running, *range(1200, 200, -100), 50.0, 60.0, 119.0)
-        paces = running.job("1").paces
-        assert [pace.made for pace in paces] == [pytest.approx(n) for n in range(3, 3 + RUNS_JUDGED)]
-        assert [pace.held_s for pace in paces] == [
-            pytest.approx(100.0 * n) for n in range(3, 3 + RUNS_JUDGED)
+        recent_runs = running.job("1").recent_runs
+        assert [pace.made for pace in recent_runs] == [pytest.approx(n) for n in range(3, 3 + RECENT_RUNS)]
+        assert [pace.allocated_s for pace in recent_runs] == [
+            pytest.approx(100.0 * n) for n in range(3, 3 + RECENT_RUNS)
         ]
 
     def test_that_what_a_run_says_of_its_own_size_and_start_does_not_count(self, running: Store) -> None:
@@ -666,7 +666,7 @@ class TestPaces:
         told = report(1, run_number=1, restart_count=7, gpus_per_node=(1,))
         running.report(token_of(1), told, at=at(200))
         running.report(token_of(1), dataclasses.replace(told, sequence=2), at=at(400))
-        (pace,) = running.job("1").paces
+        (pace,) = running.job("1").recent_runs
         assert pace.held == ((Configuration(num_nodes=1, num_gpus=2), pytest.approx(200.0)),)
 
     def test_that_a_suspension_is_no_time_of_a_run(self, running: Store) -> None:
@@ -677,8 +677,8 @@ class TestPaces:
         back = {"resumed_at": at(9060), "counted_s": 58.0}
         running.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(2), **back)], at=at(9100))
         running.report(token_of(1), report(2, progress=108.0), at=at(9130))
-        (pace,) = running.job("1").paces
-        assert (pace.made, pace.held_s) == (100.0, pytest.approx(50.0 + 70.0))
+        (pace,) = running.job("1").recent_runs
+        assert (pace.made, pace.allocated_s) == (100.0, pytest.approx(50.0 + 70.0))
 
     def test_that_a_run_that_lost_a_node_is_told_with_all_that_it_held(self, any_store: Store) -> None:
         any_store.register_jobs([registration(1)], at=at(0))
@@ -686,7 +686,7 @@ class TestPaces:
             any_store.observe_jobs([observation(1, gpus=gpus, started_at=at(0))], at=at(seconds))
             any_store.report(token_of(1), report(seconds, gpus_per_node=(4,)), at=at(seconds))
         any_store.report(token_of(1), report(200, gpus_per_node=(4,)), at=at(300))
-        (pace,) = any_store.job("1").paces
+        (pace,) = any_store.job("1").recent_runs
         assert pace.held == (
             (Configuration(num_nodes=2, num_gpus=8), pytest.approx(95.0)),
             (Configuration(num_nodes=1, num_gpus=4), pytest.approx(200.0)),
@@ -695,7 +695,7 @@ class TestPaces:
     def test_that_another_token_takes_no_run_back(self, running: Store) -> None:
         running.report(token_of(1), report(2, progress=508.0), at=at(300))
         running.register_jobs([TestAnotherToken.with_another_token()], at=at(400))
-        assert [pace.made for pace in running.job("1").paces] == [500.0]
+        assert [pace.made for pace in running.job("1").recent_runs] == [500.0]
 
 
 class TestCheckpoints:
@@ -890,7 +890,7 @@ class TestReallocations:
     )
     def test_that_steps_only_go_on(self, running: Store, expected: Step, step: Step) -> None:
         planned = plan(running)
-        with pytest.raises(StoreError, match="steps only go on"):
+        with pytest.raises(StoreError, match="steps only go forward"):
             running.advance_reallocation(planned.id, step, expected=expected, at=at(30))
 
     def test_that_a_move_gets_another_target_only_where_it_still_stands(self, running: Store) -> None:
@@ -989,7 +989,7 @@ class TestReallocations:
         advance(store, confirmed, asked)
         store.report(token_of(1), confirmation(confirmed.id), at=at(55))
         advance(store, confirmed, (Step.ROLLED_BACK, 56))  # its place was taken, or the daemon stopped
-        ignored, trained_on = (at(21), at(51), False), (at(21), at(57), True)
+        ignored, continued_training = (at(21), at(51), False), (at(21), at(57), True)
         assert store.job("1").unanswered == (ignored,)
         not_waited_for = plan(store)
         advance(store, not_waited_for, asked)
@@ -999,12 +999,12 @@ class TestReallocations:
             Step.ROLLED_BACK,
             expected=Step.CHECKPOINTED,
             at=at(58),
-            trained_on=True,
+            continued_training=True,
         )
-        assert store.job("1").unanswered == (ignored, trained_on)
+        assert store.job("1").unanswered == (ignored, continued_training)
         allowed = plan(store)
         advance(store, allowed, asked, (Step.CHECKPOINTED, 61), (Step.REQUEUED, 62), (Step.CONFIRMED, 70))
-        assert store.job("1").unanswered == (ignored, trained_on, (at(21), at(61), False))
+        assert store.job("1").unanswered == (ignored, continued_training, (at(21), at(61), False))
         for _ in range(15):
             advance(store, plan(store), (Step.ROLLED_BACK, 80))
         assert store.job("1").unanswered == ((at(21), at(61), False),)
@@ -1049,7 +1049,7 @@ class TestRounds:
         found = running.decision("1")
         assert found is not None
         assert found.job == decided.jobs[0]
-        assert (found.round_id, found.at, found.shadow, found.excluded) == (first, at(20), False, None)
+        assert (found.round_id, found.at, found.shadow, found.excluded_reason) == (first, at(20), False, None)
         assert (found.objective, found.solver, found.fitness) == ("generalized-mean", "test", 0.8)
         assert (found.upper_bound, found.gap, found.timed_out) == (0.9, 1 / 9, True)
         assert found.gpu_prices == (("a100", 0.5), ("t4", 0.25))
@@ -1061,8 +1061,8 @@ class TestRounds:
         running.record_round(problem_of([1]), decided, shadow=False, at=at(20))
         found = running.decision("1")
         assert found is not None
-        assert found.excluded == "its model is refused: NaN\N{REPLACEMENT CHARACTER}"
-        assert found.explanation == f"job 1 is left as it is: {found.excluded}"
+        assert found.excluded_reason == "its model is refused: NaN\N{REPLACEMENT CHARACTER}"
+        assert found.explanation == f"job 1 is left as it is: {found.excluded_reason}"
 
     def test_that_no_decision_and_no_job_are_told_apart(self, running: Store) -> None:
         assert running.decision("1") is None
@@ -1100,11 +1100,11 @@ class TestLease:
         assert not any_store.acquire_lease("b", ttl_s=10, at=at(17))
 
     def test_that_who_had_it_last_is_known_until_it_is_given_back(self, any_store: Store) -> None:
-        assert any_store.daemon_seen() == DaemonSeen()
+        assert any_store.daemon_status() == DaemonStatus()
         assert any_store.acquire_lease("a", ttl_s=10, at=at(5), interval_s=60, watch_s=10)
         round_id = any_store.record_round(problem_of([]), decision_of([]), shadow=False, at=at(6))
         assert round_id
-        assert any_store.daemon_seen() == DaemonSeen(
+        assert any_store.daemon_status() == DaemonStatus(
             owner="a",
             renewed_at=at(5),
             expires_at=at(15),
@@ -1113,9 +1113,9 @@ class TestLease:
             watch_s=10,
         )
         assert any_store.acquire_lease("a", ttl_s=10, at=at(7), interval_s=30, watch_s=5)
-        assert (any_store.daemon_seen().interval_s, any_store.daemon_seen().watch_s) == (30, 5)
+        assert (any_store.daemon_status().interval_s, any_store.daemon_status().watch_s) == (30, 5)
         any_store.release_lease("a")
-        assert any_store.daemon_seen() == DaemonSeen(last_round_at=at(6))
+        assert any_store.daemon_status() == DaemonStatus(last_round_at=at(6))
 
     def test_that_only_its_owner_gives_it_back(self, any_store: Store) -> None:
         assert any_store.acquire_lease("a", ttl_s=10, at=at(0))
@@ -1129,19 +1129,19 @@ class TestLease:
 
 class TestMilestones:
     def test_that_a_run_has_come_as_far_as_its_reports_say(self, any_store: Store) -> None:
-        def tell(sequence: int, **changes: Any) -> frozenset[Milestone]:
+        def tell(sequence: int, **changes: Any) -> frozenset[TrainingRun]:
             any_store.report(token_of(1), report(sequence, **changes), at=at(10 * sequence))
-            return any_store.milestones()
+            return any_store.training_runs()
 
         unmeasured = dataclasses.replace(MODEL, throughput=None)
         any_store.register_jobs([registration(1), registration(2)], at=at(0))
         assert tell(1, num_steps=0, phase=RunPhase.STARTING, model=None) == frozenset()
-        assert tell(2, num_steps=1, model=unmeasured) == {Milestone("1", 0, False)}
-        assert tell(3, num_steps=9) == {Milestone("1", 0, True)}
+        assert tell(2, num_steps=1, model=unmeasured) == {TrainingRun("1", 0, False)}
+        assert tell(3, num_steps=9) == {TrainingRun("1", 0, True)}
         assert tell(4, num_steps=9, phase=RunPhase.WAITING) == frozenset()
         # A run after a move has everything before it again.
         again = {"run_number": 1, "restart_count": 1}
         assert tell(5, **again, num_steps=0, phase=RunPhase.STARTING, model=None) == frozenset()
-        assert tell(6, **again, num_steps=10, model=unmeasured) == {Milestone("1", 1, False)}
+        assert tell(6, **again, num_steps=10, model=unmeasured) == {TrainingRun("1", 1, False)}
         any_store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(99))], at=at(99))
-        assert any_store.milestones() == frozenset()
+        assert any_store.training_runs() == frozenset()

@@ -14,7 +14,7 @@ from pollux_slurm.resources import resource_dir
 from pollux_slurm.store import open_store
 from pollux_slurm.store.access import opening
 from pollux_slurm.store.access.database import Database
-from pollux_slurm.store.access.opening import reach_database, read_version
+from pollux_slurm.store.access.opening import read_version, unchecked_database
 from pollux_slurm.store.access.url import parse_store_url
 from pollux_slurm.store.maintenance import administration, migration
 from pollux_slurm.store.maintenance.administration import check_store, init_store, upgrade_store
@@ -50,7 +50,7 @@ def fill(url: str) -> None:
 
 
 def database_at(url: str) -> Database:
-    return reach_database(parse_store_url(url), create=True)
+    return unchecked_database(parse_store_url(url), create=True)
 
 
 def row_counts(connection: Connection) -> dict[str, int]:

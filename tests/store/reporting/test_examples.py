@@ -86,9 +86,9 @@ EXPECTED: dict[str, list[tuple[Any, ...]]] = {
         ("n2", "a100", 30.0, 2),
     ],
     "prediction_errors": [("a100", 4, 2, 17, -0.1, 0.1), ("t4", 2, 1, 5, 0.1, 0.1)],
-    "models_that_promise_too_much": [("ada", "1", 0, 5, 0.1)],
+    "models_that_overestimate": [("ada", "1", 0, 5, 0.1)],
     "slowest_restarts": [("1", "ada", at(4200), 2, 4, 2.0, 6.0, 30.0, 39.0)],
-    "did_moves_pay": [("grown", 1, 39 * 2 / 3600, 200 / 160)],
+    "cost_and_benefit_of_moves": [("grown", 1, 39 * 2 / 3600, 200 / 160)],
     "moves_by_cause": [("decision", 2, 1, 0, 0, 0, 39 * 2 / 3600)],
     "moves_that_failed": [("2", "grace", at(9000), "decision", "failed", "its node went down")],
     "what_happened_to_a_job": [
@@ -112,7 +112,7 @@ EXPECTED: dict[str, list[tuple[Any, ...]]] = {
     "round_quality": [
         ("generalized-mean", "test", False, 3, 0.1, 0.5 + 0.42, 0.5 + 0.78, 2 + 5 + 9, 48, 2),
     ],
-    "who_gained_by_declaring": [
+    "effect_of_declarations": [
         ("vision", "ada", "1", 1.5, 1.5, None),
         ("physics", "grace", "2", None, None, "it has passed what it declared"),
     ],

@@ -52,7 +52,7 @@ def test_that_only_shadow_rounds_are_read_with_what_they_decided(told: ShadowRea
     assert {one.num_jobs for one in found.rounds} == {2}
     assert all(one.replayable for one in found.rounds)
     number = {one.job_id: one.slurm_job_id for one in found.jobs}
-    first, second, third = found.looked_at
+    first, second, third = found.sampled_rounds
     assert [(number[one.job_id], one.round_id, one.decided) for one in found.decisions] == [
         ("1", first, DECIDED[1]),
         ("1", second, DECIDED[1]),
@@ -61,7 +61,7 @@ def test_that_only_shadow_rounds_are_read_with_what_they_decided(told: ShadowRea
         ("2", second, DECIDED[2]),
         ("2", third, None),
     ]
-    assert [(one.started_at, one.ended_at, one.allocation) for one in found.stretches] == [
+    assert [(one.started_at, one.ended_at, one.allocation) for one in found.allocation_intervals] == [
         (at(5), at(33), Allocation.of({"n1": 2})),
         (at(33), None, Allocation.of({"n2": 4})),
     ]
@@ -75,11 +75,11 @@ def test_that_a_range_ends_before_its_end(told: ShadowReader) -> None:
 
 
 def test_that_too_many_decisions_are_read_of_rounds_evenly_apart(told: ShadowReader) -> None:
-    found = told.history(at(0), at(100), most_decisions=4)
-    assert (len(found.rounds), found.every) == (3, 2)
-    assert found.looked_at[-1] == found.rounds[-1].round_id
-    assert {one.round_id for one in found.decisions} == set(found.looked_at)
-    assert len({number % 2 for number in found.looked_at}) == 1
+    found = told.history(at(0), at(100), max_decisions=4)
+    assert (len(found.rounds), found.round_stride) == (3, 2)
+    assert found.sampled_rounds[-1] == found.rounds[-1].round_id
+    assert {one.round_id for one in found.decisions} == set(found.sampled_rounds)
+    assert len({number % 2 for number in found.sampled_rounds}) == 1
 
 
 def test_that_goodput_is_averaged_over_each_window(told: ShadowReader) -> None:
@@ -90,7 +90,7 @@ def test_that_goodput_is_averaged_over_each_window(told: ShadowReader) -> None:
 
 
 def test_that_a_round_is_read_as_it_was_recorded(told: ShadowReader) -> None:
-    round_id = told.history(at(0), at(20)).looked_at[0]
+    round_id = told.history(at(0), at(20)).sampled_rounds[0]
     assert told.round(round_id) == (problem_of([1, 2]), decision_of([1, 2]))
     with pytest.raises(StoreError, match="there is no round 999"):
         told.round(999)

@@ -12,7 +12,7 @@ from pollux_slurm.store.contract.interface import RunPhase, Store
 from pollux_slurm.store.reporting.queries import open_reports
 from pollux_slurm.store.reporting.view_rows import ROW_TYPES
 from pollux_slurm.store.rounds.daily_sums import sum_decisions
-from pollux_slurm.store.schema.triggers import sum_what_is_there
+from pollux_slurm.store.schema.triggers import fill_day_sums
 from tests.store import centre
 from tests.store.builders import (
     at,
@@ -51,7 +51,7 @@ def test_that_triggers_sum_as_a_sum_over_everything(any_store: Store) -> None:
     with any_store._database.write() as connection:  # type: ignore[attr-defined]
         for name in order:
             connection.exec_driver_sql(f"DELETE FROM {name}")
-        sum_what_is_there(connection)
+        fill_day_sums(connection)
         sum_decisions(connection)
     assert {name: table(any_store, name, by) for name, by in order.items()} == kept
 
@@ -187,7 +187,7 @@ def test_that_a_node_that_is_gone_keeps_its_days(any_store: Store) -> None:
         ("stays", "t4", 0),
     ]
     assert [row["num_gpus"] for row in rows] == [3.0, 4.0]
-    assert [row["offered_gpu_hours"] for row in rows] == pytest.approx([2 / 6, 4 / 3])
+    assert [row["available_gpu_hours"] for row in rows] == pytest.approx([2 / 6, 4 / 3])
     assert [row["utilization"] for row in rows] == [0.0, 0.0]
 
 

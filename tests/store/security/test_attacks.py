@@ -652,11 +652,11 @@ class TestTampering:
     def test_that_a_shared_login_is_put_right_within_a_round(
         self, postgres: PostgresServer, stranger: Connection, victims: Store, change: str
     ) -> None:
-        assert victims.tend() == ()
+        assert victims.maintain() == ()
         stranger.execute(change)  # type: ignore[call-overload]
-        (note,) = victims.tend()
+        (note,) = victims.maintain()
         assert "the login jobs" in note
-        assert victims.tend() == ()
+        assert victims.maintain() == ()
         with connect(postgres) as sibling:
             send(sibling, raw_report(1), token=token_of(2, 1002))
             shown = [
@@ -672,11 +672,11 @@ class TestTampering:
         stranger.execute("ALTER ROLE jobs SET statement_timeout = '1s'")
         stranger.execute("BEGIN")
         stranger.execute("ALTER ROLE jobs SET statement_timeout = '2s'")
-        (note,) = victims.tend()
+        (note,) = victims.maintain()
         assert "could not be put right" in note
         stranger.execute("ROLLBACK")
-        assert len(victims.tend()) == 1
-        assert victims.tend() == ()
+        assert len(victims.maintain()) == 1
+        assert victims.maintain() == ()
 
 
 class TestOpenTransactions:
@@ -716,7 +716,7 @@ class TestOpenTransactions:
         self, postgres: PostgresServer, victims: Store
     ) -> None:
         with connect(postgres, "the_daemon") as daemon, connect(postgres) as stranger:
-            victims.tend()
+            victims.maintain()
             assert stranger.execute("SELECT 1").fetchone() == (1,), "a minute is not over"
             await_other_ends(postgres, daemon, stranger)
             assert daemon.execute("SELECT pollux_end_long_connections(0, 600, 3600)").fetchone() == (1,)

@@ -166,7 +166,7 @@ class TestResources:
         with connect(postgres, "veteran") as veteran:
             assert bounds(veteran) == {**BOUNDS, "temp_file_limit": "4GB"}
             assert veteran.execute("SELECT count(*) FROM job_goodput").fetchone() == (0,)
-        assert two_people.tend() == (), "the shared login is as it was made"
+        assert two_people.maintain() == (), "the shared login is as it was made"
         with connect(postgres, "the_daemon") as daemon:
             assert bounds(daemon)["temp_file_limit"] == "-1"
 
@@ -194,7 +194,7 @@ class TestResources:
             ada.execute("SET idle_in_transaction_session_timeout = 0")
             ada.execute("SET idle_session_timeout = 0")
             ada.execute("LISTEN flood")
-            two_people.tend()
+            two_people.maintain()
             ada.execute("BEGIN")
             with connect(postgres) as stranger:
                 for number in range(2000):

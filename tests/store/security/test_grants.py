@@ -214,7 +214,7 @@ class TestOwners:
         store.register_jobs([registration(1)], at=at(0))
         store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(0))
         jobs.report(token_of(1), report(1), at=at(0))
-        store.tend()
+        store.maintain()
         assert jobs.poll(token_of(1), 0, at=at(0)).checkpoint_request is None
         sample = store.job("1").sample
         assert sample is not None

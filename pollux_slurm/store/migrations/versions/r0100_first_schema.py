@@ -85,7 +85,7 @@ def _jobs() -> None:
         "jobs",
         sa.Column("id", BIG_INT, primary_key=True),
         sa.Column("slurm_job_id", sa.String(64), nullable=False),
-        sa.Column("first_id", BIG_INT),
+        sa.Column("first_job_id", BIG_INT),
         sa.Column("token_sha256", sa.String(64), nullable=False),
         sa.Column("user_id", BIG_INT, sa.ForeignKey("users.user_id"), nullable=False),
         sa.Column("name", sa.Text, nullable=False),
@@ -107,7 +107,7 @@ def _jobs() -> None:
         sa.Column("finished_at", TIME),
         sa.Column("time_limit_s", sa.Double),
         sa.Column("required_nodes", sa.Text),
-        sa.Column("left_out_because", sa.Text),
+        sa.Column("excluded_reason", sa.Text),
         sa.Column("estimated", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.CheckConstraint("length(token_sha256) = 64", name="token_sha256"),
         sa.UniqueConstraint("token_sha256", "user_id"),
@@ -129,7 +129,7 @@ def _jobs() -> None:
         postgresql_where=sa.text("estimated"),
     )
     op.create_index("ix_jobs_finished_at", "jobs", ["finished_at"])
-    op.create_index("ix_jobs_first_id", "jobs", ["first_id"])
+    op.create_index("ix_jobs_first_job_id", "jobs", ["first_job_id"])
     op.create_index("ix_jobs_slurm_job_id_id", "jobs", ["slurm_job_id", "id"])
     op.create_index("ix_jobs_started_at", "jobs", ["started_at"])
     op.create_index("ix_jobs_submitted_at", "jobs", ["submitted_at"])
@@ -340,7 +340,7 @@ def _rounds() -> None:
         sa.Column("num_nodes", sa.Integer, nullable=False),
         sa.Column("speedup", sa.Double, nullable=False),
         sa.Column("goodput", sa.Double),
-        sa.Column("single_goodput", sa.Double),
+        sa.Column("one_gpu_goodput", sa.Double),
         sa.Column("penalty", sa.Double, nullable=False),
         sa.Column("bound_by", sa.String(32), nullable=False),
         sa.Column("runner_up_gpus", sa.Integer),
@@ -355,8 +355,8 @@ def _rounds() -> None:
         sa.Column("accumulation_steps", BIG_INT),
         sa.Column("declared_gain", sa.Double),
         sa.Column("declaration_doubt", sa.Text),
-        sa.Column("pinned_because", sa.Text),
-        sa.Column("excluded", sa.Text),
+        sa.Column("pinned_reason", sa.Text),
+        sa.Column("excluded_reason", sa.Text),
         sa.Column("explanation", sa.Text, nullable=False),
         sa.CheckConstraint("num_gpus >= 0", name="num_gpus"),
         sa.CheckConstraint("num_nodes >= 0 AND num_nodes <= num_gpus", name="num_nodes"),
@@ -423,7 +423,9 @@ def _allocations() -> None:
         sa.Column("cause", _one_of("cause", CAUSES), nullable=False),
         sa.Column("checkpoint_waived", _flag("checkpoint_waived"), nullable=False, server_default=sa.false()),
         sa.Column("retargeted", _flag("retargeted"), nullable=False, server_default=sa.false()),
-        sa.Column("trained_on", _flag("trained_on"), nullable=False, server_default=sa.false()),
+        sa.Column(
+            "continued_training", _flag("continued_training"), nullable=False, server_default=sa.false()
+        ),
         sa.Column("job_failed", _flag("job_failed"), nullable=False, server_default=sa.false()),
         sa.Column("taken_over", _flag("taken_over"), nullable=False, server_default=sa.false()),
         sa.Column("reason", sa.Text),
@@ -526,11 +528,11 @@ def _sums() -> None:
         sa.Column("job_id", BIG_INT, primary_key=True, autoincrement=False),
         sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("day", sa.Date, primary_key=True),
-        sa.Column("held_s", sa.Double, nullable=False),
+        sa.Column("allocated_s", sa.Double, nullable=False),
         sa.ForeignKeyConstraint(
             ["job_id", "number"], ["allocations.job_id", "allocations.number"], ondelete="CASCADE"
         ),
-        sa.CheckConstraint("held_s >= 0", name="held_s"),
+        sa.CheckConstraint("allocated_s >= 0", name="allocated_s"),
     )
     op.create_index("ix_allocation_days_day", "allocation_days", ["day"])
 
@@ -540,14 +542,14 @@ def _sums() -> None:
         sa.Column("day", sa.Date, primary_key=True),
         sa.Column("num_rounds", BIG_INT, nullable=False),
         sa.Column("gpus_sum", sa.Double, nullable=False),
-        sa.Column("fair_gpus_sum", sa.Double, nullable=False),
+        sa.Column("fair_share_gpus_sum", sa.Double, nullable=False),
         sa.Column("speedup_sum", sa.Double, nullable=False),
         sa.Column("num_compared", BIG_INT, nullable=False),
-        sa.Column("fair_goodput_sum", sa.Double, nullable=False),
-        sa.Column("num_single", BIG_INT, nullable=False),
-        sa.Column("single_goodput_sum", sa.Double, nullable=False),
+        sa.Column("fair_share_goodput_sum", sa.Double, nullable=False),
+        sa.Column("num_one_gpu", BIG_INT, nullable=False),
+        sa.Column("one_gpu_goodput_sum", sa.Double, nullable=False),
         sa.CheckConstraint("num_rounds >= num_compared AND num_compared >= 0", name="num_compared"),
-        sa.CheckConstraint("num_rounds >= num_single AND num_single >= 0", name="num_single"),
+        sa.CheckConstraint("num_rounds >= num_one_gpu AND num_one_gpu >= 0", name="num_one_gpu"),
     )
     op.create_index("ix_job_days_day", "job_days", ["day"])
 
@@ -559,9 +561,9 @@ def _sums() -> None:
         sa.Column("day", sa.Date, primary_key=True),
         sa.Column("num_rounds", BIG_INT, nullable=False),
         sa.Column("gpus_sum", sa.Double, nullable=False),
-        sa.Column("offered_gpu_s", sa.Double, nullable=False),
+        sa.Column("available_gpu_s", sa.Double, nullable=False),
         sa.CheckConstraint("num_rounds >= 1", name="num_rounds"),
-        sa.CheckConstraint("gpus_sum >= 0 AND offered_gpu_s >= 0", name="sums"),
+        sa.CheckConstraint("gpus_sum >= 0 AND available_gpu_s >= 0", name="sums"),
     )
     op.create_index("ix_node_days_day", "node_days", ["day"])
 

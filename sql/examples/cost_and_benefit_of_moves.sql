@@ -1,4 +1,4 @@
--- Did moves pay: what did they cost, and what was the goodput after them over that before?
+-- What did moves cost, and what was the goodput after them over that before?
 SELECT CASE WHEN target_gpus > source_gpus THEN 'grown'
             WHEN target_gpus < source_gpus THEN 'shrunk'
             ELSE 'moved'

@@ -1,7 +1,7 @@
-"""What each job's last runs made, and on what: what the models that it reports are held against.
+"""The last runs of each job: their progress and allocations, which the daemon compares with its models.
 
-What a job may choose, such as the numbers of its reports or whether they tell of a throughput, decides
-nothing here. What it held is looked up by time: a run may tell of any start and size.
+A job chooses its report numbers, and whether a report has a throughput, so neither is used here. What GPUs it
+had is looked up by time, because a run may report any start and size.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from sqlalchemy import Connection, Executable, Select, and_, func, or_, select
 from sqlalchemy.orm import aliased
 
 from pollux_slurm.model import Configuration
-from pollux_slurm.store.access.statements import built_once
-from pollux_slurm.store.contract.interface import LEAST_RUN_S, RUNS_JUDGED, Pace
+from pollux_slurm.store.access.statements import cached_statement
+from pollux_slurm.store.contract.interface import MIN_RECENT_RUN_S, RECENT_RUNS, RecentRun
 from pollux_slurm.store.jobs.submissions import last_of_each
 from pollux_slurm.store.schema import AllocationNodeRow, AllocationRow, RunRow, SampleRow
 
 
-def read_paces(connection: Connection, scope: Select[Any]) -> defaultdict[int, list[Pace]]:
-    """Return what the last runs of each job made, and on what, newest first."""
-    rows = connection.execute(_select_stretches(scope, connection.dialect.name))
-    paces: defaultdict[int, list[Pace]] = defaultdict(list)
-    for (job_id, _), stretches in itertools.groupby(rows, lambda row: (row.job_id, row.run_id)):
-        held = []
-        for row in stretches:
+def read_recent_runs(connection: Connection, scope: Select[Any]) -> defaultdict[int, list[RecentRun]]:
+    """Return the last runs of each job, newest first."""
+    rows = connection.execute(_select_run_intervals(scope, connection.dialect.name))
+    recent_runs: defaultdict[int, list[RecentRun]] = defaultdict(list)
+    for (job_id, _), intervals in itertools.groupby(rows, lambda row: (row.job_id, row.run_id)):
+        allocations = []
+        for row in intervals:
             until = min(row.ended_at or row.last_report_at, row.last_report_at)
-            held_s = (until - max(row.started_at, row.at)).total_seconds()
-            held.append((Configuration(num_nodes=row.num_nodes, num_gpus=row.num_gpus), held_s))
-        paces[job_id].append(Pace(row.made, tuple(held), row.gpu_type))
-    return paces
+            allocated_s = (until - max(row.started_at, row.at)).total_seconds()
+            allocations.append((Configuration(num_nodes=row.num_nodes, num_gpus=row.num_gpus), allocated_s))
+        recent_runs[job_id].append(RecentRun(row.progress, tuple(allocations), row.gpu_type))
+    return recent_runs
 
 
-@built_once
-def _select_stretches(scope: Select[Any], dialect: str) -> Executable:
-    def reported_long(run: Any) -> Any:
+@cached_statement
+def _select_run_intervals(scope: Select[Any], dialect: str) -> Executable:
+    def reported_long_enough(run: Any) -> Any:
         if dialect == "postgresql":
-            took_s: Any = func.extract("epoch", run.last_report_at - run.first_report_at)
+            reported_s: Any = func.extract("epoch", run.last_report_at - run.first_report_at)
         else:
-            took_s = (func.julianday(run.last_report_at) - func.julianday(run.first_report_at)) * 86400.0
-        return took_s >= LEAST_RUN_S
+            reported_s = (func.julianday(run.last_report_at) - func.julianday(run.first_report_at)) * 86400.0
+        return reported_s >= MIN_RECENT_RUN_S
 
     def sequence(end: Any) -> Any:
         other = aliased(SampleRow)
@@ -57,7 +57,7 @@ def _select_stretches(scope: Select[Any], dialect: str) -> Executable:
             .scalar_subquery()
         )
 
-    runs = last_of_each(scope, RunRow, RUNS_JUDGED, reported_long)
+    runs = last_of_each(scope, RunRow, RECENT_RUNS, reported_long_enough)
     first, last = aliased(SampleRow), aliased(SampleRow)
     return (
         select(
@@ -66,7 +66,7 @@ def _select_stretches(scope: Select[Any], dialect: str) -> Executable:
             RunRow.gpu_type,
             RunRow.last_report_at,
             first.at,
-            (last.progress - first.progress).label("made"),
+            (last.progress - first.progress).label("progress"),
             AllocationRow.started_at,
             AllocationRow.ended_at,
             nodes(func.count()).label("num_nodes"),

@@ -1,4 +1,4 @@
--- Whose models promise more than they keep?
+-- Whose models predict more throughput than is measured?
 SELECT user_name,
        slurm_job_id,
        run_number,

@@ -1,6 +1,6 @@
-{# Stretches of allocation by day: those that ended from their table, those that last up to now. #}
-SELECT d.job_id, d.number, d.day, d.held_s
-FROM {{ tamed('allocation_days') }} AS d
+{# Allocation intervals by day: ended ones from their table of sums, open ones up to now. #}
+SELECT d.job_id, d.number, d.day, d.allocated_s
+FROM {{ clamped('allocation_days') }} AS d
 UNION ALL
 SELECT o.job_id,
        o.number,

@@ -1,4 +1,4 @@
--- By which factor has what jobs declare of their length changed their weight, and whose claims do not count?
+-- By which factor did declared epochs change the weight of jobs, and whose declarations were ignored?
 SELECT j.account, u.user_name, j.slurm_job_id, AVG(d.declared_gain) AS mean_gain, MAX(d.declared_gain) AS most,
        MAX(d.declaration_doubt) AS doubt
 FROM decisions AS d
