@@ -61,7 +61,7 @@ def test_that_one_run_with_little_but_a_validation_is_forgiven() -> None:
 
 
 def test_that_a_run_is_held_to_what_it_held_for_as_long_as_it_held_it() -> None:
-    made = pace(1.0, seconds=900.0, on=FOUR).made + pace(1.0, seconds=100.0, on=ONE).made
+    made = pace(1.0, seconds=900.0, on=FOUR).progress + pace(1.0, seconds=100.0, on=ONE).progress
     assert doubt(TOLD, [RecentRun(made, ((FOUR, 900.0), (ONE, 100.0)))]) is None
     said = doubt(TOLD, [RecentRun(made / 1000, ((FOUR, 900.0), (ONE, 100.0), (FOUR, 900.0)))])
     assert said is not None

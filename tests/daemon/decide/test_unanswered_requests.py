@@ -213,13 +213,17 @@ def test_that_a_job_that_answers_again_is_moved(crowd: World) -> None:
 
 def test_that_a_waiting_job_is_given_its_place_however_silent_it_was(crowd: World) -> None:
     """There is no checkpoint to ask it for."""
-    known = record("1", state=JobState.PENDING, unanswered=(UnansweredRequest(asked_at=NOON, ended_at=NOON),))
+    known = record(
+        "1", state=JobState.PENDING, unanswered=(UnansweredRequest(requested_at=NOON, ended_at=NOON),)
+    )
     assert unanswered_requests.left_alone_because(known, NOON, timeout_s=0.0) is None
 
 
 def test_that_only_a_request_that_lasted_as_long_as_it_may_counts() -> None:
     """Others ended since the job did, or the daemon was stopped."""
-    short = UnansweredRequest(asked_at=NOON - timedelta(seconds=100), ended_at=NOON - timedelta(seconds=10))
+    short = UnansweredRequest(
+        requested_at=NOON - timedelta(seconds=100), ended_at=NOON - timedelta(seconds=10)
+    )
     known = record("1", allocation=Allocation.of({"n0": 1}), unanswered=(short,))
     assert unanswered_requests.left_alone_because(known, NOON, timeout_s=300) is None
     assert unanswered_requests.left_alone_because(known, NOON, timeout_s=90) is not None
@@ -228,7 +232,9 @@ def test_that_only_a_request_that_lasted_as_long_as_it_may_counts() -> None:
 def test_that_no_wait_is_longer_than_six_hours() -> None:
     day = timedelta(days=1)
     requests = tuple(
-        UnansweredRequest(asked_at=NOON - day * number, ended_at=NOON - day * number + timedelta(minutes=5))
+        UnansweredRequest(
+            requested_at=NOON - day * number, ended_at=NOON - day * number + timedelta(minutes=5)
+        )
         for number in range(16, 0, -1)
     )
     last = requests[-1].ended_at
