@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def patient_stores() -> Iterator[None]:
-    """Let stores that tests open wait longer for others than any machine is busy."""
+def long_store_timeouts() -> Iterator[None]:
+    """Give stores of tests timeouts that no busy machine reaches."""
     from pollux_slurm.store.access import engine
 
     with pytest.MonkeyPatch.context() as patched:
@@ -34,7 +34,7 @@ def patient_stores() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def store_template(tmp_path_factory: pytest.TempPathFactory, patient_stores: None) -> Path:
+def store_template(tmp_path_factory: pytest.TempPathFactory, long_store_timeouts: None) -> Path:
     """Return a store's file with its tables made, to be copied: faster than to make them for each test."""
     path = tmp_path_factory.mktemp("store") / "template.db"
     open_store(f"sqlite:///{path}", create=True).close()
@@ -88,7 +88,7 @@ def copied(template: Path, path: Path) -> str:
 
 
 def wipe(store: SqlStore) -> None:
-    """Empty every table; numbers start from 1 again, as SQLite takes them from the rows that are there."""
+    """Empty every table; ids start from 1 again, because SQLite derives them from the existing rows."""
     from pollux_slurm.store.schema import Base
 
     with store._database.write() as connection:

@@ -1,4 +1,4 @@
-"""A day of a small computing centre, to be added up by hand. Times are seconds after T0, which is noon.
+"""A day of a small computing centre, with sums that can be checked by hand. Times are seconds after T0, noon.
 
 | job | whose | what happened |
 |---|---|---|
@@ -104,7 +104,7 @@ def train(
     now = {"run_number": run, "restart_count": run, "gpus_per_node": gpus, "model": None}
     starting = report(0, **now, phase=RunPhase.STARTING, throughput=None, num_steps=0)
     store.report(token_of(job, OWNERS[job][1]), starting, at=at(start))
-    # The next look at Slurm finds the run and notes its type of GPU.
+    # The next round observes the run and records its GPU type.
     if run == 0:
         allocate(store, job, start, {"n0": gpus[0]}, "t4", run)
     else:

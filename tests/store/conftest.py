@@ -39,7 +39,7 @@ _FIXTURES = {"sqlite": "sqlite", "postgresql": "postgres"}
 
 
 @pytest.fixture(scope="session")
-def postgres(patient_stores: None) -> Iterator[PostgresServer]:
+def postgres(long_store_timeouts: None) -> Iterator[PostgresServer]:
     """Run a private PostgreSQL; skip where there is none, but on CI, where it is always installed, fail."""
     try:
         with running_postgres() as server:
@@ -84,7 +84,7 @@ def two_people(postgres: PostgresServer, postgres_store: Store, postgres_url: st
 
 @pytest.fixture(scope="module", params=["sqlite_store", "postgres_store"])
 def day(request: pytest.FixtureRequest) -> Store:
-    """Return a store that holds the day of `tests.store.centre`, to be read only, on each backend."""
+    """Return a store with the day of `tests.store.centre`, read-only, on each backend."""
     store: Store = request.getfixturevalue(request.param)
     wipe(store)
     centre.fill(store)
@@ -104,7 +104,7 @@ def sqlite_url(shared_store_url: str, clean_store: SqlStore) -> str:
 
 
 class StoreOfTwoLogins(SqlStore):
-    """The daemon's door with the rights of `pollux_daemon`; what jobs do goes through their login.
+    """A store with the rights of `pollux_daemon`; the calls of jobs go through their login.
 
     The time of a report is the server's: its clock is set to the time that the test gives.
     """
@@ -116,7 +116,7 @@ class StoreOfTwoLogins(SqlStore):
 
     def report(self, token: str, report: Report, *, at: datetime) -> None:
         set_clock(self._clock, at)
-        # Most tests leave out the daemon's look at Slurm that finds the job running.
+        # Most tests skip the observation that shows the job as running.
         with self._clock.write() as connection:
             connection.exec_driver_sql(
                 "UPDATE jobs SET state = 'running' "
@@ -151,7 +151,7 @@ def prepare_logins(server: PostgresServer) -> None:
 
 
 def prepare_clock(server: PostgresServer) -> None:
-    """Let tests set the clock of "store": again after whatever makes its functions anew."""
+    """Let tests set the clock of "store", also after its functions were created again."""
     server.sql(
         "CREATE OR REPLACE FUNCTION pollux_clock() RETURNS timestamptz LANGUAGE sql VOLATILE "
         "AS 'SELECT COALESCE(at, clock_timestamp()) FROM public.test_clock'",
@@ -160,7 +160,7 @@ def prepare_clock(server: PostgresServer) -> None:
 
 
 def set_clock(database: Database, at: datetime | None) -> None:
-    """Let the functions of the database take it to be `at`; None for the server's time."""
+    """Set the time of the database's functions to `at`; None for the server's time."""
     with database.write() as connection:
         connection.exec_driver_sql("UPDATE test_clock SET at = %s", (at,))
 
@@ -170,7 +170,7 @@ def wipe(store: Store) -> None:
     if isinstance(store, StoreOfTwoLogins):
         set_clock(store._clock, None)
         with store._clock.write() as connection:
-            # Not TRUNCATE, which makes a hundred files anew.
+            # Not TRUNCATE, which creates a hundred files again.
             tables = [table.name for table in reversed(Base.metadata.sorted_tables)]
             empty = [f"DELETE FROM {table}" for table in ("pollux_allowances", *tables)]
             numbers = [

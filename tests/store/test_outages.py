@@ -68,9 +68,9 @@ def fill_up(store: Store, words: str = "is full: make room") -> tuple[int, int]:
             store.record_round(problem_of(numbers), decision_of(numbers), shadow=False, at=at(turn))
             rounds += 1
         except StoreUnavailable as error:
-            told = str(error)
+            message = str(error)
             break
-    assert words in told
+    assert words in message
     for _ in range(3):
         with contextlib.suppress(StoreUnavailable):
             store.record_round(problem_of(numbers), decision_of(numbers), shadow=False, at=at(turn))
@@ -79,7 +79,7 @@ def fill_up(store: Store, words: str = "is full: make room") -> tuple[int, int]:
 
 
 def check_all(store: Store, reports: int, rounds: int) -> None:
-    """Check that what was acknowledged is there, and that the store takes more."""
+    """Check that what was acknowledged is stored, and that more can be written."""
     assert len(store.sample_history("1")) == reports
     problem, decision = store.round_problem()
     assert (problem, decision) == (problem_of(list(range(1, 31))), decision_of(list(range(1, 31))))
@@ -260,7 +260,7 @@ def test_that_a_daemon_killed_between_two_statements_leaves_whole_rounds(
     assert any_store.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(999)) > last_round
 
 
-def test_that_agent_and_rounds_go_on_over_a_server_that_stops_and_starts(
+def test_that_agent_and_rounds_continue_over_a_server_restart(
     postgres: PostgresServer, postgres_store: Store, postgres_url: str
 ) -> None:
     """A real reporter of a running job, with the jobs' login; a confirmation in the midst of the outage."""

@@ -24,7 +24,7 @@ SPAWN.set_forkserver_preload(["tests.store.workers", "pollux_slurm.store.sql_sto
 
 
 def run_together(tasks: list[tuple[Callable[..., None], tuple[Any, ...]]], url: str) -> list[Any]:
-    """Start one process per task, all behind one barrier; return what each said at its end.
+    """Start one process per task, all behind one barrier; return what each returned.
 
     Raises `EOFError` when a process ends without a word: its own traceback is in the output.
     """
@@ -70,7 +70,7 @@ def test_that_sixteen_agents_and_a_daemon_at_once_lose_nothing(any_store_url: st
         assert len(any_store.allocation_history(str(number))) == rounds
 
 
-def test_that_many_processes_may_make_the_store_at_once(any_empty_url: str) -> None:
+def test_that_many_processes_can_create_the_store_at_once(any_empty_url: str) -> None:
     assert run_together([(workers.make_store, ())] * 6, any_empty_url) == ["made"] * 6
     store = open_store(any_empty_url)
     assert store.jobs() == ()
@@ -84,7 +84,7 @@ def test_that_exactly_one_of_racing_daemons_gets_the_lease(any_store_url: str) -
     assert sorted(turn for turns in won for turn in turns) == list(range(rounds))
 
 
-def test_that_a_killed_writer_leaves_whole_reports_and_none_that_it_was_told_of_is_lost(
+def test_that_a_killed_writer_leaves_whole_reports_and_loses_no_acknowledged_one(
     any_store_url: str, any_store: Store
 ) -> None:
     any_store.register_jobs([registration(number) for number in range(4)], at=at(0))

@@ -65,8 +65,8 @@ def hold_rounds(url: str, barrier: Barrier, outcome: Connection, jobs: int, roun
     barrier.wait(DEADLINE_S)
     for turn in range(rounds):
         gpus = [{f"n{number}": turn % 4 + 1} for number in numbers]
-        looks = [observation(n, JobState.RUNNING, g) for n, g in zip(numbers, gpus, strict=True)]
-        insistently(functools.partial(store.observe_jobs, looks, at=at(turn)))
+        observations = [observation(n, JobState.RUNNING, g) for n, g in zip(numbers, gpus, strict=True)]
+        insistently(functools.partial(store.observe_jobs, observations, at=at(turn)))
         assert len(insistently(store.active_jobs)) == jobs
         problem, decision = problem_of(numbers), decision_of(numbers)
         insistently(functools.partial(store.record_round, problem, decision, shadow=False, at=at(turn)))
@@ -87,7 +87,7 @@ def race_for_lease(url: str, barrier: Barrier, outcome: Connection, owner: str, 
 
 
 def report_for_ever(url: str, outcome: Connection, number: int) -> None:
-    """Send reports that each write to four tables, and say which sequence numbers were acknowledged."""
+    """Send reports that each write to four tables; return the acknowledged sequence numbers."""
     store = open_agent_store(url)
     for sequence in itertools.count(1):
         model = GoodputModel(limits=MODEL.limits, statistics=MODEL.statistics, max_gpus_seen=sequence)

@@ -36,7 +36,7 @@ def test_that_a_block_that_raises_leaves_nothing(any_database: Database) -> None
     any_database.close()
 
 
-def test_that_a_read_sees_one_moment(any_database: Database) -> None:
+def test_that_a_read_sees_one_snapshot(any_database: Database) -> None:
     with any_database.read() as reading:
         assert reading.execute(UserRow.__table__.select()).all() == []
         with any_database.write() as connection:
@@ -47,7 +47,7 @@ def test_that_a_read_sees_one_moment(any_database: Database) -> None:
     any_database.close()
 
 
-def test_that_a_statement_that_the_database_refuses_is_our_error(any_database: Database) -> None:
+def test_that_a_refused_statement_raises_a_store_error(any_database: Database) -> None:
     with pytest.raises(StoreError, match="refused a statement") as refused:  # noqa: SIM117
         with any_database.write() as connection:
             connection.execute(UserRow.__table__.insert(), {"user_id": -1, "user_name": "ada"})
@@ -57,7 +57,7 @@ def test_that_a_statement_that_the_database_refuses_is_our_error(any_database: D
     any_database.close()
 
 
-def test_that_a_lock_that_outlasts_the_timeout_is_worth_another_try(
+def test_that_a_lock_that_outlasts_the_timeout_raises_store_unavailable(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.05)
@@ -73,7 +73,7 @@ def test_that_a_lock_that_outlasts_the_timeout_is_worth_another_try(
     store.close()
 
 
-def test_that_who_stalls_in_the_midst_of_a_write_to_postgresql_lets_others_write(
+def test_that_a_client_that_stalls_within_a_write_to_postgresql_does_not_block_others(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "IDLE_IN_TRANSACTION_S", 1000.0)
@@ -108,7 +108,7 @@ def test_that_a_store_removed_while_open_does_not_come_back_empty(store_url: str
     store.close()
 
 
-def test_that_a_lost_table_is_said_to_be_lasting(store_url: str) -> None:
+def test_that_a_lost_table_raises_a_permanent_error(store_url: str) -> None:
     store = open_store(store_url)
     with sqlite3.connect(store_url.removeprefix("sqlite:///")) as connection:
         connection.execute("DROP TABLE goodput_samples")

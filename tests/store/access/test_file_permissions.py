@@ -1,4 +1,4 @@
-"""An SQLite store is for one host, and for one user or group: everybody else is told what to do instead."""
+"""An SQLite store is for one host, and for one user or group: all others are refused with what to do."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def path_of(url: str) -> Path:
     return Path(url.removeprefix("sqlite:///"))
 
 
-def mark(url: str, number: int) -> None:
-    """Write the mark of a host into the file, as if it came from there."""
+def set_host_id(url: str, number: int) -> None:
+    """Write the id of another host into the file."""
     with path_of(url).open("r+b") as file:
         file.seek(60)
         file.write(number.to_bytes(4, "big"))
@@ -46,12 +46,10 @@ store.close()
 
 
 class TestHosts:
-    def test_that_a_store_bears_the_mark_of_the_host_that_made_it(self, store_url: str) -> None:
+    def test_that_a_store_has_the_id_of_the_host_that_made_it(self, store_url: str) -> None:
         assert read_host_id(path_of(store_url)) == host_id()
 
-    def test_that_a_look_at_the_mark_leaves_the_locks_of_this_process_where_they_are(
-        self, store_url: str
-    ) -> None:
+    def test_that_reading_the_host_id_keeps_the_locks_of_this_process(self, store_url: str) -> None:
         # Else the other process would be the last to leave, and delete the log that this one goes on writing.
         with contextlib.closing(open_store(store_url)) as mine:
             mine.register_jobs([registration(1)], at=at(0))
@@ -65,17 +63,17 @@ class TestHosts:
             subprocess.run([*code, "4"], check=True, timeout=300)
             assert len(mine.active_jobs()) == 4
 
-    def test_that_marks_tell_hosts_apart(self, tmp_path: Path) -> None:
+    def test_that_host_ids_differ_between_hosts(self, tmp_path: Path) -> None:
         one, other = tmp_path / "one", tmp_path / "other"
         one.write_text("0123456789abcdef\n")
         other.write_text("fedcba9876543210\n")
         hosts = [("n0", one), ("n1", one), ("n0", other), ("n0", tmp_path / "none")]
-        marks = [host_id(name=name, machine_id_file=file) for name, file in hosts]
-        assert len(set(marks)) == 4
-        assert all(0 < number < 2**31 for number in marks)
+        ids = [host_id(name=name, machine_id_file=file) for name, file in hosts]
+        assert len(set(ids)) == 4
+        assert all(0 < number < 2**31 for number in ids)
 
     def test_that_another_hosts_store_is_refused_untouched_until_it_is_claimed(self, store_url: str) -> None:
-        mark(store_url, host_id() % 2**30 + 1)
+        set_host_id(store_url, host_id() % 2**30 + 1)
         before = path_of(store_url).read_bytes()
         for opening in (open_store, open_agent_store):
             with pytest.raises(StoreError, match="belongs to another host") as refused:
@@ -88,8 +86,8 @@ class TestHosts:
         open_store(store_url).close()
         assert read_host_id(path_of(store_url)) == host_id()
 
-    def test_that_a_store_of_an_earlier_release_bears_no_mark_and_opens(self, store_url: str) -> None:
-        mark(store_url, 0)
+    def test_that_a_store_without_a_host_id_opens(self, store_url: str) -> None:
+        set_host_id(store_url, 0)
         open_store(store_url).close()
 
     def test_that_a_store_in_postgresql_belongs_to_no_host(self, postgres_url: str) -> None:
@@ -155,7 +153,7 @@ def as_user(user: int, group: int, place: Path) -> subprocess.CompletedProcess[s
 
 @as_root
 class TestUsers:
-    def test_that_a_second_user_is_told_whose_it_is_and_of_postgresql(self, public_folder: Path) -> None:
+    def test_that_a_second_user_is_refused_with_the_owner_and_postgresql(self, public_folder: Path) -> None:
         nobody = pwd.getpwnam("nobody")
         done = as_user(nobody.pw_uid, nobody.pw_gid, public_folder)
         words = done.stderr.splitlines()[-1]
@@ -172,8 +170,8 @@ class TestUsers:
             done = as_user(user, group, public_folder)
             assert done.returncode == 0, done.stderr
             assert done.stdout.split() == [str([1, 2, 2, 3][turn])]
-        stranger = as_user(12348, 12348, public_folder)
-        assert stranger.returncode != 0
+        other_user = as_user(12348, 12348, public_folder)
+        assert other_user.returncode != 0
         store = open_store(f"sqlite:///{public_folder / 'pollux.db'}")
         store.register_jobs([registration(1)], at=at(0))
         assert len(store.jobs()) == 4

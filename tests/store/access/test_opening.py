@@ -1,4 +1,4 @@
-"""Every way in which a store cannot be opened gets one line that says what to do."""
+"""Every store that cannot be opened raises an error of one line, with the command that helps."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def refusal(url: str, *, create: bool = False) -> PolluxError:
         ("sqlite:///x.db?password=s3cret", "more than a path"),
     ],
 )
-def test_that_a_url_that_makes_no_sense_says_what_to_write(url: str, words: str) -> None:
+def test_that_an_invalid_url_names_what_to_write(url: str, words: str) -> None:
     error = refusal(url)
     assert isinstance(error, ConfigError)
     assert words in str(error)
@@ -102,7 +102,7 @@ def test_that_a_relative_path_is_refused_with_the_absolute_one(
 
 
 @pytest.mark.parametrize("name", ["a b.db", "50%.db", "what?.db", "hash#tag.db", "ünï.db", "'quoted'.db"])
-def test_that_odd_file_names_are_files_like_any(tmp_path: Path, name: str) -> None:
+def test_that_odd_file_names_work(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     url = f"sqlite:///{path}".replace("%", "%25").replace("?", "%3F")
     store = open_store(url, create=True)
@@ -177,8 +177,8 @@ def set_version(url: str, version: str) -> None:
     database.close()
 
 
-def test_that_a_lost_version_does_not_send_one_in_a_circle(any_empty_url: str) -> None:
-    """The line that the message ends in mends it; neither init nor upgrade does harm meanwhile."""
+def test_that_a_lost_version_names_its_repair(any_empty_url: str) -> None:
+    """The command at the message's end repairs it; neither init nor upgrade does harm before."""
     open_store(any_empty_url, create=True).close()
     database = unchecked_database(parse_store_url(any_empty_url), create=False)
     with database.write() as connection:
@@ -188,14 +188,14 @@ def test_that_a_lost_version_does_not_send_one_in_a_circle(any_empty_url: str) -
         with pytest.raises(SchemaVersionError) as refused:
             command(any_empty_url)
         words.add(str(refused.value))
-    (told,) = words
+    (message,) = words
     with database.write() as connection:
-        connection.execute(text(told.split("made them: ")[1].split(", then")[0]))
+        connection.execute(text(message.split("made them: ")[1].split(", then")[0]))
     database.close()
     assert check_store(any_empty_url).problems == ()
 
 
-def test_that_what_is_not_a_database_is_said_to_be_none(tmp_path: Path) -> None:
+def test_that_a_file_that_is_no_database_is_refused_with_its_name(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("these are my notes, not a database, and there are enough of them to tell\n" * 20)
     before = path.read_bytes()
@@ -215,12 +215,12 @@ def test_that_a_missing_folder_names_the_command_that_makes_it(tmp_path: Path) -
     assert str(error).endswith(f"mkdir -p {tmp_path}/a/b")
 
 
-def test_that_a_file_in_the_way_of_the_folder_is_said_so(tmp_path: Path) -> None:
+def test_that_a_file_in_place_of_the_folder_is_refused_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "folder" in str(refusal(f"sqlite:///{tmp_path}/file/pollux.db", create=True))
 
 
-def test_that_a_new_store_is_its_owners_alone(tmp_path: Path) -> None:
+def test_that_only_its_owner_can_read_a_new_store(tmp_path: Path) -> None:
     path = tmp_path / "pollux.db"
     store = open_store(f"sqlite:///{path}", create=True)
     store.register_jobs([registration(1)], at=at(0))
@@ -229,7 +229,7 @@ def test_that_a_new_store_is_its_owners_alone(tmp_path: Path) -> None:
     assert modes == {"pollux.db": 0o600, "pollux.db-wal": 0o600, "pollux.db-shm": 0o600}
 
 
-def test_that_foreign_tables_are_not_built_upon(tmp_path: Path) -> None:
+def test_that_tables_of_other_programs_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE jobs (something TEXT)")
@@ -253,7 +253,7 @@ def test_that_closing_twice_is_no_error(any_store_url: str) -> None:
     store.close()
 
 
-def test_that_the_agents_door_reports_and_polls(any_store_url: str) -> None:
+def test_that_the_agent_store_reports_and_polls(any_store_url: str) -> None:
     store, agent = open_store(any_store_url), open_agent_store(any_store_url)
     store.register_jobs([registration(1)], at=at(0))
     store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(0))
@@ -272,7 +272,7 @@ def end_connections(server: PostgresServer) -> int:
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_that_a_job_keeps_its_connection_only_where_it_is_told_to(
+def test_that_a_job_keeps_its_connection_only_with_that_option(
     postgres: PostgresServer, postgres_store: Store, postgres_url: str, keep: bool
 ) -> None:
     postgres_store.register_jobs([registration(1)], at=at(0))
@@ -300,7 +300,7 @@ def test_that_a_missing_driver_names_what_to_install(monkeypatch: pytest.MonkeyP
     assert "pip install 'psycopg[binary]'" in str(error)
 
 
-def test_that_a_server_that_does_not_answer_may_do_so_later(tmp_path: Path) -> None:
+def test_that_a_server_that_does_not_answer_raises_store_unavailable(tmp_path: Path) -> None:
     pytest.importorskip("psycopg")
     error = refusal(f"postgresql://user:s3cret@/pollux?host={tmp_path}")
     assert isinstance(error, StoreUnavailable)

@@ -37,7 +37,7 @@ def statements_of(store: Store) -> Iterator[list[str]]:
     sent: list[str] = []
 
     def gather(_connection, _cursor, statement, _parameters, _context, _many) -> None:  # type: ignore[no-untyped-def]
-        if not statement.startswith("BEGIN"):  # said aloud in SQLite only
+        if not statement.startswith("BEGIN"):  # sent as a statement in SQLite only
             sent.append(statement)
 
     engine = engine_of(store)
@@ -138,7 +138,7 @@ def test_that_the_number_of_statements_does_not_grow_with_the_jobs(any_store: St
 
 
 @pytest.mark.parametrize("call", ["report", "poll"])
-def test_that_an_agents_call_is_a_handful_of_statements(any_store: Store, call: str) -> None:
+def test_that_an_agents_call_takes_few_statements(any_store: Store, call: str) -> None:
     any_store.register_jobs([registration(1)], at=at(0))
     any_store.report(token_of(1), report(1), at=at(1))
     with statements_of(any_store) as sent:
@@ -150,7 +150,7 @@ def test_that_an_agents_call_is_a_handful_of_statements(any_store: Store, call: 
 
 
 def test_that_a_round_reads_no_history_in_postgresql(postgres_store: Store, postgres_url: str) -> None:
-    """Not even of tables that look all but empty, where PostgreSQL would rather scan."""
+    """Not even of tables whose statistics look empty, for which PostgreSQL prefers a scan."""
     store = postgres_store
     fill(store, 3)
     sent: list[tuple[str, Any]] = []

@@ -1,4 +1,4 @@
-"""The promises of `pollux_slurm.store.contract`, on every backend. A new backend is added to the fixture."""
+"""The guarantees of `pollux_slurm.store.contract`, on every backend. New backends join the fixture."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ class TestRegistration:
         assert (job.model, job.sample, job.run, job.open_reallocation) == (None, None, None, None)
         assert (job.num_restarts, job.mean_restart_delay_s, job.last_decision) == (0, None, None)
 
-    def test_that_the_nodes_that_its_owner_named_stay_known(self, any_store: Store) -> None:
+    def test_that_the_nodes_that_its_owner_named_are_recorded(self, any_store: Store) -> None:
         any_store.register_jobs([registration(1, required_nodes=("n0", "n1")), registration(2)], at=at(0))
         any_store.register_jobs([registration(1, required_nodes=("n7",))], at=at(9))
         assert [job.required_nodes for job in any_store.active_jobs()] == [("n0", "n1"), ()]
 
-    def test_that_it_is_known_why_the_last_round_left_a_job_out(self, any_store: Store) -> None:
+    def test_that_the_reason_of_an_exclusion_is_that_of_the_last_round(self, any_store: Store) -> None:
         any_store.register_jobs([registration(1), registration(2)], at=at(0))
         any_store.record_excluded({"1": "its partition is down", "77": "nobody knows it"})
         assert [job.excluded_reason for job in any_store.active_jobs()] == ["its partition is down", None]
@@ -113,23 +113,23 @@ class TestRegistration:
         assert left_out == ("2", "5")
         assert [job.slurm_job_id for job in any_store.active_jobs()] == ["1", "3", "4"]
 
-    def test_that_a_hash_that_another_user_copied_keeps_nobody_out(self, any_store: Store) -> None:
+    def test_that_a_hash_that_another_user_copied_blocks_nobody(self, any_store: Store) -> None:
         owner = registration(2, user_id=1002, user_name="grace")
         copy = registration(1, terms={"token_sha256": owner.terms.token_sha256})
         assert any_store.register_jobs([copy], at=at(0)) == ()
         assert any_store.register_jobs([copy, owner], at=at(1)) == ()
         any_store.observe_jobs([observation(n, gpus={"n0": 1}) for n in (1, 2)], at=at(2))
         any_store.report(token_of(2, 1002), report(1, throughput=7.0), at=at(3))
-        told = {job.slurm_job_id: job.sample for job in any_store.active_jobs()}
-        assert told["1"] is None
-        assert told["2"] is not None
+        samples = {job.slurm_job_id: job.sample for job in any_store.active_jobs()}
+        assert samples["1"] is None
+        assert samples["2"] is not None
         moved = plan(any_store, 1)
         advance(any_store, moved, (Step.CHECKPOINT_REQUESTED, 22))
         assert any_store.poll(token_of(2, 1002), 0, at=at(24)).checkpoint_request is None
         any_store.report(token_of(2, 1002), confirmation(moved.id, sequence=2), at=at(25))
         assert [one.step for one in any_store.open_reallocations()] == [Step.CHECKPOINT_REQUESTED]
 
-    def test_that_a_number_that_comes_again_with_a_copied_hash_is_another_job(self, running: Store) -> None:
+    def test_that_a_reused_id_with_a_copied_hash_is_another_job(self, running: Store) -> None:
         before = running.job("1")
         copy = registration(
             1, user_id=1002, user_name="grace", terms={"token_sha256": before.terms.token_sha256}
@@ -164,13 +164,13 @@ class TestRegistration:
     @pytest.mark.parametrize(
         "name", ["a\0b", "\udcff\udcfe", "'; DROP TABLE jobs; --", "%s {} :name ?", "日本語", "x" * 100_000]
     )
-    def test_that_any_job_name_is_survived(self, any_store: Store, name: str) -> None:
+    def test_that_any_job_name_can_be_stored(self, any_store: Store, name: str) -> None:
         assert any_store.register_jobs([registration(1, name=name, account=name)], at=at(0)) == ()
         stored = any_store.job("1").name
         assert len(stored) <= 1024
         assert stored == name or len(name) > 1024 or set(stored) & {"?", "\N{REPLACEMENT CHARACTER}"}
 
-    def test_that_a_number_used_again_is_a_new_job(self, running: Store) -> None:
+    def test_that_a_reused_id_is_a_new_job(self, running: Store) -> None:
         running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(50))], at=at(60))
         new_terms = {"token_sha256": hash_token("1001-another")}
         assert running.register_jobs([registration(1, terms=new_terms, name="later")], at=at(100)) == ()
@@ -182,7 +182,7 @@ class TestRegistration:
         assert newer.model is None
         assert [r.allocation.nodes for r in running.allocation_history("1")] == [("n9",)]
 
-    def test_that_a_finished_job_seen_again_with_its_token_is_not_a_new_one(self, running: Store) -> None:
+    def test_that_a_finished_job_with_the_same_token_is_not_a_new_job(self, running: Store) -> None:
         running.observe_jobs([observation(1, JobState.FAILED, ended_at=at(50))], at=at(60))
         assert running.register_jobs([registration(1)], at=at(70)) == ()
         assert [job.state for job in running.jobs()] == [JobState.FAILED]
@@ -195,7 +195,7 @@ class TestRegistration:
             running.report(token_of(1), report(2), at=at(101))
         running.report("1001-another", report(1), at=at(101))
 
-    def test_that_a_new_token_waits_while_the_daemon_holds_the_job(self, running: Store) -> None:
+    def test_that_a_new_token_waits_while_a_reallocation_is_open(self, running: Store) -> None:
         planned = plan(running)
         new = registration(1, terms={"token_sha256": hash_token("1001-another")})
         assert running.register_jobs([new], at=at(30)) == ()
@@ -204,7 +204,7 @@ class TestRegistration:
         running.register_jobs([new], at=at(50))
         assert [job.state for job in running.jobs()] == [JobState.CANCELLED, JobState.PENDING]
 
-    def test_that_another_users_job_with_the_same_number_ends_the_earlier_one(self, running: Store) -> None:
+    def test_that_another_users_job_with_the_same_id_ends_the_earlier_one(self, running: Store) -> None:
         planned = plan(running)
         other = registration(
             1, terms={"token_sha256": hash_token("1001-another")}, user_id=1002, user_name="grace"
@@ -239,11 +239,11 @@ def _all_reallocations(store: Store) -> tuple[Any, ...]:
     return store.reallocations()
 
 
-class TestAnotherToken:
-    """An owner puts another token into the Comment of a job: its past counts on."""
+class TestNewToken:
+    """An owner puts a new token into the Comment of a job: its history still counts."""
 
     @staticmethod
-    def with_another_token(number: int = 1, **changes: Any) -> JobRegistration:
+    def with_new_token(number: int = 1, **changes: Any) -> JobRegistration:
         return registration(number, terms={"token_sha256": hash_token(token_of("another"))}, **changes)
 
     @staticmethod
@@ -254,11 +254,13 @@ class TestAnotherToken:
         asked = plan(store, seconds=60, from_restart_count=1)
         advance(store, asked, (Step.CHECKPOINT_REQUESTED, 61), (Step.ROLLED_BACK, 361))
 
-    def test_that_restarts_delays_silence_and_declarations_count_on(self, running: Store) -> None:
+    def test_that_restarts_delays_unanswered_requests_and_declarations_still_count(
+        self, running: Store
+    ) -> None:
         self.with_a_past(running)
         before = running.job("1")
-        # Slurm sets the time of submission anew when it requeues.
-        changed = self.with_another_token(submitted_at=at(40), restart_count=1)
+        # Slurm resets the submission time at a requeue.
+        changed = self.with_new_token(submitted_at=at(40), restart_count=1)
         assert running.register_jobs([changed], at=at(400)) == ()
         after = running.job("1")
         assert after.terms.token_sha256 == hash_token(token_of("another"))
@@ -268,9 +270,9 @@ class TestAnotherToken:
         assert after.declarations == before.declarations
         assert after.first_submitted_at == before.submitted_at
 
-    def test_that_what_follows_is_added(self, running: Store) -> None:
+    def test_that_later_restarts_are_added(self, running: Store) -> None:
         self.with_a_past(running)
-        running.register_jobs([self.with_another_token()], at=at(400))
+        running.register_jobs([self.with_new_token()], at=at(400))
         running.report(token_of("another"), report(1, epoch=1, progress=1.0, total_epochs=5), at=at(410))
         running.report(token_of("another"), report(2, epoch=1, progress=2.0, total_epochs=3), at=at(420))
         asked = plan(running, seconds=430, from_restart_count=1)
@@ -285,24 +287,24 @@ class TestAnotherToken:
         running.register_jobs([third], at=at(800))
         assert running.job("1").unanswered == job.unanswered
 
-    def test_that_a_comment_without_terms_for_a_while_forgets_nothing(self, running: Store) -> None:
-        """The daemon takes the job for one that is over, until its Comment carries terms again."""
+    def test_that_a_comment_without_terms_for_a_while_loses_nothing(self, running: Store) -> None:
+        """The daemon takes the job for over until its Comment has terms again."""
         self.with_a_past(running)
         running.observe_jobs([observation(1, JobState.FAILED, ended_at=at(380))], at=at(390))
-        running.register_jobs([self.with_another_token()], at=at(400))
+        running.register_jobs([self.with_new_token()], at=at(400))
         assert running.job("1").num_restarts == 1
 
-    def test_that_a_number_that_begins_anew_has_no_past(self, running: Store) -> None:
+    def test_that_a_reused_id_has_no_history(self, running: Store) -> None:
         self.with_a_past(running)
         running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(380))], at=at(390))
-        running.register_jobs([self.with_another_token(submitted_at=at(5000))], at=at(5001))
+        running.register_jobs([self.with_new_token(submitted_at=at(5000))], at=at(5001))
         job = running.job("1")
         assert (job.num_restarts, job.unanswered, job.declarations) == (0, (), ())
         assert job.first_submitted_at is None
 
-    def test_that_another_users_job_of_this_number_has_no_past(self, running: Store) -> None:
+    def test_that_another_users_job_of_the_same_id_has_no_history(self, running: Store) -> None:
         self.with_a_past(running)
-        running.register_jobs([self.with_another_token(user_id=1002, user_name="grace")], at=at(400))
+        running.register_jobs([self.with_new_token(user_id=1002, user_name="grace")], at=at(400))
         assert running.job("1").num_restarts == 0
 
 
@@ -312,7 +314,7 @@ class TestObservation:
         assert (job.state, job.started_at) == (JobState.RUNNING, at(2))
         assert job.allocation == Allocation.of({"n0": 2})
 
-    def test_that_the_end_of_the_last_gpus_is_known_while_a_job_waits(self, running: Store) -> None:
+    def test_that_a_pending_job_has_the_time_of_its_last_gpus(self, running: Store) -> None:
         assert running.job("1").last_allocated_at is None
         running.observe_jobs([observation(1, JobState.PENDING)], at=at(30))
         assert running.job("1").last_allocated_at == at(30)
@@ -331,7 +333,7 @@ class TestObservation:
         running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(88))], at=at(90))
         running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(88))], at=at(99))
 
-        def stretch(gpus: dict[str, int], start: float, end: float, estimated: bool) -> AllocationRecord:
+        def interval(gpus: dict[str, int], start: float, end: float, estimated: bool) -> AllocationRecord:
             return AllocationRecord(
                 slurm_job_id="1",
                 allocation=Allocation.of(gpus),
@@ -342,21 +344,21 @@ class TestObservation:
             )
 
         assert running.allocation_history("1") == (
-            stretch({"n0": 2}, 2, 40, True),
-            stretch({"n1": 3, "n2": 1}, 43, 60, True),
-            stretch({"n1": 3}, 60, 88, False),
+            interval({"n0": 2}, 2, 40, True),
+            interval({"n1": 3, "n2": 1}, 43, 60, True),
+            interval({"n1": 3}, 60, 88, False),
         )
         job = running.job("1")
         assert (job.state, job.started_at, job.finished_at) == (JobState.COMPLETED, at(2), at(88))
         assert job.allocation == Allocation()
 
-    def test_that_a_restart_between_two_looks_splits_the_history_at_the_start(self, running: Store) -> None:
+    def test_that_a_restart_between_two_rounds_splits_the_history_at_the_start(self, running: Store) -> None:
         seen = observation(1, gpus={"n3": 4}, started_at=at(50), restart_count=1)
         running.observe_jobs([seen], at=at(60))
         first, second = running.allocation_history("1")
         assert (first.ended_at, second.started_at, second.ended_at) == (at(50), at(50), None)
 
-    def test_that_a_foretold_start_of_a_waiting_job_is_no_start(self, any_store: Store) -> None:
+    def test_that_the_expected_start_of_a_pending_job_is_no_start(self, any_store: Store) -> None:
         any_store.register_jobs([registration(1)], at=at(0))
         any_store.observe_jobs([observation(1, JobState.PENDING, started_at=at(9000))], at=at(5))
         assert any_store.job("1").started_at is None
@@ -364,14 +366,14 @@ class TestObservation:
         job = any_store.job("1")
         assert (job.state, job.started_at, job.finished_at) == (JobState.CANCELLED, None, at(8))
 
-    def test_that_a_job_that_came_and_went_between_two_looks_has_its_times(self, any_store: Store) -> None:
+    def test_that_a_job_that_ran_between_two_rounds_has_its_times(self, any_store: Store) -> None:
         any_store.register_jobs([registration(1)], at=at(0))
         seen = observation(1, JobState.COMPLETED, started_at=at(3), ended_at=at(20))
         any_store.observe_jobs([seen], at=at(60))
         job = any_store.job("1")
         assert (job.started_at, job.finished_at) == (at(3), at(20))
 
-    def test_that_a_finished_job_that_is_requeued_lives_again(self, running: Store) -> None:
+    def test_that_a_finished_job_that_is_requeued_is_active_again(self, running: Store) -> None:
         running.observe_jobs([observation(1, JobState.FAILED, ended_at=at(50))], at=at(60))
         with pytest.raises(UnknownJobError, match="over"):
             running.poll(token_of(1), 0, at=at(61))
@@ -379,7 +381,7 @@ class TestObservation:
         assert [job.finished_at for job in running.active_jobs()] == [None]
         running.report(token_of(1), report(1, run_number=1, restart_count=1), at=at(80))
 
-    def test_that_clocks_that_disagree_never_make_a_stretch_end_before_it_began(self, running: Store) -> None:
+    def test_that_no_interval_ends_before_it_began_when_clocks_disagree(self, running: Store) -> None:
         running.observe_jobs([observation(1, gpus={"n1": 1}, started_at=at(-100))], at=at(-50))
         running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(-200))], at=at(-40))
         history = running.allocation_history("1")
@@ -393,7 +395,7 @@ class TestObservation:
         assert [job.slurm_job_id for job in any_store.jobs()] == ["1", "2", "3"]
         assert [job.slurm_job_id for job in any_store.jobs(include_finished=False)] == ["1", "3"]
 
-    def test_that_an_unknown_job_is_said_to_be_unknown(self, any_store: Store) -> None:
+    def test_that_reading_an_unknown_job_raises(self, any_store: Store) -> None:
         for number in ("404", "", "\udcff", "x" * 10_000):
             with pytest.raises(UnknownJobError):
                 any_store.job(number)
@@ -403,7 +405,7 @@ class TestObservation:
 
 
 class TestReports:
-    def test_that_a_report_is_seen_in_the_job(self, running: Store) -> None:
+    def test_that_a_report_shows_in_the_job(self, running: Store) -> None:
         job = running.job("1")
         assert job.model == MODEL
         assert job.sample is not None
@@ -451,7 +453,7 @@ class TestReports:
         assert (second.gpus_per_node, second.restart_count, second.first_report_at) == ((3, 1), 2, at(30))
         assert running.job("1").run == second
 
-    def test_that_restart_count_never_goes_back(self, running: Store) -> None:
+    def test_that_the_restart_count_never_decreases(self, running: Store) -> None:
         running.report(token_of(1), report(1, run_number=1, restart_count=2), at=at(30))
         with pytest.raises(ReportRefusedError, match="restart_count"):
             running.report(token_of(1), report(1, run_number=2, restart_count=1), at=at(31))
@@ -459,7 +461,7 @@ class TestReports:
             running.report(token_of(1), report(2, run_number=1, restart_count=3), at=at(31))
         assert [run.run_number for run in running.run_history("1")] == [0, 1]
 
-    def test_that_a_start_leaves_no_sample_and_hides_none(self, running: Store) -> None:
+    def test_that_a_start_adds_no_sample_and_hides_none(self, running: Store) -> None:
         starting = report(
             1, run_number=1, restart_count=1, phase=RunPhase.STARTING, throughput=None, epoch=0, progress=0.0
         )
@@ -480,12 +482,12 @@ class TestReports:
         running.report(token_of(1), report(2, model=None), at=at(20))
         assert running.job("1").model == MODEL
 
-    def test_that_models_are_kept_by_type_of_gpu(self, running: Store) -> None:
+    def test_that_models_are_kept_by_gpu_type(self, running: Store) -> None:
         later = dataclasses.replace(MODEL, max_gpus_seen=4)
         running.observe_jobs([observation(1, gpus={"n0": 2}, gpu_type="t4")], at=at(11))
         assert running.job("1").models == (("t4", MODEL),)
         next_run = {"run_number": 1, "restart_count": 1, "model": later}
-        # Before it has measured a step, the run tells what its checkpoint held: another type's model.
+        # Before it has measured a step, the run reports its checkpoint's model: that of another GPU type.
         running.report(token_of(1), report(1, **next_run, throughput=None), at=at(20))
         seen = observation(1, gpus={"m0": 2}, gpu_type="a100", restart_count=1)
         running.observe_jobs([seen], at=at(21))
@@ -494,25 +496,27 @@ class TestReports:
         assert running.job("1").models == (("a100", later), ("t4", MODEL))
         assert running.job("1").model == later
 
-    def test_that_a_look_from_before_a_restart_says_nothing_of_the_new_run(self, running: Store) -> None:
+    def test_that_a_snapshot_from_before_a_restart_does_not_set_the_new_runs_gpu_type(
+        self, running: Store
+    ) -> None:
         running.report(token_of(1), report(1, run_number=1, restart_count=1), at=at(20))
         running.observe_jobs([observation(1, gpus={"n0": 2}, gpu_type="t4")], at=at(21))
         running.observe_jobs([observation(1, gpus={"n0": 2}, restart_count=1)], at=at(22))
         assert [kind for kind, _ in running.job("1").models] == ["t4"]
         assert running.job("1").models[0][1] == MODEL
 
-    def test_that_every_number_of_epochs_declared_is_kept_once(self, running: Store) -> None:
+    def test_that_every_declared_number_of_epochs_is_kept_once(self, running: Store) -> None:
         for sequence, (total, epoch, progress) in enumerate(
             [(5, 2, 12.0), (5, 4, 40.0), (8, 4, 40.0), (None, 4, 41.0), (5, 4, 42.0)], start=2
         ):
-            told = report(sequence, total_epochs=total, epoch=epoch, progress=progress)
-            running.report(token_of(1), told, at=at(10 * sequence))
+            message = report(sequence, total_epochs=total, epoch=epoch, progress=progress)
+            running.report(token_of(1), message, at=at(10 * sequence))
         first, second = running.job("1").declarations
         assert (first.total_epochs, first.at, first.epoch, first.progress) == (5, at(10), 1, 8.0)
         assert first.least_total_progress == 12.0 * 5 / 2
         assert (second.total_epochs, second.at, second.least_total_progress) == (8, at(40), 40.0 * 8 / 4)
 
-    def test_that_a_declaration_before_the_first_epoch_ended_amounts_to_nothing_yet(
+    def test_that_a_declaration_before_the_first_epoch_ended_has_no_total_progress(
         self, any_store: Store
     ) -> None:
         any_store.register_jobs([registration(1)], at=at(0))
@@ -521,12 +525,12 @@ class TestReports:
         any_store.report(token_of(1), report(2, epoch=1, progress=9.0), at=at(2))
         assert any_store.job("1").declarations[0].least_total_progress == 45.0
 
-    def test_that_a_job_that_declares_without_end_fills_no_table(self, running: Store) -> None:
+    def test_that_the_number_of_declarations_of_a_job_is_bounded(self, running: Store) -> None:
         for sequence in range(2, 40):
             running.report(token_of(1), report(sequence, total_epochs=100 + sequence), at=at(10 + sequence))
         assert len(running.job("1").declarations) == 32
 
-    def test_that_what_is_not_measured_stays_unknown(self, running: Store) -> None:
+    def test_that_what_is_not_measured_is_none(self, running: Store) -> None:
         bare = report(
             2,
             batch=None,
@@ -546,20 +550,20 @@ class TestReports:
         running.report(token_of(1), report(2, run_number=1, throughput=400.0), at=at(40))
         assert [s.throughput for s in running.sample_history("1")] == [200.0, 210.0, 400.0]
 
-    def test_that_predictions_are_judged_by_the_last_reports_of_the_last_run(self, running: Store) -> None:
+    def test_that_the_prediction_error_is_over_the_last_reports_of_the_last_run(self, running: Store) -> None:
         for sequence in range(100, 2000, 100):  # whatever numbers they bear
             error = 0.25 if sequence > 300 else 0.5
-            told = report(sequence, throughput=200.0 * (1 - error), predicted_throughput=200.0)
-            running.report(token_of(1), told, at=at(10.0 + sequence / 100))
+            message = report(sequence, throughput=200.0 * (1 - error), predicted_throughput=200.0)
+            running.report(token_of(1), message, at=at(10.0 + sequence / 100))
         assert running.job("1").prediction_error == pytest.approx(0.25)
         # A number that any job may report counts as 1 at most, whatever a quotient would be.
         for throughput, predicted in ((1e12, 1e-7), (1e-7, 1e12), (None, 200.0)):
             sequence += 1000
-            told = report(sequence, throughput=throughput, predicted_throughput=predicted)
-            running.report(token_of(1), told, at=at(10.0 + sequence))
+            message = report(sequence, throughput=throughput, predicted_throughput=predicted)
+            running.report(token_of(1), message, at=at(10.0 + sequence))
         assert running.job("1").prediction_error == pytest.approx((13 * 0.25 + 2 * 1.0) / 15)
-        anew = report(1, run_number=1, restart_count=1, throughput=180.0, predicted_throughput=200.0)
-        running.report(token_of(1), anew, at=at(60))
+        restarted = report(1, run_number=1, restart_count=1, throughput=180.0, predicted_throughput=200.0)
+        running.report(token_of(1), restarted, at=at(60))
         assert running.job("1").prediction_error == pytest.approx(0.1)
 
     def test_that_models_are_kept_in_order_over_runs(self, running: Store) -> None:
@@ -568,7 +572,7 @@ class TestReports:
         running.report(token_of(1), report(2, run_number=1), at=at(40))
         assert running.model_history("1") == ((at(10), MODEL), (at(20), grown), (at(40), MODEL))
 
-    def test_that_a_warning_is_kept_once_with_the_run_that_first_gave_it(self, running: Store) -> None:
+    def test_that_a_warning_is_kept_once_with_its_first_run(self, running: Store) -> None:
         differ, never = JobWarning.REPLICAS_DIFFER, JobWarning.NEVER_STEPPED
         assert running.job("1").warnings == ()
         running.report(token_of(1), report(2, warnings=(differ,)), at=at(20))
@@ -581,7 +585,7 @@ class TestReports:
         assert running.job("1").warnings == kept
         assert [job.warnings for job in running.active_jobs()] == [kept]
 
-    def test_that_a_first_report_may_warn(self, running: Store) -> None:
+    def test_that_a_first_report_can_have_a_warning(self, running: Store) -> None:
         running.register_jobs([registration(2)], at=at(20))
         running.report(token_of(2), report(1, warnings=(JobWarning.NEVER_STEPPED,)), at=at(21))
         assert [[one.warning for one in job.warnings] for job in running.jobs()] == [
@@ -589,20 +593,20 @@ class TestReports:
             [JobWarning.NEVER_STEPPED],
         ]
 
-    def test_that_a_clock_set_back_is_survived(self, running: Store) -> None:
+    def test_that_reports_work_after_a_clock_was_set_back(self, running: Store) -> None:
         running.report(token_of(1), report(2), at=at(-3600))
         run = running.job("1").run
         assert run is not None
         assert run.first_report_at <= run.last_report_at == at(10)
 
-    def test_that_the_shape_of_a_run_may_be_corrected(self, running: Store) -> None:
+    def test_that_the_gpus_of_a_run_can_be_corrected(self, running: Store) -> None:
         running.observe_jobs([observation(1, gpus={"n0": 2, "n1": 1, "n2": 1})], at=at(19))
         running.report(token_of(1), report(2, gpus_per_node=(2, 1, 1)), at=at(20))
         run = running.job("1").run
         assert run is not None
         assert run.gpus_per_node == (2, 1, 1)
 
-    def test_that_the_token_of_a_finished_job_stops_working(self, running: Store) -> None:
+    def test_that_the_token_of_a_finished_job_is_refused(self, running: Store) -> None:
         running.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(50))], at=at(60))
         with pytest.raises(UnknownJobError, match="job 1 is over"):
             running.report(token_of(1), report(2), at=at(61))
@@ -616,60 +620,60 @@ class TestReports:
         assert (one.sample.throughput, two.sample.throughput) == (200.0, 7.0)
 
 
-class TestPaces:
-    """Job 1 holds two GPUs of n0 from 2 s on, and reported once at 10 s, with a progress of 8."""
+class TestRecentRuns:
+    """Job 1 has two GPUs of n0 from 2 s on, and reported once at 10 s, with a progress of 8."""
 
     @staticmethod
     def runs(store: Store, *lengths_s: float) -> None:
-        """Let the job run again and again for so long each, from 1000 s on, and make a hundredth a second."""
+        """Report runs of these lengths, from 1000 s on, with a progress of 0.01 per second."""
         seconds = 1000.0
         for number, length_s in enumerate(lengths_s, start=1):
             for sequence, more_s in ((1, 0.0), (2, length_s)):
-                told = report(
+                message = report(
                     sequence, run_number=number, restart_count=number, progress=1000 * number + more_s / 100
                 )
-                store.report(token_of(1), told, at=at(seconds + more_s))
+                store.report(token_of(1), message, at=at(seconds + more_s))
             seconds += length_s + 10.0
 
-    def test_that_what_a_run_made_is_told_with_what_it_held(self, running: Store) -> None:
+    def test_that_a_recent_run_has_its_progress_and_allocations(self, running: Store) -> None:
         running.report(token_of(1), report(2, progress=200.0), at=at(100))
         assert running.job("1").recent_runs == (), "it has reported for less than two minutes"
         running.report(token_of(1), report(3, progress=308.0), at=at(150))
-        (pace,) = running.job("1").recent_runs
-        assert (pace.made, pace.gpu_type) == (300.0, None)
-        assert pace.held == ((Configuration(num_nodes=1, num_gpus=2), pytest.approx(140.0)),)
+        (run,) = running.job("1").recent_runs
+        assert (run.progress, run.gpu_type) == (300.0, None)
+        assert run.allocations == ((Configuration(num_nodes=1, num_gpus=2), pytest.approx(140.0)),)
 
-    def test_that_neither_numbers_nor_silence_of_reports_hide_a_run(self, running: Store) -> None:
+    def test_that_neither_sequence_numbers_nor_missing_throughput_hide_a_run(self, running: Store) -> None:
         for number in range(1, 6):
-            told = report(100 * number, progress=8.0 + number, throughput=None)
-            running.report(token_of(1), told, at=at(10 + 30 * number))
-        (pace,) = running.job("1").recent_runs
-        assert (pace.made, pace.allocated_s) == (5.0, pytest.approx(150.0))
+            message = report(100 * number, progress=8.0 + number, throughput=None)
+            running.report(token_of(1), message, at=at(10 + 30 * number))
+        (run,) = running.job("1").recent_runs
+        assert (run.progress, run.allocated_s) == (5.0, pytest.approx(150.0))
 
-    def test_that_a_run_that_falls_silent_in_its_model_only_is_told(self, running: Store) -> None:
-        """After its first sample, it tells of no training at all."""
-        told = report(2, phase=RunPhase.STARTING, throughput=None)
-        running.report(token_of(1), told, at=at(310))
-        (pace,) = running.job("1").recent_runs
-        assert (pace.made, pace.allocated_s) == (0.0, pytest.approx(300.0))
+    def test_that_a_run_that_stops_reporting_a_model_is_a_recent_run(self, running: Store) -> None:
+        """After its first sample, it reports no training at all."""
+        message = report(2, phase=RunPhase.STARTING, throughput=None)
+        running.report(token_of(1), message, at=at(310))
+        (run,) = running.job("1").recent_runs
+        assert (run.progress, run.allocated_s) == (0.0, pytest.approx(300.0))
 
-    def test_that_the_last_long_runs_are_told_newest_first(self, running: Store) -> None:
+    def test_that_the_last_long_runs_are_returned_newest_first(self, running: Store) -> None:
         self.runs(running, *range(1200, 200, -100), 50.0, 60.0, 119.0)
         recent_runs = running.job("1").recent_runs
-        assert [pace.made for pace in recent_runs] == [pytest.approx(n) for n in range(3, 3 + RECENT_RUNS)]
-        assert [pace.allocated_s for pace in recent_runs] == [
+        assert [run.progress for run in recent_runs] == [pytest.approx(n) for n in range(3, 3 + RECENT_RUNS)]
+        assert [run.allocated_s for run in recent_runs] == [
             pytest.approx(100.0 * n) for n in range(3, 3 + RECENT_RUNS)
         ]
 
-    def test_that_what_a_run_says_of_its_own_size_and_start_does_not_count(self, running: Store) -> None:
+    def test_that_the_size_and_start_that_a_run_reports_do_not_count(self, running: Store) -> None:
         running.report(token_of(1), report(2, gpus_per_node=(1,)), at=at(20))
-        told = report(1, run_number=1, restart_count=7, gpus_per_node=(1,))
-        running.report(token_of(1), told, at=at(200))
-        running.report(token_of(1), dataclasses.replace(told, sequence=2), at=at(400))
-        (pace,) = running.job("1").recent_runs
-        assert pace.held == ((Configuration(num_nodes=1, num_gpus=2), pytest.approx(200.0)),)
+        message = report(1, run_number=1, restart_count=7, gpus_per_node=(1,))
+        running.report(token_of(1), message, at=at(200))
+        running.report(token_of(1), dataclasses.replace(message, sequence=2), at=at(400))
+        (run,) = running.job("1").recent_runs
+        assert run.allocations == ((Configuration(num_nodes=1, num_gpus=2), pytest.approx(200.0)),)
 
-    def test_that_a_suspension_is_no_time_of_a_run(self, running: Store) -> None:
+    def test_that_a_suspension_is_not_counted_in_a_recent_run(self, running: Store) -> None:
         gone = {"suspended_at": at(60), "counted_s": 58.0}
         running.observe_jobs(
             [observation(1, JobState.SUSPENDED, {"n0": 2}, started_at=at(2), **gone)], at=at(61)
@@ -677,25 +681,25 @@ class TestPaces:
         back = {"resumed_at": at(9060), "counted_s": 58.0}
         running.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(2), **back)], at=at(9100))
         running.report(token_of(1), report(2, progress=108.0), at=at(9130))
-        (pace,) = running.job("1").recent_runs
-        assert (pace.made, pace.allocated_s) == (100.0, pytest.approx(50.0 + 70.0))
+        (run,) = running.job("1").recent_runs
+        assert (run.progress, run.allocated_s) == (100.0, pytest.approx(50.0 + 70.0))
 
-    def test_that_a_run_that_lost_a_node_is_told_with_all_that_it_held(self, any_store: Store) -> None:
+    def test_that_a_run_that_lost_a_node_has_all_its_allocations(self, any_store: Store) -> None:
         any_store.register_jobs([registration(1)], at=at(0))
         for seconds, gpus in ((5, {"n0": 4, "n1": 4}), (100, {"n0": 4})):
             any_store.observe_jobs([observation(1, gpus=gpus, started_at=at(0))], at=at(seconds))
             any_store.report(token_of(1), report(seconds, gpus_per_node=(4,)), at=at(seconds))
         any_store.report(token_of(1), report(200, gpus_per_node=(4,)), at=at(300))
-        (pace,) = any_store.job("1").recent_runs
-        assert pace.held == (
+        (run,) = any_store.job("1").recent_runs
+        assert run.allocations == (
             (Configuration(num_nodes=2, num_gpus=8), pytest.approx(95.0)),
             (Configuration(num_nodes=1, num_gpus=4), pytest.approx(200.0)),
         )
 
-    def test_that_another_token_takes_no_run_back(self, running: Store) -> None:
+    def test_that_a_new_token_keeps_the_recent_runs(self, running: Store) -> None:
         running.report(token_of(1), report(2, progress=508.0), at=at(300))
-        running.register_jobs([TestAnotherToken.with_another_token()], at=at(400))
-        assert [pace.made for pace in running.job("1").recent_runs] == [500.0]
+        running.register_jobs([TestNewToken.with_new_token()], at=at(400))
+        assert [run.progress for run in running.job("1").recent_runs] == [500.0]
 
 
 class TestCheckpoints:
@@ -707,7 +711,7 @@ class TestCheckpoints:
         advance(running, planned, (Step.CHECKPOINTED, 24))
         assert running.poll(token_of(1), 0, at=at(25)).checkpoint_request == planned.id
         advance(running, planned, (Step.REQUEUED, 26))
-        # Slurm is about to end the run: it must not train past its checkpoint meanwhile.
+        # Slurm is about to end the run: it must not train past its checkpoint until then.
         assert running.poll(token_of(1), 0, at=at(27)).checkpoint_request == planned.id
         assert running.poll(token_of(1), 1, at=at(28)).checkpoint_request is None, "the next run trains"
         advance(running, planned, (Step.RESHAPED, 29))
@@ -718,7 +722,7 @@ class TestCheckpoints:
         assert not running.acquire_lease("next", ttl_s=30, at=at(3599))
         assert running.acquire_lease("next", ttl_s=30, at=at(60))
 
-    def test_that_nobody_waits_for_a_daemon_that_has_died(self, running: Store) -> None:
+    def test_that_no_job_waits_for_a_daemon_that_has_died(self, running: Store) -> None:
         assert running.acquire_lease("d", ttl_s=30, at=at(20))
         planned = plan(running)
         advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
@@ -727,19 +731,19 @@ class TestCheckpoints:
         assert running.acquire_lease("next", ttl_s=30, at=at(111))
         assert running.poll(token_of(1), 0, at=at(112)).checkpoint_request == planned.id
 
-    def test_that_a_job_is_told_where_it_is_moved(self, running: Store) -> None:
+    def test_that_a_job_can_read_where_it_is_moved(self, running: Store) -> None:
         first = plan(running)
         source = Allocation.of({"n0": 2})
         assert running.move(token_of(1), first.id) == Move(
             source=source, target=Allocation.of({"n1": 3, "n2": 1}), reason=None
         )
         advance(running, first, (Step.FAILED, 30))
-        pause = plan(running, target=Allocation(), reason="paused by hand")
+        pause = plan(running, target=Allocation(), reason="paused by its owner")
         assert running.move(token_of(1), pause.id) == Move(
-            source=source, target=Allocation(), reason="paused by hand"
+            source=source, target=Allocation(), reason="paused by its owner"
         )
 
-    def test_that_a_job_is_told_of_its_own_moves_only(self, running: Store) -> None:
+    def test_that_a_job_can_read_its_own_moves_only(self, running: Store) -> None:
         running.register_jobs([registration(2)], at=at(0))
         first = plan(running)
         for request_id in (first.id, first.id + 1, 0, 2**63 - 1):
@@ -758,8 +762,8 @@ class TestCheckpoints:
         assert moved.entered_at(Step.CHECKPOINTED) == at(24)
         assert moved.checkpoint_blocked_s == 0.5
 
-    def test_that_a_job_stands_still_no_longer_than_since_it_was_asked(self, running: Store) -> None:
-        """What it says of it enters what a move of it costs, and makes it dear to be moved."""
+    def test_that_blocked_time_is_at_most_the_time_since_the_request(self, running: Store) -> None:
+        """Reported blocked time counts in the restart delay, and a large one keeps a job from moves."""
         planned = plan(running)
         advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
         lie = CheckpointConfirmation(request_id=planned.id, blocked_s=1e7, size_bytes=1)
@@ -767,7 +771,7 @@ class TestCheckpoints:
         (moved,) = running.open_reallocations()
         assert moved.checkpoint_blocked_s == 2.0
 
-    def test_that_a_clock_that_is_behind_takes_all_of_it(self, running: Store) -> None:
+    def test_that_no_blocked_time_is_left_when_the_clock_is_behind(self, running: Store) -> None:
         planned = plan(running)
         advance(running, planned, (Step.CHECKPOINT_REQUESTED, 50))
         running.report(token_of(1), confirmation(planned.id), at=at(24))
@@ -784,7 +788,7 @@ class TestCheckpoints:
         assert running.open_reallocations() == before
 
     @pytest.mark.parametrize("step", [Step.PLANNED, Step.ROLLED_BACK, Step.REQUEUED])
-    def test_that_a_confirmation_of_what_is_not_asked_moves_nothing(self, running: Store, step: Step) -> None:
+    def test_that_a_confirmation_without_a_request_moves_nothing(self, running: Store, step: Step) -> None:
         planned = plan(running)
         if step is not Step.PLANNED:
             advance(running, planned, (Step.CHECKPOINT_REQUESTED, 21), (step, 22))
@@ -805,12 +809,14 @@ class TestCheckpoints:
         assert running.poll(token_of(2), 0, at=at(25)).checkpoint_request is None
 
     @pytest.mark.parametrize("request_id", [0, 10**18])
-    def test_that_a_forged_request_is_survived(self, running: Store, request_id: int) -> None:
+    def test_that_a_forged_request_id_does_no_harm(self, running: Store, request_id: int) -> None:
         running.report(token_of(1), confirmation(request_id), at=at(24))
         running.report(token_of(1), confirmation(None, sequence=3), at=at(25))
         assert running.reallocations() == ()
 
-    def test_that_a_leftover_of_an_earlier_start_is_neither_asked_nor_heard(self, running: Store) -> None:
+    def test_that_a_leftover_of_an_earlier_start_gets_no_request_and_cannot_confirm(
+        self, running: Store
+    ) -> None:
         planned = plan(running, from_restart_count=1)  # Slurm has started it again; nobody reported yet
         advance(running, planned, (Step.CHECKPOINT_REQUESTED, 22))
         assert running.poll(token_of(1), 0, at=at(23)).checkpoint_request is None
@@ -822,14 +828,14 @@ class TestCheckpoints:
         assert [r.step for r in running.open_reallocations()] == [Step.CHECKPOINTED]
 
     @pytest.mark.parametrize("step", [Step.CHECKPOINT_REQUESTED, Step.CHECKPOINTED, Step.REQUEUED])
-    def test_that_a_run_is_neither_asked_nor_heard_for_one_before_it(
+    def test_that_a_run_gets_no_request_for_an_earlier_one_and_cannot_confirm_it(
         self, running: Store, step: Step
     ) -> None:
         planned = plan(running)
         advance(running, planned, (Step.CHECKPOINT_REQUESTED, 21))
         if step is not Step.CHECKPOINT_REQUESTED:
             advance(running, planned, (step, 22))
-        # Another hand has requeued the job, and it trains again.
+        # The job was requeued externally, and it trains again.
         running.report(token_of(1), report(run_number=1, restart_count=1), at=at(24))
         assert running.poll(token_of(1), 1, at=at(25)).checkpoint_request is None
         forged = confirmation(planned.id, sequence=2, run_number=1, restart_count=1)
@@ -852,7 +858,7 @@ class TestReallocations:
         (read,) = running.open_reallocations()
         assert read == planned
 
-    def test_that_a_job_has_at_most_one_open(self, running: Store) -> None:
+    def test_that_a_job_has_at_most_one_open_reallocation(self, running: Store) -> None:
         first = plan(running)
         with pytest.raises(StoreError, match="job 1: a reallocation cannot be planned"):
             plan(running)
@@ -873,7 +879,7 @@ class TestReallocations:
         move = {"expected": Step.PLANNED, "at": at(21)}
         assert running.advance_reallocation(planned.id, Step.CHECKPOINT_REQUESTED, **move)
         assert running.advance_reallocation(planned.id, Step.CHECKPOINT_REQUESTED, **move), "repeated"
-        assert not running.advance_reallocation(planned.id, Step.RESHAPED, **move), "no longer planned"
+        assert not running.advance_reallocation(planned.id, Step.RESHAPED, **move), "at another step"
         assert not running.advance_reallocation(10**6, Step.RESHAPED, **move), "no such reallocation"
         (after,) = running.open_reallocations()
         assert after.step is Step.CHECKPOINT_REQUESTED
@@ -888,12 +894,12 @@ class TestReallocations:
             (Step.FAILED, Step.RUNNING),
         ],
     )
-    def test_that_steps_only_go_on(self, running: Store, expected: Step, step: Step) -> None:
+    def test_that_steps_only_go_forward(self, running: Store, expected: Step, step: Step) -> None:
         planned = plan(running)
         with pytest.raises(StoreError, match="steps only go forward"):
             running.advance_reallocation(planned.id, step, expected=expected, at=at(30))
 
-    def test_that_a_move_gets_another_target_only_where_it_still_stands(self, running: Store) -> None:
+    def test_that_a_move_gets_another_target_only_at_the_expected_step(self, running: Store) -> None:
         planned, elsewhere = plan(running), Allocation.of({"n7": 2, "n8": 1})
         ask = {"expected": Step.PLANNED, "reason": "its place was taken"}
         assert running.retarget_reallocation(planned.id, elsewhere, **ask)
@@ -910,13 +916,13 @@ class TestReallocations:
             running.retarget_reallocation(planned.id, elsewhere, expected=Step.FAILED, reason="late")
 
     @pytest.mark.parametrize("cause", ReallocationCause)
-    def test_that_why_it_was_planned_is_kept(self, running: Store, cause: ReallocationCause) -> None:
+    def test_that_its_cause_and_reason_are_kept(self, running: Store, cause: ReallocationCause) -> None:
         planned = plan(running, cause=cause)
         assert running.job("1").open_reallocation == planned
         assert [move.cause for move in running.reallocations()] == [planned.cause] == [cause]
 
     @pytest.mark.parametrize("flag", ["checkpoint_waived", "job_failed", "taken_over"])
-    def test_that_what_is_true_of_it_once_stays_true(self, running: Store, flag: str) -> None:
+    def test_that_a_flag_that_is_set_stays_set(self, running: Store, flag: str) -> None:
         planned = plan(running)
         ask: dict[str, Any] = {"at": at(30), flag: True}
         assert (
@@ -977,7 +983,7 @@ class TestReallocations:
         job = running.job("1")
         assert (job.num_restarts, job.mean_restart_delay_s) == (0, None)
 
-    def test_that_requests_that_were_not_answered_are_told(self, any_store: Store) -> None:
+    def test_that_unanswered_requests_are_returned(self, any_store: Store) -> None:
         store = any_store
         store.register_jobs([registration(1)], at=at(0))
         store.observe_jobs([observation(1, gpus={"n0": 2})], at=at(1))
@@ -1019,7 +1025,7 @@ class TestRounds:
         assert any_store.round_problem(first) == (problem, decision)
         assert any_store.round_problem(second) == (problem_of([]), decision_of([]))
 
-    def test_that_the_last_decision_is_seen_in_the_job(self, running: Store) -> None:
+    def test_that_the_last_decision_shows_in_the_job(self, running: Store) -> None:
         running.record_round(problem_of([1]), decision_of([1]), shadow=False, at=at(20))
         running.record_round(problem_of([1, 5]), decision_of([1, 5]), shadow=True, at=at(30))
         running.record_round(problem_of([]), decision_of([]), shadow=False, at=at(40))
@@ -1028,7 +1034,7 @@ class TestRounds:
         assert (job.last_decision_speedup, job.last_decision_bound_by) == (1.75, "capacity")
         assert job.last_decision_at == at(30)
 
-    def test_that_a_round_that_is_not_there_is_said_so(self, any_store: Store) -> None:
+    def test_that_reading_an_unknown_round_raises(self, any_store: Store) -> None:
         with pytest.raises(StoreError, match="no round 3; none is recorded yet"):
             any_store.round_problem(3)
         number = any_store.record_round(problem_of([]), decision_of([]), shadow=False, at=at(1))
@@ -1056,7 +1062,7 @@ class TestRounds:
         assert found.explanation == explanation(decided.jobs[0])
         assert running.decision("1", first) == found
 
-    def test_that_a_job_that_was_left_out_has_the_reason(self, running: Store) -> None:
+    def test_that_an_excluded_job_has_the_reason(self, running: Store) -> None:
         decided = dataclasses.replace(decision_of([1]), excluded=(("1", "its model is refused: NaN\0"),))
         running.record_round(problem_of([1]), decided, shadow=False, at=at(20))
         found = running.decision("1")
@@ -1064,7 +1070,7 @@ class TestRounds:
         assert found.excluded_reason == "its model is refused: NaN\N{REPLACEMENT CHARACTER}"
         assert found.explanation == f"job 1 is left as it is: {found.excluded_reason}"
 
-    def test_that_no_decision_and_no_job_are_told_apart(self, running: Store) -> None:
+    def test_that_no_decision_is_none_and_no_job_raises(self, running: Store) -> None:
         assert running.decision("1") is None
         number = running.record_round(problem_of([]), decision_of([]), shadow=False, at=at(20))
         assert running.decision("1", number) is None
@@ -1073,7 +1079,7 @@ class TestRounds:
         with pytest.raises(UnknownJobError, match="job 7 is not known"):
             running.decision("7")
 
-    def test_that_a_decision_that_is_no_number_is_refused_whole(self, any_store: Store) -> None:
+    def test_that_a_decision_with_nan_is_refused_as_a_whole(self, any_store: Store) -> None:
         decision = decision_of([1])
         object.__setattr__(decision, "fitness", float("inf"))
         with pytest.raises(InvalidProblemError, match="fitness"):
@@ -1083,7 +1089,7 @@ class TestRounds:
 
 
 class TestLease:
-    def test_that_one_owner_holds_it_until_it_runs_out(self, any_store: Store) -> None:
+    def test_that_one_owner_has_it_until_it_expires(self, any_store: Store) -> None:
         assert any_store.acquire_lease("a", ttl_s=10, at=at(0))
         assert not any_store.acquire_lease("b", ttl_s=10, at=at(9.9))
         assert any_store.holds_lease("a", at=at(9.9))
@@ -1093,7 +1099,7 @@ class TestLease:
         assert not any_store.acquire_lease("a", ttl_s=10, at=at(11))
         assert any_store.holds_lease("b", at=at(11))
 
-    def test_that_its_owner_prolongs_it(self, any_store: Store) -> None:
+    def test_that_its_owner_renews_it(self, any_store: Store) -> None:
         assert any_store.acquire_lease("a", ttl_s=10, at=at(0))
         assert any_store.acquire_lease("a", ttl_s=10, at=at(8))
         assert any_store.holds_lease("a", at=at(17))
@@ -1127,21 +1133,21 @@ class TestLease:
         assert any_store.acquire_lease("b", ttl_s=10, at=at(1))
 
 
-class TestMilestones:
-    def test_that_a_run_has_come_as_far_as_its_reports_say(self, any_store: Store) -> None:
-        def tell(sequence: int, **changes: Any) -> frozenset[TrainingRun]:
+class TestTrainingRuns:
+    def test_that_training_runs_are_those_with_a_reported_step(self, any_store: Store) -> None:
+        def runs_after(sequence: int, **changes: Any) -> frozenset[TrainingRun]:
             any_store.report(token_of(1), report(sequence, **changes), at=at(10 * sequence))
             return any_store.training_runs()
 
         unmeasured = dataclasses.replace(MODEL, throughput=None)
         any_store.register_jobs([registration(1), registration(2)], at=at(0))
-        assert tell(1, num_steps=0, phase=RunPhase.STARTING, model=None) == frozenset()
-        assert tell(2, num_steps=1, model=unmeasured) == {TrainingRun("1", 0, False)}
-        assert tell(3, num_steps=9) == {TrainingRun("1", 0, True)}
-        assert tell(4, num_steps=9, phase=RunPhase.WAITING) == frozenset()
+        assert runs_after(1, num_steps=0, phase=RunPhase.STARTING, model=None) == frozenset()
+        assert runs_after(2, num_steps=1, model=unmeasured) == {TrainingRun("1", 0, False)}
+        assert runs_after(3, num_steps=9) == {TrainingRun("1", 0, True)}
+        assert runs_after(4, num_steps=9, phase=RunPhase.WAITING) == frozenset()
         # A run after a move has everything before it again.
         again = {"run_number": 1, "restart_count": 1}
-        assert tell(5, **again, num_steps=0, phase=RunPhase.STARTING, model=None) == frozenset()
-        assert tell(6, **again, num_steps=10, model=unmeasured) == {TrainingRun("1", 1, False)}
+        assert runs_after(5, **again, num_steps=0, phase=RunPhase.STARTING, model=None) == frozenset()
+        assert runs_after(6, **again, num_steps=10, model=unmeasured) == {TrainingRun("1", 1, False)}
         any_store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(99))], at=at(99))
         assert any_store.training_runs() == frozenset()

@@ -74,7 +74,7 @@ def numeric_columns() -> Iterator[tuple[Column[Any], tuple[Any, ...]]]:
 
 
 def is_set(connection: Connection, column: Column[Any], value: Any) -> bool:
-    """Give all rows of a table a value, and tell whether the database takes it."""
+    """Set a value in all rows of a table; return whether the database accepts it."""
     point = connection.begin_nested()
     try:
         connection.execute(update(column.table).values({column: value}))
@@ -86,7 +86,7 @@ def is_set(connection: Connection, column: Column[Any], value: Any) -> bool:
 
 
 def extremes(connection: Connection) -> dict[Column[Any], list[Any]]:
-    """Return, per column, of the values that the database takes the smallest, the largest and a tiny one."""
+    """Return, per column, the smallest, the largest and a tiny value that the database accepts."""
     dialect = connection.dialect.name
     if dialect not in _known:
         found = {}
@@ -133,12 +133,12 @@ def test_that_no_report_fails_whatever_is_stored(database: Database, seed: int) 
             is_set(connection, column, values[seed] if seed < 3 else chance.choice(values))
     reports, range_ = Reports(database), Range(since=at(-60), until=at(0) + timedelta(days=1))
     group = functools.partial(read_group, reports, range_)
-    told: dict[str, Any] = {"made_at": at(90), "command": "pollux report"}
+    options: dict[str, Any] = {"made_at": at(90), "command": "pollux report"}
     documents = [
         job_document(read_job(reports, "1"), made_at=at(90)),
-        account_document(group(account="vision"), range_, account="vision", **told),
-        cluster_document(group(), range_, **told),
-        shadow_document(read_shadow(reports, range_), range_, **told),
+        account_document(group(account="vision"), range_, account="vision", **options),
+        cluster_document(group(), range_, **options),
+        shadow_document(read_shadow(reports, range_), range_, **options),
     ]
     for document in documents:
         assert document_html(document)

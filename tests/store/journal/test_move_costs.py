@@ -39,7 +39,7 @@ WHOLE = (
 )
 
 
-def test_that_the_parts_are_what_the_picture_shows() -> None:
+def test_that_the_parts_are_those_of_the_docstring() -> None:
     costs = reallocation_costs(reallocation(*WHOLE, blocked_s=0.5, first_step=at(15)))
     assert costs == ReallocationCosts(checkpoint_s=0.5, hold_s=4.0, slurm_s=5.0, launch_s=6.0, total_s=12.5)
 
@@ -50,17 +50,17 @@ def test_that_a_daemon_that_confirms_late_does_not_lengthen_a_restart() -> None:
     assert (costs.launch_s, costs.total_s) == (6.0, 12.5)
 
 
-def test_that_the_confirmation_bounds_a_first_step_that_another_run_told_of() -> None:
+def test_that_the_confirmation_bounds_a_first_step_of_another_run() -> None:
     costs = reallocation_costs(reallocation(*WHOLE, blocked_s=0.5, first_step=at(900)))
     assert (costs.launch_s, costs.total_s) == (7.0, 13.5)
 
 
-def test_that_without_a_confirmed_checkpoint_standing_still_begins_with_the_requeue() -> None:
+def test_that_without_a_confirmed_checkpoint_the_delay_begins_at_the_requeue() -> None:
     costs = reallocation_costs(reallocation((Step.PLANNED, 0), *WHOLE[3:], first_step=at(15)))
     assert (costs.checkpoint_s, costs.hold_s, costs.total_s) == (None, None, 11.0)
 
 
-def test_that_what_has_not_happened_has_no_cost() -> None:
+def test_that_a_step_that_was_not_reached_has_no_cost() -> None:
     waiting = reallocation_costs(reallocation(*WHOLE[:3], blocked_s=0.5))
     assert waiting == ReallocationCosts(
         checkpoint_s=0.5, hold_s=None, slurm_s=None, launch_s=None, total_s=None
@@ -68,7 +68,7 @@ def test_that_what_has_not_happened_has_no_cost() -> None:
 
 
 @pytest.mark.parametrize("skew", [-1000.0, -15.0])
-def test_that_clocks_that_disagree_never_make_a_negative_cost(skew: float) -> None:
+def test_that_no_cost_is_negative_when_clocks_disagree(skew: float) -> None:
     costs = reallocation_costs(reallocation(*WHOLE, blocked_s=0.5, first_step=at(skew)))
     assert costs.launch_s == 0.0
     assert costs.total_s == 0.0

@@ -61,7 +61,7 @@ def row_counts(connection: Connection) -> dict[str, int]:
     }
 
 
-def test_that_every_table_takes_part_in_these_tests(any_store_url: str) -> None:
+def test_that_these_tests_fill_every_table(any_store_url: str) -> None:
     fill(any_store_url)
     database = database_at(any_store_url)
     with database.read() as connection:
@@ -69,7 +69,7 @@ def test_that_every_table_takes_part_in_these_tests(any_store_url: str) -> None:
     database.close()
 
 
-def test_that_the_migrations_end_at_the_version_that_this_release_wants() -> None:
+def test_that_the_migrations_end_at_this_releases_version() -> None:
     from alembic.config import Config
     from alembic.script import ScriptDirectory
 
@@ -115,7 +115,7 @@ def constraints_of(connection: Connection) -> set[tuple[str, ...]]:
     }
 
 
-def test_that_going_down_and_up_with_data_leaves_a_working_store(any_empty_url: str) -> None:
+def test_that_a_downgrade_and_upgrade_with_data_leave_a_working_store(any_empty_url: str) -> None:
     init_store(any_empty_url)
     fill(any_empty_url)
     database = database_at(any_empty_url)
@@ -209,7 +209,7 @@ def test_that_a_store_without_tables_is_not_upgraded(any_empty_url: str) -> None
         upgrade_store(any_empty_url)
 
 
-def test_that_check_tells_what_differs(store_url: str) -> None:
+def test_that_check_names_what_differs(store_url: str) -> None:
     fill(store_url)
     assert check_store(store_url).problems == ()
     database = database_at(store_url)
@@ -222,7 +222,7 @@ def test_that_check_tells_what_differs(store_url: str) -> None:
     assert "colour" in problems
 
 
-def test_that_check_finds_a_reference_to_nothing(store_url: str) -> None:
+def test_that_check_finds_a_dangling_reference(store_url: str) -> None:
     fill(store_url)
     database = database_at(store_url)
     connection = database.engine.raw_connection()
@@ -267,7 +267,7 @@ def test_that_the_schema_text_makes_the_same_tables(any_empty_url: str) -> None:
     database.close()
 
 
-def test_that_every_table_and_column_says_what_it_is() -> None:
+def test_that_every_table_and_column_has_a_comment() -> None:
     for table in Base.metadata.tables.values():
         assert table.comment, table.name
         for column in table.columns:
@@ -309,7 +309,7 @@ def test_that_comments_reach_postgresql(postgres_url: str) -> None:
         "INSERT INTO run_nodes (run_id, node_rank, num_gpus) VALUES (4711, 0, 1)",
     ],
 )
-def test_that_the_database_itself_refuses_nonsense(any_store_url: str, bad: str) -> None:
+def test_that_constraints_refuse_invalid_rows(any_store_url: str, bad: str) -> None:
     fill(any_store_url)
     database = database_at(any_store_url)
     with pytest.raises(StoreError, match="refused a statement"), database.write() as connection:

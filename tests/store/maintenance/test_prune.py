@@ -1,4 +1,4 @@
-"""`pollux db prune`: details of old, ended jobs go; running jobs and what reports say stay as they were."""
+"""`pollux db prune` deletes details of old, ended jobs; running jobs and the views' results stay."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def views_of(url: str) -> dict[str, list[Any]]:
     return found
 
 
-def test_that_details_of_old_jobs_that_are_over_go(filled: str, any_store: Store) -> None:
+def test_that_details_of_old_jobs_that_are_over_are_deleted(filled: str, any_store: Store) -> None:
     before = row_counts(any_store)
     foretold = prune(filled, dry_run=True)
     assert row_counts(any_store) == before
@@ -124,14 +124,14 @@ def test_that_details_of_old_jobs_that_are_over_go(filled: str, any_store: Store
     assert dict(prune(filled).rows) == dict.fromkeys(dict(outcome.rows), 0)
 
 
-def test_that_reports_say_the_same_after_as_before(filled: str) -> None:
+def test_that_views_return_the_same_after_pruning(filled: str) -> None:
     before = views_of(filled)
     prune(filled)
     assert views_of(filled) == before
     assert len(before["job_goodput"]) == 3
 
 
-def test_that_a_job_that_is_not_over_loses_nothing(filled: str, any_store: Store) -> None:
+def test_that_a_job_that_is_not_over_keeps_everything(filled: str, any_store: Store) -> None:
     def all_of(number: str) -> tuple[Any, ...]:
         return (
             any_store.job(number),
@@ -146,16 +146,14 @@ def test_that_a_job_that_is_not_over_loses_nothing(filled: str, any_store: Store
     assert all_of("2") == before
 
 
-def test_that_the_last_round_can_be_replayed_and_a_pruned_one_says_why_not(
-    filled: str, any_store: Store
-) -> None:
+def test_that_the_last_round_can_be_replayed_and_a_pruned_one_raises(filled: str, any_store: Store) -> None:
     prune(filled, older_than=timedelta(minutes=1))
     assert any_store.round_problem()[0].jobs[0].job_id == "2"
     with pytest.raises(StoreError, match="round 1 is older than what is kept"):
         any_store.round_problem(1)
 
 
-def test_that_prices_go_with_the_last_decision_of_their_round(filled: str, any_store: Store) -> None:
+def test_that_prices_are_deleted_with_the_last_decision_of_their_round(filled: str, any_store: Store) -> None:
     any_store.observe_jobs([observation(2, JobState.CANCELLED, ended_at=NOW)], at=NOW)
     pruned = dict(prune(filled).rows)
     assert (pruned["decisions"], pruned["gpu_prices"]) == (4, 4)
@@ -184,7 +182,9 @@ def deletes_of(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]
     yield sizes
 
 
-def test_that_no_transaction_takes_more_rows_than_said(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_no_transaction_deletes_more_rows_than_a_batch(
+    filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = prune(filled, dry_run=True)
     waits: list[float] = []
     with deletes_of(filled, monkeypatch) as sizes:
@@ -195,7 +195,7 @@ def test_that_no_transaction_takes_more_rows_than_said(filled: str, monkeypatch:
     assert len(waits) >= len(sizes) - len(pruned.rows)
 
 
-def test_that_rows_which_stay_are_passed_over_once(filled: str, any_store: Store) -> None:
+def test_that_rows_that_stay_are_scanned_once(filled: str, any_store: Store) -> None:
     """With batches of one row the running job's old samples lie between those of the other."""
     prune(filled, batch_rows=1)
     with any_store._database.read() as connection:  # type: ignore[attr-defined]
@@ -203,7 +203,7 @@ def test_that_rows_which_stay_are_passed_over_once(filled: str, any_store: Store
 
 
 @pytest.mark.parametrize("span", [timedelta(0), timedelta(days=-1)])
-def test_that_a_span_of_nothing_is_refused(filled: str, span: timedelta) -> None:
+def test_that_an_age_of_zero_is_refused(filled: str, span: timedelta) -> None:
     with pytest.raises(UsageError, match="above 0"):
         prune(filled, older_than=span)
 

@@ -1,4 +1,4 @@
-"""The questions of `sql/examples/`, on a day whose answers are worked out by hand."""
+"""The queries of `sql/examples/`, on a day whose results are computed by hand."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ EXAMPLES = {path.stem: path for path in sorted((resource_dir("sql") / "examples"
 # Job 1 trained 5 * 700 s at 200 examples/s and efficiency 0.8, then from 4240 on 17 * 3000 s at 400 and 0.5.
 # Midnight is at second 43200, 40 s before the end of its 13th sample: 38960 s lie before it.
 FIRST_S, SECOND_S, BEFORE_S = 3500, 51000, 38960
-HELD = (2 * 3600 + 4 * 54000) / 3600
+ALLOCATED = (2 * 3600 + 4 * 54000) / 3600
 TRAINED = (2 * FIRST_S + 4 * SECOND_S) / 3600
 USEFUL_EXAMPLES = FIRST_S * 160 + SECOND_S * 200
 GOODPUT = USEFUL_EXAMPLES / (FIRST_S + SECOND_S)
-ALONE_S = USEFUL_EXAMPLES / 200
-RHO = 58210 / ALONE_S
-# Job 2 trained 6000 s of 7200 on one GPU; job 4 held four for 7200 s.
-PHYSICS_HELD = 2 + 8
+FAIR_SHARE_S = USEFUL_EXAMPLES / 200
+RHO = 58210 / FAIR_SHARE_S
+# Job 2 trained 6000 s of 7200 on one GPU; job 4 had four for 7200 s.
+PHYSICS_ALLOCATED = 2 + 8
 
 APPROX = 1e-5
 
@@ -34,17 +34,17 @@ EXPECTED: dict[str, list[tuple[Any, ...]]] = {
     "goodput_by_account": [
         (
             "vision",
-            HELD,
+            ALLOCATED,
             TRAINED,
             (2 * FIRST_S * 0.8 + 4 * SECOND_S * 0.5) / 3600,
             USEFUL_EXAMPLES,
         ),
-        ("physics", PHYSICS_HELD, 6000 / 3600, 6000 / 3600, 6000 * 50),
+        ("physics", PHYSICS_ALLOCATED, 6000 / 3600, 6000 / 3600, 6000 * 50),
     ],
     "gpu_hours_by_day": [
         (
             date(2026, 3, 1),
-            PHYSICS_HELD + 2 + 4 * (43200 - 4210) / 3600,
+            PHYSICS_ALLOCATED + 2 + 4 * (43200 - 4210) / 3600,
             (6000 + 2 * FIRST_S + 4 * BEFORE_S) / (36000 + 7200 + 4 * (43200 - 4210)),
         ),
         (
@@ -53,10 +53,10 @@ EXPECTED: dict[str, list[tuple[Any, ...]]] = {
             (SECOND_S - BEFORE_S) / (58210 - 43200),
         ),
     ],
-    "top_users": [("ada", HELD, TRAINED), ("linus", 8.0, 0.0), ("grace", 2.0, 6000 / 3600)],
+    "top_users": [("ada", ALLOCATED, TRAINED), ("linus", 8.0, 0.0), ("grace", 2.0, 6000 / 3600)],
     "idle_gpu_hours": [
         ("4", "linus", "physics", "timeout", 8.0, 0.0),
-        ("1", "ada", "vision", "completed", HELD - TRAINED, TRAINED / HELD),
+        ("1", "ada", "vision", "completed", ALLOCATED - TRAINED, TRAINED / ALLOCATED),
     ],
     "lost_on_jobs_that_failed": [("timeout", 1, 8.0), ("failed", 1, 2.0), ("cancelled", 1, 0.0)],
     "waiting_times": [("physics", 2, (3600 + 2800) / 2, 3600.0), ("vision", 1, 604.0, 604.0)],
@@ -71,7 +71,7 @@ EXPECTED: dict[str, list[tuple[Any, ...]]] = {
         )
     ],
     "worst_off_jobs": [
-        ("1", "ada", "vision", RHO, 58210.0, ALONE_S, 604.0, (2 + 4 + 4) / 3, (8 + 8 + 6) / 3)
+        ("1", "ada", "vision", RHO, 58210.0, FAIR_SHARE_S, 604.0, (2 + 4 + 4) / 3, (8 + 8 + 6) / 3)
     ],
     "fairness_by_account": [("vision", 1, RHO, RHO, 1.0)],
     # Four GPUs of each node from 600 to 4200 (an hour) and to 7800 (an hour): n0 is a t4, the others a100.
@@ -119,7 +119,7 @@ EXPECTED: dict[str, list[tuple[Any, ...]]] = {
 }
 
 
-def test_that_there_are_twenty_and_an_answer_to_each() -> None:
+def test_that_each_example_has_an_expected_result() -> None:
     assert set(EXAMPLES) == set(EXPECTED)
     assert len(EXAMPLES) >= 20
 
@@ -131,7 +131,7 @@ def answered(day: Store) -> dict[str, list[dict[str, Any]]]:
 
 
 def on_the_day(path: Path) -> str:
-    """Return a question as it would have been asked right after the hand-made day."""
+    """Return a query as if it ran right after the hand-made day."""
     return (
         path.read_text(encoding="utf-8")
         .replace("(SELECT month_ago FROM calendar)", "'2026-02-10'")
@@ -139,7 +139,7 @@ def on_the_day(path: Path) -> str:
     )
 
 
-def test_that_every_example_has_an_answer_today(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_every_example_has_a_result_today(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     yesterday = datetime.now(timezone.utc).replace(hour=12, minute=0, second=0, microsecond=0)
     monkeypatch.setattr(builders, "T0", yesterday - timedelta(days=2))
     centre.fill(any_store)
@@ -147,13 +147,11 @@ def test_that_every_example_has_an_answer_today(any_store: Store, monkeypatch: p
     assert empty == []
 
 
-def test_that_an_example_tells_of_the_last_month_only(
-    any_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_that_examples_cover_the_last_month_only(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builders, "T0", datetime.now(timezone.utc) - timedelta(days=60))
     centre.fill(any_store)
-    told = [name for name, path in EXAMPLES.items() if rows_of(any_store, path.read_text())]
-    assert told == ["what_happened_to_a_job"]
+    with_rows = [name for name, path in EXAMPLES.items() if rows_of(any_store, path.read_text())]
+    assert with_rows == ["what_happened_to_a_job"]
 
 
 def plain(value: Any) -> Any:
@@ -170,7 +168,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_that_the_answer_is_the_one_worked_out_by_hand(
+def test_that_results_equal_those_computed_by_hand(
     answered: dict[str, list[dict[str, Any]]], name: str
 ) -> None:
     found = [tuple(plain(value) for value in row.values()) for row in answered[name]]
@@ -179,7 +177,7 @@ def test_that_the_answer_is_the_one_worked_out_by_hand(
 
 
 @pytest.mark.parametrize("path", EXAMPLES.values(), ids=lambda path: path.stem)
-def test_that_every_example_says_which_question_it_answers(path: Path) -> None:
+def test_that_every_example_begins_with_its_question(path: Path) -> None:
     first = path.read_text(encoding="utf-8").splitlines()[0]
     assert first.startswith("-- ")
     assert first.endswith("?")

@@ -68,7 +68,7 @@ def answers(store: Store) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def test_that_every_query_runs_and_says_what_the_views_say(any_store: Store) -> None:
+def test_that_every_query_runs_and_returns_what_the_views_return(any_store: Store) -> None:
     found = answers(any_store)
     assert [title for title, rows in found.items() if not rows] == []
     assert found["Moves of running jobs"] == [{"moves": 1}]

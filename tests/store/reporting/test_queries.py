@@ -1,4 +1,4 @@
-"""The readers' door says what the views say, in types, and bounded."""
+"""Queries return typed and bounded rows of the views."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_that_its_fields_are_the_columns_of_the_view(any_store: Store, kind: Any
 
 
 @pytest.mark.parametrize("kind", ROW_TYPES, ids=lambda kind: kind.VIEW)
-def test_that_values_have_the_types_that_the_fields_say(reports: Reports, kind: Any) -> None:
+def test_that_values_have_the_types_of_the_fields(reports: Reports, kind: Any) -> None:
     found = reports.rows(kind).rows
     assert found
     for row in found:
@@ -83,7 +83,7 @@ def test_that_values_have_the_types_that_the_fields_say(reports: Reports, kind: 
                 assert value.tzinfo is timezone.utc
 
 
-def test_that_conditions_choose_rows(reports: Reports) -> None:
+def test_that_conditions_select_rows(reports: Reports) -> None:
     assert [row.slurm_job_id for row in reports.rows(JobGoodput).rows] == ["1", "2"]
     assert [row.user_name for row in reports.rows(Fairness, account="physics").rows] == ["grace"]
     assert [row.slurm_job_id for row in reports.rows(JobGoodput, user_name="ada").rows] == ["1"]
@@ -94,7 +94,7 @@ def test_that_conditions_choose_rows(reports: Reports) -> None:
     assert reports.rows(ReallocationEntry, slurm_job_id="2").rows == ()
 
 
-def test_that_days_are_whole(reports: Reports) -> None:
+def test_that_a_range_includes_whole_days(reports: Reports) -> None:
     """T0 is noon: the day that `since` and `until` fall into is in; a midnight begins the next day."""
     noon, midnight = at(0), at(12 * 3600)
     assert [row.day for row in reports.rows(AccountUsage, since=noon, until=noon).rows] == [date(2026, 3, 1)]
@@ -118,7 +118,7 @@ def test_that_a_condition_without_a_column_is_refused(reports: Reports) -> None:
         reports.rows(JobEvent, slurm_job_id="99")
 
 
-def test_that_samples_are_averaged_to_so_many_points(reports: Reports) -> None:
+def test_that_samples_are_averaged_to_a_number_of_points(reports: Reports) -> None:
     points = reports.samples("1")
     assert [point.num_samples for point in points] == [1] * 9
     assert (points[0].goodput, points[0].batch, points[0].at) == (pytest.approx(160.0), BATCH, at(11))

@@ -1,4 +1,4 @@
-"""What was decided in shadow mode is read back with what jobs held and measured, from both databases."""
+"""Shadow decisions are read with the jobs' allocations and measurements, on both databases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def reader_of(store: Store) -> ShadowReader:
 
 
 @pytest.fixture
-def told(any_store: Store) -> ShadowReader:
+def shadow(any_store: Store) -> ShadowReader:
     """Jobs 1 and 2; rounds at 10, 30 and 40 s in shadow mode, one at 20 s that was enacted."""
     store = any_store
     store.register_jobs([registration(1), registration(2)], at=at(0))
@@ -46,8 +46,8 @@ def told(any_store: Store) -> ShadowReader:
     return reader_of(store)
 
 
-def test_that_only_shadow_rounds_are_read_with_what_they_decided(told: ShadowReader) -> None:
-    found = told.history(at(0), at(100))
+def test_that_only_shadow_rounds_and_their_decisions_are_read(shadow: ShadowReader) -> None:
+    found = shadow.history(at(0), at(100))
     assert [one.at for one in found.rounds] == [at(10), at(30), at(40)]
     assert {one.num_jobs for one in found.rounds} == {2}
     assert all(one.replayable for one in found.rounds)
@@ -67,30 +67,30 @@ def test_that_only_shadow_rounds_are_read_with_what_they_decided(told: ShadowRea
     ]
 
 
-def test_that_a_range_ends_before_its_end(told: ShadowReader) -> None:
-    found = told.history(at(11), at(40))
+def test_that_a_range_excludes_its_end(shadow: ShadowReader) -> None:
+    found = shadow.history(at(11), at(40))
     assert [one.at for one in found.rounds] == [at(30)]
     assert [one.round_id for one in found.decisions] == [found.rounds[0].round_id] * 2
-    assert told.history(at(50), at(60)).rounds == ()
+    assert shadow.history(at(50), at(60)).rounds == ()
 
 
-def test_that_too_many_decisions_are_read_of_rounds_evenly_apart(told: ShadowReader) -> None:
-    found = told.history(at(0), at(100), max_decisions=4)
+def test_that_of_too_many_decisions_those_of_every_nth_round_are_read(shadow: ShadowReader) -> None:
+    found = shadow.history(at(0), at(100), max_decisions=4)
     assert (len(found.rounds), found.round_stride) == (3, 2)
     assert found.sampled_rounds[-1] == found.rounds[-1].round_id
     assert {one.round_id for one in found.decisions} == set(found.sampled_rounds)
     assert len({number % 2 for number in found.sampled_rounds}) == 1
 
 
-def test_that_goodput_is_averaged_over_each_window(told: ShadowReader) -> None:
-    first, second, empty = told.measured([(at(10), at(28)), (at(28), at(60)), (at(60), at(90))])
+def test_that_goodput_is_averaged_over_each_window(shadow: ShadowReader) -> None:
+    first, second, empty = shadow.measured([(at(10), at(28)), (at(28), at(60)), (at(60), at(90))])
     assert (first["1"].num_samples, first["1"].throughput, first["1"].goodput) == (2, 200.0, 100.0)
     assert (second["1"].num_samples, second["1"].goodput) == (1, 25.0)
     assert empty == {}
 
 
-def test_that_a_round_is_read_as_it_was_recorded(told: ShadowReader) -> None:
-    round_id = told.history(at(0), at(20)).sampled_rounds[0]
-    assert told.round(round_id) == (problem_of([1, 2]), decision_of([1, 2]))
+def test_that_a_round_is_read_as_it_was_recorded(shadow: ShadowReader) -> None:
+    round_id = shadow.history(at(0), at(20)).sampled_rounds[0]
+    assert shadow.round(round_id) == (problem_of([1, 2]), decision_of([1, 2]))
     with pytest.raises(StoreError, match="there is no round 999"):
-        told.round(999)
+        shadow.round(999)

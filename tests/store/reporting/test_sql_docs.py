@@ -1,4 +1,4 @@
-"""docs/sql.md shows a question to each view with its answer: the answers are those of the hand-made day."""
+"""docs/sql.md has a query of each view with its result for the hand-made day."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def answer(rows: list[dict[str, Any]]) -> str:
 
 
 @pytest.mark.parametrize(("question", "shown"), SHOWN, ids=[str(n) for n in range(len(SHOWN))])
-def test_that_the_page_shows_what_the_database_answers(day: Store, question: str, shown: str) -> None:
+def test_that_the_page_shows_the_results_of_the_database(day: Store, question: str, shown: str) -> None:
     assert answer(rows_of(day, question)) == shown.rstrip()
 
 
-def test_that_every_view_and_column_stands_on_the_page_with_an_example() -> None:
+def test_that_every_view_and_column_is_on_the_page_with_an_example() -> None:
     questions = " ".join(question for question, _ in SHOWN)
     for kind in ROW_TYPES:
         assert f"FROM {kind.VIEW}" in questions, kind.VIEW

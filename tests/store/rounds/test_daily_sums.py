@@ -1,4 +1,4 @@
-"""Sums by day: kept by triggers and rounds as a sum over everything would have them, on odd input as well."""
+"""Triggers and rounds maintain the sums by day, equal to a sum over all rows, also for unusual input."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def start(store: Store, number: int = 1, *, second: float = 0.0) -> None:
     store.report(token_of(number), starting, at=at(second))
 
 
-def test_that_triggers_sum_as_a_sum_over_everything(any_store: Store) -> None:
+def test_that_triggers_keep_the_same_sums_as_a_sum_over_all_rows(any_store: Store) -> None:
     centre.fill(any_store)
     order = {"run_days": "run_id, day", "allocation_days": "job_id, number, day", "job_days": "job_id, day"}
     kept = {name: table(any_store, name, by) for name, by in order.items()}
@@ -86,7 +86,7 @@ def test_that_a_short_jobs_examples_are_those_that_it_counted(any_store: Store) 
         assert row["throughput"] == pytest.approx(200.0), view
 
 
-def test_that_examples_of_an_agent_that_does_not_count_are_its_throughput(any_store: Store) -> None:
+def test_that_examples_of_an_agent_that_does_not_count_come_from_throughput(any_store: Store) -> None:
     start(any_store)
     any_store.report(token_of(1), report(1, throughput=200.0), at=at(30))
     (row,) = rows_of(any_store, "SELECT examples FROM job_goodput")
@@ -101,7 +101,7 @@ def test_that_durations_are_the_same_to_a_thousandth_on_each_database(any_store:
     assert (row["waited_s"], row["submit_to_finish_s"]) == (1.0, 86400.377)
 
 
-def test_that_the_type_of_gpu_is_known_of_a_run_that_reported_after_the_last_look(any_store: Store) -> None:
+def test_that_a_run_that_reported_after_the_last_snapshot_has_a_gpu_type(any_store: Store) -> None:
     any_store.register_jobs([registration(1)], at=at(0))
     any_store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(0), gpu_type="t4")], at=at(1))
     capacity = NodeCapacity(name="n0", num_gpus=4, num_cpus=64, memory_mb=10**6, gpu_type="t4")
@@ -112,25 +112,25 @@ def test_that_the_type_of_gpu_is_known_of_a_run_that_reported_after_the_last_loo
     assert row["gpu_type"] == "t4"
 
 
-def test_that_a_silence_counts_for_an_hour_at_most(any_store: Store) -> None:
+def test_that_a_gap_between_reports_counts_for_an_hour_at_most(any_store: Store) -> None:
     start(any_store)
     any_store.report(token_of(1), report(1), at=at(3 * 3600))
     (row,) = rows_of(any_store, "SELECT trained_s FROM run_days")
     assert row["trained_s"] == pytest.approx(3600.0, abs=0.001)
 
 
-def test_that_a_run_cannot_tell_of_more_gpus_than_it_holds(any_store: Store) -> None:
+def test_that_a_run_cannot_report_more_gpus_than_it_has(any_store: Store) -> None:
     any_store.register_jobs([registration(1)], at=at(0))
     any_store.observe_jobs([observation(1, gpus={"n0": 2, "n1": 1}, started_at=at(0))], at=at(0))
-    told = {"gpus_per_node": (1024, 1024)}
-    any_store.report(token_of(1), report(0, **told, phase=RunPhase.STARTING, throughput=None), at=at(0))
-    any_store.report(token_of(1), report(1, **told), at=at(100))
+    gpus = {"gpus_per_node": (1024, 1024)}
+    any_store.report(token_of(1), report(0, **gpus, phase=RunPhase.STARTING, throughput=None), at=at(0))
+    any_store.report(token_of(1), report(1, **gpus), at=at(100))
     (row,) = rows_of(any_store, "SELECT trained_gpu_s, useful_gpu_s FROM run_days")
     assert row["trained_gpu_s"] == pytest.approx(300.0, abs=0.01)
     assert row["useful_gpu_s"] == pytest.approx(240.0, abs=0.01)
 
 
-def test_that_numbers_at_the_ends_of_what_is_allowed_do_no_harm(any_store: Store) -> None:
+def test_that_extreme_allowed_numbers_do_no_harm(any_store: Store) -> None:
     start(any_store)
     extremes = ((1e-7, 1e-9, 1e12), (1e12, 1.0, 1e-7), (1e-7, 1.0, 1e-7), (1e12, 1.0, 1e12))
     for sequence, (throughput, efficiency, predicted) in enumerate(extremes, start=1):
@@ -152,7 +152,7 @@ def test_that_numbers_at_the_ends_of_what_is_allowed_do_no_harm(any_store: Store
     assert 0 < job["goodput"] <= 1e12
 
 
-def test_that_a_restart_over_the_border_of_a_month_is_parted_there(any_store: Store) -> None:
+def test_that_an_interval_over_the_end_of_a_month_is_split_there(any_store: Store) -> None:
     """31 days after T0's midnight, April begins: two hours on 2 GPUs before it, an hour on 4 after."""
     april = MIDNIGHT + 30 * DAY
     any_store.register_jobs([registration(1)], at=at(april - 8000))
@@ -177,7 +177,7 @@ def round_of(store: Store, second: float, *nodes: tuple[str, int]) -> None:
     store.record_round(Problem(nodes=capacities, jobs=()), decision, shadow=False, at=at(second))
 
 
-def test_that_a_node_that_is_gone_keeps_its_days(any_store: Store) -> None:
+def test_that_a_removed_node_keeps_its_days(any_store: Store) -> None:
     round_of(any_store, 0, ("gone", 4), ("stays", 4))
     round_of(any_store, 600, ("gone", 2), ("stays", 4))
     round_of(any_store, 1200, ("stays", 4))
@@ -191,7 +191,7 @@ def test_that_a_node_that_is_gone_keeps_its_days(any_store: Store) -> None:
     assert [row["utilization"] for row in rows] == [0.0, 0.0]
 
 
-def test_that_a_node_that_no_round_had_shows_what_was_held_there(any_store: Store) -> None:
+def test_that_a_node_that_no_round_could_use_shows_its_allocations(any_store: Store) -> None:
     any_store.register_jobs([registration(1)], at=at(0))
     any_store.observe_jobs([observation(1, gpus={"unseen": 2}, started_at=at(0))], at=at(0))
     any_store.observe_jobs([observation(1, JobState.FAILED, ended_at=at(1800))], at=at(1800))

@@ -1,4 +1,4 @@
-"""The reporting views say what the repository says, with the same columns on every database."""
+"""The reporting views agree with the Python code, and have the same columns on every database."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_that_a_job_has_one_row_with_its_sums(story: Store) -> None:
     assert (two["submit_to_finish_s"], two["num_samples"], two["lost_s"]) == (None, 0, 0.0)
 
 
-def test_that_a_stretch_that_lasts_counts_up_to_now(any_store: Store) -> None:
+def test_that_an_open_interval_counts_up_to_now(any_store: Store) -> None:
     any_store.register_jobs([registration(1)], at=at(0))
     an_hour_ago = datetime.now(timezone.utc) - timedelta(hours=1)
     any_store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=an_hour_ago)], at=an_hour_ago)
@@ -75,7 +75,7 @@ def test_that_a_stretch_that_lasts_counts_up_to_now(any_store: Store) -> None:
     assert 2.0 - 0.01 <= row["gpu_hours"] <= most + 0.01
 
 
-def test_that_costs_are_those_of_the_repository(story: Store) -> None:
+def test_that_costs_equal_those_of_move_costs(story: Store) -> None:
     story.observe_jobs([observation(1, gpus={"n0": 1})], at=at(95))
     unfinished = plan(story, seconds=100, from_restart_count=1)
     advance(story, unfinished, (Step.REQUEUED, 110))
@@ -92,7 +92,7 @@ def test_that_costs_are_those_of_the_repository(story: Store) -> None:
     assert rows[0]["total_s"] == pytest.approx(12.5, abs=0.01)
 
 
-def test_that_moves_are_counted_by_their_cause_and_not_by_their_words(any_store: Store) -> None:
+def test_that_moves_are_grouped_by_cause_and_not_by_reason(any_store: Store) -> None:
     any_store.register_jobs([registration(number) for number in (1, 2, 3)], at=at(0))
     for number, cause in ((1, "decision"), (2, "pause"), (3, None)):
         changes = {} if cause is None else {"cause": ReallocationCause(cause)}
@@ -123,7 +123,7 @@ def test_that_every_view_has_a_file() -> None:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_that_views_hold_nothing_that_a_driver_takes_for_a_parameter(view: str) -> None:
+def test_that_views_contain_nothing_that_a_driver_takes_for_a_parameter(view: str) -> None:
     for dialect in ("sqlite", "postgresql"):
         assert not set("%?") & set(view_sql(view, dialect))
 

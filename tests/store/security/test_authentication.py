@@ -44,7 +44,7 @@ class Guarded:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, patient_stores: None) -> Iterator[Guarded]:
+def guarded(tmp_path_factory: pytest.TempPathFactory, long_store_timeouts: None) -> Iterator[Guarded]:
     try:
         with running_postgres() as plain:
             yield prepare(plain, tmp_path_factory.mktemp("keys"))
