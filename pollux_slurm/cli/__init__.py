@@ -1,4 +1,4 @@
-"""Typer commands: each parses its arguments, calls one function of the package, prints.
+"""The `pollux` command, with typer: each command parses its arguments, calls the package, and prints.
 
 May be imported by `__main__`.
 """

@@ -1,6 +1,6 @@
-"""The `pollux` command: its sub-commands, and one line instead of a traceback.
+"""The `pollux` command: its subcommands, and one line instead of a traceback for every error.
 
-Every command's module is imported: what it needs of numpy, SQLAlchemy or the solver it imports when it runs.
+All commands' modules are imported at the start. Each imports numpy, SQLAlchemy or the solver when it runs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _root(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    """Hold the options of `pollux` itself."""
+    """Define the options of `pollux` itself."""
 
 
 # In the order in which the help lists them.
@@ -62,7 +62,7 @@ app.command()(replay)
 app.command()(pause)
 app.command()(resume)
 app.command()(drain)
-# What stands behind the first word is the training's own.
+# All arguments after the command belong to the training.
 app.command(context_settings={"allow_interspersed_args": False})(run)
 app.command(context_settings={"allow_interspersed_args": False})(rehearse)
 app.command(
@@ -76,7 +76,7 @@ app.add_typer(command.app)
 
 
 def main() -> None:
-    """Run the command line; every mistake becomes one line and an exit code, never a traceback."""
+    """Run the command line; every expected error becomes one line and an exit code, not a traceback."""
     try:
         code = app(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -91,17 +91,17 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
     except BrokenPipeError:
-        _give_up_output()
+        _discard_output()
         sys.exit(141)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        _give_up_output()
-        _fail(f"cannot write what is to be said: {error.strerror}", 1)
+        _discard_output()
+        _fail(f"cannot write the output: {error.strerror}", 1)
 
 
-def _give_up_output() -> None:
-    """Let what is still to be written go nowhere: Python would complain of it at its end."""
+def _discard_output() -> None:
+    """Redirect stdout to /dev/null: else Python reports an error when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -111,7 +111,7 @@ def _fail(message: str, exit_code: int) -> NoReturn:
 
 
 def _command(context: Any) -> list[str]:
-    """Return the words of the command that Typer's context is of, however Python was told to run it."""
+    """Return the words of the command in Typer's context, starting with `pollux`."""
     if context is None or context.parent is None:
         return ["pollux"]
     return [*_command(context.parent), str(context.info_name)]

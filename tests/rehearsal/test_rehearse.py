@@ -66,7 +66,7 @@ def test_that_variables_of_a_scripts_own_and_a_state_in_no_checkpoint_are_found(
     assert done.stdout.endswith("Something must change.\n")
     # RunObserver: a line for each run.
     assert [line.split(": ")[1] for line in done.stderr.splitlines()] == [
-        "1 process, a first look, without a move",
+        "1 process, first run, without a move",
         "2 processes, from the beginning, to be moved in mid-epoch",
         "1 process, after the move in mid-epoch",
         "2 processes, after the move between an epoch's last step and its end",
@@ -266,7 +266,7 @@ def running(argument: str) -> list[str]:
             "give what stands behind `pollux run --`",
         ),
         (("--processes=0", "--", "true"), "--processes 0: write numbers from 1 to 64"),
-        (("--time=3", "--", "true"), "'3' is no span of time"),
+        (("--time=3", "--", "true"), "'3' is not a duration"),
     ],
 )
 def test_that_a_command_that_makes_no_sense_is_refused(

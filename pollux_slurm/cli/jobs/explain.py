@@ -1,4 +1,4 @@
-"""`pollux explain`: why a job got what it got in a round."""
+"""`pollux explain`: why a round gave a job its allocation."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
 def explain(
     job: Annotated[str, typer.Argument(help="The job's number.")],
     round_id: Annotated[
-        int | None, typer.Option("--round", min=1, help="This round instead of the job's last.")
+        int | None, typer.Option("--round", min=1, help="A round other than the job's last.")
     ] = None,
     problem_file: Annotated[
         Path | None,
-        typer.Option("--problem", metavar="FILE", help="Solve a saved problem, and explain a job of it."),
+        typer.Option("--problem", metavar="FILE", help="Solve a saved problem, and explain one of its jobs."),
     ] = None,
     details: Annotated[
-        bool, typer.Option("--details", help="The policy's own terms, too: prices, fitness, restart factor.")
+        bool, typer.Option("--details", help="Also the policy's terms: prices, fitness, batch sizes.")
     ] = False,
     as_json: JsonOption = False,
     config_file: ConfigOption = None,
     store_url: StoreOption = None,
 ) -> None:
-    """Say why a job has the GPUs it has, what is predicted of them, and what would have to change for more.
+    """Explain why a job has its GPUs, the predicted speed, and what would have to change for more GPUs.
 
     Example: pollux explain 1234
     """
@@ -77,16 +77,16 @@ def _facts_of_store(config: Config, job: str, round_id: int | None) -> dict[str,
         try:
             found, record = store.decision(job, round_id), store.job(job)
         except UnknownJobError:
-            told = (
+            text = (
                 describe_unknown_job(config, job, store.active_jobs(), seen, now)
                 if round_id is None
                 else None
             )
-            if told is None:
+            if text is None:
                 raise
-            return {"job_id": job, "round": None, "explanation": told}
+            return {"job_id": job, "round": None, "explanation": text}
         if round_id is None and not record.state.is_over:
-            # It may have ended, or run, since the daemon last looked.
+            # Its state may have changed since the daemon's last round.
             record = shown_now([record], read_slurm(config)[0])[0].record
         return _facts_of_job(store, record, found, round_id, seen, now)
 
@@ -103,30 +103,30 @@ def _facts_of_job(
 
     job = record.slurm_job_id
     silent, warnings = missing_reports(record, now), warnings_as_dicts(record)
-    told: dict[str, Any]
+    facts: dict[str, Any]
     is_over = record.state.is_over
     waits = round_id is None and not record.allocation and record.paused_at is None
     if waits and not is_over and record.excluded_reason is not None:
-        told = _facts_of_left_out(job, record.excluded_reason)
+        facts = _facts_of_left_out(job, record.excluded_reason)
     elif found is None and round_id is None:
         none = f"no round decided about job {job}"
         if not is_over:
             none = f"no round has decided about job {job} yet: {next_look(seen, now)}"
-        told = {"job_id": job, "round": None, "explanation": none}
+        facts = {"job_id": job, "round": None, "explanation": none}
     else:
         decided = _recorded(found, job, round_id)
-        told = facts_of_record(decided)
+        facts = facts_of_record(decided)
         last = record.last_reallocation if round_id is None else None
-        told["moved_since"] = round_id is None and not is_over and moved_since(decided, record)
-        # The texts of an old round may be pruned: then nothing is known of what it was decided from.
+        facts["moved_since"] = round_id is None and not is_over and moved_since(decided, record)
+        # The problem of an old round may have been pruned.
         with contextlib.suppress(StoreError):
             if decided.excluded_reason is None:
-                told |= _outlook(store.round_problem(decided.round_id)[0], decided.job, last)
-    return {**told, **_present(record, round_id), "warnings": warnings, "silent": silent}
+                facts |= _outlook(store.round_problem(decided.round_id)[0], decided.job, last)
+    return {**facts, **_present(record, round_id), "warnings": warnings, "silent": silent}
 
 
 def _present(record: JobRecord, round_id: int | None) -> dict[str, Any]:
-    """Return what is so now, whatever a round has decided: nothing of it where another round is asked for."""
+    """Return the job's present state; nothing of it where an earlier round was requested."""
     if round_id is not None:
         return {"paused_at": None, "paused_cause": None, "paused_because": None}
     finished_at = None if record.finished_at is None else record.finished_at.isoformat()
@@ -160,47 +160,51 @@ def _present(record: JobRecord, round_id: int | None) -> dict[str, Any]:
 
 
 def _outlook(problem: Problem, job: JobDecision, last: Reallocation | None = None) -> dict[str, Any]:
-    """Return what the round predicted for a job, over one GPU and over the size it had before.
+    """Return the predictions of the round for a job, relative to one GPU and to its former allocation.
 
-    That is what it held in the round's problem, or where it keeps that, what `last` moved it from.
+    The former allocation is that in the round's problem. Where the job keeps this one, it is the source of
+    the reallocation `last`.
     """
     from pollux_slurm.goodput import best_batch
     from pollux_slurm.model import Configuration
 
-    posed = next((one for one in problem.jobs if one.job_id == job.job_id), None)
-    if posed is None:
+    job_of_problem = next((one for one in problem.jobs if one.job_id == job.job_id), None)
+    if job_of_problem is None:
         return {}
-    told: dict[str, Any] = {"before": posed.current.as_dict(), "model_doubt": posed.model_doubt}
-    by_type = dict(posed.models)
-    model = by_type.get(job.gpu_type or "") or posed.model or next(iter(by_type.values()), None)
+    facts: dict[str, Any] = {
+        "before": job_of_problem.current.as_dict(),
+        "model_doubt": job_of_problem.model_doubt,
+    }
+    by_type = dict(job_of_problem.models)
+    model = by_type.get(job.gpu_type or "") or job_of_problem.model or next(iter(by_type.values()), None)
     there = best_batch(model, job.allocation.configuration) if model is not None and job.allocation else None
     if model is None or there is None:
-        return told
-    told["predicted"] = {"throughput": there.throughput, "efficiency": there.efficiency}
+        return facts
+    facts["predicted"] = {"throughput": there.throughput, "efficiency": there.efficiency}
     one_more = job.allocation.num_gpus + 1
     room = job.allocation.num_nodes * max((node.num_gpus for node in problem.nodes), default=0)
     larger = best_batch(
         model,
         Configuration(num_nodes=job.allocation.num_nodes + (one_more > room), num_gpus=one_more),
     )
-    told["one_gpu_more"] = {
+    facts["one_gpu_more"] = {
         "num_gpus": one_more,
         "speedup": None if larger is None else larger.goodput / there.goodput,
     }
     single = best_batch(model, Configuration(num_nodes=1, num_gpus=1))
     if single is not None and job.allocation.num_gpus > 1:
-        told["speedup_over_one_gpu"] = there.goodput / single.goodput
-    former = posed.current
+        facts["speedup_over_one_gpu"] = there.goodput / single.goodput
+    former = job_of_problem.current
     if former == job.allocation and last is not None and last.target == former:
         former = last.source
-    held = best_batch(model, former.configuration) if former else None
-    if held is not None and former.configuration != job.allocation.configuration:
-        told |= {"size_before": former.num_gpus, "speedup_over_before": there.goodput / held.goodput}
-    return told
+    formerly = best_batch(model, former.configuration) if former else None
+    if formerly is not None and former.configuration != job.allocation.configuration:
+        facts |= {"size_before": former.num_gpus, "speedup_over_before": there.goodput / formerly.goodput}
+    return facts
 
 
 def _facts_of_left_out(job: str, because: str) -> dict[str, Any]:
-    """Return what is to be said of a waiting job about which rounds decide nothing."""
+    """Return the facts about a waiting job that rounds leave out."""
     return {
         "job_id": job,
         "round": None,
@@ -217,7 +221,7 @@ def _recorded(found: DecisionRecord | None, job: str, round_id: int | None) -> D
 
 
 def explain_problem(problem: Problem, job_id: str) -> dict[str, Any]:
-    """Solve `problem` and return what is to be said of one job of it; raises `UsageError` for another."""
+    """Solve `problem` and return the facts about one of its jobs; raises `UsageError` for an unknown one."""
     from pollux_slurm.policy import decide
 
     known = [job.job_id for job in problem.jobs]
@@ -228,7 +232,7 @@ def explain_problem(problem: Problem, job_id: str) -> dict[str, Any]:
 
 
 def facts_of_record(record: DecisionRecord) -> dict[str, Any]:
-    """Return what the store says of a decision as plain containers, the form of `--json`."""
+    """Return a recorded decision as plain containers, the form of `--json`."""
     return {
         **_facts(record.job, record),
         "round": record.round_id,
@@ -241,7 +245,7 @@ def facts_of_record(record: DecisionRecord) -> dict[str, Any]:
 
 
 def facts_of_decision(problem: Problem, decision: Decision, job_id: str) -> dict[str, Any]:
-    """Return the same of a decision that was not recorded: it has no round and no time."""
+    """Return a decision that was not recorded in the same form, without a round and a time."""
     from pollux_slurm.policy import explanation
 
     job = next(one for one in decision.jobs if one.job_id == job_id)
@@ -292,7 +296,7 @@ def _facts(job: JobDecision, decided: Decision | DecisionRecord) -> dict[str, An
         "declared_gain": job.declared_gain,
         "declaration_doubt": job.declaration_doubt,
         "pinned_because": job.pinned_because,
-        # Of the round's problem, where it is known.
+        # From the round's problem, where that is stored.
         "before": None,
         "predicted": None,
         "one_gpu_more": None,
@@ -303,17 +307,17 @@ def _facts(job: JobDecision, decided: Decision | DecisionRecord) -> dict[str, An
 
 
 def lines(facts: dict[str, Any], *, details: bool = False) -> list[str]:
-    """Return what a person reads: the decision in the owner's words, then with `details` in the policy's."""
+    """Return the text for people: the decision in the owner's terms, and with `details` in the policy's."""
     found = owners_lines(facts)
     if facts["round"] is not None and facts.get("ended") is None:
         shadow = ", in shadow mode: not enacted" if facts["shadow"] else ""
         found.append(f"  round      {facts['round']}, {moment(facts['at'])}{shadow}")
     if facts.get("paused_at") is not None:
-        is_order = facts["paused_cause"] != "decision"
+        is_by_command = facts["paused_cause"] != "decision"
         rest = (
             f"{facts['paused_because']}; it waits until: pollux resume {facts['job_id']}"
-            if is_order
-            else "its GPUs are worth more to others for now; a later round gives it GPUs again"
+            if is_by_command
+            else "other jobs gain more from its GPUs now; a later round gives it GPUs again"
         )
         found.append(f"  paused     since {moment(facts['paused_at'])}: its checkpoint is written; {rest}")
     for one in facts.get("warnings", ()):
@@ -324,7 +328,7 @@ def lines(facts: dict[str, Any], *, details: bool = False) -> list[str]:
     if facts.get("allocation") is None:
         return found
     if not details:
-        return [*found, "  (how the policy weighed it: --details)"]
+        return [*found, "  (prices and fitness: --details)"]
     return [*found, *_details(facts)]
 
 
@@ -333,22 +337,24 @@ def _details(facts: dict[str, Any]) -> list[str]:
     if facts["excluded"] is not None:
         return found
     if facts["global_batch_size"] is not None:
-        passes = facts["accumulation_steps"] + 1
-        split = f"{facts['atomic_batch_size']} per GPU and pass, {passes} pass{'es' if passes > 1 else ''}"
+        num_micro = facts["accumulation_steps"] + 1
+        split = (
+            f"{num_micro} micro-batch{'es' if num_micro > 1 else ''} of {facts['atomic_batch_size']} per GPU"
+        )
         found.append(f"  batch      {facts['global_batch_size']} examples a step: {split}")
     prices = ", ".join(f"{kind or 'GPU'} {price:.4g}" for kind, price in facts["gpu_prices"].items())
     if prices:
         cost = facts["cost_to_others"]
-        own = "" if cost is None else f"; what it holds costs others {cost:.4g}"
-        found.append(f"  prices     {prices} for one more GPU{own} (in the objective's sum)")
+        cost_text = "" if cost is None else f"; its GPUs cost other jobs {cost:.4g}"
+        found.append(f"  prices     {prices} for one more GPU{cost_text} (in the objective's sum)")
     gap = (
         "no bound"
         if facts["gap"] is None
         else f"at most {facts['upper_bound']:.4g} ({facts['gap']:.2%} away)"
     )
-    late = "; the time limit cut the search short" if facts["timed_out"] else ""
+    timeout = "; the time limit cut the search short" if facts["timed_out"] else ""
     found.append(
         f"  objective  {facts['objective']}, solved by {facts['solver']}: fitness {facts['fitness']:.4g}, "
-        f"{gap}{late}"
+        f"{gap}{timeout}"
     )
     return found

@@ -1,4 +1,4 @@
-"""`pollux pause`, `resume` and `drain`: what an admin orders for one job."""
+"""`pollux pause`, `resume` and `drain`: change one job, by an admin or its owner."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WaitOption = Annotated[
         "--wait",
         parser=seconds(),
         metavar="TIME",
-        help="Wait so long until the daemon has done it: seconds, or 90s, 5m; 0: do not wait.",
+        help="How long to wait until the daemon has done it: seconds, or 90s, 5m; 0: do not wait.",
     ),
 ]
 _POLL_S = 0.5
@@ -34,7 +34,7 @@ _POLL_S = 0.5
 def pause(
     job: JobArgument, wait: WaitOption = 0.0, config_file: ConfigOption = None, store_url: StoreOption = None
 ) -> None:
-    """Let a running job write a checkpoint and wait in the queue until `pollux resume`.
+    """Take a running job's GPUs after a checkpoint; it waits in the queue until `pollux resume`.
 
     Example: pollux pause 1234 --wait 300
     """
@@ -44,14 +44,14 @@ def pause(
         lambda store: admin_orders.pause(store, job, by=_who(), drain=False, at=_now()),
         wait,
         settings(config_file, store_url).require_store_url(),
-        said=f"job {job}: its checkpoint is asked for; it then waits until: pollux resume {job}",
+        done=f"job {job}: its checkpoint is requested; it then waits until: pollux resume {job}",
     )
 
 
 def drain(
     job: JobArgument, wait: WaitOption = 0.0, config_file: ConfigOption = None, store_url: StoreOption = None
 ) -> None:
-    """Let a running job write a checkpoint, and leave it held in the queue, as by `scontrol hold`.
+    """Take a running job's GPUs after a checkpoint, and hold it in the queue, as `scontrol hold` does.
 
     Example: pollux drain 1234 --wait 300
     """
@@ -61,7 +61,7 @@ def drain(
         lambda store: admin_orders.pause(store, job, by=_who(), drain=True, at=_now()),
         wait,
         settings(config_file, store_url).require_store_url(),
-        said=f"job {job}: its checkpoint is asked for; it is then held until: pollux resume {job}",
+        done=f"job {job}: its checkpoint is requested; it is then held until: pollux resume {job}",
     )
 
 
@@ -78,11 +78,11 @@ def resume(
         lambda store: admin_orders.resume(store, job, by=_who(), at=_now()),
         wait,
         settings(config_file, store_url).require_store_url(),
-        said=f"job {job}: is brought to run again",
+        done=f"job {job}: it is started again",
     )
 
 
-def _order(give: Callable[[Store], Reallocation], wait_s: float, url: str, *, said: str) -> None:
+def _order(give: Callable[[Store], Reallocation], wait_s: float, url: str, *, done: str) -> None:
     from pollux_slurm.daemon.observe.daemon_presence import absence, held_by_journal
     from pollux_slurm.store import open_store
 
@@ -91,9 +91,11 @@ def _order(give: Callable[[Store], Reallocation], wait_s: float, url: str, *, sa
         held = held_by_journal(store.open_reallocations())
         missing = absence(store.daemon_status(), _now(), held)
         if missing is not None:
-            typer.echo(f"pollux: nobody carries orders out for now: {missing}", err=True)
+            typer.echo(f"pollux: no daemon carries this out now: {missing}", err=True)
         ordered = give(store)
-        typer.echo(f"{said} (the daemon does so at its next look; see: pollux status {ordered.slurm_job_id})")
+        typer.echo(
+            f"{done} (the daemon does so in its next round; see: pollux status {ordered.slurm_job_id})"
+        )
         deadline = time.monotonic() + wait_s
         while wait_s:
             now = next(r for r in store.reallocations(ordered.slurm_job_id) if r.id == ordered.id)
@@ -101,7 +103,7 @@ def _order(give: Callable[[Store], Reallocation], wait_s: float, url: str, *, sa
                 break
             if time.monotonic() > deadline:
                 raise PolluxError(
-                    f"job {now.slurm_job_id}: not done in {wait_s:g} s, it stands at {now.step.value}; does "
+                    f"job {now.slurm_job_id}: not done in {wait_s:g} s, its step is {now.step.value}; does "
                     "the daemon run, and not in shadow mode?"
                 )
             time.sleep(_POLL_S)

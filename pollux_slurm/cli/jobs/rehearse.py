@@ -1,4 +1,4 @@
-"""`pollux rehearse`: move a script for real on this machine, before a cluster does."""
+"""`pollux rehearse`: move a training script for real on this machine, before a cluster does."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ def rehearse(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="COMMAND...", help="What each process runs.")
     ] = None,
-    time: Annotated[str, typer.Option(metavar="TIME", help="For all of it, about: 90s, 5m, 1h.")] = "5m",
+    time: Annotated[
+        str, typer.Option(metavar="TIME", help="Time of the whole rehearsal, about: 90s, 5m, 1h.")
+    ] = "5m",
     processes: Annotated[
         str | None,
         typer.Option(
             metavar="N,N,...",
-            help="Processes of the runs in turn (default: 1,2,3; at most one a GPU).",
+            help="Numbers of processes of the runs, in turn (default: 1,2,3; at most one per GPU).",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a training script on this machine, move it for real, and say what a cluster would see.
+    """Run a training script on this machine, move it for real, and report what goes wrong.
 
-    It needs no Slurm and no store. The script really runs: what it writes is written, but for checkpoints.
-    Exit code 1 says that something must change.
+    It needs no Slurm and no store. The script really runs: its output files are written; only checkpoints go
+    to a temporary folder. Exit code 1 means that the script must change.
 
     Example: pollux rehearse -- python train.py --lr 0.1
     """

@@ -1,4 +1,4 @@
-"""What `pollux rehearse` shows while it runs: a line for each run, on the standard error."""
+"""The progress of `pollux rehearse` on stderr: a line for each run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EVERY_S = 0.2
 
 
 class ProgressLines(RunObserver):
-    """On a terminal, a line also follows the run's epoch and sample."""
+    """Prints a line for each run; on a terminal it also shows the current epoch and sample."""
 
     def __init__(self) -> None:
         self._line, self._shown_at = "", 0.0
@@ -21,12 +21,12 @@ class ProgressLines(RunObserver):
 
     def begins(self, run: UpcomingRun) -> None:
         if run.stop is None:
-            what = "a first look, without a move"
+            what = "first run, without a move"
         elif run.before is None:
-            what = f"from the beginning, to be moved {place_of(run.stop)}"
+            what = f"from the beginning, moved {place_of(run.stop)}"
         else:
             what = f"after the move {where_of(run.before)}"
-        batch = ", batch varied" if run.varies_batch else ""
+        batch = ", varying batch" if run.varies_batch else ""
         noun = "process" if run.num_processes == 1 else "processes"
         self._line = f"pollux: {run.num_processes} {noun}, {what}{batch}: "
         self._show("starting")

@@ -29,23 +29,24 @@ def run(
         int | None, typer.Option(min=1, max=1_000_000, help="Plain sbatch only: never more GPUs.")
     ] = None,
     allow_unconfirmed: Annotated[
-        bool, typer.Option(help="Plain sbatch only: may be requeued without a confirmed checkpoint.")
+        bool,
+        typer.Option(help="Plain sbatch only: the daemon may requeue it without a confirmed checkpoint."),
     ] = False,
     master_addr: Annotated[
-        str | None, typer.Option(metavar="HOST", help="Address of the first node, as the others reach it.")
+        str | None, typer.Option(metavar="HOST", help="Address of the first node for the other nodes.")
     ] = None,
     kill_after: Annotated[
         float,
         typer.Option(
             parser=seconds(),
             metavar="TIME",
-            help="From SIGTERM to SIGKILL for the others when one fails: seconds, or 90s, 5m.",
+            help="When a process fails, time from SIGTERM to SIGKILL for the others: seconds, or 90s, 5m.",
         ),
     ] = 15.0,
 ) -> None:
-    """Run training processes, one for each GPU: on all nodes of a Slurm job, or on this machine.
+    """Run training processes, one on each GPU: on all nodes of a Slurm job, or on this machine.
 
-    In a batch script it starts itself on every node through srun. Without Slurm it does the same here.
+    In a batch script it starts itself on every node through srun. Without Slurm it runs on this machine only.
 
     Example: pollux run -- python train.py --lr 0.1
     """

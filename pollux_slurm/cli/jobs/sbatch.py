@@ -1,4 +1,4 @@
-"""`pollux sbatch`: sbatch for adaptive jobs. Every word is sbatch's own business but a few of ours."""
+"""`pollux sbatch`: submit an adaptive job. All options but six are passed to sbatch."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import typer
 from typer.core import TyperCommand
 
 HELP = """
-Submit a batch script as an adaptive job, which the daemon may give more or fewer GPUs while it lives.
+Submit a batch script as an adaptive job: the daemon changes its GPUs while it runs.
 
-It takes sbatch's options and prints what sbatch prints. Six options are pollux's own and stand
-before the script, as sbatch's do:
+It takes sbatch's options and prints what sbatch prints. Six options are pollux's own. Like sbatch's,
+they come before the script:
 
 \b
-  --min-gpus N          never fewer than N GPUs (default 1); the job starts with them, unless sbatch's
-                        options ask for GPUs (--gpus, --gpus-per-node, --gres=gpu:...)
+  --min-gpus N          never fewer than N GPUs (default 1); the job starts with N, unless sbatch's
+                        options request GPUs (--gpus, --gpus-per-node, --gres=gpu:...)
   --max-gpus N          never more than N GPUs (default: no limit)
   --checkpoint-dir DIR  where checkpoints and the job's token go; all nodes must see it
                         (default: pollux-checkpoints/NAME-NUMBER below the working directory)
-  --total-time TIME     near the end of --time, the daemon lets the job write a checkpoint and requeues it
-                        with another --time, until all its runs together have taken TIME: as for
+  --total-time TIME     near the end of --time, the job writes a checkpoint and is requeued with another
+                        --time, until all its runs together have taken TIME: in the form of
                         --time, or 90s, 5m, 12h, 2d, 1w
   --allow-unconfirmed   the daemon may requeue the job even when it does not confirm a checkpoint in time
   --dry-run             print what would be submitted, and submit nothing
 
-Words after the script are the script's own. One of the six is refused there, before anything is
-submitted; where the script has an option of that name, put -- before the script.
+Words after the script are the script's arguments. One of the six options there is an error, and nothing
+is submitted. If the script has an option of that name, put -- before the script.
 
-The script's body calls `pollux run -- python train.py`. State CPUs and memory per GPU (--cpus-per-gpu,
---mem-per-gpu), so that they follow the GPUs.
+The script's body calls `pollux run -- python train.py`. Request CPUs and memory per GPU
+(--cpus-per-gpu, --mem-per-gpu), so that they change with the GPUs.
 
 \b
 Examples:
@@ -46,10 +46,10 @@ Examples:
 
 
 class RawCommand(TyperCommand):
-    """A command that gets its words as they were typed: sbatch's options are not typer's to read."""
+    """A command that gets its arguments as they were typed, since typer cannot parse sbatch's options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Leave all words alone."""
+        """Store all arguments unparsed."""
         ctx.args = list(args)
         return []
 

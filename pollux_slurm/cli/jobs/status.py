@@ -1,4 +1,4 @@
-"""`pollux status`: what each adaptive job has, does and gets out of it."""
+"""`pollux status`: a table of adaptive jobs with state, GPUs, goodput and last decision."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 
 def status(
-    job: Annotated[str | None, typer.Argument(help="One job's number; all active jobs if left out.")] = None,
-    all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Finished jobs, too.")] = False,
+    job: Annotated[str | None, typer.Argument(help="One job's number; default: all active jobs.")] = None,
+    all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Also finished jobs.")] = False,
     as_json: JsonOption = False,
     config_file: ConfigOption = None,
     store_url: StoreOption = None,
 ) -> None:
     """Show adaptive jobs: state, GPUs, batch size, goodput, speedup, restarts, last decision.
 
-    States and GPUs are asked of Slurm itself where it can be reached from here.
+    States and GPUs are read from Slurm where it can be reached, else from the store.
 
     Example: pollux status 1234 --json
     """
@@ -53,16 +53,16 @@ def status(
         try:
             records = (store.job(job),) if job is not None else store.jobs(include_finished=all_jobs)
         except UnknownJobError:
-            told = None
+            text = None
             if job is not None and not as_json:
-                told = describe_unknown_job(config, job, store.active_jobs(), seen, now)
-            if told is None:
+                text = describe_unknown_job(config, job, store.active_jobs(), seen, now)
+            if text is None:
                 raise
-            print_text(told)
+            print_text(text)
             return
         decided = store.decision(job) if job is not None and not as_json else None
-    is_asked = job is None or any(not record.state.is_over for record in records)
-    snapshot, why_not = read_slurm(config) if is_asked else (None, "")
+    reads_slurm = job is None or any(not record.state.is_over for record in records)
+    snapshot, why_not = read_slurm(config) if reads_slurm else (None, "")
     unregistered = _unregistered_jobs(snapshot, records, seen, now) if job is None else []
     jobs = shown_now(records, snapshot)
     records = tuple(shown.record for shown in jobs)
@@ -82,7 +82,7 @@ def status(
 
     console = Console()
     if not console.is_terminal:
-        console.width = 200  # in a pipe or a log there is no edge to fit into
+        console.width = 200  # a pipe or a log has no width
     if missing is not None:
         print_text(missing)
     for line in _freshness_lines(jobs, seen, now, why_not):
@@ -106,7 +106,7 @@ def _unregistered_jobs(
 ) -> list[str]:
     """Return a line for each adaptive job of this user in Slurm that the store does not know yet.
 
-    And one for each job, of whomever, that would be adaptive but for what is wrong with its Comment.
+    Also one for each job, of any user, that is not adaptive because its Comment is refused.
     """
     from pollux_slurm.daemon.observe.cluster_picture import refusals
     from pollux_slurm.daemon.observe.daemon_presence import newcomer
@@ -127,7 +127,7 @@ def _unregistered_jobs(
 def _freshness_lines(
     jobs: tuple[ShownJob, ...], seen: DaemonStatus, now: datetime, why_not: str
 ) -> Iterator[str]:
-    """Say from when what is shown comes, where not all of it is of now."""
+    """Yield lines on how old the shown states and decisions are."""
     from pollux_slurm.daemon.observe.daemon_presence import ago
 
     open_jobs = [shown for shown in jobs if not shown.record.state.is_over or shown.is_now]
@@ -136,7 +136,7 @@ def _freshness_lines(
     round_was = "there was none yet" if seen.last_round_at is None else f"{ago(now - seen.last_round_at)} ago"
     unknown = [shown.record.slurm_job_id for shown in open_jobs if not shown.is_now]
     if why_not:
-        yield f"states as of the daemon's last round ({round_was}); Slurm cannot be asked: {why_not}"
+        yield f"states as of the daemon's last round ({round_was}); Slurm cannot be read: {why_not}"
         return
     yield f"states and GPUs: Slurm, now; decisions: the last round ({round_was}); the rest: as REPORTED"
     if unknown:
@@ -192,14 +192,14 @@ def job_as_dict(record: JobRecord) -> dict[str, Any]:
     }
 
 
-# Below this many characters the table leaves out what can be asked for with `--json`.
+# Narrower tables omit some columns; `--json` has them all.
 _WIDE = 120
 
 
 def jobs_table(jobs: tuple[ShownJob, ...], *, now: datetime, width: int, is_served: bool = True) -> Table:
-    """Return the table that `pollux status` prints, fit for a terminal of `width` characters.
+    """Return the table that `pollux status` prints, for a terminal of `width` characters.
 
-    `is_served` tells that a daemon is there: without one, a move goes nowhere.
+    `is_served` tells whether a daemon runs: without one, no job is shown as moving.
     """
     from rich.cells import cell_len
     from rich.table import Table
@@ -224,7 +224,7 @@ def jobs_table(jobs: tuple[ShownJob, ...], *, now: datetime, width: int, is_serv
 
 
 def _make_room(widths: dict[str, int], room: int) -> None:
-    """Let texts give way, the widest first, until all columns have room; numbers stay whole."""
+    """Shorten text columns, the widest first, until all columns fit; numbers are never cut."""
     texts = [column for column in ("NAME", "USER", "NODES", "DECISION") if column in widths]
     while sum(widths.values()) > room:
         widest = max(texts, key=lambda column: widths[column] - len(column))
@@ -234,7 +234,7 @@ def _make_room(widths: dict[str, int], room: int) -> None:
 
 
 def _cells(shown: ShownJob, now: datetime, is_served: bool) -> dict[str, str]:
-    """Return one job's row by column, in the order shown."""
+    """Return one job's row as column → text, in the order of the columns."""
     record, sample = shown.record, shown.record.sample
     return {
         "JOB": record.slurm_job_id,
@@ -292,7 +292,7 @@ def _duration(delta: Any) -> str:
 
 
 def _printable(text: str, width: int) -> str:
-    """Return a stranger's text without control characters, cut to `width`."""
+    """Return another user's text without control characters, cut to `width`."""
     clean = "".join(char if char.isprintable() else "?" for char in text)
     return clean if len(clean) <= width else clean[: width - 1] + "…"
 

@@ -1,4 +1,4 @@
-"""What several commands share: settings, stores, durations, problem files, texts about jobs.
+"""Helpers of several commands: settings, stores, durations, problem files, texts about jobs.
 
 May be imported by `cli/jobs`, `cli/simulate`, `cli/site`.
 """

@@ -1,6 +1,6 @@
-"""A decision in the words of the job's owner: GPUs, examples per second, what would have to change.
+"""A decision in the terms of the job's owner: GPUs, examples per second, what would have to change.
 
-The policy's own terms are `pollux_slurm.policy.explain.wording`'s, and stand behind `--details`.
+`pollux_slurm.policy.explain.wording` has the policy's terms, which `--details` prints.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from pollux_slurm.store.contract.interface import DecisionRecord, JobRecord, Reallocation
 
 _MORE = {
-    "capacity": "more GPUs bring more to other jobs for now; it gets more when some of those end",
+    "capacity": "other jobs gain more from more GPUs for now; it gets more when some of those end",
     "max_gpus": "its owner allows no more: submit with a larger --max-gpus",
-    "exploration": "it may at most double what it has run on; it can grow further once it has reported from "
-    "this size",
-    "penalty": "a restart would cost it more than the larger size brings; each round weighs that anew",
-    "placement": "the GPUs that are free do not lie together on few enough nodes",
-    "cpus": "where GPUs are free there are too few CPUs: ask for fewer of them per GPU (--cpus-per-gpu)",
-    "memory": "where GPUs are free there is too little memory: ask for less per GPU (--mem-per-gpu)",
+    "exploration": "it may at most double its largest number of GPUs so far; it can grow further once it has "
+    "reported from this number",
+    "penalty": "a restart would cost it more than more GPUs bring; each round decides that anew",
+    "placement": "the free GPUs are spread over too many nodes",
+    "cpus": "where GPUs are free there are too few CPUs: request fewer per GPU (--cpus-per-gpu)",
+    "memory": "where GPUs are free there is too little memory: request less per GPU (--mem-per-gpu)",
     "partition": "the nodes that it may use have no more",
-    "rigid": "it has one size only: its least and its most GPUs are the same, or it cannot be requeued",
+    "rigid": "its number of GPUs is fixed: --min-gpus and --max-gpus are equal, or it cannot be requeued",
     "young": "it started too lately, or ends too soon, to be moved",
     "limit": "the GPU limit of its account, user or QOS is reached; an admin can raise that",
-    "moves": "enough jobs are moved in this round; its turn may come in the next",
-    "share": "other jobs of the same user (or account) take that one's share of the cluster; it gets more "
+    "moves": "this round moves no more jobs; it may be moved in the next",
+    "share": "other jobs of the same user (or account) use that one's share of the cluster; it gets more "
     "when one of them ends, or when other users need less",
-    "waiting": "GPUs are kept for a job that has waited for too long",
+    "waiting": "GPUs are reserved for a job that has waited for too long",
     "pinned": "it has to stay as it is for now",
-    "nothing": "no larger size that it may have is predicted to make it faster",
+    "nothing": "no larger number of GPUs is predicted to make it faster",
 }
 
 
@@ -45,31 +45,31 @@ _ENDS = {
 }
 _STEPS = {
     ReallocationStep.PLANNED: "waits until its GPUs are free",
-    ReallocationStep.CHECKPOINT_REQUESTED: "its checkpoint is asked for",
+    ReallocationStep.CHECKPOINT_REQUESTED: "its checkpoint is requested",
     ReallocationStep.CHECKPOINTED: "its checkpoint is written",
     ReallocationStep.REQUEUED: "is stopped and back in the queue",
-    ReallocationStep.RESHAPED: "has its new shape in the queue",
+    ReallocationStep.RESHAPED: "has its new allocation in the queue",
     ReallocationStep.RELEASED: "waits for Slurm to start it",
-    ReallocationStep.RUNNING: "is started, no step of it is known yet",
+    ReallocationStep.RUNNING: "is started, and has reported no step yet",
 }
 
 
 def ended(state: JobState, finished_at: str | None) -> str:
-    """Say how and when a job that is over ended; `finished_at` is in the form of `--json`."""
+    """Return how and when a job ended; `finished_at` is in the form of `--json`."""
     when = "" if finished_at is None else f" at {moment(finished_at)}"
     return f"is over: it {_ENDS.get(state, state.value)}{when}"
 
 
 def move_text(move: Reallocation, state: JobState) -> str:
-    """Return where an open reallocation moves a job that is in `state`, and how far that is."""
+    """Return source, target and step of an open reallocation of a job that is in `state`."""
     step = move.step
     if step is ReallocationStep.RELEASED and state is JobState.RUNNING:
-        step = ReallocationStep.RUNNING  # Slurm has started it, and the daemon has not looked yet
+        step = ReallocationStep.RUNNING  # Slurm has started it, and the daemon has not seen that yet
     return f"{move.source} → {move.target} ({_STEPS.get(step, step.value)})"
 
 
 def summary(decided: DecisionRecord, record: JobRecord) -> str:
-    """Return the last decision about a job in one line, without numbers that only the policy knows."""
+    """Return the last decision about a job in one line, without the policy's numbers."""
     job, excluded = decided.job, decided.excluded_reason
     if record.state.is_over:
         finished_at = None if record.finished_at is None else record.finished_at.isoformat()
@@ -87,15 +87,15 @@ def summary(decided: DecisionRecord, record: JobRecord) -> str:
 
 
 def paused(record: JobRecord) -> str:
-    """Say of a job that the daemon has put back into the queue for what it waits."""
-    by_hand = record.is_pause_ordered
-    return (
-        f"paused until {f'pollux resume {record.slurm_job_id}' if by_hand else 'a round gives it GPUs again'}"
+    """Return until when a paused job waits."""
+    until = (
+        f"pollux resume {record.slurm_job_id}" if record.is_pause_ordered else "a round gives it GPUs again"
     )
+    return f"paused until {until}"
 
 
 def moved_since(decided: DecisionRecord, record: JobRecord) -> bool:
-    """Whether the round fell into a move of the job that is over since, so that it had to stay as it was."""
+    """Tell whether the job was being moved at the time of the decision, and that move has ended."""
     last = record.last_reallocation
     if record.open_reallocation is not None or last is None or last.is_pause or not last.step.is_end:
         return False
@@ -104,7 +104,7 @@ def moved_since(decided: DecisionRecord, record: JobRecord) -> bool:
 
 
 def owners_lines(facts: Mapping[str, Any]) -> list[str]:
-    """Return what the owner of a job reads of the facts that `pollux explain --json` prints."""
+    """Return the lines for a job's owner, from the facts that `pollux explain --json` prints."""
     is_over = facts.get("ended") is not None
     found = _over(facts) if is_over else [_headline(facts)]
     if facts.get("moving") is not None:
@@ -112,7 +112,7 @@ def owners_lines(facts: Mapping[str, Any]) -> list[str]:
     is_paused = facts.get("paused_at") is not None
     if facts.get("excluded") is None and facts.get("allocation") is not None and not is_paused:
         found += _predicted(facts)
-        then = "said then: " if is_over else ""
+        then = "at that time: " if is_over else ""
         why = _MOVED_SINCE if facts.get("moved_since") else _why(facts["bound_by"], facts["pinned_because"])
         found += _line("not more", then + why)
         found += _next_size(facts)
@@ -123,7 +123,7 @@ def owners_lines(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _over(facts: Mapping[str, Any]) -> list[str]:
-    """Return what is said first of a job that has ended: how and when, and its last decision as one."""
+    """Return the first lines about a job that has ended: how and when, and its last decision."""
     found = [f"job {facts['job_id']} {facts['ended']}"]
     if facts.get("allocation") is None:
         return [*found, *_line("last", str(facts["explanation"]))]
@@ -160,7 +160,7 @@ def _predicted(facts: Mapping[str, Any]) -> list[str]:
     predicted, measured = facts.get("predicted"), facts.get("measured")
     if predicted is not None:
         rate, share = predicted["throughput"], predicted["efficiency"]
-        useful = "" if share > 0.995 else f", as useful as {_rate(rate * share)} at its initial batch size"
+        useful = "" if share > 0.995 else f", equivalent to {_rate(rate * share)} at its initial batch size"
         batch = f"with batches of {facts['global_batch_size']}"
         found += _line("predicted", f"{_rate(rate)} examples per second {batch}{useful}")
         times = [(facts["speedup_over_one_gpu"], "one GPU")]
@@ -171,7 +171,7 @@ def _predicted(facts: Mapping[str, Any]) -> list[str]:
         shown = [f"{factor:.2g} times {what}" for factor, what in times if factor is not None]
         found += _line("", "that is " + " and ".join(shown) if shown else "")
     elif facts.get("model_doubt") is not None:
-        found += _line("predicted", f"nothing: its model does not count: {facts['model_doubt']}")
+        found += _line("predicted", f"nothing: its model is not used: {facts['model_doubt']}")
     elif facts["allocation"]:
         found += _line("predicted", "nothing yet: no step of it has been measured")
     if measured is not None:
@@ -184,13 +184,13 @@ def _predicted(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _next_size(facts: Mapping[str, Any]) -> list[str]:
-    """Say what one GPU more would do, to a job that no size is said to make faster."""
+    """Return what one more GPU would bring a job that no number of GPUs is predicted to make faster."""
     one_more = facts.get("one_gpu_more")
     if facts["bound_by"] != "nothing" or one_more is None:
         return []
     gpus = _num(one_more["num_gpus"])
     if one_more["speedup"] is None:
-        return _line("", f"{gpus}: its batches cannot be shared by so many")
+        return _line("", f"{gpus}: its batch cannot be split among so many")
     factor = f"{one_more['speedup']:.2g}"
     times = "as fast as" if factor == "1" else f"{factor} times as fast as"
     return _line("", f"{gpus}: predicted {times} {_num(facts['num_gpus'])}")
@@ -213,16 +213,16 @@ def _runner_up(facts: Mapping[str, Any]) -> list[str]:
 
 def _declared(facts: Mapping[str, Any]) -> list[str]:
     if facts["declaration_doubt"] is not None:
-        return _line("epochs", f"what it declares does not count: {facts['declaration_doubt']}")
+        return _line("epochs", f"the declared number is not used: {facts['declaration_doubt']}")
     if facts["declared_gain"] is not None:
         return _line(
-            "epochs", f"what it declares changes its weight by a factor of {facts['declared_gain']:.2f}"
+            "epochs", f"the declared number changes its weight by a factor of {facts['declared_gain']:.2f}"
         )
     return []
 
 
 def moment(at: str) -> str:
-    """Return a time as `--json` has it for people."""
+    """Return a time, given in the form of `--json`, for people."""
     return f"{datetime.fromisoformat(at):%Y-%m-%d %H:%M:%S} UTC"
 
 

@@ -1,4 +1,4 @@
-"""Options that take a duration: 90d or 12h, and where seconds are usual, plain seconds, too."""
+"""Parsers of options that take a duration, such as 90d or 12h; some also take plain seconds."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pollux_slurm.errors import UsageError
 
 
 def parse_span(text: str) -> timedelta:
-    """Return the duration that `text` names; raises `UsageError` for none, and for one of 0."""
+    """Return the duration that `text` names; raises `UsageError` for another text, and for 0."""
     span = parse_duration(text)
     if not span:
-        raise UsageError(f"{text!r} is no span of time; write {DURATION_FORMS}")
+        raise UsageError(f"{text!r} is not a duration; write {DURATION_FORMS}")
     return span
 
 
@@ -24,11 +24,11 @@ def seconds(*, least: float = 0.0, most: float | None = None) -> Callable[[str |
     """Return a parser for typer: seconds, as a plain number or as a duration, from `least` to `most`."""
 
     def parse(given: str | float) -> float:
-        text = str(given).strip()  # typer hands the default on, too
+        text = str(given).strip()  # typer also passes the default
         span = parse_duration(text)
         if span is None and not re.fullmatch(r"-?([0-9]+(\.[0-9]*)?|\.[0-9]+)", text):
             raise typer.BadParameter(
-                f"{text!r} is no time; write seconds as a plain number, or {DURATION_FORMS}"
+                f"{text!r} is not a time; write seconds as a plain number, or {DURATION_FORMS}"
             )
         found = float(text) if span is None else span.total_seconds()
         if found < least or (most is not None and found > most):

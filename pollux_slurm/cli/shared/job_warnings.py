@@ -1,4 +1,4 @@
-"""What the owner of a job must hear of: what its runs warned of, and that it says nothing at all."""
+"""Warnings for a job's owner: those that its runs reported, and that it does not report at all."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pollux_slurm.store.contract.interface import JobRecord
 
-# From a start to the first report: imports on a busy file system, a claim, the first connection.
+# Time from a start to the first report: imports on a slow file system, the claim, the first connection.
 _FIRST_REPORT = timedelta(minutes=5)
 _CAUSES = (
-    "either it never calls pollux_slurm.torch.init_process_group, or no store is named where it runs "
-    "(POLLUX_STORE_URL), or that store does not answer; lines of its log that begin with 'pollux: ' say which"
+    "either it never calls pollux_slurm.torch.init_process_group, or no store is set where it runs "
+    "(POLLUX_STORE_URL), or that store does not answer; see the lines of its log that begin with 'pollux: '"
 )
 
 
 def missing_reports(record: JobRecord, now: datetime) -> str | None:
-    """Say that a job has never reported, though it runs since a while or has run; None where it has."""
+    """Return a sentence for a job that ran for minutes and has never reported; None for others."""
     if record.run is not None or record.started_at is None:
         return None
     if record.finished_at is not None:
-        return f"it ended without one report: {_CAUSES}"
+        return f"it ended without any report: {_CAUSES}"
     if not record.allocation or now - record.started_at < _FIRST_REPORT:
         return None
     minutes = int((now - record.started_at).total_seconds() // 60)
@@ -29,7 +29,7 @@ def missing_reports(record: JobRecord, now: datetime) -> str | None:
 
 
 def warnings_as_dicts(record: JobRecord) -> list[dict[str, Any]]:
-    """Return what a job warned of as plain containers, with what each name means and its cure."""
+    """Return a job's warnings as plain containers, each with its meaning and its cure."""
     return [
         {
             "warning": one.warning.value,
@@ -43,7 +43,7 @@ def warnings_as_dicts(record: JobRecord) -> list[dict[str, Any]]:
 
 
 def warning_lines(records: tuple[JobRecord, ...], now: datetime) -> list[str]:
-    """Return a line for each thing that the owner of one of the jobs must hear of."""
+    """Return a line for each warning of the jobs."""
     found = []
     for record in records:
         job = record.slurm_job_id

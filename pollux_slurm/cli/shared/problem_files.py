@@ -1,4 +1,4 @@
-"""Problem files on the command line: read or write one, or say in one line what is wrong."""
+"""Read and write problem files, with errors that name the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several commands share: settings with flags above them, an open store, a JSON printer."""
+"""The settings, with options above them, an open store, and printing of JSON and text."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 
 
 def settings(config_file: Path | None, store_url: str | None) -> Config:
-    """Return the settings that hold: file, then environment, then `--store`."""
-    # Not all that prints JSON has settings.
+    """Return the settings: file, above it the environment, above it `--store`."""
+    # Imported here, since not every command needs settings.
     from pollux_slurm.config import load_config
 
     config = load_config(os.environ, path=config_file)
@@ -60,25 +60,25 @@ def print_json(value: Any) -> None:
 
 
 def escaped_json(text: str) -> str:
-    """Return JSON of names of strangers with an escape for what a terminal would obey; it means the same."""
+    """Return equivalent JSON in which control characters in other users' names are escaped."""
     return _BEYOND_ASCII.sub(lambda found: _as_escape(found.group()), text)
 
 
 def _as_escape(char: str) -> str:
     if char.isprintable():
         return char
-    # Half a character is valid in JSON as an escape only.
+    # A lone surrogate is valid in JSON only as an escape.
     units = char.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
 
 
 def print_text(text: str) -> None:
-    """Print lines of which parts come from strangers: what would move the cursor is shown, not done."""
+    """Print text that contains other users' names, with control characters escaped."""
     _echo("".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text))
 
 
 def _echo(text: str) -> None:
-    # A terminal that cannot show a character gets its number.
+    # A character that the terminal's encoding lacks is printed as an escape.
     typer.echo(text.encode(_encoding(), "backslashreplace").decode(_encoding()))
 
 

@@ -1,4 +1,4 @@
-"""What `pollux status` and `explain` ask of Slurm itself, and what it says of jobs that the store has not."""
+"""What `pollux status` and `explain` read from Slurm, also about jobs that the store does not know."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from pollux_slurm.model import ClusterSnapshot
     from pollux_slurm.store.contract.interface import DaemonStatus, JobRecord
 
-# A slurmctld that is slow to answer must not keep people from what the store knows.
-_PATIENCE_S = 10.0
+# A slow slurmctld must not delay what the store can answer.
+_MAX_TIMEOUT_S = 10.0
 
 
 def read_slurm(config: Config) -> tuple[ClusterSnapshot | None, str]:
-    """Return what Slurm shows now, and why it could not be asked, where it could not."""
+    """Return a snapshot of Slurm, or None and the reason why it cannot be read."""
     from pollux_slurm.slurm import connect
 
-    patience_s = min(config.slurm.command_timeout_s, _PATIENCE_S)
-    asked = dataclasses.replace(config.slurm, backend="commands", command_timeout_s=patience_s)
+    timeout_s = min(config.slurm.command_timeout_s, _MAX_TIMEOUT_S)
+    slurm = dataclasses.replace(config.slurm, backend="commands", command_timeout_s=timeout_s)
     try:
-        return connect(asked, os.environ).snapshot(), ""
+        return connect(slurm, os.environ).snapshot(), ""
     except SlurmError as error:
         return None, str(error)
 
@@ -34,7 +34,7 @@ def read_slurm(config: Config) -> tuple[ClusterSnapshot | None, str]:
 def describe_unknown_job(
     config: Config, job_id: str, records: Iterable[JobRecord], seen: DaemonStatus, now: datetime
 ) -> str | None:
-    """Return what Slurm knows of a job that the store does not; None where it knows nothing, or is silent."""
+    """Describe a job that Slurm knows and the store does not; None if Slurm does not know it or answer."""
     from pollux_slurm.daemon.observe.cluster_picture import refusals
     from pollux_slurm.daemon.observe.daemon_presence import newcomer
     from pollux_slurm.slurm.parsing.comment_terms import decode_comment
@@ -49,6 +49,6 @@ def describe_unknown_job(
     if decode_comment(job.comment) is not None:
         return newcomer(job, seen, now)
     return (
-        f"job {job_id} ({job.state.value}) is not adaptive: submit it by pollux sbatch; a job of plain "
-        "sbatch whose script calls pollux run, and that finds a store, becomes adaptive when it starts"
+        f"job {job_id} ({job.state.value}) is not adaptive: submit it with pollux sbatch; a job of plain "
+        "sbatch becomes adaptive when it starts if its script calls pollux run and a store is set"
     )

@@ -1,4 +1,4 @@
-"""`pollux simulate`: replay workloads through policies, with a clock instead of a cluster."""
+"""`pollux simulate`: replay workloads through scheduling policies on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from pollux_slurm.cli.simulate.options import (
     find_delays,
     make_settings,
     options_given,
-    refuse_idle,
-    refuse_idle_settings,
+    refuse_unused,
+    refuse_unused_settings,
     use_one_thread,
 )
 from pollux_slurm.cli.simulate.output import ProgressBar, print_comparison
@@ -56,16 +56,16 @@ def simulate(
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Folder with the traces of each application in a folder, or what pollux simulate export "
-            "wrote; required.",
+            help="Folder with a folder of traces for each application, or a file of pollux simulate export; "
+            "required.",
         ),
     ] = None,
     workload: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="CSV: name, time, application, num_replicas, batch_size; repeatable. Required, but for "
-            "measured jobs, which then come as they came.",
+            help="CSV: name, time, application, num_replicas, batch_size; repeatable. Required, unless "
+            "--traces is a file of pollux simulate export: then its jobs are submitted as they were.",
         ),
     ] = None,
     policy: PolicyOption = None,
@@ -85,12 +85,12 @@ def simulate(
         typer.Option(
             parser=seconds(),
             metavar="TIME",
-            help="Without progress after a move, seconds or 90s; with rules slurm what is expected of a "
-            "first one.",
+            help="Time without progress after a move: seconds or 90s; with rules slurm the estimate before a "
+            "job's first move.",
         ),
     ] = 30.0,
     adaptive: Annotated[
-        float, typer.Option(help="Share of the jobs that are adaptive; the others keep their size.")
+        float, typer.Option(help="Share of the jobs that are adaptive; the others keep their GPUs.")
     ] = 1.0,
     plain_requeue: PlainRequeueOption = False,
     unmanaged: UnmanagedOption = 0.0,
@@ -104,28 +104,33 @@ def simulate(
         str | None,
         typer.Option(
             metavar="LOW:HIGH",
-            help="Grow and shrink up to --nodes, to keep the utility of GPUs in a range such as 0.55:0.75.",
+            help="Change the number of nodes, up to --nodes, to keep the utility of GPUs in a range such as "
+            "0.55:0.75.",
         ),
     ] = None,
-    min_nodes: Annotated[int, typer.Option(min=1, help="With --autoscale: at first and at least.")] = 1,
+    min_nodes: Annotated[
+        int, typer.Option(min=1, help="With --autoscale: the least number of nodes, and the first.")
+    ] = 1,
     boot_time: Annotated[
         float,
         typer.Option(
             parser=seconds(),
             metavar="TIME",
-            help="With --autoscale: how long until a new node is up, seconds or 5m.",
+            help="With --autoscale: time to start a new node, seconds or 5m.",
         ),
     ] = 120.0,
     num_processes: JobsOption = 1,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write summary.json, summary.csv, jobs.csv and rounds.csv there."),
+        typer.Option(metavar="DIR", help="Folder for summary.json, summary.csv, jobs.csv and rounds.csv."),
     ] = None,
     report: ReportOption = None,
     swept: Annotated[
         Path | None,
         typer.Option(
-            "--sweep", metavar="DIR", help="Show in the report what pollux simulate sweep left there."
+            "--sweep",
+            metavar="DIR",
+            help="Include the results of pollux simulate sweep in this folder in the report.",
         ),
     ] = None,
     as_json: Annotated[
@@ -143,9 +148,9 @@ def simulate(
     if traces is None or not (workload or traces.is_file()):
         raise UsageError("--traces DIR and --workload FILE are needed (see: pollux simulate --help)")
     noise = (measurement_noise, measurement_outliers)
-    refuse_idle_settings(context, rules=rules, groups=node_group, policies=policy, noise=noise)
-    scaled = ("--min-nodes", "--boot-time")
-    refuse_idle(context, scaled, "it is of --autoscale LOW:HIGH", where=autoscale is None)
+    refuse_unused_settings(context, rules=rules, groups=node_group, policies=policy, noise=noise)
+    scaling_options = ("--min-nodes", "--boot-time")
+    refuse_unused(context, scaling_options, "it is of --autoscale LOW:HIGH", where=autoscale is None)
     from pollux_slurm.simulator import read_queue, read_truth
     from pollux_slurm.simulator.experiments.runs import RunSpec, run_all
     from pollux_slurm.simulator.experiments.settings import parse_scaling
@@ -194,7 +199,7 @@ def simulate(
     if report is not None:
         check_writable(report)
     elif swept is not None:
-        raise UsageError("--sweep shows in a report: name one with --report FILE.html")
+        raise UsageError("--sweep adds to a report: name its file with --report FILE.html")
     sweep_results = () if swept is None else _read_sweep(swept)
     if output is not None:
         make_folder(output)
@@ -215,18 +220,18 @@ def simulate(
 
 
 def _read_sweep(folder: Path) -> Sequence[SweepResult]:
-    # What only some runs need is imported by them alone: each such module would cost the others time.
+    # Imported here, because only some runs need it and it is slow to import.
     from pollux_slurm.simulator.experiments.sweep import read_sweep
 
     return read_sweep(folder)
 
 
 def _refuse_options(context: typer.Context) -> None:
-    """Options before a sub-command would do nothing: say so."""
+    """Raise `UsageError` for options before a subcommand, which would have no effect."""
     given = options_given(context)
     if given:
         raise UsageError(
-            f"{given[0]} stands before {context.invoked_subcommand}; options of a sub-command stand after it"
+            f"{given[0]} comes before {context.invoked_subcommand}; options of a subcommand come after it"
         )
 
 

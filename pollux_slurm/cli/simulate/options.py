@@ -1,4 +1,4 @@
-"""The options that `pollux simulate` and `pollux simulate sweep` share: what is simulated."""
+"""The common options of `pollux simulate` and `pollux simulate sweep`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ BetweenOption = Annotated[
     str,
     typer.Option(help="Who has equal shares under pollux: users, accounts or jobs, as workloads name them."),
 ]
-DeclaredOption = Annotated[bool, typer.Option("--declared", help="Jobs tell how many epochs they train.")]
+DeclaredOption = Annotated[bool, typer.Option("--declared", help="Jobs declare how many epochs they train.")]
 RulesOption = Annotated[
-    str, typer.Option(help="What is simulated: osdi21, the paper's artifact; slurm, a Slurm cluster.")
+    str,
+    typer.Option(
+        help="Rules of the simulated cluster: osdi21, as in the paper's artifact; slurm, as in Slurm."
+    ),
 ]
-NodesOption = Annotated[int, typer.Option(min=1)]
-GpusOption = Annotated[int, typer.Option(min=1)]
+NodesOption = Annotated[int, typer.Option(min=1, help="Number of nodes.")]
+GpusOption = Annotated[int, typer.Option(min=1, help="GPUs of each node.")]
 GroupOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -42,25 +45,24 @@ GroupOption = Annotated[
     ),
 ]
 PlainRequeueOption = Annotated[
-    bool, typer.Option("--plain-requeue", help="Moves wait 121 s, as Slurm makes a requeued job wait.")
+    bool,
+    typer.Option("--plain-requeue", help="Moves wait 121 s, as a job does after a plain requeue by Slurm."),
 ]
 UnmanagedOption = Annotated[
-    float, typer.Option(help="Share of the GPUs that jobs of others use on average, in the first day.")
+    float, typer.Option(help="Share of the GPUs that unmanaged jobs use on average, in the first day.")
 ]
 MtbfOption = Annotated[
-    float | None, typer.Option(help="Hours between failures of a node on average; without, none fails.")
+    float | None, typer.Option(help="Mean hours between failures of a node; default: none fails.")
 ]
 InterferenceOption = Annotated[
-    float, typer.Option(help="Share of its speed that a job over several nodes loses beside another.")
+    float, typer.Option(help="Share of its speed that a job on several nodes loses beside another such job.")
 ]
 NoiseOption = Annotated[
     float,
-    typer.Option(
-        help="How far measured step times are off: standard deviation of their logarithm, such as 0.1."
-    ),
+    typer.Option(help="Noise of measured step times: standard deviation of their logarithm, such as 0.1."),
 ]
 OutliersOption = Annotated[
-    float, typer.Option(help="Share of the minutes in which agents measure ten times what a step takes.")
+    float, typer.Option(help="Share of the minutes in which agents measure ten times the true step time.")
 ]
 DelaysOption = Annotated[
     Path | None,
@@ -70,7 +72,7 @@ DelaysOption = Annotated[
     ),
 ]
 SeedOption = Annotated[
-    int, typer.Option("--rules-seed", help="Draws adaptive jobs, failures, jobs of others, and noise.")
+    int, typer.Option("--rules-seed", help="Seed for adaptive jobs, failures, unmanaged jobs and noise.")
 ]
 JobsOption = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Simulations to run at the same time.")]
 ReportOption = Annotated[
@@ -79,17 +81,17 @@ ReportOption = Annotated[
 
 
 def use_one_thread(environ: MutableMapping[str, str]) -> None:
-    """Keep numpy from threads, unless the user says otherwise; to be called before it is imported.
+    """Limit numpy to one thread, unless the user has set OMP_NUM_THREADS. Call it before numpy is imported.
 
-    A simulation's matrices are tiny: two threads take twice the CPU for nothing (measured on two cores: 3.9 s
-    for a run of 1.5 s), and several simulations at once take each other's cores.
+    A simulation's matrices are tiny: two threads use more CPU for no gain (measured on two cores: 3.9 s for a
+    run of 1.5 s), and concurrent simulations compete for the cores.
     """
     if "OMP_NUM_THREADS" not in environ:
         environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def options_given(context: typer.Context) -> list[str]:
-    """Return the options that stand on the command line, by their long names."""
+    """Return the long names of the options on the command line."""
     return [
         parameter.opts[0]
         for parameter in context.command.params
@@ -97,16 +99,16 @@ def options_given(context: typer.Context) -> list[str]:
     ]
 
 
-def refuse_idle(context: typer.Context, options: Sequence[str], why: str, *, where: bool = True) -> None:
-    """Refuse options that stand on the command line, `where` they would do nothing. Raises `UsageError`."""
+def refuse_unused(context: typer.Context, options: Sequence[str], why: str, *, where: bool = True) -> None:
+    """Raise `UsageError` for the first of `options` on the command line, if `where` is true."""
     from pollux_slurm.errors import UsageError
 
-    idle = [option for option in options_given(context) if where and option in options]
-    if idle:
-        raise UsageError(f"{idle[0]} would do nothing: {why}")
+    unused = [option for option in options_given(context) if where and option in options]
+    if unused:
+        raise UsageError(f"{unused[0]} would do nothing: {why}")
 
 
-def refuse_idle_settings(
+def refuse_unused_settings(
     context: typer.Context,
     *,
     rules: str,
@@ -114,20 +116,20 @@ def refuse_idle_settings(
     policies: Sequence[str] | None,
     noise: tuple[float, float],
 ) -> None:
-    """Refuse what does nothing under other rules, beside groups of nodes or to other policies."""
-    why = "rules osdi21 draw nothing (see --rules slurm and --measurement-noise)"
-    refuse_idle(context, ("--rules-seed",), why, where=rules == "osdi21" and not any(noise))
-    why = "--node-group tells all nodes"
-    refuse_idle(context, ("--nodes", "--gpus-per-node"), why, where=bool(groups))
+    """Raise `UsageError` for options without effect under these rules, node groups or policies."""
+    why = "rules osdi21 use no random numbers (see --rules slurm and --measurement-noise)"
+    refuse_unused(context, ("--rules-seed",), why, where=rules == "osdi21" and not any(noise))
+    why = "--node-group sets all nodes"
+    refuse_unused(context, ("--nodes", "--gpus-per-node"), why, where=bool(groups))
     others = bool(policies) and "pollux" not in (policies or ())
-    # The paper's search has one objective: to name it is no mistake.
+    # The genetic policy has one objective, which may be named.
     named = set(context.params.get("objective") or ()) == {"osdi21"} and "genetic" in (policies or ())
-    refuse_idle(context, ("--objective",), "it is of --policy pollux", where=others and not named)
-    refuse_idle(context, ("--declared", "--between"), "it is of --policy pollux", where=others)
+    refuse_unused(context, ("--objective",), "it is of --policy pollux", where=others and not named)
+    refuse_unused(context, ("--declared", "--between"), "it is of --policy pollux", where=others)
 
 
 def find_delays(rules: str, traces: Path, delays: Path | None) -> MeasuredDelays | None:
-    """Return the measured delays that were named, or those of the measured jobs. Raises `TraceError`."""
+    """Return the delays in the file `delays`, or those of the measured jobs. Raises `TraceError`."""
     from pollux_slurm.errors import UsageError
     from pollux_slurm.simulator.site.measured_jobs import read_queue
 
@@ -140,7 +142,7 @@ def find_delays(rules: str, traces: Path, delays: Path | None) -> MeasuredDelays
         return None
     found = read_queue(source).delays
     if found is None and delays is not None:
-        raise UsageError(f"{delays}: it tells no delays: none of its jobs ever started")
+        raise UsageError(f"{delays}: it contains no delays: none of its jobs ever started")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What `pollux simulate` shows on a terminal: how far it is, and a comparison."""
+"""The output of `pollux simulate` on a terminal: a progress bar and a table of results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ProgressBar:
-    """A bar on standard error while simulations run; nothing where that is not a terminal."""
+    """A progress bar on stderr, if that is a terminal."""
 
     def __init__(self, total: int, what: str) -> None:
         self._total, self._what = total, what
@@ -47,14 +47,14 @@ class ProgressBar:
             self._bar.stop()
 
     def update(self, num_done: float) -> None:
-        """Show that so much of the total is done."""
+        """Show that `num_done` of the total are done."""
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=num_done)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of a table; where the terminal is too narrow, those of the highest `rank` are left out."""
+    """A column of a table. In a narrow terminal, columns with the highest `rank` are omitted first."""
 
     title: str
     cells: tuple[str, ...]
@@ -67,9 +67,9 @@ class Column:
 
 
 def print_comparison(summaries: Sequence[Summary], labels: Sequence[str], *, node_hours: bool) -> None:
-    """Print a row for each run; `ratio` compares its average with the first run of the same workload.
+    """Print a row for each run. `ratio` is its average over that of the first run of the same workload.
 
-    `node_hours`, for how long nodes were paid for, are shown on request.
+    With `node_hours`, a column has the hours that nodes were up.
     """
     first: dict[str, float] = {}
     for one in summaries:
@@ -107,8 +107,8 @@ def print_comparison(summaries: Sequence[Summary], labels: Sequence[str], *, nod
     print_table(
         columns,
         "Simulated. Completion times and makespan in seconds; ratio: average over that of the first policy; "
-        "restarts a job; lost: share of GPU time without progress at starts, moves and failures; "
-        "ρ: completion time over that alone on an equal share; solve: 95th percentile, ms.",
+        "restarts per job; lost: share of GPU time without progress at starts, moves and failures; "
+        "ρ: completion time over that on an equal share alone; solve: 95th percentile, ms.",
     )
 
 
@@ -117,7 +117,7 @@ def number_or_dash(value: float | None) -> str:
 
 
 def print_table(columns: Sequence[Column], note: str, console: Console | None = None) -> None:
-    """Print what fits of a table, and a note; everything where standard output is no terminal."""
+    """Print the columns that fit into the terminal, and a note; all columns if stdout is not a terminal."""
     from rich.console import Console
     from rich.table import Table
 

@@ -30,8 +30,8 @@ from pollux_slurm.cli.simulate.options import (
     UnmanagedOption,
     find_delays,
     make_settings,
-    refuse_idle,
-    refuse_idle_settings,
+    refuse_unused,
+    refuse_unused_settings,
 )
 from pollux_slurm.cli.simulate.output import Column, ProgressBar, number_or_dash, print_table
 from pollux_slurm.errors import UsageError
@@ -48,23 +48,22 @@ def sweep(
         Path,
         typer.Option(
             metavar="PATH",
-            help="Folder with the traces of each application in a folder, or what pollux simulate export "
-            "wrote.",
+            help="Folder with a folder of traces for each application, or a file of pollux simulate export.",
         ),
     ],
     output: Annotated[
         Path,
         typer.Option(
-            metavar="DIR", help="A file for each run there; those that are there are not run again."
+            metavar="DIR", help="Folder with a file for each run; runs with a file are not repeated."
         ),
     ],
     workload: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Read workloads instead of making them; repeatable."),
+        typer.Option(metavar="FILE", help="Read workloads instead of generating them; repeatable."),
     ] = None,
-    loads: Annotated[str, typer.Option(help="Of the workloads that are made, such as 0.5,1,2.")] = "1",
-    seeds: Annotated[str, typer.Option(help="Of the workloads that are made, such as 1,2,3.")] = "0",
-    hours: Annotated[float, typer.Option(help="Length of the workloads that are made.")] = 8.0,
+    loads: Annotated[str, typer.Option(help="Loads of the generated workloads, such as 0.5,1,2.")] = "1",
+    seeds: Annotated[str, typer.Option(help="Seeds of the generated workloads, such as 1,2,3.")] = "0",
+    hours: Annotated[float, typer.Option(help="Length of the generated workloads.")] = 8.0,
     policy: PolicyOption = None,
     objective: ObjectiveOption = None,
     declared: DeclaredOption = False,
@@ -77,7 +76,7 @@ def sweep(
         typer.Option("--p", help="Exponents of generalized-mean and powers of sia, such as -0.5,-1,-10."),
     ] = None,
     penalties: Annotated[
-        str | None, typer.Option(help="Forms of the price of a restart: paper,amortised.")
+        str | None, typer.Option(help="Forms of the restart penalty: paper,amortised.")
     ] = None,
     adaptive: Annotated[
         str, typer.Option(help="Shares of the jobs that are adaptive, such as 0.2,1 (rules slurm).")
@@ -98,7 +97,7 @@ def sweep(
     report: ReportOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
-    """Simulate all combinations, and go on where an earlier sweep in the same folder was stopped.
+    """Simulate all combinations; continue an interrupted sweep in the same folder.
 
     Example: pollux simulate sweep --traces traces --loads 0.5,1,2 --policy tiresias --output sweep
     """
@@ -110,9 +109,11 @@ def sweep(
     from pollux_slurm.simulator.site.measured_jobs import workload_of
 
     noise = (measurement_noise, measurement_outliers)
-    refuse_idle_settings(context, rules=rules, groups=node_group, policies=policy, noise=noise)
-    made = ("--loads", "--seeds", "--hours")
-    refuse_idle(context, made, "workloads are read, not made", where=bool(workload) or traces.is_file())
+    refuse_unused_settings(context, rules=rules, groups=node_group, policies=policy, noise=noise)
+    generated = ("--loads", "--seeds", "--hours")
+    refuse_unused(
+        context, generated, "workloads are read, not generated", where=bool(workload) or traces.is_file()
+    )
     measured = find_delays(rules, traces, delays)
     policies = make_settings(
         policies=policy,
@@ -151,8 +152,8 @@ def sweep(
         check_writable(report)
     shared = {"rules": rules, "cluster": policies[0].cluster_text, "hours": hours}
     if rules == "slurm":
-        told = {"plain_requeue": plain_requeue, "unmanaged": unmanaged, "mtbf_hours": mtbf_hours}
-        shared |= told | {"seed": rules_seed}
+        site = {"plain_requeue": plain_requeue, "unmanaged": unmanaged, "mtbf_hours": mtbf_hours}
+        shared |= site | {"seed": rules_seed}
         shared |= {} if measured is None else {"delays": dataclasses.asdict(measured)}
     if interference:
         shared["interference"] = interference
@@ -171,7 +172,7 @@ def sweep(
                 on_done=progress.update,
             )
     except KeyboardInterrupt:
-        typer.echo(f"pollux: interrupted; the same command goes on with what {output} holds", err=True)
+        typer.echo(f"pollux: interrupted; the same command continues with the runs in {output}", err=True)
         raise
     rows = table_rows(results)
     write_text(output / "sweep.csv", csv_text(rows))
@@ -191,7 +192,7 @@ def _list(option: str, text: str, kind: Callable[[str], _Value]) -> tuple[_Value
     except ValueError:
         raise UsageError(f"{option} is {text!r}; expected values between commas, such as 1,2,3") from None
     if not values:
-        raise UsageError(f"{option} names no value")
+        raise UsageError(f"{option} has no value")
     return tuple(values)
 
 

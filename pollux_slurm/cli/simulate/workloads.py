@@ -1,4 +1,4 @@
-"""`pollux simulate generate`, `import-sacct` and `export`: where workloads come from."""
+"""`pollux simulate generate`, `import-sacct` and `export`: make workloads for simulations."""
 
 from __future__ import annotations
 
@@ -26,22 +26,25 @@ OutputJsonOption = Annotated[
 
 
 def generate(
-    load: Annotated[float, typer.Option(help="1: the paper's, 2.5 jobs a GPU in eight hours.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Another seed, another workload.")] = 0,
-    hours: Annotated[float, typer.Option(help="From the first to the last submission.")] = 8.0,
-    nodes: Annotated[int, typer.Option(min=1)] = 16,
-    gpus_per_node: Annotated[int, typer.Option(min=1)] = 4,
-    accounts: Annotated[int, typer.Option(min=0, help="Share the jobs among so many accounts.")] = 0,
+    load: Annotated[
+        float, typer.Option(help="Load; 1 is the paper's: 2.5 jobs per GPU in eight hours.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
+    hours: Annotated[float, typer.Option(help="Time from the first to the last submission.")] = 8.0,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 16,
+    gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of each node.")] = 4,
+    accounts: Annotated[int, typer.Option(min=0, help="Distribute the jobs over so many accounts.")] = 0,
     users: Annotated[
-        int, typer.Option(min=0, help="Share them among so many users, the k-th having 1/k of the first's.")
+        int,
+        typer.Option(min=0, help="Distribute them over so many users; the k-th has 1/k of the first's jobs."),
     ] = 0,
     traces: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Tune GPUs and batch sizes on these, not on the artifact's traces."),
+        typer.Option(metavar="DIR", help="Tune GPUs and batch sizes by these traces, not by the artifact's."),
     ] = None,
     output: OutputOption = None,
 ) -> None:
-    """Make a workload by the recipe of the Pollux paper.
+    """Generate a workload as the Pollux paper does.
 
     Example: pollux simulate generate --load 1.5 --seed 7 --output workload.csv
     """
@@ -68,16 +71,16 @@ def generate(
 
 
 def import_sacct(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="What sacct wrote; - is standard input.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Output of sacct; - is standard input.")],
     traces: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder with the traces of each application in a folder.")
+        Path, typer.Option(metavar="DIR", help="Folder with a folder of traces for each application.")
     ],
-    seed: Annotated[int, typer.Option(help="Draws among applications of one class.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for the choice among applications of one class.")] = 0,
     output: OutputOption = None,
 ) -> None:
     """Make a workload of a site's own jobs, from Slurm's accounting.
 
-    Each job is played by an application of its class of GPU time.
+    Each job is simulated as an application of the same class of GPU time.
 
     Example: SLURM_TIME_FORMAT=%s sacct -a -X -P -S 2026-01-01 -E 2026-01-31
     --format=JobIDRaw,Account,Submit,ElapsedRaw,AllocTRES,State
@@ -99,14 +102,16 @@ def import_sacct(
 
 def export(
     since: Annotated[
-        datetime | None, typer.Option(help="Jobs submitted from then on (UTC), such as 2026-01-31.")
+        datetime | None, typer.Option(help="Only jobs submitted from this time on (UTC), such as 2026-01-31.")
     ] = None,
-    until: Annotated[datetime | None, typer.Option(help="Jobs submitted before then (UTC).")] = None,
+    until: Annotated[
+        datetime | None, typer.Option(help="Only jobs submitted before this time (UTC).")
+    ] = None,
     output: OutputJsonOption = None,
     config_file: ConfigOption = None,
     store_url: StoreOption = None,
 ) -> None:
-    """Write the jobs of the store as they measured themselves, and what moves have cost, for simulations.
+    """Write the store's jobs, as measured, and the delays of their moves, for simulations.
 
     Example: pollux simulate export --since 2026-01-01 --output january.json;
     pollux simulate --traces january.json --rules slurm --nodes 8 --policy pollux --policy slurm
@@ -119,11 +124,13 @@ def export(
     for job_id, reason in found.left_out:
         typer.echo(f"job {job_id} left out: {reason}", err=True)
     if not found.queue.jobs:
-        raise UsageError("the store tells of no job that could be simulated")
+        raise UsageError("the store contains no job that can be simulated")
     _write_text(queue_text(found.queue), output)
-    told = found.queue.delays
+    delays = found.queue.delays
     measured = (
-        "no delays" if told is None else f"delays of {told.num_moves} moves and {told.num_starts} starts"
+        "no delays"
+        if delays is None
+        else f"delays of {delays.num_moves} moves and {delays.num_starts} starts"
     )
     typer.echo(f"{len(found.queue.jobs)} jobs, {measured}; {len(found.left_out)} jobs left out", err=True)
 

@@ -1,4 +1,4 @@
-"""Commands for who runs the daemon and its store.
+"""Commands for the admins of the daemon and its store.
 
 May be imported by `cli` itself only.
 """

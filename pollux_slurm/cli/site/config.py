@@ -1,4 +1,4 @@
-"""`pollux config`: what settings hold, and why."""
+"""`pollux config`: check the settings, print an example, print the systemd unit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ app = typer.Typer(
 def check(
     as_json: JsonOption = False, config_file: ConfigOption = None, store_url: StoreOption = None
 ) -> None:
-    """Read the settings as the daemon does; print each with what set it, or the first mistake.
+    """Read the settings as the daemon does; print each with where it was set, or the first error.
 
     Example: pollux config check --config /etc/pollux/pollux.toml
     """
@@ -59,7 +59,7 @@ def check(
 
 @app.command()
 def example() -> None:
-    """Print a settings file with every key, its default and what it means.
+    """Print a settings file with every key, its default and its meaning.
 
     Example: pollux config example > /etc/pollux/pollux.toml
     """
@@ -70,7 +70,7 @@ def example() -> None:
 
 @app.command()
 def unit() -> None:
-    """Print a systemd unit for the daemon, with the path of this `pollux` where systemd would not find it.
+    """Print a systemd unit for the daemon, with the path of this `pollux` if systemd would not find it.
 
     Example: pollux config unit > /etc/systemd/system/pollux-daemon.service
     """
@@ -81,16 +81,18 @@ def unit() -> None:
     if shutil.which("pollux", path=_SYSTEMD_PATH) is None and own.is_file():
         if not re.fullmatch(r"[A-Za-z0-9/._+-]+", str(own)):
             raise UsageError(
-                f"{own}: a unit cannot name this path; install it at another, such as /opt/pollux"
+                f"{own}: a unit cannot contain this path; install pollux elsewhere, such as in /opt/pollux"
             )
         text = text.replace("ExecStart=/usr/bin/env pollux ", f"ExecStart={own} ")
         if own.parts[1:2] in (("home",), ("root",), ("tmp",)):
-            typer.echo(f"pollux: the daemon will not see {own}: a unit hides /home, /root and /tmp", err=True)
+            typer.echo(
+                f"pollux: the daemon cannot run {own}: the unit hides /home, /root and /tmp from it", err=True
+            )
     typer.echo(text, nl=False)
 
 
 def effective(config: Config, *, url: str | None, url_from_flag: bool) -> list[tuple[str, Any, str]]:
-    """Return (table.key, value, what set it) of all settings; the store's URL without its password."""
+    """Return (table.key, value, origin) of all settings, with the store's URL without its password."""
     found = []
     for name, origin in config.origins:
         section, key = name.split(".")

@@ -1,4 +1,4 @@
-"""`pollux daemon`: the scheduler beside slurmctld."""
+"""`pollux daemon`: the meta-scheduler beside slurmctld."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def daemon(
-    once: Annotated[bool, typer.Option("--once", help="Hold one round, enact it, and exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Run one round, enact it, and exit.")] = False,
     interval: Annotated[
         float | None,
         typer.Option(
@@ -47,18 +47,18 @@ def daemon(
         ),
     ] = None,
     shadow: Annotated[bool, typer.Option("--shadow", help="Decide and record, but enact nothing.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details, too.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also log details.")] = False,
     config_file: ConfigOption = None,
     store_url: StoreOption = None,
 ) -> None:
-    """Give adaptive jobs the GPUs with which the whole cluster trains fastest, and fairly.
+    """Run the scheduler of adaptive jobs: it changes their GPUs for the highest goodput of the cluster.
 
-    SIGTERM stops it, SIGHUP makes it read its settings again; what is wrong in them leaves the old in force.
+    SIGTERM stops it. SIGHUP makes it read its settings again; with an error in them the old ones stay.
 
     Example: pollux daemon --shadow --interval 60
     """
     stop, reload_asked = threading.Event(), threading.Event()
-    _on(signal.SIGTERM, stop)  # before anything that takes time
+    _on(signal.SIGTERM, stop)  # before the slow imports
     _on(signal.SIGINT, stop)
     _on(signal.SIGHUP, reload_asked)
 
@@ -72,7 +72,7 @@ def daemon(
         level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
     config = settings(config_file, store_url)
-    held = daemon_settings(config, interval_s=interval, shadow=shadow)
+    effective = daemon_settings(config, interval_s=interval, shadow=shadow)
     telemetry = Telemetry(monotonic=time.monotonic)
 
     config.require_store_url()
@@ -81,19 +81,19 @@ def daemon(
     _log_scope(scope)
     with (
         opened_store(config) as store,
-        serving(telemetry, listen=OFF if once else held.config.metrics_listen),
+        serving(telemetry, listen=OFF if once else effective.config.metrics_listen),
     ):
         runner = Daemon(
             slurm=slurm,
             store=store,
-            config=held.config,
-            # Unlike every other daemon's, also that of a container with the same host name and pid.
+            config=effective.config,
+            # Unique, also among containers with the same host name and process id.
             owner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
             wall_clock=lambda: datetime.now(timezone.utc),
             monotonic=time.monotonic,
             stop=stop,
-            decide=held.decide,
-            policy=held.policy,
+            decide=effective.decide,
+            policy=effective.policy,
             telemetry=telemetry,
             notifier=Notifier(os.environ, monotonic=time.monotonic),
             reload=lambda: _reloaded(config, config_file, store_url, interval_s=interval, shadow=shadow),
@@ -112,7 +112,7 @@ def daemon(
 
 
 def scope_of(config: Config, slurm: SlurmClient) -> Scope:
-    """Return who finds out whose jobs this user may move."""
+    """Return what determines whose jobs this user's daemon may move."""
     from pollux_slurm.daemon.service.privileges import Scope
     from pollux_slurm.slurm.connection import accounting
 
@@ -126,7 +126,7 @@ def scope_of(config: Config, slurm: SlurmClient) -> Scope:
 
 
 def limits_of(config: Config, slurm: SlurmClient) -> LimitsReader:
-    """Return who reads Slurm's own limits, now and again."""
+    """Return a reader of Slurm's own limits."""
     from pollux_slurm.daemon.observe.association_limits import LimitsReader, SiteLimits, are_enforced
     from pollux_slurm.slurm.connection import accounting
 
@@ -145,7 +145,7 @@ def limits_of(config: Config, slurm: SlurmClient) -> LimitsReader:
 
 
 def past_runs_of(config: Config, slurm: SlurmClient) -> PastRuns:
-    """Return who asks Slurm's accounting database for runs, where slurmctld writes to one."""
+    """Return a function that reads runs from Slurm's accounting database, None without slurmdbd."""
     from pollux_slurm.slurm.connection import accounting
 
     def ask(job_ids: Sequence[str], since: datetime) -> tuple[AccountedRun, ...] | None:
@@ -157,7 +157,7 @@ def past_runs_of(config: Config, slurm: SlurmClient) -> PastRuns:
 
 
 def user_name() -> str:
-    """Return the name that this process acts under; its number where it has none."""
+    """Return the name of this process's user, or the user id if there is no name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -169,29 +169,29 @@ def _log_scope(scope: Scope) -> None:
     try:
         own = scope() is not None
     except SlurmError as error:
-        log.warning("whose jobs may be moved is not known yet: %s", error)
+        log.warning("it is not known yet whose jobs may be moved: %s", error)
     else:
         log.info("moves %s", f"the jobs of {user_name()} only" if own else "the jobs of all users")
 
 
 def daemon_settings(config: Config, *, interval_s: float | None, shadow: bool) -> Settings:
-    """Return what the daemon runs by; raises `ConfigError` for what no round could be held with."""
+    """Return the daemon's settings; raises `ConfigError` for settings with which no round can run."""
     from pollux_slurm.daemon.round import Settings
     from pollux_slurm.daemon.service import settings_check
     from pollux_slurm.goodput import TableCache
     from pollux_slurm.policy import NodeFactsCache, decide
 
     settings_check.check(config)
-    held = dataclasses.replace(
+    daemon = dataclasses.replace(
         config.daemon,
         interval_s=interval_s or config.daemon.interval_s,
         shadow=shadow or config.daemon.shadow,
     )
-    settings_check.check_rhythm(held)
+    settings_check.check_rhythm(daemon)
     return Settings(
-        config=held,
+        config=daemon,
         policy=config.policy,
-        # Goodput tables are kept from round to round: only what was reported anew is computed.
+        # Goodput tables are cached between rounds: only those of new reports are computed.
         decide=functools.partial(
             decide,
             tables=TableCache(),
@@ -203,7 +203,7 @@ def daemon_settings(config: Config, *, interval_s: float | None, shadow: bool) -
 
 
 def _reloaded(
-    began_with: Config,
+    started_with: Config,
     config_file: Path | None,
     store_url: str | None,
     *,
@@ -211,11 +211,11 @@ def _reloaded(
     shadow: bool,
 ) -> Settings:
     config = settings(config_file, store_url)
-    if (config.store, config.slurm) != (began_with.store, began_with.slurm):
+    if (config.store, config.slurm) != (started_with.store, started_with.slurm):
         raise ConfigError("[store] and [slurm] are read at the start only: restart the daemon to change them")
-    if config.daemon.jobs != began_with.daemon.jobs:
+    if config.daemon.jobs != started_with.daemon.jobs:
         raise ConfigError("daemon.jobs is read at the start only: restart the daemon to change it")
-    if config.daemon.metrics_listen != began_with.daemon.metrics_listen:
+    if config.daemon.metrics_listen != started_with.daemon.metrics_listen:
         raise ConfigError("daemon.metrics_listen is read at the start only: restart the daemon to change it")
     return daemon_settings(config, interval_s=interval_s, shadow=shadow)
 

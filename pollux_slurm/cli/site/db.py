@@ -1,4 +1,4 @@
-"""`pollux db`: make, upgrade and check the store's schema; delete old details."""
+"""`pollux db`: create, upgrade and check the store's schema; delete old details; manage access."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pollux_slurm.errors import StoreError
 app = typer.Typer(
     name="db",
     add_completion=False,
-    help="Make, upgrade, check and prune the store.",
+    help="Create, upgrade, check and prune the store.",
     no_args_is_help=True,
     epilog="Examples: pollux db init · pollux db upgrade · pollux db prune --older-than 90d",
 )
@@ -28,21 +28,21 @@ app = typer.Typer(
 
 @app.command()
 def init(config_file: ConfigOption = None, store_url: StoreOption = None) -> None:
-    """Make the store's tables; nothing happens when they are there.
+    """Create the store's tables; does nothing if they exist.
 
     Example: pollux db init --store sqlite:////var/lib/pollux/pollux.db
     """
     from pollux_slurm.store.maintenance.administration import init_store
 
     outcome = init_store(settings(config_file, store_url).require_store_url())
-    made = "made the tables of" if outcome.changed else "the tables are there already in"
+    made = "created the tables in" if outcome.changed else "the tables exist already in"
     typer.echo(f"{made} {outcome.url} (schema {outcome.version})")
-    _tell(outcome.notes)
+    _print_notes(outcome.notes)
 
 
 @app.command()
 def upgrade(config_file: ConfigOption = None, store_url: StoreOption = None) -> None:
-    """Bring the store's tables to this release's schema, keeping the data. Stop the daemon first.
+    """Upgrade the store's tables to this release's schema, keeping the data. Stop the daemon first.
 
     Example: pollux db upgrade
     """
@@ -51,7 +51,7 @@ def upgrade(config_file: ConfigOption = None, store_url: StoreOption = None) -> 
     outcome = upgrade_store(settings(config_file, store_url).require_store_url())
     done = f"upgraded from {outcome.before} to" if outcome.changed else "is already at"
     typer.echo(f"{outcome.url} {done} schema {outcome.version}")
-    _tell(outcome.notes)
+    _print_notes(outcome.notes)
 
 
 @app.command()
@@ -71,14 +71,14 @@ def check(config_file: ConfigOption = None, store_url: StoreOption = None) -> No
 @app.command()
 def prune(
     older_than: Annotated[
-        str, typer.Option("--older-than", help="Age from which details go: 90s, 12h, 90d, 2w.")
+        str, typer.Option("--older-than", help="Age from which details are deleted: 90s, 12h, 90d, 2w.")
     ],
     config_file: ConfigOption = None,
     store_url: StoreOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete details of jobs that are over; sums stay, so that reports say the same. The daemon may run.
+    """Delete details of finished jobs; sums stay, so that reports do not change. The daemon may run.
 
     Example: pollux db prune --older-than 90d --dry-run
     """
@@ -104,7 +104,7 @@ def prune(
 
 @app.command()
 def claim(config_file: ConfigOption = None, store_url: StoreOption = None) -> None:
-    """Make this host the one that may open an SQLite store, after the file was moved or the host renamed.
+    """Let this host open an SQLite store, after the file was moved or the host renamed.
 
     Example: pollux db claim --store sqlite:////var/lib/pollux/pollux.db
     """
@@ -120,7 +120,7 @@ def share(
     config_file: ConfigOption = None,
     store_url: StoreOption = None,
 ) -> None:
-    """Let the members of a group open an SQLite store: whoever can write it can write every job's rows.
+    """Let the members of a group open an SQLite store. Each of them can then change every job's rows.
 
     Example: pollux db share vision --store sqlite:////srv/vision/pollux.db
     """
@@ -131,7 +131,7 @@ def share(
 
 
 class Role(str, enum.Enum):
-    """What a login of a PostgreSQL store may do."""
+    """The role of a login of a PostgreSQL store."""
 
     AGENT = "agent"
     READER = "reader"
@@ -141,20 +141,22 @@ class Role(str, enum.Enum):
 
 @app.command()
 def login(
-    name: Annotated[
-        str, typer.Argument(help="The login; for a person's own, the name of the person's user.")
-    ],
+    name: Annotated[str, typer.Argument(help="The login; for a personal login, the user's name.")],
     roles: Annotated[
         list[Role] | None,
-        typer.Option("--role", help="What it may do; may be given twice (default: agent and reader)."),
+        typer.Option("--role", help="What it may do; repeatable (default: agent and reader)."),
     ] = None,
-    shared: Annotated[bool, typer.Option(help="Hardened, for jobs of many users; may only report.")] = False,
-    connections: Annotated[int, typer.Option(min=1, max=10_000, help="Most connections at a time.")] = 10,
+    shared: Annotated[
+        bool, typer.Option(help="One login for the jobs of many users; it may only report.")
+    ] = False,
+    connections: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Maximum of concurrent connections.")
+    ] = 10,
     config_file: ConfigOption = None,
     store_url: StoreOption = None,
 ) -> None:
-    """Make or change a login of a store in PostgreSQL. Needs a superuser's URL; how it proves itself is
-    pg_hba.conf's.
+    """Create or change a login of a PostgreSQL store. Needs a superuser's URL; pg_hba.conf decides how the
+    login authenticates.
 
     Example: pollux db login alice --store postgresql:///pollux
     """
@@ -165,10 +167,10 @@ def login(
     url = settings(config_file, store_url).require_store_url()
     notes = add_login(url, name, shared=shared, connections=connections, roles=wanted)
     typer.echo(f"{name} may log in as {', '.join(wanted)}, {connections} connections at a time")
-    _tell(notes)
+    _print_notes(notes)
 
 
-def _tell(notes: tuple[str, ...]) -> None:
+def _print_notes(notes: tuple[str, ...]) -> None:
     for note in notes:
         typer.echo(f"pollux: {note}", err=True)
 
@@ -177,7 +179,7 @@ def _tell(notes: tuple[str, ...]) -> None:
 def schema(
     dialect: Annotated[str, typer.Argument(help="sqlite or postgresql")] = "sqlite",
 ) -> None:
-    """Print the schema as SQL text, with comments: the form that stands in sql/schema/.
+    """Print the schema as SQL, with comments, as in sql/schema/.
 
     Example: pollux db schema postgresql
     """

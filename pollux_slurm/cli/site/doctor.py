@@ -1,4 +1,4 @@
-"""`pollux doctor`: what of this site would make trouble."""
+"""`pollux doctor`: check the settings, the store, Slurm and nodes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 FromNodesOption = Annotated[
     int,
     typer.Option(
-        "--from-nodes", metavar="N", min=0, max=1000, help="Also run a short job on N nodes that have room."
+        "--from-nodes",
+        metavar="N",
+        min=0,
+        max=1000,
+        help="Also run a short job on N nodes with free resources.",
     ),
 ]
 FoldersOption = Annotated[
@@ -56,11 +60,11 @@ def doctor(
     config_file: ConfigOption = None,
     store_url: StoreOption = None,
 ) -> None:
-    """Check settings, store and Slurm for what would make trouble, and say what to change.
+    """Check settings, store and Slurm for problems, and print what to change.
 
-    With --from-nodes it asks nodes, too, by a job of a second on each: whether they reach the store and share
-    the folders of checkpoints, and what time they have. Exit code 1 when something must be changed before
-    the daemon acts.
+    With --from-nodes it also runs a job of a second on nodes. It checks whether they reach the store, share
+    the checkpoint folders, and have the right time. Exit code 1 if something must change before the daemon
+    runs.
 
     Examples: pollux doctor --config /etc/pollux/pollux.toml
     · pollux doctor --from-nodes 4 --folder /scratch/checkpoints
@@ -68,10 +72,10 @@ def doctor(
     from pollux_slurm.daemon.doctor.findings import Verdict
 
     if probe is not None:
-        typer.echo(_seen_from_here(settings(config_file, store_url), probe))
+        typer.echo(_probe_result(settings(config_file, store_url), probe))
         return
     if folders and not from_nodes:
-        raise UsageError("--folder is looked at from nodes: say on how many with --from-nodes 4")
+        raise UsageError("--folder is checked from nodes: add their number, such as --from-nodes 4")
     findings = list(
         examined(
             settings(config_file, store_url),
@@ -96,9 +100,9 @@ def doctor(
 def examined(
     config: Config, clock: Callable[[], datetime], *, from_nodes: int = 0, folders: Sequence[Path] = ()
 ) -> Iterator[Finding]:
-    """Read what there is to read, and yield what is found; what cannot be read is a finding, too.
+    """Run all checks and yield their findings; what cannot be read is a finding as well.
 
-    `from_nodes` nodes are asked for what they see, of the `folders`, too.
+    A probe runs on `from_nodes` nodes and also checks the `folders`.
     """
     from pollux_slurm.cli.site.daemon import limits_of
     from pollux_slurm.daemon.doctor.findings import (
@@ -165,7 +169,7 @@ def examined(
 
 
 def _whose_jobs(config: Config, slurm: SlurmClient) -> Finding:
-    """Say whose jobs a daemon of this user would move."""
+    """Return a finding on whose jobs a daemon of this user would move."""
     from pollux_slurm.cli.site.daemon import scope_of, user_name
     from pollux_slurm.daemon.doctor.findings import Finding, Verdict
 
@@ -180,7 +184,7 @@ def _whose_jobs(config: Config, slurm: SlurmClient) -> Finding:
 
 
 def _checkpoint_times(config: Config, site: Mapping[str, str], now: datetime) -> Iterator[Finding]:
-    """Compare the checkpoints of the last thirty days with KillWait; nothing where there were none."""
+    """Compare the duration of checkpoints in the last thirty days with KillWait."""
     from pollux_slurm.daemon.doctor.findings import seconds_of
     from pollux_slurm.daemon.doctor.node_answers import examine_checkpoints
     from pollux_slurm.store.reporting.queries import open_reports
@@ -207,7 +211,7 @@ def _nodes_asked(
     if config.path not in (None, DEFAULT_PATH):
         command += ["--config", str(config.path)]
     environ = dict(os.environ)
-    # What a file says, a node reads from its own. A URL may hold a password: not onto a command line.
+    # A node reads its own settings file. A URL may contain a password, so not on the command line.
     if config.store.url is not None and dict(config.origins).get("store.url") != str(config.path):
         environ["POLLUX_STORE_URL"] = config.store.url
     with contextlib.ExitStack() as stack:
@@ -223,7 +227,7 @@ def _nodes_asked(
 
 @contextlib.contextmanager
 def _marked(folder: Path) -> Iterator[SharedFolder]:
-    """Put a file with a random word into a folder, for as long as nodes are asked."""
+    """Write a file with a random word into a folder, while the probe runs on nodes."""
     from pollux_slurm.daemon.doctor.node_answers import SharedFolder
 
     word = secrets.token_hex(16)
@@ -240,15 +244,15 @@ def _marked(folder: Path) -> Iterator[SharedFolder]:
         mark.unlink(missing_ok=True)
 
 
-def _seen_from_here(config: Config, marks: Sequence[str]) -> str:
-    """Return what this node sees, as `node_answers.examine_nodes` reads it."""
+def _probe_result(config: Config, marks: Sequence[str]) -> str:
+    """Return what the probe finds on this node, for `node_answers.examine_nodes`."""
     from pollux_slurm.daemon.doctor.node_answers import probe
     from pollux_slurm.store import open_agent_store
 
     def reach_store() -> None:
         store = open_agent_store(config.require_store_url())
         try:
-            # A token that no job has: the store says so itself, if it is reached.
+            # No job has this token: a store that is reached raises this error.
             with contextlib.suppress(UnknownJobError):
                 store.poll(secrets.token_hex(32), 0, at=datetime.now(timezone.utc))
         finally:

@@ -1,4 +1,4 @@
-"""`pollux replay`: solve a saved scheduling problem and show what comes out."""
+"""`pollux replay`: solve a saved scheduling problem again and print the decision."""
 
 from __future__ import annotations
 
@@ -28,27 +28,28 @@ def replay(
         Path | None,
         typer.Argument(
             metavar="[PROBLEM.json]",
-            help="A problem, as docs/problem.md has it; the store's last round if left out.",
+            help="A problem file (docs/problem.md); default: the store's last round.",
         ),
     ] = None,
     round_id: Annotated[
-        int | None, typer.Option("--round", min=1, help="This round of the store instead of its last.")
+        int | None, typer.Option("--round", min=1, help="A round of the store other than its last.")
     ] = None,
     solver: Annotated[str, typer.Option(help="exact, genetic or greedy.")] = "exact",
-    objective: Annotated[str | None, typer.Option(help="Another objective than the problem's.")] = None,
+    objective: Annotated[str | None, typer.Option(help="An objective other than the problem's.")] = None,
     time_limit_s: Annotated[
-        float | None, typer.Option(min=0.0, help="Watchdog; the answer says if it struck.")
+        float | None,
+        typer.Option(min=0.0, help="Time limit of the search; the output shows whether it was reached."),
     ] = None,
-    compare: Annotated[bool, typer.Option("--compare", help="All solvers, one after the other.")] = False,
+    compare: Annotated[bool, typer.Option("--compare", help="Run all solvers and compare them.")] = False,
     save: Annotated[
         Path | None,
-        typer.Option("--save", metavar="FILE", help="Write the problem there, and solve nothing."),
+        typer.Option("--save", metavar="FILE", help="Write the problem to a file, and do not solve it."),
     ] = None,
     as_json: JsonOption = False,
     config_file: ConfigOption = None,
     store_url: StoreOption = None,
 ) -> None:
-    """Solve a saved round: allocations, fitness, upper bound, gap, and where the time went.
+    """Solve a saved round again: print allocations, fitness, upper bound, gap and times.
 
     Example: pollux replay problem.json --compare
     """
@@ -97,8 +98,8 @@ def summary(decision: Decision) -> str:
     bound = "no bound" if decision.upper_bound is None else f"bound {decision.upper_bound:.6g}"
     gap = "" if decision.gap is None else f", gap {100 * decision.gap:.3f} %"
     times = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in decision.times_s)
-    late = ", cut short by the time limit" if decision.timed_out else ""
-    return f"{decision.solver}: fitness {decision.fitness:.6g}, {bound}{gap}; {times}{late}"
+    timeout = ", cut short by the time limit" if decision.timed_out else ""
+    return f"{decision.solver}: fitness {decision.fitness:.6g}, {bound}{gap}; {times}{timeout}"
 
 
 def _with_objective(problem: Problem, name: str | None) -> Problem:
@@ -114,6 +115,6 @@ def _print(decision: Decision) -> None:
 
     excluded = dict(decision.excluded)
     for job in decision.jobs:
-        # A name with a line break in it stays on its line.
+        # A name may contain a line break.
         print_text(explanation(job, excluded.get(job.job_id)).replace("\n", "\\n"))
     print_text(summary(decision))

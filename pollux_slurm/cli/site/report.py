@@ -1,4 +1,4 @@
-"""`pollux report`: what a job, an account or the cluster did, as text, CSV, JSON or one HTML page."""
+"""`pollux report`: reports on a job, an account or the cluster, as text, CSV, JSON or one HTML page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ app = typer.Typer(
     "pollux report dashboard sqlite > grafana.json",
 )
 
-_FORMS = {".html": "html", ".htm": "html", ".csv": "csv", ".json": "json", ".txt": "text"}
+_FORM_OF_SUFFIX = {".html": "html", ".htm": "html", ".csv": "csv", ".json": "json", ".txt": "text"}
 
 _ALWAYS = "1970-01-01"
 _MONTH, _WEEK = "30d", "7d"
@@ -52,7 +52,7 @@ SinceOption = Annotated[
     typer.Option(
         "--since",
         metavar="TIME",
-        help="From: 30d, 12h or 2w ago, or 2026-10-01 (UTC); if left out, all there is, at most a month.",
+        help="From: 30d, 12h or 2w ago, or 2026-10-01 (UTC); default: all data, at most a month.",
     ),
 ]
 ShadowSinceOption = Annotated[
@@ -60,20 +60,20 @@ ShadowSinceOption = Annotated[
     typer.Option(
         "--since",
         metavar="TIME",
-        help="From: 30d, 12h or 2w ago, or 2026-10-01 (UTC); if left out, all there is, at most a week.",
+        help="From: 30d, 12h or 2w ago, or 2026-10-01 (UTC); default: all data, at most a week.",
     ),
 ]
 JobSinceOption = Annotated[
     str | None, typer.Option("--since", metavar="TIME", help="From: 12h ago, or 2026-10-01 (UTC).")
 ]
 UntilOption = Annotated[
-    str | None, typer.Option("--until", metavar="TIME", help="Up to this time; now if left out.")
+    str | None, typer.Option("--until", metavar="TIME", help="Up to this time; default: now.")
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What every report is asked: which store it reads, and in which form it goes where."""
+    """The options of every report: its store, its format and its destination."""
 
     config_file: Path | None
     store_url: str | None
@@ -93,39 +93,42 @@ def _wanted(
     as_json: Annotated[bool, typer.Option("--json", help="The whole report as JSON.")] = False,
     table: Annotated[
         str | None,
-        typer.Option("--table", metavar="NAME", help="Which table --csv prints; the main one if left out."),
+        typer.Option("--table", metavar="NAME", help="The table that --csv prints; default: the main one."),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Write a file; .html, .csv, .json or .txt says the form."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write to a file; .html, .csv, .json or .txt sets the format.",
         ),
     ] = None,
     config_file: ConfigOption = None,
     store_url: StoreOption = None,
 ) -> Wanted:
-    """Take the options of every report. Raises `UsageError` for those that exclude each other."""
+    """Return the options of every report. Raises `UsageError` for those that exclude each other."""
     form = _form(as_html, as_csv, as_json, table, output)
     return Wanted(config_file=config_file, store_url=store_url, form=form, table=table, output=output)
 
 
 def _report(make: Callable[..., Document]) -> Callable[..., None]:
-    """Make a command of a function from a `Wanted` and options of its own to a document: it prints it."""
+    """Turn a function that returns a document into a command that prints it, with the common options."""
     shared = inspect.signature(_wanted, eval_str=True).parameters
 
     @functools.wraps(make)
     def command(**given: Any) -> None:
         wanted = _wanted(**{name: given.pop(name) for name in shared})
-        _put(make(wanted, **given), wanted.form, wanted.table, wanted.output)
+        _write_report(make(wanted, **given), wanted.form, wanted.table, wanted.output)
 
-    # All but `wanted`; what it returns is imported where it is needed only.
+    # Without `wanted`, and without the return type, which is not imported here.
     hints = {name: hint for name, hint in make.__annotations__.items() if name not in ("wanted", "return")}
     types = typing.get_type_hints(
         SimpleNamespace(__annotations__=hints), globalns=make.__globals__, include_extras=True
     )
     own = inspect.signature(make).parameters
     parameters = [*(own[name].replace(annotation=hint) for name, hint in types.items()), *shared.values()]
-    # typer reads both.
+    # typer reads both attributes.
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     return command
@@ -139,7 +142,7 @@ def job(
     since: JobSinceOption = None,
     until: UntilOption = None,
 ) -> Document:
-    """Report on one job: goodput and GPUs over time, batch size, what each reallocation cost and brought.
+    """Report on one job: goodput and GPUs over time, batch size, what each move cost and brought.
 
     Examples: pollux report job 1234
     · pollux report job 1234 -o job.html
@@ -163,12 +166,12 @@ def job(
 def account(
     wanted: Wanted,
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The account; all beside each other if left out.")
+        str | None, typer.Argument(metavar="[NAME]", help="The account; default: all accounts, compared.")
     ] = None,
     since: SinceOption = None,
     until: UntilOption = None,
 ) -> Document:
-    """Report on an account, or on all: GPU hours by user and day, what they brought, fairness, jobs.
+    """Report on an account, or on all: GPU hours by user and day, progress, fairness, jobs.
 
     Examples: pollux report account vision
     · pollux report account vision --since 2026-10-01 --until 2026-11-01 -o october.html
@@ -196,7 +199,7 @@ def cluster(
     since: SinceOption = None,
     until: UntilOption = None,
 ) -> Document:
-    """Report on the whole cluster: usage by account and day, rounds, fairness, reallocations, nodes, jobs.
+    """Report on the whole cluster: usage by account and day, rounds, fairness, moves, nodes, jobs.
 
     Examples: pollux report cluster --since 30d
     · pollux report cluster --since 7d -o week.html
@@ -223,7 +226,7 @@ def shadow(
     since: ShadowSinceOption = None,
     until: UntilOption = None,
 ) -> Document:
-    """Report on a daemon in shadow mode: what it would have done, its predicted gain, how well it predicted.
+    """Report on a daemon in shadow mode: moves that it would have made, their predicted gain, its accuracy.
 
     Examples: pollux report shadow --since 7d
     · pollux report shadow --since 12h -o shadow.html
@@ -249,7 +252,7 @@ def dashboard(
         str, typer.Argument(metavar="postgresql|sqlite", help="The database that Grafana reads.")
     ] = "postgresql",
 ) -> None:
-    """Print a Grafana dashboard over the reporting views, to be imported as JSON.
+    """Print a Grafana dashboard of the reporting views as JSON, for import.
 
     Example: pollux report dashboard postgresql > pollux.json
     """
@@ -268,29 +271,29 @@ def _range(since: str, until: str | None, now: datetime) -> Range:
 
 
 def _form(as_html: bool, as_csv: bool, as_json: bool, table: str | None, output: Path | None) -> str:
-    """Return which form is wanted; raises `UsageError` for several, or a file that cannot be written."""
+    """Return the format; raises `UsageError` for several, or for a file that cannot be written."""
     asked = [form for form, wanted in (("html", as_html), ("csv", as_csv), ("json", as_json)) if wanted]
     if len(asked) > 1:
         raise UsageError(f"--{asked[0]} and --{asked[1]} exclude each other")
     form = asked[0] if asked else "text"
     if output is not None and not asked:
-        if output.suffix.lower() not in _FORMS:
+        if output.suffix.lower() not in _FORM_OF_SUFFIX:
             raise UsageError(
-                f"{output}: its ending says no form; use .html, .csv, .json or .txt, or add --html"
+                f"{output}: its ending is not a known format; use .html, .csv, .json or .txt, or add --html"
             )
-        form = _FORMS[output.suffix.lower()]
+        form = _FORM_OF_SUFFIX[output.suffix.lower()]
     if table is not None and form != "csv":
-        raise UsageError(f"--table {table} is for --csv: the other forms have all tables")
+        raise UsageError(f"--table {table} is for --csv: the other formats contain all tables")
     if output is not None:
         from pollux_slurm.simulator.results.output import check_writable
 
         check_writable(output)
     elif form == "html" and sys.stdout.isatty():
-        raise UsageError("a page is for a browser: name a file with --output report.html")
+        raise UsageError("an HTML page is for a browser: write it to a file with --output report.html")
     return form
 
 
-def _put(document: Document, form: str, table: str | None, output: Path | None) -> None:
+def _write_report(document: Document, form: str, table: str | None, output: Path | None) -> None:
     text = _text(document, form, table, to_file=output is not None)
     if output is None:
         _print(text, for_people=form == "text")
@@ -302,7 +305,7 @@ def _put(document: Document, form: str, table: str | None, output: Path | None) 
 
 
 def _print(text: str, *, for_people: bool) -> None:
-    """Print whatever the terminal's encoding: programs get UTF-8, people what their terminal can show."""
+    """Print in UTF-8 for programs, and in the terminal's encoding for people."""
     binary = getattr(sys.stdout, "buffer", None)
     if binary is not None and not for_people:
         sys.stdout.flush()
@@ -329,14 +332,14 @@ def _text(document: Document, form: str, table: str | None, *, to_file: bool) ->
 
     console = Console(no_color=True, force_terminal=False) if to_file else Console()
     if not console.is_terminal:
-        console.width = 120  # in a pipe or a file there is no edge to fit into
+        console.width = 120  # a pipe or a file has no width
     with console.capture() as captured:
         print_document(document, console)
     return captured.get()
 
 
 def _command(kind: str, name: str, since: str | None, until: str | None) -> str:
-    """Return the command that prints the report again, as hints show it."""
+    """Return the command that prints this report again."""
     import shlex
 
     words = ["pollux", "report", kind, *([name] if name else [])]
@@ -345,7 +348,7 @@ def _command(kind: str, name: str, since: str | None, until: str | None) -> str:
 
 
 def _explanation(config: Config, job_id: str) -> str:
-    """Return the line of the job's last decision; none where this login may read the reporting views only."""
+    """Return one line on the job's last decision; empty if this login may only read the reporting views."""
     from pollux_slurm.cli.shared.decision_text import summary
 
     try:

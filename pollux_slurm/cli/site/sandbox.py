@@ -1,4 +1,4 @@
-"""`pollux sandbox`: a private Slurm cluster on this machine, to try things on and to test with."""
+"""`pollux sandbox`: a private Slurm cluster on this machine, for trials and tests."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def up(
         list[str] | None,
         typer.Option(help="NODES:TYPE:GPUS such as 2:a100:8, instead of the three above; repeatable."),
     ] = None,
-    cpus_per_node: Annotated[int | None, typer.Option(help="CPUs of each node (default: 2 a GPU).")] = None,
+    cpus_per_node: Annotated[int | None, typer.Option(help="CPUs of each node (default: 2 per GPU).")] = None,
     memory_mb_per_node: Annotated[
-        int | None, typer.Option(help="Memory of each node in MB (default: 2048 a GPU).")
+        int | None, typer.Option(help="Memory of each node in MB (default: 2048 per GPU).")
     ] = None,
     kill_wait: Annotated[int, typer.Option(min=1, help="Slurm's KillWait, in seconds.")] = 10,
     timeout: Annotated[
@@ -55,11 +55,11 @@ def up(
         typer.Option(
             parser=seconds(least=1),
             metavar="TIME",
-            help="Until then all nodes must be idle: seconds, or 90s, 5m.",
+            help="How long to wait until all nodes are idle: seconds, or 90s, 5m.",
         ),
     ] = 60.0,
 ) -> None:
-    """Start a cluster, and wait until its nodes are idle.
+    """Start a cluster and wait until its nodes are idle.
 
     Example: pollux sandbox up --dir /tmp/box --node-group 2:t4:4 --node-group 2:a100:8
     """
@@ -80,9 +80,9 @@ def up(
         )
     ]
     if not node_group and all(value is None for value in given):
-        groups = None  # whatever runs there will do
+        groups = None  # any running cluster will do
     sandbox = Sandbox.up(_folder(directory), groups, kill_wait_s=kill_wait, timeout_s=timeout)
-    typer.echo(f"{_summary(sandbox)} {'is up' if sandbox.started_now else 'was up already; nothing changed'}")
+    typer.echo(f"{_summary(sandbox)} {'is up' if sandbox.started_now else 'was already up; nothing changed'}")
     typer.echo(
         f'point a shell at it: eval "$(pollux sandbox env --dir {shlex.quote(str(sandbox.layout.dir))})"'
     )
@@ -90,7 +90,7 @@ def up(
 
 @app.command()
 def down(directory: DirOption = None) -> None:
-    """End the cluster's jobs and exactly the processes that `up` started.
+    """Cancel the cluster's jobs and end the processes that `up` started, and no others.
 
     Example: pollux sandbox down --dir /tmp/box
     """
@@ -157,7 +157,7 @@ def status(directory: DirOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def env(directory: DirOption = None) -> None:
-    """Print the lines that point a shell at the cluster: eval "$(pollux sandbox env)".
+    """Print shell commands that set the environment for the cluster: eval "$(pollux sandbox env)".
 
     Example: eval "$(pollux sandbox env --dir /tmp/box)"
     """

@@ -136,7 +136,7 @@ def test_that_an_owner_reads_that_other_jobs_of_the_same_user_have_the_share(tmp
     shown = pollux("explain", "b5", "--problem", str(file)).stdout
     assert shown.startswith("job b5 gets no GPUs yet\n")
     assert (
-        "  not more   other jobs of the same user (or account) take that one's share of the cluster" in shown
+        "  not more   other jobs of the same user (or account) use that one's share of the cluster" in shown
     )
 
 
@@ -191,14 +191,14 @@ def test_that_a_model_that_does_not_count_is_said_to(tmp_path: Path) -> None:
     file = tmp_path / "doubted.json"
     file.write_text(problem_to_json(doubted))
     shown = pollux("explain", "7", "--problem", str(file)).stdout
-    assert "nothing: its model does not count: it promises too much" in shown
+    assert "nothing: its model is not used: it promises too much" in shown
 
 
 @pytest.mark.parametrize(
     ("batch", "said"),
     [
         (4, "3 GPUs: predicted as fast as 2 GPUs"),
-        (2, "3 GPUs: its batches cannot be shared by so many"),
+        (2, "3 GPUs: its batch cannot be split among so many"),
     ],
 )
 def test_that_a_gpu_that_would_not_help_is_told_as_that_and_not_as_the_owners_limit(
@@ -209,8 +209,7 @@ def test_that_a_gpu_that_would_not_help_is_told_as_that_and_not_as_the_owners_li
     file.write_text(problem_to_json(problem(nodes(2), job("7", {"n0": 2}, max_gpus=3, model=model))))
     shown = pollux("explain", "7", "--problem", str(file)).stdout
     assert (
-        f"not more   no larger size that it may have is predicted to make it faster\n             {said}\n"
-        in shown
+        f"not more   no larger number of GPUs is predicted to make it faster\n             {said}\n" in shown
     )
     assert "its owner allows no more" not in shown
 
@@ -241,7 +240,7 @@ def test_that_a_job_that_never_reported_says_so(url: str) -> None:
     store = open_store(url)
     store.observe_jobs([observation(10, JobState.COMPLETED, ended_at=at(500))], at=at(501))
     store.close()
-    assert "silent     it ended without one report" in pollux("explain", "10", "--store", url).stdout
+    assert "silent     it ended without any report" in pollux("explain", "10", "--store", url).stdout
 
 
 def test_that_a_job_without_a_decision_is_told_when_the_daemon_looks(url: str) -> None:
@@ -277,7 +276,7 @@ def test_that_a_job_that_has_ended_is_told_so_and_its_last_decision_as_the_last(
         ended,
         "  last       round 1, 2026-03-01 12:01:00 UTC, in shadow mode: 4 GPUs on 1 node (n0:4)",
     ]
-    assert any(line.startswith("  not more   said then: ") for line in shown)
+    assert any(line.startswith("  not more   at that time: ") for line in shown)
     assert not any("keeps" in line or "goes from" in line or line.startswith("  round") for line in shown)
     last = pollux("status", "7", "--store", url).stdout.splitlines()[-1]
     assert last.startswith(f"{ended}; the last round about it: 4 GPUs on 1 node (n0:4)")
@@ -327,7 +326,7 @@ def test_that_a_job_on_its_way_to_other_gpus_is_said_to_be_moving_as_long_as_a_d
     store.observe_jobs([observation(7, gpus={"n0": 4}, started_at=at(66), restart_count=1)], at=at(66))
     held = problem(nodes(2), job("7", {"n0": 4}, pinned=True, pinned_because="it is being moved"))
     store.record_round(held, decide(held), shadow=False, at=at(67))
-    started = "n0:2 → n0:4 (is started, no step of it is known yet)"
+    started = "n0:2 → n0:4 (is started, and has reported no step yet)"
     assert f"  moving     {started}\n" in pollux("explain", "7", "--store", url).stdout
     assert "  not more   it is being moved\n" in pollux("explain", "7", "--store", url).stdout
     for before, after in itertools.pairwise((Step.RELEASED, Step.RUNNING, Step.CONFIRMED)):
@@ -345,7 +344,7 @@ def test_that_a_job_on_one_gpu_is_told_what_the_next_size_would_be_over_it_and_n
     two = problem(nodes(1), job("7", {"n0": 1}, age_s=0.0), job("8", {"n0": 1}))
     file.write_text(problem_to_json(two))
     shown = pollux("explain", "7", "--problem", str(file)).stdout
-    assert "  not more   a restart would cost it more than the larger size brings" in shown
+    assert "  not more   a restart would cost it more than more GPUs bring" in shown
     assert re.search(r"  next best  \d GPUs on 1 node, predicted [\d.]+ times one GPU\n", shown)
     grown = pollux("explain", "8", "--problem", str(file)).stdout
     assert grown.startswith("job 8 goes from 1 GPU on 1 node (n0:1) to ")

@@ -237,14 +237,14 @@ def test_that_a_sweep_goes_on_where_it_was(inputs: tuple[str, ...], tmp_path: Pa
         (("--objective", "best"), "unknown objective 'best'"),
         (("--rules", "mine"), "unknown rules 'mine'"),
         (("--interval", "0"), "interval must be above 0 s"),
-        (("--interval", "nan"), "'nan' is no time; write seconds as a plain number"),
+        (("--interval", "nan"), "'nan' is not a time; write seconds as a plain number"),
         (("--restart-delay", "-1"), "'-1' is not 0 seconds or more"),
         (("--adaptive", "0.5"), "not in rules osdi21: add --rules slurm"),
         (("--rules", "slurm", "--mtbf-hours", "0"), "not 0 h and 1800 s"),
-        (("--rules-seed", "0"), "--rules-seed would do nothing: rules osdi21 draw nothing"),
+        (("--rules-seed", "0"), "--rules-seed would do nothing: rules osdi21 use no random numbers"),
         (
             ("--node-group", "8x4:t4", "--nodes", "16"),
-            "--nodes would do nothing: --node-group tells all nodes",
+            "--nodes would do nothing: --node-group sets all nodes",
         ),
         (
             ("--policy", "sia", "--objective", "osdi21"),
@@ -279,7 +279,7 @@ def test_that_a_sweep_goes_on_where_it_was(inputs: tuple[str, ...], tmp_path: Pa
         (("--report", "/nope/out.html"), "cannot write /nope/out.html: there is no folder /nope"),
         (("--report", "/"), "cannot write /: it is a folder"),
         (("--output", "/nope/out"), "cannot make folder /nope/out"),
-        (("sweep",), "--traces stands before sweep"),
+        (("sweep",), "--traces comes before sweep"),
     ],
 )
 def test_that_a_mistake_is_one_line(
@@ -298,7 +298,7 @@ def test_that_a_mistake_is_one_line(
         (("import-sacct", "/nope", "--traces", "{traces}"), "cannot read /nope: No such file"),
         (("sweep", *FROM, "--output", "{out}", "--loads", "a,b"), "--loads is 'a,b'"),
         (("sweep", *FROM, "--output", "{out}", "--loads", "-1"), "must be above 0, not -1"),
-        (("sweep", *FROM, "--output", "{out}", "--seeds", ","), "--seeds names no value"),
+        (("sweep", *FROM, "--output", "{out}", "--seeds", ","), "--seeds has no value"),
         (("sweep", *FROM, "--output", "/nope/out"), "application 'cifar10'"),
         (
             ("sweep", *FROM, "--output", "{out}", "--rules", "slurm", "--restart-delays", "0,30"),
@@ -306,7 +306,7 @@ def test_that_a_mistake_is_one_line(
         ),
         (
             ("sweep", *FROM, "--workload", "{workload}", "--output", "{out}", "--seeds", "0"),
-            "--seeds would do nothing: workloads are read, not made",
+            "--seeds would do nothing: workloads are read, not generated",
         ),
         (
             ("sweep", *FROM, "--workload", "{workload}", "--output", "{out}", "--penalties", "none"),
@@ -413,7 +413,7 @@ def test_that_a_full_disk_is_one_line(inputs: tuple[str, ...]) -> None:
             timeout=300,
         )
     assert ended.returncode == 1
-    assert ended.stderr == "pollux: cannot write what is to be said: No space left on device\n"
+    assert ended.stderr == "pollux: cannot write the output: No space left on device\n"
 
 
 def test_that_a_mistyped_option_is_told_with_the_help_that_knows_it(refused: Refused) -> None:
@@ -437,7 +437,7 @@ def test_that_who_stops_a_sweep_is_told_how_it_goes_on(inputs: tuple[str, ...], 
         running.send_signal(signal.SIGINT)
         out, said = running.communicate(timeout=300)
     assert (running.returncode, out) == (130, "")
-    assert said == f"pollux: interrupted; the same command goes on with what {sweep} holds\n"
+    assert said == f"pollux: interrupted; the same command continues with the runs in {sweep}\n"
 
 
 def _hear_interrupts() -> None:

@@ -1,4 +1,4 @@
-"""`pollux config`: what holds and why, in one place; and the first mistake on one line."""
+"""`pollux config`: each setting with its origin, and the first error on one line."""
 
 from __future__ import annotations
 
@@ -152,6 +152,6 @@ def test_that_the_unit_names_a_pollux_that_systemd_would_not_find(
     assert f"\nExecStart={tmp_path}/opt/pollux daemon\n" in started_as(tmp_path / "opt").stdout
     odd = started_as(tmp_path / "o p")
     assert (odd.returncode, odd.stdout) == (2, "")
-    assert "a unit cannot name this path" in odd.stderr
+    assert "a unit cannot contain this path" in odd.stderr
     (tmp_path / "pollux").touch(mode=0o755)
     assert "\nExecStart=/usr/bin/env pollux daemon\n" in pollux("config", "unit").stdout

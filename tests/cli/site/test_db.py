@@ -30,8 +30,8 @@ def test_that_a_store_is_made_checked_and_upgraded(tmp_path: Path) -> None:
         done = pollux("db", action, *store)
         assert (done.returncode, done.stderr) == (0, "")
         outputs.append(done.stdout)
-    assert outputs[0].startswith("made the tables of sqlite:///")
-    assert outputs[1].startswith("the tables are there already")
+    assert outputs[0].startswith("created the tables in sqlite:///")
+    assert outputs[1].startswith("the tables exist already")
     assert "is good" in outputs[2]
     assert "is already at schema" in outputs[3]
 
@@ -81,4 +81,4 @@ def test_that_prune_tells_what_it_deleted(tmp_path: Path) -> None:
     assert done.stdout.endswith("UTC: nothing\n")
     done = pollux("db", "prune", "--older-than", "soon", *store)
     assert done.returncode != 0
-    assert "'soon' is no span of time" in done.stderr
+    assert "'soon' is not a duration" in done.stderr

@@ -39,7 +39,7 @@ def test_that_a_sandbox_goes_up_is_used_and_goes_down(home: Path) -> None:
     assert f"sandbox in {box}: 2 nodes, 3 GPUs, is up" in up.stdout
     again = pollux("up", home=home)
     assert again.returncode == 0
-    assert "was up already; nothing changed" in again.stdout
+    assert "was already up; nothing changed" in again.stdout
 
     status = pollux("status", "--json", home=home)
     shown = json.loads(status.stdout)
