@@ -328,7 +328,7 @@ def lines(facts: dict[str, Any], *, details: bool = False) -> list[str]:
     if facts.get("allocation") is None:
         return found
     if not details:
-        return [*found, "  (prices and fitness: --details)"]
+        return [*found, "  (the policy's own terms: --details)"]
     return [*found, *_details(facts)]
 
 

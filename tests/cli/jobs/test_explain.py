@@ -37,16 +37,16 @@ def url(store_url: str) -> str:
 def test_that_the_last_round_is_explained(url: str) -> None:
     shown = pollux("explain", "7", "--store", url).stdout.splitlines()
     assert shown[0] == "job 7 goes from 2 GPUs on 1 node (n0:2) to 4 GPUs on 1 node (n0:4)"
-    told = {line[2:12].strip(): line[13:] for line in shown[1:] if line[2:12].strip()}
-    assert list(told) == ["predicted", "not more", "next best", "round", "(how the p"]
+    by_name = {line[2:12].strip(): line[13:] for line in shown[1:] if line[2:12].strip()}
+    assert list(by_name) == ["predicted", "not more", "next best", "round", "(the polic"]
     (over,) = (line.strip() for line in shown if line.strip().startswith("that is"))
     number = "[0-9.]+"
     assert re.fullmatch(
         f"that is {number} times one GPU and {number} times the 2 GPUs that it had before", over
     )
-    assert told["predicted"] == "4,000 examples per second with batches of 5040"
-    assert re.fullmatch(r"\d GPUs on \d nodes?, predicted [0-9.]+ times one GPU", told["next best"])
-    assert told["round"] == "1, 2026-03-01 12:01:00 UTC, in shadow mode: not enacted"
+    assert by_name["predicted"] == "4,000 examples per second with batches of 5040"
+    assert re.fullmatch(r"\d GPUs on \d nodes?, predicted [0-9.]+ times one GPU", by_name["next best"])
+    assert by_name["round"] == "1, 2026-03-01 12:01:00 UTC, in shadow mode: not enacted"
     for word in ("speedup", "goodput", "fitness", "price", "bound by", "restart factor"):
         assert word not in "\n".join(shown)
 
@@ -59,7 +59,7 @@ def test_that_the_policys_terms_stand_behind_details(url: str) -> None:
     assert first.startswith("  policy     job 7: n0:4; speedup ")
     for words in ("restart factor 1.00", "bound by ", "next best ", "at a price of "):
         assert words in first
-    assert any("5040 examples a step: 1260 per" in line for line in shown)
+    assert any("5040 examples a step: 1 micro-batch of 1260 per GPU" in line for line in shown)
     assert any("generalized-mean, solved by exact: fitness" in line for line in shown)
 
 

@@ -400,7 +400,7 @@ def test_that_the_papers_search_may_be_told_the_objective_that_it_has(
 
 
 def test_that_an_empty_store_has_nothing_to_simulate(refused: Refused, store: Store, store_url: str) -> None:
-    refused(["simulate", "export", "--store", store_url], "no job that could be simulated")
+    refused(["simulate", "export", "--store", store_url], "no job that can be simulated")
 
 
 def test_that_a_full_disk_is_one_line(inputs: tuple[str, ...]) -> None:
