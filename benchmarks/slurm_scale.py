@@ -47,7 +47,7 @@ from pollux_slurm.policy import decide
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.sandbox.files import NodeGroup
 from pollux_slurm.slurm import SlurmClient, connect
-from pollux_slurm.slurm.commands.command_client import CommandsClient
+from pollux_slurm.slurm.commands.command_client import CommandClient
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.parsing.comment_terms import encode_comment
 from pollux_slurm.store import open_store
@@ -167,7 +167,7 @@ def measure(sandbox: Sandbox, folder: Path, options: argparse.Namespace) -> None
     telemetry = Telemetry(monotonic=time.monotonic)
 
     plain = sandbox.runner(timeout_s=60.0)
-    print(f"Slurm {CommandsClient(plain).version()}, {os.cpu_count()} CPUs", flush=True)
+    print(f"Slurm {CommandClient(plain).version()}, {os.cpu_count()} CPUs", flush=True)
     config = SlurmConfig(backend=options.backend, command_timeout_s=60.0)
     slurm = connect(config, plain.environ, on_run=telemetry.count_command)
     store = open_store(f"sqlite:///{folder}/pollux.db", create=True)
@@ -180,7 +180,7 @@ def measure(sandbox: Sandbox, folder: Path, options: argparse.Namespace) -> None
             if options.toggle
             else (f"--gpus={1 + number % 4}",)
         )
-        job_id = CommandsClient(plain).submit(
+        job_id = CommandClient(plain).submit(
             SLEEP,
             ["--output=/dev/null", "--requeue", *gpus, "--cpus-per-gpu=1",
              "--mem-per-gpu=100", f"--comment={encode_comment('', terms)}"],

@@ -312,7 +312,7 @@ class Rounds:
             if job.slurm.job_id in leaving:
                 continue
             try:
-                slurm.park(job.slurm.job_id, for_s=self._config.pause_ttl_s)
+                slurm.set_begin_time(job.slurm.job_id, ahead_s=self._config.pause_ttl_s)
             except SlurmCommandError as error:
                 _log.info("job %s: its pause is not prolonged: %s", job.slurm.job_id, error)
 
@@ -332,7 +332,7 @@ class Rounds:
                 continue
             _log.info("job %s: waits, since it may still run on %s", shown.job_id, ran_on)
             try:
-                slurm.park(shown.job_id, for_s=returned_nodes.WAIT_S)
+                slurm.set_begin_time(shown.job_id, ahead_s=returned_nodes.WAIT_S)
             except SlurmCommandError as error:
                 _log.info("job %s: is not kept waiting: %s", shown.job_id, error)
 

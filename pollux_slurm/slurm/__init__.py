@@ -1,4 +1,4 @@
-"""The edge to Slurm: one protocol in `client.py`, and `connection.py`, which finds a backend.
+"""The interface to Slurm: one protocol in `client.py`, and `connection.py`, which makes its backend.
 
 May be imported by `agent`, `cli`, `daemon`.
 """

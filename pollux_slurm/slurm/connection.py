@@ -1,4 +1,4 @@
-"""Find the Slurm that the settings and the environment point to."""
+"""Make clients for the Slurm that the settings and the environment point to."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pollux_slurm.config import SlurmConfig
 from pollux_slurm.errors import SlurmUnavailable
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.commands.accounting import Accounting
-from pollux_slurm.slurm.commands.command_client import CommandsClient
-from pollux_slurm.slurm.commands.job_commands import CommandHand
+from pollux_slurm.slurm.commands.command_client import CommandClient
+from pollux_slurm.slurm.commands.job_commands import SlurmJobCommands
 from pollux_slurm.slurm.commands.runner import CommandRunner
-from pollux_slurm.slurm.pyslurm.job_commands import PySlurmHand
+from pollux_slurm.slurm.pyslurm.job_commands import PySlurmJobCommands
 from pollux_slurm.slurm.pyslurm.process import PySlurmWorker
 
 COMMANDS = ("squeue", "sinfo", "scontrol", "scancel", "sbatch")
@@ -26,34 +26,33 @@ _USUAL_CONFS = (
 def connect(
     config: SlurmConfig, environ: Mapping[str, str], *, on_run: Callable[[str], None] = lambda _command: None
 ) -> SlurmClient:
-    """Return a client for the Slurm of `config`, as seen with `environ`; `on_run` hears of each command.
+    """Return a client for the Slurm of `config` and `environ`; `on_run` is called for each command.
 
-    Raises `SlurmUnavailable` when its commands or its slurm.conf are missing here, or PySlurm is asked for
-    and cannot be used. Whether slurmctld answers
-    is not asked: that may change at any time, and each call tells.
+    Raises `SlurmUnavailable` when its commands or its slurm.conf are missing here, or when PySlurm is
+    configured and cannot be used. Does not check that slurmctld answers; that may change at any time.
     """
-    runner = runner_of(config, environ, on_run)
+    runner = make_runner(config, environ, on_run)
     for command in COMMANDS:
         runner.find(command)
     _require_conf(runner, environ)
     if config.backend == "commands":
-        return CommandsClient(runner)
+        return CommandClient(runner)
     worker = PySlurmWorker(environ, timeout_s=config.command_timeout_s, on_run=on_run)
-    worker.release()  # it says at once when it cannot be used here
-    return CommandsClient(runner, hand=PySlurmHand(worker, CommandHand(runner)))
+    worker.release()  # raises when PySlurm cannot be used here
+    return CommandClient(runner, job_commands=PySlurmJobCommands(worker, SlurmJobCommands(runner)))
 
 
 def accounting(
     config: SlurmConfig, environ: Mapping[str, str], *, on_run: Callable[[str], None] = lambda _command: None
 ) -> Accounting:
-    """Return who asks the accounting database of the same Slurm; whether there is one, its answers tell."""
-    return Accounting(runner_of(config, environ, on_run))
+    """Return a client of the accounting database of the same Slurm. Does not check that there is one."""
+    return Accounting(make_runner(config, environ, on_run))
 
 
-def runner_of(
+def make_runner(
     config: SlurmConfig, environ: Mapping[str, str], on_run: Callable[[str], None] = lambda _command: None
 ) -> CommandRunner:
-    """Return what runs Slurm's commands as `config` says."""
+    """Return a runner of Slurm's commands with the settings of `config`."""
     return CommandRunner(
         environ=environ,
         bin_dir=Path(config.bin_dir) if config.bin_dir is not None else None,
@@ -72,10 +71,10 @@ def _require_conf(runner: CommandRunner, environ: Mapping[str, str]) -> None:
         return
     if any(conf.is_file() for conf in _USUAL_CONFS):
         return
-    # The commands may know another place, or ask DNS for one. They say so at once when there is none.
+    # The commands may have another path built in, or ask DNS. They fail at once when there is none.
     answer = runner.run("scontrol", "show", "config", timeout_s=min(runner.timeout_s, 15.0))
-    if answer.exit_code != 0 and "configuration source" in answer.complaint:
+    if answer.exit_code != 0 and "configuration source" in answer.error_text:
         raise SlurmUnavailable(
-            "no slurm.conf on this machine: set SLURM_CONF to a cluster's, or start one to try things with: "
+            "no slurm.conf on this machine: set SLURM_CONF to a cluster's, or start a private cluster: "
             "pollux sandbox up"
         )

@@ -68,7 +68,7 @@ def runs_of_sacct(runner: CommandRunner) -> dict[str, list[SlurmRun]]:
         "sacct", "-D", "-X", "-P", "-n", "--allusers", "--starttime=2020-01-01",
         "--format=JobIDRaw,Start,End,ElapsedRaw,State,AllocTRES",
     )  # fmt: skip
-    assert answer.exit_code == 0, answer.complaint
+    assert answer.exit_code == 0, answer.error_text
     found: defaultdict[str, list[SlurmRun]] = defaultdict(list)
     for line in answer.stdout.splitlines():
         job_id, start, end, elapsed, state, tres = line.split("|")

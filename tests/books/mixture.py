@@ -112,7 +112,7 @@ class Mixture(RealWorld):
 
     def scontrol(self, *words: str) -> None:
         answer = self.runner.run("scontrol", *words)
-        assert answer.exit_code == 0, answer.complaint
+        assert answer.exit_code == 0, answer.error_text
 
     def round(self) -> None:
         """Hold one round, and let the agents tell what they have to."""

@@ -16,8 +16,8 @@ from typing import Any
 
 from pollux_slurm.cli import main
 from pollux_slurm.model import ReallocationStep
-from pollux_slurm.slurm.commands.command_client import CommandsClient
-from pollux_slurm.slurm.commands.job_commands import CommandHand
+from pollux_slurm.slurm.commands.command_client import CommandClient
+from pollux_slurm.slurm.commands.job_commands import SlurmJobCommands
 from pollux_slurm.store.sql_store import SqlStore
 
 VARIABLE = "CHAOS_KILL_FILE"
@@ -81,9 +81,9 @@ def run(file: Path) -> None:
     make_mortal(SqlStore, "plan_reallocation", lambda *_, **__: "plan", file)
     make_mortal(SqlStore, "record_round", lambda *_, **__: "record", file)
     make_mortal(SqlStore, "register_jobs", lambda *_, **__: "register", file)
-    make_mortal(CommandsClient, "_change", _command, file)
-    make_mortal(CommandHand, "requeue_hold", lambda *_: "scontrol requeuehold", file)
-    make_mortal(CommandHand, "release", lambda *_: "scontrol release", file)
+    make_mortal(CommandClient, "_change", _command, file)
+    make_mortal(SlurmJobCommands, "requeue_hold", lambda *_: "scontrol requeuehold", file)
+    make_mortal(SlurmJobCommands, "release", lambda *_: "scontrol release", file)
     main()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 MUTATING = {
     "requeue_hold",
     "requeue_failed",
-    "park",
+    "set_begin_time",
     "hold",
     "reshape",
     "release",

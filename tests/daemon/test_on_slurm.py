@@ -28,7 +28,7 @@ from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.policy import decide
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.sandbox.files import NodeGroup
-from pollux_slurm.slurm.commands.command_client import CommandsClient
+from pollux_slurm.slurm.commands.command_client import CommandClient
 from pollux_slurm.slurm.parsing.comment_terms import encode_comment
 from pollux_slurm.store.agent_api.token_hashes import hash_token
 from pollux_slurm.store.contract.interface import Store
@@ -59,7 +59,7 @@ class RealWorld(World):
     def __init__(self, store: Store, sandbox: Sandbox) -> None:
         super().__init__(store)
         self.runner = sandbox.runner()
-        self.slurm = CommandsClient(self.runner)  # type: ignore[assignment]
+        self.slurm = CommandClient(self.runner)  # type: ignore[assignment]
         self.clock = lambda: datetime.now(timezone.utc)  # type: ignore[assignment]
         self.env = {**os.environ, **sandbox.env}
 

@@ -15,7 +15,7 @@ from pollux_slurm.daemon.observe import association_limits, cluster_picture
 from pollux_slurm.model import JobShape, JobState, Problem, ProblemJob, SlurmJob
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.sandbox.files import NodeGroup
-from pollux_slurm.slurm.commands.command_client import CommandsClient
+from pollux_slurm.slurm.commands.command_client import CommandClient
 from tests.conftest import running_sandbox
 from tests.daemon.builders import record
 from tests.slurm.accounting_site import accounting_of, missing_programs, sacctmgr
@@ -51,7 +51,7 @@ def test_that_a_round_decides_within_what_slurm_goes_on_to_keep(
 ) -> None:
     for name, value in site.env.items():
         monkeypatch.setenv(name, value)
-    slurm = CommandsClient(site.runner())
+    slurm = CommandClient(site.runner())
 
     def submitted(gpus: int, account: str, qos: str) -> str:
         options = (
@@ -109,7 +109,7 @@ def test_that_slurm_keeps_of_a_moved_job_only_limits_on_gpus(
 ) -> None:
     for name, value in site.env.items():
         monkeypatch.setenv(name, value)
-    slurm = CommandsClient(site.runner())
+    slurm = CommandClient(site.runner())
     sacctmgr(site.runner(), "modify", "account", "vision", "set", "GrpTRES=cpu=1,gres/gpu=1")
     sacctmgr(site.runner(), "modify", "account", "physics", "set", "GrpTRES=cpu=1")
 

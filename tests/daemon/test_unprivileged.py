@@ -9,7 +9,7 @@ import pytest
 from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.model import JobState, SlurmJob
 from pollux_slurm.sandbox.cluster import Sandbox
-from pollux_slurm.slurm.commands.command_client import CommandsClient
+from pollux_slurm.slurm.commands.command_client import CommandClient
 from pollux_slurm.store import open_store
 from tests.people import User, two_users
 from tests.waiting import cancel_all, wait_until
@@ -23,7 +23,7 @@ def users(sandbox: Sandbox) -> Iterator[tuple[User, User]]:
         yield made
 
 
-def shown(slurm: CommandsClient, job_id: str) -> SlurmJob:
+def shown(slurm: CommandClient, job_id: str) -> SlurmJob:
     found = slurm.read_job(job_id)
     assert found is not None
     return found
@@ -34,7 +34,7 @@ def test_that_it_moves_its_own_users_jobs_and_nobody_elses(
 ) -> None:
     """Both wait with a shape that fits nowhere; the daemon of one gives theirs a place, and theirs only."""
     ada, bob = users
-    slurm = CommandsClient(sandbox.runner())
+    slurm = CommandClient(sandbox.runner())
     url = f"sqlite:///{ada.home}/pollux.db"
     made = ada.pollux("db", "init", "--store", url)
     assert made.returncode == 0, made.stderr

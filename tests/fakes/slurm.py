@@ -182,14 +182,14 @@ class FakeSlurm:
         job.shown = dataclasses.replace(job.shown, ended_at=None, exit_code=None)
         self._kill(job, JobState.PENDING)
 
-    def park(self, job_id: str, *, for_s: float, time_limit_s: float | None = None) -> None:
-        self._enter("park", job_id)
-        if not for_s > 0:
-            raise UsageError(f"job {job_id}: cannot be parked for {for_s:g} s")
+    def set_begin_time(self, job_id: str, *, ahead_s: float, time_limit_s: float | None = None) -> None:
+        self._enter("set_begin_time", job_id)
+        if not ahead_s > 0:
+            raise UsageError(f"job {job_id}: cannot be given a begin time in {ahead_s:g} s")
         job = self._expect(job_id, JobState.PENDING)
-        self.on_command("park")
+        self.on_command("set_begin_time")
         job = self._expect(job_id, JobState.PENDING)  # as Slurm itself refuses
-        job.eligible_at = self.clock() + timedelta(seconds=for_s)
+        job.eligible_at = self.clock() + timedelta(seconds=ahead_s)
         job.shown = dataclasses.replace(job.shown, begins_at=job.eligible_at)
         self._limit(job, time_limit_s)
 
@@ -322,7 +322,7 @@ class FakeSlurm:
 
     def _enter(self, method: str, job_id: str = "1") -> None:
         if not (job_id.isascii() and job_id.isdecimal() and len(job_id) <= 10):
-            raise UsageError(f"{job_id[:60]!r} is no job number")
+            raise UsageError(f"{job_id[:60]!r} is no job id")
         self.calls.append((method, job_id))
         if self.down:
             raise SlurmUnavailable("Unable to contact slurm controller (connect failure)")
@@ -468,7 +468,7 @@ _CHANGING = frozenset(
         "requeue",
         "requeue_hold",
         "requeue_failed",
-        "park",
+        "set_begin_time",
         "hold",
         "reshape",
         "release",

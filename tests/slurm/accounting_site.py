@@ -71,7 +71,7 @@ def accounting_of(sandbox: Sandbox) -> Iterator[CommandRunner]:
 def sacctmgr(runner: CommandRunner, *words: str) -> None:
     """Run sacctmgr without a question, and fail with its words."""
     answer = runner.run("sacctmgr", "-i", *words)
-    assert answer.exit_code == 0, answer.complaint
+    assert answer.exit_code == 0, answer.error_text
 
 
 def sandbox_name(slurm_conf: str) -> str:

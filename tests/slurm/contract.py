@@ -250,7 +250,7 @@ class SlurmClientContract:
     def test_that_a_parked_job_waits_unheld_until_it_is_given_a_shape(self, world: World) -> None:
         requeued = self.requeued(world, self.running(world))
         before = world.client.snapshot().read_at
-        world.client.park(requeued.job_id, for_s=900)
+        world.client.set_begin_time(requeued.job_id, ahead_s=900)
         world.client.release(requeued.job_id)
         job = self.job(world, requeued.job_id)
         assert (job.state, job.held) == (JobState.PENDING, False)
@@ -266,7 +266,7 @@ class SlurmClientContract:
 
     def test_that_a_parked_job_starts_by_itself_in_the_end(self, world: World) -> None:
         requeued = self.requeued(world, self.running(world))
-        world.client.park(requeued.job_id, for_s=3)
+        world.client.set_begin_time(requeued.job_id, ahead_s=3)
         world.client.release(requeued.job_id)
         assert self.wait_running(world, requeued.job_id).begins_at is None
 
@@ -274,15 +274,15 @@ class SlurmClientContract:
         requeued = self.requeued(world, self.running(world, *SIZE, "--time=50"))
         world.client.reshape(requeued.job_id, JobShape(num_gpus=1, nodes=("n1",), time_limit_s=1810.0))
         assert self.job(world, requeued.job_id).time_limit_s == 1860.0
-        world.client.park(requeued.job_id, for_s=900, time_limit_s=60.0)
+        world.client.set_begin_time(requeued.job_id, ahead_s=900, time_limit_s=60.0)
         assert self.job(world, requeued.job_id).time_limit_s == 60.0
-        world.client.park(requeued.job_id, for_s=1)
+        world.client.set_begin_time(requeued.job_id, ahead_s=1)
         assert self.job(world, requeued.job_id).time_limit_s == 60.0
 
     def test_that_a_running_job_cannot_be_parked(self, world: World) -> None:
         job_id = self.running(world)
         with pytest.raises(JobStateError, match=job_id):
-            world.client.park(job_id, for_s=900)
+            world.client.set_begin_time(job_id, ahead_s=900)
         assert self.job(world, job_id).state is JobState.RUNNING
 
     # --------------------------------------------------------------------------------------------- guard
@@ -299,7 +299,7 @@ class SlurmClientContract:
         with pytest.raises(LeaseLostError):
             client.reshape(held, JobShape(num_gpus=1))
         with pytest.raises(LeaseLostError):
-            client.park(held, for_s=60)
+            client.set_begin_time(held, ahead_s=60)
         with pytest.raises(LeaseLostError):
             client.release(held)
         assert (self.job(world, running), self.job(world, held)) == before

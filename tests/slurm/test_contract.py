@@ -10,7 +10,7 @@ import pytest
 from pollux_slurm.model import JobState, SlurmJob
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.slurm.client import SlurmClient
-from pollux_slurm.slurm.commands.command_client import CommandsClient
+from pollux_slurm.slurm.commands.command_client import CommandClient
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from tests.fakes.slurm import FakeClock, FakeSlurm, fake_node
 from tests.slurm.contract import SlurmClientContract, World
@@ -82,7 +82,7 @@ class TestCommandsClient(SlurmClientContract):
     @pytest.fixture
     def world(self, sandbox: Sandbox) -> Iterator[World]:
         runner = sandbox.runner(timeout_s=120)
-        world = RealWorld(CommandsClient(runner), runner, {**os.environ, **sandbox.env})
+        world = RealWorld(CommandClient(runner), runner, {**os.environ, **sandbox.env})
         yield world
         world.clean()
 

@@ -19,7 +19,7 @@ from pollux_slurm.errors import JobStateError
 from pollux_slurm.model import Allocation, JobShape, JobState, SlurmJob
 from pollux_slurm.sandbox.cluster import Sandbox
 from pollux_slurm.sandbox.files import NodeGroup
-from pollux_slurm.slurm.commands.command_client import CommandsClient
+from pollux_slurm.slurm.commands.command_client import CommandClient
 from pollux_slurm.slurm.commands.runner import CommandResult, CommandRunner
 from tests.conftest import running_sandbox
 from tests.waiting import cancel_all, wait_until
@@ -33,7 +33,7 @@ class Cluster:
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
         self.runner = sandbox.runner(timeout_s=120)
-        self.client = CommandsClient(self.runner)
+        self.client = CommandClient(self.runner)
         self.environ = {**os.environ, **sandbox.env}
         self.directory = directory
         self.submitted: list[str] = []
@@ -102,11 +102,11 @@ class Meddler(CommandRunner):
         return super().run(command, *arguments, **options)  # type: ignore[arg-type]
 
 
-def meddled(cluster: Cluster, *, before: str, act: Callable[[], None]) -> CommandsClient:
+def meddled(cluster: Cluster, *, before: str, act: Callable[[], None]) -> CommandClient:
     runner = Meddler(environ=cluster.runner.environ, timeout_s=120)
     object.__setattr__(runner, "act", act)
     object.__setattr__(runner, "before", before)
-    return CommandsClient(runner)
+    return CommandClient(runner)
 
 
 # --------------------------------------------------------------------------- a running job and its nodes
@@ -146,7 +146,7 @@ def test_that_even_an_update_that_slurm_refuses_shrinks_a_running_job(cluster: C
     job_id = cluster.start(*TWO_NODES)
     update = ("update", f"JobId={job_id}", "MinCPUsNode=1", "StartTime=now+2", "ReqNodeList=n0")
     answer = wait_until(
-        lambda: "DB index" not in (given := cluster.scontrol(*update)).complaint and given,
+        lambda: "DB index" not in (given := cluster.scontrol(*update)).error_text and given,
         timeout_s=120,
         what="Slurm to look at the update",
     )

@@ -30,7 +30,7 @@ from pollux_slurm.config import Config
 from pollux_slurm.errors import LaunchError, PolluxError, SlurmError, SlurmUnavailable
 from pollux_slurm.slurm.client import SlurmClient
 from pollux_slurm.slurm.commands.runner import CommandRunner
-from pollux_slurm.slurm.connection import connect, runner_of
+from pollux_slurm.slurm.connection import connect, make_runner
 
 # srun reads these as options. Some are stale after a requeue with another allocation, some contradict the
 # options below, and --export=NONE of the submission would hide our variables from the step.
@@ -79,7 +79,7 @@ def prepare_job(
     the allocation on several nodes cannot be read.
     """
     job_id = environ["SLURM_JOB_ID"]
-    runner = runner_of(config.slurm, environ)
+    runner = make_runner(config.slurm, environ)
     runner.find("srun")
     job_environ = dict(environ) | {JOB_VARIABLE: job_id}
 
@@ -230,7 +230,7 @@ def _host_names(host_list: str, runner: CommandRunner) -> list[str]:
     answer = runner.run("scontrol", "show", "hostnames", host_list)
     names = answer.stdout.split()
     if answer.exit_code != 0 or not names:
-        raise LaunchError(f"scontrol cannot expand SLURM_JOB_NODELIST={host_list!r}: {answer.complaint}")
+        raise LaunchError(f"scontrol cannot expand SLURM_JOB_NODELIST={host_list!r}: {answer.error_text}")
     return names
 
 

@@ -55,7 +55,7 @@ def submit(plan: SubmissionPlan, *, token: str, runner: CommandRunner, environ: 
         done = runner.run("sbatch", *words, environ=environ, timeout_s=_SUBMIT_TIMEOUT_S)
         if done.exit_code != 0:
             undo()
-            raise SlurmCommandError(f"sbatch refused the job: {done.complaint}")
+            raise SlurmCommandError(f"sbatch refused the job: {done.error_text}")
     return done.stdout.strip().partition(";")[0]
 
 

@@ -29,7 +29,12 @@ from pollux_slurm.slurm.sbatch.options import (
     is_abbreviation,
     parse_words,
 )
-from pollux_slurm.slurm.sbatch.request import SbatchRequest, starting_gpus, time_limit_s, warning_s
+from pollux_slurm.slurm.sbatch.request import (
+    SbatchRequest,
+    count_requested_gpus,
+    sigterm_lead_s,
+    time_limit_s,
+)
 from pollux_slurm.store.access.secrets_in_url import holds_password, lines_with_passwords
 
 TEMPLATE = "adaptive.sbatch.j2"
@@ -281,7 +286,7 @@ def _run_and_total_time_s(request: SbatchRequest, total: str | None) -> tuple[in
             f"days-hours:minutes:seconds), not {total!r}"
         )
     if slice_s is None:
-        given = "" if time is None else f"; {request.where('time')} {time} is not a limit"
+        given = "" if time is None else f"; {request.source_of('time')} {time} is not a limit"
         raise UsageError(f"--total-time needs --time, the limit of each run, such as --time=4:00:00{given}")
     if total_s <= slice_s:
         raise UsageError(
@@ -304,23 +309,23 @@ def _sbatch_arguments(options: Sequence[GivenOption]) -> list[str]:
 def _refuse_what_cannot_be_adaptive(request: SbatchRequest) -> None:
     if request.given("array"):
         raise UsageError(
-            f"{request.where('array')}: the tasks of an array cannot be adaptive, since they share one "
+            f"{request.source_of('array')}: the tasks of an array cannot be adaptive, since they share one "
             "Comment; call pollux sbatch once for each of them"
         )
-    if request.winner("requeue", "no-requeue") == "no-requeue":
+    if request.effective_name("requeue", "no-requeue") == "no-requeue":
         raise UsageError(
-            f"{request.where('no-requeue')}: an adaptive job changes its size by requeue; remove the "
+            f"{request.source_of('no-requeue')}: an adaptive job changes its size by requeue; remove the "
             "option, or use plain sbatch for a job of fixed size"
         )
     if request.given("exclusive") and request.value("exclusive") is None:
         raise UsageError(
-            f"{request.where('exclusive')}: an adaptive job owns single GPUs of its nodes; remove the "
+            f"{request.source_of('exclusive')}: an adaptive job owns single GPUs of its nodes; remove the "
             "option, or use plain sbatch for a job of fixed size"
         )
     for name in ("uid", "gid"):
         if request.given(name):
             raise UsageError(
-                f"{request.where(name)}: the job's token must belong to the user that it runs as; submit it "
+                f"{request.source_of(name)}: the job's token must belong to the user that it runs as; submit it "
                 "as that user"
             )
 
@@ -341,7 +346,7 @@ def _directives(request: SbatchRequest, terms: JobTerms) -> list[str]:
         directives.append("--requeue")
     if not request.given("open-mode"):
         directives.append("--open-mode=append")  # else a later run overwrites the log
-    start = starting_gpus(request)
+    start = count_requested_gpus(request)
     if not start.is_given:
         directives.append(f"--gpus={terms.min_gpus}")
     elif start.num_gpus is not None and start.num_gpus < terms.min_gpus:
@@ -352,7 +357,7 @@ def _directives(request: SbatchRequest, terms: JobTerms) -> list[str]:
         directives.append("--cpus-per-gpu=1")  # else the CPUs do not follow the GPUs
     if not request.given("signal"):
         limit_s = time_limit_s(request.value("time"))
-        directives.append(f"--signal=TERM@{warning_s(limit_s)}")
+        directives.append(f"--signal=TERM@{sigterm_lead_s(limit_s)}")
     return directives
 
 

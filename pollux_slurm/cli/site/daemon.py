@@ -137,8 +137,8 @@ def limits_of(config: Config, slurm: SlurmClient) -> LimitsReader:
         asked = accounting(config.slurm, os.environ)
         return SiteLimits(
             associations=asked.associations(site.get("ClusterName", "")),
-            qualities=asked.qualities(),
-            partitions=asked.partition_qualities(),
+            qos_limits=asked.qos_limits(),
+            partitions=asked.partition_qos(),
         )
 
     return LimitsReader(read, monotonic=time.monotonic)

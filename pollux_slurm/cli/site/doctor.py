@@ -204,8 +204,8 @@ def _nodes_asked(
 ) -> Iterator[Finding]:
     from pollux_slurm.config import DEFAULT_PATH
     from pollux_slurm.daemon.doctor.node_answers import examine_nodes, examine_writers
-    from pollux_slurm.slurm.commands.node_probe import ask_nodes, nodes_with_room
-    from pollux_slurm.slurm.connection import runner_of
+    from pollux_slurm.slurm.commands.node_probe import nodes_with_free_cpu, run_on_nodes
+    from pollux_slurm.slurm.connection import make_runner
 
     command = [sys.executable, "-m", "pollux_slurm", "doctor"]
     if config.path not in (None, DEFAULT_PATH):
@@ -217,8 +217,11 @@ def _nodes_asked(
     with contextlib.ExitStack() as stack:
         marks = [stack.enter_context(_marked(folder)) for folder in folders]
         command += [f"--probe={mark.word}:{mark.mark}" for mark in marks] or ["--probe="]
-        answers = ask_nodes(
-            runner_of(config.slurm, environ), nodes_with_room(snapshot.nodes, most), command, clock=time.time
+        answers = run_on_nodes(
+            make_runner(config.slurm, environ),
+            nodes_with_free_cpu(snapshot.nodes, most),
+            command,
+            clock=time.time,
         )
     yield from examine_nodes(answers, marks, num_nodes=len(snapshot.nodes))
     for folder in folders:

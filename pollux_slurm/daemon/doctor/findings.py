@@ -177,11 +177,11 @@ def examine_limits(site: SiteLimits) -> Finding:
     associations = {
         f"user {one.user} in account {one.account}"
         if one.user
-        else f"account {one.account}": one.other_bounds
+        else f"account {one.account}": one.other_limits
         for one in site.associations
     }
-    qualities = {f"QOS {one.name}": one.other_bounds for one in site.qualities}
-    lifted = [f"{who} ({', '.join(bounds)})" for who, bounds in (associations | qualities).items() if bounds]
+    qos_limits = {f"QOS {one.name}": one.other_limits for one in site.qos_limits}
+    lifted = [f"{who} ({', '.join(bounds)})" for who, bounds in (associations | qos_limits).items() if bounds]
     more = f" and {len(lifted) - 3} more" if len(lifted) > 3 else ""
     return Finding(
         name="limits",
@@ -201,7 +201,7 @@ def examine_shares(config: Config, limits: SiteLimits) -> Finding:
     bounded |= any(one.gpus is not None for one in limits.associations)
     bounded |= any(
         bound is not None
-        for one in limits.qualities
+        for one in limits.qos_limits
         for bound in (one.gpus, one.gpus_per_user, one.gpus_per_account)
     )
     if policy.between != "jobs":

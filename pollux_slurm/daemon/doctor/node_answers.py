@@ -11,7 +11,7 @@ from typing import Any
 from pollux_slurm.agent.checkpoints.folder_permissions import who_else_may_write
 from pollux_slurm.daemon.doctor.findings import Finding, Verdict
 from pollux_slurm.errors import PolluxError
-from pollux_slurm.slurm.commands.node_probe import NodeAnswer
+from pollux_slurm.slurm.commands.node_probe import NodeOutput
 
 # Clocks are compared by the second; srun's own time is between the two readings here.
 _MOST_SKEW_S = 2.0
@@ -60,15 +60,15 @@ def _complaint(mark: Path, word: str) -> str:
 
 
 def examine_nodes(
-    answers: Sequence[NodeAnswer], folders: Sequence[SharedFolder], *, num_nodes: int
+    answers: Sequence[NodeOutput], folders: Sequence[SharedFolder], *, num_nodes: int
 ) -> Iterator[Finding]:
     """Look at what each node answered; `num_nodes` is how many there are."""
-    told: list[tuple[NodeAnswer, dict[str, Any]]] = []
+    told: list[tuple[NodeOutput, dict[str, Any]]] = []
     silent: dict[str, list[str]] = {}
     for answer in answers:
         content = _content(answer, len(folders))
         if content is None:
-            silent.setdefault(answer.complaint or "an answer that is none", []).append(answer.node)
+            silent.setdefault(answer.error_text or "an answer that is none", []).append(answer.node)
         else:
             told.append((answer, content))
     yield Finding(
@@ -103,9 +103,9 @@ def examine_writers(folder: Path) -> Finding:
     )
 
 
-def _content(answer: NodeAnswer, num_folders: int) -> dict[str, Any] | None:
+def _content(answer: NodeOutput, num_folders: int) -> dict[str, Any] | None:
     """Return what a node said, None where that is no answer of `probe`."""
-    if answer.complaint:
+    if answer.error_text:
         return None
     try:
         found = json.loads(answer.output.strip().splitlines()[-1])
@@ -116,7 +116,7 @@ def _content(answer: NodeAnswer, num_folders: int) -> dict[str, Any] | None:
     return found if whole else None
 
 
-def _store(told: Sequence[tuple[NodeAnswer, dict[str, Any]]]) -> Finding:
+def _store(told: Sequence[tuple[NodeOutput, dict[str, Any]]]) -> Finding:
     failed = [(answer.node, content["store"]) for answer, content in told if content["store"]]
     return Finding(
         name="store from nodes",
@@ -131,7 +131,7 @@ def _store(told: Sequence[tuple[NodeAnswer, dict[str, Any]]]) -> Finding:
     )
 
 
-def _folder(folder: Path, place: int, told: Sequence[tuple[NodeAnswer, dict[str, Any]]]) -> Finding:
+def _folder(folder: Path, place: int, told: Sequence[tuple[NodeOutput, dict[str, Any]]]) -> Finding:
     failed = [(answer.node, content["folders"][place]) for answer, content in told]
     failed = [(node, why) for node, why in failed if why]
     return Finding(
@@ -147,7 +147,7 @@ def _folder(folder: Path, place: int, told: Sequence[tuple[NodeAnswer, dict[str,
     )
 
 
-def _clocks(told: Sequence[tuple[NodeAnswer, dict[str, Any]]]) -> Finding:
+def _clocks(told: Sequence[tuple[NodeOutput, dict[str, Any]]]) -> Finding:
     skews = {
         answer.node: content["time"] - min(max(content["time"], answer.asked_at), answer.answered_at)
         for answer, content in told

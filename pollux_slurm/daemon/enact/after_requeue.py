@@ -115,7 +115,9 @@ class Restarting:
             return
         try:
             left_s = case.reallocation.time_left_s
-            self._desk.slurm.park(case.id, for_s=self._desk.config.pause_ttl_s, time_limit_s=left_s)
+            self._desk.slurm.set_begin_time(
+                case.id, ahead_s=self._desk.config.pause_ttl_s, time_limit_s=left_s
+            )
         except JobStateError:
             raise
         except SlurmCommandError as error:

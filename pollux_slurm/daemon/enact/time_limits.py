@@ -15,7 +15,7 @@ from pollux_slurm.config import DaemonConfig
 from pollux_slurm.daemon.observe.cluster_picture import ManagedJob, is_recorded_job
 from pollux_slurm.model import JobState, JobTerms, ReallocationCause, SlurmJob
 from pollux_slurm.slurm.parsing.comment_terms import decode_comment
-from pollux_slurm.slurm.sbatch.request import warning_s
+from pollux_slurm.slurm.sbatch.request import sigterm_lead_s
 from pollux_slurm.store.contract.interface import AllocationRecord, JobRecord, Reallocation
 
 # A job that is moved is never left less than this, or it could not even write a checkpoint.
@@ -96,7 +96,7 @@ def is_ending(job: ManagedJob, now: datetime, config: DaemonConfig) -> bool:
     granted_s = job.record.granted_time_limit_s
     run_s = float(terms.slice_s) if granted_s is None else min(terms.slice_s, granted_s)
     saving_s = min(config.checkpoint_timeout_s + 2 * config.interval_s, run_s / 3)
-    warned_s = warning_s(terms.slice_s) + _EARLY_S + 2 * config.interval_s
+    warned_s = sigterm_lead_s(terms.slice_s) + _EARLY_S + 2 * config.interval_s
     margin_s = max(saving_s, min(warned_s, run_s / 2))
     return slurm.time_limit_s - (now - slurm.started_at).total_seconds() <= margin_s
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pollux_slurm.daemon.observe.cluster_picture import Picture
 from pollux_slurm.errors import SlurmError
 from pollux_slurm.model import GpuLimit, Problem, ProblemJob, SlurmJob
-from pollux_slurm.slurm.commands.accounting import Association, Quality
+from pollux_slurm.slurm.commands.accounting import Association, QosLimits
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class SiteLimits:
     """
 
     associations: tuple[Association, ...] = ()
-    qualities: tuple[Quality, ...] = ()
+    qos_limits: tuple[QosLimits, ...] = ()
     partitions: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -74,7 +74,7 @@ def are_enforced(site: Mapping[str, str]) -> bool:
 
 def applied(problem: Problem, picture: Picture, site: SiteLimits) -> Problem:
     """Return the problem with the site's limits in it, less what jobs hold that they do not bind."""
-    if not site.associations and not site.qualities:
+    if not site.associations and not site.qos_limits:
         return problem
     rules = _Rules.of(site)
     ours = {job.job_id for job in problem.jobs if not job.rigid}
@@ -91,21 +91,21 @@ class _Rules:
     """A site's limits, to be looked up for a job. An association is keyed by account, user and partition."""
 
     associations: Mapping[tuple[str, str, str], Association]
-    qualities: Mapping[str, Quality]
+    qos_limits: Mapping[str, QosLimits]
     partitions: Mapping[str, str]
 
     @classmethod
     def of(cls, site: SiteLimits) -> _Rules:
         return cls(
             associations={(one.account, one.user, one.partition): one for one in site.associations},
-            qualities={one.name: one for one in site.qualities},
+            qos_limits={one.name: one for one in site.qos_limits},
             partitions=site.partitions,
         )
 
-    def qualities_of(self, job: SlurmJob) -> list[Quality]:
+    def qos_limits_of(self, job: SlurmJob) -> list[QosLimits]:
         """Return the QOS that bind a job, the one whose word counts first at the front."""
-        own = self.qualities.get(job.qos)
-        partitions = self.qualities.get(self.partitions.get(job.partition, ""))
+        own = self.qos_limits.get(job.qos)
+        partitions = self.qos_limits.get(self.partitions.get(job.partition, ""))
         order = (own, partitions) if own is not None and own.over_partition else (partitions, own)
         return list({one.name: one for one in order if one is not None}.values())
 
@@ -130,7 +130,7 @@ def _within(job: ProblemJob, slurm: SlurmJob, rules: _Rules) -> ProblemJob:
     What it holds, or asks for at least, is not taken from it: Slurm has allowed it, or says why not.
     """
     # slurmdbd tells of an association what it has inherited, so that the first says it all.
-    sources: list[Quality | Association] = [*rules.qualities_of(slurm), *rules.associations_of(slurm)[:1]]
+    sources: list[QosLimits | Association] = [*rules.qos_limits_of(slurm), *rules.associations_of(slurm)[:1]]
     caps = [source.gpus_per_job for source in sources if source.gpus_per_job is not None][:1]
     known = [*caps, *([] if job.max_gpus is None else [job.max_gpus])]
     most = max(min(known), job.min_gpus, job.current.num_gpus) if known else None
@@ -169,14 +169,14 @@ def _bounds(jobs: Iterable[SlurmJob], ours: Collection[str], rules: _Rules) -> l
 
 def _limits_of(job: SlurmJob, rules: _Rules) -> Iterator[tuple[str, str, int, bool]]:
     """Yield each limit that a job counts under: kind, name, GPUs, and whether it binds this job."""
-    qualities = rules.qualities_of(job)
-    groups = [one for one in qualities if one.gpus is not None]
+    qos_limits = rules.qos_limits_of(job)
+    groups = [one for one in qos_limits if one.gpus is not None]
     for one in groups:
         assert one.gpus is not None
         yield "qos", one.name, one.gpus, one is groups[0]
     for kind, who, bounds in (
-        ("user", job.user_name, [(one.name, one.gpus_per_user) for one in qualities]),
-        ("account", job.account, [(one.name, one.gpus_per_account) for one in qualities]),
+        ("user", job.user_name, [(one.name, one.gpus_per_user) for one in qos_limits]),
+        ("account", job.account, [(one.name, one.gpus_per_account) for one in qos_limits]),
     ):
         known = [(name, most) for name, most in bounds if most is not None]
         for name, most in known:

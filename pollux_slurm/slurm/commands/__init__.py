@@ -1,4 +1,4 @@
-"""The backend that runs Slurm's own commands: what is asked of Slurm, and what it is told.
+"""The backend that runs Slurm's own commands: squeue, sinfo, scontrol, sbatch, sacctmgr and sacct.
 
 May be imported by `agent`, `cli`, `daemon`, `sandbox`, `slurm/pyslurm`.
 """

@@ -1,8 +1,7 @@
-"""What Slurm's accounting database says: who may act for others, how many GPUs who may hold, past runs."""
+"""Queries to Slurm's accounting database: admin levels, limits on GPUs, and past runs."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -12,11 +11,12 @@ from pollux_slurm.model import AccountedRun
 from pollux_slurm.slurm.commands.job_commands import job_number
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.parsing.job_json import state_of
+from pollux_slurm.slurm.parsing.node_constraints import expand_hosts
 
-LIFTED_BOUNDS = ("cpu", "mem", "node")
-"""Bounds that slurmctld does not keep of a job whose CPUs, memory or nodes an operator has set (22.05).
+LIMITS_LIFTED_BY_UPDATES = ("cpu", "mem", "node")
+"""Limits that slurmctld does not enforce for a job whose CPUs, memory or nodes an operator has set (22.05).
 
-It goes on to keep those on GPUs and other generic resources.
+Limits on GPUs and other generic resources stay enforced.
 """
 _NO_NODES = ("", "None assigned", "Unknown", "(null)")
 
@@ -25,9 +25,9 @@ _NO_NODES = ("", "None assigned", "Unknown", "(null)")
 class Association:
     """A user in an account (in a partition, if named), or with no `user` the account itself.
 
-    `gpus` bounds what all its jobs hold together (GrpTRES), `gpus_per_job` each job (MaxTRES, which slurmdbd
-    tells with what was inherited from above); None is no bound. `parent` is the account above an account.
-    `other_bounds` names what else it bounds, of `LIFTED_BOUNDS`.
+    `gpus` limits the GPUs of all its jobs together (GrpTRES), `gpus_per_job` those of each job (MaxTRES,
+    inherited limits included). None is no limit. `parent` is the account above an account.
+    `other_limits` names which of `LIMITS_LIFTED_BY_UPDATES` it has.
     """
 
     account: str
@@ -36,15 +36,15 @@ class Association:
     parent: str = ""
     gpus: int | None = None
     gpus_per_job: int | None = None
-    other_bounds: tuple[str, ...] = ()
+    other_limits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quality:
-    """A QOS with what all its jobs, each user's, each account's, and each one may hold; None is no bound.
+class QosLimits:
+    """A QOS with its limits on GPUs: of all its jobs, of each user, account and job. None is no limit.
 
-    `over_partition`: its bounds go before those of a partition's QOS, else they come after.
-    `other_bounds` names what else it bounds, of `LIFTED_BOUNDS`.
+    `over_partition`: its limits come before those of a partition's QOS, else after.
+    `other_limits` names which of `LIMITS_LIFTED_BY_UPDATES` it has.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Quality:
     gpus_per_account: int | None = None
     gpus_per_job: int | None = None
     over_partition: bool = False
-    other_bounds: tuple[str, ...] = ()
+    other_limits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """Questions to slurmdbd through sacctmgr; `runner` finds and bounds it."""
+    """Queries to slurmdbd through sacctmgr and sacct."""
 
     runner: CommandRunner
 
@@ -71,11 +71,11 @@ class Accounting:
             "sacctmgr", "-n", "-P", "show", "user", f"name={user_name}", "format=adminlevel"
         )
         if answer.exit_code != 0:
-            raise SlurmReadError(f"sacctmgr cannot tell the rights of {user_name}: {answer.complaint}")
+            raise SlurmReadError(f"sacctmgr cannot read the AdminLevel of {user_name}: {answer.error_text}")
         return answer.stdout.strip().splitlines()[0].strip() if answer.stdout.strip() else ""
 
     def associations(self, cluster: str) -> tuple[Association, ...]:
-        """Return the associations of a cluster, with what they allow of GPUs. Raises as `admin_level`."""
+        """Return the associations of a cluster with their limits on GPUs. Raises as `admin_level`."""
         columns = ("account", "user", "partition", "parentname", "grptres", "maxtres")
         rows = self._table(columns, "show", "assoc", f"cluster={cluster}")
         return tuple(
@@ -86,32 +86,32 @@ class Accounting:
                 parent=parent,
                 gpus=gpus_of(group),
                 gpus_per_job=gpus_of(job),
-                other_bounds=_lifted(group, job),
+                other_limits=_lifted(group, job),
             )
             for account, user, partition, parent, group, job in rows
         )
 
-    def qualities(self) -> tuple[Quality, ...]:
-        """Return the QOS with what they allow of GPUs. Raises as `admin_level`."""
+    def qos_limits(self) -> tuple[QosLimits, ...]:
+        """Return each QOS with its limits on GPUs. Raises as `admin_level`."""
         columns = ("name", "grptres", "maxtrespu", "maxtrespa", "maxtres", "flags")
         return tuple(
-            Quality(
+            QosLimits(
                 name=name,
                 gpus=gpus_of(group),
                 gpus_per_user=gpus_of(user),
                 gpus_per_account=gpus_of(account),
                 gpus_per_job=gpus_of(job),
                 over_partition="overpartqos" in flags.lower().split(","),
-                other_bounds=_lifted(group, user, account, job),
+                other_limits=_lifted(group, user, account, job),
             )
             for name, group, user, account, job, flags in self._table(columns, "show", "qos")
         )
 
-    def partition_qualities(self) -> dict[str, str]:
+    def partition_qos(self) -> dict[str, str]:
         """Return the QOS of each partition that has one. Raises as `admin_level`."""
         answer = self.runner.run("scontrol", "--all", "--oneliner", "show", "partition")
         if answer.exit_code != 0:
-            raise SlurmReadError(f"scontrol show partition failed: {answer.complaint}")
+            raise SlurmReadError(f"scontrol show partition failed: {answer.error_text}")
         found = {}
         for line in answer.stdout.splitlines():
             fields = dict(word.partition("=")[::2] for word in line.split())
@@ -120,9 +120,9 @@ class Accounting:
         return found
 
     def runs(self, job_ids: Sequence[str], *, since: datetime) -> tuple[AccountedRun, ...]:
-        """Return every run of these jobs that began after `since`, by slurmdbd. Raises as `admin_level`.
+        """Return every run of these jobs that began after `since`, from slurmdbd. Raises as `admin_level`.
 
-        slurmctld sends a run's end to slurmdbd within seconds; until then it has none.
+        slurmctld sends a run's end to slurmdbd within seconds; until then `ended_at` is None.
         """
         columns = "JobIDRaw,Submit,Start,End,ElapsedRaw,State,AllocTRES,NodeList"
         answer = self.runner.run(
@@ -132,32 +132,34 @@ class Accounting:
             f"--format={columns}",
         )  # fmt: skip
         if answer.exit_code != 0:
-            raise SlurmReadError(f"sacct failed: {answer.complaint}")
+            raise SlurmReadError(f"sacct failed: {answer.error_text}")
         rows = [line.split("|") for line in answer.stdout.splitlines() if line.strip()]
         odd = next((row for row in rows if len(row) != len(columns.split(","))), None)
         if odd is not None:
-            raise SlurmReadError(f"sacct printed a row that is none: {odd}")
+            raise SlurmReadError(f"sacct printed a row with other columns than asked for: {odd}")
         found: list[AccountedRun] = []
         for row in rows:
             found.append(_run_of(row, found))
         return tuple(found)
 
-    def _table(self, columns: tuple[str, ...], *question: str) -> list[list[str]]:
-        answer = self.runner.run("sacctmgr", "-n", "-P", *question, f"format={','.join(columns)}")
+    def _table(self, columns: tuple[str, ...], *query: str) -> list[list[str]]:
+        answer = self.runner.run("sacctmgr", "-n", "-P", *query, f"format={','.join(columns)}")
         if answer.exit_code != 0:
-            raise SlurmReadError(f"sacctmgr {' '.join(question)} failed: {answer.complaint}")
+            raise SlurmReadError(f"sacctmgr {' '.join(query)} failed: {answer.error_text}")
         rows = [line.split("|") for line in answer.stdout.splitlines() if line.strip()]
         odd = next((row for row in rows if len(row) != len(columns)), None)
         if odd is not None:
-            raise SlurmReadError(f"sacctmgr {' '.join(question)} printed a row that is none: {odd}")
+            raise SlurmReadError(
+                f"sacctmgr {' '.join(query)} printed a row that does not have {len(columns)} columns: {odd}"
+            )
         return rows
 
 
 def _run_of(row: list[str], before: Sequence[AccountedRun]) -> AccountedRun:
     """Return the run of a row of sacct.
 
-    Where a running job loses GPUs, slurmdbd parts the run: the second part is submitted at that moment, but
-    shows the start of the first, and an ElapsedRaw from there (22.05).
+    When a running job loses GPUs, slurmdbd splits the run. The second part has that moment as its submit
+    time, but Start and ElapsedRaw count from the start of the first (22.05).
     """
     job_id, submitted, started, ended, elapsed, state, tres, nodes = row
     started_at, ended_at, elapsed_s = _time(started), _time(ended), float(elapsed or 0)
@@ -180,53 +182,36 @@ def _run_of(row: list[str], before: Sequence[AccountedRun]) -> AccountedRun:
         ended_at=ended_at,
         elapsed_s=elapsed_s,
         num_gpus=gpus_of(tres),
-        nodes=() if nodes in _NO_NODES else expanded(nodes),
+        nodes=_hosts_of(nodes),
     )
 
 
 def _time(text: str) -> datetime | None:
-    """Return a time as sacct writes it in the runner's time zone, UTC; None for one that is not known."""
+    """Parse a time of sacct, which runs with UTC as its time zone; None for `Unknown` and the like."""
     try:
         return datetime.fromisoformat(text).replace(tzinfo=timezone.utc)
     except ValueError:
         return None
 
 
-def expanded(nodes: str) -> tuple[str, ...]:
-    """Return the names in a list such as `n[0-2,07],login`. Raises `SlurmReadError` for another form."""
-    found: list[str] = []
-    for item in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*", nodes):
-        names = [""]
-        for fixed, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", item):
-            parts = [fixed] if fixed else _numbers(ranges, nodes)
-            names = [name + part for name in names for part in parts]
-        found.extend(names)
-    return tuple(found)
-
-
-def _numbers(ranges: str, nodes: str) -> list[str]:
-    numbers: list[str] = []
-    for entry in ranges.split(","):
-        first, _, last = entry.partition("-")
-        if (
-            not first.isdecimal()
-            or not (last or first).isdecimal()
-            or int(last or first) - int(first) > 65_536
-        ):
-            raise SlurmReadError(f"sacct: cannot make sense of the nodes {nodes[:120]!r}")
-        numbers.extend(f"{number:0{len(first)}d}" for number in range(int(first), int(last or first) + 1))
-    return numbers
+def _hosts_of(nodes: str) -> tuple[str, ...]:
+    if nodes in _NO_NODES:
+        return ()
+    try:
+        return expand_hosts(nodes)
+    except ValueError as error:
+        raise SlurmReadError(f"sacct: cannot parse the nodes {nodes[:120]!r}: {error}") from None
 
 
 def _lifted(*bounds: str) -> tuple[str, ...]:
     named = {entry.partition("=")[0].strip() for tres in bounds for entry in tres.split(",")}
-    return tuple(name for name in LIFTED_BOUNDS if name in named)
+    return tuple(name for name in LIMITS_LIFTED_BY_UPDATES if name in named)
 
 
 def gpus_of(tres: str) -> int | None:
-    """Return the GPUs, of whatever type, in TRES such as `cpu=8,gres/gpu=4`; None where they have no bound.
+    """Return the GPUs, of any type, in TRES such as `cpu=8,gres/gpu=4`; None where it has no such entry.
 
-    A bound on one type alone (`gres/gpu:a100=4`) is Slurm's to keep.
+    Limits on one type alone (`gres/gpu:a100=4`) are ignored here; Slurm enforces them.
     """
     for entry in tres.split(","):
         name, _, value = entry.partition("=")

@@ -1,15 +1,15 @@
-"""The Slurm client that uses Slurm's own commands. See `pollux_slurm.slurm.client` for what it promises.
+"""The Slurm client that runs Slurm's own commands. Its contract is in `pollux_slurm.slurm.client`.
 
-Bulk reads are JSON. Before a command that changes a job, a `JobHand` fetches that job's state, and gives the
-simplest of the commands; with that of `pyslurm/job_commands.py` this is the PySlurm client. Where a check and
-a command could be separated by another hand, the command carries a condition of its own:
+Bulk reads are JSON. Reads and simple commands of one job go through a `JobCommands`; with the one of
+`pyslurm/job_commands.py` this class is the PySlurm client. Another client may act between a check and its
+command. Two commands therefore carry a condition of their own:
 
 - `scontrol hold` of a running job succeeds, and would hold the job at its next requeue (22.05). `hold`
   therefore sets priority 0 together with a field that Slurm refuses to change on a running job; measured on
   22.05.8 and 24.11.5, Slurm then refuses both.
-- `ReqNodeList` shrinks a running job at once, even in an update that Slurm goes on to refuse for another of
-  its fields (22.05.8). `reshape` therefore updates twice: first all but the nodes, which Slurm refuses as a
-  whole on a running job, with a start a minute away; then, when the job cannot start, the nodes.
+- `ReqNodeList` shrinks a running job at once, even in an update that Slurm then refuses for another of its
+  fields (22.05.8). `reshape` therefore updates twice. The first update sets all but the nodes, with a begin
+  time a minute ahead; Slurm refuses it as a whole on a running job. The second names the nodes.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from pollux_slurm.errors import (
 )
 from pollux_slurm.model import ClusterSnapshot, JobShape, JobState, SlurmJob
 from pollux_slurm.slurm.commands.job_commands import (
-    CommandHand,
-    JobHand,
-    Peek,
+    JobCommands,
+    JobStatus,
+    SlurmJobCommands,
     change,
-    failure,
+    error_of_result,
+    is_unknown_job,
     job_number,
-    says_no_such_job,
 )
 from pollux_slurm.slurm.commands.runner import CommandResult, CommandRunner
 from pollux_slurm.slurm.parsing.job_json import parse_job
 from pollux_slurm.slurm.parsing.json_fields import load_json, objects_of, release
 from pollux_slurm.slurm.parsing.node_json import parse_node
 
-# A job may not start within the second of its own kill, or Slurm revokes it (22.05). Both by its clock, in
-# whole seconds: two later, one of them lies between.
+# Slurm revokes a job that starts within the second of its own kill (22.05). Its clock has whole seconds: a
+# begin time two seconds later leaves one whole second between.
 START_DELAY_S = 2
-# A state that was read longer ago than this says nothing about now.
+# A job's state that was read longer ago than this counts as stale.
 _STALE_S = 2.0
 # Between the two updates of `reshape` the job must not start. If we die there, it may start after this time.
-_PARKED_S = 60
+_BETWEEN_UPDATES_S = 60
 _SQUEUE = ("squeue", "--json", "--all", "--states=all")
 
 
-class CommandsClient:
+class CommandClient:
     """A `SlurmClient` over squeue, sinfo, scontrol, scancel and sbatch.
 
-    `wall_clock` returns an aware UTC time; it stamps snapshots and sets starts some seconds ahead.
+    `wall_clock` returns an aware UTC time; snapshots and begin times are computed from it.
     """
 
     def __init__(
@@ -65,22 +65,22 @@ class CommandsClient:
         wall_clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         monotonic: Callable[[], float] = time.monotonic,
         guard: Callable[[], None] = lambda: None,
-        hand: JobHand | None = None,
+        job_commands: JobCommands | None = None,
     ) -> None:
         self._runner = runner
-        self._hand = CommandHand(runner) if hand is None else hand
+        self._job_commands = SlurmJobCommands(runner) if job_commands is None else job_commands
         self._wall_clock = wall_clock
         self._monotonic = monotonic
         self._guard = guard
 
-    def guarded(self, guard: Callable[[], None]) -> CommandsClient:
+    def guarded(self, guard: Callable[[], None]) -> CommandClient:
         """Return a client that calls `guard` right before each command that changes a job."""
-        return CommandsClient(
+        return CommandClient(
             self._runner,
             wall_clock=self._wall_clock,
             monotonic=self._monotonic,
             guard=guard,
-            hand=self._hand,
+            job_commands=self._job_commands,
         )
 
     # ------------------------------------------------------------------------------------------- reading
@@ -90,7 +90,7 @@ class CommandsClient:
         answer = self._checked("scontrol", "--version")
         match = re.search(r"[0-9]+\.[0-9]+(\.[0-9]+)?\S*", answer.stdout)
         if match is None:
-            raise SlurmReadError(f"scontrol --version printed no release: {answer.complaint[:120]}")
+            raise SlurmReadError(f"scontrol --version printed no release: {answer.error_text[:120]}")
         return match[0]
 
     def cluster_name(self) -> str:
@@ -112,29 +112,29 @@ class CommandsClient:
         text = self._checked("scontrol", "show", "config").stdout
         as_of = re.search(r"^Configuration data as of (\S+)", text, re.MULTILINE)
         try:
-            # In the runner's time zone, UTC.
+            # The runner sets TZ=UTC.
             return datetime.fromisoformat(as_of[1] if as_of else "").replace(tzinfo=timezone.utc)
         except ValueError:
-            raise SlurmReadError("scontrol show config printed no time of slurmctld") from None
+            raise SlurmReadError("scontrol show config did not print slurmctld's time") from None
 
     def snapshot(self) -> ClusterSnapshot:
         """Read all jobs and all nodes, completely or not at all."""
         read_at = self._wall_clock()
-        jobs, wrote_by = self._jobs(self._runner.run(*_SQUEUE))
+        jobs, slurm_release = self._jobs(self._runner.run(*_SQUEUE))
         # `sinfo --json` lists nodes in 22.05, and since 23.11 groups of nodes; scontrol has JSON since 23.02.
         newer = ("scontrol", "--all", "show", "nodes", "--json")
-        command = newer if wrote_by >= (23, 2) else ("sinfo", "--all", "--json")
+        command = newer if slurm_release >= (23, 2) else ("sinfo", "--all", "--json")
         content = load_json(self._whole(self._runner.run(*command)).stdout, command[0])
         nodes = tuple(parse_node(node) for node in objects_of(content, "nodes", command[0]))
         if not nodes:
-            raise SlurmReadError(f"{command[0]}: the answer holds no node")
+            raise SlurmReadError(f"{command[0]}: the answer contains no node")
         return ClusterSnapshot(read_at=read_at, nodes=nodes, jobs=tuple(jobs))
 
     def read_job(self, job_id: str) -> SlurmJob | None:
-        """Read one job; None when slurmctld no longer (or never) knew it."""
-        # 22.05 prints all jobs whatever --jobs says; later releases only the one, or that there is none.
+        """Read one job; None when slurmctld does not know it (any more)."""
+        # 22.05 ignores --jobs and prints all; later releases print the one, or an error if there is none.
         answer = self._runner.run(*_SQUEUE, f"--jobs={job_number(job_id)}")
-        if answer.exit_code != 0 and says_no_such_job(answer):
+        if answer.exit_code != 0 and is_unknown_job(answer):
             return None
         jobs, _ = self._jobs(answer)
         return next((job for job in jobs if job.job_id == job_id), None)
@@ -147,59 +147,59 @@ class CommandsClient:
 
     def requeue_hold(self, job_id: str, *, restart_count: int | None = None) -> None:
         """Kill the running job and put it back into the queue, held."""
-        peek = self._expect(job_id, JobState.RUNNING, to="requeue it")
+        status = self._expect(job_id, JobState.RUNNING, to="requeue it")
         if restart_count is not None:
-            _expect_run(job_id, peek, restart_count)
-        self._act(job_id, lambda: self._hand.requeue_hold(job_id, peek.address))
+            _expect_run(job_id, status, restart_count)
+        self._act(job_id, lambda: self._job_commands.requeue_hold(job_id, status.address))
 
     def requeue(self, job_id: str, *, restart_count: int) -> None:
-        """Kill the job RUNNING in that run and put it back into the queue, to start again as it is."""
-        peek = self._expect(job_id, JobState.RUNNING, to="requeue it")
-        _expect_run(job_id, peek, restart_count)
-        self._change(job_id, "scontrol", "requeue", peek.address)
+        """Kill the job that is RUNNING in that run and requeue it in its present shape."""
+        status = self._expect(job_id, JobState.RUNNING, to="requeue it")
+        _expect_run(job_id, status, restart_count)
+        self._change(job_id, "scontrol", "requeue", status.address)
 
     def requeue_failed(self, job_id: str, *, restart_count: int) -> None:
-        """Put a job that FAILED in the run numbered `restart_count` back into the queue, held."""
-        peek = self._expect(job_id, JobState.FAILED, to="put it back into the queue")
-        _expect_run(job_id, peek, restart_count)
-        self._act(job_id, lambda: self._hand.requeue_hold(job_id, peek.address))
+        """Requeue, held, a job that FAILED in the run numbered `restart_count`."""
+        status = self._expect(job_id, JobState.FAILED, to="put it back into the queue")
+        _expect_run(job_id, status, restart_count)
+        self._act(job_id, lambda: self._job_commands.requeue_hold(job_id, status.address))
 
-    def park(self, job_id: str, *, for_s: float, time_limit_s: float | None = None) -> None:
-        """Let a PENDING job start no sooner than `for_s` seconds from now."""
-        if not 0 < for_s < 1e9:
-            raise UsageError(f"job {job_id}: cannot be parked for {for_s:g} s")
-        peek = self._expect(job_id, JobState.PENDING, to="park it")
-        # Slurm refuses a start time as a whole on a job that runs.
-        start = self._wall_clock().timestamp() + for_s
+    def set_begin_time(self, job_id: str, *, ahead_s: float, time_limit_s: float | None = None) -> None:
+        """Let a PENDING job begin no sooner than `ahead_s` seconds from now."""
+        if not 0 < ahead_s < 1e9:
+            raise UsageError(f"job {job_id}: cannot be given a begin time in {ahead_s:g} s")
+        status = self._expect(job_id, JobState.PENDING, to="set its begin time")
+        # On a running job Slurm refuses a StartTime, and the whole update with it.
+        start = self._wall_clock().timestamp() + ahead_s
         fields = {"StartTime": _slurm_time(start), **_time_limit(time_limit_s)}
-        self._update_pending(job_id, peek.address, fields)
+        self._update_pending(job_id, status.address, fields)
 
     def hold(self, job_id: str) -> None:
         """Keep a PENDING job from starting. Refused, without effect, if it started meanwhile."""
-        peek = self._expect(job_id, JobState.PENDING, to="hold it")
-        if peek.held:
+        status = self._expect(job_id, JobState.PENDING, to="hold it")
+        if status.held:
             return
         self._change(
             job_id,
             "scontrol",
             "update",
-            f"JobId={peek.address}",
-            f"MinCPUsNode={peek.min_cpus_per_node}",
+            f"JobId={status.address}",
+            f"MinCPUsNode={status.min_cpus_per_node}",
             "Priority=0",
         )
-        if peek.user_id != os.geteuid():
-            # Make the administrator's hold, which only an administrator can lift, a user's one.
-            self._change(job_id, "scontrol", "uhold", peek.address)
+        if status.user_id != os.geteuid():
+            # Turn the admin's hold, which only an admin can release, into a user's hold.
+            self._change(job_id, "scontrol", "uhold", status.address)
 
     def reshape(self, job_id: str, shape: JobShape, *, known: SlurmJob | None = None) -> None:
         """Give a PENDING job a new shape, and a start no sooner than two seconds after its kill."""
         if shape.num_gpus < max(shape.num_nodes, 1) or shape.cpus_per_gpu < 1:
             raise UsageError(f"job {job_id}: no job can have the shape {shape}")
         job = known if known is not None else self.read_job(job_id)
-        peek = self._expect(job_id, JobState.PENDING, to="reshape it")
+        status = self._expect(job_id, JobState.PENDING, to="reshape it")
         if job is None:
             raise JobStateError(f"job {job_id} is unknown to Slurm: cannot reshape it")
-        _expect_run(job_id, peek, job.restart_count)
+        _expect_run(job_id, status, job.restart_count)
         if job.unschedulable_reason is not None:
             raise SlurmCommandError(f"job {job_id} cannot be reshaped: {job.unschedulable_reason}")
         asked = job.requested_gpu_type
@@ -211,62 +211,62 @@ class CommandsClient:
         start = self._start_time(job)
         size = {**shape_update(shape, job), **_time_limit(shape.time_limit_s)}
         if not shape.nodes:
-            self._update_pending(job_id, peek.address, {**size, "StartTime": _slurm_time(start)})
+            self._update_pending(job_id, status.address, {**size, "StartTime": _slurm_time(start)})
             return
-        parked = max(start, self._wall_clock().timestamp() + _PARKED_S)
-        self._update_pending(job_id, peek.address, {**size, "StartTime": _slurm_time(parked)})
-        unparked = {"StartTime": _slurm_time(start)}
+        late_begin = max(start, self._wall_clock().timestamp() + _BETWEEN_UPDATES_S)
+        self._update_pending(job_id, status.address, {**size, "StartTime": _slurm_time(late_begin)})
+        begin = {"StartTime": _slurm_time(start)}
         self._expect(job_id, JobState.PENDING, to="name its nodes")
         try:
-            self._update(job_id, peek.address, {"ReqNodeList": ",".join(shape.nodes), **unparked})
+            self._update(job_id, status.address, {"ReqNodeList": ",".join(shape.nodes), **begin})
         except SlurmCommandError:
-            self._update(job_id, peek.address, unparked)
+            self._update(job_id, status.address, begin)
             raise
 
     def release(self, job_id: str) -> None:
-        """Let a held job start. A pending job that is not held, and a running one, stay as they are."""
-        peek = self._hand.peek(job_id)
-        if peek is not None and peek.state in (JobState.RUNNING, JobState.SUSPENDED):
+        """Release a held job. A pending job that is not held, and a running one, stay as they are."""
+        status = self._job_commands.read_status(job_id)
+        if status is not None and status.state in (JobState.RUNNING, JobState.SUSPENDED):
             return
-        peek = self._expect(job_id, JobState.PENDING, to="release it")
-        if peek.held:
-            self._act(job_id, lambda: self._hand.release(job_id, peek.address))
+        status = self._expect(job_id, JobState.PENDING, to="release it")
+        if status.held:
+            self._act(job_id, lambda: self._job_commands.release(job_id, status.address))
 
     def set_comment(self, job_id: str, comment: str) -> None:
         """Replace the job's Comment. Owner or operator only."""
-        peek = self._hand.peek(job_id)
-        if peek is None or peek.state.is_over:
+        status = self._job_commands.read_status(job_id)
+        if status is None or status.state.is_over:
             raise JobStateError(f"job {job_id} is over or unknown to Slurm: its Comment cannot be set")
-        self._update(job_id, peek.address, {"Comment": comment})
+        self._update(job_id, status.address, {"Comment": comment})
 
     def cancel(self, job_id: str) -> None:
-        """End the job. Nothing happens when it is over already, or unknown."""
-        peek = self._hand.peek(job_id)
-        if peek is None or peek.state.is_over:
+        """Cancel the job. Does nothing when it is over already, or unknown."""
+        status = self._job_commands.read_status(job_id)
+        if status is None or status.state.is_over:
             return
         try:
-            self._act(job_id, lambda: self._hand.cancel(job_id, peek.address))
+            self._act(job_id, lambda: self._job_commands.cancel(job_id, status.address))
         except JobStateError:  # it ended meanwhile
             return
 
     def submit(
         self, script: str, options: Sequence[str], arguments: Sequence[str], env: Mapping[str, str]
     ) -> str:
-        """Submit a batch script given as text; return the job's number.
+        """Submit a batch script given as text; return the job id.
 
-        sbatch sees exactly `env`, and the job inherits it. Without `--job-name` the job is named as sbatch
-        names a script from standard input.
+        sbatch runs with exactly `env`, and the job inherits it. Without `--job-name` the job is named as
+        sbatch names a script from standard input.
         """
         if not script.strip():
             raise UsageError("the batch script is empty")
-        # sbatch takes arguments only behind a file's name; `-` is no such name to it (22.05).
+        # sbatch takes arguments only after a file name, and `-` is none to it (22.05).
         source = ("/dev/stdin", *arguments) if arguments else ()
         answer = self._runner.run("sbatch", "--parsable", *options, *source, stdin=script, environ=env)
         if answer.exit_code != 0:
-            raise failure(answer, SlurmCommandError)
+            raise error_of_result(answer, SlurmCommandError)
         number = answer.stdout.strip().partition(";")[0]
         if not number.isdecimal():
-            raise SlurmCommandError(f"sbatch printed no job number: {answer.stdout[:120]!r}")
+            raise SlurmCommandError(f"sbatch printed no job id: {answer.stdout[:120]!r}")
         return number
 
     # -------------------------------------------------------------------------------------------- inside
@@ -274,31 +274,31 @@ class CommandsClient:
     def _start_time(self, job: SlurmJob) -> float:
         """Return when a reshaped job may start, in seconds since 1970.
 
-        The submit time of a requeued job is slurmctld's time of its kill. A job that has never run was not
-        killed, and may keep its owner's --begin; one that has was given a begin two minutes ahead by the
-        requeue itself (22.05).
+        The submit time of a requeued job is the time at which slurmctld killed it. A job that never ran keeps
+        its owner's --begin. The begin time of a requeued job is ignored: Slurm's requeue sets it two minutes
+        ahead (22.05).
         """
         now = self._wall_clock()
         if job.restart_count == 0:
             return max(now, job.begins_at or now).timestamp()
         return max(now, (job.submitted_at or now) + timedelta(seconds=START_DELAY_S)).timestamp()
 
-    def _expect(self, job_id: str, state: JobState, *, to: str) -> Peek:
-        peek = self._hand.peek(job_id)
-        if peek is None:
+    def _expect(self, job_id: str, state: JobState, *, to: str) -> JobStatus:
+        status = self._job_commands.read_status(job_id)
+        if status is None:
             raise JobStateError(f"job {job_id} is unknown to Slurm: cannot {to}")
-        if peek.state is not state:
+        if status.state is not state:
             raise JobStateError(
-                f"job {job_id} is {peek.state.value}, not {state.value}: cannot {to}; nothing was changed"
+                f"job {job_id} is {status.state.value}, not {state.value}: cannot {to}; nothing was changed"
             )
-        return peek
+        return status
 
     def _update_pending(self, job_id: str, address: str, fields: Mapping[str, str]) -> None:
         """Update a job; `JobStateError` if it was refused because the job is not PENDING any more."""
         try:
             self._update(job_id, address, fields)
         except SlurmCommandError:
-            self._expect(job_id, JobState.PENDING, to="reshape it")  # its reason says more than Slurm's
+            self._expect(job_id, JobState.PENDING, to="reshape it")  # a clearer message than Slurm's
             raise
 
     def _update(self, job_id: str, address: str, fields: Mapping[str, str]) -> None:
@@ -309,39 +309,39 @@ class CommandsClient:
         self._act(job_id, lambda: change(self._runner, job_id, command, *arguments))
 
     def _act(self, job_id: str, command: Callable[[], None]) -> None:
-        """Give a command if the guard lets it pass, and the state just read is still fresh then."""
-        asked = self._monotonic()
+        """Call the guard, then give the command unless the job's state is stale by then."""
+        guarded_from = self._monotonic()
         self._guard()
-        if self._monotonic() - asked > _STALE_S:
+        if self._monotonic() - guarded_from > _STALE_S:
             raise JobStateError(f"job {job_id}: its state was read too long ago; nothing was changed")
         command()
 
     def _whole(self, answer: CommandResult) -> CommandResult:
         if answer.exit_code != 0 or not answer.stdout.strip():
-            raise failure(answer, SlurmReadError)
+            raise error_of_result(answer, SlurmReadError)
         return answer
 
     def _checked(self, command: str, *arguments: str) -> CommandResult:
         answer = self._runner.run(command, *arguments)
         if answer.exit_code != 0:
-            raise failure(answer, SlurmReadError)
+            raise error_of_result(answer, SlurmReadError)
         return answer
 
 
 def shape_update(shape: JobShape, job: SlurmJob) -> dict[str, str]:
-    """Return the fields of `scontrol update` that give a job `shape`, all but its nodes and its start.
+    """Return the fields of `scontrol update` that give a job `shape`, except its nodes and its begin time.
 
     Every field that an earlier shape or the owner may have set is set or cleared: one stale minimum keeps a
-    job PENDING with reason BadConstraints (22.05). What each of them is for:
+    job PENDING with reason BadConstraints (22.05). What each field is for:
 
-    - NumNodes as min-max; NumTasks one a node, as the launcher starts them; NumCPUs all of the job's, which
-      must be what the GPUs bring;
-    - CpusPerTres: CPUs follow the GPUs. MinCPUsNode, CPUsPerTask, TasksPerNode: undo -c, --ntasks-per-node;
-    - TresPerJob: the GPUs in all. TresPerNode makes equal shares equal: without it 4 GPUs on two free nodes
-      of 4 become 3 and 1 (22.05), and one node with 8 is not found beside smaller ones (26.05).
-      TresPerTask, TresPerSocket: undo --gpus-per-task and the like;
-    - MinMemoryCPU, for a job with --mem: memory follows the CPUs, which follow the GPUs. Rounded down, so
-      that the job fits wherever it fitted before.
+    - NumNodes is min-max. NumTasks is one per node, as the launcher starts them. NumCPUs is the number of
+      GPUs times CPUs per GPU.
+    - CpusPerTres: CPUs follow the GPUs. MinCPUsNode, CPUsPerTask, TasksPerNode: undo -c, --ntasks-per-node.
+    - TresPerJob is the total number of GPUs. TresPerNode makes equal shares equal: without it 4 GPUs on two
+      free nodes of 4 become 3 and 1 (22.05), and a node with 8 is not found beside smaller ones (26.05).
+      TresPerTask, TresPerSocket: undo --gpus-per-task and the like.
+    - MinMemoryCPU, for a job with --mem: memory follows the CPUs, which follow the GPUs. It is rounded down,
+      so that the job fits wherever it fitted before.
     """
     nodes, cpus = shape.num_nodes, shape.cpus_per_gpu
     gpu = f"gres:gpu:{job.requested_gpu_type}:" if job.requested_gpu_type is not None else "gres:gpu:"
@@ -365,21 +365,21 @@ def shape_update(shape: JobShape, job: SlurmJob) -> dict[str, str]:
     return fields
 
 
-def _expect_run(job_id: str, peek: Peek, restart_count: int) -> None:
+def _expect_run(job_id: str, status: JobStatus, restart_count: int) -> None:
     """Refuse unless the job is in its run of that number."""
-    if peek.restart_count != restart_count:
+    if status.restart_count != restart_count:
         raise JobStateError(
-            f"job {job_id} has been requeued {peek.restart_count} times, not {restart_count}: "
+            f"job {job_id} has been requeued {status.restart_count} times, not {restart_count}: "
             "nothing was changed"
         )
 
 
 def _time_limit(time_limit_s: float | None) -> dict[str, str]:
-    """Return the field of a time limit, in whole minutes, Slurm's unit; none for None."""
+    """Return the field of a time limit in whole minutes, Slurm's unit; no field for None."""
     return {} if time_limit_s is None else {"TimeLimit": str(max(math.ceil(time_limit_s / 60), 1))}
 
 
 def _slurm_time(seconds: float) -> str:
-    """Return a time as scontrol reads it in the runner's time zone, UTC, in whole seconds."""
+    """Format a time for scontrol, which runs with UTC as its time zone, in whole seconds."""
     moment = datetime.fromtimestamp(int(seconds), timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%S")

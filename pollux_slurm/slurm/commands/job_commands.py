@@ -1,7 +1,7 @@
-"""What a client does with one job right at a command: look at its state, and give the simplest commands.
+"""Reads and commands of one job: its state, requeue, release and cancel.
 
-This is the seam between the two backends. `CommandHand` runs squeue, scontrol and scancel, each a process of
-its own; `PySlurmHand` in `pyslurm/` asks libslurm.
+Here the two backends differ. `SlurmJobCommands` runs squeue, scontrol and scancel, each in a process of its
+own; `PySlurmJobCommands` in `pyslurm/` calls libslurm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pollux_slurm.model import JobState
 from pollux_slurm.slurm.commands.runner import CommandResult, CommandRunner
 from pollux_slurm.slurm.parsing.job_json import state_of
 
-_SILENT_CONTROLLER = re.compile(
+_CONTROLLER_UNREACHABLE = re.compile(
     r"unable to contact slurm controller|socket timed out|connection (refused|failure|timed out)"
     r"|communication.*(failure|error)|backup controller|zero bytes were transmitted|munge"
     r"|protocol authentication error|invalid authentication credential|slurmctld.*not responding",
@@ -34,8 +34,8 @@ _WRONG_STATE = re.compile(
     r"|job is not running|invalid job id",
     re.IGNORECASE,
 )
-# Columns of one width, since none is ever empty or has a space; --format has no letter for the restarts.
-_PEEK_COLUMNS = (
+# --Format, because --format has no letter for the restart count. No column is ever empty or has a space.
+_STATUS_COLUMNS = (
     "JobID",
     "ArrayJobID",
     "ArrayTaskID",
@@ -45,14 +45,14 @@ _PEEK_COLUMNS = (
     "UserID",
     "RestartCnt",
 )
-_PEEK_FORMAT = ",".join(f"{column}:24" for column in _PEEK_COLUMNS)
+_STATUS_FORMAT = ",".join(f"{column}:24" for column in _STATUS_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peek:
-    """The little of a job that a command hangs on; nothing in it was written by a user.
+class JobStatus:
+    """What a command needs to know of a job; no field contains text of a user's.
 
-    `address` is how the job must be named in a command: the number of an array task may also mean the array.
+    `address` names the job in commands: the plain id of an array task may also mean the whole array.
     """
 
     address: str
@@ -63,48 +63,48 @@ class Peek:
     restart_count: int
 
 
-class JobHand(Protocol):
+class JobCommands(Protocol):
     """Reads and commands for one job. Errors are those of `SlurmClient`."""
 
-    def peek(self, job_id: str) -> Peek | None:
-        """Return the job's state; None when slurmctld no longer (or never) knew it."""
+    def read_status(self, job_id: str) -> JobStatus | None:
+        """Return the job's status; None when slurmctld does not know it (any more)."""
 
     def requeue_hold(self, job_id: str, address: str) -> None:
-        """Put a running, failed or completed job back into the queue, held."""
+        """Requeue a running, failed or completed job, held."""
 
     def release(self, job_id: str, address: str) -> None:
-        """Let a held job start."""
+        """Release a held job."""
 
     def cancel(self, job_id: str, address: str) -> None:
-        """End the job."""
+        """Cancel the job."""
 
 
-class CommandHand:
-    """A `JobHand` over Slurm's commands."""
+class SlurmJobCommands:
+    """A `JobCommands` over Slurm's commands."""
 
     def __init__(self, runner: CommandRunner) -> None:
         self._runner = runner
 
-    def peek(self, job_id: str) -> Peek | None:
-        """Return the job's state; None when slurmctld no longer (or never) knew it."""
+    def read_status(self, job_id: str) -> JobStatus | None:
+        """Return the job's status; None when slurmctld does not know it (any more)."""
         number = job_number(job_id)
         answer = self._runner.run(
-            "squeue", "--noheader", "--all", "--states=all", f"--jobs={number}", f"--Format={_PEEK_FORMAT}"
+            "squeue", "--noheader", "--all", "--states=all", f"--jobs={number}", f"--Format={_STATUS_FORMAT}"
         )
         if answer.exit_code != 0:
-            if says_no_such_job(answer):
+            if is_unknown_job(answer):
                 return None
-            raise failure(answer, SlurmReadError)
+            raise error_of_result(answer, SlurmReadError)
         for line in answer.stdout.splitlines():
             columns = line.split()
-            if len(columns) != len(_PEEK_COLUMNS):
-                raise SlurmReadError(f"squeue: cannot make sense of job {job_id}: {line[:200]!r}")
+            if len(columns) != len(_STATUS_COLUMNS):
+                raise SlurmReadError(f"squeue: cannot parse job {job_id}: {line[:200]!r}")
             own, array, task, state, priority, min_cpus, user_id, restarts = columns
             if own != number:  # another task of the array whose number is `number`, too
                 continue
             if not all(count.isdecimal() for count in (priority, user_id, restarts)):
-                raise SlurmReadError(f"squeue: cannot make sense of job {job_id}: {line[:200]!r}")
-            return Peek(
+                raise SlurmReadError(f"squeue: cannot parse job {job_id}: {line[:200]!r}")
+            return JobStatus(
                 address=f"{array}_{task}" if task.isdecimal() else own,
                 state=state_of((state,), f"job {job_id}"),
                 held=priority == "0",
@@ -115,54 +115,53 @@ class CommandHand:
         return None
 
     def requeue_hold(self, job_id: str, address: str) -> None:
-        """Put a running, failed or completed job back into the queue, held."""
+        """Requeue a running, failed or completed job, held."""
         change(self._runner, job_id, "scontrol", "requeuehold", address)
 
     def release(self, job_id: str, address: str) -> None:
-        """Let a held job start."""
+        """Release a held job."""
         change(self._runner, job_id, "scontrol", "release", address)
 
     def cancel(self, job_id: str, address: str) -> None:
-        """End the job."""
+        """Cancel the job."""
         change(self._runner, job_id, "scancel", address)
 
 
 def change(runner: CommandRunner, job_id: str, command: str, *arguments: str) -> None:
-    """Run a command that changes a job, and turn what it complains about into the right error."""
+    """Run a command that changes a job, and turn a failure of it into the right error."""
     if any("\0" in argument for argument in arguments):
         raise UsageError(f"job {job_id}: a NUL character cannot be passed to Slurm")
     answer = runner.run(command, *arguments)
     if answer.exit_code == 0 and not _NO_SUCH_JOB.search(answer.stderr):
         return
-    raise failure(answer, SlurmCommandError, about=f"job {job_id}")
+    raise error_of_result(answer, SlurmCommandError, about=f"job {job_id}")
 
 
 def job_number(job_id: str) -> str:
-    """Return `job_id` if it is a number that Slurm could have given. Raises `UsageError`."""
+    """Return `job_id` if it has the form of a Slurm job id. Raises `UsageError`."""
     if not re.fullmatch(r"[0-9]{1,10}", job_id, re.ASCII):
-        raise UsageError(f"{job_id[:60]!r} is no job number")
+        raise UsageError(f"{job_id[:60]!r} is no job id")
     return job_id
 
 
-def says_no_such_job(answer: CommandResult) -> bool:
-    """Tell whether a command failed because slurmctld knows no job of that number (any more)."""
-    return _NO_SUCH_JOB.search(answer.complaint) is not None
+def is_unknown_job(answer: CommandResult) -> bool:
+    """Return whether a command failed because slurmctld does not know the job (any more)."""
+    return _NO_SUCH_JOB.search(answer.error_text) is not None
 
 
-def failure(answer: CommandResult, kind: type[SlurmError], *, about: str = "") -> SlurmError:
-    """Return the error for a failed command; see `refusal`."""
-    return refusal(f"{answer.arguments[0]}: {answer.complaint[:500]}", kind, about=about)
+def error_of_result(answer: CommandResult, kind: type[SlurmError], *, about: str = "") -> SlurmError:
+    """Return the error that a failed command means; see `error_of_text`."""
+    return error_of_text(f"{answer.arguments[0]}: {answer.error_text[:500]}", kind, about=about)
 
 
-def refusal(words: str, kind: type[SlurmError], *, about: str = "") -> SlurmError:
-    """Return the error that Slurm's words mean.
+def error_of_text(message: str, kind: type[SlurmError], *, about: str = "") -> SlurmError:
+    """Return the error that Slurm's message means.
 
-    A silent slurmctld is `SlurmUnavailable` whatever was asked; a command refused for the job's state is
-    `JobStateError`.
+    It is `SlurmUnavailable` when slurmctld does not answer, `JobStateError` for a command about a job that
+    is in the wrong state, and else `kind`.
     """
-    text = f"{about}: {words}" if about else words
-    if _SILENT_CONTROLLER.search(words):
+    text = f"{about}: {message}" if about else message
+    if _CONTROLLER_UNREACHABLE.search(message):
         return SlurmUnavailable(text)
-    return (JobStateError if kind is SlurmCommandError and about and _WRONG_STATE.search(words) else kind)(
-        text
-    )
+    wrong_state = kind is SlurmCommandError and about and _WRONG_STATE.search(message)
+    return (JobStateError if wrong_state else kind)(text)

@@ -1,4 +1,4 @@
-"""The one place that runs Slurm's commands: an argument list, a time-out, never a shell."""
+"""Run Slurm's commands: an argument list, a time-out, never a shell. No other module runs them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 
 from pollux_slurm.errors import SlurmUnavailable
 
-# What a user may have set to filter or reshape the commands' output. A bulk read must not be narrowed by it.
+# Variables with which a user filters or formats the commands' output. They must not affect ours.
 _UNWANTED_PREFIXES = ("SACCT_", "SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_")
-# Where FederationParameters say fed_display, a plain squeue shows the jobs of other clusters as well;
-# and each squeue asks slurmctld what federation it is in (22.05).
+# With FederationParameters=fed_display a plain squeue shows the jobs of other clusters, too. Without these
+# variables each squeue also asks slurmctld for its federation (22.05).
 _THIS_CLUSTER_ONLY = {"SQUEUE_LOCAL": "1", "SINFO_LOCAL": "1", "SCONTROL_LOCAL": "1"}
 _UNWANTED = ("SLURM_CLUSTERS", "SLURM_BITSTR_LEN", "SLURM_TOPO_LEN")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """What a command left behind. Bytes that are not UTF-8 have become U+FFFD."""
+    """Output and exit code of a command. Bytes that are not UTF-8 become U+FFFD."""
 
     arguments: tuple[str, ...]
     exit_code: int
@@ -28,17 +28,17 @@ class CommandResult:
     stderr: str
 
     @property
-    def complaint(self) -> str:
-        """Slurm's own words on one line, without the command's name in front."""
+    def error_text(self) -> str:
+        """Slurm's message on one line, without the command's name in front."""
         text = " ".join((self.stderr.strip() or self.stdout.strip()).split())
-        return text or f"{self.arguments[0]} ended with exit code {self.exit_code} and said nothing"
+        return text or f"{self.arguments[0]} ended with exit code {self.exit_code} and printed nothing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRunner:
     """Runs Slurm's commands from `bin_dir` (or PATH of `environ`), each for at most `timeout_s`.
 
-    `on_run` is told the name of each, before it is run.
+    `on_run` is called with the name of each command before it is run.
     """
 
     environ: Mapping[str, str]
@@ -54,7 +54,7 @@ class CommandRunner:
             place = f"in {self.bin_dir}" if self.bin_dir is not None else "on PATH"
             raise SlurmUnavailable(
                 f"no {command} {place}: install Slurm's commands (Debian: apt-get install slurm-client), "
-                "or say where they are with bin_dir under [slurm]"
+                "or set bin_dir under [slurm] to their folder"
             )
         return found
 
@@ -68,9 +68,8 @@ class CommandRunner:
     ) -> CommandResult:
         """Run a command to its end, whatever its exit code.
 
-        With `environ` the command sees exactly that; otherwise the runner's own, with language, time zone
-        and time format pinned and output filters removed. Raises `SlurmUnavailable` when the command is
-        missing or does not end in time (slurmctld hangs); the command is killed then.
+        With `environ` the command runs with exactly that, otherwise with `clean_environ` of the runner's.
+        Raises `SlurmUnavailable` when the command is missing, or does not end in time and is killed.
         """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         argv = (self.find(command), *arguments)
@@ -81,7 +80,7 @@ class CommandRunner:
                 input=(stdin or "").encode("utf-8", "surrogateescape"),
                 capture_output=True,
                 timeout=limit_s,
-                env=dict(environ) if environ is not None else pinned(self.environ),
+                env=dict(environ) if environ is not None else clean_environ(self.environ),
                 check=False,
             )
         except subprocess.TimeoutExpired:
@@ -98,8 +97,8 @@ class CommandRunner:
         )
 
 
-def pinned(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` without what narrows Slurm's output, in one language, time zone and cluster."""
+def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return `environ` with language, time zone and cluster fixed, and without output filters."""
     kept = {
         key: value
         for key, value in environ.items()

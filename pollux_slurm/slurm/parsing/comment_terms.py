@@ -1,4 +1,4 @@
-"""Put a job's terms into its Slurm Comment, behind the user's own words, and read them back.
+"""Write a job's terms into its Slurm Comment, after the user's own text, and read them back.
 
 Grammar (one word, no blanks inside; fields in any order, each at most once, `sha256` and `uid` required):
 
@@ -10,8 +10,8 @@ Grammar (one word, no blanks inside; fields in any order, each at most once, `sh
     count   = a decimal number from 1 to 1000000, without leading zeros
     seconds = a decimal number from 1 to 999999999, without leading zeros
 
-Any user can write any text into the Comment of their own job, so reading never raises: a comment is a fixed
-job's, or an adaptive job's, or damaged, and then says why.
+Any user can write any text into the Comment of their own job, so reading never raises: a comment is an
+unmanaged job's, an adaptive job's, or malformed, with a reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pollux_slurm.model import JobTerms
 MAX_GPUS = 1_000_000
 
 _VERSION = "pollux/1:"
-# A word that starts like a payload of any version: one of another version must not pass for user text.
+# Matches payloads of any version: one of another version must not be taken for user text.
 _PAYLOAD = re.compile(r"(?<!\S)pollux/[0-9]+:\S*")
 _FIELDS = {
     "sha256": re.compile(r"[0-9a-f]{64}"),
@@ -40,7 +40,7 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedComment:
-    """A Comment taken apart. `problem` says why a payload that was found cannot be used (no `terms` then)."""
+    """A parsed Comment. `problem` is why its payload cannot be used; `terms` is None then."""
 
     user_text: str
     terms: JobTerms | None
@@ -48,7 +48,7 @@ class ParsedComment:
 
 
 def encode_comment(user_comment: str, terms: JobTerms) -> str:
-    """Return `user_comment` with `terms` behind it; terms that it already carried are replaced.
+    """Return `user_comment` with `terms` after it; terms that it already has are replaced.
 
     Raises `UsageError` for terms that `parse_comment` would refuse.
     """
@@ -64,13 +64,13 @@ def encode_comment(user_comment: str, terms: JobTerms) -> str:
     payload = _VERSION + ",".join(fields)
     checked = _parse_payload(payload)
     if isinstance(checked, str):
-        raise UsageError(f"these terms cannot be put into a job's Comment: {checked}")
+        raise UsageError(f"these terms cannot be written into a job's Comment: {checked}")
     text = user_part(user_comment)
     return f"{text} {payload}" if text else payload
 
 
 def decode_comment(comment: str) -> JobTerms | None:
-    """Return the terms of an adaptive job; None for any other comment, damaged ones included."""
+    """Return the terms of an adaptive job; None for any other comment, malformed ones included."""
     return parse_comment(comment).terms
 
 
@@ -80,7 +80,7 @@ def user_part(comment: str) -> str:
 
 
 def parse_comment(comment: str) -> ParsedComment:
-    """Take a comment apart. Never raises, whatever the text."""
+    """Parse a Comment. Never raises, whatever the text."""
     payloads = list(_PAYLOAD.finditer(comment))
     if not payloads:
         return ParsedComment(user_text=comment, terms=None)
@@ -94,7 +94,7 @@ def parse_comment(comment: str) -> ParsedComment:
 
 
 def _without(comment: str, payloads: list[re.Match[str]]) -> str:
-    """Cut the payloads out, each with the one blank that `encode_comment` put before it."""
+    """Remove the payloads, each with the one blank that `encode_comment` writes before it."""
     kept, end = [], 0
     for payload in payloads:
         before = comment[end : payload.start()]
@@ -104,7 +104,7 @@ def _without(comment: str, payloads: list[re.Match[str]]) -> str:
 
 
 def _parse_payload(payload: str) -> JobTerms | str:
-    """Return the terms, or what is wrong with them."""
+    """Return the terms, or a description of what is wrong with them."""
     if not payload.startswith(_VERSION):
         return f"payload of an unknown version: {payload[:20]!r}"
     values: dict[str, str] = {}
@@ -113,7 +113,7 @@ def _parse_payload(payload: str) -> JobTerms | str:
         if key not in _FIELDS:
             return f"unknown field {key[:20]!r}"
         if key in values:
-            return f"field {key!r} stands there twice"
+            return f"field {key!r} occurs twice"
         if not _FIELDS[key].fullmatch(value):
             return f"field {key!r} has the value {value[:70]!r}"
         values[key] = value
@@ -129,7 +129,7 @@ def _parse_payload(payload: str) -> JobTerms | str:
     slice_s = int(values["slice"]) if "slice" in values else None
     total_s = int(values["total"]) if "total" in values else None
     if (slice_s is None) != (total_s is None):
-        return "slice and total stand there together or not at all"
+        return "slice and total must be given together or not at all"
     if slice_s is not None and total_s is not None and total_s <= slice_s:
         return f"total {total_s} is not above slice {slice_s}"
     return JobTerms(

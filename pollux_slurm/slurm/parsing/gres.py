@@ -1,7 +1,7 @@
-"""Read Slurm's texts about generic resources, in the forms of 22.05 to 26.05. No other module splits them.
+"""Parse Slurm's generic resources (GRES), in the forms of 22.05 to 26.05. No other module splits them.
 
 configured, used    gpu:t4:4    gpu:4(S:0-1)    gpu:t4:4(IDX:0-1,3)    gpu:(null):2(IDX:0-1)
-asked for           gres:gpu:t4:5 (22.05)    gres/gpu:t4:5 (newer)    gres/gpu:t4=5    gres:gpu
+requested           gres:gpu:t4:5 (22.05)    gres/gpu:t4:5 (newer)    gres/gpu:t4=5    gres:gpu
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gres:
-    """So many of one generic resource. `type` is None where the text names none."""
+    """A count of one generic resource. `type` is None where the text names none."""
 
     name: str
     type: str | None
@@ -26,7 +26,7 @@ class Gres:
 
 
 def parse_gres(text: str | None) -> tuple[Gres, ...]:
-    """Return the resources of one text; `ValueError` for a text of another form."""
+    """Parse a list of resources. Raises `ValueError` for a text of another form."""
     if text is None or text.strip() in _NOTHING:
         return ()
     plain = _DETAIL.sub("", text).replace(":(null)", "")
@@ -39,14 +39,14 @@ def _parse_one(item: str) -> Gres:
     if match is not None:
         rest.pop()
     if not name or len(rest) > 1 or not all(rest):
-        raise ValueError(f"{item!r} is no generic resource")
+        raise ValueError(f"{item!r} is not a generic resource")
     count = int(match[1]) * _UNITS[match[2].upper()] if match is not None else 1
     return Gres(name=name, type=rest[0] if rest else None, count=count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCount:
-    """The GPUs among some resources. `types` are the types named; `others` what else there is."""
+    """The GPUs among some resources. `types` are the types named; `others` names the other resources."""
 
     count: int
     types: frozenset[str]
@@ -61,8 +61,8 @@ class GpuCount:
 def count_gpus(items: Iterable[Gres]) -> GpuCount:
     """Add up the GPUs.
 
-    A text may name GPUs both with and without type (`gres/gpu:2,gres/gpu:t4:2`); the larger of the two
-    sums counts, since the same GPUs are meant.
+    A text may name the same GPUs with and without a type (`gres/gpu:2,gres/gpu:t4:2`), so the larger of the
+    two sums counts.
     """
     items = tuple(items)
     gpus = [item for item in items if item.name == "gpu"]

@@ -1,8 +1,8 @@
-"""Turn one job of `squeue --json` into a `SlurmJob`, in the forms of Slurm 22.05 to 26.05.
+"""Parse one job of `squeue --json` to a `SlurmJob`, in the forms of Slurm 22.05 to 26.05.
 
-Two kinds of fields are read in two ways. What Slurm itself writes (state, allocation, times, numbers) must
-be understood, or the whole read fails: a guess could move the wrong job. What the owner wrote (the request
-for GPUs, CPUs per GPU) makes at most this one job unschedulable: nobody can stop a round by an odd request.
+If a field that Slurm writes (state, allocation, times, numbers) cannot be parsed, the whole read fails: a
+guess could move the wrong job. If a field that the owner wrote (the requested GPUs, CPUs per GPU) cannot be
+parsed, only this job is unschedulable: no user can stop a round with a malformed request.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pollux_slurm.errors import SlurmReadError
 from pollux_slurm.model import Allocation, JobState, SlurmJob
 from pollux_slurm.slurm.parsing.gres import Gres, count_gpus, parse_gres
 from pollux_slurm.slurm.parsing.json_fields import Fields
-from pollux_slurm.slurm.parsing.node_constraints import Place, blocked_because
+from pollux_slurm.slurm.parsing.node_constraints import NodeConstraints, blocked_because
 
-# What Slurm calls a state or a flag on one. 22.05 prints only the weightiest word, later releases a list.
+# Slurm's states and flags. 22.05 prints only the most important one, later releases a list.
 _BASE = {
     "PENDING": JobState.PENDING,
     "RUNNING": JobState.RUNNING,
@@ -38,7 +38,7 @@ _FLAGS = {
     "COMPLETING": JobState.COMPLETING,
     "STAGE_OUT": JobState.COMPLETING,
     "STOPPED": JobState.SUSPENDED,  # SIGSTOP; it keeps its resources
-    "CONFIGURING": JobState.RUNNING,  # it holds its nodes, which still boot or run the prolog
+    "CONFIGURING": JobState.RUNNING,  # it owns its nodes, which still boot or run the prolog
     "RESIZING": JobState.RUNNING,
     "SIGNALING": JobState.RUNNING,
     "POWER_UP_NODE": JobState.RUNNING,
@@ -53,7 +53,7 @@ _FLAGS = {
     "UPDATE_DB": None,
 }
 _HELD_REASONS = frozenset({"JobHeldUser", "JobHeldAdmin", "job requeued in held state"})
-# What tells, as state_description or state_reason, that nobody but Slurm holds a job.
+# A state_description or state_reason of jobs that Slurm itself holds.
 _HELD_BY_SLURM = frozenset({"launch failed requeued held", "JobHoldMaxRequeue"})
 _REQUEUED_HELD = "job requeued in held state"
 _LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=timezone.utc).timestamp())
@@ -61,22 +61,24 @@ _WITHOUT_GPUS = "Slurm has started it without the GPUs that it asked for"
 
 
 def parse_job(content: Mapping[str, Any]) -> SlurmJob:
-    """Return the job. Raises `SlurmReadError` naming job and field for what cannot be understood."""
+    """Return the job. Raises `SlurmReadError` that names job and field for what cannot be parsed."""
     fields = Fields(content, f"job {content.get('job_id', '(unnumbered)')}")
     job_id = str(fields.count("job_id"))
     state = _state(fields)
-    request, place = _Request.read(fields), Place.read(fields)
-    allocation, cpus, memory_mb = _held_resources(fields, state, request.num_gpus)
+    request, constraints = _Request.read(fields), NodeConstraints.read(fields)
+    allocation, cpus, memory_mb = _owned_resources(fields, state, request.num_gpus)
     array_id, task_id = fields.number("array_job_id") or 0, fields.number("array_task_id")
     num_cpus = fields.number("cpus") or 0
     num_nodes = max(fields.number("node_count") or 1, 1)
     requested_gpus = max(request.num_gpus, allocation.num_gpus)
     held = state is JobState.PENDING and _is_held(fields)
-    problem = _unschedulable_reason(fields, request, array_id=array_id, task_id=task_id) or place.problem
+    problem = (
+        _unschedulable_reason(fields, request, array_id=array_id, task_id=task_id) or constraints.problem
+    )
     has_ended = state.is_over or state is JobState.COMPLETING
     if problem is None and cpus and requested_gpus and not fields.words("gres_detail"):
         problem = _WITHOUT_GPUS
-    paused_at = fields.time("suspend_time")  # or went on
+    suspended_or_resumed_at = fields.time("suspend_time")
     return SlurmJob(
         job_id=job_id,
         name=fields.text("name", ""),
@@ -99,7 +101,7 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         memory_mb_by_node=memory_mb,
         restart_count=fields.count("restart_cnt"),
         submitted_at=fields.time("submit_time"),
-        # For a pending job Slurm puts an expectation here.
+        # For a pending job Slurm writes the expected start here.
         started_at=None if state is JobState.PENDING else fields.time("start_time"),
         ended_at=fields.time("end_time") if has_ended else None,
         time_limit_s=_time_limit_s(fields),
@@ -108,23 +110,23 @@ def parse_job(content: Mapping[str, Any]) -> SlurmJob:
         requested_gpu_type=request.gpu_type,
         priority=fields.number("priority"),
         begins_at=_begins_at(fields) if state is JobState.PENDING else None,
-        # 24.11 fills this in for a job with --mem-per-gpu, too, once it runs.
+        # 24.11 also sets memory_per_node for a running job with --mem-per-gpu.
         memory_by_node=request.memory_per_gpu_mb is None and bool(fields.number("memory_per_node")),
-        feature_sets=place.feature_sets,
-        excluded_nodes=place.excluded,
-        required_nodes=place.required,
+        feature_sets=constraints.feature_sets,
+        excluded_nodes=constraints.excluded,
+        required_nodes=constraints.required,
         blocked_because=blocked_because(fields) if state is JobState.PENDING else None,
         held_since_requeue=held and _is_held_since_requeue(fields),
-        last_allocation=_given_back(fields, request) if has_ended else Allocation(),
-        suspended_at=paused_at if "SUSPENDED" in fields.words("job_state") else None,
-        resumed_at=None if "SUSPENDED" in fields.words("job_state") else paused_at,
-        counted_s=float(fields.number("pre_sus_time") or 0) if paused_at is not None else 0.0,
+        last_allocation=_last_allocation(fields, request) if has_ended else Allocation(),
+        suspended_at=suspended_or_resumed_at if "SUSPENDED" in fields.words("job_state") else None,
+        resumed_at=None if "SUSPENDED" in fields.words("job_state") else suspended_or_resumed_at,
+        counted_s=0.0 if suspended_or_resumed_at is None else float(fields.number("pre_sus_time") or 0),
         resized_at=fields.time("resize_time"),
     )
 
 
 def state_of(words: Sequence[str], label: str) -> JobState:
-    """Return the state that Slurm's words mean. Raises `SlurmReadError` that names `label`."""
+    """Return the state that Slurm's state and flags mean. Raises `SlurmReadError` that names `label`."""
     return _state(Fields({"job_state": list(words)}, label))
 
 
@@ -134,7 +136,7 @@ def _state(fields: Fields) -> JobState:
         raise fields.bad("job_state")
     base = next((_BASE[word] for word in words if word in _BASE), None)
     flags = [_FLAGS[word] for word in words if word in _FLAGS]
-    # A job that is being killed is not ready for anything, whatever it will be afterwards.
+    # A job that is being killed cannot be changed, whatever its state will be.
     if JobState.COMPLETING in flags:
         return JobState.COMPLETING
     if base is JobState.RUNNING and JobState.SUSPENDED in flags:
@@ -146,7 +148,7 @@ def _state(fields: Fields) -> JobState:
 
 
 def _begins_at(fields: Fields) -> datetime | None:
-    """Return when a job may start. An owner may name any second, such as --begin=uts999999999999."""
+    """Return a job's begin time. An owner may name any second, such as --begin=uts999999999999."""
     seconds = min(max(fields.number("eligible_time") or 0, 0), _LAST_SECOND)
     return datetime.fromtimestamp(seconds, timezone.utc) if seconds else None
 
@@ -156,20 +158,20 @@ def _is_held(fields: Fields) -> bool:
 
 
 def _is_held_by_slurm(fields: Fields) -> bool:
-    """Whether Slurm gave the job up. A person's hold of a job that is held so leaves no trace (22.05)."""
-    said = {fields.text("state_description", ""), fields.text("state_reason", "")}
-    return bool(said & _HELD_BY_SLURM)
+    """Whether Slurm itself holds the job. A user's hold on top of that leaves no trace (22.05)."""
+    texts = {fields.text("state_description", ""), fields.text("state_reason", "")}
+    return bool(texts & _HELD_BY_SLURM)
 
 
 def _is_held_since_requeue(fields: Fields) -> bool:
-    """Whether the hold is of the requeue. A hold by an administrator changes the reason (22.05)."""
-    reason, said = fields.text("state_reason", ""), fields.text("state_description", "")
-    return reason == _REQUEUED_HELD or (reason == "JobHeldUser" and said == _REQUEUED_HELD)
+    """Whether the hold comes from a requeuehold. A hold by an administrator changes the reason (22.05)."""
+    reason, description = fields.text("state_reason", ""), fields.text("state_description", "")
+    return reason == _REQUEUED_HELD or (reason == "JobHeldUser" and description == _REQUEUED_HELD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """What the owner asked for. `problem` says what of it cannot be understood or kept in another shape."""
+    """The owner's request. `problem` is what of it cannot be parsed, or not kept in another shape."""
 
     num_gpus: int
     gpu_type: str | None
@@ -215,14 +217,14 @@ class _Request:
 
 
 def _resources(text: str) -> tuple[Gres, ...]:
-    """Return the generic resources of a request; newer releases may list CPUs and memory with them."""
+    """Return the generic resources of a request, without CPUs and memory, which newer releases add."""
     return tuple(item for item in parse_gres(text) if item.name not in ("cpu", "mem", "node", "billing"))
 
 
 def _memory_per_gpu(
     fields: Fields, request: _Request, num_cpus: int, num_nodes: int, num_gpus: int
 ) -> int | None:
-    """Return MB per GPU: as asked, or what the request by node or by CPU comes to; None if nothing binds."""
+    """Return MB per GPU: as requested, or computed from a request per node or CPU; None without one."""
     if request.memory_per_gpu_mb is not None:
         return request.memory_per_gpu_mb
     if not num_gpus:
@@ -236,19 +238,19 @@ def _memory_per_gpu(
     return None
 
 
-def _held_resources(
+def _owned_resources(
     fields: Fields, state: JobState, requested_gpus: int
 ) -> tuple[Allocation, tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
     """Return GPUs, CPUs and MB by node.
 
-    A COMPLETING job has given everything back already, though its processes may still die: neither the
-    nodes' counts nor gres_detail show it (22.05), and Slurm may give its GPUs to others.
+    A COMPLETING job owns nothing, though its processes may not have ended yet: neither the nodes' counts nor
+    gres_detail show it (22.05), and Slurm may give its GPUs to others.
     """
     if state not in (JobState.RUNNING, JobState.SUSPENDED):
         return Allocation(), (), ()
     nodes = _allocated_nodes(fields)
     details = fields.words("gres_detail")
-    # 22.05 starts a job with none of its GPUs when it was just started itself: nothing tells of any then.
+    # A slurmctld of 22.05 that has just started may start a job without its GPUs: no field shows any then.
     is_hidden = requested_gpus and not details and "gres/gpu" in fields.text("tres_alloc_str", "")
     if len(details) not in (0, len(nodes)) or is_hidden:
         raise fields.bad("gres_detail")
@@ -268,10 +270,10 @@ def _held_resources(
     )
 
 
-def _given_back(fields: Fields, request: _Request) -> Allocation:
-    """Return what a run that is over had held; empty where Slurm no longer tells, or where it never ran.
+def _last_allocation(fields: Fields, request: _Request) -> Allocation:
+    """Return the allocation of a run that is over; empty where it never ran or Slurm has forgotten it.
 
-    The GPUs of each node are no longer shown; they are spread as its CPUs are.
+    Slurm does not show the GPUs of each node then; they are spread in proportion to its CPUs.
     """
     try:
         tres = count_gpus(parse_gres(_gpus_only(fields.text("tres_alloc_str", ""))))

@@ -1,7 +1,7 @@
-"""Take typed values out of Slurm's JSON, whose shapes change with each release, or say which field is odd.
+"""Read typed values from Slurm's JSON, whose forms change with each release.
 
-A number is `5` in 22.05 and `{"set": true, "infinite": false, "number": 5}` since 23.02; a state is a text
-in 22.05 and a list of texts since. What has neither form raises `SlurmReadError` with object and field.
+A number is `5` in 22.05 and `{"set": true, "infinite": false, "number": 5}` since 23.02. A state is a string
+in 22.05 and a list of strings since. Other forms raise `SlurmReadError` that names object and field.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, NoReturn
 
 from pollux_slurm.errors import SlurmReadError
 
-# NO_VAL and INFINITE of slurm.h in 32 and 64 bits: "nobody said" and "no limit". Those of 16 bits are in none
-# of the fields read here, and would hide user 65534 (nobody) and two jobs.
+# NO_VAL ("not set") and INFINITE ("no limit") of slurm.h in 32 and 64 bits. No field read here has 16 bits,
+# and those values would hide user 65534 (nobody) and two jobs.
 _NO_VALUE = frozenset(base - offset for base in (1 << 32, 1 << 64) for offset in (1, 2))
 
 
 def load_json(text: str, command: str) -> dict[str, Any]:
-    """Return the object that `command` printed. Raises `SlurmReadError` for a cut or odd answer.
+    """Parse the JSON object that `command` printed. Raises `SlurmReadError` for anything else.
 
-    Control characters inside texts are accepted: any user can put them into a job's name.
+    Control characters inside strings are accepted: any user can put them into a job's name.
     """
     try:
         content = json.loads(text, strict=False, parse_constant=_refuse_constant)
@@ -43,8 +43,8 @@ def _refuse_constant(name: str) -> NoReturn:
 def _error_text(errors: Any) -> str:
     first = errors[0] if isinstance(errors, list) else errors
     if isinstance(first, dict):
-        words = (first.get("error"), first.get("description"))
-        return ": ".join(str(word) for word in words if word) or "an error without words"
+        parts = (first.get("error"), first.get("description"))
+        return ": ".join(str(part) for part in parts if part) or "an error without a message"
     return str(first)
 
 
@@ -58,23 +58,23 @@ def release(content: Mapping[str, Any]) -> tuple[int, int]:
             return int(version["major"]), int(version["minor"])
         except (KeyError, TypeError, ValueError):
             pass
-    raise SlurmReadError("Slurm's JSON does not say which release wrote it (meta.slurm.version)")
+    raise SlurmReadError("Slurm's JSON lacks the release that wrote it (meta.slurm.version)")
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """One JSON object with the name under which a message speaks of it, such as `job 12`."""
+    """One JSON object with a label for messages, such as `job 12`."""
 
     content: Mapping[str, Any]
     label: str
 
     def bad(self, key: str) -> SlurmReadError:
-        """Return the error that says that `key` cannot be understood."""
+        """Return the error for a value of `key` that cannot be parsed."""
         shown = repr(self.content[key])[:120] if key in self.content else "missing"
-        return SlurmReadError(f"{self.label}: cannot make sense of {key}: {shown}")
+        return SlurmReadError(f"{self.label}: cannot parse {key}: {shown}")
 
     def text(self, key: str, default: str | None = None) -> str:
-        """Return a text; `default` where it is null or missing."""
+        """Return a string; `default` where it is null or missing."""
         value = self.content.get(key)
         if value is None and default is not None:
             return default
@@ -98,14 +98,14 @@ class Fields:
         return None if value in _NO_VALUE else value
 
     def count(self, key: str) -> int:
-        """Return a number that must be there and not negative."""
+        """Return a required number that is not negative."""
         value = self.number(key)
         if value is None or value < 0:
             raise self.bad(key)
         return value
 
     def flag(self, key: str) -> bool:
-        """Return a truth value that must be there."""
+        """Return a required boolean."""
         value = self.content.get(key)
         if not isinstance(value, bool):
             raise self.bad(key)
@@ -122,7 +122,7 @@ class Fields:
             raise self.bad(key) from None
 
     def words(self, key: str) -> tuple[str, ...]:
-        """Return a list of texts; one text counts as a list of one, null and missing as none."""
+        """Return a list of strings; a single string counts as a list of one, null and missing as none."""
         value = self.content.get(key)
         if value is None:
             return ()
@@ -140,7 +140,7 @@ class Fields:
         return tuple(Fields(item, self.label) for item in value)
 
     def object(self, key: str) -> Fields:
-        """Return an object that must be there."""
+        """Return a required object."""
         value = self.content.get(key)
         if not isinstance(value, dict):
             raise self.bad(key)
@@ -148,7 +148,7 @@ class Fields:
 
 
 def objects_of(content: Mapping[str, Any], key: str, command: str) -> Sequence[Mapping[str, Any]]:
-    """Return the list of objects that the whole answer is about."""
+    """Return the top-level list of objects under `key`."""
     value = content.get(key)
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise SlurmReadError(f"{command}: the answer lacks its list of {key}")

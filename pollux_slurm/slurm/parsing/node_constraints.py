@@ -1,4 +1,4 @@
-"""Read where a job's owner lets it run, and whether Slurm lets it start at all.
+"""Parse a job's node constraints (--nodelist, --exclude, --constraint), and why Slurm does not start it.
 
 hosts          n0    n[0-3,7],m1    rack[1-2]n[01-03]
 constraint     a100    fast&big    a100|h100
@@ -18,7 +18,7 @@ _ITEM = re.compile(r"(?:[^\[\],]|\[[^\[\]]*\])+")
 _RANGES = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _MOST_HOSTS = 100_000
-# Why a job waits that no choice of GPUs and nodes lets start, in the words of 22.05 to 26.05.
+# Reasons for which a job waits whatever GPUs and nodes it is given, in 22.05 to 26.05.
 _BLOCKED = frozenset(
     {
         "AccountNotAllowed",
@@ -59,13 +59,13 @@ _BLOCKED = frozenset(
         "ReservationInvalid",
     }
 )
-# Of a job of several partitions, this may be said of one of them.
+# For a job of several partitions, these may concern only one of them.
 _BLOCKED_PARTITION = frozenset({"PartitionDown", "PartitionInactive"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where the owner lets the job run. `problem` says what of it cannot be told from nodes alone."""
+class NodeConstraints:
+    """Where the job may run. `problem` is what of the owner's request cannot be checked node by node."""
 
     feature_sets: tuple[frozenset[str], ...]
     excluded: tuple[str, ...]
@@ -73,7 +73,7 @@ class Place:
     problem: str | None
 
     @classmethod
-    def read(cls, fields: Fields) -> Place:
+    def read(cls, fields: Fields) -> NodeConstraints:
         problem = None
         hosts: dict[str, tuple[str, ...]] = {}
         for key, option in (("excluded_nodes", "--exclude"), ("required_nodes", "--nodelist")):
@@ -90,7 +90,7 @@ class Place:
             features = ()
             problem = f"its --constraint={constraint[:60]} is more than features joined by & or by |"
         if fields.content.get("contiguous") is True:
-            problem = "it asks for neighbouring nodes (--contiguous)"
+            problem = "it asks for contiguous nodes (--contiguous)"
         if fields.text("resv_name", ""):
             problem = "it runs in a reservation (--reservation)"
         return cls(
@@ -111,7 +111,7 @@ def blocked_because(fields: Fields) -> str | None:
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:
-    """Return the hosts of a list such as `n[0-3,7],m1`, in its order; `ValueError` for another form."""
+    """Return the hosts of a list such as `n[0-3,7],m1`, in order. Raises `ValueError` for another form."""
     hosts: list[str] = []
     items = _ITEM.findall(text)
     if ",".join(items) != text.strip(","):
@@ -130,7 +130,7 @@ def expand_hosts(text: str) -> tuple[str, ...]:
 
 
 def _numbers(ranges: str) -> list[str]:
-    """Return the numbers of `0-3,7`, with the leading zeros of each range's beginning."""
+    """Return the numbers of `0-3,7`, padded with zeros like the start of their range."""
     found: list[str] = []
     for one in ranges.split(","):
         match = _RANGE.fullmatch(one)
@@ -144,10 +144,10 @@ def _numbers(ranges: str) -> list[str]:
 
 
 def feature_sets(constraint: str) -> tuple[frozenset[str], ...]:
-    """Return the sets of features of which a node must have one whole; none for an empty constraint.
+    """Return sets of features, of which a node must have one completely; none for an empty constraint.
 
-    Plain features, `a&b` and `a|b` can be told from a node alone. `ValueError` for everything else: counts of
-    nodes (`a*2`), brackets, parentheses, and `&` and `|` in one.
+    A feature, `a&b` and `a|b` can be checked node by node. Raises `ValueError` for everything else: counts of
+    nodes (`a*2`), brackets, parentheses, and `&` and `|` together.
     """
     if not constraint:
         return ()

@@ -1,4 +1,4 @@
-"""Turn one node of `sinfo --json` (22.05) or `scontrol show nodes --json` (23.11 on) into a `SlurmNode`."""
+"""Parse one node of `sinfo --json` (22.05) or `scontrol show nodes --json` (from 23.11) to a `SlurmNode`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pollux_slurm.slurm.parsing.gres import GpuCount, count_gpus, parse_gres
 from pollux_slurm.slurm.parsing.json_fields import Fields
 
 _UP = frozenset({"IDLE", "MIXED", "ALLOCATED"})
-# Flags under which new jobs still start. Any other one (DRAIN, NOT_RESPONDING, MAINTENANCE, RESERVED,
+# Flags with which new jobs still start. Any other flag (DRAIN, NOT_RESPONDING, MAINTENANCE, RESERVED,
 # POWERED_DOWN, one of a later release, ...) makes a node unavailable.
-_HARMLESS = frozenset(
+_FLAGS_OF_AVAILABLE = frozenset(
     {"CLOUD", "COMPLETING", "DYNAMIC_FUTURE", "DYNAMIC_NORM", "PLANNED", "PERFCTRS", "EXTERNAL"}
 )
 
 
 def parse_node(content: Mapping[str, Any]) -> SlurmNode:
-    """Return the node. Raises `SlurmReadError` naming node and field for what cannot be understood."""
+    """Return the node. Raises `SlurmReadError` that names node and field for what cannot be parsed."""
     name = content.get("name")
     fields = Fields(content, f"node {name if isinstance(name, str) and name else '(unnamed)'}")
     states = [word.upper() for word in (*fields.words("state"), *fields.words("state_flags"))]
@@ -27,20 +27,20 @@ def parse_node(content: Mapping[str, Any]) -> SlurmNode:
     gpus, used = _gpus(fields, "gres"), _gpus(fields, "gres_used")
     shards = "shard" in used.others
     one_type = len(gpus.types) <= 1
-    num_cpus = fields.number("effective_cpus")  # less those set aside for the system; not in 22.05
+    num_cpus = fields.number("effective_cpus")  # without those reserved for the system; not in 22.05
     reserved_mb = fields.number("specialized_memory") or 0
     return SlurmNode(
         name=fields.text("name"),
         gpu_type=gpus.type,
         num_gpus=gpus.count,
-        # Which GPUs the shards are of is not always told; none of them can be given out whole (gres/shard).
+        # Slurm does not always show whose the shards (gres/shard) are: no GPU of the node counts as free.
         used_gpus=gpus.count if shards else used.count,
         num_cpus=fields.count("cpus") if num_cpus is None else num_cpus,
         used_cpus=fields.count("alloc_cpus"),
         memory_mb=max(fields.count("real_memory") - reserved_mb, 0),
         used_memory_mb=fields.count("alloc_memory"),
-        # Nothing is placed on a node with several types of GPUs: a job's speed there is anybody's guess.
-        available=states[0] in _UP and _HARMLESS.issuperset(states[1:]) and one_type,
+        # A node with several GPU types is not used: a job's speed there is unknown.
+        available=states[0] in _UP and _FLAGS_OF_AVAILABLE.issuperset(states[1:]) and one_type,
         state="+".join(states).lower() + ("" if one_type else " (GPUs of several types)"),
         partitions=fields.words("partitions"),
         features=_features(fields),
@@ -51,7 +51,7 @@ def parse_node(content: Mapping[str, Any]) -> SlurmNode:
 
 
 def _features(fields: Fields) -> frozenset[str]:
-    """Return the active features, of which 22.05 makes one text."""
+    """Return the active features; 22.05 writes them as one string."""
     words = fields.words("active_features")
     return frozenset(feature for word in words for feature in word.split(",") if feature)
 

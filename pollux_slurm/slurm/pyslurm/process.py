@@ -1,4 +1,4 @@
-"""Keep one `worker.py` process, ask it with a time limit, and replace it when it ends or hangs."""
+"""Keep one `worker.py` process, send it requests with a time limit, and replace it when it ends or hangs."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from pathlib import Path
 from typing import IO, Any
 
 from pollux_slurm.errors import SlurmError, SlurmUnavailable
-from pollux_slurm.slurm.commands.runner import pinned
+from pollux_slurm.slurm.commands.runner import clean_environ
 
-_LONGEST_ANSWER = 1 << 16
-# By its path: with -m, Python would also look for modules in whatever folder the daemon was started in.
+_MAX_ANSWER_BYTES = 1 << 16
+# Run by path: with -m, Python would also import modules from the folder in which the daemon was started.
 _WORKER = Path(__file__).with_name("worker.py")
 
 
 class PySlurmRefusedError(SlurmError):
-    """Slurm's own refusal of a question: its number, if there is one, and its words."""
+    """Slurm's refusal of a request, with Slurm's error number, if any, and its message."""
 
-    def __init__(self, number: int | None, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, number: int | None, message: str) -> None:
+        super().__init__(message)
         self.number = number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Running:
     process: subprocess.Popen[bytes]
-    said: IO[bytes]
+    stderr_file: IO[bytes]
     release: str
 
 
 class PySlurmWorker:
-    """A process with PySlurm in it, started at the first question.
+    """A process that has PySlurm loaded, started at the first request.
 
-    It sees `environ` less what narrows Slurm's output. Each question takes at most `timeout_s`; a process
-    that takes longer, or ends, is replaced at the next question. `on_run` is told `pyslurm` for each.
+    It runs with `clean_environ(environ)`. Each request takes at most `timeout_s`. A process that takes
+    longer, or ends, is replaced at the next request. `on_run` is called with `pyslurm` for each request.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class PySlurmWorker:
         on_run: Callable[[str], None] = lambda _command: None,
         command: Sequence[str] = (sys.executable, str(_WORKER)),
     ) -> None:
-        self._environ = pinned(environ)
+        self._environ = clean_environ(environ)
         self._timeout_s = timeout_s
         self._on_run = on_run
         self._command = tuple(command)
@@ -69,21 +69,21 @@ class PySlurmWorker:
             return self._started().release
 
     def ask(self, do: str, job_id: str) -> Any:
-        """Return the answer to one question about one job.
+        """Return the answer to one request about one job.
 
-        Raises `PySlurmRefusedError` with Slurm's words, and `SlurmUnavailable` when there is no answer:
-        then a command may or may not have happened.
+        Raises `PySlurmRefusedError` with Slurm's message, and `SlurmUnavailable` when there is no answer;
+        the command may or may not have taken effect then.
         """
         with self._lock:
             running = self._started()
             self._on_run("pyslurm")
             answer = self._exchange(running, json.dumps({"do": do, "job": int(job_id)}))
         if "answer" not in answer:
-            raise PySlurmRefusedError(answer.get("errno"), str(answer.get("words", ""))[:500])
+            raise PySlurmRefusedError(answer.get("errno"), str(answer.get("message", ""))[:500])
         return answer["answer"]
 
     def close(self) -> None:
-        """End the process. The next question starts another."""
+        """End the process. The next request starts another."""
         with self._lock:
             self._drop()
 
@@ -91,30 +91,32 @@ class PySlurmWorker:
         if self._running is not None and self._running.process.poll() is None:
             return self._running
         self._drop()
-        said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        stderr_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         try:
             process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=said,
+                stderr=stderr_file,
                 env=self._environ,
                 bufsize=0,
-                start_new_session=True,  # Ctrl-C is for the daemon, which still brings what it moves to run
+                start_new_session=True,  # Ctrl-C must not end it: the daemon still finishes its moves
             )
         except OSError as error:
-            said.close()
+            stderr_file.close()
             raise SlurmUnavailable(f"{self._command[0]} cannot be run: {error.strerror}") from None
-        self._end = weakref.finalize(self, _end, process, said)
-        self._running = _Running(process=process, said=said, release="")
+        self._end = weakref.finalize(self, _end, process, stderr_file)
+        self._running = _Running(process=process, stderr_file=stderr_file, release="")
         greeting = self._exchange(self._running, None)
-        self._running = _Running(process=process, said=said, release=str(greeting.get("answer")))
+        self._running = _Running(
+            process=process, stderr_file=stderr_file, release=str(greeting.get("answer"))
+        )
         return self._running
 
-    def _exchange(self, running: _Running, question: str | None) -> dict[str, Any]:
+    def _exchange(self, running: _Running, request: str | None) -> dict[str, Any]:
         try:
-            if question is not None and running.process.stdin is not None:
-                running.process.stdin.write(question.encode() + b"\n")
+            if request is not None and running.process.stdin is not None:
+                running.process.stdin.write(request.encode() + b"\n")
             line = self._line(running)
             answer = json.loads(line)
             if not isinstance(answer, dict):
@@ -125,13 +127,13 @@ class PySlurmWorker:
                 f"PySlurm gave no answer within {self._timeout_s:g} s: slurmctld does not answer"
             ) from None
         except (OSError, ValueError):
-            words = _last_words(running)
+            reason = _last_stderr_lines(running)
             self._drop()
             raise SlurmUnavailable(
-                f"PySlurm's process ended: {words}; see that PySlurm fits this Slurm (25.11) and that its "
+                f"PySlurm's process ended: {reason}; check that PySlurm fits this Slurm (25.11) and that its "
                 'slurm.conf can be read, or set backend = "commands" under [slurm]'
             ) from None
-        except BaseException:  # interrupted: an answer that comes late must not be taken for the next one
+        except BaseException:  # interrupted: a late answer must not be taken for that of the next request
             self._drop()
             raise
         return answer
@@ -148,7 +150,7 @@ class PySlurmWorker:
                 if not selector.select(max(deadline - time.monotonic(), 0)):
                     raise TimeoutError
                 part = os.read(descriptor, 4096)
-                if not part or len(line) > _LONGEST_ANSWER:
+                if not part or len(line) > _MAX_ANSWER_BYTES:
                     raise OSError("no answer")
                 line += part
         return line
@@ -158,23 +160,23 @@ class PySlurmWorker:
         self._running = None
 
 
-def _last_words(running: _Running) -> str:
+def _last_stderr_lines(running: _Running) -> str:
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         running.process.wait(timeout=1.0)
     try:
-        running.said.seek(0, os.SEEK_END)
-        running.said.seek(max(running.said.tell() - 2000, 0))
-        text = running.said.read().decode("utf-8", "replace")
+        running.stderr_file.seek(0, os.SEEK_END)
+        running.stderr_file.seek(max(running.stderr_file.tell() - 2000, 0))
+        text = running.stderr_file.read().decode("utf-8", "replace")
     except (OSError, ValueError):
         text = ""
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
-    return " / ".join(lines[-2:])[:500] or f"exit code {running.process.poll()}, without a word"
+    return " / ".join(lines[-2:])[:500] or f"exit code {running.process.poll()}, no message"
 
 
-def _end(process: subprocess.Popen[bytes], said: IO[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], stderr_file: IO[bytes]) -> None:
     process.kill()
     process.wait()
-    for stream in (process.stdin, process.stdout, said):
+    for stream in (process.stdin, process.stdout, stderr_file):
         if stream is not None:
             with contextlib.suppress(OSError):
                 stream.close()

@@ -1,16 +1,16 @@
-"""The process that holds PySlurm: one question a line on standard input, one answer a line.
+"""The process that runs PySlurm: one request per line on standard input, one answer per line.
 
-The only module that imports PySlurm, and it is only ever run as a process of its own
-(`process.PySlurmWorker`), because of what libslurm and PySlurm 25.11 do to the process they are in:
+Only this module imports PySlurm. `process.PySlurmWorker` runs it as a process of its own, because of what
+libslurm and PySlurm 25.11 do to their process:
 
 - libslurm ends it where there is no slurm.conf, or where munge's plug-in cannot be loaded;
-- a question keeps Python's lock until slurmctld has answered, so no other thread runs meanwhile;
-- one process knows one slurm.conf for good; `import pyslurm` changes how later libraries are loaded.
+- a request keeps Python's global lock until slurmctld has answered, so no other thread runs meanwhile;
+- one process can use one slurm.conf only; `import pyslurm` changes how later libraries are loaded.
 
 It imports nothing of this package, and is run by its path.
 
-Questions and answers are JSON objects: `{"do": "peek", "job": 7}`, `{"answer": ...}` or
-`{"errno": 2017, "words": "Invalid job id specified"}`. The first answer comes by itself: PySlurm's release.
+Requests and answers are JSON objects: `{"do": "read_status", "job": 7}`, `{"answer": ...}` or
+`{"errno": 2017, "message": "Invalid job id specified"}`. The first line sent is PySlurm's release.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from typing import Any, TextIO
 _RELEASE_PRIORITY = 0xFFFFFFFF  # INFINITE of slurm.h, as scontrol release sends it
 
 
-def serve(pyslurm: Any, questions: TextIO, say: Callable[[dict[str, Any]], None]) -> None:
-    """Answer until there are no more questions."""
+def serve(pyslurm: Any, requests: TextIO, send: Callable[[dict[str, Any]], None]) -> None:
+    """Answer requests until there are no more."""
     actions: dict[str, Callable[[int], Any]] = {
-        "peek": lambda job: _peek(pyslurm.Job.load(job)),
+        "read_status": lambda job: _status_of(pyslurm.Job.load(job)),
         "requeue_hold": lambda job: pyslurm.Job(job).requeue(hold=True),
         "release": lambda job: pyslurm.Job(job).modify(
             pyslurm.JobSubmitDescription(priority=_RELEASE_PRIORITY)
         ),
     }
-    for line in questions:
-        question = json.loads(line)
+    for line in requests:
+        request = json.loads(line)
         try:
-            say({"answer": actions[question["do"]](int(question["job"]))})
+            send({"answer": actions[request["do"]](int(request["job"]))})
         except pyslurm.PyslurmError as error:
             number = getattr(error, "errno", None)
-            say({"errno": number if isinstance(number, int) else None, "words": str(error)[:500]})
+            send({"errno": number if isinstance(number, int) else None, "message": str(error)[:500]})
 
 
-def _peek(job: Any) -> dict[str, Any]:
-    """Return what a command hangs on. No text in it was written by a user."""
+def _status_of(job: Any) -> dict[str, Any]:
+    """Return what a command needs to know of a job. No field contains text of a user's."""
     return {
         "job": job.id,
         "array": job.array_id,
@@ -57,15 +57,15 @@ def _peek(job: Any) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Import PySlurm, say which it is, and serve."""
+    """Import PySlurm, send its release, and serve."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # whatever libraries print goes to standard error, not between the answers
 
-    def say(answer: dict[str, Any]) -> None:
+    def send(answer: dict[str, Any]) -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
-    # Or the import itself would look for slurm.conf, and end this process before it can say why.
+    # Without this, the import itself reads slurm.conf, and a failure ends the process without a message.
     os.environ["PYSLURM_DISABLE_AUTO_INIT"] = "1"
     try:
         pyslurm = importlib.import_module("pyslurm")
@@ -73,8 +73,8 @@ def main() -> int:
         print(f"PySlurm cannot be imported: {error}", file=sys.stderr)
         return 1
     pyslurm.slurm_init()
-    say({"answer": str(pyslurm.__version__)})
-    serve(pyslurm, sys.stdin, say)
+    send({"answer": str(pyslurm.__version__)})
+    serve(pyslurm, sys.stdin, send)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Take a batch script apart as sbatch does: interpreter, head of comments and directives, body."""
+"""Split a batch script as sbatch does: interpreter, head of comments and directives, body."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import PurePosixPath
 
 from pollux_slurm.errors import UsageError
 
-_MARK = "#SBATCH"
-_FOREIGN_NAME = re.compile(r"#(PBS\s.*-N|BSUB\s.*-J)")
-_BLANKS = " \t\n\v\f"  # as C sees them; Unicode has more
+_DIRECTIVE = "#SBATCH"
+_PBS_OR_BSUB_NAME = re.compile(r"#(PBS\s.*-N|BSUB\s.*-J)")
+_BLANKS = " \t\n\v\f"  # C's; Unicode has more
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "ksh93", "mksh", "zsh", "rbash", "busybox"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchScript:
-    """A script in three parts that, put behind each other, give the whole text.
+    """A script in three parts, which joined give the whole text.
 
-    `interpreter` is the `#!` line, `head` the blank and comment lines behind it, `body` the rest from the
+    `interpreter` is the `#!` line, `head` the blank and comment lines after it, `body` the rest from the
     first command on; each with its line ends. `directives` are the words of the #SBATCH lines of the head.
-    `names_job` tells that a #PBS or #BSUB line of the head, which sbatch reads too, gives the job its name.
+    `names_job` is set when a #PBS or #BSUB line of the head, which sbatch reads too, names the job.
     """
 
     interpreter: str
@@ -32,14 +32,14 @@ class BatchScript:
 
 
 def parse_script(text: str, *, source: str) -> BatchScript:
-    """Take a script apart. `source` names it in messages.
+    """Split a script. `source` names it in messages.
 
     Raises `UsageError` for a text that sbatch or a shell cannot run as a batch script, for an interpreter
-    that is not a POSIX shell (nothing can be exported in it), and for parts of a heterogeneous job.
+    that is not a POSIX shell (it has no `export`), and for parts of a heterogeneous job.
     """
     if "\r\n" in text:
         raise UsageError(f"{source} has DOS line ends; run: sed -i 's/\\r$//' {source}")
-    # str.splitlines also splits at form feeds and other marks that no shell takes for the end of a line.
+    # str.splitlines also splits at form feeds and the like, which do not end a line for a shell.
     lines = [line + "\n" for line in text.split("\n")]
     lines[-1] = lines[-1][:-1]
     if "\0" in text or not text.startswith("#!"):
@@ -52,8 +52,8 @@ def parse_script(text: str, *, source: str) -> BatchScript:
         end += 1
     words: list[str] = []
     for number, line in enumerate(lines[1:end], start=2):
-        if line.startswith(_MARK):
-            found = directive_words(line[len(_MARK) :])
+        if line.startswith(_DIRECTIVE):
+            found = directive_words(line[len(_DIRECTIVE) :])
             if found in (["hetjob"], ["packjob"]):
                 raise UsageError(
                     f"{source}, line {number}: a heterogeneous job cannot be adaptive; use plain sbatch"
@@ -64,16 +64,16 @@ def parse_script(text: str, *, source: str) -> BatchScript:
         head="".join(lines[1:end]),
         body="".join(lines[end:]),
         directives=tuple(words),
-        names_job=any(_FOREIGN_NAME.match(line) for line in lines[1:end]),
+        names_job=any(_PBS_OR_BSUB_NAME.match(line) for line in lines[1:end]),
     )
 
 
 def directive_words(text: str) -> list[str]:
-    """Split what stands behind #SBATCH into words, by sbatch's own rules (measured on 22.05.8).
+    """Split the text after #SBATCH into words, by sbatch's own rules (measured on 22.05.8).
 
-    Quotes of either kind may begin anywhere in a word and take the blanks between them into it. A backslash
-    takes the next character as it is, in quotes of either kind too, but never a blank outside of them. A `#`
-    outside of quotes ends the line, in the middle of a word too.
+    Quotes of either kind may begin anywhere in a word, and blanks between them belong to it. A backslash
+    escapes the next character, within quotes too, but never a blank outside of them. A `#` outside of quotes
+    ends the line, even within a word.
     """
     words: list[str] = []
     word: str | None = None

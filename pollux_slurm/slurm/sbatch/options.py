@@ -1,9 +1,9 @@
 """The options of sbatch, and how sbatch reads a command line.
 
-The table is the union of what sbatch knows from Slurm 22.05 (its own table, as it hands it to getopt_long)
-to 26.05 (manual pages). It has to tell one thing reliably: which words belong to options, and where the
-script stands. Judging the values stays sbatch's business, and options that the table lacks pass through
-untouched: an unknown `--name=value` is one word, an unknown `--name` or `-x` takes no value.
+The table is the union of sbatch's options from Slurm 22.05 (its own table for getopt_long) to 26.05 (manual
+pages). It decides which words belong to options, and which word is the script. Values are checked by sbatch
+only. Options that the table lacks are passed unchanged: an unknown `--name=value` is one word, an unknown
+`--name` or `-x` takes no value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pollux_slurm.errors import UsageError
 
 
 class Takes(enum.Enum):
-    """What an option takes. An optional value stands in the same word: `--nice=5`, `-koff`."""
+    """Whether an option takes a value. An optional value is in the same word: `--nice=5`, `-koff`."""
 
     NOTHING = "nothing"
     OPTIONAL = "optional"
@@ -168,8 +168,8 @@ _ALIASES = {"tasks-per-node": "ntasks-per-node", "cluster": "clusters"}
 class GivenOption:
     """An option as it was written. `name` is None for one that is not (unambiguously) in the table.
 
-    `words` are the words it was written with. Of several letters in one word (`-HvN2`) the first option
-    holds the word and the others none, so that joining all `words` gives back what was parsed.
+    `words` are the words it was written with. With several letters in one word (`-HvN2`) the first option
+    has the word and the others have none, so that joining all `words` restores what was parsed.
     """
 
     name: str | None
@@ -179,9 +179,9 @@ class GivenOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedWords:
-    """A command line apart: options, and from the first word on that is none (the script) the `rest`.
+    """A parsed command line: the options, and the `rest` from the first other word (the script) on.
 
-    `after_dashes` tells that a `--` parts the two.
+    `after_dashes` is set when a `--` separates the two.
     """
 
     options: tuple[GivenOption, ...]
@@ -190,9 +190,9 @@ class ParsedWords:
 
 
 def parse_words(words: Sequence[str], *, exact: Sequence[SbatchOption] = ()) -> ParsedWords:
-    """Read `words` as getopt_long does for sbatch: options up to the first word that is none, or to `--`.
+    """Parse `words` as getopt_long does for sbatch: options up to the first other word, or to `--`.
 
-    `exact` adds options that have no abbreviation. Raises `UsageError` when a last option lacks its value.
+    `exact` adds options that cannot be abbreviated. Raises `UsageError` when the last option lacks its value.
     """
     options: list[GivenOption] = []
     position = 0
@@ -224,8 +224,8 @@ def _long(word: str, following: str | None, exact: Sequence[SbatchOption]) -> Gi
 def _resolve(written: str, exact: Sequence[SbatchOption]) -> tuple[str | None, Takes]:
     """Find a long option by its name or an abbreviation of it.
 
-    Of an abbreviation that fits several names only what all of them take is known; sbatch, whose own table
-    may be smaller than this one, decides what it means.
+    An ambiguous abbreviation has no name here; it takes a value only if all options that fit do. sbatch,
+    whose own table may be smaller, decides what it means.
     """
     for option in (*exact, *SBATCH_OPTIONS):
         if option.name == written:
@@ -238,12 +238,12 @@ def _resolve(written: str, exact: Sequence[SbatchOption]) -> tuple[str | None, T
 
 
 def is_abbreviation(written: str) -> bool:
-    """Whether sbatch may take `written` for the beginning of one of its options, or of several."""
+    """Whether `written` abbreviates one or several of sbatch's options."""
     return any(option.name.startswith(written) for option in SBATCH_OPTIONS)
 
 
 def _letters(word: str, following: str | None) -> list[GivenOption]:
-    """Read a word of one-letter options; the first with a value takes the rest of the word, or the next."""
+    """Parse a word of one-letter options; the first with a value takes the rest of the word, or the next."""
     found: list[tuple[str | None, str | None]] = []
     words: tuple[str, ...] = (word,)
     for index, letter in enumerate(word[1:], start=1):

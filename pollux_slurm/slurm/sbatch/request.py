@@ -1,7 +1,7 @@
-"""What a user asks of sbatch, from all three places that sbatch reads: command line, environment, script.
+"""The options of one submission, from the three sources that sbatch reads.
 
-The command line wins over SBATCH_* variables, these win over #SBATCH lines, and in each place the last word
-counts (sbatch's manual; measured on 22.05.8).
+The command line overrides SBATCH_* variables, and these override #SBATCH lines. Within a source the last
+option counts (sbatch's manual; measured on 22.05.8).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _GPU_OPTIONS = (
     "gpus-per-socket",
     "ntasks-per-gpu",
 )
-_LONGEST_WARNING_S, _SHORTEST_WARNING_S = 120, 10
+_MAX_SIGTERM_LEAD_S, _MIN_SIGTERM_LEAD_S = 120, 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SbatchRequest:
-    """The options of one submission, by where they were given."""
+    """The options of one submission, by source."""
 
     command_line: tuple[GivenOption, ...]
     environment: tuple[tuple[str, str], ...]
@@ -39,36 +39,36 @@ class SbatchRequest:
         environ: Mapping[str, str],
         directives: Sequence[GivenOption],
     ) -> SbatchRequest:
-        """Collect the three; `environ` is the whole environment, of which only sbatch's variables count."""
+        """Collect the three sources; of `environ` only sbatch's variables are used."""
         found = [
             (option.name, environ[variable])
             for option in SBATCH_OPTIONS
             for variable in option.variables
-            if variable in environ and _holds(option.takes, environ[variable])
+            if variable in environ and _sets_option(option.takes, environ[variable])
         ]
         return cls(command_line=tuple(command_line), environment=tuple(found), directives=tuple(directives))
 
     def given(self, *names: str) -> bool:
-        """Tell whether one of the options was given anywhere."""
-        return self.winner(*names) is not None
+        """Return whether one of the options was given anywhere."""
+        return self.effective_name(*names) is not None
 
     def value(self, name: str) -> str | None:
-        """Return the value that holds for an option; None when it was not given (or stands without one)."""
-        return next((values[-1][1] for _, values in self._places(name) if values), None)
+        """Return an option's effective value; None when it was not given, or given without one."""
+        return next((values[-1][1] for _, values in self._by_source(name) if values), None)
 
-    def winner(self, *names: str) -> str | None:
-        """Return which of several options that undo each other holds; None when none was given."""
-        return next((values[-1][0] for _, values in self._places(*names) if values), None)
+    def effective_name(self, *names: str) -> str | None:
+        """Return which of several options that override each other is in effect; None for none."""
+        return next((values[-1][0] for _, values in self._by_source(*names) if values), None)
 
-    def where(self, name: str) -> str:
-        """Say for a message where an option that was given stands."""
-        place = next((place for place, values in self._places(name) if values), "command line")
-        if place == "environment":
+    def source_of(self, name: str) -> str:
+        """Return, for messages, how an option was given: `--name`, its variable, or `#SBATCH --name`."""
+        source = next((source for source, values in self._by_source(name) if values), "command line")
+        if source == "environment":
             return next(option.variables[0] for option in SBATCH_OPTIONS if option.name == name)
-        return f"--{name}" if place == "command line" else f"#SBATCH --{name}"
+        return f"--{name}" if source == "command line" else f"#SBATCH --{name}"
 
-    def _places(self, *names: str) -> list[tuple[str, list[tuple[str, str | None]]]]:
-        """Return what the three places say of `names`, the place that wins first."""
+    def _by_source(self, *names: str) -> list[tuple[str, list[tuple[str, str | None]]]]:
+        """Return the values given for `names` by source, the source that overrides the others first."""
         return [
             ("command line", [(o.name, o.value) for o in self.command_line if o.name in names]),
             ("environment", [(name, value) for name, value in self.environment if name in names]),
@@ -77,40 +77,40 @@ class SbatchRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartingGpus:
-    """What the user says of GPUs. `num_gpus` is None when it is said, but cannot be counted from here."""
+class RequestedGpus:
+    """The GPUs that a submission requests. `num_gpus` is None where their number cannot be computed."""
 
     is_given: bool
     num_gpus: int | None
 
 
-def starting_gpus(request: SbatchRequest) -> StartingGpus:
-    """Count the GPUs that a submission asks for, over all its nodes (the fewest, of a range of nodes)."""
+def count_requested_gpus(request: SbatchRequest) -> RequestedGpus:
+    """Count the GPUs that a submission requests over all its nodes (the minimum of a range of nodes)."""
     gres = request.value("gres")
-    of_gres = gres_gpus(gres) if gres is not None else 0
+    of_gres = count_gres_gpus(gres) if gres is not None else 0
     per_task_tres = request.value("tres-per-task")
-    of_tres = gres_gpus(per_task_tres) if per_task_tres is not None else 0
+    of_tres = count_gres_gpus(per_task_tres) if per_task_tres is not None else 0
     if not request.given(*_GPU_OPTIONS) and of_gres == 0 and of_tres == 0:
-        return StartingGpus(is_given=False, num_gpus=None)
+        return RequestedGpus(is_given=False, num_gpus=None)
 
     num_nodes = _first_number(request.value("nodes"), default=1)
     num_tasks = _num_tasks(request, num_nodes)
     counts: list[int | None] = []
     if (text := request.value("gpus")) is not None:
-        counts.append(typed_count(text))
+        counts.append(parse_gpu_list(text))
     elif (text := request.value("gpus-per-node")) is not None:
-        counts.append(_product(typed_count(text), num_nodes))
+        counts.append(_product(parse_gpu_list(text), num_nodes))
     elif (text := request.value("gpus-per-task")) is not None:
-        counts.append(_product(typed_count(text), num_tasks))
+        counts.append(_product(parse_gpu_list(text), num_tasks))
     elif of_gres != 0:
         counts.append(_product(of_gres, num_nodes))
     elif of_tres != 0:
         counts.append(_product(of_tres, num_tasks))
-    return StartingGpus(is_given=True, num_gpus=counts[0] if counts else None)
+    return RequestedGpus(is_given=True, num_gpus=counts[0] if counts else None)
 
 
-def typed_count(text: str) -> int | None:
-    """Read `[type:]number[,[type:]number...]`; None when it is malformed (sbatch will say so)."""
+def parse_gpu_list(text: str) -> int | None:
+    """Add up `[type:]number[,[type:]number...]`; None when it is malformed (sbatch reports that)."""
     total = 0
     for item in text.split(","):
         number = item.rpartition(":")[2]
@@ -120,7 +120,7 @@ def typed_count(text: str) -> int | None:
     return total
 
 
-def gres_gpus(text: str) -> int | None:
+def count_gres_gpus(text: str) -> int | None:
     """Count the GPUs in a list of generic resources such as `gpu:a100:2,nvme:1`; 0 when it names none."""
     total = 0
     for item in text.split(","):
@@ -138,7 +138,7 @@ def gres_gpus(text: str) -> int | None:
 
 
 def time_limit_s(text: str | None) -> float | None:
-    """Read sbatch's forms of a time limit; None for none, for an infinite one and for what is malformed."""
+    """Parse a time limit in sbatch's forms; None for no limit, an infinite or a malformed one."""
     found = re.fullmatch(
         r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?", (text or "").strip()
     )
@@ -154,18 +154,18 @@ def time_limit_s(text: str | None) -> float | None:
     return float(total_s) if total_s > 0 and math.isfinite(total_s) else None
 
 
-def warning_s(limit_s: float | None) -> int:
+def sigterm_lead_s(limit_s: float | None) -> int:
     """Return how long before the time limit the steps get SIGTERM, to write a last checkpoint.
 
-    Slurm may send it up to a minute early, so of a short job only a tenth is taken.
+    Slurm may send it up to a minute early, so a short job gets only a tenth of its time limit.
     """
     if limit_s is None:
-        return _LONGEST_WARNING_S
-    return min(max(int(limit_s) // 10, _SHORTEST_WARNING_S), _LONGEST_WARNING_S)
+        return _MAX_SIGTERM_LEAD_S
+    return min(max(int(limit_s) // 10, _MIN_SIGTERM_LEAD_S), _MAX_SIGTERM_LEAD_S)
 
 
-def _holds(takes: Takes, value: str) -> bool:
-    """Whether a variable sets its option: flags by "", "yes" or a number that is not zero."""
+def _sets_option(takes: Takes, value: str) -> bool:
+    """Whether a variable sets its option. Flags are set by "", "yes" or a number other than zero."""
     return bool(value) if takes is Takes.VALUE else takes is Takes.OPTIONAL or bool(_TRUE.fullmatch(value))
 
 

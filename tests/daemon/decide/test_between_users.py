@@ -11,7 +11,7 @@ from pollux_slurm.agent.submit.token import new_token
 from pollux_slurm.errors import UnknownJobError
 from pollux_slurm.model import JobTerms
 from pollux_slurm.sandbox.cluster import Sandbox
-from pollux_slurm.slurm.commands.command_client import CommandsClient
+from pollux_slurm.slurm.commands.command_client import CommandClient
 from pollux_slurm.slurm.parsing.comment_terms import encode_comment
 from pollux_slurm.store import open_store
 from pollux_slurm.store.agent_api.token_hashes import hash_token
@@ -45,7 +45,7 @@ def test_that_a_copied_comment_takes_nothing_from_its_owner(
 ) -> None:
     """Alice reads the Comment of Bob's job, and submits it as it is and with her own number in it."""
     alice, bob = users
-    slurm = CommandsClient(sandbox.runner())
+    slurm = CommandClient(sandbox.runner())
     for name, value in sandbox.env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("POLLUX_DAEMON_METRICS_LISTEN", "off")

@@ -25,7 +25,7 @@ from pollux_slurm.daemon.observe.association_limits import SiteLimits
 from pollux_slurm.model import Allocation, JobState
 from pollux_slurm.model import ReallocationStep as Step
 from pollux_slurm.sandbox.cluster import Sandbox
-from pollux_slurm.slurm.commands.accounting import Association, Quality
+from pollux_slurm.slurm.commands.accounting import Association, QosLimits
 from pollux_slurm.store import open_store
 from pollux_slurm.store.contract.interface import DaemonStatus
 from tests.daemon.builders import NOON, job, node, reallocation, record, snapshot
@@ -151,13 +151,13 @@ def test_that_jobs_that_share_without_any_limit_are_warned_of() -> None:
 
 def test_that_limits_of_slurm_count_as_limits_of_gpus() -> None:
     for enough in (
-        SiteLimits(qualities=(Quality(name="normal", gpus_per_user=8),)),
-        SiteLimits(qualities=(Quality(name="normal", gpus_per_account=8),)),
-        SiteLimits(qualities=(Quality(name="normal", gpus=8),)),
+        SiteLimits(qos_limits=(QosLimits(name="normal", gpus_per_user=8),)),
+        SiteLimits(qos_limits=(QosLimits(name="normal", gpus_per_account=8),)),
+        SiteLimits(qos_limits=(QosLimits(name="normal", gpus=8),)),
         SiteLimits(associations=(Association(account="x", user="ann", gpus=8),)),
     ):
         assert shares(enough, between="jobs")[0] is Verdict.OK
-    per_job = SiteLimits(qualities=(Quality(name="normal", gpus_per_job=8),))
+    per_job = SiteLimits(qos_limits=(QosLimits(name="normal", gpus_per_job=8),))
     assert shares(per_job, between="jobs")[0] is Verdict.WARN
 
 

@@ -14,7 +14,7 @@ from pollux_slurm.daemon.doctor.findings import Finding, Verdict
 from pollux_slurm.daemon.doctor.node_answers import SharedFolder, examine_checkpoints, examine_nodes, probe
 from pollux_slurm.errors import StoreUnavailable
 from pollux_slurm.sandbox.cluster import Sandbox
-from pollux_slurm.slurm.commands.node_probe import NodeAnswer, nodes_with_room
+from pollux_slurm.slurm.commands.node_probe import NodeOutput, nodes_with_free_cpu
 from pollux_slurm.store import open_store
 from tests.daemon.builders import node
 
@@ -22,25 +22,25 @@ FOLDER = SharedFolder(folder=Path("/scratch"), mark=Path("/scratch/mark"), word=
 
 
 def answer(
-    name: str, *, store: str = "", folder: str = "", skew_s: float = 0.0, complaint: str = "", odd: str = ""
-) -> NodeAnswer:
+    name: str, *, store: str = "", folder: str = "", skew_s: float = 0.0, error_text: str = "", odd: str = ""
+) -> NodeOutput:
     told = json.dumps({"time": 1005.0 + skew_s, "store": store, "folders": [folder]})
-    return NodeAnswer(
+    return NodeOutput(
         node=name,
-        output="" if complaint else odd or f"a prologue's words\n{told}\n",
-        complaint=complaint,
+        output="" if error_text else odd or f"a prologue's words\n{told}\n",
+        error_text=error_text,
         asked_at=1000.0,
         answered_at=1010.0,
     )
 
 
-def found(*answers: NodeAnswer) -> dict[str, Finding]:
+def found(*answers: NodeOutput) -> dict[str, Finding]:
     findings = list(examine_nodes(answers, [FOLDER], num_nodes=9))
     assert all(bool(one.cure) == (one.verdict is not Verdict.OK) for one in findings)
     return {one.name: one for one in findings}
 
 
-def verdicts(*answers: NodeAnswer) -> dict[str, str]:
+def verdicts(*answers: NodeOutput) -> dict[str, str]:
     return {name: one.verdict.value for name, one in found(*answers).items() if one.verdict is not Verdict.OK}
 
 
@@ -62,7 +62,7 @@ def test_that_each_fault_is_found_alone_and_names_its_node() -> None:
 @pytest.mark.parametrize(
     "silent",
     [
-        answer("n1", complaint="Unable to allocate resources"),
+        answer("n1", error_text="Unable to allocate resources"),
         answer("n1", odd="not JSON\n"),
         answer("n1", odd='{"time": "now", "store": "", "folders": [""]}'),
         answer("n1", odd='{"time": 1, "store": "", "folders": []}'),
@@ -70,7 +70,7 @@ def test_that_each_fault_is_found_alone_and_names_its_node() -> None:
         answer("n1", odd="\n"),
     ],
 )
-def test_that_a_node_without_an_answer_is_named_and_the_others_count(silent: NodeAnswer) -> None:
+def test_that_a_node_without_an_answer_is_named_and_the_others_count(silent: NodeOutput) -> None:
     assert verdicts(answer("n0"), silent) == {"nodes": "warn"}
     assert "n1: " in found(answer("n0"), silent)["nodes"].text
     assert list(found(silent)) == ["nodes"]
@@ -93,8 +93,8 @@ def test_that_a_probe_looks_at_marks_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_that_nodes_are_taken_from_each_partition_and_type() -> None:
     nodes = [node(f"n{i}") for i in range(4)] + [node("a0", gpu_type="a100"), node("down", available=False)]
-    assert [one.name for one in nodes_with_room(nodes, 3)] == ["n0", "a0", "n1"]
-    assert len(nodes_with_room(nodes, 99)) == 5
+    assert [one.name for one in nodes_with_free_cpu(nodes, 3)] == ["n0", "a0", "n1"]
+    assert len(nodes_with_free_cpu(nodes, 99)) == 5
 
 
 def test_that_checkpoints_are_held_against_killwait_and_the_daemons_patience() -> None:

@@ -125,7 +125,7 @@ def test_that_a_person_who_holds_a_paused_job_keeps_it_held(world: World) -> Non
 
 def test_that_a_person_who_lets_a_paused_job_begin_now_has_it_run(world: World) -> None:
     job_id = paused(world)
-    world.slurm.park(job_id, for_s=1)
+    world.slurm.set_begin_time(job_id, ahead_s=1)
     world.clock.advance(1)
     world.targets = {}
     world.settle(world.daemon(policy=PAUSES), seconds=8)
@@ -134,7 +134,7 @@ def test_that_a_person_who_lets_a_paused_job_begin_now_has_it_run(world: World) 
 
 def test_that_a_person_who_lets_a_paused_job_begin_tomorrow_is_obeyed(world: World) -> None:
     job_id = paused(world)
-    world.slurm.park(job_id, for_s=86400)
+    world.slurm.set_begin_time(job_id, ahead_s=86400)
     world.targets = {job_id: {"n1": 2}}
     world.settle(world.daemon(policy=PAUSES), seconds=30)
     assert world.job(job_id).state is JobState.PENDING
@@ -148,7 +148,7 @@ def test_that_a_job_cancelled_while_it_is_paused_is_over(world: World) -> None:
     assert world.store.job(job_id).state is JobState.CANCELLED
 
 
-@pytest.mark.parametrize("method", ["requeue_hold", "park", "release"])
+@pytest.mark.parametrize("method", ["requeue_hold", "set_begin_time", "release"])
 def test_that_a_silent_slurmctld_only_delays_a_pause(world: World, method: str) -> None:
     job_id = started(world)
     world.targets = {job_id: {}}
@@ -161,7 +161,7 @@ def test_that_a_silent_slurmctld_only_delays_a_pause(world: World, method: str) 
 def test_that_a_job_that_cannot_be_parked_is_let_go(world: World) -> None:
     job_id = started(world)
     world.targets = {job_id: {}}
-    world.slurm.fail("park", SlurmCommandError("access denied"))
+    world.slurm.fail("set_begin_time", SlurmCommandError("access denied"))
     daemon = world.daemon(policy=PAUSES)
     world.settle(daemon, until=lambda: bool(world.store.reallocations()), seconds=8)
     world.targets = {}

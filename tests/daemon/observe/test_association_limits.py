@@ -17,7 +17,7 @@ from pollux_slurm.daemon.observe.association_limits import (
 from pollux_slurm.errors import SlurmReadError
 from pollux_slurm.model import GpuLimit, JobState, Problem, ProblemJob
 from pollux_slurm.policy import decide
-from pollux_slurm.slurm.commands.accounting import Association, Quality
+from pollux_slurm.slurm.commands.accounting import Association, QosLimits
 from tests.daemon.builders import job, node, record, snapshot
 
 ENFORCED = {"AccountingStorageType": "accounting_storage/slurmdbd", "AccountingStorageEnforce": "limits,qos"}
@@ -91,7 +91,7 @@ def test_that_an_accounts_tree_that_is_a_circle_ends() -> None:
 def test_that_what_jobs_beside_ours_hold_is_taken_off() -> None:
     site = SiteLimits(
         associations=(Association(account="vision", gpus=4),),
-        qualities=(Quality(name="long", gpus_per_user=2),),
+        qos_limits=(QosLimits(name="long", gpus_per_user=2),),
     )
     found = limits(bounded(site, ("eve", "vision", "long"), others=("vision", "vision", "vision")))
     assert found == {("account", "vision"): 1, ("user", "eve in QOS long"): 0}
@@ -118,7 +118,7 @@ def test_that_the_word_of_a_qos_takes_the_place_of_those_of_accounts() -> None:
     """As on Slurm 22.05.8: who is exempt is not bound, but counts."""
     site = SiteLimits(
         associations=(Association(account="vision", gpus=3, gpus_per_job=1),),
-        qualities=(Quality(name="big", gpus=8, gpus_per_job=4), Quality(name="other", gpus_per_user=9)),
+        qos_limits=(QosLimits(name="big", gpus=8, gpus_per_job=4), QosLimits(name="other", gpus_per_user=9)),
     )
     found = bounded(site, ("ada", "vision", "big"), ("bob", "vision", "other"))
     assert limits(found) == {("qos", "big"): 8, ("account", "vision"): 1, ("user", "bob in QOS other"): 9}
@@ -126,20 +126,20 @@ def test_that_the_word_of_a_qos_takes_the_place_of_those_of_accounts() -> None:
 
 
 def test_that_the_qos_of_a_partition_comes_first_unless_the_jobs_is_over_it() -> None:
-    mine = Quality(name="big", gpus=2, gpus_per_job=3)
-    partitions = Quality(name="pq", gpus=5, gpus_per_job=4)
-    site = SiteLimits(qualities=(mine, partitions), partitions={"main": "pq"})
+    mine = QosLimits(name="big", gpus=2, gpus_per_job=3)
+    partitions = QosLimits(name="pq", gpus=5, gpus_per_job=4)
+    site = SiteLimits(qos_limits=(mine, partitions), partitions={"main": "pq"})
     found = bounded(site, ("ada", "vision", "big"))
     assert limits(found) == {("qos", "pq"): 5}
     assert found.jobs[0].max_gpus == 4
-    over = dataclasses.replace(site, qualities=(dataclasses.replace(mine, over_partition=True), partitions))
+    over = dataclasses.replace(site, qos_limits=(dataclasses.replace(mine, over_partition=True), partitions))
     found = bounded(over, ("ada", "vision", "big"))
     assert limits(found) == {("qos", "big"): 2}
     assert found.jobs[0].max_gpus == 3
 
 
 def test_that_a_qos_bounds_its_jobs_its_users_and_its_accounts() -> None:
-    site = SiteLimits(qualities=(Quality(name="short", gpus=8, gpus_per_user=4, gpus_per_account=5),))
+    site = SiteLimits(qos_limits=(QosLimits(name="short", gpus=8, gpus_per_user=4, gpus_per_account=5),))
     found = bounded(site, ("ada", "vision", "short"), ("bob", "vision", "normal"))
     assert limits(found) == {
         ("qos", "short"): 8,
@@ -156,14 +156,14 @@ def test_that_one_job_is_capped_but_keeps_what_it_holds() -> None:
             Association(account="vision", user="ada", gpus_per_job=3),
             Association(account="vision", user="bob", partition="other", gpus_per_job=1),
         ),
-        qualities=(Quality(name="tiny", gpus_per_job=1),),
+        qos_limits=(QosLimits(name="tiny", gpus_per_job=1),),
     )
     found = bounded(site, ("ada", "vision", ""), ("bob", "vision", ""), ("cy", "vision", "tiny"))
     assert [one.max_gpus for one in found.jobs] == [3, None, 2]
 
 
 def test_that_a_decision_keeps_to_a_qos() -> None:
-    site = SiteLimits(qualities=(Quality(name="short", gpus=3),))
+    site = SiteLimits(qos_limits=(QosLimits(name="short", gpus=3),))
     problem = bounded(site, ("ada", "vision", "short"), ("bob", "physics", "short"))
     decision = decide(problem)
     assert sum(one.allocation.num_gpus for one in decision.jobs) <= 4, "what they hold stays, no more comes"
@@ -200,7 +200,7 @@ def test_that_limits_count_where_slurm_enforces_them(changes: dict[str, str], en
 
 
 def test_that_limits_are_read_rarely_and_the_last_known_stay() -> None:
-    known = SiteLimits(qualities=(Quality(name="short", gpus=5),))
+    known = SiteLimits(qos_limits=(QosLimits(name="short", gpus=5),))
     answers = iter([known, SlurmReadError("slurmdbd is away"), SiteLimits()])
     now = [100.0]
 

@@ -9,7 +9,7 @@ import pytest
 
 from pollux_slurm.errors import SlurmReadError, SlurmUnavailable
 from pollux_slurm.model import JobState
-from pollux_slurm.slurm.commands.accounting import Accounting, Association, Quality, expanded, gpus_of
+from pollux_slurm.slurm.commands.accounting import Accounting, Association, QosLimits, gpus_of
 from pollux_slurm.slurm.commands.runner import CommandRunner
 
 ASSOCIATIONS = """\
@@ -47,21 +47,21 @@ def test_that_associations_are_read_with_their_bounds(tmp_path: Path) -> None:
         Association(account="lab", parent="root", gpus=6),
         Association(account="physics", parent="lab"),
         Association(account="physics", user="daemon", gpus=2),
-        Association(account="vision", parent="lab", gpus=4, other_bounds=("cpu",)),
+        Association(account="vision", parent="lab", gpus=4, other_limits=("cpu",)),
         Association(account="vision", user="root", gpus_per_job=3),
     )
 
 
 def test_that_qos_are_read_with_their_bounds(tmp_path: Path) -> None:
-    assert accounting(tmp_path, QUALITIES).qualities() == (
-        Quality(name="normal"),
-        Quality(
+    assert accounting(tmp_path, QUALITIES).qos_limits() == (
+        QosLimits(name="normal"),
+        QosLimits(
             name="short",
             gpus=5,
             gpus_per_user=2,
             gpus_per_job=1,
             over_partition=True,
-            other_bounds=("mem", "node"),
+            other_limits=("mem", "node"),
         ),
     )
 
@@ -69,7 +69,7 @@ def test_that_qos_are_read_with_their_bounds(tmp_path: Path) -> None:
 def test_that_partitions_are_read_with_their_qos(tmp_path: Path) -> None:
     asked = accounting(tmp_path, PARTITIONS)
     (tmp_path / "sacctmgr").rename(tmp_path / "scontrol")
-    assert asked.partition_qualities() == {"gpu": "short"}
+    assert asked.partition_qos() == {"gpu": "short"}
 
 
 def test_that_rights_are_read_and_an_unknown_user_has_none(tmp_path: Path) -> None:
@@ -78,18 +78,18 @@ def test_that_rights_are_read_and_an_unknown_user_has_none(tmp_path: Path) -> No
     assert accounting(tmp_path, "").admin_level("ada") == ""
 
 
-def test_that_a_silent_slurmdbd_and_odd_rows_are_errors(tmp_path: Path) -> None:
+def test_that_an_unreachable_slurmdbd_and_malformed_rows_are_errors(tmp_path: Path) -> None:
     silent = accounting(tmp_path, "", exit_code=1)
-    for ask in (lambda: silent.associations("c"), silent.qualities, lambda: silent.admin_level("ada")):
+    for ask in (lambda: silent.associations("c"), silent.qos_limits, lambda: silent.admin_level("ada")):
         with pytest.raises(SlurmReadError):
             ask()
     with pytest.raises(SlurmReadError, match="row"):
-        accounting(tmp_path, "a|b\n").qualities()
+        accounting(tmp_path, "a|b\n").qos_limits()
     with pytest.raises(SlurmUnavailable, match="no sacctmgr"):
-        Accounting(CommandRunner(environ={}, bin_dir=tmp_path / "none")).qualities()
+        Accounting(CommandRunner(environ={}, bin_dir=tmp_path / "none")).qos_limits()
 
 
-def test_that_only_a_bound_on_gpus_of_any_type_counts() -> None:
+def test_that_only_a_limit_on_gpus_of_any_type_counts() -> None:
     assert gpus_of("cpu=8,gres/gpu=4,mem=1G") == 4
     assert gpus_of("gres/gpu:a100=4") is None
     assert gpus_of("") is None
@@ -121,7 +121,8 @@ def test_that_past_runs_are_read_with_what_slurm_counts_of_them(tmp_path: Path) 
     assert (waiting.started_at, waiting.ended_at, waiting.nodes) == (None, None, ())
 
 
-def test_that_lists_of_nodes_are_expanded() -> None:
-    assert expanded("n[0-2,07],login,r[1-2]c3") == ("n0", "n1", "n2", "n07", "login", "r1c3", "r2c3")
+def test_that_a_malformed_list_of_nodes_is_an_error(tmp_path: Path) -> None:
+    asked = accounting(tmp_path, RUNS.replace("n[1-2]", "n[a-b]"))
+    (tmp_path / "sacct").symlink_to(tmp_path / "sacctmgr")
     with pytest.raises(SlurmReadError, match="nodes"):
-        expanded("n[a-b]")
+        asked.runs(["3"], since=datetime(2026, 11, 22, tzinfo=timezone.utc))

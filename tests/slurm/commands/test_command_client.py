@@ -21,7 +21,7 @@ from pollux_slurm.errors import (
     UsageError,
 )
 from pollux_slurm.model import Allocation, JobShape
-from pollux_slurm.slurm.commands.command_client import CommandsClient, shape_update
+from pollux_slurm.slurm.commands.command_client import CommandClient, shape_update
 from pollux_slurm.slurm.commands.runner import CommandRunner
 from pollux_slurm.slurm.parsing.job_json import parse_job
 from tests.slurm.parsing.test_job_json import job, pending
@@ -31,7 +31,7 @@ META = {"Slurm": {"version": {"major": 22, "micro": 8, "minor": 5}, "release": "
 NEWER = {"slurm": {"version": {"major": "24", "micro": "5", "minor": "11"}, "release": "24.11.5"}}
 JOBS = json.dumps({"meta": META, "errors": [], "jobs": [job()]})
 NODES = json.dumps({"meta": META, "errors": [], "nodes": [node()]})
-PEEK = "7 7 N/A {state} {priority} 1 4000000 {restarts}"
+STATUS_LINE = "7 7 N/A {state} {priority} 1 4000000 {restarts}"
 
 
 class Programs:
@@ -45,19 +45,19 @@ class Programs:
         self.answer("scancel", "")
 
     def answer(self, name: str, stdout: str, *, stderr: str = "", code: int = 0) -> None:
-        """Let `name` print this. `squeue` with `--Format` prints the first line of `peek` instead, if set."""
+        """Let `name` print this. `squeue` with `--Format` prints the line of `set_status`, if set."""
         (self.folder / f"{name}.out").write_text(stdout)
         (self.folder / f"{name}.err").write_text(stderr)
         self.write(
             name,
-            f'case "$*" in *--Format*) if [ -e {self.folder}/peek ]; then\n'
-            f"cat {self.folder}/peek; exit; fi;; esac\n"
+            f'case "$*" in *--Format*) if [ -e {self.folder}/status ]; then\n'
+            f"cat {self.folder}/status; exit; fi;; esac\n"
             f"cat {self.folder}/{name}.out; cat {self.folder}/{name}.err >&2; exit {code}",
         )
 
-    def peek(self, *, state: str, priority: int = 1, restarts: int = 0) -> None:
-        line = PEEK.format(state=state, priority=priority, restarts=restarts)
-        (self.folder / "peek").write_text(line + "\n")
+    def set_status(self, *, state: str, priority: int = 1, restarts: int = 0) -> None:
+        line = STATUS_LINE.format(state=state, priority=priority, restarts=restarts)
+        (self.folder / "status").write_text(line + "\n")
 
     def write(self, name: str, body: str) -> None:
         program = self.folder / name
@@ -75,16 +75,16 @@ def programs(tmp_path: Path) -> Programs:
 
 
 @pytest.fixture
-def client(programs: Programs) -> CommandsClient:
+def client(programs: Programs) -> CommandClient:
     runner = CommandRunner(environ={"PATH": os.environ["PATH"]}, bin_dir=programs.folder, timeout_s=300.0)
-    return CommandsClient(runner, wall_clock=lambda: datetime(2026, 1, 1, tzinfo=timezone.utc))
+    return CommandClient(runner, wall_clock=lambda: datetime(2026, 1, 1, tzinfo=timezone.utc))
 
 
 # ------------------------------------------------------------------------------- whole pictures or none
 
 
 def test_that_a_snapshot_is_one_read_of_jobs_and_one_of_nodes(
-    programs: Programs, client: CommandsClient
+    programs: Programs, client: CommandClient
 ) -> None:
     snapshot = client.snapshot()
     assert [job.job_id for job in snapshot.jobs] == ["7"]
@@ -93,7 +93,7 @@ def test_that_a_snapshot_is_one_read_of_jobs_and_one_of_nodes(
 
 
 def test_that_newer_releases_are_asked_for_nodes_in_their_own_way(
-    programs: Programs, client: CommandsClient
+    programs: Programs, client: CommandClient
 ) -> None:
     programs.answer("squeue", json.dumps({"meta": NEWER, "errors": [], "jobs": []}))
     programs.answer("scontrol", json.dumps({"meta": NEWER, "errors": [], "nodes": [node()]}))
@@ -121,7 +121,7 @@ def test_that_newer_releases_are_asked_for_nodes_in_their_own_way(
     ],
 )
 def test_that_an_answer_that_is_not_whole_is_no_picture(
-    programs: Programs, client: CommandsClient, command: str, answer: str
+    programs: Programs, client: CommandClient, command: str, answer: str
 ) -> None:
     programs.answer(command, answer)
     with pytest.raises(SlurmReadError):
@@ -130,7 +130,7 @@ def test_that_an_answer_that_is_not_whole_is_no_picture(
 
 @pytest.mark.parametrize("key", ["jobs", "nodes"])
 def test_that_one_bad_entry_spoils_the_whole_picture(
-    programs: Programs, client: CommandsClient, key: str
+    programs: Programs, client: CommandClient, key: str
 ) -> None:
     good: Any = {"jobs": job(), "nodes": node()}[key]
     bad: Any = {"jobs": job(job_id=8, restart_cnt="?"), "nodes": node(name="n1", cpus="?")}[key]
@@ -141,7 +141,7 @@ def test_that_one_bad_entry_spoils_the_whole_picture(
 
 
 def test_that_control_characters_and_broken_utf8_in_a_name_do_no_harm(
-    programs: Programs, client: CommandsClient
+    programs: Programs, client: CommandClient
 ) -> None:
     (programs.folder / "squeue.out").write_bytes(JOBS.encode().replace(b'"train"', b'"a\x01\xff\nb"'))
     assert client.snapshot().jobs[0].name == "a\x01�\nb"
@@ -158,7 +158,7 @@ def test_that_a_filter_of_the_user_does_not_narrow_a_read(programs: Programs) ->
         "TZ": "Asia/Tokyo",
         "SLURM_CONF": "/somewhere",
     }
-    CommandsClient(CommandRunner(environ=environ, bin_dir=programs.folder, timeout_s=300.0)).snapshot()
+    CommandClient(CommandRunner(environ=environ, bin_dir=programs.folder, timeout_s=300.0)).snapshot()
     seen = dict(
         line.split("=", 1) for line in (programs.folder / "environ").read_text().splitlines() if "=" in line
     )
@@ -180,14 +180,14 @@ SILENT = [
 
 @pytest.mark.parametrize("words", SILENT)
 def test_that_a_silent_controller_is_unavailable(
-    programs: Programs, client: CommandsClient, words: str
+    programs: Programs, client: CommandClient, words: str
 ) -> None:
     programs.answer("squeue", "", stderr=words, code=1)
     with pytest.raises(SlurmUnavailable):
         client.snapshot()
     with pytest.raises(SlurmUnavailable):
         client.read_job("7")
-    programs.peek(state="PENDING", priority=0)
+    programs.set_status(state="PENDING", priority=0)
     programs.answer("scontrol", "", stderr=words, code=1)
     with pytest.raises(SlurmUnavailable):
         client.release("7")
@@ -197,14 +197,14 @@ def test_that_a_command_that_hangs_is_stopped(programs: Programs) -> None:
     programs.write("squeue", "exec sleep 600")
     runner = CommandRunner(environ=dict(os.environ), bin_dir=programs.folder, timeout_s=0.3)
     with pytest.raises(SlurmUnavailable, match="squeue did not end within"):
-        CommandsClient(runner).snapshot()
+        CommandClient(runner).snapshot()
 
 
-def test_that_another_failure_is_told_in_slurms_words(programs: Programs, client: CommandsClient) -> None:
+def test_that_another_failure_is_told_in_slurms_words(programs: Programs, client: CommandClient) -> None:
     programs.answer("squeue", "", stderr="squeue: error: Access denied\n", code=1)
     with pytest.raises(SlurmReadError, match="Access denied"):
         client.snapshot()
-    programs.peek(state="RUNNING")
+    programs.set_status(state="RUNNING")
     programs.answer("scontrol", "", stderr="Access/permission denied for job 7\n", code=1)
     with pytest.raises(SlurmCommandError, match="job 7: scontrol: Access/permission denied") as refused:
         client.requeue_hold("7")
@@ -223,25 +223,25 @@ def test_that_another_failure_is_told_in_slurms_words(programs: Programs, client
     ],
 )
 def test_that_an_odd_look_at_a_job_changes_nothing(
-    programs: Programs, client: CommandsClient, line: str
+    programs: Programs, client: CommandClient, line: str
 ) -> None:
-    (programs.folder / "peek").write_text(line + "\n")
+    (programs.folder / "status").write_text(line + "\n")
     with pytest.raises(SlurmError):
         client.hold("7")
     assert not [call for call in programs.calls() if call.startswith("scontrol")]
 
 
 def test_that_a_command_for_one_array_task_does_not_name_the_array(
-    programs: Programs, client: CommandsClient
+    programs: Programs, client: CommandClient
 ) -> None:
     """The last task of array 7 has the number 7 itself: `requeuehold 7` would requeue all of them."""
-    (programs.folder / "peek").write_text("9 7 0 RUNNING 1 1 0 0\n7 7 2 RUNNING 1 1 0 0\n")
+    (programs.folder / "status").write_text("9 7 0 RUNNING 1 1 0 0\n7 7 2 RUNNING 1 1 0 0\n")
     client.requeue_hold("7")
     assert programs.calls()[-1] == "scontrol requeuehold 7_2"
 
 
-def test_that_one_look_tells_state_and_run(programs: Programs, client: CommandsClient) -> None:
-    (programs.folder / "peek").write_text("7 7 N/A RUNNING 1 1 0 3\n")
+def test_that_one_look_tells_state_and_run(programs: Programs, client: CommandClient) -> None:
+    (programs.folder / "status").write_text("7 7 N/A RUNNING 1 1 0 3\n")
     with pytest.raises(JobStateError, match="has been requeued 3 times, not 2"):
         client.requeue_hold("7", restart_count=2)
     client.requeue_hold("7", restart_count=3)
@@ -249,9 +249,9 @@ def test_that_one_look_tells_state_and_run(programs: Programs, client: CommandsC
 
 
 def test_that_a_hold_carries_its_condition_and_stays_the_owners_own(
-    programs: Programs, client: CommandsClient
+    programs: Programs, client: CommandClient
 ) -> None:
-    programs.peek(state="PENDING")
+    programs.set_status(state="PENDING")
     client.hold("7")
     assert programs.calls()[1:] == [
         "scontrol update JobId=7 MinCPUsNode=1 Priority=0",
@@ -261,9 +261,9 @@ def test_that_a_hold_carries_its_condition_and_stays_the_owners_own(
 
 @pytest.mark.parametrize("comment", ["a\0b"])
 def test_that_a_nul_character_is_refused_before_any_command(
-    programs: Programs, client: CommandsClient, comment: str
+    programs: Programs, client: CommandClient, comment: str
 ) -> None:
-    programs.peek(state="PENDING")
+    programs.set_status(state="PENDING")
     with pytest.raises(UsageError, match="NUL"):
         client.set_comment("7", comment)
 
@@ -277,13 +277,13 @@ def updates(programs: Programs) -> list[dict[str, str]]:
 
 
 def held(programs: Programs, **changes: Any) -> None:
-    programs.peek(state="PENDING", priority=0, restarts=changes.get("restart_cnt", 0))
+    programs.set_status(state="PENDING", priority=0, restarts=changes.get("restart_cnt", 0))
     entry = pending(priority=0, state_reason="JobHeldUser", **changes)
     programs.answer("squeue", json.dumps({"meta": META, "errors": [], "jobs": [entry]}))
 
 
 def test_that_nodes_are_named_only_when_the_job_cannot_start(
-    programs: Programs, client: CommandsClient
+    programs: Programs, client: CommandClient
 ) -> None:
     held(programs, restart_cnt=1, submit_time=0)
     client.reshape("7", JobShape.of(Allocation.of({"n0": 4, "n1": 1}), cpus_per_gpu=2))
@@ -300,7 +300,7 @@ def test_that_nodes_are_named_only_when_the_job_cannot_start(
 
 
 def test_that_a_job_that_a_snapshot_has_shown_is_not_read_whole_again(
-    programs: Programs, client: CommandsClient
+    programs: Programs, client: CommandClient
 ) -> None:
     held(programs, restart_cnt=2, tres_per_job="gres:gpu:t4:1")
     known = parse_job(pending(priority=0, restart_cnt=2, tres_per_job="gres:gpu:t4:1"))
@@ -313,7 +313,7 @@ def test_that_a_job_that_a_snapshot_has_shown_is_not_read_whole_again(
 
 
 def test_that_the_kill_as_slurmctld_saw_it_counts_when_clocks_differ(
-    programs: Programs, client: CommandsClient
+    programs: Programs, client: CommandClient
 ) -> None:
     killed = int(datetime(2026, 1, 1, 0, 5, tzinfo=timezone.utc).timestamp())
     held(programs, restart_cnt=1, submit_time=killed, eligible_time=killed + 121)
@@ -321,7 +321,7 @@ def test_that_the_kill_as_slurmctld_saw_it_counts_when_clocks_differ(
     assert updates(programs)[-1]["StartTime"] == "2026-01-01T00:05:02"
 
 
-def test_that_a_job_that_never_ran_keeps_its_owners_begin(programs: Programs, client: CommandsClient) -> None:
+def test_that_a_job_that_never_ran_keeps_its_owners_begin(programs: Programs, client: CommandClient) -> None:
     begin = int(datetime(2026, 1, 2, tzinfo=timezone.utc).timestamp())
     held(programs, submit_time=0, eligible_time=begin)
     client.reshape("7", JobShape(num_gpus=1))
@@ -377,7 +377,7 @@ def test_that_memory_is_left_alone_where_it_already_follows(programs: Programs) 
     ],
 )
 def test_that_what_slurm_would_not_do_is_refused_before_any_update(
-    programs: Programs, client: CommandsClient, changes: dict[str, Any], shape: JobShape
+    programs: Programs, client: CommandClient, changes: dict[str, Any], shape: JobShape
 ) -> None:
     held(programs, **changes)
     with pytest.raises(SlurmCommandError, match="job 7"):
@@ -386,7 +386,7 @@ def test_that_what_slurm_would_not_do_is_refused_before_any_update(
 
 
 def test_that_a_job_whose_nodes_were_refused_is_not_left_parked(
-    programs: Programs, client: CommandsClient
+    programs: Programs, client: CommandClient
 ) -> None:
     held(programs, submit_time=0)
     programs.write(
@@ -402,7 +402,7 @@ def test_that_a_job_whose_nodes_were_refused_is_not_left_parked(
 
 
 def test_that_sbatch_sees_script_options_arguments_and_exactly_the_given_environment(
-    programs: Programs, client: CommandsClient
+    programs: Programs, client: CommandClient
 ) -> None:
     programs.write(
         "sbatch", f"env > {programs.folder}/environ; cat > {programs.folder}/script; echo '12;sandbox'"
@@ -417,7 +417,7 @@ def test_that_sbatch_sees_script_options_arguments_and_exactly_the_given_environ
     assert "LC_ALL" not in environ
 
 
-def test_that_an_answer_without_a_number_is_no_submission(programs: Programs, client: CommandsClient) -> None:
+def test_that_an_answer_without_a_number_is_no_submission(programs: Programs, client: CommandClient) -> None:
     programs.answer("sbatch", "Submitted, I think\n")
     with pytest.raises(SlurmCommandError, match="no job number"):
         client.submit("#!/bin/sh\n", [], [], dict(os.environ))

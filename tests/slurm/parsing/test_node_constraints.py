@@ -17,7 +17,7 @@ from tests.slurm.parsing.test_node_json import node
     [
         ("", ()),
         ("n0", ("n0",)),
-        ("n[0-2,7],m1", ("n0", "n1", "n2", "n7", "m1")),
+        ("n[0-2,07],m1,r[1-2]c3", ("n0", "n1", "n2", "n07", "m1", "r1c3", "r2c3")),
         ("rack[1-2]n[08-10]", ("rack1n08", "rack1n09", "rack1n10", "rack2n08", "rack2n09", "rack2n10")),
     ],
 )

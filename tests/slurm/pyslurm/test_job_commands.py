@@ -1,4 +1,4 @@
-"""What the hand makes of PySlurm's answers; `test_versions.py` runs it on the real thing."""
+"""What the job_commands makes of PySlurm's answers; `test_versions.py` runs it on the real thing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 
 from pollux_slurm.errors import JobStateError, SlurmCommandError, SlurmReadError, SlurmUnavailable
 from pollux_slurm.model import JobState
-from pollux_slurm.slurm.commands.job_commands import CommandHand, Peek
+from pollux_slurm.slurm.commands.job_commands import JobStatus, SlurmJobCommands
 from pollux_slurm.slurm.commands.runner import CommandRunner
-from pollux_slurm.slurm.pyslurm.job_commands import PySlurmHand
+from pollux_slurm.slurm.pyslurm.job_commands import PySlurmJobCommands
 from pollux_slurm.slurm.pyslurm.process import PySlurmRefusedError, PySlurmWorker
 from pollux_slurm.slurm.pyslurm.worker import serve
 
@@ -43,10 +43,10 @@ class Answers(PySlurmWorker):
         return self.answer(do, job_id)
 
 
-def hand(answer: Callable[[str, str], Any], folder: Path) -> PySlurmHand:
-    """Return a hand whose commands are in `folder`."""
-    return PySlurmHand(
-        Answers(answer), CommandHand(CommandRunner(environ=os.environ, bin_dir=folder, timeout_s=300.0))
+def job_commands(answer: Callable[[str, str], Any], folder: Path) -> PySlurmJobCommands:
+    """Return a job_commands whose commands are in `folder`."""
+    return PySlurmJobCommands(
+        Answers(answer), SlurmJobCommands(CommandRunner(environ=os.environ, bin_dir=folder, timeout_s=300.0))
     )
 
 
@@ -58,14 +58,14 @@ def refuses(number: int | None, words: str) -> Callable[[str, str], Any]:
 
 
 def test_that_a_job_is_read(tmp_path: Path) -> None:
-    made = hand(lambda _do, _job_id: SEEN, tmp_path)
-    assert made.peek("7") == Peek(
+    made = job_commands(lambda _do, _job_id: SEEN, tmp_path)
+    assert made.read_status("7") == JobStatus(
         address="7", state=JobState.PENDING, held=True, min_cpus_per_node="1", user_id=1000, restart_count=2
     )
 
 
 def test_that_an_unknown_job_is_none(tmp_path: Path) -> None:
-    assert hand(refuses(2017, "Invalid job id specified"), tmp_path).peek("7") is None
+    assert job_commands(refuses(2017, "Invalid job id specified"), tmp_path).read_status("7") is None
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_that_an_unknown_job_is_none(tmp_path: Path) -> None:
 )
 def test_that_an_answer_that_makes_no_sense_is_an_error(odd: Any, tmp_path: Path) -> None:
     with pytest.raises(SlurmReadError, match="7"):
-        hand(lambda _do, _job_id: odd, tmp_path).peek("7")
+        job_commands(lambda _do, _job_id: odd, tmp_path).read_status("7")
 
 
 def test_that_tasks_of_arrays_go_through_the_commands(tmp_path: Path) -> None:
@@ -92,17 +92,17 @@ def test_that_tasks_of_arrays_go_through_the_commands(tmp_path: Path) -> None:
     for name, answer in (("squeue", "7 7 0 RUNNING 100 1 1000 0"), ("scontrol", "")):
         (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{log}\necho "{answer}"\n')
         (tmp_path / name).chmod(0o755)
-    made = hand(lambda _do, _job_id: SEEN | {"array": 7}, tmp_path)
-    peek = made.peek("7")
-    assert peek is not None
-    assert peek.address == "7_0"
-    made.requeue_hold("7", peek.address)
-    made.release("7", peek.address)
+    made = job_commands(lambda _do, _job_id: SEEN | {"array": 7}, tmp_path)
+    read_status = made.read_status("7")
+    assert read_status is not None
+    assert read_status.address == "7_0"
+    made.requeue_hold("7", read_status.address)
+    made.release("7", read_status.address)
     assert log.read_text().splitlines()[1:] == ["scontrol requeuehold 7_0", "scontrol release 7_0"]
 
 
 @pytest.mark.parametrize(
-    ("words", "error"),
+    ("message", "error"),
     [
         ("Access/permission denied", SlurmCommandError),
         ("Job is no longer pending execution", JobStateError),
@@ -113,12 +113,12 @@ def test_that_a_refused_command_is_the_error_that_it_is_with_commands(
     words: str, error: type[Exception], tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=f"job 7: PySlurm: {words.partition('(')[0]}"):
-        hand(refuses(1, words), tmp_path).requeue_hold("7", "7")
+        job_commands(refuses(1, words), tmp_path).requeue_hold("7", "7")
 
 
 def test_that_a_silent_slurmctld_is_no_answer_about_a_job(tmp_path: Path) -> None:
     with pytest.raises(SlurmUnavailable):
-        hand(refuses(1800, "Zero Bytes were transmitted or received"), tmp_path).peek("7")
+        job_commands(refuses(1800, "Zero Bytes were transmitted or received"), tmp_path).read_status("7")
 
 
 def test_that_the_worker_answers_each_question_on_its_line() -> None:
@@ -142,11 +142,19 @@ def test_that_the_worker_answers_each_question_on_its_line() -> None:
             done.append((self.number, "modify", changes))
 
     done: list[Any] = []
-    said: list[dict[str, Any]] = []
+    stderr_file: list[dict[str, Any]] = []
     module: Any = type(
         "pyslurm", (), {"Job": Job, "PyslurmError": PyslurmError, "JobSubmitDescription": dict}
     )
-    questions = [{"do": do, "job": 7} for do in ("peek", "requeue_hold", "release")]
-    serve(module, io.StringIO("".join(json.dumps(question) + "\n" for question in questions)), said.append)
-    assert said == [{"errno": 2017, "words": "Invalid job id specified"}, {"answer": None}, {"answer": None}]
+    questions = [{"do": do, "job": 7} for do in ("read_status", "requeue_hold", "release")]
+    serve(
+        module,
+        io.StringIO("".join(json.dumps(question) + "\n" for question in questions)),
+        stderr_file.append,
+    )
+    assert stderr_file == [
+        {"errno": 2017, "message": "Invalid job id specified"},
+        {"answer": None},
+        {"answer": None},
+    ]
     assert done == [(7, "requeue", True), (7, "modify", {"priority": 4294967295})]

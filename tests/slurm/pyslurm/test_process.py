@@ -17,11 +17,11 @@ from tests.waiting import wait_until
 
 GREET = """\
 import json, os, sys
-def say(what):
+def send(what):
     print(json.dumps(what), flush=True)
-say({'answer': '25.11.2'})
+send({'answer': '25.11.2'})
 """
-ECHO = GREET + "for line in sys.stdin:\n  say({'answer': [os.getpid(), json.loads(line)]})\n"
+ECHO = GREET + "for line in sys.stdin:\n  send({'answer': [os.getpid(), json.loads(line)]})\n"
 
 
 def worker(folder: Path, program: str, *, timeout_s: float = 300.0) -> PySlurmWorker:
@@ -31,7 +31,7 @@ def worker(folder: Path, program: str, *, timeout_s: float = 300.0) -> PySlurmWo
 
 
 def test_that_questions_go_to_one_process_with_nothing_that_narrows_slurms_output(tmp_path: Path) -> None:
-    program = GREET + "for line in sys.stdin:\n  say({'answer': [os.getpid(), dict(os.environ)]})\n"
+    program = GREET + "for line in sys.stdin:\n  send({'answer': [os.getpid(), dict(os.environ)]})\n"
     (tmp_path / "worker.py").write_text(program)
     heard: list[str] = []
     asked = PySlurmWorker(
@@ -41,8 +41,8 @@ def test_that_questions_go_to_one_process_with_nothing_that_narrows_slurms_outpu
         command=(sys.executable, str(tmp_path / "worker.py")),
     )
     assert asked.release() == "25.11.2"
-    first, environ = asked.ask("peek", "7")
-    second, _ = asked.ask("peek", "8")
+    first, environ = asked.ask("read_status", "7")
+    second, _ = asked.ask("read_status", "8")
     assert first == second
     assert "SQUEUE_USERS" not in environ
     assert heard == ["pyslurm", "pyslurm"]
@@ -60,8 +60,8 @@ def test_that_the_question_arrives_and_a_closed_worker_comes_back(tmp_path: Path
 
 
 def test_that_a_terminals_interrupt_does_not_reach_the_process(tmp_path: Path) -> None:
-    asked = worker(tmp_path, GREET + "for line in sys.stdin:\n  say({'answer': os.getpgrp()})\n")
-    assert asked.ask("peek", "7") != os.getpgrp()
+    asked = worker(tmp_path, GREET + "for line in sys.stdin:\n  send({'answer': os.getpgrp()})\n")
+    assert asked.ask("read_status", "7") != os.getpgrp()
     asked.close()
 
 
@@ -70,19 +70,19 @@ def test_that_a_process_that_hangs_is_given_up_and_replaced(tmp_path: Path) -> N
     program = GREET + f"mark = {str(mark)!r}\n" + (
         "for line in sys.stdin:\n"
         "  if not os.path.exists(mark):\n    open(mark, 'w').close()\n    sys.stdin.read()\n"
-        "  say({'answer': 'late or not'})\n"
+        "  send({'answer': 'late or not'})\n"
     )  # fmt: skip
     asked = worker(tmp_path, program, timeout_s=3.0)
 
     # On a busy machine not even the greeting may come in time: asked until it is the question that hangs.
     def has_hung() -> bool:
         with pytest.raises(SlurmUnavailable, match="within 3 s"):
-            asked.ask("peek", "7")
+            asked.ask("read_status", "7")
         return mark.exists()
 
     def answer() -> object:
         with contextlib.suppress(SlurmUnavailable):
-            return asked.ask("peek", "8")
+            return asked.ask("read_status", "8")
         return None
 
     wait_until(has_hung, timeout_s=300, what="a question that hangs")
@@ -95,12 +95,12 @@ def test_that_a_process_that_ends_says_why_and_is_replaced(tmp_path: Path) -> No
         "for line in sys.stdin:\n"
         "  if not os.path.exists(mark):\n    open(mark, 'w').close()\n"
         "    sys.exit('python: fatal: no munge')\n"
-        "  say({'answer': 'here'})\n"
+        "  send({'answer': 'here'})\n"
     )  # fmt: skip
     asked = worker(tmp_path, program)
     with pytest.raises(SlurmUnavailable, match="fatal: no munge"):
-        asked.ask("peek", "7")
-    assert asked.ask("peek", "7") == "here"
+        asked.ask("read_status", "7")
+    assert asked.ask("read_status", "7") == "here"
     asked.close()
 
 
@@ -108,16 +108,16 @@ def test_that_a_process_that_ends_says_why_and_is_replaced(tmp_path: Path) -> No
 def test_that_an_answer_that_is_none_ends_the_process(tmp_path: Path, answer: str) -> None:
     asked = worker(tmp_path, GREET + f"for line in sys.stdin:\n  print({answer!r}, flush=True)\n")
     with pytest.raises(SlurmUnavailable):
-        asked.ask("peek", "7")
+        asked.ask("read_status", "7")
     asked.close()
 
 
 def test_that_a_refusal_comes_with_slurms_number_and_words(tmp_path: Path) -> None:
     asked = worker(
-        tmp_path, GREET + "for line in sys.stdin:\n  say({'errno': 2017, 'words': 'Invalid job id'})\n"
+        tmp_path, GREET + "for line in sys.stdin:\n  send({'errno': 2017, 'words': 'Invalid job id'})\n"
     )
     with pytest.raises(PySlurmRefusedError, match="Invalid job id") as caught:
-        asked.ask("peek", "7")
+        asked.ask("read_status", "7")
     assert caught.value.number == 2017
     asked.close()
 

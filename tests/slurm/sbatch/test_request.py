@@ -6,12 +6,12 @@ import pytest
 
 from pollux_slurm.slurm.sbatch.options import parse_words
 from pollux_slurm.slurm.sbatch.request import (
+    RequestedGpus,
     SbatchRequest,
-    StartingGpus,
-    gres_gpus,
-    starting_gpus,
+    count_gres_gpus,
+    count_requested_gpus,
+    parse_gpu_list,
     time_limit_s,
-    typed_count,
 )
 
 
@@ -26,13 +26,13 @@ def request(
 def test_that_the_command_line_wins_over_variables_and_these_over_the_script() -> None:
     everywhere = request("-G 1", {"SBATCH_GPUS": "2"}, "--gpus=3")
     assert everywhere.value("gpus") == "1"
-    assert everywhere.where("gpus") == "--gpus"
+    assert everywhere.source_of("gpus") == "--gpus"
     without_line = request("", {"SBATCH_GPUS": "2"}, "--gpus=3")
     assert without_line.value("gpus") == "2"
-    assert without_line.where("gpus") == "SBATCH_GPUS"
+    assert without_line.source_of("gpus") == "SBATCH_GPUS"
     script_only = request("", {}, "--gpus=3")
     assert script_only.value("gpus") == "3"
-    assert script_only.where("gpus") == "#SBATCH --gpus"
+    assert script_only.source_of("gpus") == "#SBATCH --gpus"
     assert request().value("gpus") is None
 
 
@@ -41,9 +41,14 @@ def test_that_the_last_of_several_counts() -> None:
 
 
 def test_that_of_options_that_undo_each_other_the_one_in_the_higher_place_wins() -> None:
-    assert request("--requeue", {"SBATCH_NO_REQUEUE": "1"}).winner("requeue", "no-requeue") == "requeue"
-    assert request("", {"SBATCH_NO_REQUEUE": ""}, "--requeue").winner("requeue", "no-requeue") == "no-requeue"
-    assert request("--requeue --no-requeue").winner("requeue", "no-requeue") == "no-requeue"
+    assert (
+        request("--requeue", {"SBATCH_NO_REQUEUE": "1"}).effective_name("requeue", "no-requeue") == "requeue"
+    )
+    assert (
+        request("", {"SBATCH_NO_REQUEUE": ""}, "--requeue").effective_name("requeue", "no-requeue")
+        == "no-requeue"
+    )
+    assert request("--requeue --no-requeue").effective_name("requeue", "no-requeue") == "no-requeue"
 
 
 @pytest.mark.parametrize(
@@ -89,18 +94,18 @@ def test_that_variables_of_flags_hold_as_sbatchs_manual_says(variable: str, valu
     ],
 )
 def test_that_the_starting_gpus_are_counted_over_all_nodes(line: str, num_gpus: int | None) -> None:
-    assert starting_gpus(request(line)) == StartingGpus(is_given=True, num_gpus=num_gpus)
+    assert count_requested_gpus(request(line)) == RequestedGpus(is_given=True, num_gpus=num_gpus)
 
 
 @pytest.mark.parametrize("line", ["", "-N 2 -n 4", "--gres=nvme:1", "--gres=none", "--tres-per-task=cpu:4"])
 def test_that_a_request_without_gpus_says_nothing_of_them(line: str) -> None:
-    assert starting_gpus(request(line)) == StartingGpus(is_given=False, num_gpus=None)
+    assert count_requested_gpus(request(line)) == RequestedGpus(is_given=False, num_gpus=None)
 
 
 def test_that_odd_counts_are_no_numbers() -> None:
-    assert typed_count("4") == 4
-    assert [typed_count(text) for text in ("", "t4:", "-1", "٣", "1e3", "9" * 40)] == [None] * 6
-    assert gres_gpus("gpu:t4:") is None
+    assert parse_gpu_list("4") == 4
+    assert [parse_gpu_list(text) for text in ("", "t4:", "-1", "٣", "1e3", "9" * 40)] == [None] * 6
+    assert count_gres_gpus("gpu:t4:") is None
 
 
 @pytest.mark.parametrize(
