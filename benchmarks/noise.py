@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pollux_slurm.model import Objective, ProblemJob, ThroughputParameters
-from pollux_slurm.simulator.engine.clock import simulate
 from pollux_slurm.simulator.engine.job import SimulatedJob
 from pollux_slurm.simulator.engine.measurement_noise import MeasurementNoise
+from pollux_slurm.simulator.engine.simulation import simulate
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.inputs.applications import read_applications
 from pollux_slurm.simulator.inputs.workload import read_workload
@@ -33,7 +33,7 @@ class TrustingAgents(Agents):
     """Agents that take a minute for as sure as hours."""
 
     def _fit(self, job: SimulatedJob, gpu_type: str, previous: ThroughputParameters | None) -> _Fit:
-        seen = job.seen[gpu_type]
+        seen = job.measurements[gpu_type]
         for situation, one in seen.items():
             seen[situation] = replace(one, confirmed=True)
         return super()._fit(job, gpu_type, previous)

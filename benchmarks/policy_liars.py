@@ -27,9 +27,9 @@ from pollux_slurm.model import (
     ProblemJob,
     ThroughputParameters,
 )
-from pollux_slurm.simulator.engine.clock import simulate
+from pollux_slurm.simulator.engine.simulation import simulate
 from pollux_slurm.simulator.engine.cluster import Cluster
-from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.inputs.applications import read_applications
 from pollux_slurm.simulator.inputs.workload import read_workload
 from pollux_slurm.simulator.policies import PolluxPolicy
@@ -139,7 +139,7 @@ def _scaled(told: ProblemJob, held: Configuration | None, *, least_gpus: int) ->
 class _Run:
     """A run of a job: on what, and when it had made how much at its first and last sample."""
 
-    pieces: Pieces
+    allocation: GpusByNode
     since_s: float
     before: float
     until_s: float
@@ -147,7 +147,7 @@ class _Run:
 
     @property
     def pace(self) -> RecentRun:
-        held = Configuration(num_nodes=len(self.pieces), num_gpus=sum(gpus for _, gpus in self.pieces))
+        held = Configuration(num_nodes=len(self.allocation), num_gpus=sum(gpus for _, gpus in self.allocation))
         return RecentRun(self.made - self.before, ((held, self.until_s - self.since_s),))
 
 
@@ -167,8 +167,8 @@ class WithLiars(PolluxPolicy):
     ) -> ProblemJob:
         told = super()._problem_job(now_s, job, names, several=several)
         held = None
-        if job.pieces:
-            held = Configuration(num_nodes=len(job.pieces), num_gpus=job.num_gpus)
+        if job.allocation:
+            held = Configuration(num_nodes=len(job.allocation), num_gpus=job.num_gpus)
         if told.job_id in self._liars:
             told = self._lie(told, held)
         if not self._checked:
@@ -192,12 +192,12 @@ class WithLiars(PolluxPolicy):
 
     def _with_checked_model(self, now_s: float, job: SimulatedJob, told: ProblemJob) -> ProblemJob:
         runs = self._runs[told.job_id]
-        if job.pieces and not job.pauses:
-            if not runs or runs[-1].pieces != job.pieces or runs[-1].made > job.useful:
-                runs.append(_Run(job.pieces, now_s, job.useful, now_s, job.useful))
-            runs[-1].until_s, runs[-1].made = now_s, job.useful
-        elif runs and runs[-1].pieces:
-            runs.append(_Run((), now_s, job.useful, now_s, job.useful))  # the next one begins anew
+        if job.allocation and not job.interruptions:
+            if not runs or runs[-1].allocation != job.allocation or runs[-1].made > job.useful_progress:
+                runs.append(_Run(job.allocation, now_s, job.useful_progress, now_s, job.useful_progress))
+            runs[-1].until_s, runs[-1].made = now_s, job.useful_progress
+        elif runs and runs[-1].allocation:
+            runs.append(_Run((), now_s, job.useful_progress, now_s, job.useful_progress))  # the next one begins anew
         recent_runs = [run.pace for run in reversed(runs) if run.until_s - run.since_s >= MIN_RECENT_RUN_S]
         if model_checks.doubt((told.model, told.models), recent_runs[:RECENT_RUNS]) is None:
             return told

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pollux_slurm.model import BatchLimits, GradientStatistics, Objective
-from pollux_slurm.simulator.engine.clock import simulate
 from pollux_slurm.simulator.engine.cluster import Cluster
+from pollux_slurm.simulator.engine.simulation import simulate
 from pollux_slurm.simulator.inputs.applications import Application, Placement, StepTime, read_applications
 from pollux_slurm.simulator.inputs.generate import with_users
 from pollux_slurm.simulator.inputs.workload import WorkloadJob, read_workload
@@ -50,8 +50,8 @@ class PartOfTraining:
     def step_progress(self, batch_size: int, epoch: int) -> float:
         return self._whole.step_progress(batch_size, self._first + epoch)
 
-    def useful_share(self, batch_size: int, epoch: int) -> float:
-        return self._whole.useful_share(batch_size, self._first + epoch)
+    def useful_part(self, batch_size: int, epoch: int) -> float:
+        return self._whole.useful_part(batch_size, self._first + epoch)
 
     def iterations(self, batch_size: int, epoch: int) -> float:
         before = self._whole.iterations(batch_size, self._first - 1) if self._first else 0.0

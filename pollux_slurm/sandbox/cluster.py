@@ -1,8 +1,8 @@
 """A private Slurm cluster of many nodes on one machine, from the distribution's packages.
 
-Own munged, own slurmctld, one slurmd a node, on ports of their own: several sandboxes run side by side, and
-none touches a Slurm that the machine belongs to. What was started is recorded in DIR/sandbox.json as it
-starts, so that `down` ends exactly that, whoever calls it and however `up` ended.
+It has its own munged, its own slurmctld and one slurmd per node, on its own ports. Several sandboxes can run
+side by side, and none affects a Slurm that the machine belongs to. DIR/sandbox.json records each process as
+it starts, so that `down` ends exactly these, whoever calls it and however `up` ended.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pollux_slurm.process_control import ProcessRecord, is_running, send_signal,
 from pollux_slurm.sandbox.daemons import (
     PortTaken,
     command_of,
-    last_words,
-    raise_of_end,
-    title_of,
+    display_name,
+    last_log_lines,
+    raise_end_error,
     without_slurm,
 )
 from pollux_slurm.sandbox.files import (
@@ -80,9 +80,9 @@ class Sandbox:
     ) -> Sandbox:
         """Start a cluster below `folder` and return when all its nodes are idle.
 
-        Without `groups`, it has the four nodes of one. A sandbox that runs there is returned as it is, and
-        refused if `groups` says that it should be another. On failure, and when interrupted, everything
-        that was started is stopped again. Raises `SandboxError`.
+        Without `groups`, it has the four nodes of `NodeGroup()`. A sandbox that already runs there is
+        returned, unless its nodes differ from `groups`. On failure, and when interrupted, everything that was
+        started is stopped again. Raises `SandboxError`.
         """
         surroundings = dict(os.environ if environ is None else environ)
         programs = find_programs(surroundings)
@@ -90,10 +90,10 @@ class Sandbox:
         picker = generator if generator is not None else random.Random()
         try:
             layout.dir.mkdir(parents=True, exist_ok=True)
-            if not layout.lock.exists():  # a lock is a file, too: leave none in another's folder
-                _refuse_foreign(layout)
+            if not layout.lock.exists():  # checked before the lock file is made in somebody else's folder
+                _require_own_folder(layout)
             with _locked(layout):
-                _refuse_foreign(layout)
+                _require_own_folder(layout)
                 running = _running_sandbox(layout, surroundings)
                 if running is not None:
                     if groups is not None:
@@ -111,7 +111,7 @@ class Sandbox:
                         processes=(),
                         environ=surroundings,
                         started_now=True,
-                    )._saved(())  # from now on the folder is a sandbox's
+                    )._saved(())  # this marks the folder as a sandbox's
                     write_files(
                         layout,
                         nodes=nodes,
@@ -128,11 +128,11 @@ class Sandbox:
             raise SandboxError(
                 f"{layout.dir}: {error.strerror} ({error.filename}); name another folder with --dir"
             ) from None
-        raise SandboxError(f"{_TRIES} times another program took a port that was free; try again")
+        raise SandboxError(f"another program took a free port {_TRIES} times; try again")
 
     @classmethod
     def find(cls, folder: Path | str, *, environ: Mapping[str, str] | None = None) -> Sandbox:
-        """Return the sandbox that `folder` holds, running or not. Raises `SandboxError` if there is none."""
+        """Return the sandbox in `folder`, running or not. Raises `SandboxError` if there is none."""
         layout = layout_of(folder)
         sandbox = _load(layout, dict(os.environ if environ is None else environ))
         if sandbox is None:
@@ -140,10 +140,10 @@ class Sandbox:
         return sandbox
 
     def down(self) -> DownReport:
-        """End the jobs, then the daemons, and remove what they left; logs and etc/ stay for a look.
+        """End the jobs, then the daemons, and remove their files except logs and etc/.
 
-        Only processes that this sandbox started are ended: daemons as recorded, and what its jobs left
-        behind. Works whatever part of it is dead already. Raises `SandboxError` if something cannot be ended.
+        Only processes of this sandbox are ended: the recorded daemons, and what its jobs left behind. It also
+        works when some of them have ended already. Raises `SandboxError` if a process cannot be ended.
         """
         with _locked(self.layout):
             current = _load(self.layout, self.environ) or self
@@ -177,7 +177,7 @@ class Sandbox:
         return all(self.daemons().values())
 
     def node_states(self) -> dict[str, str]:
-        """Return each node's state in sinfo's words; `unreachable` for all while slurmctld is away."""
+        """Return each node's state as sinfo prints it; `unreachable` for all while slurmctld does not run."""
         states = {node.name: "unreachable" for node in self.nodes}
         if not self.daemons()[CONTROLLER]:
             return states
@@ -191,7 +191,7 @@ class Sandbox:
         return states
 
     def stop(self, daemon: str, *, signum: int = signal.SIGTERM) -> Sandbox:
-        """End one daemon (`slurmctld`, or a node's by the node's name), as a fault to survive."""
+        """End one daemon (`slurmctld`, or a node's by the node's name), to simulate a fault."""
         with _locked(self.layout):
             current = _load(self.layout, self.environ) or self
             record = current._record_of(daemon)
@@ -201,7 +201,7 @@ class Sandbox:
             return current._saved(rest)
 
     def start(self, daemon: str) -> Sandbox:
-        """Start one daemon again. Nothing happens when it runs."""
+        """Start one daemon again. Does nothing when it runs."""
         with _locked(self.layout):
             current = _load(self.layout, self.environ) or self
             if current.daemons().get(daemon):
@@ -210,13 +210,13 @@ class Sandbox:
             return current._with_daemon(find_programs(self.environ), daemon, rest)
 
     def wait_idle(self, *, timeout_s: float = 60.0) -> None:
-        """Wait until every node is idle. Raises `SandboxError` that shows what the daemons said."""
+        """Wait until every node is idle. Raises `SandboxError` with the last lines of the daemons' logs."""
         self._wait_idle(time.monotonic() + timeout_s)
 
     # ------------------------------------------------------------------------------------------ inside
 
     def _launch(self, programs: Mapping[str, str], deadline: float) -> Sandbox | None:
-        """Start all daemons; None when a port was taken meanwhile. Leaves nothing behind if it fails."""
+        """Start all daemons; return None when a port is in use. Stops them all again if it fails."""
         sandbox = self
         try:
             sandbox = sandbox._with_daemon(programs, MUNGED, sandbox.processes)
@@ -276,11 +276,11 @@ class Sandbox:
         """Raise when a daemon has ended, or the time has run out."""
         for record in self.processes:
             if not is_running(record):
-                raise_of_end(record.name, self.layout)
+                raise_end_error(record.name, self.layout)
         if time.monotonic() >= deadline:
             raise SandboxError(
                 f"the nodes of the sandbox did not come up in time ({waiting_for}); "
-                f"slurmctld: {last_words(self.layout, CONTROLLER)}"
+                f"slurmctld: {last_log_lines(self.layout, CONTROLLER)}"
             )
 
     def _stop_everything(self) -> DownReport:
@@ -292,7 +292,7 @@ class Sandbox:
 
 @contextlib.contextmanager
 def _locked(layout: Layout) -> Iterator[None]:
-    """Let one `up` or `down` at a time work on a folder."""
+    """Let only one `up` or `down` at a time work on a folder."""
     try:
         handle = layout.lock.open("w")
     except OSError as error:
@@ -320,17 +320,17 @@ def _load(layout: Layout, environ: Mapping[str, str]) -> Sandbox | None:
         raise SandboxError(f"{layout.record}: not a sandbox's record ({error})") from None
 
 
-def _refuse_foreign(layout: Layout) -> None:
-    """Raise unless the folder is empty or a sandbox's: `up` clears what it finds in it."""
+def _require_own_folder(layout: Layout) -> None:
+    """Raise `SandboxError` unless the folder is empty or a sandbox's, because `up` clears it."""
     others = sorted(entry.name for entry in layout.dir.iterdir() if entry != layout.lock)
     if others and not layout.record.exists():
         raise SandboxError(
-            f"{layout.dir} holds other files ({others[0]}, ...): name an empty or new folder with --dir"
+            f"{layout.dir} contains other files ({others[0]}, ...): name an empty or new folder with --dir"
         )
 
 
 def _require_shape(running: Sandbox, groups: Sequence[NodeGroup]) -> None:
-    """Raise `SandboxError` when a running cluster is not the one that was asked for."""
+    """Raise `SandboxError` when a running cluster has other nodes than `groups`."""
 
     def shape(nodes: Sequence[SandboxNode]) -> list[str]:
         return [
@@ -348,7 +348,7 @@ def _require_shape(running: Sandbox, groups: Sequence[NodeGroup]) -> None:
 
 
 def _running_sandbox(layout: Layout, environ: Mapping[str, str]) -> Sandbox | None:
-    """Return the sandbox that runs in the folder, None if a new one may start there."""
+    """Return the sandbox that runs in the folder, None if a new one can be started there."""
     sandbox = _load(layout, environ)
     if sandbox is None:
         return None
@@ -356,9 +356,9 @@ def _running_sandbox(layout: Layout, environ: Mapping[str, str]) -> Sandbox | No
     if all(daemons.values()):
         return sandbox
     if any(daemons.values()):
-        gone = ", ".join(title_of(name) for name, alive in daemons.items() if not alive)
+        gone = ", ".join(display_name(name) for name, alive in daemons.items() if not alive)
         raise SandboxError(
             f"the sandbox in {layout.dir} has lost {gone}; run: pollux sandbox down --dir {layout.dir}"
         )
-    sandbox._stop_everything()  # what jobs of a crashed sandbox left behind
+    sandbox._stop_everything()  # jobs of a crashed sandbox may still run
     return None

@@ -1,4 +1,4 @@
-"""A sandbox's daemons, one at a time: how each is started, and what it said when it ended."""
+"""One daemon of a sandbox: its command line, and the error when it has ended."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def command_of(daemon: str, layout: Layout, programs: Mapping[str, str]) -> list
     ]
 
 
-def raise_of_end(daemon: str, layout: Layout) -> NoReturn:
+def raise_end_error(daemon: str, layout: Layout) -> NoReturn:
     """Raise `PortTaken` or `SandboxError` for a daemon that has ended by itself."""
-    said = last_words(layout, daemon)
-    if "Address already in use" in said:
+    lines = last_log_lines(layout, daemon)
+    if "Address already in use" in lines:
         raise PortTaken(daemon)
-    raise SandboxError(f"{title_of(daemon)} ended at once: {said}")
+    raise SandboxError(f"{display_name(daemon)} ended at once: {lines}")
 
 
-def last_words(layout: Layout, daemon: str) -> str:
-    """Return what a daemon said last that sounds like a reason, and where the rest can be read."""
+def last_log_lines(layout: Layout, daemon: str) -> str:
+    """Return the last error lines of a daemon's log (else its last lines), and the log's path."""
     file = layout.output(daemon)
     try:
         lines = [line.strip() for line in file.read_text(errors="replace").splitlines() if line.strip()]
@@ -53,12 +53,12 @@ def last_words(layout: Layout, daemon: str) -> str:
     return f"{' / '.join((reasons or lines)[-2:]) or 'nothing'} (log: {file})"
 
 
-def title_of(daemon: str) -> str:
-    """Return a daemon's name for people: a node's name alone would not say which daemon is meant."""
+def display_name(daemon: str) -> str:
+    """Return a daemon's name for messages, such as `slurmd of n0`."""
     return daemon if daemon in (CONTROLLER, MUNGED) else f"slurmd of {daemon}"
 
 
 def without_slurm(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` without what another Slurm's job or user settings put there."""
+    """Return `environ` without the variables of another Slurm and of users' Slurm settings."""
     prefixes = ("SLURM", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_")
     return {key: value for key, value in environ.items() if not key.startswith(prefixes)}

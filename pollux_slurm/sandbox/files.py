@@ -1,4 +1,4 @@
-"""The sandbox on disk: its folder, its groups of nodes, free ports, and the files that are rendered."""
+"""A sandbox's folder: its layout, the rendered files, its groups of nodes and their ports."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _PACKAGES = {
     "srun": "slurm-client",
 }
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
-# Slurm's own parser gives space, quote, #, comma, % and brackets a meaning in its files.
+# In Slurm's files, spaces, quotes, #, commas, % and brackets have a meaning.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._+@~-]+\Z")
-# A UNIX socket's path holds 107 characters; slurmstepd's is DIR/spool/NODE/NODE_JOB.STEP.
+# A UNIX socket's path has at most 107 characters; slurmstepd's is DIR/spool/NODE/NODE_JOB.STEP.
 _MAX_PATH = 107 - len("/spool/n999/n999_4294967295.4294967295")
 _PORTS = range(10000, 32000)  # below the range from which the kernel takes ports for outgoing connections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
-    """Some equal nodes. Without numbers a node has 2 CPUs and 2 GiB for each GPU, at least 4 GiB."""
+    """Equal nodes. By default a node has 2 CPUs and 2 GiB for each GPU, and at least 4 GiB."""
 
     num_nodes: int = 4
     gpu_type: str = "t4"
@@ -72,7 +72,7 @@ class NodeGroup:
 def parse_group(
     text: str, *, cpus_per_node: int | None = None, memory_mb_per_node: int | None = None
 ) -> NodeGroup:
-    """Read `NODES:TYPE:GPUS`, such as `2:t4:4`. Raises `UsageError`."""
+    """Parse `NODES:TYPE:GPUS`, such as `2:t4:4`. Raises `UsageError`."""
     match = re.fullmatch(r"([0-9]{1,6}):([^:]+):([0-9]{1,6})", text)
     if match is None:
         raise UsageError(f"node group {text!r}: expected NODES:TYPE:GPUS, such as 2:t4:4")
@@ -87,7 +87,7 @@ def parse_group(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxNode:
-    """One node of a sandbox, as slurm.conf states it."""
+    """One node of a sandbox, as in its slurm.conf."""
 
     name: str
     port: int
@@ -99,7 +99,7 @@ class SandboxNode:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything lies below the sandbox's folder."""
+    """The paths below a sandbox's folder."""
 
     dir: Path
 
@@ -148,12 +148,12 @@ class Layout:
         return self.dir / "sandbox.lock"
 
     def output(self, daemon: str) -> Path:
-        """Return the file that takes what a daemon prints; its own log says the same with time stamps."""
+        """Return the file of a daemon's output; the daemon's own log has the same with timestamps."""
         return self.log_dir / f"{daemon}.out"
 
 
 def layout_of(folder: Path | str) -> Layout:
-    """Return the layout below `folder`; `SandboxError` for a path that Slurm could not use."""
+    """Return the layout below `folder`. Raises `SandboxError` for a path that Slurm cannot use."""
     path = Path(os.path.abspath(Path(folder).expanduser()))  # noqa: PTH100 - links stay as they are
     if not _PLAIN_PATH.match(str(path)):
         raise SandboxError(
@@ -169,13 +169,13 @@ def layout_of(folder: Path | str) -> Layout:
 
 
 def search_path(environ: Mapping[str, str]) -> str:
-    """Return PATH with the folders added where Debian keeps daemons, which a user's PATH may lack."""
+    """Return PATH with the sbin folders, where Debian has daemons and which a user's PATH may lack."""
     folders = [part for part in environ.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(os.pathsep) if part]
     return os.pathsep.join(folders + [sbin for sbin in _SBIN if sbin not in folders])
 
 
 def find_programs(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the path of each program a sandbox needs, or raise `SandboxError` that says what to install."""
+    """Return the path of each program a sandbox needs. Raises `SandboxError` with what to install."""
     path = search_path(environ)
     found = {program: shutil.which(program, path=path) for program in _PACKAGES}
     missing = [program for program, place in found.items() if place is None]
@@ -195,16 +195,16 @@ def slurm_release(slurmctld: str) -> tuple[int, int]:
         raise SandboxError(f"{slurmctld} cannot be run: {error}") from None
     match = re.search(r"([0-9]+)\.([0-9]+)", done.stdout)
     if match is None:
-        raise SandboxError(f"{slurmctld} -V names no release: {(done.stdout + done.stderr).strip()[:120]!r}")
+        raise SandboxError(f"{slurmctld} -V prints no release: {(done.stdout + done.stderr).strip()[:120]!r}")
     return int(match[1]), int(match[2])
 
 
 def free_ports(count: int, generator: random.Random) -> list[int]:
-    """Return ports that nobody listens on now, in random order, so that neighbours rarely pick the same."""
+    """Return unused ports in random order, so that sandboxes on one machine rarely pick the same."""
     found: list[int] = []
     for port in generator.sample(_PORTS, min(len(_PORTS), 50 * count)):
         with contextlib.closing(socket.socket()) as listener:
-            # As Slurm's daemons do: a port that only old, closed connections used is free.
+            # Like Slurm's daemons: a port with only closed connections counts as unused.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 listener.bind(("", port))
@@ -242,9 +242,9 @@ def write_files(
     release: tuple[int, int],
     template_dir: Path | None = None,
 ) -> None:
-    """Make the folders anew, with slurm.conf, gres.conf, a munge key of their own and the fake GPUs.
+    """Make the folders anew, with slurm.conf, gres.conf, a new munge key and fake GPUs.
 
-    `release` is that of the Slurm that will read the files, such as `(22, 5)`.
+    `release` is the release of the Slurm that reads the files, such as `(22, 5)`.
     """
     clear(layout, keep_logs=False)
     for folder in (layout.etc_dir, layout.log_dir, layout.run_dir, layout.device_dir, layout.spool_dir):
@@ -262,7 +262,7 @@ def write_files(
         "slurmd_timeout_s": slurmd_timeout_s,
     }
     names = ["slurm.conf", "gres.conf"]
-    if release >= (23, 2):  # refuses to start slurmd without; 22.05 refuses to start it with
+    if release >= (23, 2):  # slurmd does not start without it; that of 22.05 does not start with it
         names.append("cgroup.conf")
     for file in (layout.etc_dir / name for name in names):
         file.write_text(
@@ -271,8 +271,8 @@ def write_files(
     descriptor = os.open(layout.munge_key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as key:
         key.write(os.urandom(128))
-    # slurmd takes a link to any character device for a GPU; a regular file leaves CUDA_VISIBLE_DEVICES unset
-    # (22.05), and mknod would need root.
+    # slurmd accepts a link to any character device as a GPU. A regular file leaves CUDA_VISIBLE_DEVICES unset
+    # (22.05), and mknod needs root.
     for index in range(max(node.num_gpus for node in nodes)):
         (layout.device_dir / f"gpu{index}").symlink_to(os.devnull)
     for node in nodes:
@@ -280,7 +280,7 @@ def write_files(
 
 
 def clear(layout: Layout, *, keep_logs: bool) -> None:
-    """Remove what `write_files` and the daemons made."""
+    """Remove the files of `write_files` and of the daemons."""
     folders = [layout.run_dir, layout.device_dir, layout.spool_dir, layout.state_dir]
     for folder in folders if keep_logs else [*folders, layout.etc_dir, layout.log_dir]:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""End a sandbox: its jobs, then its daemons, and nothing else."""
+"""End a sandbox's processes: its jobs, then its daemons."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _JOB_GRACE_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownReport:
-    """What `stop_cluster` did: daemons by name, jobs, and processes of jobs that had to be killed."""
+    """What `stop_cluster` ended: daemons by name, jobs, and processes of jobs that had to be killed."""
 
     stopped: tuple[str, ...]
     already_gone: tuple[str, ...]
@@ -37,21 +37,21 @@ class DownReport:
 
 
 def stop_cluster(layout: Layout, daemons: Sequence[ProcessRecord], runner: CommandRunner) -> DownReport:
-    """End all jobs and then `daemons`, whatever part of it is dead already.
+    """End all jobs and then `daemons`, some of which may have ended already.
 
-    Raises `SandboxError` naming the processes that even SIGKILL did not end.
+    Raises `SandboxError` that names the processes that even SIGKILL did not end.
     """
     alive = {record.name for record in daemons if is_running(record)}
     cancelled = _cancel_jobs(runner) if {CONTROLLER, MUNGED} <= alive else 0
     if cancelled:
         _wait_steps_gone(layout, _JOB_GRACE_S)
-    # A task that ignores SIGTERM would keep its slurmstepd, and that its slurmd, for KillWait.
-    strays = _job_tasks(layout)
-    for stray in strays:
-        send_signal(stray, signal.SIGKILL)
-    if strays:
+    # slurmd waits for slurmstepd, and that waits up to KillWait for a task that ignores SIGTERM.
+    leftovers = _job_tasks(layout)
+    for task in leftovers:
+        send_signal(task, signal.SIGKILL)
+    if leftovers:
         _wait_steps_gone(layout, 3.0)
-    # The nodes go first, so that no job starts any more; munged goes last, since the others need it.
+    # The nodes first, so that no job starts; munged last, since the others need it.
     nodes = [record for record in daemons if record.name not in (CONTROLLER, MUNGED)]
     left = list(stop_all(nodes, term_timeout_s=10.0))
     left += stop_all([*_step_managers(layout), *_job_tasks(layout)], term_timeout_s=0.5)
@@ -64,24 +64,24 @@ def stop_cluster(layout: Layout, daemons: Sequence[ProcessRecord], runner: Comma
         stopped=tuple(record.name for record in daemons if record.name in alive),
         already_gone=tuple(record.name for record in daemons if record.name not in alive),
         cancelled_jobs=cancelled,
-        killed_processes=len(strays),
+        killed_processes=len(leftovers),
     )
 
 
 def _cancel_jobs(runner: CommandRunner) -> int:
-    """Ask all jobs to end; return how many there were."""
+    """Cancel all jobs; return how many there were."""
     with contextlib.suppress(PolluxError):
         listed = runner.run("squeue", "-h", "-o", "%A")
         jobs = sorted(set(listed.stdout.split())) if listed.exit_code == 0 else []
         if jobs:
-            runner.run("scancel", "--state=PENDING", *jobs)  # or they would start in the others' place
+            runner.run("scancel", "--state=PENDING", *jobs)  # first, or they would start on freed nodes
             runner.run("scancel", *jobs)
         return len(jobs)
     return 0
 
 
 def _job_tasks(layout: Layout) -> list[ProcessRecord]:
-    """Return what the sandbox's jobs run, even detached from them: slurmd told each its slurm.conf."""
+    """Return the processes of the sandbox's jobs, even detached ones, by the SLURM_CONF that slurmd set."""
     conf = {"SLURM_CONF": str(layout.slurm_conf)}
     return processes_with_environ(conf, present=("SLURM_JOB_ID", "SLURMD_NODENAME"))
 

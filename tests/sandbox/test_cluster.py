@@ -117,7 +117,7 @@ def test_that_two_ups_in_one_folder_start_one_sandbox(folder: Path) -> None:
     assert both[0].processes == both[1].processes
 
 
-def test_that_a_running_sandbox_is_not_taken_for_another(folder: Path) -> None:
+def test_that_a_running_sandbox_of_another_shape_is_refused(folder: Path) -> None:
     sandbox = up(folder / "box", ONE_NODE)
     with pytest.raises(SandboxError, match=r"with another shape \(n0: .*pollux sandbox down --dir"):
         up(folder / "box", (NodeGroup(num_nodes=2),))
@@ -180,8 +180,8 @@ def test_that_down_works_when_daemons_are_dead_already(folder: Path) -> None:
     wait_gone(sandbox)
 
 
-def test_that_a_process_that_took_over_a_number_is_left_alone(folder: Path) -> None:
-    """The record survives a reboot; the numbers in it then belong to others."""
+def test_that_a_process_that_reuses_a_pid_is_not_killed(folder: Path) -> None:
+    """The record survives a reboot; its process ids then belong to others."""
     sandbox = up(folder / "box", ONE_NODE)
     record = sandbox.layout.record
     as_it_was = record.read_text()
@@ -223,7 +223,7 @@ def changed_templates(folder: Path, change: Callable[[str], str]) -> Path:
     return templates
 
 
-def test_that_a_cluster_that_cannot_start_says_why_and_leaves_nothing(folder: Path) -> None:
+def test_that_a_cluster_that_cannot_start_raises_with_its_reason_and_leaves_nothing(folder: Path) -> None:
     templates = changed_templates(folder, lambda text: text + "NoSuchSetting=1\n")
     with pytest.raises(SandboxError, match="NoSuchSetting"):
         up(folder / "box", ONE_NODE, template_dir=templates)
@@ -239,15 +239,15 @@ def test_that_nodes_that_do_not_come_up_in_time_are_named(folder: Path) -> None:
     wait_gone(Sandbox.find(folder / "box"))
 
 
-def test_that_another_programs_folder_is_not_touched(folder: Path) -> None:
+def test_that_a_folder_with_other_files_is_refused(folder: Path) -> None:
     (folder / "etc").mkdir()
     (folder / "etc" / "mine").write_text("precious")
-    with pytest.raises(SandboxError, match="holds other files"):
+    with pytest.raises(SandboxError, match="contains other files"):
         up(folder, ONE_NODE)
     assert [path.name for path in folder.rglob("*")] == ["etc", "mine"]
 
 
-def test_that_a_record_that_makes_no_sense_is_refused(folder: Path) -> None:
+def test_that_a_malformed_record_is_refused(folder: Path) -> None:
     (folder / "sandbox.json").write_text('{"format": 1}')
     with pytest.raises(SandboxError, match="not a sandbox's record"):
         Sandbox.find(folder)

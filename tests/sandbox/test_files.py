@@ -55,7 +55,7 @@ def test_that_another_group_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "path", ["/tmp/a b", "/tmp/it's", '/tmp/x"y', "/tmp/a%n", "/tmp/a,b", "/tmp/a#b", "/tmp/ü\n"]
 )
-def test_that_a_path_that_slurms_files_cannot_hold_is_refused(path: str) -> None:
+def test_that_a_path_with_special_characters_is_refused(path: str) -> None:
     with pytest.raises(SandboxError, match="allow only letters"):
         layout_of(path)
 
@@ -78,11 +78,11 @@ def test_that_missing_programs_are_named_with_their_packages(
         find_programs({"PATH": str(tmp_path)})
 
 
-def test_that_daemons_are_looked_for_where_a_users_path_does_not_lead() -> None:
+def test_that_daemons_are_also_searched_in_sbin() -> None:
     assert search_path({"PATH": "/home/me/bin:/usr/sbin"}) == "/home/me/bin:/usr/sbin:/usr/local/sbin:/sbin"
 
 
-def test_that_ports_in_use_are_passed_over() -> None:
+def test_that_ports_in_use_are_skipped() -> None:
     picks = free_ports(5, random.Random(3))
     with socket.socket() as taken:
         taken.bind(("", picks[0]))
@@ -92,7 +92,9 @@ def test_that_ports_in_use_are_passed_over() -> None:
     assert len(set(again)) == 5
 
 
-def test_that_the_files_say_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_the_files_contain_the_requested_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "big.example.org")
     monkeypatch.setattr("pollux_slurm.sandbox.files._MAX_PATH", 4096)
     layout = layout_of(tmp_path)

@@ -1,4 +1,4 @@
-"""A policy that does what a test says, on the made-up application."""
+"""A policy whose decisions a test gives, and the test application."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator import OSDI21, Cluster, Rules, SimulationResult, simulate
 from pollux_slurm.simulator.engine.cluster import SchedulingPolicy
-from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.inputs.batch_splits import user_batch
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
-from tests.simulator.made import made_application
+from tests.simulator.builders import made_application
 
-Rule = Callable[[float, Sequence[SimulatedJob]], Mapping[str, Pieces]]
+Rule = Callable[[float, Sequence[SimulatedJob]], Mapping[str, GpusByNode]]
 
 
 class Scripted:
@@ -28,7 +28,9 @@ class Scripted:
     def choose_batch(self, job: SimulatedJob) -> BatchChoice:
         return user_batch(job.job, job.application, job.num_gpus)
 
-    def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
+    def allocate(
+        self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
+    ) -> Mapping[str, GpusByNode]:
         self.seen[now_s] = cluster.node_gpus
         return self._rule(now_s, jobs)
 

@@ -1,4 +1,4 @@
-"""What every `SlurmClient` must do, run on a real Slurm and on the double in memory by `test_contract.py`."""
+"""The contract of `SlurmClient`; `test_contract.py` runs it on a real Slurm and on the fake in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class World(Protocol):
     client: SlurmClient
 
     def submit(self, *options: str, script: str = ...) -> str:
-        """Submit a job that runs until it is stopped, unless `script` says otherwise."""
+        """Submit a job that runs until it is stopped, or runs `script`."""
 
     def fail(self, job_id: str) -> None:
         """Make the running job's script end with an exit code that is not 0."""
@@ -103,7 +103,7 @@ class SlurmClientContract:
         assert job.submitted_at <= job.started_at
         assert job.ended_at is None
 
-    def test_that_a_cancelled_job_is_still_shown_and_holds_nothing(self, world: World) -> None:
+    def test_that_a_cancelled_job_is_still_shown_and_owns_nothing(self, world: World) -> None:
         job_id = self.running(world)
         world.client.cancel(job_id)
         over = world.wait_for(job_id, lambda job: job.state is JobState.CANCELLED, "CANCELLED")
@@ -114,7 +114,7 @@ class SlurmClientContract:
     def test_that_settings_name_the_cluster(self, world: World) -> None:
         assert world.client.settings()["ClusterName"] == world.client.cluster_name()
 
-    def test_that_slurmctlds_clock_is_that_of_the_times_it_shows(self, world: World) -> None:
+    def test_that_slurmctlds_clock_agrees_with_its_times(self, world: World) -> None:
         before = world.client.controller_time()
         job = world.client.read_job(self.running(world))
         assert job is not None
@@ -125,7 +125,7 @@ class SlurmClientContract:
         assert world.client.read_job("4000000") is None
 
     @pytest.mark.parametrize("job_id", ["", "1 2", "all", "-1", "1;id", "1_2", "٣", "1" * 40])
-    def test_that_what_is_no_number_is_refused(self, world: World, job_id: str) -> None:
+    def test_that_a_malformed_job_id_is_refused(self, world: World, job_id: str) -> None:
         with pytest.raises(UsageError):
             world.client.release(job_id)
 
@@ -171,7 +171,7 @@ class SlurmClientContract:
             getattr(world.client, method)(job_id)
 
     @pytest.mark.parametrize("method", ["hold", "release", "requeue_hold"])
-    def test_that_a_job_that_never_was_cannot_be_changed(self, world: World, method: str) -> None:
+    def test_that_an_unknown_job_cannot_be_changed(self, world: World, method: str) -> None:
         with pytest.raises(JobStateError, match="4000000"):
             getattr(world.client, method)("4000000")
 
@@ -192,7 +192,7 @@ class SlurmClientContract:
             world.client.requeue_hold(job_id)
         assert self.job(world, job_id).restart_count == 0
 
-    def test_that_a_job_submitted_with_no_requeue_says_so(self, world: World) -> None:
+    def test_that_a_job_submitted_with_no_requeue_is_unschedulable(self, world: World) -> None:
         job_id = self.running(world, "--no-requeue", *SIZE)
         assert "requeue" in (self.job(world, job_id).unschedulable_reason or "")
         with pytest.raises(SlurmCommandError, match=job_id):
@@ -245,9 +245,9 @@ class SlurmClientContract:
         world.fail(job_id)
         world.wait_for(job_id, lambda job: job.state is JobState.FAILED, "FAILED")
 
-    # ---------------------------------------------------------------------------------------------- park
+    # ---------------------------------------------------------------------------------------- begin time
 
-    def test_that_a_parked_job_waits_unheld_until_it_is_given_a_shape(self, world: World) -> None:
+    def test_that_a_job_with_a_begin_time_waits_unheld_until_it_is_reshaped(self, world: World) -> None:
         requeued = self.requeued(world, self.running(world))
         before = world.client.snapshot().read_at
         world.client.set_begin_time(requeued.job_id, ahead_s=900)
@@ -264,7 +264,7 @@ class SlurmClientContract:
         world.client.release(job.job_id)
         assert self.wait_running(world, job.job_id).allocation == Allocation.of({"n2": 1})
 
-    def test_that_a_parked_job_starts_by_itself_in_the_end(self, world: World) -> None:
+    def test_that_a_job_starts_by_itself_at_its_begin_time(self, world: World) -> None:
         requeued = self.requeued(world, self.running(world))
         world.client.set_begin_time(requeued.job_id, ahead_s=3)
         world.client.release(requeued.job_id)
@@ -279,7 +279,7 @@ class SlurmClientContract:
         world.client.set_begin_time(requeued.job_id, ahead_s=1)
         assert self.job(world, requeued.job_id).time_limit_s == 60.0
 
-    def test_that_a_running_job_cannot_be_parked(self, world: World) -> None:
+    def test_that_a_running_job_cannot_be_given_a_begin_time(self, world: World) -> None:
         job_id = self.running(world)
         with pytest.raises(JobStateError, match=job_id):
             world.client.set_begin_time(job_id, ahead_s=900)
@@ -343,7 +343,7 @@ class SlurmClientContract:
         assert self.job(world, job_id) == before
 
     def test_that_a_waiting_job_is_reshaped_without_a_hold(self, world: World) -> None:
-        """So a waiting job that is found held is held by somebody who means it."""
+        """So a hold of a waiting job is always somebody else's."""
         job_id = self.waiting(world)
         world.client.reshape(job_id, JobShape(num_gpus=1, nodes=("n0",)))
         assert not self.job(world, job_id).held

@@ -169,8 +169,8 @@ def _release_in(commands: Path) -> str:
     )
     found = re.search(r"[0-9]+\.[0-9]+\.[0-9]+", answer.stdout)
     if found is None:
-        said = " ".join((answer.stdout + answer.stderr).split())[:200]
-        raise NoRootError(f"{commands}/slurmctld cannot be run here: {said}")
+        message = " ".join((answer.stdout + answer.stderr).split())[:200]
+        raise NoRootError(f"{commands}/slurmctld cannot be run here: {message}")
     return found[0]
 
 

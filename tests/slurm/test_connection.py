@@ -23,24 +23,24 @@ def bin_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_that_a_machine_without_slurm_is_told_so(tmp_path: Path) -> None:
+def test_that_a_machine_without_slurm_raises_with_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(SlurmUnavailable, match=r"no squeue on PATH: .*apt-get install slurm-client"):
         connect(SlurmConfig(), {"PATH": str(tmp_path)})
 
 
-def test_that_a_bin_dir_is_looked_into_and_nowhere_else(bin_dir: Path) -> None:
+def test_that_only_bin_dir_is_searched_when_it_is_set(bin_dir: Path) -> None:
     (bin_dir / "sbatch").unlink()
     with pytest.raises(SlurmUnavailable, match=f"no sbatch in {bin_dir}"):
         connect(SlurmConfig(bin_dir=str(bin_dir)), dict(os.environ))
 
 
-def test_that_a_slurm_conf_that_is_gone_is_told(bin_dir: Path) -> None:
+def test_that_a_missing_slurm_conf_is_named(bin_dir: Path) -> None:
     with pytest.raises(SlurmUnavailable, match=r"SLURM_CONF=/nowhere/slurm\.conf: no such file"):
         connect(SlurmConfig(bin_dir=str(bin_dir)), {"SLURM_CONF": "/nowhere/slurm.conf"})
 
 
 @pytest.mark.skipif(Path("/etc/slurm/slurm.conf").exists(), reason="this machine belongs to a cluster")
-def test_that_a_machine_of_no_cluster_is_told_so(bin_dir: Path) -> None:
+def test_that_a_machine_without_slurm_conf_raises(bin_dir: Path) -> None:
     with pytest.raises(SlurmUnavailable, match=r"no slurm\.conf on this machine"):
         connect(SlurmConfig(bin_dir=str(bin_dir)), {"PATH": os.environ["PATH"]})
 

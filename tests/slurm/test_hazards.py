@@ -1,6 +1,6 @@
-"""What Slurm does to a job without the client's guards, and that the guards keep it from that.
+"""Hazards of Slurm, and that the client avoids them.
 
-Each hazard is first made to bite with plain scontrol: a guard against nothing would look just as green.
+Each hazard is first shown with plain scontrol, since a guard against nothing would pass, too.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def just_after_a_full_second() -> None:
         threading.Event().wait(0.005)
 
 
-class Meddler(CommandRunner):
-    """A runner that lets another hand act just before one command is sent."""
+class InterferingRunner(CommandRunner):
+    """A runner that lets somebody else act just before one command."""
 
     __slots__ = ("act", "before")
 
@@ -102,8 +102,8 @@ class Meddler(CommandRunner):
         return super().run(command, *arguments, **options)  # type: ignore[arg-type]
 
 
-def meddled(cluster: Cluster, *, before: str, act: Callable[[], None]) -> CommandClient:
-    runner = Meddler(environ=cluster.runner.environ, timeout_s=120)
+def interfered_client(cluster: Cluster, *, before: str, act: Callable[[], None]) -> CommandClient:
+    runner = InterferingRunner(environ=cluster.runner.environ, timeout_s=120)
     object.__setattr__(runner, "act", act)
     object.__setattr__(runner, "before", before)
     return CommandClient(runner)
@@ -154,15 +154,15 @@ def test_that_even_an_update_that_slurm_refuses_shrinks_a_running_job(cluster: C
     assert cluster.job(job_id).allocation == Allocation.of({"n0": 4})
 
 
-def test_that_reshape_does_not_touch_a_job_that_another_hand_started_meanwhile(cluster: Cluster) -> None:
-    """Between the client's look at the job and its update, somebody releases the job and it starts."""
+def test_that_reshape_does_not_touch_a_job_that_was_started_externally_meanwhile(cluster: Cluster) -> None:
+    """Between the read of the status and the update, somebody releases the job and it starts."""
     job_id = cluster.submit("--hold", *TWO_NODES)
 
     def release_and_wait() -> None:
         cluster.client.release(job_id)
         cluster.wait_for(job_id, lambda job: job.state is JobState.RUNNING, "RUNNING")
 
-    client = meddled(cluster, before="update", act=release_and_wait)
+    client = interfered_client(cluster, before="update", act=release_and_wait)
     with pytest.raises(JobStateError, match=job_id):
         client.reshape(job_id, JobShape(num_gpus=1, nodes=("n0",)))
     job = cluster.job(job_id)
@@ -179,7 +179,7 @@ def test_that_a_job_released_between_the_two_updates_of_reshape_does_not_start(c
                 lambda: cluster.job(job_id).state is JobState.RUNNING, timeout_s=3.5, what="a start too early"
             )
 
-    client = meddled(cluster, before="ReqNodeList=n2", act=release_and_give_it_time)
+    client = interfered_client(cluster, before="ReqNodeList=n2", act=release_and_give_it_time)
     client.reshape(job_id, JobShape(num_gpus=2, nodes=("n2",)))
     job = cluster.wait_for(job_id, lambda job: job.state is JobState.RUNNING, "RUNNING")
     assert job.allocation == Allocation.of({"n2": 2})
@@ -239,7 +239,7 @@ def test_that_hold_does_not_touch_a_job_that_started_meanwhile(cluster: Cluster)
         cluster.scontrol("update", f"JobId={job_id}", "StartTime=now")
         cluster.wait_for(job_id, lambda job: job.state is JobState.RUNNING, "RUNNING")
 
-    client = meddled(cluster, before="update", act=start)
+    client = interfered_client(cluster, before="update", act=start)
     with pytest.raises(JobStateError, match=job_id):
         client.hold(job_id)
     wait_until(
@@ -252,7 +252,7 @@ def test_that_hold_does_not_touch_a_job_that_started_meanwhile(cluster: Cluster)
 
 
 def test_that_a_start_within_the_second_of_the_kill_loses_the_job(cluster: Cluster) -> None:
-    """slurmctld then says: Killing non-startable batch JobId=...: Job credential revoked (22.05.8)."""
+    """slurmctld then logs: Killing non-startable batch JobId=...: Job credential revoked (22.05.8)."""
     is_sure = cluster.client.version() < "22.05.99"
     chances = 0
     for _ in range(100):  # a busy machine often starts it too late
@@ -312,7 +312,7 @@ def test_that_reshape_keeps_every_job_it_starts_again(cluster: Cluster) -> None:
     assert {cluster.job(job_id).state for job_id in jobs} == {JobState.RUNNING}
 
 
-# -------------------------------------------------------------------- where a job may run, and who holds it
+# -------------------------------------------------------------------- constraints and holds
 
 
 def test_that_where_a_job_may_run_is_read_and_kept_over_a_move(cluster: Cluster) -> None:
@@ -350,7 +350,7 @@ def test_that_where_a_job_may_run_is_read_and_kept_over_a_move(cluster: Cluster)
             cluster.scontrol("update", f"NodeName={node}", "AvailableFeatures=", "ActiveFeatures=")
 
 
-def test_that_slurm_starts_no_job_that_is_said_to_be_blocked(cluster: Cluster) -> None:
+def test_that_slurm_starts_no_job_that_is_reported_as_blocked(cluster: Cluster) -> None:
     never = cluster.start("--gpus=1", script="#!/bin/sh\nsleep 600\nexit 1\n")
     waiting = cluster.submit(f"--dependency=afterok:{never}", "--gpus=1")
     cluster.wait_for(waiting, lambda job: "(Dependency)" in (job.blocked_because or ""), "blocked")
@@ -362,7 +362,7 @@ def test_that_slurm_starts_no_job_that_is_said_to_be_blocked(cluster: Cluster) -
     )
 
 
-def test_that_slurm_tells_a_hold_of_the_requeue_from_an_administrators(cluster: Cluster) -> None:
+def test_that_slurm_distinguishes_a_hold_by_requeuehold_from_an_administrators(cluster: Cluster) -> None:
     job_id = cluster.start("--gpus=1")
     cluster.client.requeue_hold(job_id)
     assert cluster.wait_pending(job_id).held_since_requeue

@@ -151,11 +151,11 @@ def simulate(
     refuse_unused_settings(context, rules=rules, groups=node_group, policies=policy, noise=noise)
     scaling_options = ("--min-nodes", "--boot-time")
     refuse_unused(context, scaling_options, "it is of --autoscale LOW:HIGH", where=autoscale is None)
-    from pollux_slurm.simulator import read_queue, read_truth
+    from pollux_slurm.simulator import load_applications, read_queue
     from pollux_slurm.simulator.experiments.runs import RunSpec, run_all
     from pollux_slurm.simulator.experiments.settings import parse_scaling
     from pollux_slurm.simulator.inputs.workload import read_workloads
-    from pollux_slurm.simulator.results.output import (
+    from pollux_slurm.simulator.results.files import (
         check_writable,
         make_folder,
         summary_as_dict,
@@ -187,7 +187,7 @@ def simulate(
         delays=find_delays(rules, traces, delays),
         seed=rules_seed,
     )
-    applications = read_truth(traces)
+    applications = load_applications(traces)
     workloads = read_workloads(workload or (), applications)
     if not workloads:
         workloads = {traces.stem: workload_of(read_queue(traces))}
@@ -209,7 +209,7 @@ def simulate(
     if output is not None:
         write_results(output, outcomes)
     if report is not None:
-        from pollux_slurm.simulator.experiments.page import write_report
+        from pollux_slurm.simulator.experiments.run_report import write_report
 
         write_report(report, outcomes, labels=labels, settings=variants[0], swept=sweep_results)
     if as_json:

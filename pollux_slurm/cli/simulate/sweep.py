@@ -101,11 +101,11 @@ def sweep(
 
     Example: pollux simulate sweep --traces traces --loads 0.5,1,2 --policy tiresias --output sweep
     """
-    from pollux_slurm.simulator import read_queue, read_truth
+    from pollux_slurm.simulator import load_applications, read_queue
     from pollux_slurm.simulator.experiments.sweep import Grid, expand, run_rows, run_sweep, table_rows
     from pollux_slurm.simulator.experiments.sweep_report import write_sweep_report
     from pollux_slurm.simulator.inputs.workload import read_workloads
-    from pollux_slurm.simulator.results.output import check_writable, csv_text, write_text
+    from pollux_slurm.simulator.results.files import check_writable, csv_text, write_text
     from pollux_slurm.simulator.site.measured_jobs import workload_of
 
     noise = (measurement_noise, measurement_outliers)
@@ -131,7 +131,7 @@ def sweep(
         delays=measured,
         seed=rules_seed,
     )
-    applications = read_truth(traces)
+    applications = load_applications(traces)
     files = read_workloads(workload or (), applications)
     if not files and traces.is_file():
         files = {traces.stem: workload_of(read_queue(traces))}

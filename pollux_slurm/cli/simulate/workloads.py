@@ -121,7 +121,7 @@ def export(
 
     with opened_store(settings(config_file, store_url)) as store:
         found = export_queue(store, since=_utc(since), until=_utc(until))
-    for job_id, reason in found.left_out:
+    for job_id, reason in found.excluded:
         typer.echo(f"job {job_id} left out: {reason}", err=True)
     if not found.queue.jobs:
         raise UsageError("the store contains no job that can be simulated")
@@ -132,7 +132,7 @@ def export(
         if delays is None
         else f"delays of {delays.num_moves} moves and {delays.num_starts} starts"
     )
-    typer.echo(f"{len(found.queue.jobs)} jobs, {measured}; {len(found.left_out)} jobs left out", err=True)
+    typer.echo(f"{len(found.queue.jobs)} jobs, {measured}; {len(found.excluded)} jobs left out", err=True)
 
 
 def _utc(when: datetime | None) -> datetime | None:
@@ -146,7 +146,7 @@ def _write(jobs: Sequence[WorkloadJob], output: Path | None) -> None:
 
 
 def _write_text(text: str, output: Path | None) -> None:
-    from pollux_slurm.simulator.results.output import check_writable, write_text
+    from pollux_slurm.simulator.results.files import check_writable, write_text
 
     if output is None:
         typer.echo(text, nl=False)

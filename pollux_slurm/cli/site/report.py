@@ -285,7 +285,7 @@ def _form(as_html: bool, as_csv: bool, as_json: bool, table: str | None, output:
     if table is not None and form != "csv":
         raise UsageError(f"--table {table} is for --csv: the other formats contain all tables")
     if output is not None:
-        from pollux_slurm.simulator.results.output import check_writable
+        from pollux_slurm.simulator.results.files import check_writable
 
         check_writable(output)
     elif form == "html" and sys.stdout.isatty():
@@ -298,7 +298,7 @@ def _write_report(document: Document, form: str, table: str | None, output: Path
     if output is None:
         _print(text, for_people=form == "text")
         return
-    from pollux_slurm.simulator.results.output import write_text
+    from pollux_slurm.simulator.results.files import write_text
 
     write_text(output, text)
     typer.echo(f"wrote {output}")

@@ -1,8 +1,8 @@
-"""Growing and shrinking a simulated cluster with what its jobs make of it (Pollux, OSDI 2021, section 4.2.2).
+"""Goodput-driven autoscaling of a simulated cluster (Pollux, OSDI 2021, section 4.2.2).
 
-UTILITY = Σ SPEEDUP_j / GPUs, each job's goodput relative to its goodput on one GPU: 1 where all GPUs are used
-as well as a single one. It falls with every node; where it is outside of its thresholds, the number of nodes
-is searched at which it is nearest to their middle.
+UTILITY = Σ SPEEDUP_j / GPUs, where SPEEDUP_j is a job's goodput relative to its goodput on one GPU. It is 1
+where all GPUs are used as well as a single one, and falls with every node. When it leaves its thresholds, a
+binary search finds the number of nodes at which it is closest to their middle.
 """
 
 from __future__ import annotations
@@ -14,27 +14,30 @@ from typing import Protocol
 
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.simulator.engine.cluster import Cluster, SchedulingPolicy
-from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 
 
 class Autoscaler(Protocol):
-    """What decides on the number of nodes."""
+    """Decides on the number of nodes."""
 
     @property
     def limits(self) -> ScalingLimits:
-        """Return the bounds that hold whatever is decided."""
+        """Return the limits that apply to every decision."""
         ...
 
     def num_nodes(
         self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster, nodes: Sequence[int], present: int
     ) -> int:
-        """Return how many of `nodes` there should be; those that stay longest come first, `present` are."""
+        """Return how many of `nodes` the cluster should have; the first `present` of them it has now.
+
+        `nodes` are in the order in which they are kept.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingLimits:
-    """At first and at least `min_nodes`; a new one is up after `boot_s`, and paid for from its request."""
+    """The initial and least number of nodes. A new one is paid for at once and is up after `boot_s`."""
 
     min_nodes: int = 1
     boot_s: float = 120.0
@@ -48,21 +51,23 @@ class ScalingLimits:
 
 
 class GoodputPolicy(SchedulingPolicy, Protocol):
-    """A policy that can be asked what it would do, and how fast a job would be."""
+    """A policy that also predicts its own decisions and a job's goodput."""
 
-    def consider(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
-        """Return what `allocate` would, and remember nothing of it."""
+    def consider(
+        self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
+    ) -> Mapping[str, GpusByNode]:
+        """Return what `allocate` would, without recording it."""
         ...
 
     def goodput(self, job: SimulatedJob, num_nodes: int, num_gpus: int) -> float | None:
-        """Return a job's goodput by its model, in examples/s; None without a model."""
+        """Return a job's predicted goodput in examples/s; None without a model."""
         ...
 
 
 class UtilityAutoscaler:
-    """Keeps UTILITY between `low` and `high`, asking `policy` what it would do with other numbers of nodes.
+    """Keeps UTILITY between `low` and `high`; `policy` predicts it for other numbers of nodes.
 
-    With a policy whose jobs count throughput for goodput, it is an autoscaler by throughput.
+    With a policy whose agents report throughput as goodput, this is a throughput-based autoscaler.
     """
 
     def __init__(
@@ -109,28 +114,28 @@ class UtilityAutoscaler:
         room = [0] * cluster.num_nodes
         for node in nodes:
             room[node] = cluster.node_gpus[node]
-        held = [job.pieces for job in jobs]
+        owned = [job.allocation for job in jobs]
         for job in jobs:
-            if any(room[node] == 0 for node, _ in job.pieces):
-                job.pieces = ()
+            if any(room[node] == 0 for node, _ in job.allocation):
+                job.allocation = ()
         try:
-            given = self._policy.consider(now_s, jobs, cluster.with_room(room))
+            given = self._policy.consider(now_s, jobs, cluster.with_available(room))
         finally:
-            for job, pieces in zip(jobs, held, strict=True):
-                job.pieces = pieces
+            for job, allocation in zip(jobs, owned, strict=True):
+                job.allocation = allocation
         return sum(self._speedup(job, given.get(job.job.name, ())) for job in jobs) / sum(room)
 
-    def _speedup(self, job: SimulatedJob, pieces: Pieces) -> float:
-        num_gpus = sum(gpus for _, gpus in pieces)
+    def _speedup(self, job: SimulatedJob, allocation: GpusByNode) -> float:
+        num_gpus = sum(gpus for _, gpus in allocation)
         if num_gpus == 0:
             return 0.0
         alone = self._policy.goodput(job, 1, 1)
-        there = self._policy.goodput(job, len(pieces), num_gpus)
+        there = self._policy.goodput(job, len(allocation), num_gpus)
         return num_gpus if not alone or there is None else there / alone
 
 
 class NodeSupply:
-    """Which nodes of the largest cluster there are. With no autoscaler, all of them, all the time."""
+    """The nodes of the largest cluster that exist at a time. Without an autoscaler, all of them always do."""
 
     def __init__(self, autoscaler: Autoscaler | None, cluster: Cluster) -> None:
         self._autoscaler, self._cluster = autoscaler, cluster
@@ -149,7 +154,7 @@ class NodeSupply:
         self._up_at_s = dict.fromkeys(range(autoscaler.limits.min_nodes), 0.0)
 
     def pay(self, duration_s: float) -> None:
-        """Pay for `duration_s` of what there is, nodes that boot included."""
+        """Pay for `duration_s` of all nodes that exist, including those that boot."""
         for node in self._up_at_s:
             self.paid_s[self._types[node]] += duration_s
 
@@ -160,9 +165,9 @@ class NodeSupply:
     def scale(
         self, now_s: float, jobs: Sequence[SimulatedJob], busy: Mapping[int, int], kept: frozenset[int]
     ) -> None:
-        """Ask the autoscaler; request nodes, or let the least used ones go.
+        """Call the autoscaler, then request nodes or give back the least used ones.
 
-        `busy` are the GPUs in use of each node; `kept` nodes cannot go.
+        `busy` are the GPUs in use of each node; `kept` nodes cannot be given back.
         """
         if self._autoscaler is None:
             return

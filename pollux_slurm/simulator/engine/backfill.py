@@ -1,8 +1,8 @@
-"""Conservative backfill: first come, first served, and a later job may pass where it delays none before it.
+"""Conservative backfill: first come, first served, but a later job may start if it delays no earlier one.
 
-Every waiting job gets the earliest time at which its GPUs are free for as long as it asks, by the times that
-users state; only those whose time is now start. GPUs count, not places: a job may be spread over nodes.
-What is free and kept for nobody is spare: a job without end may have it.
+Every waiting job gets a reservation at the earliest time at which enough GPUs are free for its time limit;
+jobs whose reservation begins now start. Only the number of GPUs counts: a job may be spread over nodes. Free
+GPUs without a reservation are spare: a job without a time limit may use them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from pollux_slurm.simulator.engine.job import Pieces
+from pollux_slurm.simulator.engine.job import GpusByNode
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A job in the queue: the GPUs it needs, of one pool, and how long its user says it takes."""
+    """A job in the queue: the GPUs it needs, of one pool, and its time limit."""
 
     num_gpus: int
     limit_s: float
@@ -28,7 +28,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """GPUs of a pool that are said to be free again at `until_s`."""
+    """GPUs of a pool that are expected to be free at `until_s`."""
 
     pool: str
     num_gpus: int
@@ -36,7 +36,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Starts(Generic[Key]):
+class BackfillResult(Generic[Key]):
     """The pool of each job that starts now, and the GPUs of each pool that are spare after them."""
 
     pools: Mapping[Key, str]
@@ -70,7 +70,7 @@ class _Profile:
 
     @property
     def spare(self) -> int:
-        """The GPUs that are free from now on for ever."""
+        """The GPUs that are free from now on without end."""
         return max(min(self.free), 0)
 
     def reserve(self, start_s: float, duration_s: float, num_gpus: int) -> None:
@@ -79,7 +79,7 @@ class _Profile:
             self.free[index] -= num_gpus
 
     def _split(self, at_s: float) -> int:
-        """Return the index of the step that begins at `at_s`, made where there was none."""
+        """Return the index of the time `at_s`, which is inserted if it is missing."""
         index = bisect_right(self.times, at_s)
         if self.times[index - 1] == at_s:
             return index - 1
@@ -88,29 +88,19 @@ class _Profile:
         return index
 
 
-def startable(
+def backfill(
     now_s: float,
     free: Mapping[str, int],
     running: Sequence[Running],
     queue: Mapping[Key, Waiting],
-) -> dict[Key, str]:
-    """Return the jobs of `queue`, in its order, that start now, each with its pool: see `starts`."""
-    return dict(starts(now_s, free, running, queue).pools)
+) -> BackfillResult[Key]:
+    """Return which jobs of `queue`, in its order, start now, and the spare GPUs of each pool.
 
-
-def starts(
-    now_s: float,
-    free: Mapping[str, int],
-    running: Sequence[Running],
-    queue: Mapping[Key, Waiting],
-) -> Starts[Key]:
-    """Return which jobs of `queue`, in its order, start now, and what is kept for none of them.
-
-    `free` are the GPUs of each pool; a job goes to the pool in which it starts first, at equal times to the
-    first one. Jobs that run beyond their limit are expected to end at any moment.
+    `free` are the GPUs of each pool. A job goes to the pool in which it can start first, at equal times to
+    the first one. Jobs that exceeded their limit are expected to end in a second.
     """
     if not any(free.values()):
-        return Starts(pools={}, spare=dict.fromkeys(free, 0))
+        return BackfillResult(pools={}, spare=dict.fromkeys(free, 0))
     profiles = {
         pool: _Profile(
             now_s,
@@ -132,18 +122,18 @@ def starts(
             left[pool] -= job.num_gpus
             if not any(left.values()):
                 break
-    return Starts(pools=found, spare={pool: profile.spare for pool, profile in profiles.items()})
+    return BackfillResult(pools=found, spare={pool: profile.spare for pool, profile in profiles.items()})
 
 
 def pool_sizes(gpus: Sequence[int], types: Sequence[str], order: Sequence[str]) -> dict[str, int]:
-    """Return how many of each node's `gpus` there are of each type, in `order`; below 0 counts as none."""
+    """Return the sum of `gpus` over the nodes of each type, in `order`; negative numbers count as 0."""
     found = dict.fromkeys(order, 0)
     for count, kind in zip(gpus, types, strict=True):
         found[kind] += max(count, 0)
     return found
 
 
-def pack_pool(num_gpus: int, free: Sequence[int], types: Sequence[str], kind: str) -> Pieces:
+def pack_pool(num_gpus: int, free: Sequence[int], types: Sequence[str], kind: str) -> GpusByNode:
     """Return GPUs of one type, packed: see `pack`."""
     return pack(
         num_gpus,
@@ -151,19 +141,19 @@ def pack_pool(num_gpus: int, free: Sequence[int], types: Sequence[str], kind: st
     )
 
 
-def pack(num_gpus: int, free: Mapping[int, int]) -> Pieces:
+def pack(num_gpus: int, free: Mapping[int, int]) -> GpusByNode:
     """Return GPUs of the fullest node that has enough, else of as few nodes as possible.
 
-    There must be as many in `free`.
+    `free` must contain that many.
     """
     fitting = [node for node, gpus in free.items() if gpus >= num_gpus]
     if fitting:
         return ((min(fitting, key=lambda node: (free[node], node)), num_gpus),)
-    pieces = []
+    allocation = []
     for node in sorted(free, key=lambda node: (-free[node], node)):
         taken = min(free[node], num_gpus)
-        pieces.append((node, taken))
+        allocation.append((node, taken))
         num_gpus -= taken
         if num_gpus == 0:
             break
-    return tuple(pieces)
+    return tuple(allocation)

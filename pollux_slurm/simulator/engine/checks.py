@@ -1,4 +1,4 @@
-"""What no simulation can begin with, and what no policy can answer. All raise `SimulationError`."""
+"""Checks of a simulation's inputs and of its policy's decisions. All raise `SimulationError`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.cluster_rules import Rules
-from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.inputs.applications import Application
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
 
 
 def check_workload(workload: Sequence[WorkloadJob], applications: Mapping[str, Application]) -> None:
-    """Refuse jobs that cannot be told apart, never come, or train what nobody measured."""
+    """Refuse two jobs of one name, impossible numbers, and applications without traces."""
     names: set[str] = set()
     for job in workload:
         if job.name in names:
@@ -33,21 +33,21 @@ def check_workload(workload: Sequence[WorkloadJob], applications: Mapping[str, A
 
 
 def check_times(workload: Sequence[WorkloadJob], cluster: Cluster) -> None:
-    """Refuse jobs that come when every simulation has been given up."""
+    """Refuse jobs that are submitted after the end of the longest simulation."""
     for job in workload:
         if job.submitted_s > cluster.longest_s:
             raise SimulationError(
                 f"job {job.name} is submitted at {job.submitted_s:.0f} s, and a simulation is given up after "
-                f"{cluster.longest_s / 86400:.0f} days, {cluster.longest_s:.0f} s: let times count from the "
-                "first submission"
+                f"{cluster.longest_s / 86400:.0f} days, {cluster.longest_s:.0f} s: give times relative to "
+                "the first submission"
             )
 
 
 def check_sizes(rigid: Sequence[SimulatedJob], rules: Rules, cluster: Cluster) -> None:
-    """Refuse jobs of one size that no GPU type of the cluster has GPUs enough for."""
+    """Refuse rigid and unmanaged jobs that request more GPUs than the cluster has of any type."""
     largest = cluster.most_gpus
     wanted = [(f"job {job.job.name}", job.job.num_replicas) for job in rigid]
-    wanted += [("an unmanaged job", other.num_gpus) for other in rules.other_jobs]
+    wanted += [("an unmanaged job", other.num_gpus) for other in rules.unmanaged_jobs]
     for name, num_gpus in wanted:
         if num_gpus > largest:
             raise SimulationError(
@@ -55,12 +55,12 @@ def check_sizes(rigid: Sequence[SimulatedJob], rules: Rules, cluster: Cluster) -
             )
 
 
-def check_allocations(allocations: Mapping[str, Pieces], cluster: Cluster) -> None:
-    """Refuse GPUs that are not there, or not to be given in this round."""
+def check_allocations(allocations: Mapping[str, GpusByNode], cluster: Cluster) -> None:
+    """Refuse allocations of GPUs that do not exist or are not available in this round."""
     room, num_nodes = cluster.node_gpus, cluster.num_nodes
     used = [0] * num_nodes
-    for name, pieces in allocations.items():
-        for node, gpus in pieces:
+    for name, allocation in allocations.items():
+        for node, gpus in allocation:
             if not (0 <= node < num_nodes and gpus > 0):
                 raise SimulationError(f"job {name} was given {gpus} GPUs on node {node}")
             used[node] += gpus

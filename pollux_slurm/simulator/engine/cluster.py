@@ -1,4 +1,4 @@
-"""A simulated cluster, what decides on it, and what a simulation leaves behind."""
+"""The types of a simulation: its cluster, the interface of its policies, its rounds and its result."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Protocol
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator.engine.cluster_rules import OSDI21, Rules
-from pollux_slurm.simulator.engine.job import MEASURED_TYPE, Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.job import MEASURED_GPU_TYPE, GpusByNode, SimulatedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
     """Equal nodes with GPUs of one type.
 
-    One GPU computes `speed` times as fast as the measured one, an application that `speeds` names at its own
-    factor there; synchronisation takes as long as measured.
+    One GPU computes `speed` times as fast as the measured type; `speeds` has factors of single applications.
+    Synchronisation takes as long as measured.
     """
 
     num_nodes: int
     gpus_per_node: int = 4
-    gpu_type: str = MEASURED_TYPE
+    gpu_type: str = MEASURED_GPU_TYPE
     speed: float = 1.0
     speeds: tuple[tuple[str, float], ...] = ()
 
@@ -43,9 +43,9 @@ class NodeGroup:
 class Cluster:
     """The nodes, numbered from 0, and how the simulation treats them. Times in seconds.
 
-    `num_nodes` and `gpus_per_node` describe equal nodes of the measured GPU type. With `groups` they follow
-    from these: all nodes, and the most GPUs of one. In the cluster that a policy is shown, `available` is
-    what it may give of each node where that is not all: nodes may be down, or used by others.
+    `num_nodes` and `gpus_per_node` describe equal nodes of the measured GPU type. With `groups` they are the
+    number of all nodes, and the most GPUs of one. In the cluster that a policy gets, `available` are the GPUs
+    that it may allocate of each node; nodes may be down, or used by others. None is all.
     """
 
     num_nodes: int = 16
@@ -81,7 +81,7 @@ class Cluster:
 
     @property
     def node_gpus(self) -> tuple[int, ...]:
-        """The GPUs that may be given of each node."""
+        """The GPUs that may be allocated of each node."""
         if self.available is not None:
             return self.available
         if not self.groups:
@@ -104,56 +104,58 @@ class Cluster:
     @property
     def gpu_types(self) -> tuple[str, ...]:
         """The distinct GPU types, in the order of the groups."""
-        return tuple(dict.fromkeys(group.gpu_type for group in self.groups)) or (MEASURED_TYPE,)
+        return tuple(dict.fromkeys(group.gpu_type for group in self.groups)) or (MEASURED_GPU_TYPE,)
 
     @property
     def fastest_types(self) -> tuple[str, ...]:
-        """The distinct GPU types, the fastest first: what users ask for where both are free."""
+        """The distinct GPU types, the fastest first: the order in which users request them."""
         speeds = {group.gpu_type: group.speed for group in self.groups}
         return tuple(sorted(self.gpu_types, key=lambda kind: -speeds.get(kind, 1.0)))
 
     @property
     def num_gpus(self) -> int:
-        """All GPUs that may be given."""
+        """All GPUs that may be allocated."""
         return sum(self.node_gpus)
 
-    def with_room(self, room: Sequence[int]) -> Cluster:
-        """Return the cluster of a round in which only `room` may be given of each node."""
+    def with_available(self, room: Sequence[int]) -> Cluster:
+        """Return the cluster of a round in which only `room` GPUs may be allocated of each node."""
         return replace(self, available=tuple(room))
 
 
 class SchedulingPolicy(Protocol):
-    """What decides in a simulation. One that `resizes` starts a job with less than its user asked for."""
+    """Decides in a simulation. One that `resizes` may start a job with fewer GPUs than its user requested."""
 
     @property
     def resizes(self) -> bool: ...
 
     def choose_batch(self, job: SimulatedJob) -> BatchChoice:
-        """Return the batch that the job uses on the GPUs it holds.
+        """Return the batch that the job uses on its GPUs.
 
-        It depends on these, on what the job has `seen` and on its `statistics` alone: it is asked for again
+        It may depend on these, on the job's `measurements` and on its `statistics` alone. It is called again
         only when one of them has changed.
         """
         ...
 
-    def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
-        """Return the GPUs of each job by name, of those submitted and unfinished; none for those left out."""
+    def allocate(
+        self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
+    ) -> Mapping[str, GpusByNode]:
+        """Return the allocations of `jobs`, the unfinished adaptive ones, by name; absent ones get none."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRecord:
-    """One round with a job in it, after its decision.
+    """One round with at least one job, after its decision.
 
-    `allocations` are all jobs' GPUs, rigid jobs' included; `goodput` is what each job that holds some made of
-    them until the next round, in useful examples/s, restarts included. Of the `gpus_up` on the `nodes_up`,
-    jobs of the workload hold `gpus_used` and others `gpus_unmanaged`. `num_jobs` have been submitted and not
-    ended, `num_waiting` of them hold nothing. `solve_s` is how long the policy took.
+    `allocations` are those of all jobs, rigid ones included. `goodput` is what each job with GPUs achieved
+    until the next round, in useful examples/s, restarts included. Of the `gpus_up` on the `nodes_up`, jobs of
+    the workload own `gpus_used` and unmanaged jobs `gpus_unmanaged`. `num_jobs` are submitted and unfinished;
+    `num_waiting` of them own no GPU. `solve_s` is how long the policy took.
     """
 
     at_s: float
     num_jobs: int
-    allocations: Mapping[str, Pieces]
+    allocations: Mapping[str, GpusByNode]
     solve_s: float
     goodput: Mapping[str, float]
     nodes_up: int
@@ -165,9 +167,9 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """All jobs at their ends, and all rounds with a job in them.
+    """All jobs at their ends, and all rounds with at least one job.
 
-    `node_seconds` is for how long nodes were paid for from the first submission to the last end, by GPU type.
+    `node_seconds` is the node time paid for from the first submission to the last end, by GPU type.
     """
 
     cluster: Cluster

@@ -1,7 +1,7 @@
-"""What a simulated cluster does to its jobs: the delays of a move, who else uses the nodes, what breaks.
+"""The rules of a simulated cluster: the delays of a move, unmanaged jobs, node failures.
 
 Rules `osdi21` are those of the Pollux artifact's simulator: a move costs one fixed delay, and nothing else
-happens. Rules `slurm` are a Slurm cluster's: the parts of a move as the daemon's journal tells them apart.
+happens. Rules `slurm` are a Slurm cluster's: a move has the parts that the daemon's journal records.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pollux_slurm.errors import SimulationError
 from pollux_slurm.simulator.engine.measurement_noise import NO_NOISE, MeasurementNoise
 
 RULES = ("osdi21", "slurm")
-# Seconds that Slurm keeps a requeued job from starting unless its begin time is set (measured on 22.05.8).
+# Seconds before a requeued job starts unless its begin time is set (measured on 22.05.8).
 PLAIN_REQUEUE_S = 121.0
 
-# What a checkpoint holds of the artifact's applications: parameters, and copies of them that the optimizer
-# keeps. Parameters as the model's publications give them, NeuMF and DeepSpeech2 counted from their layers.
+# Checkpoint sizes of the artifact's applications: parameters, and the optimizer's copies of them. Parameter
+# counts are those of the models' publications; NeuMF and DeepSpeech2 are counted from their layers.
 STATE_BYTES: Mapping[str, int] = MappingProxyType(
     {
         "bert": 110_000_000 * 4 * 3,  # BERT base, Adam
@@ -33,25 +33,27 @@ STATE_BYTES: Mapping[str, int] = MappingProxyType(
 _OTHER_STATE_BYTES = 300_000_000
 
 
-def _require(holds: bool, message: str) -> None:
-    if not holds:
+def _require(condition: bool, message: str) -> None:
+    if not condition:
         raise SimulationError(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delays:
-    """The parts of a reallocation in seconds, as `store/journal/move_costs.py` tells them from the journal.
+    """The parts of a reallocation in seconds, as `store/journal/move_costs.py` computes them.
 
-    Planned: the job trains on while others hold its GPUs, and then for `notice_s` until its agent has asked
-    (every 2 s). Checkpoint: `checkpoint_s` and the time to write the job's state at `write_bytes_per_s`.
-    Slurm: `requeue_s` from the requeue to RUNNING in the new shape (measured: 2.4 to 3.0 s with the begin
-    time set, `PLAIN_REQUEUE_S` without), `start_s` for a job that waited in the queue. Launch: from RUNNING
-    to the first step `launch_s`, or what `launches_s` says of an application, `launch_per_gpu_s` more for
-    each GPU (replicas that share their cores come up one after the other), and the time to read the state at
-    `read_bytes_per_s`. `backfill_s` is how long a job that never ran waits for Slurm's scheduler beyond
-    the round: half the documented default of `bf_interval`.
+    - Planned: the job trains on while others own its GPUs, and then for `notice_s` until its agent polls
+      (every 2 s).
+    - Checkpoint: `checkpoint_s`, and the time to write the job's state at `write_bytes_per_s`.
+    - Slurm: `requeue_s` from the requeue to RUNNING in the new shape (measured: 2.4 to 3.0 s with the begin
+      time set, `PLAIN_REQUEUE_S` without); `start_s` for a job that waited in the queue.
+    - Launch, from RUNNING to the first step: `launch_s` or the application's `launch_s_by_application`, plus
+      `launch_per_gpu_s` for each GPU (replicas that share cores start one after the other), plus the time to
+      read the state at `read_bytes_per_s`.
+    - `backfill_s` is how long a job that never ran waits for Slurm's scheduler beyond the round: half the
+      documented default of `bf_interval`.
 
-    Rates, `checkpoint_s`, `start_s` and `launch_s` are assumptions: a site puts its own in their place, as
+    Rates, `checkpoint_s`, `start_s` and `launch_s` are assumptions. A site can replace them with its own, as
     `pollux status` shows them.
     """
 
@@ -61,11 +63,11 @@ class Delays:
     requeue_s: float = 2.7
     start_s: float = 1.0
     launch_s: float = 20.0
-    launches_s: Mapping[str, float] = field(default_factory=dict)
+    launch_s_by_application: Mapping[str, float] = field(default_factory=dict)
     launch_per_gpu_s: float = 0.0
     read_bytes_per_s: float = 1000e6
     backfill_s: float = 15.0
-    # Bytes of a checkpoint by application; one that is not named has `other_state_bytes`.
+    # Bytes of a checkpoint by application; others have `other_state_bytes`.
     state_bytes: Mapping[str, int] = field(default_factory=lambda: STATE_BYTES)
     other_state_bytes: int = _OTHER_STATE_BYTES
 
@@ -82,18 +84,20 @@ class Delays:
         return self.state_bytes.get(application, self.other_state_bytes)
 
     def write_s(self, application: str) -> float:
-        """Return how long training stands still for a checkpoint."""
+        """Return how long a checkpoint blocks training."""
         return self.checkpoint_s + self.state_of(application) / self.write_bytes_per_s
 
-    def come_up_s(self, application: str, *, restore: bool, num_gpus: int = 0) -> float:
-        """Return the time from RUNNING to the first step, with `restore` from a checkpoint."""
-        launch_s = self.launches_s.get(application, self.launch_s) + self.launch_per_gpu_s * num_gpus
+    def time_to_first_step_s(self, application: str, *, restore: bool, num_gpus: int = 0) -> float:
+        """Return the time from RUNNING to the first step; with `restore`, a checkpoint is read."""
+        launch_s = (
+            self.launch_s_by_application.get(application, self.launch_s) + self.launch_per_gpu_s * num_gpus
+        )
         return launch_s + (self.state_of(application) / self.read_bytes_per_s if restore else 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OtherJob:
-    """A job that nobody here manages: it waits for `num_gpus`, holds them for `duration_s` and leaves."""
+class UnmanagedJob:
+    """A job that is not of the workload: it waits for `num_gpus`, and owns them for `duration_s`."""
 
     submitted_s: float
     duration_s: float
@@ -108,7 +112,7 @@ class OtherJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Nodes that fail at random: each `mtbf_s` on average while it is up, and is back after `repair_s`."""
+    """Random node failures: each node fails after `mtbf_s` on average, and is up again after `repair_s`."""
 
     mtbf_s: float
     repair_s: float = 1800.0
@@ -125,24 +129,23 @@ class Failures:
 class Rules:
     """All rules of one simulation. Times in seconds, shares between 0 and 1.
 
-    Without `delays`, a move costs the cluster's `restart_delay_s`. `checkpoint_interval_s` is how much
-    training lies between two checkpoints of a run that is not asked for one.
+    Without `delays`, a move costs the cluster's `restart_delay_s`. `checkpoint_interval_s` is the training
+    time between two periodic checkpoints of a run.
 
-    `adaptive_share` of the jobs, drawn with `seed`, are the policy's. The others keep their user's size and
-    batch, are never moved, and start in the order in which they came as soon as they fit; a smaller one may
-    pass where that delays none before it by its user's estimate, `estimate_factor` times what it takes. They
-    and `other_jobs` wait for GPUs that are free at a round, before the policy is asked, as beside a daemon
-    that takes nothing from its jobs for those of others; with `rigid_first` its jobs make room for them, and
-    get what they leave.
+    `adaptive_share` of the jobs, drawn with `seed`, are adaptive. The others are rigid: they have their
+    user's size and batch, are never moved, and start first come, first served with conservative backfill. A
+    user's estimate is `estimate_factor` times what the job takes. Rigid jobs and `unmanaged_jobs` start on
+    GPUs that are free at a round, before the policy decides, since a daemon takes no GPUs from its jobs for
+    unmanaged ones. With `rigid_first` they come first, and adaptive jobs get the rest.
 
-    `interference` is the share of its speed that a job over several nodes loses on a node that holds two such
-    jobs. What agents measure is off by `noise`, drawn with `seed`. With `slurm_starts`, adaptive jobs whose
-    submission names a size are started with it by Slurm.
+    `interference` is the part of its speed that a job over several nodes loses on a node with two such jobs.
+    What agents measure is off by `noise`, drawn with `seed`. With `slurm_starts`, Slurm starts adaptive jobs
+    whose submission names a size.
     """
 
     name: str = "osdi21"
     delays: Delays | None = None
-    other_jobs: tuple[OtherJob, ...] = ()
+    unmanaged_jobs: tuple[UnmanagedJob, ...] = ()
     failures: Failures | None = None
     checkpoint_interval_s: float | None = None
     adaptive_share: float = 1.0
@@ -176,7 +179,7 @@ OSDI21 = Rules()
 def slurm_rules(
     *,
     delays: Delays | None = None,
-    other_jobs: tuple[OtherJob, ...] = (),
+    unmanaged_jobs: tuple[UnmanagedJob, ...] = (),
     failures: Failures | None = None,
     checkpoint_interval_s: float | None = 1800.0,
     adaptive_share: float = 1.0,
@@ -187,11 +190,11 @@ def slurm_rules(
     slurm_starts: bool = True,
     seed: int = 0,
 ) -> Rules:
-    """Return the rules `slurm`: as measured, with nothing else on the cluster unless told."""
+    """Return the rules `slurm`, with measured delays, and without unmanaged jobs and failures by default."""
     return Rules(
         name="slurm",
         delays=Delays() if delays is None else delays,
-        other_jobs=other_jobs,
+        unmanaged_jobs=unmanaged_jobs,
         failures=failures,
         checkpoint_interval_s=checkpoint_interval_s,
         adaptive_share=adaptive_share,

@@ -1,4 +1,4 @@
-"""One job of a simulation: it trains as its application's traces say, with what it was given."""
+"""One job of a simulation: it trains on its allocation with the step times of its application's traces."""
 
 from __future__ import annotations
 
@@ -13,55 +13,56 @@ from pollux_slurm.simulator.engine.measurement_noise import NoisyMeasurements
 from pollux_slurm.simulator.inputs.applications import Application, Placement
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
 
-# (node, GPUs on it), in the order in which they were given: the same nodes in another order are a move.
-Pieces = tuple[tuple[int, int], ...]
-# (nodes, GPUs, examples per GPU and pass) that a step was measured on.
+# An allocation: (node, GPUs on it), in the order given. The same nodes in another order are a move.
+GpusByNode = tuple[tuple[int, int], ...]
+# What a step time was measured for: (nodes, GPUs, atomic batch size).
 Situation = tuple[int, int, int]
-# The GPUs that the artifact's step times were measured on.
-MEASURED_TYPE = "t4"
+# The GPU type of the artifact's step times.
+MEASURED_GPU_TYPE = "t4"
 
 
 @dataclass(slots=True, kw_only=True)
-class Pause:
-    """A time without progress: the `step` of a reallocation that it is, and how long it still takes.
+class Interruption:
+    """A time without progress: its `step` (such as `checkpoint`), and how long it still takes.
 
-    With `held`, the job's GPUs are taken meanwhile.
+    `owns_gpus` is False while the job waits without GPUs.
     """
 
     step: str
     left_s: float
-    held: bool = True
+    owns_gpus: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
 class _Shape:
-    """What a job runs on; kept aside while it still runs on another."""
+    """An allocation with its speed, batch and interruptions; a moving job has two of them."""
 
-    pieces: Pieces
+    allocation: GpusByNode
     gpu_type: str
     speed: float
     batch: BatchChoice | None
-    pauses: list[Pause]
+    interruptions: list[Interruption]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SimulatedJob:
     """State of one job. Times in seconds of the simulation's clock, progress in steps at the initial batch.
 
-    `choose_batch` is asked for a batch at the start of each run, and after each epoch and round in which
-    something was learnt: its answer depends on nothing but what is held, was measured, and on statistics.
-    An `adaptive` job is the policy's to size and move. `gpu_type` is that of its GPUs, the slowest of
-    several, and `speed` how fast one computes relative to the measured type; `interference` is the share of
-    its speed that neighbours take. `seen` holds what its agent has measured, by GPU type, and `num_measured`
-    counts it: without `noisy`, each situation once; with it, anew in each round.
+    The policy sizes and moves `adaptive` jobs. `choose_batch` is called at the start of each run, and when
+    the allocation, the measurements or the gradient statistics have changed; it may depend on nothing else.
+    `gpu_type` is that of its GPUs, the slowest of several. `speed` is how fast one computes relative to the
+    measured type. `interference` is the part of its speed lost to other jobs on its nodes. `measurements` are
+    its agent's, by GPU type. `num_measured` counts them: each situation once without `noisy`, once in each
+    round with it.
 
-    With `exact`, it behaves as on a Slurm cluster: it checkpoints each `checkpoint_interval_s` of training,
-    for `write_s`, and ends at any fraction of a second; else as in the artifact, at a whole second.
+    With `exact`, it behaves as on a Slurm cluster: it writes a checkpoint for `write_s` after each
+    `checkpoint_interval_s` of training, and ends at any fraction of a second. Otherwise it ends at a whole
+    second, as in the artifact.
 
-    `first_started_s` is when it was first given GPUs; `num_restarts` is None until then. `gpu_seconds` counts
-    every GPU while it held it; `lost_gpu_seconds` the part of them without progress, or whose progress a
-    failure took: that is `lost_progress`. `paused_s` tells the time without progress by step.
-    `expected_delay_s` is what the policy thinks that a move costs.
+    `first_started_s` is when it first got GPUs; `num_restarts` is None until then. `gpu_seconds` counts every
+    GPU while the job owns it. `lost_gpu_seconds` is the part without progress, or whose progress a failure
+    destroyed (`lost_progress`). `interrupted_s` is the time without progress by step. `expected_delay_s` is
+    the restart delay that the policy expects.
     """
 
     job: WorkloadJob
@@ -72,12 +73,12 @@ class SimulatedJob:
     noisy: NoisyMeasurements | None = None
     checkpoint_interval_s: float | None = None
     write_s: float = 0.0
-    pieces: Pieces = ()
-    gpu_type: str = MEASURED_TYPE
+    allocation: GpusByNode = ()
+    gpu_type: str = MEASURED_GPU_TYPE
     speed: float = 1.0
     interference: float = 0.0
     batch: BatchChoice | None = None
-    pauses: list[Pause] = field(default_factory=list)
+    interruptions: list[Interruption] = field(default_factory=list)
     expected_delay_s: float = 30.0
     epoch: int = 0
     progress: float = 0.0
@@ -88,57 +89,58 @@ class SimulatedJob:
     gpu_seconds: float = 0.0
     lost_gpu_seconds: float = 0.0
     lost_progress: float = 0.0
-    paused_s: dict[str, float] = field(default_factory=dict)
-    seen: dict[str, dict[Situation, Observation]] = field(default_factory=dict)
+    interrupted_s: dict[str, float] = field(default_factory=dict)
+    measurements: dict[str, dict[Situation, Observation]] = field(default_factory=dict)
     num_measured: int = 0
     statistics: GradientStatistics | None = None
-    # What it trains on for another `_leaves_in_s`, until the GPUs that it was given are free.
-    _old: _Shape | None = None
-    _leaves_in_s: float = 0.0
-    # What of the present progress is, and of all progress was, worth less than at the initial batch size.
-    _useful_share: float = 1.0
-    _useless: float = 0.0
-    # (epoch, progress, useless) of the last checkpoint, and the training since.
+    # Where it trains for another `_leaves_source_in_s`, until the GPUs of its new allocation are free.
+    _source: _Shape | None = None
+    _leaves_source_in_s: float = 0.0
+    # The useful part of the present progress, and the useless part of all progress so far.
+    _useful_part: float = 1.0
+    _wasted_progress: float = 0.0
+    # (epoch, progress, wasted progress) of the last checkpoint, and the training since.
     _saved: tuple[int, float, float] = (0, 0.0, 0.0)
     _unsaved_s: float = 0.0
     _unsaved_gpu_s: float = 0.0
-    # Of which pieces the placement and the number of GPUs were last told.
-    _told: tuple[Pieces, Placement, int] = ((), (), 0)
-    # What there was to go by when a batch was last asked for.
-    _chosen_by: tuple[object, ...] = ()
-    # On what the job last trained, for how long a step there; in which epoch, and its progress per second.
-    _trained_on: tuple[object, ...] = ()
+    # An allocation with its placement and its number of GPUs.
+    _placement_cache: tuple[GpusByNode, Placement, int] = ((), (), 0)
+    # What the present batch was chosen for.
+    _batch_inputs: tuple[object, ...] = ()
+    # What the step time was computed for, and the step time; the epoch of the rate, and progress per second.
+    _step_inputs: tuple[object, ...] = ()
     _step_s: float = 0.0
-    _trained_in: int = -1
+    _rate_epoch: int = -1
     _rate: float = 0.0
 
     @property
     def placement(self) -> Placement:
-        return (self._told if self._told[0] is self.pieces else self._tell())[1]
+        return self._placed()[1]
 
     @property
     def num_gpus(self) -> int:
-        return (self._told if self._told[0] is self.pieces else self._tell())[2]
+        return self._placed()[2]
 
-    def _tell(self) -> tuple[Pieces, Placement, int]:
-        placement = tuple([gpus for _, gpus in self.pieces])
-        self._told = (self.pieces, placement, sum(placement))
-        return self._told
-
-    @property
-    def made(self) -> float:
-        """All useful progress ever made, that which failures took included."""
-        return self.useful + self.lost_progress
+    def _placed(self) -> tuple[GpusByNode, Placement, int]:
+        if self._placement_cache[0] is not self.allocation:
+            placement = tuple([gpus for _, gpus in self.allocation])
+            self._placement_cache = (self.allocation, placement, sum(placement))
+        return self._placement_cache
 
     @property
-    def useful(self) -> float:
-        """The progress so far, each example as useful as it was in its batch."""
-        return self.progress - self._useless
+    def total_useful_progress(self) -> float:
+        """All useful progress ever made, including what failures destroyed."""
+        return self.useful_progress + self.lost_progress
+
+    @property
+    def useful_progress(self) -> float:
+        """The progress so far, each example weighted with the statistical efficiency of its batch."""
+        return self.progress - self._wasted_progress
 
     @property
     def in_flight(self) -> bool:
-        """Whether a reallocation is under way that the daemon's journal holds open: the job stays put."""
-        return self.exact and (self._old is not None or bool(self.pauses))
+        """Whether a reallocation of the job is under way: it is not moved again before its first step."""
+        return self.exact and (self._source is not None or bool(self.interruptions))
 
     @property
     def trained(self) -> bool:
@@ -146,17 +148,17 @@ class SimulatedJob:
         return self.progress > 0
 
     @property
-    def leaving(self) -> Pieces:
-        """The GPUs that it still trains on until it leaves for others."""
-        return self._old.pieces if self._old is not None else ()
+    def source(self) -> GpusByNode:
+        """The allocation on which it still trains while its new one is not free yet."""
+        return self._source.allocation if self._source is not None else ()
 
     @property
     def nodes(self) -> frozenset[int]:
-        """The nodes that it runs on, and those that it is about to leave for."""
-        return frozenset(node for node, _ in (*self.pieces, *self.leaving))
+        """The nodes of its allocation, and of its source while it moves."""
+        return frozenset(node for node, _ in (*self.allocation, *self.source))
 
-    def learn_delay(self, cost_s: float) -> None:
-        """Let the policy reckon with the mean of what moves have cost."""
+    def update_expected_delay(self, cost_s: float) -> None:
+        """Update the expected restart delay, the mean over the job's moves."""
         count = self.num_restarts or 1
         self.expected_delay_s = (
             cost_s if count == 1 else (self.expected_delay_s + (cost_s - self.expected_delay_s) / count)
@@ -164,95 +166,97 @@ class SimulatedJob:
 
     def reallocate(
         self,
-        pieces: Pieces,
+        allocation: GpusByNode,
         *,
         now_s: float,
-        pauses: Iterable[Pause] = (),
+        interruptions: Iterable[Interruption] = (),
         after_s: float = 0.0,
-        gpu_type: str = MEASURED_TYPE,
+        gpu_type: str = MEASURED_GPU_TYPE,
         speed: float = 1.0,
     ) -> None:
-        """Give other GPUs, or none. With any, the job makes no progress during `pauses`.
+        """Change the allocation. On one that is not empty, the job makes no progress during `interruptions`.
 
-        With `after_s`, a running job first goes on with what it has for so long.
+        A running job first trains on its source for another `after_s`.
         """
-        if self.pieces and not pieces and self.exact:
+        if self.allocation and not allocation and self.exact:
             self._spend(self.write_s, step="checkpoint")
         before = _Shape(
-            pieces=self.pieces,
+            allocation=self.allocation,
             gpu_type=self.gpu_type,
             speed=self.speed,
             batch=self.batch,
-            pauses=self.pauses,
+            interruptions=self.interruptions,
         )
-        self._old, self._leaves_in_s = None, 0.0
-        self.pieces, self.pauses = pieces, list(pauses) if pieces else []
-        if after_s > 0 and before.pieces and pieces:
-            self._old, self._leaves_in_s = before, after_s
+        self._source, self._leaves_source_in_s = None, 0.0
+        self.allocation, self.interruptions = allocation, list(interruptions) if allocation else []
+        if after_s > 0 and before.allocation and allocation:
+            self._source, self._leaves_source_in_s = before, after_s
         else:
             self._save()
-        if not pieces:
+        if not allocation:
             return
         self.gpu_type, self.speed = gpu_type, speed
         self._choose()
         if self.num_restarts is None:
-            self.first_started_s = now_s + sum(pause.left_s for pause in self.pauses if not pause.held)
+            self.first_started_s = now_s + sum(
+                interruption.left_s for interruption in self.interruptions if not interruption.owns_gpus
+            )
             self.num_restarts = 0
         else:
             self.num_restarts += 1
 
     def fail(self) -> None:
-        """Lose the GPUs, and what was trained since the last checkpoint."""
+        """Lose the GPUs, and the progress since the last checkpoint."""
         epoch, progress, useless = self._saved
-        self.lost_progress += self.useful - (progress - useless)
+        self.lost_progress += self.useful_progress - (progress - useless)
         self.lost_gpu_seconds += self._unsaved_gpu_s
-        self.epoch, self.progress, self._useless = epoch, progress, useless
-        self.pieces, self._old, self.pauses = (), None, []
+        self.epoch, self.progress, self._wasted_progress = epoch, progress, useless
+        self.allocation, self._source, self.interruptions = (), None, []
         self.num_failures += 1
         self._save()
 
     def advance(self, now_s: float, duration_s: float) -> None:
         """Train from `now_s` for `duration_s`, or to the end if that is sooner."""
-        if not self.pieces or self.finished_s is not None:
+        if not self.allocation or self.finished_s is not None:
             return
         if self.noisy is not None:
-            self._trained_on = ()
-        if self._old is not None:
-            spent_s = min(self._leaves_in_s, duration_s)
+            self._step_inputs = ()
+        if self._source is not None:
+            spent_s = min(self._leaves_source_in_s, duration_s)
             self._swap()
             self._run(now_s, spent_s)
             self._swap()
             now_s, duration_s = now_s + spent_s, duration_s - spent_s
-            self._leaves_in_s -= spent_s
-            if self._leaves_in_s <= 0 and self.finished_s is None:
-                self._old = None
+            self._leaves_source_in_s -= spent_s
+            if self._leaves_source_in_s <= 0 and self.finished_s is None:
+                self._source = None
                 self._save()
                 self._choose()
         self._run(now_s, duration_s)
 
     def _choose(self) -> None:
-        """Ask for a batch if anything has changed that an answer may depend on."""
-        told = (self.pieces, self.gpu_type, self.num_measured, self.statistics)
-        if self.batch is None or told != self._chosen_by:
-            self.batch, self._chosen_by = self.choose_batch(self), told
+        """Choose a batch if anything has changed that the choice may depend on."""
+        inputs = (self.allocation, self.gpu_type, self.num_measured, self.statistics)
+        if self.batch is None or inputs != self._batch_inputs:
+            self.batch, self._batch_inputs = self.choose_batch(self), inputs
 
     def _swap(self) -> None:
-        old = self._old
+        old = self._source
         assert old is not None
-        self.pieces, old.pieces = old.pieces, self.pieces
+        self.allocation, old.allocation = old.allocation, self.allocation
         self.gpu_type, old.gpu_type = old.gpu_type, self.gpu_type
         self.speed, old.speed = old.speed, self.speed
         self.batch, old.batch = old.batch, self.batch
-        self.pauses, old.pauses = old.pauses, self.pauses
+        self.interruptions, old.interruptions = old.interruptions, self.interruptions
 
     def _run(self, now_s: float, left_s: float) -> None:
         while left_s > 0 and self.finished_s is None:
             every = self.checkpoint_interval_s
             if every is not None and self._unsaved_s >= every:
                 self._save()
-                self.pauses.append(Pause(step="checkpoint", left_s=self.write_s))
-            if self.pauses:
-                spent_s = self._pause(left_s)
+                self.interruptions.append(Interruption(step="checkpoint", left_s=self.write_s))
+            if self.interruptions:
+                spent_s = self._interrupt(left_s)
             else:
                 train_s = left_s if every is None else min(left_s, every - self._unsaved_s)
                 spent_s = self._train(now_s, train_s)
@@ -263,36 +267,36 @@ class SimulatedJob:
                 self._choose()
             now_s, left_s = now_s + spent_s, left_s - spent_s
 
-    def _pause(self, left_s: float) -> float:
-        pause = self.pauses[0]
-        spent_s = min(pause.left_s, left_s)
-        pause.left_s -= spent_s
-        if pause.left_s <= 0:
-            self.pauses.pop(0)
-        self._spend(spent_s, step=pause.step, held=pause.held)
+    def _interrupt(self, left_s: float) -> float:
+        interruption = self.interruptions[0]
+        spent_s = min(interruption.left_s, left_s)
+        interruption.left_s -= spent_s
+        if interruption.left_s <= 0:
+            self.interruptions.pop(0)
+        self._spend(spent_s, step=interruption.step, owns_gpus=interruption.owns_gpus)
         return spent_s
 
-    def _spend(self, spent_s: float, *, step: str, held: bool = True) -> None:
+    def _spend(self, spent_s: float, *, step: str, owns_gpus: bool = True) -> None:
         """Account for a time without progress."""
-        self.paused_s[step] = self.paused_s.get(step, 0.0) + spent_s
-        if held:
+        self.interrupted_s[step] = self.interrupted_s.get(step, 0.0) + spent_s
+        if owns_gpus:
             self.gpu_seconds += spent_s * self.num_gpus
             self.lost_gpu_seconds += spent_s * self.num_gpus
 
     def _save(self) -> None:
-        self._saved = (self.epoch, self.progress, self._useless)
+        self._saved = (self.epoch, self.progress, self._wasted_progress)
         self._unsaved_s = self._unsaved_gpu_s = 0.0
 
     def _train(self, now_s: float, left_s: float) -> float:
-        """Train to the end of the epoch, at most for `left_s`; return how long it took."""
+        """Train to the end of the epoch, for at most `left_s`; return how long it took."""
         rate = self._measure()
         end = self.application.epoch_end(self.epoch)
         gained = rate * left_s
         if self.progress + gained < end:
             self.progress += gained
-            self._useless += gained * (1.0 - self._useful_share)
+            self._wasted_progress += gained * (1.0 - self._useful_part)
             return left_s
-        self._useless += (end - self.progress) * (1.0 - self._useful_share)
+        self._wasted_progress += (end - self.progress) * (1.0 - self._useful_part)
         spent_s = (end - self.progress) / rate
         if not self.exact:
             spent_s = round(spent_s)
@@ -303,44 +307,44 @@ class SimulatedJob:
         return spent_s
 
     def _measure(self) -> float:
-        """Return progress per second with the present batch, and remember what an agent would measure."""
+        """Return progress per second with the present batch, and record what an agent would measure."""
         batch, epoch = self.batch, self.epoch
         assert batch is not None
-        on = (self.pieces, batch, self.gpu_type, self.speed, self.interference)
-        if on != self._trained_on:
+        inputs = (self.allocation, batch, self.gpu_type, self.speed, self.interference)
+        if inputs != self._step_inputs:
             self._step_s = self._observe(batch)
-            self._trained_on = on
-        elif epoch == self._trained_in:
+            self._step_inputs = inputs
+        elif epoch == self._rate_epoch:
             return self._rate
         application, batch_size = self.application, batch.global_batch_size
         self.statistics = application.statistics(batch_size, epoch)
-        self._useful_share = application.useful_share(batch_size, epoch)
+        self._useful_part = application.useful_part(batch_size, epoch)
         gained = application.step_progress(batch_size, epoch)
-        self._trained_in, self._rate = epoch, gained / self._step_s * (1.0 - self.interference)
+        self._rate_epoch, self._rate = epoch, gained / self._step_s * (1.0 - self.interference)
         return self._rate
 
     def _observe(self, batch: BatchChoice) -> float:
-        """Return the seconds of a step, and remember what of it an agent would measure."""
+        """Return the seconds of a step, and record what an agent would measure of it."""
         placement, atomic = self.placement, batch.atomic_batch_size
         try:
             time = self.application.step_time(placement, atomic)
         except TraceError as error:
             raise TraceError(f"job {self.job.name}: {error}") from None
-        pass_s = time.pass_s / self.speed
-        step_s = time.step_s if self.speed == 1.0 else pass_s + time.sync_s
+        micro_batch_s = time.micro_batch_s / self.speed
+        step_s = time.step_s if self.speed == 1.0 else micro_batch_s + time.sync_s
         situation = (len(placement), self.num_gpus, atomic)
-        seen = self.seen.setdefault(self.gpu_type, {})
-        if situation not in seen or self.noisy is not None:
+        measured = self.measurements.setdefault(self.gpu_type, {})
+        if situation not in measured or self.noisy is not None:
             self.num_measured += 1
             truth = Observation(
                 num_nodes=len(placement),
                 num_gpus=self.num_gpus,
                 atomic_batch_size=atomic,
-                grad_time_s=pass_s,
+                grad_time_s=micro_batch_s,
                 iter_time_s=step_s,
             )
-            seen[situation] = truth if self.noisy is None else self.noisy.measure(truth, self.gpu_type)
-        return step_s + pass_s * batch.accumulation_steps
+            measured[situation] = truth if self.noisy is None else self.noisy.measure(truth, self.gpu_type)
+        return step_s + micro_batch_s * batch.accumulation_steps
 
 
 ChooseBatch: TypeAlias = Callable[[SimulatedJob], BatchChoice]

@@ -1,7 +1,7 @@
-"""What agents measure of step times on a cluster where these vary from minute to minute.
+"""Noise in the step times that agents measure, which varies from minute to minute.
 
-Single steps that take too long are lost in the medians of an agent; what is left is what all steps of a
-minute share: a busy host, a neighbour on the network, a clock that was lowered.
+An agent's medians already remove single slow steps. What remains affects all steps of a minute: a busy host,
+other traffic on the network, a lowered GPU clock.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pollux_slurm.errors import SimulationError
 from pollux_slurm.goodput import Observation
 
 OUTLIER = 10.0
-"""How many times too long an outlier is."""
-# So long do an agent's medians reach back in a situation (`agent/measure/profile.py`: 64 steps, 5 s apart).
+"""Factor by which an outlier is too long."""
+# The minutes that an agent's medians span (`agent/measure/profile.py`: 64 steps, 5 s apart).
 _MINUTES_KEPT = 5
-# So many of them are its 32 steps that no busy moment made slow.
+# The minutes that its 32 confirmed steps take.
 _MINUTES_CONFIRMED = 2
-# Over so many measurements predictions are judged (`store/jobs/records.py`).
+# The number of reports over which the prediction error is averaged (`store/jobs/records.py`).
 _REPORTS_COMPARED = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementNoise:
-    """How far measured step times are off, from one minute to the next; training itself is as fast as ever.
+    """How far measured step times are off in each minute; training itself is not slower.
 
-    `spread` is the standard deviation of the logarithm of a pass, and of the synchronisation after it.
-    `outliers` of the minutes show both `OUTLIER` times too long.
+    `spread` is the standard deviation of the logarithm of a micro-batch's time, and of the synchronisation's.
+    In the share `outliers` of the minutes both are measured `OUTLIER` times too long.
     """
 
     spread: float = 0.0
@@ -50,7 +50,7 @@ NO_NOISE = MeasurementNoise()
 
 
 class NoisyMeasurements:
-    """What one job's agent measures: drawn by seed and name, so that no other job's draws depend on it."""
+    """Draws what one job's agent measures. The draws depend on the seed and the job's name only."""
 
     def __init__(self, noise: MeasurementNoise, *, seed: int, job: str) -> None:
         self._noise = noise
@@ -60,11 +60,11 @@ class NoisyMeasurements:
 
     @property
     def error(self) -> float:
-        """By what part throughput was off what was expected, on average of late: `prediction_error`."""
+        """The mean relative error of the predicted throughput over the last reports: `prediction_error`."""
         return statistics.fmean(self._errors) if self._errors else 0.0
 
     def measure(self, truth: Observation, gpu_type: str) -> Observation:
-        """Return the medians after another minute in the situation of `truth`."""
+        """Return the agent's medians after another minute in the situation of `truth`."""
         draw, spread = self._random, self._noise.spread
         slow = OUTLIER if draw.random() < self._noise.outliers else 1.0
         grad_s = slow * truth.grad_time_s * math.exp(draw.gauss(0.0, spread))

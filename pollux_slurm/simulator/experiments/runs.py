@@ -1,4 +1,4 @@
-"""Many simulations: what each is made of, and running them one after the other or over several cores."""
+"""Run one or many simulations, one after the other or in parallel processes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pollux_slurm.errors import SimulationError
-from pollux_slurm.simulator.engine.clock import simulate
+from pollux_slurm.simulator.engine.simulation import simulate
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.inputs.applications import Application
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
-from pollux_slurm.simulator.results.summary import RunOutcome, outcome_of
-from pollux_slurm.simulator.site.measured_jobs import read_truth
+from pollux_slurm.simulator.results.summary import RunOutcome, make_outcome
+from pollux_slurm.simulator.site.measured_jobs import load_applications
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """One simulation to run: `workload` is the name of `jobs`."""
+    """One simulation to run; `workload` is the name of `jobs`."""
 
     workload: str
     jobs: tuple[WorkloadJob, ...]
@@ -36,7 +36,7 @@ def run_one(
     on_round: Callable[[float, int], None] = lambda now_s, num_left: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> RunOutcome:
-    """Run one simulation in this process. Raises `SimulationError` for one that does not end."""
+    """Run one simulation in this process. Raises `SimulationError` if it does not end."""
     settings = spec.settings
     began_s = clock()
     policy = settings.make_policy()
@@ -50,7 +50,7 @@ def run_one(
         on_round=on_round,
         clock=clock,
     )
-    return outcome_of(
+    return make_outcome(
         result,
         policy=settings.policy,
         objective=settings.objective if settings.policy == "pollux" else None,
@@ -67,7 +67,7 @@ def run_all(
     num_processes: int = 1,
     on_done: Callable[[float], None] = lambda num_done: None,
 ) -> list[RunOutcome]:
-    """Return what comes of `specs`, in their order, however many processes share the work. See `run_each`."""
+    """Run `specs` and return their outcomes in order. See `run_each`."""
     found = dict(run_each(specs, traces, applications, num_processes=num_processes, on_done=on_done))
     return [found[index] for index in range(len(specs))]
 
@@ -80,11 +80,11 @@ def run_each(
     num_processes: int = 1,
     on_done: Callable[[float], None] = lambda num_done: None,
 ) -> Iterator[tuple[int, RunOutcome]]:
-    """Yield the place in `specs` of each run and what came of it, as they end.
+    """Run `specs` and yield (index, outcome) of each as it ends.
 
-    `applications` were read from `traces`, which every process reads again. `on_done` is told how many runs
-    are done; in one process also the part of the present one, by finished jobs. Raises `SimulationError` for
-    a run that does not end, or a process that was killed.
+    `applications` were read from `traces`, which every process reads again. `on_done` is called with the
+    number of runs done; in one process it includes the part of the present run, by finished jobs. Raises
+    `SimulationError` for a run that does not end, or a process that was killed.
     """
     if num_processes > 1 and len(specs) > 1:
         yield from _in_processes(specs, traces, num_processes, on_done)
@@ -92,26 +92,26 @@ def run_each(
     for index, spec in enumerate(specs):
         num_jobs = len(spec.jobs)
 
-        def tell(now_s: float, num_left: int, index: int = index, num_jobs: int = num_jobs) -> None:
+        def report(now_s: float, num_left: int, index: int = index, num_jobs: int = num_jobs) -> None:
             on_done(index + 1 - num_left / num_jobs)
 
-        yield index, run_one(spec, applications, on_round=tell)
+        yield index, run_one(spec, applications, on_round=report)
         on_done(index + 1)
 
 
 def _in_processes(
     specs: Sequence[RunSpec], traces: Path, num_processes: int, on_done: Callable[[float], None]
 ) -> Iterator[tuple[int, RunOutcome]]:
-    # Runs in one process do not wait for these.
+    # Imported here so that runs in one process do not wait for them.
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from concurrent.futures.process import BrokenProcessPool
 
-    # Fresh processes: a fork would inherit the locks of numpy's and the progress bar's threads.
+    # Spawned, because a fork would inherit the locks of numpy's and the progress bar's threads.
     context = multiprocessing.get_context("spawn")
     workers = min(num_processes, len(specs))
-    with ProcessPoolExecutor(max_workers=workers, mp_context=context, initializer=_begin_elsewhere) as pool:
-        places = {pool.submit(_run_elsewhere, spec, traces): index for index, spec in enumerate(specs)}
+    with ProcessPoolExecutor(max_workers=workers, mp_context=context, initializer=_start_worker) as pool:
+        places = {pool.submit(_run_in_worker, spec, traces): index for index, spec in enumerate(specs)}
         try:
             for num_done, future in enumerate(as_completed(places), start=1):
                 outcome = future.result()
@@ -119,17 +119,16 @@ def _in_processes(
                 yield places[future], outcome
         except BrokenProcessPool:
             raise SimulationError(
-                "a process that ran a simulation was killed, perhaps for want of memory: try fewer --jobs"
+                "a process that ran a simulation was killed, perhaps for lack of memory: try fewer --jobs"
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _begin_elsewhere() -> None:
-    """Let an interrupt end a worker at once, without a traceback of its own, and so the end of its parent.
+def _start_worker() -> None:
+    """End a worker at once, without a traceback, when it is interrupted or its parent ends.
 
-    A parent that is killed tells its workers nothing, and each holds the pipe open that all wait at: they
-    would wait there for ever.
+    Workers do not notice that their parent was killed, because each keeps the pipe open on which all wait.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -144,10 +143,10 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run_elsewhere(spec: RunSpec, traces: Path) -> RunOutcome:
-    return run_one(spec, _traces_of_this_process(traces))
+def _run_in_worker(spec: RunSpec, traces: Path) -> RunOutcome:
+    return run_one(spec, _applications_of_worker(traces))
 
 
 @functools.lru_cache(maxsize=1)
-def _traces_of_this_process(traces: Path) -> Mapping[str, Application]:
-    return read_truth(traces)
+def _applications_of_worker(traces: Path) -> Mapping[str, Application]:
+    return load_applications(traces)

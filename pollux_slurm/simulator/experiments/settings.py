@@ -1,4 +1,4 @@
-"""Everything that makes a simulation but its workload and traces, as plain values that go anywhere."""
+"""The settings of a simulation: everything but its workload and traces, as plain values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pollux_slurm.simulator.engine.autoscale import Autoscaler, NodeSupply, Scal
 from pollux_slurm.simulator.engine.cluster import Cluster, NodeGroup, SchedulingPolicy
 from pollux_slurm.simulator.engine.cluster_rules import RULES, Delays, Failures, Rules, slurm_rules
 from pollux_slurm.simulator.engine.measurement_noise import NO_NOISE, MeasurementNoise
-from pollux_slurm.simulator.engine.outages import draw_other_jobs
+from pollux_slurm.simulator.engine.random_events import draw_unmanaged_jobs
 from pollux_slurm.simulator.policies import POLICIES, PolluxPolicy, SiaPolicy, make_policy
 from pollux_slurm.simulator.policies.pollux import PATIENCE_ROUNDS
 from pollux_slurm.simulator.site.measured_jobs import MeasuredDelays
@@ -26,12 +26,11 @@ PENALTIES = ("paper", "amortised")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSettings:
-    """What the rules `slurm` add. Times in seconds, shares between 0 and 1.
+    """The settings of rules `slurm`. Times in seconds, shares between 0 and 1.
 
-    `adaptive_share` of the jobs are the policy's. `delays` are those of a site, as its store tells them;
-    `requeue_s` replaces the time from a requeue to the new start (a plain requeue takes 121 s). Jobs that
-    nobody here manages use `unmanaged_share` of the GPUs on average, for `unmanaged_hours`. Each node fails
-    every `mtbf_s` on average, never for None.
+    `adaptive_share` of the jobs are adaptive. `delays` are a site's measured ones. `requeue_s` replaces the
+    time from a requeue to the new start (a plain requeue takes 121 s). Unmanaged jobs use `unmanaged_share`
+    of the GPUs on average, for `unmanaged_hours`. Each node fails every `mtbf_s` on average; None is never.
     """
 
     adaptive_share: float = 1.0
@@ -46,7 +45,7 @@ class SlurmSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingSettings:
-    """The number of nodes follows the jobs: see `autoscale.UtilityAutoscaler` and `ScalingLimits`."""
+    """The settings of autoscaling: see `autoscale.UtilityAutoscaler` and `ScalingLimits`."""
 
     low: float = 0.55
     high: float = 0.75
@@ -56,15 +55,14 @@ class ScalingSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """Everything that makes a simulation but its workload and traces. Times in seconds.
+    """The settings of one simulation, without its workload and traces. Times in seconds.
 
-    `objective`, `between`, `declared`, `exponent` and `penalty` are those of policy `pollux`; None is the
-    objective's own. `exponent` is also the power of `sia`. `groups` replaces `num_nodes` × `gpus_per_node`.
-    `restart_delay_s` is the price of a move under rules `osdi21`, and under `slurm` what is expected of a
-    job's first one. `slurm` belongs to rules `slurm`; `seed` to these, and to `noise`.
-    `interference` is the share of its speed that a job over several nodes loses beside another. What agents
-    measure of step times is off by `noise`. With
-    `scaling`, the cluster is the largest that it may become.
+    `objective`, `between`, `declared`, `exponent` and `penalty` are for policy `pollux`; None is the
+    objective's default. `exponent` is also the power of `sia`. `groups` replaces `num_nodes` ×
+    `gpus_per_node`. `restart_delay_s` is the delay of a move under rules `osdi21`, and under `slurm` the
+    expected delay of a job's first move. `slurm` is for rules `slurm`; `seed` for these and for `noise`.
+    `interference` is the part of its speed that a job over several nodes loses beside another. The step times
+    that agents measure are off by `noise`. With `scaling`, the cluster is the largest that it may become.
 
     Raises `UsageError` for what cannot be simulated.
     """
@@ -101,7 +99,7 @@ class RunSettings:
             )
         try:
             if self.policy == "pollux" and self.exponent is not None:
-                # Now, and not at the first decision of a run that others may come before.
+                # Checked here, not at the first decision of a run that others may precede.
                 check_problem(Problem(nodes=(), jobs=(), objective=Objective(exponent=self.exponent)))
             self.cluster()
             self.make_rules()
@@ -111,14 +109,14 @@ class RunSettings:
 
     @property
     def label(self) -> str:
-        """What a reader calls the policy."""
+        """The name of the policy in tables and plots."""
         if self.policy != "pollux":
             return self.policy
         return self.objective + (" (declared)" if self.declared else "")
 
     @property
     def cluster_text(self) -> str:
-        """The nodes in a few words."""
+        """The nodes as text, such as `16 nodes × 4 GPUs`."""
         if self.groups:
             return ", ".join(
                 f"{one.num_nodes} × {one.gpus_per_node} {one.gpu_type}"
@@ -140,31 +138,31 @@ class RunSettings:
     def make_rules(self) -> Rules:
         if self.rules != "slurm":
             return Rules(name=self.rules, interference=self.interference, noise=self.noise, seed=self.seed)
-        told = self.slurm
-        delays = Delays() if told.delays is None else told.delays.as_delays()
+        slurm = self.slurm
+        delays = Delays() if slurm.delays is None else slurm.delays.as_delays()
         return slurm_rules(
             delays=delays
-            if told.requeue_s is None
-            else dataclasses.replace(delays, requeue_s=told.requeue_s),
-            other_jobs=draw_other_jobs(
+            if slurm.requeue_s is None
+            else dataclasses.replace(delays, requeue_s=slurm.requeue_s),
+            unmanaged_jobs=draw_unmanaged_jobs(
                 seed=self.seed,
-                share=told.unmanaged_share,
+                share=slurm.unmanaged_share,
                 num_gpus=self.cluster().num_gpus,
-                hours=told.unmanaged_hours,
+                hours=slurm.unmanaged_hours,
             ),
-            failures=None if told.mtbf_s is None else Failures(mtbf_s=told.mtbf_s, repair_s=told.repair_s),
-            checkpoint_interval_s=told.checkpoint_interval_s,
-            # Where nobody adapts, all stand in one queue, those of others included.
-            adaptive_share=0.0 if self.policy == "slurm" else told.adaptive_share,
+            failures=None if slurm.mtbf_s is None else Failures(mtbf_s=slurm.mtbf_s, repair_s=slurm.repair_s),
+            checkpoint_interval_s=slurm.checkpoint_interval_s,
+            # Under policy `slurm`, all jobs are in one queue, unmanaged ones included.
+            adaptive_share=0.0 if self.policy == "slurm" else slurm.adaptive_share,
             interference=self.interference,
             noise=self.noise,
-            # The others hold no daemon's rules: they place every job themselves.
+            # The other policies place every job themselves.
             slurm_starts=self.policy in ("pollux", "genetic"),
             seed=self.seed,
         )
 
     def make_autoscaler(self, policy: SchedulingPolicy) -> Autoscaler | None:
-        """Return what sizes the cluster for `policy`. Raises `UsageError` for one that cannot be asked."""
+        """Return the autoscaler. Raises `UsageError` for a policy that does not predict goodput."""
         if self.scaling is None:
             return None
         if not isinstance(policy, PolluxPolicy):
@@ -177,7 +175,7 @@ class RunSettings:
         )
 
     def make_policy(self) -> SchedulingPolicy:
-        """Return a fresh policy: it remembers what it has seen of a run."""
+        """Return a new policy; a policy has the state of one run."""
         if self.policy == "sia" and self.exponent is not None:
             return SiaPolicy(power=self.exponent)
         if self.policy != "pollux":
@@ -191,13 +189,13 @@ class RunSettings:
                 between=self.between,
             ),
             declared=self.declared,
-            # What is measured anew in each round may change each answer.
+            # With noise, each round has new measurements, which may change the decision.
             patience_rounds=0 if self.noise else PATIENCE_ROUNDS,
         )
 
 
 def parse_group(text: str) -> NodeGroup:
-    """Return the group that such as `8x4:t4` or `4x8:a100=2.5` means: nodes × GPUs, type, speed.
+    """Parse a group of nodes such as `8x4:t4` or `4x8:a100=2.5`: nodes × GPUs, type, speed.
 
     Raises `UsageError`.
     """
@@ -220,7 +218,7 @@ def parse_group(text: str) -> NodeGroup:
 
 
 def parse_scaling(text: str, *, min_nodes: int, boot_s: float) -> ScalingSettings:
-    """Return the settings that a range of utilities such as `0.55:0.75` means. Raises `UsageError`."""
+    """Parse a range of utilities such as `0.55:0.75`. Raises `UsageError`."""
     low, _, high = text.partition(":")
     try:
         return ScalingSettings(low=float(low), high=float(high), min_nodes=min_nodes, boot_s=boot_s)

@@ -1,7 +1,7 @@
-"""Sweeps: one simulation for each combination of loads, seeds, delays and policies, kept in a folder.
+"""Sweeps: one simulation for each combination of loads, seeds, delays and policies, stored in a folder.
 
-The folder holds sweep.json (what all runs share) and runs/NAME.json for each that has finished, so that a
-sweep that was stopped goes on where it was, and one with more loads or seeds only runs what is new.
+The folder contains sweep.json (what all runs share) and runs/NAME.json for each finished run. So an
+interrupted sweep can be continued, and a sweep with more loads or seeds only runs the new ones.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.inputs.applications import Application
 from pollux_slurm.simulator.inputs.generate import generate_workload, tuned_choices
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
-from pollux_slurm.simulator.results.output import make_folder, summary_as_dict, write_text
+from pollux_slurm.simulator.results.files import make_folder, summary_as_dict, write_text
 
 _FORMAT = 1
-# Objectives and policies that do not bring their own: these see the exponent, these the form of the penalty.
+# The objectives and policies that use the exponent, and those that use the form of the penalty.
 _WITH_EXPONENT = frozenset({"generalized-mean", "sia"})
 _WITH_PENALTY = frozenset({"generalized-mean", "attained-work"})
 _MEANS = ("p50_jct_s", "p99_jct_s", "makespan_s", "restarts_per_job", "restart_share")
@@ -45,8 +45,8 @@ _AXES = {
 class Grid:
     """The axes of a sweep. Workloads are those of `files`, by name, else one for each load and seed.
 
-    `policies` are settings whose interval, restart delay, exponent and penalty the axes replace; None among
-    `exponents` or `penalties` leaves the objective's own.
+    `policies` are settings whose interval, restart delay, exponent and penalty are replaced by the axes.
+    None among `exponents` or `penalties` is the objective's default.
     """
 
     policies: tuple[RunSettings, ...]
@@ -63,7 +63,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRun:
-    """One combination. `load` and `seed` are None for a workload that was read from a file."""
+    """One combination of a sweep. `load` and `seed` are None for a workload from a file."""
 
     workload: str
     load: float | None
@@ -73,7 +73,7 @@ class SweepRun:
 
     @property
     def name(self) -> str:
-        """A file name that tells the combination; it ends in a digest of all that makes the run."""
+        """A file name made of the combination; it ends in a digest of all settings and jobs."""
         settings = self.settings
         parts = [self.workload, settings.label.replace(" (declared)", "-declared")]
         parts += [f"interval{settings.interval_s:g}", f"delay{settings.restart_delay_s:g}"]
@@ -82,13 +82,13 @@ class SweepRun:
         parts += [settings.penalty] if settings.penalty is not None else []
         known = json.dumps([dataclasses.asdict(settings), [dataclasses.asdict(job) for job in self.jobs]])
         parts.append(hashlib.sha256(known.encode()).hexdigest()[:10])
-        # Short enough for any file system, whatever the workload is called.
+        # Parts are cut, so that the name is short enough for any file system.
         return "_".join("".join(c if c.isalnum() or c in ".-" else "-" for c in part[:60]) for part in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """One finished run of a sweep: where it stands on the axes, and its summary as `--json` prints it."""
+    """One finished run of a sweep: its values on the axes, and its summary as `--json` prints it."""
 
     workload: str
     load: float | None
@@ -102,32 +102,32 @@ class SweepResult:
     summary: Mapping[str, Any]
 
     @property
-    def axes(self) -> tuple[float | str | None, ...]:
-        """Where the run stands but for seed and policy; runs of one place are compared and averaged."""
+    def group_key(self) -> tuple[float | str | None, ...]:
+        """The values on all axes but seed and policy; runs with one key are averaged over the seeds."""
         place = self.workload if self.load is None else None
-        told = (self.interval_s, self.restart_delay_s, self.adaptive_share, self.exponent, self.penalty)
-        return (place, self.load, *told)
+        values = (self.interval_s, self.restart_delay_s, self.adaptive_share, self.exponent, self.penalty)
+        return (place, self.load, *values)
 
     @property
-    def rivals(self) -> tuple[str, float, float, float]:
-        """What policies are compared at: not all of them know an exponent or a penalty."""
+    def comparison_key(self) -> tuple[str, float, float, float]:
+        """The values at which policies are compared: the axes that all policies have."""
         return (self.workload, self.interval_s, self.restart_delay_s, self.adaptive_share)
 
 
 def expand(grid: Grid, applications: Mapping[str, Application]) -> tuple[SweepRun, ...]:
-    """Return the runs of a grid, in the order of its axes, each once: not all policies know all axes.
+    """Return the runs of a grid in the order of its axes, each once; not all policies use all axes.
 
-    Raises `UsageError` for a grid without runs or with numbers that make none.
+    Raises `UsageError` for a grid without runs or with impossible numbers.
     """
     if len(set(grid.restart_delays_s)) > 1 and any(policy.rules == "slurm" for policy in grid.policies):
-        raise UsageError("rules slurm know no restart delay: their moves take what each part was measured to")
+        raise UsageError("rules slurm have no restart delay: the parts of a move have delays of their own")
     goals = {one.objective if one.policy == "pollux" else one.policy for one in grid.policies}
     for values, what, known in (
         (grid.exponents, "exponents", _WITH_EXPONENT),
         (grid.penalties, "forms of the penalty", _WITH_PENALTY),
     ):
         if any(value is not None for value in values) and goals and not goals & known:
-            raise UsageError(f"{what} would do nothing: they are of {' and '.join(sorted(known))}")
+            raise UsageError(f"{what} would do nothing: only {' and '.join(sorted(known))} use them")
     workloads: list[tuple[str, float | None, int | None, tuple[WorkloadJob, ...]]] = [
         (name, None, None, jobs) for name, jobs in grid.files.items()
     ]
@@ -173,12 +173,12 @@ def run_sweep(
     num_processes: int = 1,
     on_done: Callable[[float], None] = lambda num_done: None,
 ) -> tuple[SweepResult, ...]:
-    """Run what `folder` does not hold yet, and return all `runs` in their order.
+    """Run those of `runs` that `folder` does not contain yet, and return the results of all in order.
 
-    `shared` is what all runs of the folder have in common, beside the traces; it is plain JSON. Raises
-    `UsageError` where the folder holds a sweep with something else in common, or files that are no runs.
+    `shared` is what all runs of the folder have in common, beside the traces, as plain JSON. Raises
+    `UsageError` if the folder contains a sweep with another `shared`, or files that are not runs.
     """
-    _claim(folder, {"format": _FORMAT, "traces": digest(traces), **shared})
+    _prepare_folder(folder, {"format": _FORMAT, "traces": traces_digest(traces), **shared})
     results = {run.name: _read(_file(folder, run), run) for run in runs if _file(folder, run).exists()}
     missing = [run for run in runs if run.name not in results]
     specs = [RunSpec(workload=run.workload, jobs=run.jobs, settings=run.settings) for run in missing]
@@ -207,14 +207,12 @@ def read_sweep(folder: Path) -> tuple[SweepResult, ...]:
     Raises `UsageError` for a folder without a sweep.
     """
     if not (folder / "sweep.json").is_file():
-        raise UsageError(
-            f"{folder} holds no sweep (there is no sweep.json in it): run pollux simulate sweep first"
-        )
+        raise UsageError(f"{folder} contains no sweep (no sweep.json): run pollux simulate sweep first")
     found = [(_order(file), _result(file)) for file in sorted((folder / "runs").glob("*.json"))]
     return tuple(result for _, result in sorted(found, key=lambda pair: pair[0]))
 
 
-def digest(traces: Path) -> str:
+def traces_digest(traces: Path) -> str:
     """Return a digest of all files of the traces. Raises `TraceError`."""
     found = hashlib.sha256()
     try:
@@ -228,21 +226,21 @@ def digest(traces: Path) -> str:
 
 
 def table_rows(results: Iterable[SweepResult]) -> list[dict[str, Any]]:
-    """Return a row for each place on the axes and policy: means over the seeds, `ratio` to the first policy.
+    """Return a row for each combination and policy: means over the seeds, `ratio` to the first policy.
 
-    `lowest_avg_jct_s` and `highest_avg_jct_s` are the seeds' extremes, `rho_worst` is the worst of all.
+    `lowest_avg_jct_s` and `highest_avg_jct_s` are the seeds' extremes; `rho_worst` is the worst of all seeds.
     """
     groups: dict[tuple[Any, ...], list[SweepResult]] = {}
     first: dict[tuple[Any, ...], float] = {}
     for result in results:
-        first.setdefault(result.rivals, result.summary["avg_jct_s"])
-        groups.setdefault((*result.axes, result.label), []).append(result)
+        first.setdefault(result.comparison_key, result.summary["avg_jct_s"])
+        groups.setdefault((*result.group_key, result.label), []).append(result)
     rows = []
     for found in groups.values():
         one = found[0]
         numbers = [result.summary for result in found]
         averages = [number["avg_jct_s"] for number in numbers]
-        ratios = [result.summary["avg_jct_s"] / first[result.rivals] for result in found]
+        ratios = [result.summary["avg_jct_s"] / first[result.comparison_key] for result in found]
         rhos = [number["rho_worst"] for number in numbers if number["rho_worst"] is not None]
         rows.append(
             {
@@ -267,12 +265,12 @@ def table_rows(results: Iterable[SweepResult]) -> list[dict[str, Any]]:
 
 
 def varying_axes(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the columns of `table_rows` that tell its rows apart, and what they are called."""
+    """Return the axes on which rows of `table_rows` differ, with their titles."""
     return {name: title for name, title in _AXES.items() if len({row[name] for row in rows}) > 1}
 
 
 def axis_text(value: float | str | None) -> str:
-    """Return where a row stands on an axis, in few characters."""
+    """Format a value on an axis."""
     if value is None:
         return "–"
     return value if isinstance(value, str) else f"{value:g}"
@@ -289,21 +287,21 @@ def run_rows(results: Iterable[SweepResult]) -> list[dict[str, Any]]:
     return rows
 
 
-def _claim(folder: Path, shared: Mapping[str, Any]) -> None:
+def _prepare_folder(folder: Path, shared: Mapping[str, Any]) -> None:
     make_folder(folder)
     file = folder / "sweep.json"
     if not file.exists():
-        # What a sweep that was killed at its first write leaves is nobody's.
+        # A sweep that was killed during its first write leaves a partial file.
         if any(not found.name.endswith(".partial") for found in folder.iterdir()):
-            raise UsageError(f"{folder} is not empty and holds no sweep: choose another folder")
+            raise UsageError(f"{folder} is not empty and contains no sweep: choose another folder")
         write_text(file, json.dumps(shared, indent=1) + "\n")
     else:
-        held = _load(file, then="choose another folder")
-        for name in {**held, **shared}:
-            if held.get(name) != shared.get(name):
-                told = f" ({held.get(name)}, now {shared.get(name)})" if name != "traces" else ""
+        stored = _load(file, then="choose another folder")
+        for name in {**stored, **shared}:
+            if stored.get(name) != shared.get(name):
+                values = f" ({stored.get(name)}, now {shared.get(name)})" if name != "traces" else ""
                 raise UsageError(
-                    f"{folder} holds a sweep with other {name}{told}: choose another folder for this one"
+                    f"{folder} contains a sweep with other {name}{values}: choose another folder for this one"
                 )
     make_folder(folder / "runs")
 
@@ -344,8 +342,8 @@ def _result(file: Path) -> SweepResult:
     place, summary = found.get("run"), found.get("summary")
     fields = {field.name for field in dataclasses.fields(SweepResult)} - {"summary"}
     numbers = summary if isinstance(summary, dict) else {}
-    told = all(isinstance(numbers.get(name), (int, float)) for name in ("avg_jct_s", *_MEANS))
-    if not (isinstance(place, dict) and set(place) == fields and told and "rho_worst" in numbers):
+    has_numbers = all(isinstance(numbers.get(name), (int, float)) for name in ("avg_jct_s", *_MEANS))
+    if not (isinstance(place, dict) and set(place) == fields and has_numbers and "rho_worst" in numbers):
         raise UsageError(f"{file} is not a run of a sweep: remove it and run the sweep again")
     return SweepResult(**place, summary=numbers)
 

@@ -1,4 +1,4 @@
-"""A sweep as plots and a table: what each axis does to completion times, policy by policy."""
+"""The report of a sweep: a plot of completion times for each axis, and a table."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from pollux_slurm.report import (
 from pollux_slurm.report.charts.line_charts import NUM_STYLES
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.experiments.sweep import SweepResult, axis_text, table_rows, varying_axes
-from pollux_slurm.simulator.results.output import write_text
+from pollux_slurm.simulator.results.files import write_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AxisText:
-    """How an axis is told: `column` of the table, title and caption of its plot."""
+    """The texts of an axis: `column` of the table, title and caption of its plot."""
 
     column: str
     label: str
     title: str
     caption: str
-    # What the other plots hold it at, where it is among the values, and how they say so.
+    # The value at which the other plots fix the axis, if the sweep has it, and its name in their captions.
     usual: float
     short: str
     unit: str = ""
@@ -105,21 +105,21 @@ def write_sweep_report(file: Path, results: Sequence[SweepResult], settings: Run
 
 
 def setting_facts(settings: RunSettings, varying: Collection[str] = ()) -> tuple[tuple[str, str], ...]:
-    """Return what runs have in common, as names and values; not what is `varying`."""
+    """Return the settings that all runs share, as names and values, without the `varying` ones."""
     facts = [("Rules", settings.rules), ("Cluster", settings.cluster_text)]
     if "interval_s" not in varying:
         facts.append(("Decision every", duration_text(settings.interval_s)))
-    told = settings.slurm
+    slurm = settings.slurm
     if settings.rules == "osdi21" and "restart_delay_s" not in varying:
         facts.append(("No progress after a move", duration_text(settings.restart_delay_s)))
     if settings.rules == "slurm" and "adaptive_share" not in varying:
-        facts.append(("Adaptive jobs", f"{100 * told.adaptive_share:g} %"))
-    if told.requeue_s is not None:
-        facts.append(("From requeue to start", duration_text(told.requeue_s)))
-    if told.unmanaged_share:
-        facts.append(("GPUs used by jobs of others", f"{100 * told.unmanaged_share:g} %"))
-    if told.mtbf_s is not None:
-        facts.append(("A node fails every", duration_text(told.mtbf_s)))
+        facts.append(("Adaptive jobs", f"{100 * slurm.adaptive_share:g} %"))
+    if slurm.requeue_s is not None:
+        facts.append(("From requeue to start", duration_text(slurm.requeue_s)))
+    if slurm.unmanaged_share:
+        facts.append(("GPUs used by jobs of others", f"{100 * slurm.unmanaged_share:g} %"))
+    if slurm.mtbf_s is not None:
+        facts.append(("A node fails every", duration_text(slurm.mtbf_s)))
     if settings.interference:
         facts.append(("Speed lost to interference", f"{100 * settings.interference:g} %"))
     if settings.noise:
@@ -131,9 +131,9 @@ def setting_facts(settings: RunSettings, varying: Collection[str] = ()) -> tuple
 def sweep_sections(
     results: Sequence[SweepResult], styles: Mapping[str, int] | None = None
 ) -> tuple[Section, ...]:
-    """Return a section with the plots of all axes that vary and a table of all places; none without runs.
+    """Return a section with plots of the varying axes and a section with a table; none without runs.
 
-    `styles` are those that lines have elsewhere on the page.
+    `styles` are the line styles of labels elsewhere on the page.
     """
     if not results:
         return ()
@@ -148,8 +148,8 @@ def _values(rows: Sequence[Mapping[str, Any]], column: str) -> list[float]:
 
 
 def _figure(axis: _AxisText, rows: Sequence[Mapping[str, Any]], styles: Mapping[str, int]) -> Figure:
-    held = {other: _held(other, rows) for other in _AXES if other is not axis}
-    shown = [row for row in rows if all(row[other.column] in (None, at) for other, at in held.items())]
+    fixed = {other: _fixed_value(other, rows) for other in _AXES if other is not axis}
+    shown = [row for row in rows if all(row[other.column] in (None, at) for other, at in fixed.items())]
     lines: dict[str, list[Mapping[str, Any]]] = {}
     for row in shown:
         parts = [
@@ -160,9 +160,9 @@ def _figure(axis: _AxisText, rows: Sequence[Mapping[str, Any]], styles: Mapping[
     x_values = [row[axis.column] for row in shown if row[axis.column] is not None]
     most_s = max(row["highest_avg_jct_s"] for row in shown)
     unit_s, unit = (3600, "h") if most_s >= 3 * 3600 else (60, "min")
-    series, told = [], []
+    series, point_texts = [], []
     free = [style for style in range(NUM_STYLES) if style not in styles.values()] or list(range(NUM_STYLES))
-    # Lines with bars stand a little apart, so that no bar hides another.
+    # Lines with bars are shifted a little, so that no bar hides another.
     apart = 0.008 * (max(x_values) - min(x_values)) * any(row["num_runs"] > 1 for row in shown)
     for index, (label, found) in enumerate(lines.items()):
         placed = sorted(
@@ -173,7 +173,7 @@ def _figure(axis: _AxisText, rows: Sequence[Mapping[str, Any]], styles: Mapping[
         points = ", ".join(
             f"{row['avg_jct_s'] / unit_s:.3g} {unit} at {row[axis.column]:g}" for row in placed
         )
-        told.append(f"{label}: {points}")
+        point_texts.append(f"{label}: {points}")
         ranges = ((row["lowest_avg_jct_s"] / unit_s, row["highest_avg_jct_s"] / unit_s) for row in placed)
         series.append(
             Series(
@@ -190,14 +190,14 @@ def _figure(axis: _AxisText, rows: Sequence[Mapping[str, Any]], styles: Mapping[
     y = linear_axis(f"average completion time ({unit})", [0.0, most_s / unit_s])
     at = ", ".join(
         f"{other.short} {value:g}{other.unit}"
-        for other, value in held.items()
+        for other, value in fixed.items()
         if value is not None and len(_values(rows, other.column)) > 1
     )
     seeds = " Bars span the seeds." if any(one.ranges for one in series) else ""
     return Figure(
         chart=LineChart(
             title=axis.title,
-            text=f"{axis.caption} " + "; ".join(told) + ".",
+            text=f"{axis.caption} " + "; ".join(point_texts) + ".",
             x=value_axis(axis.label, x_values),
             panels=(Panel(y=y, series=tuple(series)),),
             end_labels=True,
@@ -206,7 +206,7 @@ def _figure(axis: _AxisText, rows: Sequence[Mapping[str, Any]], styles: Mapping[
     )
 
 
-def _held(axis: _AxisText, rows: Sequence[Mapping[str, Any]]) -> float | None:
+def _fixed_value(axis: _AxisText, rows: Sequence[Mapping[str, Any]]) -> float | None:
     values = _values(rows, axis.column)
     if not values:
         return None

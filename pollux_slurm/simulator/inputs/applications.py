@@ -1,9 +1,9 @@
-"""What is true of an application in the simulation: step times, gradient statistics and epochs, as measured.
+"""Applications: the measured step times, gradient statistics and epochs that a simulation uses as the truth.
 
-`Application` is all that a simulation asks of one; `site/measured_jobs.py` makes them of a site's own jobs.
-Here they are read from traces in the form that the Pollux artifact published (OSDI 2021): `placements.csv`
-(step times on placements of 1 to 4 nodes), `scalability.csv` (on more), and `validation-B.csv` (one row an
-epoch of a whole run at batch size B).
+`Application` is the interface; `site/measured_jobs.py` implements it with a site's own jobs. This module
+reads traces in the format of the Pollux artifact (OSDI 2021): `placements.csv` (step times on placements of 1
+to 4 nodes), `scalability.csv` (on more nodes), and `validation-B.csv` (one row per epoch of a whole run at
+batch size B).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pollux_slurm.model import BatchLimits, GradientStatistics
 from pollux_slurm.simulator.inputs.csv_tables import numbers, read_columns, whole_numbers
 from pollux_slurm.simulator.inputs.interpolation import LinearInterpolator, linear_interpolator
 
-# GPUs on each node of an allocation, in the order in which the nodes were given.
+# The number of GPUs on each node of an allocation, in its order.
 Placement = tuple[int, ...]
 # Local batch sizes, ascending, and (step, sync) seconds of each.
 _Table: TypeAlias = tuple[list[float], list[list[float]]]
 
-# What the artifact fixes of its applications; others train for all epochs of their shortest run.
+# Constants of the artifact's applications; others train for all epochs of their shortest run.
 _NUM_EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
 _MAX_ATOMIC = {"yolov3": 8}
-# The artifact's bounds: no trace tells more GPUs, and ncf is held at one GPU with this batch.
+# The artifact's limits: no trace has more GPUs, and ncf always runs on one GPU with this batch.
 _MOST_GPUS = 64
 _FIXED_BATCH = {"ncf": 32768}
 _PLACEMENT = re.compile("[1-9]+")
@@ -44,23 +44,23 @@ _MOST_NODES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """Seconds of one optimizer step of a single pass, and the part of them spent synchronising."""
+    """Seconds of one step with a single micro-batch, and the part of them spent synchronising."""
 
     step_s: float
     sync_s: float
 
     @property
-    def pass_s(self) -> float:
-        """Seconds of one accumulation pass."""
+    def micro_batch_s(self) -> float:
+        """Seconds of one micro-batch without synchronisation."""
         return self.step_s - self.sync_s
 
 
 class Application(Protocol):
-    """What is true of one application. Batch sizes in examples; progress in steps at the initial batch size.
+    """The truth about one application. Batch sizes in examples; progress in steps at the initial batch size.
 
-    `batch_sizes` were tried, in ascending order; `limits` is what its user allows of others. A job may have
-    `least_gpus` to `most_gpus`; with a `fixed_batch` it never takes another. Methods raise `TraceError` where
-    they are asked for what was never measured.
+    `batch_sizes` were measured, in ascending order; `limits` are its user's. A job may have `least_gpus` to
+    `most_gpus`, and with a `fixed_batch` only that batch. Methods raise `TraceError` for what was never
+    measured.
     """
 
     name: str
@@ -88,11 +88,11 @@ class Application(Protocol):
         ...
 
     def step_progress(self, batch_size: int, epoch: int) -> float:
-        """Return how far a step at a batch size brings its epoch."""
+        """Return the progress of a step at a batch size."""
         ...
 
-    def useful_share(self, batch_size: int, epoch: int) -> float:
-        """Return what part of that progress is worth as much as at the initial batch size."""
+    def useful_part(self, batch_size: int, epoch: int) -> float:
+        """Return the useful part of that progress, compared with the initial batch size."""
         ...
 
     def iterations(self, batch_size: int, epoch: int) -> float:
@@ -100,7 +100,7 @@ class Application(Protocol):
         ...
 
     def epoch_end(self, epoch: int) -> float:
-        """Return the progress at which `epoch`, counted from 0, is over."""
+        """Return the progress at which `epoch`, counted from 0, ends."""
         ...
 
 
@@ -115,9 +115,9 @@ class _Epochs:
 
 
 class TracedApplication:
-    """An `Application` whose step times and epochs were measured beforehand.
+    """An `Application` read from traces.
 
-    An epoch is over at a progress in scale-invariant steps, so all of it is useful.
+    Its epochs end at a progress in scale-invariant steps, so all progress is useful.
     """
 
     least_gpus = 1
@@ -167,9 +167,9 @@ class TracedApplication:
     def step_time(self, placement: Placement, atomic_batch_size: int) -> StepTime:
         """Return the time of a step with `placement` GPUs per node.
 
-        As measured on the placement, between the batch sizes that were; on others from linear interpolation
-        over (nodes, replicas, local batch size). More GPUs on a node than any trace has are as slow as on
-        several of its largest nodes.
+        On a measured placement, it is interpolated between the measured batch sizes; on others, over (nodes,
+        replicas, local batch size). A node with more GPUs than any trace has is treated as several nodes of
+        the largest measured size.
         """
         key = (placement, atomic_batch_size)
         found = self._step_times.get(key)
@@ -180,7 +180,7 @@ class TracedApplication:
                 found = self._measured_step_time(cut, atomic_batch_size)
             if found is None:
                 raise TraceError(
-                    f"{self.name}: the traces tell no step time on {'+'.join(map(str, placement))} GPUs with "
+                    f"{self.name}: the traces have no step time on {'+'.join(map(str, placement))} GPUs with "
                     f"{atomic_batch_size} examples each"
                 )
             self._step_times[key] = found
@@ -201,7 +201,7 @@ class TracedApplication:
         return None
 
     def statistics(self, batch_size: int, epoch: int) -> GradientStatistics:
-        """Return the gradient statistics of an epoch at a batch size, linear between those that were run."""
+        """Return the gradient statistics of an epoch, interpolated between measured batch sizes."""
         key = (batch_size, epoch)
         found = self._statistics.get(key)
         if found is None:
@@ -218,7 +218,7 @@ class TracedApplication:
             found = self._progress[key] = float(gain(statistics, self.initial_batch_size, batch_size))
         return found
 
-    def useful_share(self, batch_size: int, epoch: int) -> float:
+    def useful_part(self, batch_size: int, epoch: int) -> float:
         return 1.0
 
     def iterations(self, batch_size: int, epoch: int) -> float:
@@ -239,18 +239,18 @@ class TracedApplication:
         ]
 
     def epoch_end(self, epoch: int) -> float:
-        """Return the progress at which `epoch`, counted from 0, is over: the least over all runs."""
+        """Return the progress at which `epoch`, counted from 0, ends: the least over all runs."""
         return self._ends[epoch]
 
 
 def _cut(gpus: int, most: int) -> Placement:
-    """Return as many GPUs on nodes of at most `most`."""
+    """Split `gpus` over nodes of at most `most`."""
     whole, rest = divmod(gpus, most)
     return (most,) * whole + ((rest,) if rest else ())
 
 
 def _interpolate(size: float, sizes: Sequence[float], times: Sequence[Sequence[float]]) -> list[float]:
-    """Return the times at a size within `sizes`, as numpy's `interp` has them."""
+    """Return the times at a size within `sizes`, like numpy's `interp`."""
     above = bisect_right(sizes, size)
     if above == len(sizes):
         return list(times[-1])
@@ -315,7 +315,7 @@ def _read_runs(folder: Path) -> dict[int, _Epochs]:
 
 
 def _by_placement(file: Path) -> dict[Placement, _Table]:
-    """Return what was measured on each placement."""
+    """Return the measured step times by placement."""
     found: dict[Placement, list[tuple[int, float, float]]] = {}
     texts, sizes, steps, syncs = read_columns(file, ("placement", "local_bsz", "step_time", "sync_time"))
     placements = {text: tuple(map(int, text)) if _PLACEMENT.fullmatch(text) else () for text in set(texts)}
@@ -338,7 +338,7 @@ def _by_placement(file: Path) -> dict[Placement, _Table]:
 
 
 def _times(file: Path, steps: Sequence[str], syncs: Sequence[str]) -> tuple[list[float], list[float]]:
-    """Return the seconds of steps, and of the part of each spent synchronising."""
+    """Return the seconds of each step, and the part of them spent synchronising."""
     step_s, sync_s = numbers(file, "step_time", steps), numbers(file, "sync_time", syncs)
     if not all(map(operator.lt, sync_s, step_s)):
         step, sync = next(pair for pair in zip(steps, syncs, strict=True) if float(pair[1]) >= float(pair[0]))

@@ -1,4 +1,4 @@
-"""How a batch of a given size is split over replicas and passes, and how long the user's own takes."""
+"""Split a global batch over replicas and micro-batches; how long a job trains with its user's batch."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from pollux_slurm.simulator.inputs.workload import WorkloadJob
 
 
 def split_batch(
-    application: Application, batch_size: int, num_gpus: int, *, twice_alone: bool = False
+    application: Application, batch_size: int, num_gpus: int, *, accumulate_on_one_gpu: bool = False
 ) -> BatchChoice:
-    """Split `batch_size` examples as evenly as whole examples allow, in as few passes as fit.
+    """Split `batch_size` examples as evenly as whole examples allow, in as few micro-batches as fit.
 
-    One replica takes two passes at least where the batch is above the initial one, with `twice_alone` at any
-    batch. The largest batch size of the application is never exceeded; a fixed one is split unevenly.
+    A single replica takes at least two micro-batches when the batch is above the initial one, and with
+    `accumulate_on_one_gpu` always. The application's largest batch size is never exceeded; a fixed batch is
+    split unevenly.
     """
     local = -(-batch_size // num_gpus)
-    passes = -(-local // application.max_atomic)
+    micro_batches = -(-local // application.max_atomic)
     if application.limits.max_batch_size is None:
         return BatchChoice(
             global_batch_size=batch_size,
-            atomic_batch_size=-(-local // passes),
-            accumulation_steps=passes - 1,
+            atomic_batch_size=-(-local // micro_batches),
+            accumulation_steps=micro_batches - 1,
         )
-    if num_gpus == 1 and (twice_alone or batch_size > application.initial_batch_size):
-        passes = max(passes, 2)
-    atomic = min(-(-local // passes), application.max_batch_size // (num_gpus * passes))
+    if num_gpus == 1 and (accumulate_on_one_gpu or batch_size > application.initial_batch_size):
+        micro_batches = max(micro_batches, 2)
+    atomic = min(-(-local // micro_batches), application.max_batch_size // (num_gpus * micro_batches))
     return BatchChoice(
-        global_batch_size=atomic * num_gpus * passes,
+        global_batch_size=atomic * num_gpus * micro_batches,
         atomic_batch_size=atomic,
-        accumulation_steps=passes - 1,
+        accumulation_steps=micro_batches - 1,
     )
 
 
-def packed_step_s(
+def packed_step_time_s(
     application: Application,
     num_gpus: int,
     gpus_per_node: int,
@@ -45,20 +46,20 @@ def packed_step_s(
     whole, rest = divmod(num_gpus, gpus_per_node)
     placement = (gpus_per_node,) * whole + ((rest,) if rest else ())
     time = application.step_time(placement, atomic_batch_size)
-    return time.step_s + time.pass_s * accumulation_steps
+    return time.step_s + time.micro_batch_s * accumulation_steps
 
 
 def user_batch(job: WorkloadJob, application: Application, num_gpus: int) -> BatchChoice:
-    """Return the batch that the user asked for, split over `num_gpus`."""
+    """Return the user's batch, split over `num_gpus`."""
     return split_batch(application, job.batch_size, num_gpus)
 
 
-def user_time_s(job: WorkloadJob, application: Application, gpus_per_node: int) -> float:
+def user_training_time_s(job: WorkloadJob, application: Application, gpus_per_node: int) -> float:
     """Return how long a job trains at its user's size and batch, packed on GPUs of the measured type."""
     batch = user_batch(job, application, job.num_replicas)
     split = (batch.atomic_batch_size, batch.accumulation_steps)
     try:
-        step_s = packed_step_s(application, job.num_replicas, gpus_per_node, *split)
+        step_s = packed_step_time_s(application, job.num_replicas, gpus_per_node, *split)
     except TraceError as error:
         raise TraceError(f"job {job.name}: {error}") from None
     total_s, begin = 0.0, 0.0

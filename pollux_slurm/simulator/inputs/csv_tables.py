@@ -1,4 +1,4 @@
-"""CSV files with named, numeric columns, read with one clear error for what does not fit."""
+"""Read CSV files with named, numeric columns. A malformed one raises `TraceError`."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def _opened(file: Path) -> Iterator[TextIO]:
 def _check_header(file: Path, header: Sequence[str], columns: Sequence[str]) -> None:
     missing = [column for column in columns if column not in header]
     if missing:
-        told = f", not {','.join(header)[:100]!r}" if header else ""
-        raise TraceError(f"{file}: no column {missing[0]!r}; expected {', '.join(columns)}{told}")
+        found = f", not {','.join(header)[:100]!r}" if header else ""
+        raise TraceError(f"{file}: no column {missing[0]!r}; expected {', '.join(columns)}{found}")
 
 
 def read_columns(file: Path, columns: Sequence[str]) -> list[Sequence[str]]:
-    """Return two `columns` or more of `file`: what `read_rows` has by row, in a tenth of its time.
+    """Return two or more `columns` of `file`, as `read_rows` but by column, in a tenth of its time.
 
     Raises `TraceError`.
     """
@@ -53,7 +53,7 @@ def read_columns(file: Path, columns: Sequence[str]) -> list[Sequence[str]]:
         header = next(reader, [])
         _check_header(file, header, columns)
         rows = [row for row in reader if row]
-    # Of two columns of one name, the last counts.
+    # If two columns have one name, the last one is used.
     places = [len(header) - 1 - header[::-1].index(column) for column in columns]
     try:
         found: list[Sequence[str]] = list(zip(*map(operator.itemgetter(*places), rows), strict=True))
@@ -71,19 +71,19 @@ def read_columns(file: Path, columns: Sequence[str]) -> list[Sequence[str]]:
 
 
 def numbers(file: Path, column: str, texts: Sequence[str], *, low: float = 0.0) -> list[float]:
-    """Return the finite numbers ≥ `low` that the texts of a column are. Raises `TraceError`."""
+    """Parse a column of finite numbers ≥ `low`. Raises `TraceError`."""
     try:
         values = list(map(float, texts))
     except ValueError:
         values = [math.nan]
-    # One that is not finite makes the sum so, and NaN may hide from a minimum.
+    # The sum is not finite if any value is not; `min` alone may miss NaN.
     if values and not (math.isfinite(sum(values)) and min(values) >= low):
         values = [number(file, {column: text}, column, low=low) for text in texts]
     return values
 
 
 def whole_numbers(file: Path, column: str, texts: Sequence[str], *, low: int = 0) -> list[int]:
-    """Return the whole numbers ≥ `low` that the texts of a column are. Raises `TraceError`."""
+    """Parse a column of whole numbers ≥ `low`. Raises `TraceError`."""
     values = numbers(file, column, texts, low=low)
     found = list(map(int, values))
     return found if found == values else [whole(file, {column: text}, column, low=low) for text in texts]

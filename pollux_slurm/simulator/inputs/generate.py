@@ -1,10 +1,10 @@
-"""Workloads made by the recipe of the Pollux paper (section 5.2) and its artifact, at any load and length.
+"""Generate workloads as the Pollux paper (section 5.2) and its artifact do, at any load and length.
 
-Jobs arrive as in eight hours of a day of the Philly trace (02:00 to 10:00); each is of a class of GPU time,
-and each class is played by applications that take about as long. What its user asks for is drawn from what
-would be reasonable: see `tuned_choices`.
+Jobs arrive as in eight hours of a day of the Philly trace (02:00 to 10:00). Each belongs to a class of GPU
+time, and each class has applications that take about as long. The user's request is drawn from
+`tuned_choices`.
 
-Only `random.Random.random` is drawn from, which Python promises never to change: a seed gives the same
+Only `random.Random.random` is used, whose sequence Python guarantees for a seed: the same seed gives the same
 workload on every machine and version.
 """
 
@@ -22,18 +22,18 @@ from typing import TypeVar
 
 from pollux_slurm.errors import TraceError, UsageError
 from pollux_slurm.simulator.inputs.applications import Application
-from pollux_slurm.simulator.inputs.batch_splits import packed_step_s
+from pollux_slurm.simulator.inputs.batch_splits import packed_step_time_s
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
 
 # Share of a day's submissions in each of the eight hours.
 HOURLY_SHARES = (0.113, 0.108, 0.072, 0.119, 0.165, 0.210, 0.112, 0.101)
 # The paper's load 1.0: 160 jobs in eight hours for 64 GPUs.
 _JOBS_PER_GPU = 160 / 64
-# Beyond that no simulation ends in a lifetime.
+# An upper limit, to refuse simulations that would not end in a lifetime.
 _MOST_JOBS = 1_000_000
 
 _REPLICAS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48)
-# A user adds GPUs while each is used half as well as a single one, and stops before it is used fully.
+# A user adds GPUs while each is used at least half as well as a single one.
 _WORST_SCALING, _BEST_SCALING = 0.5, 0.8
 _LONGEST_S = 12 * 3600.0
 
@@ -42,7 +42,7 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobClass:
-    """Jobs below `below_gpu_hours` of GPU time: their share, and the applications that play them."""
+    """Jobs with less than `below_gpu_hours` of GPU time: their share, and the applications that they run."""
 
     below_gpu_hours: float
     share: float
@@ -59,7 +59,7 @@ CLASSES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedChoice:
-    """What a user who tuned by hand asks for: GPUs and global batch size."""
+    """GPUs and global batch size that a user requests after manual tuning."""
 
     num_replicas: int
     batch_size: int
@@ -69,7 +69,7 @@ def _published(*choices: tuple[int, int]) -> tuple[TunedChoice, ...]:
     return tuple(TunedChoice(num_replicas=replicas, batch_size=size) for replicas, size in choices)
 
 
-# What `tuned_choices` gives for the artifact's traces on nodes of four GPUs; a test compares the two.
+# The result of `tuned_choices` for the artifact's traces on nodes of four GPUs; a test compares the two.
 PUBLISHED_CHOICES: Mapping[str, tuple[TunedChoice, ...]] = MappingProxyType(
     {
         "bert": _published((6, 384), (8, 384), (12, 384), (16, 384)),
@@ -83,17 +83,17 @@ PUBLISHED_CHOICES: Mapping[str, tuple[TunedChoice, ...]] = MappingProxyType(
 
 
 def tuned_choices(application: Application, *, gpus_per_node: int = 4) -> tuple[TunedChoice, ...]:
-    """Return what users who know their application would ask for, by ascending GPUs.
+    """Return what users who know their application would request, by ascending GPUs.
 
     For each number of GPUs, packed on nodes of `gpus_per_node`, the batch size with the lowest true
-    completion time; of those on several GPUs, all that scale to between 50 and 80 % of linear and end within
-    12 hours; if there are none, the best on one GPU. Raises `TraceError` for traces that tell no time on one
-    GPU.
+    completion time is taken. Choices on several GPUs must scale to between 50 and 80 % of linear and end
+    within 12 hours; if there are none, the only choice is one GPU. Raises `TraceError` for traces without a
+    step time on one GPU.
     """
     best = {num_replicas: _fastest(application, num_replicas, gpus_per_node) for num_replicas in _REPLICAS}
     alone = best[1]
     if alone is None:
-        raise TraceError(f"{application.name}: the traces tell no step time on one GPU")
+        raise TraceError(f"{application.name}: the traces have no step time on one GPU")
     alone_s, alone_size = alone
     chosen = []
     for num_replicas, found in best.items():
@@ -107,7 +107,7 @@ def tuned_choices(application: Application, *, gpus_per_node: int = 4) -> tuple[
 
 
 def fastest_batch_size(application: Application, num_replicas: int, *, gpus_per_node: int = 4) -> int | None:
-    """Return the batch size that trains fastest on `num_replicas` GPUs; None where none was measured."""
+    """Return the fastest batch size on `num_replicas` GPUs; None where none was measured."""
     found = _fastest(application, num_replicas, gpus_per_node)
     return None if found is None else found[1]
 
@@ -123,11 +123,11 @@ def generate_workload(
 ) -> tuple[WorkloadJob, ...]:
     """Return jobs in the order of their submission, in whole seconds from 0.
 
-    `load` 1.0 is the paper's: 2.5 jobs a GPU in eight hours. A longer workload goes through the eight hours
-    again, a shorter one ends early. Jobs belong to `num_accounts` accounts at even odds (0: to none); with
-    another number of accounts, all else stays. No job asks for more than `num_gpus`.
+    `load` 1.0 is the paper's: 2.5 jobs per GPU in eight hours. A longer workload repeats the eight hours, a
+    shorter one ends early. Jobs are drawn uniformly from `num_accounts` accounts (0: none); the number of
+    accounts affects nothing else. No job requests more than `num_gpus`.
 
-    Raises `UsageError` for numbers that make no workload, `TraceError` for an application without choices.
+    Raises `UsageError` for impossible numbers, `TraceError` for an application without choices.
     """
     num_jobs = _num_jobs(load, hours, num_gpus)
     if num_accounts < 0:
@@ -160,9 +160,9 @@ def generate_workload(
 def with_users(
     jobs: Sequence[WorkloadJob], num_users: int, *, seed: int, equal: bool = False
 ) -> tuple[WorkloadJob, ...]:
-    """Return the jobs, each with one of `num_users`: on average, the k-th has 1/k of the first's (Zipf).
+    """Return the jobs with users: on average, the k-th user has 1/k of the first one's jobs (Zipf).
 
-    `equal`, at even odds. Raises `UsageError` for fewer users than one.
+    With `equal`, all users have equally many on average. Raises `UsageError` for fewer than one user.
     """
     if num_users < 1:
         raise UsageError(f"jobs cannot be shared among {num_users} users")
@@ -173,7 +173,7 @@ def with_users(
 
 
 def class_of(gpu_hours: float) -> JobClass:
-    """Return the class of a job that took that much GPU time."""
+    """Return the class of a job with this GPU time."""
     return next(job for job in CLASSES if gpu_hours < job.below_gpu_hours or math.isinf(job.below_gpu_hours))
 
 
@@ -192,21 +192,21 @@ def _num_jobs(load: float, hours: float, num_gpus: int) -> int:
 
 
 def _hourly_shares(hours: float) -> list[float]:
-    """Return the share of each hour, of the last one only the part that is wanted."""
+    """Return the share of each hour, cut at the end of the last one."""
     return [
         HOURLY_SHARES[hour % len(HOURLY_SHARES)] * min(hours - hour, 1.0) for hour in range(math.ceil(hours))
     ]
 
 
 def _arrival_s(at: float, starts: Sequence[float], hours: float) -> int:
-    """Return the second by which the share `at` of the cumulative `starts` has arrived; even in an hour."""
+    """Return the second by which the share `at` of the cumulative `starts` arrived, uniformly in an hour."""
     hour = min(bisect_right(starts, at), len(starts) - 1) - 1
     part = (at - starts[hour]) / (starts[hour + 1] - starts[hour])
     return int(3600 * (hour + part * min(hours - hour, 1.0)))
 
 
 def _pick(rng: random.Random, items: Sequence[_Item], shares: Sequence[float] | None = None) -> _Item:
-    """Return one of `items`, by `shares` or at even odds."""
+    """Draw one of `items`, with probabilities `shares` or uniformly."""
     if shares is None:
         return items[int(rng.random() * len(items))]
     ends = list(accumulate(shares))
@@ -218,11 +218,11 @@ def _fitting(
 ) -> tuple[TunedChoice, ...]:
     if not choices.get(name):
         known = ", ".join(sorted(choices)) or "none"
-        raise TraceError(f"the recipe needs traces of application {name!r} (there are: {known})")
+        raise TraceError(f"a generated workload needs traces of application {name!r} (there are: {known})")
     fitting = tuple(choice for choice in choices[name] if choice.num_replicas <= num_gpus)
     if fitting:
         return fitting
-    # A cluster too small for any: its users take what there is.
+    # The cluster is too small for any choice: its users request all of it.
     smallest = min(choices[name], key=lambda choice: choice.num_replicas)
     return (TunedChoice(num_replicas=num_gpus, batch_size=smallest.batch_size),)
 
@@ -239,16 +239,16 @@ def _fastest(application: Application, num_replicas: int, gpus_per_node: int) ->
 
 
 def _step_s(application: Application, batch_size: int, num_replicas: int, gpus_per_node: int) -> float | None:
-    """Return the time of a step in as few passes as fit; None where it was not measured.
+    """Return the time of a step in as few micro-batches as fit; None where it was not measured.
 
-    Other than in the simulation, one GPU may do a large batch in one pass: nobody estimates noise here.
+    Unlike in a simulation, one GPU may take a large batch in one micro-batch: no gradient noise is estimated.
     """
     local = -(-batch_size // num_replicas)
-    passes = -(-local // application.max_atomic)
-    atomic = -(-local // passes)
+    micro_batches = -(-local // application.max_atomic)
+    atomic = -(-local // micro_batches)
     if atomic < application.min_atomic:
         return None
     try:
-        return packed_step_s(application, num_replicas, gpus_per_node, atomic, passes - 1)
+        return packed_step_time_s(application, num_replicas, gpus_per_node, atomic, micro_batches - 1)
     except TraceError:
         return None

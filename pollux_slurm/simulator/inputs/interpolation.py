@@ -1,10 +1,10 @@
 """Linear interpolation between scattered points in three dimensions: scipy's, without its threads.
 
 For its barycentric coordinates, scipy solves a small system in LAPACK for each of thousands of simplices.
-OpenBLAS wakes a thread per core for that, and beside other work 0.05 s become 1 to 10 s (scipy 1.17). Here
-all are solved at once, by cofactors, and handed to the triangulation, which then has nothing left to solve.
-Which simplex counts where several touch is still scipy's to say: the published results depend on it. Only its
-triangulation is used: to import its interpolators takes longer than all interpolations of a simulation.
+OpenBLAS starts a thread per core for that, and on a busy machine 0.05 s become 1 to 10 s (scipy 1.17). Here
+all systems are solved at once, by cofactors, and the result is set on scipy's triangulation. scipy still
+chooses the simplex where several touch: the published results depend on that. Only its triangulation is used,
+because importing its interpolators takes longer than all interpolations of a simulation.
 
 Legend: S simplices of four points each.
 """
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float64]
 
-# Below this part of what its edges could span, a simplex has no volume but by rounding.
+# A simplex whose volume is below this part of the product of its edges is flat, but for rounding.
 _FLAT = 1e-12
 
 
 class LinearInterpolator:
-    """v values at any point of three numbers; NaN outside of those that were given."""
+    """Interpolates v values at a point of three numbers; NaN outside of the given points."""
 
     def __init__(self, triangulation: Delaunay, transforms: FloatArray, values: FloatArray) -> None:
         self._triangulation, self._transforms, self._values = triangulation, transforms, values
@@ -38,7 +38,7 @@ class LinearInterpolator:
         simplex = int(self._triangulation.find_simplex(np.array(at)))
         if simplex < 0:
             return [math.nan] * self._values.shape[1]
-        # In scipy's order of additions, so that rounding is the same as well.
+        # In scipy's order of additions, so that rounding is the same.
         *rows, corner = self._transforms[simplex].tolist()
         weights, rest = [], 1.0
         for row in rows:
@@ -66,7 +66,7 @@ def linear_interpolator(points: FloatArray, values: FloatArray) -> LinearInterpo
     except QhullError:
         raise ValueError(f"{len(points)} points do not fill a space of three dimensions") from None
     transforms = barycentric_transforms(points[triangulation.simplices])
-    # Where a later scipy has no such attribute it computes its own, and this is never read.
+    # A later scipy without this attribute computes its own transforms and ignores it.
     triangulation._transform = transforms  # type: ignore[attr-defined]
     return LinearInterpolator(triangulation, transforms, values)
 

@@ -1,4 +1,4 @@
-"""Workloads: which job is submitted when, and what its user would ask for."""
+"""Workloads: which job is submitted when, and what its user requests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ _COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadJob:
-    """One job of a workload. `num_replicas` and `batch_size` are what a user tuned by hand would ask for.
+    """One job of a workload. `num_replicas` and `batch_size` are those of a user who tuned the job manually.
 
-    `account` is who pays for it, `user` whose it is, both empty where nobody said. An adaptive job is
-    submitted with `start_gpus`, and Slurm starts it with them as soon as a node has so many (rules `slurm`);
-    0 leaves it to the policy.
+    `account` and `user` are empty where unknown. Under rules `slurm`, an adaptive job is submitted with
+    `start_gpus`, and Slurm starts it as soon as a node has that many free; 0 leaves the start to the policy.
     """
 
     name: str
@@ -36,8 +35,8 @@ class WorkloadJob:
 def read_workload(file: Path, applications: Collection[str]) -> tuple[WorkloadJob, ...]:
     """Return the jobs of a CSV file with the columns name, time (s), application, num_replicas, batch_size.
 
-    Columns account, user and start_gpus may follow. Raises `TraceError` for a file that cannot be read, a
-    number that cannot be, an application that is not one of `applications`, or two jobs of one name.
+    Columns account, user and start_gpus are optional. Raises `TraceError` for a file that cannot be read, an
+    impossible number, an application that is not one of `applications`, or two jobs of one name.
     """
     jobs = []
     names: set[str] = set()
@@ -79,7 +78,7 @@ def read_workloads(
     found: dict[str, tuple[WorkloadJob, ...]] = {}
     for file in files:
         if file.stem in found:
-            raise TraceError(f"{file}: two workloads are called {file.stem!r}; results go by that name")
+            raise TraceError(f"{file}: two workloads are called {file.stem!r}; results are named by it")
         found[file.stem] = read_workload(file, applications)
     return found
 

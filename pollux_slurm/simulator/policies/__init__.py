@@ -1,4 +1,4 @@
-"""What can decide in a simulation, by name.
+"""The policies of simulations, by name.
 
 May be imported by `simulator/experiments`.
 """
@@ -28,9 +28,9 @@ __all__ = [
 
 
 def make_policy(name: str, *, objective: str, declared: bool) -> SchedulingPolicy:
-    """Return a fresh policy. Only `pollux` has an objective and uses what jobs declare.
+    """Return a new policy. Only `pollux` has an objective and uses declared epochs.
 
-    `genetic` is the paper's: its search on its own objective. Raises `UsageError` for an unknown name.
+    `genetic` is the paper's search on the paper's objective. Raises `UsageError` for an unknown name.
     """
     if name == "pollux":
         return PolluxPolicy(Objective(name=objective), declared=declared)

@@ -1,8 +1,8 @@
-"""What the agents of adaptive jobs know and do: fitted models, and the batch that suits the GPUs held.
+"""Simulated agents of adaptive jobs: they fit a model and choose the best batch for the job's GPUs.
 
-Kept from round to round, and shared by jobs that have measured the same. Agents choose among 50 batch sizes
-in geometric steps, as the artifact's do: of the same few, jobs soon have measured all that they use, where
-any size at all would be another one each epoch, and a fit.
+Fits are kept from round to round, and shared by jobs with the same measurements. Like the artifact's, agents
+choose among 50 batch sizes in geometric steps. Jobs have soon measured these few sizes; with arbitrary sizes
+there would be a new one, and a new fit, in each epoch.
 """
 
 from __future__ import annotations
@@ -24,32 +24,31 @@ from pollux_slurm.model import (
 from pollux_slurm.simulator.engine.job import SimulatedJob, Situation
 from pollux_slurm.simulator.inputs.batch_splits import split_batch
 
-# A fit ends with a step that lowers its loss by less than this part. To go on to the least would change
-# averages by chance alone, for more work; at 1e-2, an ImageNet job alone took 5 % longer.
-_LAST_GAIN = 2e-3
-# Of sizes measured before, an agent fits anew once there are so many times the situations (batch sizes,
-# mostly) of its last fit. To fit at each one is two and a half times the fits, and average completion times
-# are the same but for chance.
-_FURTHER = 1.25
-# So much noise that no batch size loses efficiency.
-_ALL_NOISE = GradientStatistics(sqr=1e-12, var=1.0)
+# A fit ends when a step lowers its loss by less than this part. Fitting on changes averages by chance alone;
+# at 1e-2, an ImageNet job that is alone takes 5 % longer.
+_MIN_LOSS_REDUCTION = 2e-3
+# An agent fits again when it has this many times the situations of its last fit, or a new size. Fitting at
+# each new situation makes two and a half times the fits, and average completion times differ by chance alone.
+_REFIT_GROWTH = 1.25
+# With this noise, no batch size loses statistical efficiency.
+_INFINITE_NOISE = GradientStatistics(sqr=1e-12, var=1.0)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Fit:
-    """The parameters that fit what was measured, and what can be chosen with them, by `_Shape`."""
+    """Fitted parameters, and the possible choices with them by `_Shape`."""
 
     theta: ThroughputParameters | None
     choices: dict[_Shape, BatchChooser]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Known:
-    """What a job's agent knows of one GPU type: a fit to as many situations of as many sizes.
+class _AgentState:
+    """The state of a job's agent for one GPU type.
 
-    `num_seen` situations, of `sizes`, there were when that was last looked at, after `num_measured`
-    measurements. `model` has the statistics of
-    when it was last asked for.
+    `fit` is a fit to `num_situations` situations of `num_sizes` sizes. At the last check there were
+    `num_seen` situations of `sizes`, after `num_measured` measurements. `model` has the gradient statistics
+    of its last use.
     """
 
     num_situations: int
@@ -61,43 +60,43 @@ class _Known:
     model: GoodputModel
 
 
-# Whether nodes are several, and GPUs: one node fewer or more decides only if it is the only one.
+# Whether there are several nodes, and the number of GPUs: the model has no other use for the nodes.
 _Shape: TypeAlias = tuple[bool, int]
-# What was measured where: on other placements of as many nodes and GPUs, steps take other times.
-_Seen: TypeAlias = frozenset[tuple[Situation, float, float]]
+# Measurements with their times: steps take other times on other placements of as many nodes and GPUs.
+_Measurements: TypeAlias = frozenset[tuple[Situation, float, float]]
 
 
 class Agents:
     """The agents of all jobs of one simulation.
 
-    With `by_throughput`, they take every example for as useful as any other, as if larger batches cost no
-    efficiency: throughput takes the place of goodput.
+    With `by_throughput`, they ignore statistical efficiency: goodput is throughput.
     """
 
     def __init__(self, *, by_throughput: bool = False) -> None:
         self._by_throughput = by_throughput
-        # By application and GPU type: jobs of one application come to know the same.
-        self._fits: dict[tuple[str, str, _Seen], _Fit] = {}
+        # By application and GPU type: jobs of one application make the same measurements.
+        self._fits: dict[tuple[str, str, _Measurements], _Fit] = {}
         self._geometric: dict[tuple[BatchLimits, int], tuple[BatchChoice, ...]] = {}
-        self._known: dict[tuple[str, str], _Known] = {}
+        self._states: dict[tuple[str, str], _AgentState] = {}
 
     def choose_batch(self, job: SimulatedJob) -> BatchChoice:
-        """Return the batch with the highest goodput by the job's model; its smallest one without a model.
+        """Return the batch with the highest predicted goodput; without a model, the smallest batch.
 
-        On a GPU type that was never measured, the batch that was best on another is a fair first one.
+        On a GPU type without measurements, the model of another type is used.
         """
         application, num_gpus = job.application, job.num_gpus
         fixed = application.fixed_batch
         if fixed is not None:
             return split_batch(application, fixed, num_gpus)
-        known = self._know(job, job.gpu_type) or next(
-            (known for gpu_type in job.seen if (known := self._know(job, gpu_type)) is not None), None
+        known = self._state_of(job, job.gpu_type) or next(
+            (known for gpu_type in job.measurements if (known := self._state_of(job, gpu_type)) is not None),
+            None,
         )
-        found = None if known is None else self._best(known, job, len(job.pieces), num_gpus)
+        found = None if known is None else self._best(known, job, len(job.allocation), num_gpus)
         largest = application.max_batch_size
         if found is not None and found.batch.global_batch_size <= largest:
             return found.batch
-        if found is not None:  # rounded up beyond what was ever run
+        if found is not None:  # rounded up beyond the largest measured batch size
             return split_batch(application, largest, num_gpus)
         return split_batch(
             application, max(application.initial_batch_size, application.min_atomic * num_gpus), num_gpus
@@ -105,18 +104,18 @@ class Agents:
 
     def goodput(self, job: SimulatedJob, num_nodes: int, num_gpus: int) -> float | None:
         """Return the goodput of the best batch, in examples/s; None without a model or an allowed batch."""
-        known = self._know(job, job.gpu_type)
+        known = self._state_of(job, job.gpu_type)
         found = None if known is None else self._best(known, job, num_nodes, num_gpus)
         return None if found is None else found.goodput
 
     def models(self, job: SimulatedJob) -> tuple[tuple[str, GoodputModel], ...]:
-        """Return what the job's agent would report of each GPU type that it has run on."""
-        found = ((gpu_type, self.model(job, gpu_type)) for gpu_type in job.seen)
+        """Return the models that the job's agent would report, by GPU type."""
+        found = ((gpu_type, self.model(job, gpu_type)) for gpu_type in job.measurements)
         return tuple((gpu_type, model) for gpu_type, model in found if model is not None)
 
     def model(self, job: SimulatedJob, gpu_type: str) -> GoodputModel | None:
-        """Return what the job's agent would report of a GPU type; None before its first step there."""
-        known = self._know(job, gpu_type)
+        """Return the model that the job's agent would report; None before its first step on the GPU type."""
+        known = self._state_of(job, gpu_type)
         if known is None:
             return None
         statistics = self._statistics(job)
@@ -124,16 +123,16 @@ class Agents:
             known.model = replace(known.model, statistics=statistics)
         return known.model
 
-    def _know(self, job: SimulatedJob, gpu_type: str) -> _Known | None:
-        seen = job.seen.get(gpu_type)
+    def _state_of(self, job: SimulatedJob, gpu_type: str) -> _AgentState | None:
+        seen = job.measurements.get(gpu_type)
         if not seen:
             return None
         key = (job.job.name, gpu_type)
-        known = self._known.get(key)
+        known = self._states.get(key)
         measured_anew = job.noisy is not None and known is not None and known.num_measured < job.num_measured
         if known is not None and known.num_seen == len(seen) and not measured_anew:
             return known
-        # What is measured is only ever added to.
+        # Measurements are only ever added, so the new ones are the last.
         sizes: set[_Shape] = set() if known is None else known.sizes
         for nodes, gpus, _ in itertools.islice(seen, 0 if known is None else known.num_seen, None):
             sizes.add((nodes > 1, gpus))
@@ -141,7 +140,7 @@ class Agents:
             known is None
             or measured_anew
             or len(sizes) > known.num_sizes
-            or len(seen) >= _FURTHER * known.num_situations
+            or len(seen) >= _REFIT_GROWTH * known.num_situations
         ):
             fit = self._fit(job, gpu_type, None if known is None else known.fit.theta)
             model = GoodputModel(
@@ -151,7 +150,7 @@ class Agents:
                 max_gpus_seen=max(gpus for _, gpus, _ in seen),
                 max_nodes_seen=max(nodes for nodes, _, _ in seen),
             )
-            known = self._known[key] = _Known(
+            known = self._states[key] = _AgentState(
                 num_situations=len(seen),
                 num_sizes=len(sizes),
                 num_seen=len(seen),
@@ -164,23 +163,23 @@ class Agents:
         return known
 
     def _statistics(self, job: SimulatedJob) -> GradientStatistics | None:
-        return _ALL_NOISE if self._by_throughput else job.statistics
+        return _INFINITE_NOISE if self._by_throughput else job.statistics
 
     def _fit(self, job: SimulatedJob, gpu_type: str, previous: ThroughputParameters | None) -> _Fit:
-        seen = job.seen[gpu_type]
+        seen = job.measurements[gpu_type]
         measured = frozenset((at, one.grad_time_s, one.iter_time_s) for at, one in seen.items())
         key = (job.application.name, gpu_type, measured)
         found = self._fits.get(key)
         if found is None:
             ordered = [seen[situation] for situation in sorted(seen)]
-            theta = fit_throughput(ordered, previous=previous, last_gain=_LAST_GAIN).parameters
+            theta = fit_throughput(ordered, previous=previous, last_gain=_MIN_LOSS_REDUCTION).parameters
             found = _Fit(theta=theta, choices={})
-            if job.noisy is None:  # else nobody measures the same again
+            if job.noisy is None:  # with noise, no other job has the same measurements
                 self._fits[key] = found
         return found
 
     def _best(
-        self, known: _Known, job: SimulatedJob, num_nodes: int, num_gpus: int
+        self, known: _AgentState, job: SimulatedJob, num_nodes: int, num_gpus: int
     ) -> GoodputEstimate | None:
         theta, choices = known.fit.theta, known.fit.choices
         if theta is None:
@@ -202,5 +201,5 @@ class Agents:
 
 
 def num_sizes(seen: Iterable[Situation]) -> int:
-    """Return how many sizes were measured: numbers of GPUs, on one node and on several."""
+    """Return how many sizes were measured; a size is a number of GPUs, on one node or on several."""
     return len({(nodes > 1, gpus) for nodes, gpus, _ in seen})

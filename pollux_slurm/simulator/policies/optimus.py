@@ -1,4 +1,4 @@
-"""Optimus (EuroSys 2018) with an oracle and jobs tuned by hand, under the rules of the Pollux artifact."""
+"""Optimus (EuroSys 2018) with an oracle and manually tuned jobs, as in the Pollux artifact."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator.engine.cluster import Cluster
-from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
-from pollux_slurm.simulator.inputs.batch_splits import packed_step_s, split_batch
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
+from pollux_slurm.simulator.inputs.batch_splits import packed_step_time_s, split_batch
 from pollux_slurm.simulator.policies.packing import FreeGpus
 
 
 class OptimusPolicy:
-    """One GPU for each job, then one by one to whom it saves most time; the batch size is the user's.
+    """One GPU for each job, then each further GPU to the job that it saves most time; the user's batch size.
 
-    The oracle knows the true number of steps left and the true step times.
+    The oracle knows the true number of remaining steps and the true step times.
     """
 
     resizes = True
@@ -22,7 +22,9 @@ class OptimusPolicy:
     def choose_batch(self, job: SimulatedJob) -> BatchChoice:
         return split_batch(job.application, job.job.batch_size, job.num_gpus)
 
-    def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
+    def allocate(
+        self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
+    ) -> Mapping[str, GpusByNode]:
         left = cluster.num_gpus
         counts: dict[str, int] = {}
         gains: dict[str, float] = {}
@@ -46,7 +48,7 @@ class OptimusPolicy:
             gains[name] = gain(by_name[name])
             left -= 1
 
-        kept = {job.job.name: job.pieces for job in jobs if job.num_gpus == counts[job.job.name] > 0}
+        kept = {job.job.name: job.allocation for job in jobs if job.num_gpus == counts[job.job.name] > 0}
         free = FreeGpus(cluster, kept.values())
         for name in sorted(counts, key=lambda name: counts[name]):
             if counts[name] and name not in kept:
@@ -67,9 +69,9 @@ def _remaining_steps(job: SimulatedJob) -> float:
 
 
 def _step_s(job: SimulatedJob, num_gpus: int, cluster: Cluster) -> float:
-    """Return the true time of one step on as few nodes as possible, with two passes at least on one GPU."""
-    batch = split_batch(job.application, job.job.batch_size, num_gpus, twice_alone=True)
-    return packed_step_s(
+    """Return the true time of one step on as few nodes as possible; one GPU takes two micro-batches."""
+    batch = split_batch(job.application, job.job.batch_size, num_gpus, accumulate_on_one_gpu=True)
+    return packed_step_time_s(
         job.application,
         num_gpus,
         cluster.gpus_per_node,

@@ -1,30 +1,30 @@
-"""Placement of the baselines: whatever is free, the emptiest node first."""
+"""Placement of the baselines: free GPUs, the emptiest node first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from pollux_slurm.simulator.engine.cluster import Cluster
-from pollux_slurm.simulator.engine.job import Pieces
+from pollux_slurm.simulator.engine.job import GpusByNode
 
 
 class FreeGpus:
     """The free GPUs of each node that has any, in the order of the nodes."""
 
-    def __init__(self, cluster: Cluster, held: Iterable[Pieces]) -> None:
+    def __init__(self, cluster: Cluster, owned: Iterable[GpusByNode]) -> None:
         free = dict(enumerate(cluster.node_gpus))
-        for pieces in held:
-            for node, gpus in pieces:
+        for allocation in owned:
+            for node, gpus in allocation:
                 free[node] -= gpus
         self._free = {node: gpus for node, gpus in free.items() if gpus > 0}
 
-    def take(self, num_gpus: int) -> Pieces:
+    def take(self, num_gpus: int) -> GpusByNode:
         """Take GPUs from the emptiest node, then from the next. There must be as many."""
-        pieces = []
+        allocation = []
         while num_gpus > 0:
             node = max(self._free, key=lambda node: self._free[node])
             taken = min(self._free[node], num_gpus)
             self._free[node] -= taken
             num_gpus -= taken
-            pieces.append((node, taken))
-        return tuple(pieces)
+            allocation.append((node, taken))
+        return tuple(allocation)

@@ -1,4 +1,4 @@
-"""The daemon's own policy in a simulation: jobs fit their models as agents do, `allocate` places them."""
+"""The daemon's policy in a simulation: simulated agents fit models, and the policy's `allocate` decides."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from pollux_slurm.model import (
 )
 from pollux_slurm.policy import NodeFactsCache, allocate
 from pollux_slurm.simulator.engine.cluster import Cluster
-from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.policies.agents import Agents
 from pollux_slurm.simulator.policies.quiet import QuietRounds
 
-# More brings no job to its end sooner: between 0.005 and 0.5, averages differed by chance alone. Where jobs
-# may be paused, 0.005 cost workload 1 of the artifact 2 %.
+# The solver's effort. Between 0.005 and 0.5, average completion times differ by chance alone. Where jobs may
+# be paused, 0.005 costs workload 1 of the artifact 2 %.
 EFFORT, EFFORT_WITH_PAUSES = 0.005, 0.02
 # For how many rounds an answer stands where nothing happens: see `quiet`.
 PATIENCE_ROUNDS = 5
-# Objectives that pause running jobs for others unless told otherwise.
+# Objectives that by default pause running jobs for others.
 _PAUSING = frozenset({"price-rank", "attained-work"})
 
 
 class PolluxPolicy:
-    """`allocate` with an objective. With `declared`, jobs tell how many epochs they will train.
+    """`allocate` with an objective. With `declared`, jobs declare how many epochs they will train.
 
-    `pauses` lets running jobs be left without GPUs for a while; None leaves it, and the effort of the search
-    with it, to the objective. With `patience_rounds` of 0, every round is decided, as in the daemon.
+    `pauses` allows pausing running jobs; with None, the objective decides that, and the effort of the search.
+    With `patience_rounds` of 0, every round is decided, as in the daemon.
     """
 
     resizes = True
@@ -57,25 +57,29 @@ class PolluxPolicy:
         self._tables, self._known_nodes = TableCache(), NodeFactsCache()
         self._agents = Agents() if agents is None else agents
         self._quiet = QuietRounds(patience_rounds)
-        self._allocations: dict[Pieces, Allocation] = {}
+        self._allocations: dict[GpusByNode, Allocation] = {}
         self._nodes: tuple[Cluster | None, tuple[NodeCapacity, ...]] = (None, ())  # of the last cluster seen
 
     def choose_batch(self, job: SimulatedJob) -> BatchChoice:
         return self._agents.choose_batch(job)
 
     def goodput(self, job: SimulatedJob, num_nodes: int, num_gpus: int) -> float | None:
-        """Return a job's goodput by its model on any GPUs of the type that it last ran on, in examples/s."""
+        """Return a job's predicted goodput on GPUs of the type that it last ran on, in examples/s."""
         return self._agents.goodput(job, num_nodes, num_gpus)
 
-    def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
+    def allocate(
+        self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
+    ) -> Mapping[str, GpusByNode]:
         if self._quiet.stands(now_s, jobs, cluster):
-            return {job.job.name: job.pieces for job in jobs if job.pieces}
+            return {job.job.name: job.allocation for job in jobs if job.allocation}
         given = self.consider(now_s, jobs, cluster)
         self._quiet.decided(now_s, jobs, cluster, given)
         return given
 
-    def consider(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
-        """Return what would be given now, whatever was answered lately: answers are not remembered here."""
+    def consider(
+        self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
+    ) -> Mapping[str, GpusByNode]:
+        """Return the policy's decision for now, without recording it."""
         several = len(cluster.gpu_types) > 1
         if self._nodes[0] != cluster:
             self._nodes = (cluster, _capacities(cluster, several=several))
@@ -95,7 +99,7 @@ class PolluxPolicy:
             nodes=self._known_nodes,
             effort=self._effort,
         )
-        # In a round in which others have most of the cluster, a job may fit nowhere, and waits.
+        # Where others use most of the cluster, a job may fit nowhere, and waits.
         if given.excluded and cluster.available is None:
             job_id = next(job.job_id for job in problem.jobs if job.job_id in given.excluded)
             raise SimulationError(f"job {job_id} cannot be scheduled: {given.excluded[job_id]}")
@@ -106,18 +110,20 @@ class PolluxPolicy:
             if allocation
         }
 
-    def _allocation(self, pieces: Pieces, names: Sequence[str]) -> Allocation:
-        # Jobs hold the same for many rounds. A node's name follows from its number.
-        found = self._allocations.get(pieces)
+    def _allocation(self, allocation: GpusByNode, names: Sequence[str]) -> Allocation:
+        # Jobs keep an allocation for many rounds. A node's name follows from its number.
+        found = self._allocations.get(allocation)
         if found is None:
-            found = self._allocations[pieces] = Allocation.of({names[node]: gpus for node, gpus in pieces})
+            found = self._allocations[allocation] = Allocation.of(
+                {names[node]: gpus for node, gpus in allocation}
+            )
         return found
 
     def _problem_job(
         self, now_s: float, job: SimulatedJob, names: Sequence[str], *, several: bool
     ) -> ProblemJob:
         application = job.application
-        # How far an epoch has come, the loop knows from its data; here progress tells it nearly as well.
+        # A real training loop knows the part of the epoch from its data; here progress approximates it.
         begin = application.epoch_end(job.epoch - 1) if job.epoch else 0.0
         part = (job.progress - begin) / (application.epoch_end(job.epoch) - begin)
         return ProblemJob(
@@ -129,19 +135,19 @@ class PolluxPolicy:
             age_s=now_s - job.job.submitted_s,
             num_restarts=job.num_restarts or 0,
             restart_delay_s=job.expected_delay_s,
-            current=self._allocation(job.pieces, names),
+            current=self._allocation(job.allocation, names),
             account=job.job.account,
             user=job.job.user,
-            pinned=job.in_flight and bool(job.pieces),
+            pinned=job.in_flight and bool(job.allocation),
             prediction_error=0.0 if job.noisy is None else job.noisy.error,
-            progress=job.useful * application.initial_batch_size,
+            progress=job.useful_progress * application.initial_batch_size,
             epochs_done=job.epoch + part if self._declared else None,
             epochs_declared=float(application.num_epochs) if self._declared else None,
         )
 
 
 def _capacities(cluster: Cluster, *, several: bool) -> tuple[NodeCapacity, ...]:
-    """Return the nodes as problems have them: their GPU type is told only where there are several."""
+    """Return the nodes of a problem; their GPU type is set only where there are several."""
     return tuple(
         NodeCapacity(
             name=f"n{index:05d}",

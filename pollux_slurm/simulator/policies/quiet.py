@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pollux_slurm.simulator.engine.cluster import Cluster
-from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.policies.agents import num_sizes
 
 
@@ -33,10 +33,10 @@ class QuietRounds:
         """Whether all can be left with what they have since the last answer."""
         if now_s > self._until_s:
             return False
-        return self._view == self._look(jobs, {job.job.name: job.pieces for job in jobs}, cluster)
+        return self._view == self._look(jobs, {job.job.name: job.allocation for job in jobs}, cluster)
 
     def decided(
-        self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster, given: Mapping[str, Pieces]
+        self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster, given: Mapping[str, GpusByNode]
     ) -> None:
         """Remember a round and its answer."""
         youngest_s = min((now_s - job.job.submitted_s for job in jobs), default=0.0)
@@ -46,7 +46,7 @@ class QuietRounds:
         )
 
     def _look(
-        self, jobs: Sequence[SimulatedJob], given: Mapping[str, Pieces], cluster: Cluster
+        self, jobs: Sequence[SimulatedJob], given: Mapping[str, GpusByNode], cluster: Cluster
     ) -> tuple[object, ...]:
         """Return what a round looks like, ages and progress aside."""
         return (
@@ -56,9 +56,9 @@ class QuietRounds:
 
     def _sizes(self, job: SimulatedJob) -> int:
         """Return how many sizes were measured, by GPU type, on one node and on several."""
-        num_situations = sum(map(len, job.seen.values()))
+        num_situations = sum(map(len, job.measurements.values()))
         known = self._num_sizes.get(job.job.name)
         if known is None or known[0] != num_situations:
-            sizes = sum(map(num_sizes, job.seen.values()))
+            sizes = sum(map(num_sizes, job.measurements.values()))
             self._num_sizes[job.job.name] = known = (num_situations, sizes)
         return known[1]

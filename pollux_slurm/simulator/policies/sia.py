@@ -1,13 +1,14 @@
-"""Sia (SOSP 2023), restated from its paper: one configuration for each job, by an integer program.
+"""Sia (SOSP 2023), implemented from its paper: an integer program chooses one configuration for each job.
 
-Legend: J jobs, C configurations; G of shape `(J, C)` is the goodput normalised by each job's least one.
+Legend: J jobs, C candidate configurations; G of shape `(J, C)` is the goodput normalised by each job's least
+one.
 
 Configurations (section 3.2): powers of two within a node, then whole nodes, of each GPU type. A job without
 measurements gets the smallest of a type; then at most twice the most GPUs it ever had (section 3.1).
-Objective (section 3.3, eq. 1 with p < 0): minimise Σ A·(r·G)^p + λ·Σ (1 − |A_i|), at most one configuration a
-job, no more GPUs of a type than there are. r (eq. 2) is the restart factor (T − N·S)/(T + S) where the
-configuration is another than the present one. A job that is restarting keeps what it has. The evaluation of
-the paper has p = −0.5 and λ = 1.1.
+Objective (section 3.3, eq. 1 with p < 0): minimise Σ A·(r·G)^p + λ·Σ (1 − |A_i|), with at most one
+configuration per job, and no more GPUs of a type than there are. r (eq. 2) is the restart factor
+(T − N·S)/(T + S) for configurations other than the present one. A restarting job keeps its configuration. The
+paper's evaluation has p = −0.5 and λ = 1.1.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from pollux_slurm.errors import SimulationError
 from pollux_slurm.goodput import TableCache
 from pollux_slurm.model import BatchChoice, GoodputModel
 from pollux_slurm.simulator.engine.cluster import Cluster
-from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.policies.agents import Agents
 
 FloatArray = npt.NDArray[np.float64]
 
 POWER = -0.5
 NO_ALLOCATION = 1.1
-# Where a restart factor is 0, so that a negative power stays finite.
-_LEAST = 1e-4
+# The least restart factor, so that a negative power of it stays finite.
+_MIN_FACTOR = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiaConfiguration:
-    """`num_gpus` GPUs of one type on `num_nodes` nodes, on whole nodes where they are several."""
+    """`num_gpus` GPUs of one type on `num_nodes` nodes; several nodes are whole nodes."""
 
     gpu_type: str
     num_nodes: int
@@ -47,7 +48,7 @@ class SiaConfiguration:
 
 
 class SiaPolicy:
-    """The integer program and the placement of its answer."""
+    """The integer program, and the placement of its solution."""
 
     resizes = True
 
@@ -60,37 +61,43 @@ class SiaPolicy:
     def choose_batch(self, job: SimulatedJob) -> BatchChoice:
         return self._agents.choose_batch(job)
 
-    def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
-        offered = configurations(cluster)
-        if not offered or not jobs:
+    def allocate(
+        self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
+    ) -> Mapping[str, GpusByNode]:
+        candidates = configurations(cluster)
+        if not candidates or not jobs:
             return {}
-        held = [_held(job, offered, cluster) for job in jobs]
-        worth = self.normalised_goodput(jobs, offered, cluster)
+        current = [_current_candidate(job, candidates, cluster) for job in jobs]
+        values = self.normalised_goodput(jobs, candidates, cluster)
         for row, job in enumerate(jobs):
-            if job.pieces:
+            if job.allocation:
                 age_s = now_s - job.job.submitted_s
-                moved = np.arange(len(offered)) != held[row]
-                worth[row, moved] *= restart_factor(age_s, job.num_restarts or 0, job.expected_delay_s)
-        pinned = {row: at for row, at in enumerate(held) if at is not None and jobs[row].in_flight}
+                moved = np.arange(len(candidates)) != current[row]
+                values[row, moved] *= restart_factor(age_s, job.num_restarts or 0, job.expected_delay_s)
+        pinned = {row: at for row, at in enumerate(current) if at is not None and jobs[row].in_flight}
         chosen = choose(
-            worth, offered, cluster, pinned=pinned, power=self._power, no_allocation=self._no_allocation
+            values, candidates, cluster, pinned=pinned, power=self._power, no_allocation=self._no_allocation
         )
-        wanted = {jobs[row].job.name: offered[column] for row, column in chosen.items()}
-        kept = {jobs[row].job.name: jobs[row].pieces for row, column in chosen.items() if column == held[row]}
+        wanted = {jobs[row].job.name: candidates[column] for row, column in chosen.items()}
+        kept = {
+            jobs[row].job.name: jobs[row].allocation
+            for row, column in chosen.items()
+            if column == current[row]
+        }
         return place(wanted, kept, frozenset(jobs[row].job.name for row in pinned), cluster)
 
     def normalised_goodput(
-        self, jobs: Sequence[SimulatedJob], offered: Sequence[SiaConfiguration], cluster: Cluster
+        self, jobs: Sequence[SimulatedJob], candidates: Sequence[SiaConfiguration], cluster: Cluster
     ) -> FloatArray:
-        """Return G: goodput by job and configuration over the job's least; 0 where it may not have it.
+        """Return G: goodput by job and configuration over the job's least one; 0 where it is not allowed.
 
-        On a GPU type that a job has not run on, its goodput is scaled from the first one that it has, in
-        proportion to the types' speeds. Without any, the smallest configuration of each type counts 1.
+        On a GPU type without measurements, goodput is scaled from the job's first measured type, in
+        proportion to the types' speeds. Without any measurement, one GPU of each type has 1.
         """
         speeds = {group.gpu_type: group.speed for group in cluster.groups} or {cluster.gpu_types[0]: 1.0}
         self._tables.trim(len(jobs) * len(speeds))
-        keys = [(one.num_nodes > 1, one.num_gpus) for one in offered]
-        found = np.zeros((len(jobs), len(offered)))
+        keys = [(one.num_nodes > 1, one.num_gpus) for one in candidates]
+        found = np.zeros((len(jobs), len(candidates)))
         models: list[GoodputModel] = []
         cells: list[tuple[int, str, float]] = []
         for row, job in enumerate(jobs):
@@ -102,33 +109,33 @@ class SiaPolicy:
                     cells.append((row, kind, speeds[kind] / speeds[source]))
         goodput, _ = self._tables.lookup(models, keys, geometric=True)
         for values, (row, kind, ratio) in zip(goodput, cells, strict=True):
-            mine = np.array([one.gpu_type == kind for one in offered])
-            found[row, mine] = values[mine] * ratio
-        sizes = np.array([one.num_gpus for one in offered])
+            of_type = np.array([one.gpu_type == kind for one in candidates])
+            found[row, of_type] = values[of_type] * ratio
+        sizes = np.array([one.num_gpus for one in candidates])
         for row, job in enumerate(jobs):
-            if not job.seen:
+            if not job.measurements:
                 found[row, sizes == 1] = 1.0
                 continue
-            seen = max(gpus for situations in job.seen.values() for _, gpus, _ in situations)
+            seen = max(gpus for situations in job.measurements.values() for _, gpus, _ in situations)
             found[row, sizes > min(2 * seen, job.application.most_gpus)] = 0.0
         least = np.min(found, axis=1, initial=np.inf, where=found > 0, keepdims=True)
         return np.where(found > 0, found / least, 0.0)
 
 
 def restart_factor(age_s: float, num_restarts: int, cost_s: float) -> float:
-    """Return r = (T − N·S)/(T + S), above 0; 1 for a job younger than a restart, as in its artifact."""
+    """Return r = (T − N·S)/(T + S), above 0; 1 for a job younger than a restart, as in Sia's artifact."""
     if age_s < cost_s:
         return 1.0
-    return max((age_s - num_restarts * cost_s) / (age_s + cost_s), _LEAST)
+    return max((age_s - num_restarts * cost_s) / (age_s + cost_s), _MIN_FACTOR)
 
 
 def configurations(cluster: Cluster) -> tuple[SiaConfiguration, ...]:
-    """Return all configurations of the GPUs that there are: powers of two in a node, then whole nodes."""
+    """Return all configurations of the cluster: powers of two in a node, then whole nodes."""
     found = []
-    for kind, (size, rooms) in _nodes_by_type(cluster).items():
-        most = max(rooms.values(), default=0)
+    for kind, (size, available) in _nodes_by_type(cluster).items():
+        most = max(available.values(), default=0)
         powers = [1 << power for power in range(most.bit_length())]
-        whole = sum(1 for gpus in rooms.values() if gpus == size)
+        whole = sum(1 for gpus in available.values() if gpus == size)
         if whole and size not in powers:
             powers.append(size)
         shapes = [(1, gpus) for gpus in powers]
@@ -138,63 +145,66 @@ def configurations(cluster: Cluster) -> tuple[SiaConfiguration, ...]:
 
 
 def choose(
-    worth: FloatArray,
-    offered: Sequence[SiaConfiguration],
+    values: FloatArray,
+    candidates: Sequence[SiaConfiguration],
     cluster: Cluster,
     *,
     pinned: Mapping[int, int],
     power: float = POWER,
     no_allocation: float = NO_ALLOCATION,
 ) -> dict[int, int]:
-    """Return each served job's configuration, by row of `worth`: r·G, 0 where it may not.
+    """Solve the integer program; return the column of each served job's configuration, by row.
 
-    `pinned` jobs get the configuration that they have. Raises `SimulationError` if there is no answer.
+    `values` of shape `(J, C)` are r·G, 0 where a configuration is not allowed. `pinned` jobs keep theirs.
+    Raises `SimulationError` if there is no solution.
     """
-    # Imported here: it takes longer than all else that other policies need.
+    # Imported here because the other policies do not need it, and it takes long.
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
-    rows, columns = np.nonzero(worth > 0)
+    rows, columns = np.nonzero(values > 0)
     if not len(rows):
         return {}
-    offers = [offered[column] for column in columns.tolist()]
-    # To four digits, as nothing is known better, HiGHS needs less time. (Sia's own program has two.)
-    cost = np.round(worth[rows, columns] ** power - no_allocation, 4)
+    cell_candidates = [candidates[column] for column in columns.tolist()]
+    # Rounded to four digits, HiGHS needs less time. (Sia's artifact rounds to two.)
+    cost = np.round(values[rows, columns] ** power - no_allocation, 4)
     nodes = _nodes_by_type(cluster)
-    limits: list[float] = [1.0] * len(worth)
+    limits: list[float] = [1.0] * len(values)
     parts = [(rows, np.arange(len(rows)), np.ones(len(rows)))]
-    for kind, (size, rooms) in nodes.items():
-        mine = np.array([one.gpu_type == kind for one in offers])
-        gpus = np.array([one.num_gpus for one in offers], dtype=np.float64)
-        whole = mine & (gpus >= size)
+    for kind, (size, available) in nodes.items():
+        of_type = np.array([one.gpu_type == kind for one in cell_candidates])
+        gpus = np.array([one.num_gpus for one in cell_candidates], dtype=np.float64)
+        whole = of_type & (gpus >= size)
         for used, limit in (
-            (gpus * mine, sum(rooms.values())),
-            (gpus / size * whole, sum(1 for room in rooms.values() if room == size)),
+            (gpus * of_type, sum(available.values())),
+            (gpus / size * whole, sum(1 for free in available.values() if free == size)),
         ):
             parts.append((np.full(len(rows), len(limits)), np.arange(len(rows)), used))
             limits.append(float(limit))
     index, variable, value = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     matrix = csr_array((value, (index, variable)), shape=(len(limits), len(rows)))
     low = np.array([pinned.get(row) == at for row, at in zip(rows.tolist(), columns.tolist(), strict=True)])
-    with _quiet_output():
-        answer = milp(
+    with _suppressed_stdout():
+        solution = milp(
             cost,
             integrality=np.ones(len(rows), dtype=np.int64),
             bounds=Bounds(low.astype(np.float64), 1.0),
             constraints=LinearConstraint(matrix, ub=np.array(limits)),
         )
-    if answer.x is None:
-        raise SimulationError(f"sia's integer program of {len(worth)} jobs has no answer: {answer.message}")
-    taken = np.flatnonzero(answer.x > 0.5)
+    if solution.x is None:
+        raise SimulationError(
+            f"sia's integer program of {len(values)} jobs has no solution: {solution.message}"
+        )
+    taken = np.flatnonzero(solution.x > 0.5)
     return {int(rows[at]): int(columns[at]) for at in taken}
 
 
 @contextlib.contextmanager
-def _quiet_output() -> Iterator[None]:
-    """Keep the lines that HiGHS (scipy 1.17) writes now and then out of standard output, say of JSON."""
+def _suppressed_stdout() -> Iterator[None]:
+    """Discard the lines that HiGHS (scipy 1.17) sometimes writes to standard output, which may be JSON."""
     try:
         kept = os.dup(1)
-    except OSError:  # closed: there is nothing to keep clean
+    except OSError:  # standard output is closed
         yield
         return
     try:
@@ -209,28 +219,27 @@ def _quiet_output() -> Iterator[None]:
 
 def place(
     wanted: Mapping[str, SiaConfiguration],
-    kept: Mapping[str, Pieces],
+    kept: Mapping[str, GpusByNode],
     pinned: frozenset[str],
     cluster: Cluster,
-) -> dict[str, Pieces]:
-    """Return nodes for all `wanted`, the largest first; `kept` jobs stay unless one needs their node.
+) -> dict[str, GpusByNode]:
+    """Place all `wanted`, the largest first; `kept` jobs stay unless a larger one needs their node.
 
-    Powers of two always fit where nodes have a power of two of GPUs, all of them free; else a job that finds
-    no place gets none.
+    Powers of two always fit on free nodes with a power of two of GPUs. A job that does not fit gets nothing.
     """
     placed = dict(kept)
     free = list(cluster.node_gpus)
-    for pieces in kept.values():
-        for node, gpus in pieces:
+    for allocation in kept.values():
+        for node, gpus in allocation:
             free[node] -= gpus
     queue = sorted((name for name in wanted if name not in kept), key=lambda name: -wanted[name].num_gpus)
     while queue:
         name = queue.pop(0)
         shape = wanted[name]
         evictable = {
-            other: pieces[0]
-            for other, pieces in placed.items()
-            if len(pieces) == 1 and other not in pinned and pieces[0][1] < shape.num_gpus
+            other: allocation[0]
+            for other, allocation in placed.items()
+            if len(allocation) == 1 and other not in pinned and allocation[0][1] < shape.num_gpus
         }
         nodes = _find_nodes(shape, free, evictable, cluster)
         if nodes is None:
@@ -251,7 +260,7 @@ def place(
 def _find_nodes(
     shape: SiaConfiguration, free: Sequence[int], evictable: Mapping[str, tuple[int, int]], cluster: Cluster
 ) -> list[int] | None:
-    """Return the nodes that suit a shape best: the least to evict, then the least left over."""
+    """Return the nodes that fit best: the fewest GPUs to evict, then the fewest left over."""
     share = shape.num_gpus // shape.num_nodes
     could = list(free)
     for node, gpus in evictable.values():
@@ -266,23 +275,25 @@ def _find_nodes(
 
 
 def _nodes_by_type(cluster: Cluster) -> dict[str, tuple[int, dict[int, int]]]:
-    """Return for each GPU type the size of a whole node, and what may be given of each node."""
+    """Return for each GPU type the size of a whole node, and the available GPUs of each node."""
     sizes: dict[str, int] = {}
-    rooms: dict[str, dict[int, int]] = {kind: {} for kind in cluster.gpu_types}
+    available: dict[str, dict[int, int]] = {kind: {} for kind in cluster.gpu_types}
     for node, (group, gpus) in enumerate(zip(cluster.node_groups, cluster.node_gpus, strict=True)):
         sizes[group.gpu_type] = max(sizes.get(group.gpu_type, 0), group.gpus_per_node)
-        rooms[group.gpu_type][node] = gpus
-    return {kind: (sizes[kind], rooms[kind]) for kind in cluster.gpu_types}
+        available[group.gpu_type][node] = gpus
+    return {kind: (sizes[kind], available[kind]) for kind in cluster.gpu_types}
 
 
-def _held(job: SimulatedJob, offered: Sequence[SiaConfiguration], cluster: Cluster) -> int | None:
-    """Return the index of the configuration that a job has; None without one, or for another shape."""
+def _current_candidate(
+    job: SimulatedJob, candidates: Sequence[SiaConfiguration], cluster: Cluster
+) -> int | None:
+    """Return the index of a job's present configuration; None if it is none of `candidates`."""
     types = cluster.node_types
-    for index, one in enumerate(offered):
+    for index, one in enumerate(candidates):
         if (
-            job.pieces
-            and (one.num_nodes, one.num_gpus) == (len(job.pieces), job.num_gpus)
-            and one.gpu_type == types[job.pieces[0][0]]
+            job.allocation
+            and (one.num_nodes, one.num_gpus) == (len(job.allocation), job.num_gpus)
+            and one.gpu_type == types[job.allocation[0][0]]
         ):
             return index
     return None

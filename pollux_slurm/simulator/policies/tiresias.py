@@ -1,4 +1,4 @@
-"""Tiresias (NSDI 2019) with jobs tuned by hand, under the rules of the Pollux artifact."""
+"""Tiresias (NSDI 2019) with manually tuned jobs, as in the Pollux artifact."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator.engine.cluster import Cluster
-from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.inputs.batch_splits import split_batch
 from pollux_slurm.simulator.policies.packing import FreeGpus
 
@@ -14,9 +14,9 @@ _DEMOTION_GPU_S = 57_600
 
 
 class TiresiasPolicy:
-    """Two queues by attained service; within each first come, first served, what does not fit is skipped.
+    """Two queues by attained service; each first come, first served, and jobs that do not fit are skipped.
 
-    Replicas and batch size are the user's. A job that keeps running keeps its place.
+    Replicas and batch size are the user's. A job that keeps running keeps its allocation.
     """
 
     resizes = False
@@ -30,7 +30,9 @@ class TiresiasPolicy:
     def choose_batch(self, job: SimulatedJob) -> BatchChoice:
         return split_batch(job.application, job.job.batch_size, job.num_gpus)
 
-    def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
+    def allocate(
+        self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
+    ) -> Mapping[str, GpusByNode]:
         wanted = {job.job.name: job.job.num_replicas for job in jobs}
         self._update_queues(now_s, wanted)
         left = cluster.num_gpus
@@ -40,7 +42,9 @@ class TiresiasPolicy:
             if wanted[name] <= left:
                 self._running.add(name)
                 left -= wanted[name]
-        kept = {job.job.name: job.pieces for job in jobs if job.job.name in self._running and job.pieces}
+        kept = {
+            job.job.name: job.allocation for job in jobs if job.job.name in self._running and job.allocation
+        }
         free = FreeGpus(cluster, kept.values())
         for name in order:
             if name in self._running and name not in kept:

@@ -1,4 +1,4 @@
-"""What became of a simulation: records, completion times, fairness, files.
+"""The results of a simulation: records of jobs and rounds, summaries, fairness, files.
 
 May be imported by `cli`, `simulator/experiments`.
 """

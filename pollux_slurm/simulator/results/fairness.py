@@ -1,8 +1,8 @@
 """Finish-time fairness (Themis, NSDI 2020): what sharing the cluster cost each job.
 
 ρ = completion time / completion time alone on a 1/J share of the cluster, where J is the mean number of jobs
-that were there between the job's submission and its end. At ρ ≤ 1 the job was not worse off than if the
-cluster had been cut into equal parts; ρ = 3 means that it took three times as long.
+between the job's submission and its end. At ρ ≤ 1 the job did at least as well as on an equal part of the
+cluster; ρ = 3 means that it took three times as long.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from pollux_slurm.errors import TraceError
 from pollux_slurm.simulator.engine.cluster import SimulationResult
 from pollux_slurm.simulator.engine.job import SimulatedJob
 from pollux_slurm.simulator.inputs.applications import Application
-from pollux_slurm.simulator.inputs.batch_splits import packed_step_s, split_batch
+from pollux_slurm.simulator.inputs.batch_splits import packed_step_time_s, split_batch
 
 
 class AloneTimes:
-    """How long applications take with a fixed number of GPUs of the measured type, packed on few nodes.
+    """How long applications train on a fixed number of GPUs of the measured type, packed on few nodes.
 
-    In each epoch a job takes the measured batch size that truly trains fastest there: no estimate, no search.
-    For one that ends with its data, that is not what is through first, but what is of most worth a second.
+    In each epoch a job uses the measured batch size with the highest true useful progress per second.
     """
 
     def __init__(self, gpus_per_node: int) -> None:
@@ -36,8 +35,8 @@ class AloneTimes:
     def training_s(self, application: Application, num_gpus: float) -> float | None:
         """Return the seconds of training on `num_gpus` GPUs, or on fewer where that is faster.
 
-        Between whole numbers the rate of training is linear; below one GPU it is that part of the time of
-        one. None where the traces tell no time on one GPU.
+        Between whole numbers the training rate is linear; below one GPU it is that fraction of one GPU's.
+        None where the traces have no step time on one GPU.
         """
         num_gpus = min(num_gpus, application.most_gpus)
         low = int(num_gpus)
@@ -52,7 +51,7 @@ class AloneTimes:
         return 1 / ((1 - part) / below.time_s + part / above.time_s)
 
     def useful_rate(self, application: Application) -> float | None:
-        """Return the useful progress a second on one GPU, over the whole training."""
+        """Return the mean useful progress per second on one GPU."""
         alone = self._best(application, 1)
         return None if alone is None else alone.useful / alone.time_s
 
@@ -69,7 +68,7 @@ class AloneTimes:
         return self._whole[key]
 
     def _train(self, application: Application, num_gpus: int) -> _Alone | None:
-        """Return what all epochs take on exactly `num_gpus`; whole seconds for each, as in a run."""
+        """Return the whole training on exactly `num_gpus`; each epoch takes whole seconds, as in a run."""
         steps = []
         for index, batch_size in enumerate(application.batch_sizes):
             batch = split_batch(application, batch_size, num_gpus)
@@ -77,12 +76,12 @@ class AloneTimes:
                 continue
             split = (batch.atomic_batch_size, batch.accumulation_steps)
             try:
-                steps.append((index, packed_step_s(application, num_gpus, self._gpus_per_node, *split)))
+                steps.append((index, packed_step_time_s(application, num_gpus, self._gpus_per_node, *split)))
             except TraceError:
                 continue
         if not steps:
             return None
-        # Steps `(E, B)` that an epoch takes at each measured batch size, times seconds `(B,)` of one.
+        # `needed` `(E, B)`: steps of an epoch at each measured batch size; `steps` has the seconds of one.
         tried = [index for index, _ in steps]
         needed, useful = (found[:, tried] for found in self._by_epoch(application))
         times = needed * np.array([step_s for _, step_s in steps])
@@ -91,7 +90,7 @@ class AloneTimes:
         return _Alone(time_s=time_s, useful=float(useful[chosen].sum()))
 
     def _by_epoch(self, application: Application) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return the steps, and the useful progress, of each epoch at each batch size: `(E, B)` both."""
+        """Return the steps and the useful progress of each epoch at each batch size, both `(E, B)`."""
         found = self._epochs.get(application.name)
         if found is None:
             ends = [application.epoch_end(epoch) for epoch in range(application.num_epochs)]
@@ -101,7 +100,7 @@ class AloneTimes:
                 for epoch in range(application.num_epochs)
             ]
             shares = [
-                [application.useful_share(size, epoch) for size in application.batch_sizes]
+                [application.useful_part(size, epoch) for size in application.batch_sizes]
                 for epoch in range(application.num_epochs)
             ]
             found = lengths[:, None] / np.array(gains), lengths[:, None] * np.array(shares)
@@ -111,17 +110,17 @@ class AloneTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Alone:
-    """A whole training: its seconds, and its useful progress."""
+    """A whole training alone: its seconds and its useful progress."""
 
     time_s: float
     useful: float
 
 
 def alone_times(result: SimulationResult, times: AloneTimes) -> list[float | None]:
-    """Return for each job its completion time in seconds alone on its share; None where no trace tells it.
+    """Return for each job its completion time alone on its share, in seconds; None without traces for it.
 
-    Alone, it waits for the next round and comes up once, as in the run. GPUs of several types count by their
-    speed, nodes that are down or used by others not at all.
+    It includes the wait for the next round and one start, as in the run. GPUs of several types are weighted
+    by speed; nodes that are down or used by unmanaged jobs are not counted.
     """
     at = [record.at_s for record in result.rounds]
     jobs_sum = np.cumsum([0] + [record.num_jobs for record in result.rounds])
@@ -146,18 +145,18 @@ def alone_times(result: SimulationResult, times: AloneTimes) -> list[float | Non
 
 
 def mean_rate_alone(times: AloneTimes, application: Application) -> float | None:
-    """Return the useful examples/s of an application on one measured GPU, over its whole training."""
+    """Return the mean useful examples/s of an application on one GPU of the measured type."""
     rate = times.useful_rate(application)
     return None if rate is None else rate * application.initial_batch_size
 
 
 def share_above_one(ratios: Sequence[float]) -> float | None:
-    """Return the share of ρ above 1; None without any."""
+    """Return the share of ratios above 1; None without ratios."""
     return sum(ratio > 1 for ratio in ratios) / len(ratios) if ratios else None
 
 
 def _measured_gpus(result: SimulationResult, application: str) -> float:
-    """Return the cluster's GPUs in GPUs of the measured type."""
+    """Return the cluster's GPUs, as a number of GPUs of the measured type with the same speed."""
     groups = result.cluster.node_groups
     return float(sum(group.gpus_per_node * group.speed_of(application) for group in groups))
 
@@ -166,7 +165,9 @@ def _first_start_s(result: SimulationResult, job: SimulatedJob) -> float:
     delays = result.rules.delays
     if delays is None:
         return result.cluster.restart_delay_s
-    return delays.backfill_s + delays.start_s + delays.come_up_s(job.application.name, restore=False)
+    return (
+        delays.backfill_s + delays.start_s + delays.time_to_first_step_s(job.application.name, restore=False)
+    )
 
 
 def _end(job: SimulatedJob) -> float:

@@ -1,4 +1,4 @@
-"""What became of each job and each round of a simulation, as plain records. Times in seconds of its clock."""
+"""The outcome of each job and each round of a simulation. Times in seconds of the simulation's clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pollux_slurm.simulator.engine.cluster import RoundRecord, SimulationResult
-from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.results.fairness import AloneTimes, alone_times, mean_rate_alone
 
 
@@ -14,10 +14,10 @@ from pollux_slurm.simulator.results.fairness import AloneTimes, alone_times, mea
 class JobOutcome:
     """One job at its end.
 
-    `completion_s` is finish − submission, `alone_s` what that would have been alone on a 1/J share and `rho`
-    their ratio (see `fairness`; None where the traces do not tell). `lost_gpu_seconds` is the part of
-    `gpu_seconds` in which it came up, at first or again, or that a failure took. `held` says from when it
-    held how many GPUs, at each change.
+    `completion_s` is finish − submission, `alone_s` the same alone on a 1/J share, and `rho` their ratio (see
+    `fairness`; None without traces for it). `lost_gpu_seconds` is the part of `gpu_seconds` without progress
+    at starts and moves, or whose progress a failure destroyed. `gpu_changes` are (time, number of GPUs from
+    then on).
     """
 
     name: str
@@ -34,15 +34,15 @@ class JobOutcome:
     num_failures: int
     gpu_seconds: float
     lost_gpu_seconds: float
-    held: tuple[tuple[float, int], ...]
+    gpu_changes: tuple[tuple[float, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOutcome:
     """One round.
 
-    `goodput` is what all jobs together made of their GPUs until the next round, each measured in its own mean
-    rate on one GPU: 10 means as much training as ten jobs make on a GPU each.
+    `goodput` is that of all jobs until the next round, each relative to the job's mean goodput on one GPU: 10
+    is as much training as ten jobs do on one GPU each.
     """
 
     at_s: float
@@ -58,10 +58,10 @@ class RoundOutcome:
 
 def job_outcomes(result: SimulationResult, times: AloneTimes) -> tuple[JobOutcome, ...]:
     """Return all jobs in the order of the workload."""
-    held = _held(result)
+    changes = _gpu_changes(result)
     alone = alone_times(result, times)
     return tuple(
-        _job_outcome(job, alone_s, held[job.job.name])
+        _job_outcome(job, alone_s, changes[job.job.name])
         for job, alone_s in zip(result.jobs, alone, strict=True)
     )
 
@@ -76,7 +76,7 @@ def round_outcomes(result: SimulationResult, times: AloneTimes) -> tuple[RoundOu
     return tuple(_round_outcome(record, by_job) for record in result.rounds)
 
 
-def _job_outcome(job: SimulatedJob, alone_s: float | None, held: list[tuple[float, int]]) -> JobOutcome:
+def _job_outcome(job: SimulatedJob, alone_s: float | None, changes: list[tuple[float, int]]) -> JobOutcome:
     assert job.finished_s is not None
     assert job.first_started_s is not None
     completion_s = job.finished_s - job.job.submitted_s
@@ -95,12 +95,12 @@ def _job_outcome(job: SimulatedJob, alone_s: float | None, held: list[tuple[floa
         num_failures=job.num_failures,
         gpu_seconds=job.gpu_seconds,
         lost_gpu_seconds=job.lost_gpu_seconds,
-        held=tuple(change for change in held if change[0] < job.finished_s),
+        gpu_changes=tuple(change for change in changes if change[0] < job.finished_s),
     )
 
 
 def _round_outcome(record: RoundRecord, rates: Mapping[str, float | None]) -> RoundOutcome:
-    told = ((rates[name], made) for name, made in record.goodput.items())
+    with_rates = ((rates[name], made) for name, made in record.goodput.items())
     return RoundOutcome(
         at_s=record.at_s,
         num_jobs=record.num_jobs,
@@ -109,27 +109,27 @@ def _round_outcome(record: RoundRecord, rates: Mapping[str, float | None]) -> Ro
         gpus_up=record.gpus_up,
         gpus_used=record.gpus_used,
         gpus_unmanaged=record.gpus_unmanaged,
-        goodput=sum(made / rate for rate, made in told if rate is not None),
+        goodput=sum(made / rate for rate, made in with_rates if rate is not None),
         solve_s=record.solve_s,
     )
 
 
-def _held(result: SimulationResult) -> dict[str, list[tuple[float, int]]]:
-    """Return the changes of each job's number of GPUs; one that ended holds none from the next round on."""
-    held: dict[str, list[tuple[float, int]]] = {job.job.name: [] for job in result.jobs}
-    holding: Mapping[str, Pieces] = {}
+def _gpu_changes(result: SimulationResult) -> dict[str, list[tuple[float, int]]]:
+    """Return the changes of each job's number of GPUs; an ended job has none from the next round on."""
+    changes: dict[str, list[tuple[float, int]]] = {job.job.name: [] for job in result.jobs}
+    holding: Mapping[str, GpusByNode] = {}
     for record in result.rounds:
-        for name, pieces in record.allocations.items():
+        for name, allocation in record.allocations.items():
             before = holding.get(name, ())
-            # Most jobs hold just what they held.
-            if pieces is not before and (count := _num_gpus(pieces)) != _num_gpus(before):
-                held[name].append((record.at_s, count))
+            # Most jobs keep their allocation.
+            if allocation is not before and (count := _num_gpus(allocation)) != _num_gpus(before):
+                changes[name].append((record.at_s, count))
         for name, before in holding.items():
             if name not in record.allocations and before:
-                held[name].append((record.at_s, 0))
+                changes[name].append((record.at_s, 0))
         holding = record.allocations
-    return held
+    return changes
 
 
-def _num_gpus(pieces: Pieces) -> int:
-    return sum(gpus for _, gpus in pieces)
+def _num_gpus(allocation: GpusByNode) -> int:
+    return sum(gpus for _, gpus in allocation)

@@ -1,4 +1,4 @@
-"""What a simulation comes to: completion times, fairness, GPU time and restarts, as one plain record."""
+"""The summary of a simulation: completion times, fairness, GPU time and restarts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pollux_slurm.simulator.results.outcomes import JobOutcome, RoundOutcome, jo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountSummary:
-    """What the jobs of one account got; `rho_share_above_1` is the share of them with ρ > 1."""
+    """The summary of one account's jobs; `rho_share_above_1` is the share of them with ρ > 1."""
 
     num_jobs: int
     avg_jct_s: float
@@ -25,14 +25,14 @@ class AccountSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Completion times (finish − submission) in seconds by job, and what they cost.
+    """Completion times (finish − submission) in seconds, and the resources used.
 
-    `makespan_s` is last finish − first submission; `gpu_hours` counts every GPU while a job held it,
-    `gpu_hours_lost` is the part of them in which jobs came up, at first or again, or that failures took, and
-    `restart_share` their ratio. `rho_*` is finish-time fairness (see `fairness`; None where the traces do
-    not tell). `avg_goodput` is the mean over the rounds of what all jobs made, in one-GPU equivalents.
-    `node_hours` is for how long nodes were paid for, by GPU type. `solve_s` holds the median, the 95th
-    percentile and the longest of the decisions.
+    `makespan_s` is last finish − first submission. `gpu_hours` counts every GPU while a job owned it.
+    `gpu_hours_lost` is the part without progress at starts and moves, or whose progress a failure destroyed;
+    `restart_share` is their ratio. `rho_*` is finish-time fairness (see `fairness`), None without traces for
+    it. `avg_goodput` is the mean goodput of all jobs over the rounds, in one-GPU equivalents. `node_hours` is
+    the node time paid for, by GPU type. `solve_s` has the median, the 95th percentile and the maximum of the
+    decisions' times. `jobs` are completion times by name.
     """
 
     policy: str
@@ -60,7 +60,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """One simulation: its summary, and what became of each job and round."""
+    """One simulation: its summary, and the outcome of each job and round."""
 
     summary: Summary
     jobs: tuple[JobOutcome, ...]
@@ -71,13 +71,13 @@ def summarize(
     result: SimulationResult, *, policy: str, objective: str | None, workload: str, wall_s: float
 ) -> Summary:
     """Return the summary of a simulation that took `wall_s` seconds to run."""
-    return outcome_of(result, policy=policy, objective=objective, workload=workload, wall_s=wall_s).summary
+    return make_outcome(result, policy=policy, objective=objective, workload=workload, wall_s=wall_s).summary
 
 
-def outcome_of(
+def make_outcome(
     result: SimulationResult, *, policy: str, objective: str | None, workload: str, wall_s: float
 ) -> RunOutcome:
-    """Return all that is told of a simulation that took `wall_s` seconds to run."""
+    """Return the outcome of a simulation that took `wall_s` seconds to run."""
     times = AloneTimes(result.cluster.gpus_per_node)
     jobs, rounds = job_outcomes(result, times), round_outcomes(result, times)
     completion_s = np.array([job.completion_s for job in jobs])

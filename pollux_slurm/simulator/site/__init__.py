@@ -1,4 +1,4 @@
-"""A site's own jobs as inputs of simulations, from its store or from Slurm's accounting.
+"""Inputs of simulations from a site's own jobs: from its store, or from Slurm's accounting.
 
 May be imported by `cli`, `simulator/experiments`.
 """

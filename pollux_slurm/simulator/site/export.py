@@ -1,7 +1,7 @@
-"""Read a store for a simulation: what each job measured of itself, and what starts and moves have cost.
+"""Export a site's jobs from its store for simulations: measurements, and the delays of starts and moves.
 
-Examples are not counted in the store, but useful progress is, and what part of an example was useful: the
-quotient is how many there were. Delays are means over the journal of reallocations and over runs' starts.
+The store has useful progress and statistical efficiency; their quotient is the number of examples. Delays are
+means over the journal's reallocations and over the starts of runs.
 """
 
 from __future__ import annotations
@@ -17,16 +17,21 @@ import numpy as np
 
 from pollux_slurm.model import GoodputModel, GradientStatistics, ReallocationStep, ThroughputParameters
 from pollux_slurm.simulator.engine.cluster_rules import Delays
-from pollux_slurm.simulator.site.measured_jobs import MeasuredDelays, MeasuredJob, MeasuredQueue, fault_of
+from pollux_slurm.simulator.site.measured_jobs import (
+    MeasuredDelays,
+    MeasuredJob,
+    MeasuredQueue,
+    invalid_reason,
+)
 from pollux_slurm.store.contract.interface import JobRecord, Reallocation, RunRecord, Sample
 from pollux_slurm.store.journal.move_costs import reallocation_costs
 
-# Nothing was estimated: a larger batch is worth nothing.
+# For a job without estimates: a larger batch brings no more progress.
 _UNKNOWN = GradientStatistics(sqr=1.0, var=0.0)
 
 
 class History(Protocol):
-    """What is read of a store."""
+    """The part of a store that an export reads."""
 
     def jobs(self, *, include_finished: bool = True) -> tuple[JobRecord, ...]: ...
     def run_history(self, slurm_job_id: str) -> tuple[RunRecord, ...]: ...
@@ -36,17 +41,19 @@ class History(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Export:
-    """`left_out` are jobs that cannot be simulated, and why."""
+class ExportedQueue:
+    """The exported jobs. `excluded` are (job id, reason) of jobs that cannot be simulated."""
 
     queue: MeasuredQueue
-    left_out: tuple[tuple[str, str], ...]
+    excluded: tuple[tuple[str, str], ...]
 
 
-def export_queue(store: History, *, since: datetime | None = None, until: datetime | None = None) -> Export:
-    """Return the jobs submitted from `since` until before `until`, and the delays that they met with."""
+def export_queue(
+    store: History, *, since: datetime | None = None, until: datetime | None = None
+) -> ExportedQueue:
+    """Return the jobs submitted from `since` until before `until`, and their delays."""
     every = store.jobs()
-    # Histories are told by number, of the newest job that has it.
+    # The store returns histories by job id, of the newest job with that id.
     newest = {record.slurm_job_id: record for record in every}
     records = [
         record
@@ -54,27 +61,27 @@ def export_queue(store: History, *, since: datetime | None = None, until: dateti
         if (since is None or record.submitted_at >= since) and (until is None or record.submitted_at < until)
     ]
     first = min((record.submitted_at for record in records), default=None)
-    jobs, left_out = [], []
+    jobs, excluded = [], []
     for record in records:
         assert first is not None
-        found: MeasuredJob | str = "a later job has its number"
+        found: MeasuredJob | str = "a later job has its job id"
         if newest[record.slurm_job_id] is record:
             found = _measured(store, record, submitted_s=(record.submitted_at - first).total_seconds())
         if isinstance(found, MeasuredJob):
-            found = fault_of(found) or found
+            found = invalid_reason(found) or found
         if isinstance(found, str):
-            left_out.append((record.slurm_job_id, found))
+            excluded.append((record.slurm_job_id, found))
         else:
             jobs.append(found)
     delays = measure_delays(store, [one for one in records if newest[one.slurm_job_id] is one])
-    return Export(queue=MeasuredQueue(jobs=tuple(jobs), delays=delays), left_out=tuple(left_out))
+    return ExportedQueue(queue=MeasuredQueue(jobs=tuple(jobs), delays=delays), excluded=tuple(excluded))
 
 
 # ---------------------------------------------------------------------------------------------------- one job
 
 
 def _measured(store: History, record: JobRecord, *, submitted_s: float) -> MeasuredJob | str:
-    """Return what is known of a job, or what is missing."""
+    """Return the measured job, or the reason why it cannot be simulated."""
     job_id = record.slurm_job_id
     model, runs = record.model, store.run_history(job_id)
     if model is None or model.throughput is None or not runs:
@@ -82,7 +89,7 @@ def _measured(store: History, record: JobRecord, *, submitted_s: float) -> Measu
     samples = store.sample_history(job_id)
     total = next((sample.total_epochs for sample in reversed(samples) if sample.total_epochs), None)
     if total is None:
-        return "it has not said how many epochs it trains"
+        return "it has not declared how many epochs it trains"
     examples = examples_per_epoch(samples, model.limits.initial_batch_size)
     if examples is None:
         return "it has not ended an epoch"
@@ -93,7 +100,7 @@ def _measured(store: History, record: JobRecord, *, submitted_s: float) -> Measu
         num_epochs=total,
         examples_per_epoch=examples,
         limits=model.limits,
-        throughput=slowed(model.throughput, pace(samples)),
+        throughput=scaled_times(model.throughput, step_time_ratio(samples)),
         statistics=_statistics(samples, store.model_history(job_id)),
         min_gpus=record.terms.min_gpus,
         max_gpus=record.terms.max_gpus,
@@ -102,10 +109,10 @@ def _measured(store: History, record: JobRecord, *, submitted_s: float) -> Measu
 
 
 def examples_per_epoch(samples: Sequence[Sample], initial_batch_size: int) -> float | None:
-    """Return the examples of an epoch; None before the first has ended.
+    """Return the examples of an epoch; None before the first epoch has ended.
 
-    Useful progress over efficiency is examples. Where a sample tells no efficiency, its batch does as long as
-    it is the initial one, and else the last one known. What a run repeats after a loss is not counted again.
+    Useful progress over efficiency is examples. The efficiency of a sample without one is 1 at the initial
+    batch size, and else the last one known. Progress that a run repeats after a loss is not counted again.
     """
     seen, done, share = 0.0, 0.0, 1.0
     epochs, at_epochs = 0, 0.0
@@ -122,14 +129,14 @@ def examples_per_epoch(samples: Sequence[Sample], initial_batch_size: int) -> fl
         return None
     if samples[-1].total_epochs == epochs:
         return at_epochs / epochs
-    # The epoch under way is seen somewhere in its middle.
+    # The first sample of the current epoch is on average half an epoch late.
     return at_epochs / (epochs + 0.5)
 
 
-def pace(samples: Sequence[Sample]) -> float:
-    """Return how long steps took over how long the models in force had predicted, within a factor of two.
+def step_time_ratio(samples: Sequence[Sample]) -> float:
+    """Return measured over predicted step time, limited to a factor of two.
 
-    Models are fitted to medians; what now and then takes long is in the means of the samples.
+    Models are fitted to medians, but the samples' means include occasional slow steps.
     """
     compared = [
         (1 / sample.throughput, 1 / sample.predicted_throughput)
@@ -142,8 +149,8 @@ def pace(samples: Sequence[Sample]) -> float:
     return min(max(ratio, 0.5), 2.0)
 
 
-def slowed(theta: ThroughputParameters, factor: float) -> ThroughputParameters:
-    """Return θ with all times `factor` times as long."""
+def scaled_times(theta: ThroughputParameters, factor: float) -> ThroughputParameters:
+    """Return θ with all times multiplied by `factor`."""
     return ThroughputParameters(
         alpha_g=theta.alpha_g * factor,
         beta_g=theta.beta_g * factor,
@@ -158,7 +165,7 @@ def slowed(theta: ThroughputParameters, factor: float) -> ThroughputParameters:
 def _statistics(
     samples: Sequence[Sample], versions: Sequence[tuple[datetime, GoodputModel]]
 ) -> tuple[tuple[int, GradientStatistics], ...]:
-    """Return the last statistics of each epoch in which they were reported; the first hold from epoch 0."""
+    """Return the last statistics of each epoch that reported some; the first ones apply from epoch 0."""
     at = [sample.at for sample in samples]
     found: dict[int, GradientStatistics] = {}
     for when, model in versions:
@@ -175,9 +182,9 @@ def _statistics(
 
 
 def measure_delays(store: History, records: Sequence[JobRecord]) -> MeasuredDelays | None:
-    """Return the mean delays that `records` met with; None where nothing ever started.
+    """Return the mean delays of `records`; None where no job ever started.
 
-    What was never measured is as `Delays` assumes it.
+    Delays that were never measured have the defaults of `Delays`.
     """
     known = {record.slurm_job_id for record in records}
     all_moves = [move for move in store.reallocations() if move.slurm_job_id in known]
@@ -236,7 +243,7 @@ def _mean(
 
 
 def _notice_s(move: Reallocation) -> float | None:
-    """Return how long the job trained on between the request and its checkpoint."""
+    """Return how long the job kept training between the request and its checkpoint."""
     waited = _between(move, ReallocationStep.CHECKPOINT_REQUESTED, ReallocationStep.CHECKPOINTED)
     return None if waited is None else max(waited - (move.checkpoint_blocked_s or 0.0), 0.0)
 

@@ -1,8 +1,8 @@
-"""A site's own jobs as what is true in a simulation: what they measured of themselves, and what moves cost.
+"""A site's own jobs as the applications of a simulation, with the measured delays of their moves.
 
-A file of such jobs is written by `pollux simulate export` and takes the place of the traces. Each job is an
-application of its own: step times by its fitted throughput model, gradient statistics by epoch, and epochs
-that end with the data set, as those of a training loop do.
+`pollux simulate export` writes a file of such jobs, which replaces the traces. Each job is an application of
+its own: its step times are those of its fitted throughput model, gradient statistics are by epoch, and epochs
+end with the data set, like those of a training loop.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pollux_slurm.simulator.inputs.workload import WorkloadJob
 
 _KIND = "measured-jobs"
 _MOST_EPOCHS, _MOST_EXAMPLES = 10**6, 1e15
-# A job that names no bound is not simulated on more: its model was never asked about so many.
+# The most GPUs of a job without a limit of its own.
 _MOST_GPUS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredJob:
-    """One job. `statistics` are (epoch from which they hold, statistics), ascending from epoch 0.
+    """One job. `statistics` are (first epoch to which they apply, statistics), ascending from epoch 0.
 
     `submitted_s` counts from the first submission. Slurm starts it on `start_gpus`. It trains `num_epochs`
     of `examples_per_epoch`.
@@ -51,9 +51,9 @@ class MeasuredJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredDelays:
-    """What moves have cost where the jobs ran, in seconds: fields of `rules.Delays` of the same names.
+    """The site's measured delays in seconds; the fields of `cluster_rules.Delays` have the same names.
 
-    `num_moves` of running jobs and `num_starts` were measured.
+    They are means over `num_moves` moves of running jobs and `num_starts` starts.
     """
 
     notice_s: float
@@ -66,28 +66,28 @@ class MeasuredDelays:
     num_starts: int
 
     def as_delays(self) -> Delays:
-        """Return the delays of a simulation; reading and writing the state are part of what was measured."""
-        told = {
+        """Return the delays of a simulation; the measured ones include reading and writing the state."""
+        measured = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
             if field.name not in ("num_moves", "num_starts")
         }
-        return Delays(**told, backfill_s=0.0, state_bytes={}, other_state_bytes=0)
+        return Delays(**measured, backfill_s=0.0, state_bytes={}, other_state_bytes=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredQueue:
-    """What a store tells of a site: its jobs, and its delays if any job was ever moved or started."""
+    """A site's jobs, and its delays if any job was ever moved or started."""
 
     jobs: tuple[MeasuredJob, ...]
     delays: MeasuredDelays | None = None
 
 
 class MeasuredApplication:
-    """An `Application` of one measured job.
+    """The `Application` of one measured job.
 
-    An epoch is over when its data are used up, however useful they were in their batch: a step's progress is
-    in examples, as multiples of the initial batch size.
+    An epoch ends when all its examples are processed, whatever their statistical efficiency. So a step's
+    progress is its examples over the initial batch size.
     """
 
     fixed_batch: int | None = None
@@ -117,23 +117,23 @@ class MeasuredApplication:
         return self.batch_sizes[-1]
 
     def step_time(self, placement: Placement, atomic_batch_size: int) -> StepTime:
-        """Return the time of a step as the job's own model has it."""
+        """Return the time of a step by the job's own model."""
         key = (len(placement) > 1, sum(placement), atomic_batch_size)
         found = self._step_times.get(key)
         if found is None:
             step_s = float(iteration_time_s(self._theta, len(placement), key[1], atomic_batch_size))
-            pass_s = float(gradient_time_s(self._theta, atomic_batch_size))
-            found = self._step_times[key] = StepTime(step_s=step_s, sync_s=step_s - pass_s)
+            micro_batch_s = float(gradient_time_s(self._theta, atomic_batch_size))
+            found = self._step_times[key] = StepTime(step_s=step_s, sync_s=step_s - micro_batch_s)
         return found
 
     def statistics(self, batch_size: int, epoch: int) -> GradientStatistics:
-        """Return what the job knew of its gradients in an epoch; they are those at the initial batch."""
+        """Return the job's gradient statistics of an epoch; they are those at the initial batch size."""
         return self._statistics[max(bisect_right(self._epochs, epoch) - 1, 0)]
 
     def step_progress(self, batch_size: int, epoch: int) -> float:
         return batch_size / self.initial_batch_size
 
-    def useful_share(self, batch_size: int, epoch: int) -> float:
+    def useful_part(self, batch_size: int, epoch: int) -> float:
         """Return the statistical efficiency of a batch."""
         gained = float(gain(self.statistics(batch_size, epoch), self.initial_batch_size, batch_size))
         return gained / self.step_progress(batch_size, epoch)
@@ -146,7 +146,7 @@ class MeasuredApplication:
 
 
 def _doubled(low: int, high: int) -> tuple[int, ...]:
-    """Return `low`, twice as much and so on, up to and with `high`."""
+    """Return `low`, doubled until `high`, which is included."""
     sizes = [low]
     while sizes[-1] < high:
         sizes.append(min(2 * sizes[-1], high))
@@ -162,19 +162,19 @@ def queue_text(queue: MeasuredQueue) -> str:
 
 
 def read_queue(file: Path) -> MeasuredQueue:
-    """Return what `pollux simulate export` wrote. Raises `TraceError` for anything else."""
+    """Read a file of `pollux simulate export`. Raises `TraceError` for anything else."""
     try:
         queue = document_from_json(_KIND, MeasuredQueue, file.read_bytes())
     except OSError as error:
         raise TraceError(f"{file}: {error.strerror or error}") from None
     except InvalidProblemError as error:
-        raise TraceError(f"{file}: not what pollux simulate export writes: {error}") from None
+        raise TraceError(f"{file}: not a file of pollux simulate export: {error}") from None
     names: set[str] = set()
     for job in queue.jobs:
         if job.name in names:
             raise TraceError(f"{file}: two jobs are called {job.name!r}")
         names.add(job.name)
-        wrong = fault_of(job)
+        wrong = invalid_reason(job)
         if wrong is not None:
             raise TraceError(f"{file}: job {job.name!r}: {wrong}")
     if queue.delays is not None:
@@ -185,8 +185,8 @@ def read_queue(file: Path) -> MeasuredQueue:
     return queue
 
 
-def fault_of(job: MeasuredJob) -> str | None:
-    """Return what of a job none can have measured, None where there is nothing."""
+def invalid_reason(job: MeasuredJob) -> str | None:
+    """Return why a job cannot be simulated, None where it can."""
     try:
         for _, statistics in job.statistics:
             check_model(GoodputModel(limits=job.limits, statistics=statistics, throughput=job.throughput))
@@ -199,7 +199,7 @@ def fault_of(job: MeasuredJob) -> str | None:
         return f"it trains {job.num_epochs} epochs of {job.examples_per_epoch:g} examples"
     most = math.inf if job.max_gpus is None else job.max_gpus
     if not (1 <= job.min_gpus <= most and 1 <= job.start_gpus <= most and job.submitted_s >= 0):
-        return "it needs GPUs within its bounds, and a time of submission"
+        return "it needs GPUs within its limits, and a time of submission"
     return None
 
 
@@ -209,7 +209,7 @@ def applications_of(queue: MeasuredQueue) -> dict[str, Application]:
 
 
 def workload_of(queue: MeasuredQueue) -> tuple[WorkloadJob, ...]:
-    """Return the jobs as they were submitted; a user who does not adapt asks for what each started with."""
+    """Return the jobs as they were submitted. A rigid job requests the GPUs with which it started."""
     return tuple(
         WorkloadJob(
             name=job.name,
@@ -224,6 +224,6 @@ def workload_of(queue: MeasuredQueue) -> tuple[WorkloadJob, ...]:
     )
 
 
-def read_truth(source: Path) -> Mapping[str, Application]:
+def load_applications(source: Path) -> Mapping[str, Application]:
     """Return the applications of a folder of traces, or of a file of measured jobs. Raises `TraceError`."""
     return applications_of(read_queue(source)) if source.is_file() else read_applications(source)

@@ -1,12 +1,12 @@
-"""A site's own jobs as a workload, from what Slurm's accounting keeps of them.
+"""Make a workload of a site's jobs in Slurm's accounting.
 
     SLURM_TIME_FORMAT=%s sacct -a -X -P --starttime 2026-01-01 --endtime 2026-02-01 \\
         --format=JobIDRaw,Account,Submit,ElapsedRaw,AllocTRES,State
 
-Slurm does not know what a job trained, only how much GPU time it took: each is played by an application of
-its class of GPU time (see `generate`). A requeue sets the time of submission anew, and sacct tells the last
-run only, unless it is asked for all with `--duplicates`: the runs of a job are then put together. Times
-without zone are taken as they stand: `%s` avoids the hour that daylight saving time repeats.
+Slurm does not know what a job trained, only its GPU time. So each job is simulated with an application of its
+class of GPU time (see `generate`). A requeue changes the time of submission, and sacct prints the last run
+only, unless called with `--duplicates`; the runs of a job are then added up. Times without a time zone are
+read as UTC; `%s` avoids the hour that daylight saving time repeats.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pollux_slurm.simulator.inputs.workload import WorkloadJob
 
 _REQUIRED = ("Submit", "ElapsedRaw", "AllocTRES")
 _NOT_ENDED = {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"}
-# How sacct --duplicates ends a run that another one of the same job follows (22.05.8: REQUEUED).
-_FOLLOWED = {"REQUEUED", "RESIZING", "PREEMPTED", "NODE_FAIL"}
+# States of a run that another run of the same job follows, in sacct --duplicates (22.05.8: REQUEUED).
+_FOLLOWED_BY_ANOTHER = {"REQUEUED", "RESIZING", "PREEMPTED", "NODE_FAIL"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SacctImport:
-    """The jobs of a workload, by submission, and how many rows of sacct are not among them, and why."""
+    """The jobs of a workload by submission, and the numbers of excluded jobs by reason."""
 
     jobs: tuple[WorkloadJob, ...]
     num_without_gpus: int
@@ -51,15 +51,15 @@ class _Row:
 def import_sacct(
     lines: Iterable[str], applications: Mapping[str, Application], *, seed: int = 0
 ) -> SacctImport:
-    """Return the GPU jobs of `sacct --parsable2` (or `--parsable`) text whose first line names the columns.
+    """Parse the GPU jobs of `sacct --parsable2` (or `--parsable`) text whose first line names the columns.
 
-    JobIDRaw or JobID, Submit, ElapsedRaw and AllocTRES must be among them; Account and State may; a JobName,
-    which may hold the delimiter, only as the last. Job steps are passed over, and so are jobs that have not
-    ended, never started or held no GPU. The first submission becomes time 0.
+    Columns JobIDRaw or JobID, Submit, ElapsedRaw and AllocTRES are required, Account and State optional. A
+    JobName, which may contain the delimiter, must be the last column. Job steps are skipped, and jobs that
+    have not ended, never started or had no GPU. The first submission becomes time 0.
 
-    A job keeps its number of GPUs, down to what was measured of the application that plays it, and gets the
-    batch size that trains fastest on them; where a class has two applications, `seed` and the job's number
-    draw one. Raises `TraceError` naming the line of text that sacct would not write.
+    A job keeps its number of GPUs, limited to what was measured of its application, and gets the fastest
+    batch size on them. Where a class has two applications, one is drawn with `seed` and the job id. Raises
+    `TraceError` that names the malformed line.
     """
     rows: list[_Row] = []
     columns: list[str] | None = None
@@ -88,7 +88,7 @@ def import_sacct(
         )
     first_s = min(row.submitted_s for row in rows)
     asked: dict[tuple[str, int], tuple[int, int]] = {}
-    jobs = [_played(row, applications, asked, first_s, seed) for row in rows]
+    jobs = [_workload_job(row, applications, asked, first_s, seed) for row in rows]
     return SacctImport(
         jobs=tuple(sorted(jobs, key=lambda job: job.submitted_s)),
         num_without_gpus=num_without_gpus,
@@ -106,14 +106,14 @@ def _columns(line: str) -> list[str]:
             f"sacct's text has no column {missing[0]}; expected the output of sacct -X -P "
             "--format=JobIDRaw,Account,Submit,ElapsedRaw,AllocTRES,State"
         )
-    if "JobIDRaw" in columns:  # unique, where JobID names a job of an array by its place
+    if "JobIDRaw" in columns:  # unique, while JobID names an array task by array and index
         named = {"JobIDRaw": "JobID", "JobID": ""}
         return [named.get(name, name) for name in columns]
     return columns
 
 
 def _fields(line: str, columns: list[str], number: int) -> dict[str, str]:
-    # A name may hold the delimiter, which sacct does not escape; in the last column it does no harm.
+    # A name may contain the delimiter, which sacct does not escape; in the last column it does no harm.
     values = line.split("|", len(columns) - 1 if columns[-1] == "JobName" else -1)
     if len(values) != len(columns):
         raise TraceError(
@@ -124,17 +124,17 @@ def _fields(line: str, columns: list[str], number: int) -> dict[str, str]:
 
 
 def _whole_jobs(rows: Iterable[_Row]) -> list[_Row]:
-    """Return one row for each job, its runs put together: the GPUs of the last with any, and all GPU time."""
+    """Return one row for each job: the GPUs of its last run that had any, and the GPU time of all runs."""
     runs: dict[str, list[_Row]] = {}
     for row in rows:
         runs.setdefault(row.job_id, []).append(row)
     found, repeated = [], []
     for job_id, own in runs.items():
         *earlier, last = sorted(own, key=lambda row: row.submitted_s)
-        if any(row.state not in _FOLLOWED for row in earlier):
+        if any(row.state not in _FOLLOWED_BY_ANOTHER for row in earlier):
             repeated.append(job_id)
         gpu_s = sum(row.num_gpus * row.elapsed_s for row in own)
-        # One that was cancelled while it waited for its next run held none in that.
+        # A job that was cancelled in the queue has a last run without GPUs.
         num_gpus = next((row.num_gpus for row in (last, *reversed(earlier)) if row.num_gpus), 0)
         found.append(
             dataclasses.replace(
@@ -146,8 +146,8 @@ def _whole_jobs(rows: Iterable[_Row]) -> list[_Row]:
         )
     if repeated:
         raise TraceError(
-            f"{len(repeated)} job numbers stand twice in sacct's text, and not as runs of one job, such as "
-            f"{repeated[0]}: use -X, and one cluster and a time within which no number was given out anew"
+            f"{len(repeated)} job ids occur twice in sacct's text, and not as runs of one job, such as "
+            f"{repeated[0]}: use -X, one cluster, and a time within which no job id was reused"
         )
     return found
 
@@ -167,9 +167,9 @@ def _row(fields: Mapping[str, str], number: int) -> _Row:
 
 
 def _num_gpus(tres: str) -> int:
-    """Return the GPUs of such as `billing=8,cpu=8,gres/gpu:a100=4,gres/gpu=4,mem=64G,node=1`.
+    """Return the GPUs in TRES such as `billing=8,cpu=8,gres/gpu:a100=4,gres/gpu=4,mem=64G,node=1`.
 
-    A site may count all GPUs (`gres/gpu`), each type (`gres/gpu:a100`), or both.
+    A site may account for all GPUs (`gres/gpu`), each type (`gres/gpu:a100`), or both.
     """
     counts = re.findall(r"(?:^|,)gres/gpu(:[^=,]+)?=([0-9]{1,9})(?=,|$)", tres)
     total = [int(count) for kind, count in counts if not kind]
@@ -188,7 +188,7 @@ def _seconds(text: str, number: int) -> float:
     return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).timestamp()
 
 
-def _played(
+def _workload_job(
     row: _Row,
     applications: Mapping[str, Application],
     asked: dict[tuple[str, int], tuple[int, int]],
@@ -200,7 +200,7 @@ def _played(
     if name not in applications:
         known = ", ".join(sorted(applications)) or "none"
         raise TraceError(
-            f"no traces of application {name!r}, which plays jobs like {row.job_id} (there are: {known})"
+            f"no traces of application {name!r}, needed for jobs like {row.job_id} (there are: {known})"
         )
     key = (name, min(row.num_gpus, applications[name].most_gpus))
     if key not in asked:
@@ -222,4 +222,4 @@ def _measured_request(application: Application, most_gpus: int) -> tuple[int, in
         batch_size = fastest_batch_size(application, num_replicas)
         if batch_size is not None:
             return num_replicas, batch_size
-    raise TraceError(f"{application.name}: the traces tell no step time on one GPU")
+    raise TraceError(f"{application.name}: the traces have no step time on one GPU")

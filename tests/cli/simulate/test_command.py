@@ -19,7 +19,7 @@ import pytest
 from pollux_slurm.cli import main
 from pollux_slurm.store.contract.interface import Store
 from tests.published import traces_dir
-from tests.simulator.made import write_traces
+from tests.simulator.builders import write_traces
 from tests.simulator.site.test_export import trained
 from tests.waiting import wait_until
 
@@ -302,7 +302,7 @@ def test_that_a_mistake_is_one_line(
         (("sweep", *FROM, "--output", "/nope/out"), "application 'cifar10'"),
         (
             ("sweep", *FROM, "--output", "{out}", "--rules", "slurm", "--restart-delays", "0,30"),
-            "rules slurm know no restart delay",
+            "rules slurm have no restart delay",
         ),
         (
             ("sweep", *FROM, "--workload", "{workload}", "--output", "{out}", "--seeds", "0"),

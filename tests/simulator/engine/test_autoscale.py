@@ -21,12 +21,12 @@ from pollux_slurm.simulator import (
 )
 from pollux_slurm.simulator.engine.autoscale import Autoscaler, NodeSupply, ScalingLimits, UtilityAutoscaler
 from pollux_slurm.simulator.engine.cluster import SchedulingPolicy
-from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
 from pollux_slurm.simulator.policies import PolluxPolicy
 from pollux_slurm.simulator.policies.agents import Agents
 from tests.published import traces_dir
-from tests.simulator.made import made_application, made_job
+from tests.simulator.builders import made_application, made_job
 from tests.simulator.scripted import Scripted, run
 
 NODES = Cluster(num_nodes=16, gpus_per_node=1, restart_delay_s=0)
@@ -38,15 +38,17 @@ class SquareRoot(Scripted):
     def __init__(self) -> None:
         super().__init__(lambda now_s, jobs: {"a": ((0, 1),)})
 
-    def consider(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
+    def consider(
+        self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
+    ) -> Mapping[str, GpusByNode]:
         return {"a": tuple((node, gpus) for node, gpus in enumerate(cluster.node_gpus) if gpus)}
 
     def goodput(self, job: SimulatedJob, num_nodes: int, num_gpus: int) -> float | None:
         return 7.0 * math.sqrt(num_gpus)
 
 
-class Told:
-    """An autoscaler that is told the number of nodes by time."""
+class Scheduled:
+    """An autoscaler with given numbers of nodes by time."""
 
     limits = ScalingLimits(min_nodes=1, boot_s=90.0)
 
@@ -86,16 +88,16 @@ def test_that_utility_is_kept_between_its_thresholds(
     policy = SquareRoot()
     (job,) = run(tmp_path, lambda *_: {"a": ((0, 1),)}, made_job("a"), cluster=NODES).jobs
     autoscaler = UtilityAutoscaler(policy, low=low, high=high)
-    job.pieces = ((15, 1),)  # on the first node to go
+    job.allocation = ((15, 1),)  # on the first node to go
     assert autoscaler.num_nodes(60.0, [job], NODES, range(16), present) == wanted
-    assert job.pieces == ((15, 1),), "it was only asked"
+    assert job.allocation == ((15, 1),), "it was only asked"
     assert autoscaler.num_nodes(60.0, [], NODES, range(16), present) == 1
 
 
 def test_that_a_node_is_paid_for_from_its_request_and_used_once_it_is_up(tmp_path: Path) -> None:
     """Asked for at 60 s, up at 150 s, seen by the round at 180 s; the job ends at 60 + 150 s."""
     policy = Scripted(lambda now_s, jobs: {"a": ((0, 1),)})
-    result = scaled(tmp_path, policy, Told({60.0: 3}), made_job("a"))
+    result = scaled(tmp_path, policy, Scheduled({60.0: 3}), made_job("a"))
     assert [record.nodes_up for record in result.rounds] == [1, 1, 3]
     assert policy.seen[120.0] == (1,) + (0,) * 15
     assert policy.seen[180.0] == (1, 1, 1) + (0,) * 13
@@ -105,17 +107,17 @@ def test_that_a_node_is_paid_for_from_its_request_and_used_once_it_is_up(tmp_pat
 def test_that_the_least_used_node_goes_and_its_job_moves(tmp_path: Path) -> None:
     """Two nodes until 240 s, then one: b's, which is the fuller, and a moves there."""
 
-    def rule(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+    def rule(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         if policy.seen[now_s] == (2, 2):
             return {"a": ((0, 1),), "b": ((1, 2),)}
         return {job.job.name: ((1, 1),) for job in jobs}
 
     policy = Scripted(rule)
-    told = Told({60.0: 2, 240.0: 1})
-    told.limits = ScalingLimits(boot_s=0.0)
+    scheduled = Scheduled({60.0: 2, 240.0: 1})
+    scheduled.limits = ScalingLimits(boot_s=0.0)
     cluster = Cluster(num_nodes=2, gpus_per_node=2, restart_delay_s=0)
     jobs = [made_job("a", at_s=130), made_job("b", at_s=130, num_replicas=2)]
-    result = scaled(tmp_path, policy, told, *jobs, cluster=cluster)
+    result = scaled(tmp_path, policy, scheduled, *jobs, cluster=cluster)
     assert policy.seen[180.0] == (2, 2)
     assert policy.seen[240.0] == (0, 2)
     assert [job.num_restarts for job in result.jobs] == [1, 1]
@@ -145,11 +147,11 @@ def test_that_throughput_asks_for_more_nodes_than_goodput(tmp_path: Path) -> Non
     """A batch of 32 gains less than four times as much as one of 8: only goodput knows."""
     cluster = Cluster(num_nodes=4, restart_delay_s=0, interval_s=10)
 
-    def wider(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+    def wider(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         return {"a": ((0, 1),) if now_s < 20 else ((0, 2),) if now_s < 30 else ((0, 4), (1, 4))}
 
     (job,) = run(tmp_path, wider, made_job("a", batch_size=32), cluster=cluster).jobs
-    job.pieces, job.epoch, job.progress = (), 0, 0.0  # it begins again, knowing what it learned
+    job.allocation, job.epoch, job.progress = (), 0, 0.0  # it begins again, knowing what it learned
     wanted = []
     for by_throughput in (False, True):
         policy = PolluxPolicy(Objective(), agents=Agents(by_throughput=by_throughput))
@@ -186,8 +188,8 @@ def test_that_impossible_scaling_is_refused() -> None:
         ScalingLimits(boot_s=-1)
     mixed = Cluster(groups=(NodeGroup(num_nodes=1), NodeGroup(num_nodes=1, gpu_type="a100")))
     with pytest.raises(SimulationError, match="one GPU type"):
-        NodeSupply(Told({}), mixed)
-    few = Told({})
+        NodeSupply(Scheduled({}), mixed)
+    few = Scheduled({})
     few.limits = ScalingLimits(min_nodes=17)
     with pytest.raises(SimulationError, match="17 nodes at least"):
         NodeSupply(few, NODES)

@@ -11,13 +11,13 @@ import pytest
 
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.simulator import Cluster
-from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.inputs.batch_splits import split_batch
-from tests.simulator.made import made_application, made_job
+from tests.simulator.builders import made_application, made_job
 from tests.simulator.scripted import run
 
 
-def one_gpu_each(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+def one_gpu_each(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
     return {job.job.name: ((0, 1),) for job in jobs[:4]}
 
 
@@ -40,7 +40,7 @@ def test_that_a_larger_batch_gains_less_than_its_size(tmp_path: Path) -> None:
     assert job.finished_s == pytest.approx(90 + 150.25 * 0.5 / gain, abs=1)
 
 
-def test_that_one_replica_with_a_larger_batch_takes_two_passes(tmp_path: Path) -> None:
+def test_that_one_replica_with_a_larger_batch_takes_two_micro_batches(tmp_path: Path) -> None:
     application = made_application(tmp_path)
     split = split_batch(application, 10, 1)
     assert (split.atomic_batch_size, split.accumulation_steps) == (5, 1)
@@ -49,7 +49,7 @@ def test_that_one_replica_with_a_larger_batch_takes_two_passes(tmp_path: Path) -
 
 
 def test_that_a_move_costs_the_delay_and_counts(tmp_path: Path) -> None:
-    def moved_once(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+    def moved_once(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         return {"a": ((0, 1),) if now_s < 120 else ((1, 1),)}
 
     (job,) = run(tmp_path, moved_once, made_job("a")).jobs
@@ -57,7 +57,7 @@ def test_that_a_move_costs_the_delay_and_counts(tmp_path: Path) -> None:
 
 
 def test_that_losing_all_gpus_costs_nothing_by_itself(tmp_path: Path) -> None:
-    def paused(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+    def paused(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         return {} if now_s == 120 else {"a": ((0, 1),)}
 
     (job,) = run(tmp_path, paused, made_job("a")).jobs
@@ -66,7 +66,7 @@ def test_that_losing_all_gpus_costs_nothing_by_itself(tmp_path: Path) -> None:
 
 
 def test_that_the_gpus_of_a_finished_job_are_free_at_the_next_round(tmp_path: Path) -> None:
-    def first_come(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+    def first_come(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         return {jobs[0].job.name: ((0, 4),)}
 
     first, second = run(tmp_path, first_come, made_job("a"), made_job("b")).jobs
@@ -75,10 +75,10 @@ def test_that_the_gpus_of_a_finished_job_are_free_at_the_next_round(tmp_path: Pa
     assert second.finished_s == pytest.approx(180 + first.finished_s - 60)
 
 
-@pytest.mark.parametrize("pieces", [((2, 1),), ((0, 5),), ((0, 0),), ((-1, 1),), ((0, 3), (0, 2))])
-def test_that_an_impossible_allocation_is_refused(tmp_path: Path, pieces: Pieces) -> None:
+@pytest.mark.parametrize("allocation", [((2, 1),), ((0, 5),), ((0, 0),), ((-1, 1),), ((0, 3), (0, 2))])
+def test_that_an_impossible_allocation_is_refused(tmp_path: Path, allocation: GpusByNode) -> None:
     with pytest.raises(SimulationError):
-        run(tmp_path, lambda *_: {"a": pieces}, made_job("a"))
+        run(tmp_path, lambda *_: {"a": allocation}, made_job("a"))
 
 
 def test_that_a_workload_that_never_ends_is_given_up(tmp_path: Path) -> None:

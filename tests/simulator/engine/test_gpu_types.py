@@ -10,9 +10,9 @@ import pytest
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.model import Objective
 from pollux_slurm.simulator import Cluster, NodeGroup, slurm_rules
-from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.policies import PolluxPolicy, SiaPolicy, SlurmPolicy
-from tests.simulator.made import made_job
+from tests.simulator.builders import made_job
 from tests.simulator.scripted import run
 
 MIXED = Cluster(
@@ -23,7 +23,7 @@ MIXED = Cluster(
 
 
 @pytest.mark.parametrize(
-    ("pieces", "step_s"),
+    ("allocation", "step_s"),
     [
         (((0, 1),), 1.0),
         (((2, 1),), 1.0 / 2.5),
@@ -35,9 +35,9 @@ MIXED = Cluster(
     ],
 )
 def test_that_only_computing_takes_less_on_a_faster_gpu(
-    tmp_path: Path, pieces: Pieces, step_s: float
+    tmp_path: Path, allocation: GpusByNode, step_s: float
 ) -> None:
-    (job,) = run(tmp_path, lambda *_: {"a": pieces}, made_job("a"), cluster=MIXED).jobs
+    (job,) = run(tmp_path, lambda *_: {"a": allocation}, made_job("a"), cluster=MIXED).jobs
     assert job.finished_s == pytest.approx(30 + 150.25 * step_s, abs=1)
 
 
@@ -49,11 +49,11 @@ def test_that_an_application_may_have_a_speed_of_its_own(tmp_path: Path) -> None
 
 
 def test_that_a_job_remembers_what_it_measured_by_type(tmp_path: Path) -> None:
-    def moved(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+    def moved(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         return {"a": ((0, 1),) if now_s < 60 else ((2, 1),)}
 
     (job,) = run(tmp_path, moved, made_job("a"), cluster=MIXED).jobs
-    assert {kind: [one.iter_time_s for one in seen.values()] for kind, seen in job.seen.items()} == {
+    assert {kind: [one.iter_time_s for one in seen.values()] for kind, seen in job.measurements.items()} == {
         "t4": [1.0],
         "a100": [0.4],
     }
@@ -70,10 +70,10 @@ def test_that_the_daemons_policy_knows_types_apart(tmp_path: Path, objective: st
     result = run(tmp_path / "many", policy, *jobs, cluster=MIXED)
     types = MIXED.node_types
     for record in result.rounds:
-        for pieces in record.allocations.values():
-            assert len({types[node] for node, _ in pieces}) == 1
+        for allocation in record.allocations.values():
+            assert len({types[node] for node, _ in allocation}) == 1
     first = result.rounds[0].allocations.values()
-    assert {types[node] for pieces in first for node, _ in pieces} == {"t4", "a100"}
+    assert {types[node] for allocation in first for node, _ in allocation} == {"t4", "a100"}
 
 
 @pytest.mark.parametrize("policy", [SiaPolicy, SlurmPolicy])
@@ -85,8 +85,8 @@ def test_that_others_keep_to_one_type_a_job(
     types = MIXED.node_types
     used = set()
     for record in result.rounds:
-        for pieces in record.allocations.values():
-            (kind,) = {types[node] for node, _ in pieces}
+        for allocation in record.allocations.values():
+            (kind,) = {types[node] for node, _ in allocation}
             used.add(kind)
     assert used == {"t4", "a100"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pollux_slurm.model import BatchChoice
 from pollux_slurm.simulator import SimulatedJob
-from tests.simulator.made import made_application, made_job
+from tests.simulator.builders import made_application, made_job
 
 WHOLE = BatchChoice(global_batch_size=8, atomic_batch_size=8, accumulation_steps=0)
 DOUBLE = BatchChoice(global_batch_size=16, atomic_batch_size=8, accumulation_steps=0)
@@ -16,7 +16,7 @@ def test_that_a_batch_is_asked_for_where_something_changed(tmp_path: Path) -> No
     asked: list[tuple[int, int, int]] = []
 
     def choose(job: SimulatedJob) -> BatchChoice:
-        asked.append((job.num_gpus, job.epoch, sum(map(len, job.seen.values()))))
+        asked.append((job.num_gpus, job.epoch, sum(map(len, job.measurements.values()))))
         return WHOLE if job.num_gpus == 1 else DOUBLE
 
     job = SimulatedJob(
@@ -46,9 +46,9 @@ def test_that_a_job_on_other_gpus_makes_what_it_would_make_there(tmp_path: Path)
         adaptive=True,
     )
     made = []
-    for pieces, speed in ((((0, 1),), 1.0), (((0, 4),), 1.0), (((0, 1),), 1.0), (((0, 1),), 2.0)):
-        job.reallocate(pieces, now_s=0.0, speed=speed)
-        assert (job.num_gpus, job.placement) == (sum(gpus for _, gpus in pieces), (pieces[0][1],))
+    for allocation, speed in ((((0, 1),), 1.0), (((0, 4),), 1.0), (((0, 1),), 1.0), (((0, 1),), 2.0)):
+        job.reallocate(allocation, now_s=0.0, speed=speed)
+        assert (job.num_gpus, job.placement) == (sum(gpus for _, gpus in allocation), (allocation[0][1],))
         before = job.progress
         job.advance(0.0, 4.0)
         made.append(job.progress - before)

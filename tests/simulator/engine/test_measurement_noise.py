@@ -21,7 +21,7 @@ from pollux_slurm.simulator.engine.measurement_noise import (
     NoisyMeasurements,
 )
 from pollux_slurm.simulator.experiments.settings import RunSettings
-from tests.simulator.made import made_application, made_job
+from tests.simulator.builders import made_application, made_job
 
 TRUTH = Observation(num_nodes=1, num_gpus=2, atomic_batch_size=8, grad_time_s=0.25, iter_time_s=0.5)
 WHOLE = BatchChoice(global_batch_size=8, atomic_batch_size=8, accumulation_steps=0)
@@ -84,7 +84,7 @@ def test_that_a_job_trains_as_fast_as_without_noise_and_measures_anew_in_each_ro
         job.reallocate(((0, 2),), now_s=0.0)
         for round_ in range(4):
             job.advance(10.0 * round_, 10.0)
-            seen.append(job.seen["t4"][1, 2, 8])
+            seen.append(job.measurements["t4"][1, 2, 8])
         made.append((job.progress, job.num_measured))
     assert made == [(80.0, 1), (80.0, 4)]
     assert (len(set(seen[:4])), len(set(seen[4:])) > 1) == (1, True)

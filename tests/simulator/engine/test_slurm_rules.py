@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.errors import SimulationError, TraceError
-from pollux_slurm.simulator import Cluster, Delays, Failures, OtherJob, Rules, slurm_rules
-from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
-from pollux_slurm.simulator.engine.outages import Outages, draw_adaptive, draw_other_jobs
+from pollux_slurm.simulator import Cluster, Delays, Failures, Rules, UnmanagedJob, slurm_rules
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
+from pollux_slurm.simulator.engine.random_events import Outages, draw_adaptive, draw_unmanaged_jobs
 from pollux_slurm.simulator.experiments.settings import RunSettings, SlurmSettings
 from pollux_slurm.simulator.policies import SlurmPolicy, TiresiasPolicy
-from tests.simulator.made import made_job
+from tests.simulator.builders import made_job
 from tests.simulator.scripted import Scripted, run
 
 DELAYS = Delays(
@@ -37,7 +37,7 @@ SLURM = slurm_rules(delays=DELAYS, checkpoint_interval_s=None)
 FIRST_S = 5 + 1 + 10
 
 
-def one_gpu_each(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+def one_gpu_each(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
     return {job.job.name: ((0, 1),) for job in jobs[:4]}
 
 
@@ -47,32 +47,34 @@ def test_that_a_first_start_waits_without_gpus_and_launches_with_them(tmp_path: 
     assert job.first_started_s == 65
     assert job.gpu_seconds == pytest.approx(1 + 10 + 150.25)
     assert job.lost_gpu_seconds == pytest.approx(11)
-    assert job.paused_s == {"wait": 5, "slurm": 1, "launch": 10}
+    assert job.interrupted_s == {"wait": 5, "slurm": 1, "launch": 10}
 
 
 def test_that_a_move_costs_its_parts_and_training_goes_on_until_the_checkpoint(tmp_path: Path) -> None:
-    def moved(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+    def moved(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         return {"a": ((0, 1),) if now_s < 120 else ((1, 1),)}
 
     (job,) = run(tmp_path, moved, made_job("a"), rules=SLURM).jobs
     assert job.finished_s == pytest.approx(60 + FIRST_S + 150.25 + 5 + 4 + 11)
-    assert job.paused_s == {"wait": 5, "slurm": 5, "launch": 21, "checkpoint": 5}
+    assert job.interrupted_s == {"wait": 5, "slurm": 5, "launch": 21, "checkpoint": 5}
     assert job.num_restarts == 1
     assert job.expected_delay_s == pytest.approx(20), "what the policy reckons with from then on"
 
 
 def test_that_a_job_waits_for_gpus_that_another_is_still_leaving(tmp_path: Path) -> None:
-    def swapped(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+    def swapped(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         return {"a": ((0, 4),)} if now_s < 120 else {"a": ((1, 4),), "b": ((0, 4),)}
 
     _, second = run(tmp_path, swapped, made_job("a"), made_job("b", at_s=100), rules=SLURM).jobs
-    assert second.paused_s["wait"] == pytest.approx(2 + 5 + 5), "a's notice and checkpoint, then backfill"
+    assert second.interrupted_s["wait"] == pytest.approx(2 + 5 + 5), (
+        "a's notice and checkpoint, then backfill"
+    )
 
 
-def test_that_a_job_trains_on_as_it_is_until_its_agent_asks(tmp_path: Path) -> None:
+def test_that_a_job_trains_on_its_source_until_its_agent_polls(tmp_path: Path) -> None:
     """On one GPU from 76 to 122 s, then 20 s of pauses, then the rest at half a second a step."""
 
-    def grown(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+    def grown(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         return {"a": ((0, 1),) if now_s < 120 else ((0, 4),)}
 
     (job,) = run(tmp_path, grown, made_job("a"), rules=SLURM).jobs
@@ -82,29 +84,29 @@ def test_that_a_job_trains_on_as_it_is_until_its_agent_asks(tmp_path: Path) -> N
 def test_that_jobs_that_change_places_wait_for_each_other(tmp_path: Path) -> None:
     """b goes first and is out after 7 s; a follows and is out at 14 s; until then b stands in the queue."""
 
-    def swapped(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+    def swapped(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         places = (0, 1) if now_s < 120 else (1, 0)
         return {job.job.name: ((node, 4),) for job, node in zip(jobs, places, strict=False)}
 
     a, b = run(tmp_path, swapped, made_job("a"), made_job("b"), rules=SLURM).jobs
-    assert a.paused_s["wait"] == 5
-    assert b.paused_s["wait"] == 5 + 7
+    assert a.interrupted_s["wait"] == 5
+    assert b.interrupted_s["wait"] == 5 + 7
     assert (a.num_restarts, b.num_restarts) == (1, 1)
 
 
 def test_that_a_paused_job_keeps_what_it_did(tmp_path: Path) -> None:
-    def paused(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+    def paused(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         return {} if now_s == 120 else {"a": ((0, 1),)}
 
     (job,) = run(tmp_path, paused, made_job("a"), rules=SLURM).jobs
     trained_s = 120 - 60 - FIRST_S
     assert job.finished_s == pytest.approx(180 + 1 + 11 + 150.25 - trained_s)
-    assert job.paused_s["checkpoint"] == 5
+    assert job.interrupted_s["checkpoint"] == 5
     assert job.lost_progress == 0
 
 
 def test_that_a_plain_requeue_may_last_longer_than_a_round(tmp_path: Path) -> None:
-    def moved(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+    def moved(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         in_flight.append(jobs[0].in_flight)
         return {"a": ((0, 1),) if now_s < 120 else ((1, 1),)}
 
@@ -174,7 +176,7 @@ def test_that_adaptive_jobs_make_room_for_rigid_ones_if_the_site_wants_so(
     seed = next(seed for seed in range(100) if draw_adaptive(2, 0.5, seed=seed) == {0})
     rules = dataclasses.replace(SLURM, adaptive_share=0.5, rigid_first=first, seed=seed)
 
-    def greedy(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+    def greedy(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         return {"a": ((0, 2),)} if policy.seen[now_s] >= (2,) else {}
 
     policy = Scripted(greedy)
@@ -236,10 +238,12 @@ def test_that_an_adaptive_job_beyond_its_limit_may_grow_on_what_a_large_one_wait
 def test_that_an_adaptive_newcomer_passes_a_large_job_only_where_it_delays_it_not(tmp_path: Path) -> None:
     """b waits for all four GPUs, three of which a holds for up to 300 s; a new one asks for one."""
 
-    def one_each(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, Pieces]:
+    def one_each(now_s: float, jobs: Sequence[SimulatedJob]) -> Mapping[str, GpusByNode]:
         free = policy.seen[now_s][0] - sum(job.num_gpus for job in jobs)
-        new = [job.job.name for job in jobs if not job.pieces][: max(free, 0)]
-        return {job.job.name: job.pieces for job in jobs if job.pieces} | dict.fromkeys(new, ((0, 1),))
+        new = [job.job.name for job in jobs if not job.allocation][: max(free, 0)]
+        return {job.job.name: job.allocation for job in jobs if job.allocation} | dict.fromkeys(
+            new, ((0, 1),)
+        )
 
     rigid = [made_job("a", num_replicas=3), made_job("b", at_s=70, num_replicas=4)]
     jobs = [*rigid, made_job("new", at_s=80)]
@@ -269,7 +273,9 @@ def test_that_nobody_adapts_under_policy_slurm_however_many_could(share: float) 
 
 def test_that_unmanaged_jobs_hold_gpus_for_their_time(tmp_path: Path) -> None:
     """From the round at 60 s for 100 s: the GPUs are back at the round at 180 s."""
-    rules = dataclasses.replace(SLURM, other_jobs=(OtherJob(submitted_s=0, duration_s=100, num_gpus=3),))
+    rules = dataclasses.replace(
+        SLURM, unmanaged_jobs=(UnmanagedJob(submitted_s=0, duration_s=100, num_gpus=3),)
+    )
     policy = Scripted(lambda now_s, jobs: {"a": ((0, 2),)} if policy.seen[now_s][0] >= 2 else {})
     result = run(tmp_path, policy, made_job("a"), cluster=Cluster(num_nodes=1), rules=rules)
     assert result.jobs[0].first_started_s == 185
@@ -279,8 +285,8 @@ def test_that_unmanaged_jobs_hold_gpus_for_their_time(tmp_path: Path) -> None:
 
 def test_that_unmanaged_jobs_come_and_go_while_nobody_else_is_there(tmp_path: Path) -> None:
     """The first is over long before the job comes, and so is the second, which had to wait for it."""
-    others = tuple(OtherJob(submitted_s=0, duration_s=100, num_gpus=4) for _ in range(2))
-    rules = dataclasses.replace(SLURM, other_jobs=others)
+    others = tuple(UnmanagedJob(submitted_s=0, duration_s=100, num_gpus=4) for _ in range(2))
+    rules = dataclasses.replace(SLURM, unmanaged_jobs=others)
     one_node = Cluster(num_nodes=1)
     (job,) = run(tmp_path, one_gpu_each, made_job("a", at_s=900), cluster=one_node, rules=rules).jobs
     assert job.first_started_s == 905
@@ -298,10 +304,10 @@ def test_that_jobs_over_several_nodes_slow_each_other_down(tmp_path: Path) -> No
 
 
 def test_that_all_of_it_comes_out_the_same_again(tmp_path: Path) -> None:
-    others = draw_other_jobs(seed=3, share=0.3, num_gpus=8, hours=2, mean_duration_s=600)
+    others = draw_unmanaged_jobs(seed=3, share=0.3, num_gpus=8, hours=2, mean_duration_s=600)
     rules = slurm_rules(
         delays=DELAYS,
-        other_jobs=others,
+        unmanaged_jobs=others,
         failures=Failures(mtbf_s=2000, repair_s=100),
         checkpoint_interval_s=60,
         adaptive_share=0.5,
@@ -316,7 +322,7 @@ def test_that_all_of_it_comes_out_the_same_again(tmp_path: Path) -> None:
     assert sum(job.num_failures for job in result.jobs) > 0
     assert max(record.gpus_unmanaged for record in result.rounds) > 0
     made = sum(sum(record.goodput.values()) for record in result.rounds) * 60
-    assert made == pytest.approx(sum(job.made for job in result.jobs) * 8)
+    assert made == pytest.approx(sum(job.total_useful_progress for job in result.jobs) * 8)
     for record in result.rounds:
         assert record.gpus_used + record.gpus_unmanaged <= record.gpus_up
     for job in result.jobs:
@@ -329,9 +335,9 @@ def test_that_all_of_it_comes_out_the_same_again(tmp_path: Path) -> None:
         (Delays, {"requeue_s": -1}),
         (Delays, {"launch_s": float("nan")}),
         (Delays, {"write_bytes_per_s": 0}),
-        (Delays, {"launches_s": {"made": -1}}),
+        (Delays, {"launch_s_by_application": {"made": -1}}),
         (Failures, {"mtbf_s": 0}),
-        (OtherJob, {"submitted_s": 0, "duration_s": 1, "num_gpus": 0}),
+        (UnmanagedJob, {"submitted_s": 0, "duration_s": 1, "num_gpus": 0}),
         (Rules, {"name": "pbs"}),
         (Rules, {"adaptive_share": 1.1}),
         (Rules, {"interference": 1.0}),
@@ -358,7 +364,7 @@ def test_that_jobs_that_come_after_the_end_of_all_simulations_are_refused(tmp_pa
 
 def test_that_a_size_nobody_measured_is_told_with_the_job(tmp_path: Path) -> None:
     odd = made_job("odd", num_replicas=2, batch_size=2)
-    with pytest.raises(TraceError, match="job odd: made: the traces tell no step time on 2 GPUs with 1 "):
+    with pytest.raises(TraceError, match="job odd: made: the traces have no step time on 2 GPUs with 1 "):
         run(tmp_path / "a", lambda *_: {"odd": ((0, 2),)}, odd)
-    with pytest.raises(TraceError, match="job odd: made: the traces tell no step time"):
+    with pytest.raises(TraceError, match="job odd: made: the traces have no step time"):
         run(tmp_path / "b", SlurmPolicy(), odd, rules=dataclasses.replace(SLURM, adaptive_share=0.0))

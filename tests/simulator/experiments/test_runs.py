@@ -16,7 +16,7 @@ from pollux_slurm.simulator import NodeGroup, read_applications
 from pollux_slurm.simulator.engine.cluster_rules import PLAIN_REQUEUE_S
 from pollux_slurm.simulator.experiments.runs import RunSpec, run_all, run_each
 from pollux_slurm.simulator.experiments.settings import RunSettings, SlurmSettings, parse_group
-from tests.simulator.made import made_job, write_traces
+from tests.simulator.builders import made_job, write_traces
 from tests.waiting import wait_until
 
 
@@ -28,17 +28,17 @@ def spec(policy: str, *, replicas: int = 1, interval_s: float = 60.0) -> RunSpec
 
 def test_that_what_is_done_is_told_within_runs_too(tmp_path: Path) -> None:
     write_traces(tmp_path / "made")
-    told: list[float] = []
+    reported: list[float] = []
     specs = [spec("tiresias"), spec("optimus")]
-    found = run_all(specs, tmp_path, read_applications(tmp_path), on_done=told.append)
+    found = run_all(specs, tmp_path, read_applications(tmp_path), on_done=reported.append)
     assert [one.summary.policy for one in found] == ["tiresias", "optimus"]
-    assert told == sorted(told)
-    assert (told[0], told[-1]) == (0, 2)
+    assert reported == sorted(reported)
+    assert (reported[0], reported[-1]) == (0, 2)
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_that_an_error_is_the_same_in_this_process_and_in_another(tmp_path: Path, num_processes: int) -> None:
-    """Four GPUs are never there: the run is given up, and says so, wherever it runs."""
+    """Four GPUs are never there: the run is given up with an error, in any process."""
     write_traces(tmp_path / "made")
     specs = [spec("tiresias", replicas=4, interval_s=86400)] * 2
     with pytest.raises(SimulationError, match="have not ended"):
@@ -46,7 +46,7 @@ def test_that_an_error_is_the_same_in_this_process_and_in_another(tmp_path: Path
 
 
 def test_that_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
-    """Killed, it cannot tell them, and none of them sees the end of the pipe that they all hold open."""
+    """A killed parent cannot stop its workers, and each keeps the pipe open on which all wait."""
     write_traces(tmp_path / "traces" / "made")
     program = (
         "import sys\n"
@@ -84,14 +84,14 @@ def _living(group: int) -> list[str]:
 
 
 def test_that_rules_slurm_are_made_of_their_settings() -> None:
-    told = SlurmSettings(adaptive_share=0.25, requeue_s=PLAIN_REQUEUE_S, unmanaged_share=0.1, mtbf_s=1e6)
-    rules = RunSettings(rules="slurm", slurm=told, seed=3, interference=0.1).make_rules()
+    slurm = SlurmSettings(adaptive_share=0.25, requeue_s=PLAIN_REQUEUE_S, unmanaged_share=0.1, mtbf_s=1e6)
+    rules = RunSettings(rules="slurm", slurm=slurm, seed=3, interference=0.1).make_rules()
     assert rules.delays is not None
     assert rules.failures is not None
     assert (rules.adaptive_share, rules.interference, rules.seed) == (0.25, 0.1, 3)
     assert (rules.delays.requeue_s, rules.failures.mtbf_s) == (PLAIN_REQUEUE_S, 1e6)
-    assert rules.other_jobs, "6.4 GPUs for a day"
-    assert RunSettings(rules="slurm").make_rules().other_jobs == ()
+    assert rules.unmanaged_jobs, "6.4 GPUs for a day"
+    assert RunSettings(rules="slurm").make_rules().unmanaged_jobs == ()
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])

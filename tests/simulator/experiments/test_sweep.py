@@ -12,7 +12,7 @@ from pollux_slurm.errors import UsageError
 from pollux_slurm.simulator import Application, WorkloadJob, read_applications
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.experiments.sweep import Grid, SweepRun, expand, read_sweep, run_sweep, table_rows
-from tests.simulator.made import made_job, write_traces
+from tests.simulator.builders import made_job, write_traces
 
 SHARED = {"nodes": 1}
 
@@ -40,7 +40,7 @@ def grid(*delays_s: float) -> Grid:
     return Grid(policies=policies("tiresias", "optimus"), files=workload(), restart_delays_s=delays_s)
 
 
-def test_that_policies_run_once_on_axes_they_do_not_know(applications: Mapping[str, Application]) -> None:
+def test_that_policies_run_once_on_axes_that_they_do_not_use(applications: Mapping[str, Application]) -> None:
     made = Grid(
         policies=policies("pollux", "tiresias"),
         files=workload(),
@@ -57,7 +57,7 @@ def test_that_policies_run_once_on_axes_they_do_not_know(applications: Mapping[s
     ]
 
 
-def test_that_a_rerun_runs_what_is_new(
+def test_that_a_rerun_runs_only_new_combinations(
     tmp_path: Path, traces: Path, applications: Mapping[str, Application]
 ) -> None:
     done: list[float] = []
@@ -91,7 +91,7 @@ def run_again(folder: Path, traces: Path, runs: tuple[SweepRun, ...], **shared: 
     run_sweep(runs, folder, traces, read_applications(traces), shared=shared)
 
 
-def test_that_a_folder_of_something_else_is_refused(
+def test_that_a_folder_with_something_else_is_refused(
     tmp_path: Path, traces: Path, applications: Mapping[str, Application]
 ) -> None:
     runs = expand(grid(0.0), applications)
@@ -103,9 +103,9 @@ def test_that_a_folder_of_something_else_is_refused(
     changed.write_text(changed.read_text().replace("0.5,0.1", "0.6,0.1"))
     with pytest.raises(UsageError, match="sweep with other traces: choose"):
         run_again(folder, traces, runs, nodes=1)
-    with pytest.raises(UsageError, match="is not empty and holds no sweep"):
+    with pytest.raises(UsageError, match="is not empty and contains no sweep"):
         run_again(traces, traces, runs, nodes=1)
-    with pytest.raises(UsageError, match="holds no sweep"):
+    with pytest.raises(UsageError, match="contains no sweep"):
         read_sweep(traces)
 
 
@@ -126,7 +126,7 @@ def test_that_a_damaged_file_is_named(
             read_again()
 
 
-def test_that_what_a_killed_sweep_leaves_is_no_obstacle(
+def test_that_leftovers_of_a_killed_sweep_are_accepted(
     tmp_path: Path, traces: Path, applications: Mapping[str, Application]
 ) -> None:
     """Its first file was half written; one without a readable first file is given up."""
@@ -140,7 +140,7 @@ def test_that_what_a_killed_sweep_leaves_is_no_obstacle(
         run_again(folder, traces, runs, nodes=1)
 
 
-def test_that_a_run_of_another_place_is_refused(
+def test_that_a_run_of_another_combination_is_refused(
     tmp_path: Path, traces: Path, applications: Mapping[str, Application]
 ) -> None:
     runs = expand(grid(0.0, 30.0), applications)
@@ -175,10 +175,12 @@ def test_that_a_sweep_without_policies_is_refused(applications: Mapping[str, App
         expand(Grid(policies=(), files=workload()), applications)
 
 
-def test_that_axes_that_no_policy_knows_are_refused(applications: Mapping[str, Application]) -> None:
+def test_that_axes_that_no_policy_uses_are_refused(applications: Mapping[str, Application]) -> None:
     """Each would be one run, whatever the values."""
     rank = (RunSettings(objective="price-rank"),)
-    with pytest.raises(UsageError, match="exponents would do nothing: they are of generalized-mean and sia"):
+    with pytest.raises(
+        UsageError, match="exponents would do nothing: only generalized-mean and sia use them"
+    ):
         expand(Grid(policies=rank, files=workload(), exponents=(-1.0, -5.0)), applications)
     with pytest.raises(UsageError, match="forms of the penalty would do nothing"):
         expand(Grid(policies=policies("tiresias"), files=workload(), penalties=("paper",)), applications)

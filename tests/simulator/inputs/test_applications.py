@@ -9,13 +9,13 @@ import pytest
 
 from pollux_slurm.errors import TraceError
 from pollux_slurm.simulator import read_application
-from tests.simulator.made import made_application, write_traces
+from tests.simulator.builders import made_application, write_traces
 
 
 def test_that_a_measured_placement_is_found_in_any_rotation(tmp_path: Path) -> None:
     made = made_application(tmp_path)
     time = made.step_time((3, 1), 9)
-    assert (time.step_s, time.sync_s, time.pass_s) == pytest.approx((0.5, 0.1, 0.4))
+    assert (time.step_s, time.sync_s, time.micro_batch_s) == pytest.approx((0.5, 0.1, 0.4))
 
 
 def test_that_another_placement_is_interpolated(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_that_columns_are_those_of_the_rows(tmp_path: Path, text: str) -> None:
         "n,t\n1,1\n0,1\n",
     ],
 )
-def test_that_a_mistake_is_told_in_the_same_words(tmp_path: Path, text: str) -> None:
+def test_that_a_mistake_has_the_same_message_by_row_and_by_column(tmp_path: Path, text: str) -> None:
     file = written(tmp_path, text)
     with pytest.raises(TraceError) as wanted:
         by_row(file)
@@ -72,5 +72,5 @@ def test_that_a_mistake_is_told_in_the_same_words(tmp_path: Path, text: str) -> 
     assert str(found.value) == str(wanted.value)
 
 
-def test_that_numbers_whose_sum_is_beyond_all_bounds_are_still_numbers(tmp_path: Path) -> None:
+def test_that_numbers_whose_sum_overflows_are_accepted(tmp_path: Path) -> None:
     assert numbers(tmp_path, "t", ["1e308", "1e308"]) == [1e308, 1e308]

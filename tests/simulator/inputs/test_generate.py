@@ -29,7 +29,7 @@ from pollux_slurm.simulator.inputs.generate import (
 )
 from pollux_slurm.simulator.inputs.workload import workload_text
 from tests.published import traces_dir, workload_file
-from tests.simulator.made import made_application
+from tests.simulator.builders import made_application
 
 
 @functools.cache
@@ -121,7 +121,7 @@ def test_that_any_workload_is_within_its_bounds(seed: int, load: float, hours: f
     assert 0.3 * expected - 1 <= len(jobs) <= 2 * expected + 1
 
 
-def test_that_users_are_drawn_by_zipf_or_at_even_odds_and_change_nothing_else() -> None:
+def test_that_users_are_drawn_by_zipf_or_uniformly_and_change_nothing_else() -> None:
     plain = generate_workload(seed=3, load=6.0)
     zipf, equal = with_users(plain, 4, seed=1), with_users(plain, 4, seed=1, equal=True)
     assert [dataclasses.replace(job, user="") for job in zipf] == list(plain)
@@ -172,14 +172,14 @@ def test_that_a_missing_application_is_named() -> None:
         generate_workload(seed=0, choices={"ncf": PUBLISHED_CHOICES["ncf"]})
 
 
-def test_that_users_ask_for_gpus_that_are_used_half_to_four_fifths(tmp_path: Path) -> None:
+def test_that_users_request_gpus_that_are_used_half_to_four_fifths(tmp_path: Path) -> None:
     """At batch 32, 37 steps: two passes of 1 s alone, 0.5 s on up to 8 GPUs: 4 times as fast as alone."""
     made = made_application(tmp_path)
     assert [(choice.num_replicas, choice.batch_size) for choice in tuned_choices(made)] == [(6, 32), (8, 32)]
     assert fastest_batch_size(made, 40) is None, "that is below the smallest batch of a GPU"
 
 
-def test_that_gpu_time_tells_the_class() -> None:
+def test_that_gpu_time_determines_the_class() -> None:
     names = [class_of(hours).applications[0] for hours in (0.0, 0.99, 1.0, 10.0, 99.0, 100.0, 5000.0)]
     assert names == ["cifar10", "cifar10", "deepspeech2", "yolov3", "yolov3", "imagenet", "imagenet"]
 

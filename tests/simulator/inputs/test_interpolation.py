@@ -12,7 +12,7 @@ from scipy.spatial import Delaunay
 from pollux_slurm.errors import TraceError
 from pollux_slurm.simulator import read_application
 from pollux_slurm.simulator.inputs.interpolation import barycentric_transforms, linear_interpolator
-from tests.simulator.made import write_traces
+from tests.simulator.builders import write_traces
 
 
 def grid() -> np.ndarray:
@@ -23,7 +23,7 @@ def grid() -> np.ndarray:
     return np.array(points)[rng.permutation(len(points))] * (1.0, 2.0, 1.0)
 
 
-def test_that_the_coordinates_are_scipys() -> None:
+def test_that_the_barycentric_coordinates_equal_scipys() -> None:
     """Also for the same simplices, flat by rounding alone, it has none."""
     points = grid()
     triangulation = Delaunay(points)
@@ -34,7 +34,7 @@ def test_that_the_coordinates_are_scipys() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_that_the_values_are_scipys() -> None:
+def test_that_the_interpolated_values_equal_scipys() -> None:
     points, rng = grid(), np.random.default_rng(8)
     values = rng.random((len(points), 2))
     ours, theirs = linear_interpolator(points, values), LinearNDInterpolator(points, values)

@@ -20,7 +20,7 @@ def test_that_rows_become_jobs(tmp_path: Path) -> None:
     assert job == WorkloadJob(name="a", submitted_s=12.5, application="made", num_replicas=2, batch_size=8)
 
 
-def test_that_a_row_may_tell_whose_job_it_is(tmp_path: Path) -> None:
+def test_that_a_row_may_have_account_and_user(tmp_path: Path) -> None:
     file = tmp_path / "w.csv"
     file.write_text(HEAD.strip() + ",user,account\na,1,made,1,8,ann,vision\nb,1,made,1,8,,\n")
     jobs = read_workload(file, {"made"})
@@ -44,14 +44,14 @@ def test_that_a_row_may_tell_whose_job_it_is(tmp_path: Path) -> None:
         (HEAD + "a,1,made,1\n", "line 2 is incomplete"),
     ],
 )
-def test_that_mistakes_are_told(tmp_path: Path, text: str, message: str) -> None:
+def test_that_mistakes_are_reported(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "w.csv"
     file.write_text(text)
     with pytest.raises(TraceError, match=message):
         read_workload(file, {"made"})
 
 
-def test_that_bytes_that_are_no_text_are_told(tmp_path: Path) -> None:
+def test_that_bytes_that_are_not_text_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "w.csv"
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(TraceError, match="not a CSV file"):

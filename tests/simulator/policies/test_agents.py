@@ -11,7 +11,7 @@ from pollux_slurm.goodput import Observation
 from pollux_slurm.model import GoodputModel
 from pollux_slurm.simulator.engine.job import SimulatedJob
 from pollux_slurm.simulator.policies.agents import Agents, num_sizes
-from tests.simulator.made import made_application, made_job
+from tests.simulator.builders import made_application, made_job
 
 
 @pytest.fixture
@@ -21,14 +21,14 @@ def job(tmp_path: Path) -> SimulatedJob:
     one = SimulatedJob(
         job=made_job("a"), application=made_application(tmp_path), choose_batch=agents.choose_batch
     )
-    one.pieces, one.gpu_type, one.seen = ((0, 1),), "t4", {"t4": {}}
+    one.allocation, one.gpu_type, one.measurements = ((0, 1),), "t4", {"t4": {}}
     for size in (4, 5, 6, 7):
         measure(one, 1, 1, size)
     return one
 
 
 def measure(job: SimulatedJob, num_nodes: int, num_gpus: int, size: int) -> None:
-    job.seen["t4"][num_nodes, num_gpus, size] = Observation(
+    job.measurements["t4"][num_nodes, num_gpus, size] = Observation(
         num_nodes=num_nodes,
         num_gpus=num_gpus,
         atomic_batch_size=size,

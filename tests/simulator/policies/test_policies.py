@@ -17,7 +17,7 @@ from pollux_slurm.simulator.policies import PolluxPolicy, make_policy
 from pollux_slurm.simulator.policies.packing import FreeGpus
 from pollux_slurm.simulator.results.summary import Summary, summarize
 from tests.published import traces_dir, workload_file
-from tests.simulator.made import made_application, made_job
+from tests.simulator.builders import made_application, made_job
 
 
 @functools.cache

@@ -14,15 +14,15 @@ from pollux_slurm.simulator import (
     Delays,
     Failures,
     NodeGroup,
-    OtherJob,
+    UnmanagedJob,
     simulate,
     slurm_rules,
 )
 from pollux_slurm.simulator.engine.cluster import SchedulingPolicy
-from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
-from pollux_slurm.simulator.engine.outages import draw_other_jobs
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
+from pollux_slurm.simulator.engine.random_events import draw_unmanaged_jobs
 from pollux_slurm.simulator.policies import POLICIES, make_policy
-from tests.simulator.made import made_application, made_job
+from tests.simulator.builders import made_application, made_job
 
 _OBJECTIVES = ("generalized-mean", "osdi21", "price-rank", "attained-work")
 
@@ -63,7 +63,7 @@ def test_that_the_books_are_kept_whatever_happens(policy: str, made: Mapping[str
         ]
         rules = slurm_rules(
             delays=Delays(requeue_s=rng.choice((2.7, 121)), backfill_s=rng.choice((0, 15))),
-            other_jobs=draw_other_jobs(
+            unmanaged_jobs=draw_unmanaged_jobs(
                 seed=seed,
                 share=rng.choice((0, 0.3)),
                 num_gpus=cluster.num_gpus,
@@ -97,8 +97,10 @@ class Watched:
         self.choose_batch, self.resizes = policy.choose_batch, policy.resizes
         self.num_in_flight = 0
 
-    def allocate(self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster) -> Mapping[str, Pieces]:
-        held = {job.job.name: job.pieces for job in jobs if job.in_flight and job.pieces}
+    def allocate(
+        self, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
+    ) -> Mapping[str, GpusByNode]:
+        held = {job.job.name: job.allocation for job in jobs if job.in_flight and job.allocation}
         given = self._policy.allocate(now_s, jobs, cluster)
         assert {name: given.get(name) for name in held} == held
         self.num_in_flight += len(held)
@@ -118,7 +120,7 @@ def test_that_jobs_stay_put_until_their_first_step(policy: str, made: Mapping[st
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "genetic"])
 def test_that_a_job_waits_while_others_have_all(policy: str, made: Mapping[str, Application]) -> None:
     """All GPUs are free again at the round at 240 s."""
-    rules = slurm_rules(other_jobs=(OtherJob(submitted_s=0, duration_s=130, num_gpus=4),))
+    rules = slurm_rules(unmanaged_jobs=(UnmanagedJob(submitted_s=0, duration_s=130, num_gpus=4),))
     chosen = make_policy(policy, objective="generalized-mean", declared=False)
     (job,) = simulate([made_job("a")], made, chosen, Cluster(num_nodes=1), rules=rules).jobs
     assert job.first_started_s == 240 + 15

@@ -11,13 +11,13 @@ import pytest
 from pollux_slurm.goodput import Observation
 from pollux_slurm.model import Objective
 from pollux_slurm.simulator import Application, Cluster, simulate
-from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 from pollux_slurm.simulator.policies import PolluxPolicy
 from pollux_slurm.simulator.policies.quiet import QuietRounds
-from tests.simulator.made import made_application, made_job
+from tests.simulator.builders import made_application, made_job
 
 CLUSTER = Cluster(num_nodes=2)
-HELD: Mapping[str, Pieces] = {"a": ((0, 4),), "b": ((1, 2),)}
+HELD: Mapping[str, GpusByNode] = {"a": ((0, 4),), "b": ((1, 2),)}
 
 
 @pytest.fixture
@@ -35,10 +35,10 @@ def seen(num_nodes: int, num_gpus: int, size: int = 4) -> Observation:
 def jobs(application: Application) -> list[SimulatedJob]:
     policy = PolluxPolicy(Objective())
     found = []
-    for name, pieces in HELD.items():
+    for name, allocation in HELD.items():
         job = SimulatedJob(job=made_job(name), application=application, choose_batch=policy.choose_batch)
-        job.pieces = pieces
-        job.seen = {"t4": {(1, sum(gpus for _, gpus in pieces), 4): seen(1, 4)}}
+        job.allocation = allocation
+        job.measurements = {"t4": {(1, sum(gpus for _, gpus in allocation), 4): seen(1, 4)}}
         found.append(job)
     return found
 
@@ -75,16 +75,16 @@ def test_that_gpus_measured_for_the_first_time_are_an_event_and_another_batch_is
     jobs: list[SimulatedJob],
 ) -> None:
     quiet = decided(jobs)
-    jobs[0].seen["t4"][1, 4, 5] = seen(1, 4, 5)
+    jobs[0].measurements["t4"][1, 4, 5] = seen(1, 4, 5)
     assert quiet.stands(10_060.0, jobs, CLUSTER)
-    jobs[0].seen["t4"][2, 4, 5] = seen(2, 4, 5)
+    jobs[0].measurements["t4"][2, 4, 5] = seen(2, 4, 5)
     assert not quiet.stands(10_060.0, jobs, CLUSTER)
 
 
 def test_that_a_failure_and_a_node_that_is_gone_are_events(jobs: list[SimulatedJob]) -> None:
     quiet = decided(jobs)
     assert not quiet.stands(10_060.0, jobs, dataclasses.replace(CLUSTER, available=(4, 3)))
-    jobs[1].pieces = ()
+    jobs[1].allocation = ()
     assert not quiet.stands(10_060.0, jobs, CLUSTER)
 
 
@@ -97,7 +97,7 @@ def test_that_patience_saves_decisions_and_none_decides_each_round(
 
     def counted(
         self: PolluxPolicy, now_s: float, jobs: Sequence[SimulatedJob], cluster: Cluster
-    ) -> Mapping[str, Pieces]:
+    ) -> Mapping[str, GpusByNode]:
         asked.append(now_s)
         return decide(self, now_s, jobs, cluster)
 
@@ -113,11 +113,11 @@ def test_that_patience_saves_decisions_and_none_decides_each_round(
 
 
 def test_that_a_question_between_two_rounds_changes_neither(application: Application) -> None:
-    """An answer that stands gives each job the very pieces that it has; a decision makes new ones."""
+    """An answer that stands gives each job the very allocation that it has; a decision makes new ones."""
     policy = PolluxPolicy(Objective())
     job = SimulatedJob(job=made_job("a"), application=application, choose_batch=policy.choose_batch)
     held = policy.allocate(10_000.0, [job], CLUSTER)["a"]
-    job.pieces = held
-    smaller = policy.consider(10_060.0, [job], CLUSTER.with_room((1, 0)))["a"]
+    job.allocation = held
+    smaller = policy.consider(10_060.0, [job], CLUSTER.with_available((1, 0)))["a"]
     assert smaller is not held
     assert policy.allocate(10_060.0, [job], CLUSTER)["a"] is held

@@ -17,7 +17,7 @@ from pollux_slurm.simulator.policies.sia import (
     place,
     restart_factor,
 )
-from tests.simulator.made import made_job
+from tests.simulator.builders import made_job
 from tests.simulator.scripted import run
 
 # The example of its section 3.3: a node with 2 GPUs of type A, one with 4 of type B.
@@ -51,7 +51,7 @@ def test_that_the_papers_example_has_its_answer() -> None:
 
 def test_that_whole_nodes_are_whole() -> None:
     """Of two nodes of 4, one lacks a GPU: nothing spans both, and no more than 4 + 2 + 1 are given."""
-    cluster = Cluster(num_nodes=2).with_room([4, 3])
+    cluster = Cluster(num_nodes=2).with_available([4, 3])
     offered = configurations(cluster)
     assert [(one.num_nodes, one.num_gpus) for one in offered] == [(1, 1), (1, 2), (1, 4)]
     chosen = choose(np.array([[1, 2, 4], [1, 2, 4.0]]), offered, cluster, pinned={})
@@ -134,7 +134,7 @@ def test_that_a_job_that_restarted_often_stays_as_it_is(
     tmp_path: Path, num_restarts: int, num_gpus: int
 ) -> None:
     (job,) = run(tmp_path, lambda *_: {"a": ((0, 1),)}, made_job("a")).jobs
-    job.pieces, job.epoch, job.progress = ((0, 1),), 0, 0.0  # it begins again, knowing what it learned
+    job.allocation, job.epoch, job.progress = ((0, 1),), 0, 0.0  # it begins again, knowing what it learned
     job.num_restarts = num_restarts
     given = SiaPolicy().allocate(400.0, [job], Cluster(num_nodes=1))
     assert given == {"a": ((0, num_gpus),)}

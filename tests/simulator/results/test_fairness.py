@@ -9,7 +9,7 @@ import pytest
 from pollux_slurm.simulator import Cluster, NodeGroup, simulate, slurm_rules
 from pollux_slurm.simulator.policies import make_policy
 from pollux_slurm.simulator.results.fairness import AloneTimes, alone_times, mean_rate_alone, share_above_one
-from tests.simulator.made import made_application, made_job
+from tests.simulator.builders import made_application, made_job
 
 
 def test_that_a_job_alone_takes_the_best_measured_batch(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_that_the_mean_rate_counts_examples_at_the_initial_batch_size(tmp_path: 
     assert mean_rate_alone(AloneTimes(4), made_application(tmp_path)) == pytest.approx(150.25 * 8 / 150)
 
 
-def test_that_jobs_are_owed_their_share_of_the_rounds_they_saw(tmp_path: Path) -> None:
+def test_that_the_alone_time_uses_the_mean_share_over_the_jobs_rounds(tmp_path: Path) -> None:
     """Both are there at 60, 120 and 180 s; the second sees another such round, then three alone."""
     made = {"made": made_application(tmp_path)}
     policy = make_policy("tiresias", objective="generalized-mean", declared=False)
@@ -51,7 +51,11 @@ def test_that_the_start_alone_is_that_of_the_rules(tmp_path: Path) -> None:
     rules = slurm_rules()
     result = simulate([made_job("a")], made, policy, Cluster(num_nodes=1), rules=rules)
     assert rules.delays is not None
-    start_s = rules.delays.backfill_s + rules.delays.start_s + rules.delays.come_up_s("made", restore=False)
+    start_s = (
+        rules.delays.backfill_s
+        + rules.delays.start_s
+        + rules.delays.time_to_first_step_s("made", restore=False)
+    )
     assert alone_times(result, AloneTimes(4)) == [pytest.approx(60 + start_s + 51)]
 
 

@@ -1,4 +1,4 @@
-"""What a store tells of jobs: data sets by the useful progress they made, delays by the journal."""
+"""Export from a store: epochs from useful progress, delays from the journal."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pollux_slurm.simulator.site.export import (
     export_queue,
     line_through,
     measure_delays,
-    pace,
-    slowed,
+    scaled_times,
+    step_time_ratio,
 )
 from pollux_slurm.store.agent_api.token_hashes import hash_token
 from pollux_slurm.store.contract.interface import RunPhase, Sample, Store
@@ -55,12 +55,12 @@ def test_that_examples_are_useful_progress_over_efficiency() -> None:
     assert examples_per_epoch(seen, 10) == pytest.approx((200 + 200) / 4)
 
 
-def test_that_what_a_run_repeats_counts_once() -> None:
+def test_that_progress_that_a_run_repeats_counts_once() -> None:
     seen = [sample(1, 10.0), sample(2, 25.0), sample(2, 20.0), sample(3, 30.0), sample(4, 40.0)]
     assert examples_per_epoch(seen, 10) == pytest.approx(100)
 
 
-def test_that_a_batch_tells_what_an_efficiency_does_not() -> None:
+def test_that_a_sample_without_efficiency_uses_its_batch() -> None:
     seen = [
         sample(1, 10.0, batch=20, efficiency=0.5),
         sample(2, 20.0, batch=None, efficiency=None),
@@ -69,23 +69,23 @@ def test_that_a_batch_tells_what_an_efficiency_does_not() -> None:
     assert examples_per_epoch(seen, 10) == pytest.approx((200 + 200 + 100) / 4)
 
 
-def test_that_an_unfinished_job_is_somewhere_in_its_epoch() -> None:
+def test_that_an_unfinished_job_is_in_the_middle_of_its_epoch() -> None:
     assert examples_per_epoch([sample(1, 10.0), sample(3, 35.0)], 10) == pytest.approx(100)
     assert examples_per_epoch([sample(0, 9.0)], 10) is None
     assert examples_per_epoch([], 10) is None
 
 
-def test_that_models_keep_the_pace_of_the_samples() -> None:
+def test_that_step_times_are_scaled_to_the_samples() -> None:
     seen = [
         dataclasses.replace(sample(1, 5.0), throughput=100.0, predicted_throughput=120.0),
         dataclasses.replace(sample(2, 9.0), throughput=50.0, predicted_throughput=50.0),
         dataclasses.replace(sample(2, 9.0), throughput=None, predicted_throughput=9.0),
     ]
-    assert pace(seen) == pytest.approx((1 / 100 + 1 / 50) / (1 / 120 + 1 / 50))
-    assert pace([]) == 1.0
-    assert pace([dataclasses.replace(seen[0], predicted_throughput=1e9)]) == 2.0
+    assert step_time_ratio(seen) == pytest.approx((1 / 100 + 1 / 50) / (1 / 120 + 1 / 50))
+    assert step_time_ratio([]) == 1.0
+    assert step_time_ratio([dataclasses.replace(seen[0], predicted_throughput=1e9)]) == 2.0
     assert MODEL.throughput is not None
-    slower = slowed(MODEL.throughput, 1.5)
+    slower = scaled_times(MODEL.throughput, 1.5)
     assert iteration_time_s(slower, 2, 6, 64, 1) == pytest.approx(
         1.5 * iteration_time_s(MODEL.throughput, 2, 6, 64, 1)
     )
@@ -100,7 +100,7 @@ def test_that_models_keep_the_pace_of_the_samples() -> None:
         ([(1, 1.0), (2, 4.0)], (0.0, 1.8)),
     ],
 )
-def test_that_a_line_never_falls_nor_begins_below_nothing(
+def test_that_a_fitted_line_has_no_negative_slope_or_offset(
     points: list[tuple[float, float]], line: tuple[float, float]
 ) -> None:
     assert line_through(points) == pytest.approx(line)
@@ -125,7 +125,7 @@ def trained(store: Store) -> None:
     store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(60))], at=at(61))
 
 
-def test_that_a_job_is_exported_as_it_measured_itself(store: Store) -> None:
+def test_that_a_job_is_exported_with_its_measurements(store: Store) -> None:
     trained(store)
     (job,) = export_queue(store).queue.jobs
     assert (job.name, job.account, job.submitted_s) == ("1 train-1", "vision", 0.0)
@@ -152,7 +152,7 @@ def test_that_delays_are_those_of_the_journal(store: Store) -> None:
     assert (found.launch_s, found.launch_per_gpu_s) == pytest.approx((2.0, 1.0)), "4 s on 2 GPUs, 6 s on 4"
 
 
-def test_that_what_was_never_measured_is_assumed(store: Store) -> None:
+def test_that_unmeasured_delays_have_their_defaults(store: Store) -> None:
     store.register_jobs([registration(1)], at=at(0))
     assert measure_delays(store, store.jobs()) is None
     store.observe_jobs([observation(1, gpus={"n0": 2}, started_at=at(1))], at=at(3))
@@ -169,26 +169,26 @@ def test_that_jobs_that_cannot_be_simulated_are_named(store: Store) -> None:
     store.report(token_of(3), report(1, epoch=0), at=at(6))
     found = export_queue(store)
     assert found.queue.jobs == ()
-    assert dict(found.left_out) == {
+    assert dict(found.excluded) == {
         "1": "it has reported no model",
-        "2": "it has not said how many epochs it trains",
+        "2": "it has not declared how many epochs it trains",
         "3": "it has not ended an epoch",
     }
 
 
-def test_that_a_job_that_tells_nonsense_takes_no_other_with_it(store: Store) -> None:
+def test_that_a_job_with_an_impossible_model_excludes_only_itself(store: Store) -> None:
     """A larger batch of no use whatever: the examples of an epoch are then beyond all bounds."""
     store.register_jobs([registration(number) for number in (1, 2)], at=at(0))
     store.report(token_of(1), report(1), at=at(6))
     store.report(token_of(2), report(1, efficiency=1e-9, progress=1e14), at=at(6))
     found = export_queue(store)
     assert [job.name for job in found.queue.jobs] == ["1 train-1"]
-    ((job_id, reason),) = found.left_out
+    ((job_id, reason),) = found.excluded
     assert job_id == "2"
     assert reason.startswith("it trains 5 epochs of")
 
 
-def test_that_of_two_jobs_with_one_number_the_newest_is_told(store: Store) -> None:
+def test_that_of_two_jobs_with_one_id_the_newest_is_exported(store: Store) -> None:
     store.register_jobs([registration(1)], at=at(0))
     store.report(token_of(1), report(1), at=at(6))
     store.observe_jobs([observation(1, JobState.COMPLETED, ended_at=at(60))], at=at(61))
@@ -198,7 +198,7 @@ def test_that_of_two_jobs_with_one_number_the_newest_is_told(store: Store) -> No
     store.report("1001-another", report(1), at=at(100))
     found = export_queue(store)
     assert [job.name for job in found.queue.jobs] == ["1 new"]
-    assert found.left_out == (("1", "a later job has its number"),)
+    assert found.excluded == (("1", "a later job has its job id"),)
 
 
 def test_that_a_window_takes_the_jobs_submitted_in_it(store: Store) -> None:

@@ -35,7 +35,7 @@ def read(*lines: str, seed: int = 0) -> SacctImport:
     return import_sacct((line + "\n" for line in lines), traces(), seed=seed)
 
 
-def test_that_gpu_jobs_are_played_by_their_class() -> None:
+def test_that_gpu_jobs_get_an_application_of_their_class() -> None:
     found = read(HEAD, *ROWS)
     assert (found.num_without_gpus, found.num_not_ended) == (2, 2)
     by_name = {job.name: job for job in found.jobs}
@@ -50,7 +50,7 @@ def test_that_gpu_jobs_are_played_by_their_class() -> None:
     assert by_name["4712"].account == "speech"
 
 
-def test_that_even_odds_hang_on_the_job_and_the_seed_only() -> None:
+def test_that_the_draw_depends_on_the_job_and_the_seed_only() -> None:
     rows = [f"{number}||{60 * number}|60|gres/gpu=1|COMPLETED" for number in range(1, 400)]
     every = {job.name: job.application for job in read(HEAD, *rows).jobs}
     few = {job.name: job.application for job in read(HEAD, *rows[::3]).jobs}
@@ -59,7 +59,7 @@ def test_that_even_odds_hang_on_the_job_and_the_seed_only() -> None:
     assert every != {job.name: job.application for job in read(HEAD, *rows, seed=1).jobs}
 
 
-def test_that_steps_trailing_delimiters_and_array_places_are_understood() -> None:
+def test_that_steps_trailing_delimiters_and_array_indices_are_parsed() -> None:
     head = "JobID|JobIDRaw|Submit|ElapsedRaw|AllocTRES|"
     found = read(
         head,
@@ -70,7 +70,7 @@ def test_that_steps_trailing_delimiters_and_array_places_are_understood() -> Non
     assert [(job.name, job.submitted_s) for job in found.jobs] == [("14", 0.0), ("12", 60.0)]
 
 
-def test_that_a_name_in_the_last_column_may_hold_the_delimiter() -> None:
+def test_that_a_name_in_the_last_column_may_contain_the_delimiter() -> None:
     head = "JobIDRaw|Submit|ElapsedRaw|AllocTRES|JobName"
     assert read(head, "5|2026-01-31T08:00:00|60|gres/gpu=2|a|b|c").jobs[0].num_replicas == 2
     with pytest.raises(TraceError, match="line 2 of sacct's text has 7 fields, its first line 5"):
@@ -93,7 +93,7 @@ def test_that_a_name_in_the_last_column_may_hold_the_delimiter() -> None:
         ((HEAD, ROWS[0], ROWS[0].replace("COMPLETED", "REQUEUED"), ROWS[0]), "1 job numbers stand twice"),
     ],
 )
-def test_that_text_sacct_would_not_write_is_told(lines: tuple[str, ...], message: str) -> None:
+def test_that_malformed_text_is_refused_with_its_line(lines: tuple[str, ...], message: str) -> None:
     with pytest.raises(TraceError, match=message):
         read(*lines)
 
@@ -129,7 +129,7 @@ def test_that_steps_and_names_of_a_real_sacct_change_nothing() -> None:
     assert found == plain
 
 
-def test_that_the_runs_of_a_requeued_job_are_put_together() -> None:
+def test_that_the_runs_of_a_requeued_job_are_added_up() -> None:
     """Job 7 ran for 6 s, was requeued ten seconds after its submission, and ran for another 12 s."""
     text = (RECORDED / "duplicates.txt").read_text()
     assert "|REQUEUED" in text
@@ -145,5 +145,5 @@ def test_that_the_runs_of_a_requeued_job_are_put_together() -> None:
 
 
 def test_that_a_missing_application_is_named() -> None:
-    with pytest.raises(TraceError, match="no traces of application 'yolov3', which plays jobs like 4713"):
+    with pytest.raises(TraceError, match="no traces of application 'yolov3', needed for jobs like 4713"):
         import_sacct([HEAD, ROWS[2]], {"ncf": traces()["ncf"]})

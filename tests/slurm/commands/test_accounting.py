@@ -1,4 +1,4 @@
-"""What sacctmgr says becomes rights and limits. Answers are those of Slurm 22.05.8 with a real slurmdbd."""
+"""Rights, limits and runs read from sacctmgr and sacct; answers are those of Slurm 22.05.8 with slurmdbd."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PARTITIONS = """\
 PartitionName=main AllowGroups=ALL Default=YES QoS=N/A DefaultTime=NONE Nodes=n[0-1]
 PartitionName=gpu AllowGroups=ALL Default=NO QoS=short DefaultTime=NONE Nodes=n2
 """
-QUALITIES = """\
+QOS = """\
 normal|||||
 short|gres/gpu=5|gres/gpu=2,node=4||mem=8G,gres/gpu=1|DenyOnLimit,OverPartQOS
 """
 
 
 def accounting(folder: Path, answer: str, *, exit_code: int = 0) -> Accounting:
-    """Return one whose sacctmgr notes what it was asked, and answers so."""
+    """Return an `Accounting` whose sacctmgr records its arguments and prints `answer`."""
     (folder / "answer").write_text(answer)
     command = folder / "sacctmgr"
     command.write_text(f'#!/bin/sh\necho "$@" > {folder}/asked\ncat {folder}/answer\nexit {exit_code}\n')
@@ -39,7 +39,7 @@ def accounting(folder: Path, answer: str, *, exit_code: int = 0) -> Accounting:
     return Accounting(CommandRunner(environ={"PATH": "/usr/bin:/bin"}, bin_dir=folder, timeout_s=300.0))
 
 
-def test_that_associations_are_read_with_their_bounds(tmp_path: Path) -> None:
+def test_that_associations_are_read_with_their_limits(tmp_path: Path) -> None:
     found = accounting(tmp_path, ASSOCIATIONS).associations("sandbox")
     assert "cluster=sandbox" in (tmp_path / "asked").read_text()
     assert found == (
@@ -52,8 +52,8 @@ def test_that_associations_are_read_with_their_bounds(tmp_path: Path) -> None:
     )
 
 
-def test_that_qos_are_read_with_their_bounds(tmp_path: Path) -> None:
-    assert accounting(tmp_path, QUALITIES).qos_limits() == (
+def test_that_qos_are_read_with_their_limits(tmp_path: Path) -> None:
+    assert accounting(tmp_path, QOS).qos_limits() == (
         QosLimits(name="normal"),
         QosLimits(
             name="short",
@@ -72,7 +72,7 @@ def test_that_partitions_are_read_with_their_qos(tmp_path: Path) -> None:
     assert asked.partition_qos() == {"gpu": "short"}
 
 
-def test_that_rights_are_read_and_an_unknown_user_has_none(tmp_path: Path) -> None:
+def test_that_admin_levels_are_read_and_an_unknown_user_has_none(tmp_path: Path) -> None:
     assert accounting(tmp_path, "Operator\n").admin_level("ada") == "Operator"
     assert "name=ada" in (tmp_path / "asked").read_text()
     assert accounting(tmp_path, "").admin_level("ada") == ""
@@ -105,7 +105,7 @@ RUNS = """\
 """
 
 
-def test_that_past_runs_are_read_with_what_slurm_counts_of_them(tmp_path: Path) -> None:
+def test_that_past_runs_are_read_with_their_elapsed_time(tmp_path: Path) -> None:
     since = datetime(2026, 11, 22, 17, 55, 38, tzinfo=timezone.utc)
     asked = accounting(tmp_path, RUNS)
     (tmp_path / "sacct").symlink_to(tmp_path / "sacctmgr")

@@ -1,4 +1,4 @@
-"""The command backend against programs that answer as a Slurm in trouble does."""
+"""The command backend with programs that answer like a failing Slurm."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STATUS_LINE = "7 7 N/A {state} {priority} 1 4000000 {restarts}"
 
 
 class Programs:
-    """A folder of programs that print what a test tells them, and note what they were called with."""
+    """A folder of programs that print what a test sets, and record their calls."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -92,7 +92,7 @@ def test_that_a_snapshot_is_one_read_of_jobs_and_one_of_nodes(
     assert [call.split()[0] for call in programs.calls()] == ["squeue", "sinfo"]
 
 
-def test_that_newer_releases_are_asked_for_nodes_in_their_own_way(
+def test_that_nodes_of_newer_releases_are_read_with_scontrol(
     programs: Programs, client: CommandClient
 ) -> None:
     programs.answer("squeue", json.dumps({"meta": NEWER, "errors": [], "jobs": []}))
@@ -120,7 +120,7 @@ def test_that_newer_releases_are_asked_for_nodes_in_their_own_way(
         "[" * 100_000,
     ],
 )
-def test_that_an_answer_that_is_not_whole_is_no_picture(
+def test_that_an_incomplete_answer_is_an_error(
     programs: Programs, client: CommandClient, command: str, answer: str
 ) -> None:
     programs.answer(command, answer)
@@ -129,7 +129,7 @@ def test_that_an_answer_that_is_not_whole_is_no_picture(
 
 
 @pytest.mark.parametrize("key", ["jobs", "nodes"])
-def test_that_one_bad_entry_spoils_the_whole_picture(
+def test_that_one_malformed_entry_fails_the_whole_read(
     programs: Programs, client: CommandClient, key: str
 ) -> None:
     good: Any = {"jobs": job(), "nodes": node()}[key]
@@ -140,14 +140,14 @@ def test_that_one_bad_entry_spoils_the_whole_picture(
         client.snapshot()
 
 
-def test_that_control_characters_and_broken_utf8_in_a_name_do_no_harm(
+def test_that_control_characters_and_broken_utf8_in_a_name_are_accepted(
     programs: Programs, client: CommandClient
 ) -> None:
     (programs.folder / "squeue.out").write_bytes(JOBS.encode().replace(b'"train"', b'"a\x01\xff\nb"'))
     assert client.snapshot().jobs[0].name == "a\x01�\nb"
 
 
-def test_that_a_filter_of_the_user_does_not_narrow_a_read(programs: Programs) -> None:
+def test_that_output_filters_in_a_users_environment_are_ignored(programs: Programs) -> None:
     programs.write("squeue", f"env > {programs.folder}/environ; cat {programs.folder}/squeue.out")
     environ = {
         "PATH": os.environ["PATH"],
@@ -179,7 +179,7 @@ SILENT = [
 
 
 @pytest.mark.parametrize("words", SILENT)
-def test_that_a_silent_controller_is_unavailable(
+def test_that_an_unreachable_controller_is_unavailable(
     programs: Programs, client: CommandClient, words: str
 ) -> None:
     programs.answer("squeue", "", stderr=words, code=1)
@@ -200,7 +200,9 @@ def test_that_a_command_that_hangs_is_stopped(programs: Programs) -> None:
         CommandClient(runner).snapshot()
 
 
-def test_that_another_failure_is_told_in_slurms_words(programs: Programs, client: CommandClient) -> None:
+def test_that_another_failure_is_raised_with_slurms_message(
+    programs: Programs, client: CommandClient
+) -> None:
     programs.answer("squeue", "", stderr="squeue: error: Access denied\n", code=1)
     with pytest.raises(SlurmReadError, match="Access denied"):
         client.snapshot()
@@ -222,7 +224,7 @@ def test_that_another_failure_is_told_in_slurms_words(programs: Programs, client
         "x" * 300,
     ],
 )
-def test_that_an_odd_look_at_a_job_changes_nothing(
+def test_that_a_malformed_job_status_prevents_the_command(
     programs: Programs, client: CommandClient, line: str
 ) -> None:
     (programs.folder / "status").write_text(line + "\n")
@@ -240,7 +242,7 @@ def test_that_a_command_for_one_array_task_does_not_name_the_array(
     assert programs.calls()[-1] == "scontrol requeuehold 7_2"
 
 
-def test_that_one_look_tells_state_and_run(programs: Programs, client: CommandClient) -> None:
+def test_that_state_and_run_are_read_at_once(programs: Programs, client: CommandClient) -> None:
     (programs.folder / "status").write_text("7 7 N/A RUNNING 1 1 0 3\n")
     with pytest.raises(JobStateError, match="has been requeued 3 times, not 2"):
         client.requeue_hold("7", restart_count=2)
@@ -299,7 +301,7 @@ def test_that_nodes_are_named_only_when_the_job_cannot_start(
     )
 
 
-def test_that_a_job_that_a_snapshot_has_shown_is_not_read_whole_again(
+def test_that_a_job_known_from_a_snapshot_is_not_read_completely_again(
     programs: Programs, client: CommandClient
 ) -> None:
     held(programs, restart_cnt=2, tres_per_job="gres:gpu:t4:1")
@@ -312,7 +314,7 @@ def test_that_a_job_that_a_snapshot_has_shown_is_not_read_whole_again(
     assert len(updates(programs)) == 2
 
 
-def test_that_the_kill_as_slurmctld_saw_it_counts_when_clocks_differ(
+def test_that_slurmctlds_time_of_the_kill_counts_when_clocks_differ(
     programs: Programs, client: CommandClient
 ) -> None:
     killed = int(datetime(2026, 1, 1, 0, 5, tzinfo=timezone.utc).timestamp())
@@ -321,7 +323,9 @@ def test_that_the_kill_as_slurmctld_saw_it_counts_when_clocks_differ(
     assert updates(programs)[-1]["StartTime"] == "2026-01-01T00:05:02"
 
 
-def test_that_a_job_that_never_ran_keeps_its_owners_begin(programs: Programs, client: CommandClient) -> None:
+def test_that_a_job_that_never_ran_keeps_its_owners_begin_time(
+    programs: Programs, client: CommandClient
+) -> None:
     begin = int(datetime(2026, 1, 2, tzinfo=timezone.utc).timestamp())
     held(programs, submit_time=0, eligible_time=begin)
     client.reshape("7", JobShape(num_gpus=1))
@@ -376,7 +380,7 @@ def test_that_memory_is_left_alone_where_it_already_follows(programs: Programs) 
         ({"het_job_id": 3}, JobShape(num_gpus=1)),
     ],
 )
-def test_that_what_slurm_would_not_do_is_refused_before_any_update(
+def test_that_an_impossible_shape_is_refused_before_any_update(
     programs: Programs, client: CommandClient, changes: dict[str, Any], shape: JobShape
 ) -> None:
     held(programs, **changes)
@@ -385,7 +389,7 @@ def test_that_what_slurm_would_not_do_is_refused_before_any_update(
     assert updates(programs) == []
 
 
-def test_that_a_job_whose_nodes_were_refused_is_not_left_parked(
+def test_that_a_job_whose_nodes_were_refused_gets_its_begin_time_back(
     programs: Programs, client: CommandClient
 ) -> None:
     held(programs, submit_time=0)
@@ -417,7 +421,7 @@ def test_that_sbatch_sees_script_options_arguments_and_exactly_the_given_environ
     assert "LC_ALL" not in environ
 
 
-def test_that_an_answer_without_a_number_is_no_submission(programs: Programs, client: CommandClient) -> None:
+def test_that_an_answer_without_a_job_id_is_an_error(programs: Programs, client: CommandClient) -> None:
     programs.answer("sbatch", "Submitted, I think\n")
-    with pytest.raises(SlurmCommandError, match="no job number"):
+    with pytest.raises(SlurmCommandError, match="no job id"):
         client.submit("#!/bin/sh\n", [], [], dict(os.environ))

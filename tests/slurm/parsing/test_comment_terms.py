@@ -36,7 +36,7 @@ def job_terms(draw: st.DrawFn) -> JobTerms:
     )
 
 
-def test_that_the_comment_reads_as_documented() -> None:
+def test_that_the_comment_has_the_documented_format() -> None:
     terms = JobTerms(token_sha256=HEX, user_id=1000, min_gpus=2, max_gpus=8, allow_unconfirmed=True)
     comment = encode_comment("ask Ada first", terms)
     assert comment == f"ask Ada first pollux/1:sha256={HEX},uid=1000,min=2,max=8,unconfirmed=1"
@@ -66,14 +66,14 @@ def test_that_setting_terms_again_replaces_the_old_ones(user: str, old: JobTerms
     assert twice == encode_comment(user, new)
 
 
-def test_that_text_added_behind_the_terms_keeps_them() -> None:
+def test_that_text_added_after_the_terms_keeps_them() -> None:
     comment = encode_comment("before", JobTerms(token_sha256=HEX, user_id=1000)) + " added later"
     assert decode_comment(comment) == JobTerms(token_sha256=HEX, user_id=1000)
     assert user_part(comment) == "before added later"
 
 
 @pytest.mark.parametrize("comment", ["", "a plain comment", "see pollux/1 docs", f"mypollux/1:sha256={HEX}"])
-def test_that_an_ordinary_comment_is_a_fixed_jobs(comment: str) -> None:
+def test_that_an_ordinary_comment_is_an_unmanaged_jobs(comment: str) -> None:
     assert parse_comment(comment).terms is None
     assert parse_comment(comment).problem is None
     assert user_part(comment) == comment
@@ -111,7 +111,7 @@ def test_that_an_ordinary_comment_is_a_fixed_jobs(comment: str) -> None:
         (f"pollux/1:sha256={HEX} pollux/1:sha256={HEX}", "more than one"),
     ],
 )
-def test_that_a_damaged_payload_gives_no_terms_but_a_reason(payload: str, problem: str) -> None:
+def test_that_a_malformed_payload_gives_no_terms_but_a_reason(payload: str, problem: str) -> None:
     parsed = parse_comment(f"text {payload}")
     assert parsed.terms is None
     assert parsed.problem is not None

@@ -54,6 +54,8 @@ def test_that_another_form_is_refused(text: str) -> None:
         ("nvme:1", 0, None, {"nvme"}),
     ],
 )
-def test_that_gpus_are_told_from_the_rest(text: str, count: int, type_: str | None, others: set[str]) -> None:
+def test_that_gpus_are_counted_apart_from_other_resources(
+    text: str, count: int, type_: str | None, others: set[str]
+) -> None:
     counted = count_gpus(parse_gres(text))
     assert (counted.count, counted.type, counted.others) == (count, type_, others)

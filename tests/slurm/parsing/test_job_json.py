@@ -87,12 +87,12 @@ def pending(**changes: Any) -> dict[str, Any]:
         (["FAILED", "REVOKED"], JobState.FAILED),
     ],
 )
-def test_that_slurms_states_fold_into_ours(words: Any, state: JobState) -> None:
+def test_that_each_state_of_slurm_maps_to_one_of_ours(words: Any, state: JobState) -> None:
     assert parse_job(job(job_state=words)).state is state
 
 
 @pytest.mark.parametrize("state", ["", "ASLEEP", [], ["RUNNING", "ASLEEP"], ["UPDATE_DB"], 3, None])
-def test_that_an_unknown_state_is_no_picture(state: Any) -> None:
+def test_that_an_unknown_state_is_an_error(state: Any) -> None:
     with pytest.raises(SlurmReadError, match=r"job 7.*job_state"):
         parse_job(job(job_state=state))
 
@@ -121,7 +121,7 @@ def test_that_an_unknown_state_is_no_picture(state: Any) -> None:
         ("array_job_id", 1.5),
     ],
 )
-def test_that_what_slurm_writes_must_be_understood(field: str, value: Any) -> None:
+def test_that_a_malformed_field_of_slurms_is_an_error(field: str, value: Any) -> None:
     content = pending(**{field: value}) if field == "priority" else job(**{field: value})
     with pytest.raises(SlurmReadError, match=r"job"):
         parse_job(content)
@@ -142,7 +142,9 @@ def test_that_what_slurm_writes_must_be_understood(field: str, value: Any) -> No
         ("requeue", False, "--requeue"),
     ],
 )
-def test_that_what_an_owner_asked_for_concerns_that_job_alone(field: str, value: Any, reason: str) -> None:
+def test_that_a_malformed_request_makes_only_that_job_unschedulable(
+    field: str, value: Any, reason: str
+) -> None:
     assert reason in (parse_job(pending(**{field: value})).unschedulable_reason or "")
 
 
@@ -208,7 +210,7 @@ def test_that_only_a_pending_job_is_held(changes: dict[str, Any], held: bool) ->
         ({"state_reason": "JobHeldAdmin"}, False),
     ],
 )
-def test_that_a_job_that_slurm_gave_up_is_told_from_one_that_somebody_holds(
+def test_that_a_job_held_by_slurm_is_distinguished_from_one_held_by_a_user(
     changes: dict[str, Any], by_slurm: bool
 ) -> None:
     shown = parse_job(pending(priority=0, **changes))
@@ -216,7 +218,7 @@ def test_that_a_job_that_slurm_gave_up_is_told_from_one_that_somebody_holds(
     assert not parse_job(pending(priority=5, **changes | {"state_reason": "None"})).held_by_slurm
 
 
-def test_that_a_job_started_without_its_gpus_concerns_that_job_alone() -> None:
+def test_that_a_job_started_without_its_gpus_is_unschedulable_alone() -> None:
     """22.05 just after its own start; of a job whose GPUs are hidden, the other text speaks."""
     shown = parse_job(job(gres_detail=[]))
     assert (shown.state, shown.allocation) == (JobState.RUNNING, Allocation())
@@ -231,7 +233,7 @@ def test_that_cores_with_two_threads_count_twice() -> None:
     assert shown.cpus_by_node == (("n0", 2), ("n1", 2))
 
 
-def test_that_a_job_without_gpus_holds_none() -> None:
+def test_that_a_job_without_gpus_owns_none() -> None:
     shown = parse_job(job(tres_per_job="", gres_detail=[]))
     assert (shown.allocation, shown.requested_gpus) == (Allocation(), 0)
     assert dict(shown.cpus_by_node) == {"n0": 1, "n1": 1}
@@ -242,7 +244,7 @@ def test_that_a_lone_surrogate_in_a_name_can_be_stored() -> None:
 
 
 @pytest.mark.parametrize("number", [65534, 65535, 2147483647])
-def test_that_no_job_and_no_user_is_taken_for_nobody_said(number: int) -> None:
+def test_that_ids_equal_to_16_bit_no_val_are_read_as_ids(number: int) -> None:
     shown = parse_job(job(job_id=number, user_id=number))
     assert (shown.job_id, shown.user_id) == (str(number), number)
 
@@ -252,7 +254,7 @@ def test_that_a_user_without_a_name_is_shown_by_number() -> None:
 
 
 @pytest.mark.parametrize("begin", [10**12, 2**63 - 1, -(2**62)])
-def test_that_no_begin_that_an_owner_names_stops_a_read(begin: int) -> None:
+def test_that_no_begin_time_of_an_owners_stops_a_read(begin: int) -> None:
     """Slurm takes `--begin=uts999999999999`, which is in no calendar."""
     shown = parse_job(pending(eligible_time=begin)).begins_at
     assert shown is None if begin < 0 else (shown is not None and shown.year == 9999)
@@ -275,5 +277,5 @@ def test_that_no_text_of_a_user_stops_a_read(name: str, comment: str, gpus: str,
         ({"tres_per_job": "gres:gpu:t4:1,gres:gpu:a100:1"}, None),
     ],
 )
-def test_that_the_type_of_gpu_that_was_asked_for_is_known(asked: dict[str, Any], kind: str | None) -> None:
+def test_that_the_requested_gpu_type_is_read(asked: dict[str, Any], kind: str | None) -> None:
     assert parse_job(pending(**asked)).requested_gpu_type == kind

@@ -26,18 +26,18 @@ def test_that_a_list_of_hosts_is_expanded(text: str, hosts: tuple[str, ...]) -> 
 
 
 @pytest.mark.parametrize("text", ["n[0-", "n0]", "n[a]", "n[3-1]", "n[0-99999999]", "n[0-9999]m[0-9999]"])
-def test_that_no_list_of_hosts_is_guessed_at(text: str) -> None:
+def test_that_a_malformed_list_of_hosts_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"host|range"):
         expand_hosts(text)
 
 
 @pytest.mark.parametrize("text", ["n[0-60000,0-60000]", "n[0-60000],m[0-60000]"])
-def test_that_ranges_are_not_expanded_without_bound(text: str) -> None:
+def test_that_too_large_ranges_of_hosts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"too many|more than"):
         expand_hosts(text)
 
 
-def test_that_constraints_that_a_node_alone_meets_are_read() -> None:
+def test_that_constraints_that_can_be_checked_node_by_node_are_read() -> None:
     assert feature_sets("") == ()
     assert feature_sets("v100-32g") == ({"v100-32g"},)
     assert feature_sets("fast&big") == ({"fast", "big"},)
@@ -45,7 +45,7 @@ def test_that_constraints_that_a_node_alone_meets_are_read() -> None:
 
 
 @pytest.mark.parametrize("constraint", ["a*2", "[rack1|rack2]", "a&b|c", "(a|b)&c", "a&[b*2]", "&", "a b"])
-def test_that_other_constraints_are_not_guessed_at(constraint: str) -> None:
+def test_that_other_constraints_make_a_job_unschedulable(constraint: str) -> None:
     with pytest.raises(ValueError, match="more than features"):
         feature_sets(constraint)
     read = parse_job(job(features=constraint))
@@ -84,7 +84,7 @@ def test_that_a_job_may_run_where_slurm_would_start_it() -> None:
         ({"excluded_nodes": "n[0-"}, "--exclude"),
     ],
 )
-def test_that_a_job_whose_place_nodes_do_not_tell_is_left_alone(
+def test_that_a_job_whose_constraints_cannot_be_checked_node_by_node_is_unschedulable(
     changes: dict[str, object], because: str
 ) -> None:
     read = parse_job(job(**changes))
@@ -102,7 +102,7 @@ def test_that_a_job_whose_place_nodes_do_not_tell_is_left_alone(
         "Licenses",
     ],
 )
-def test_that_a_job_that_slurm_would_not_start_says_so(reason: str) -> None:
+def test_that_a_job_that_slurm_would_not_start_is_blocked(reason: str) -> None:
     assert reason in (parse_job(pending(state_reason=reason)).blocked_because or "")
     assert parse_job(job(state_reason=reason)).blocked_because is None, "it runs"
 
@@ -110,7 +110,7 @@ def test_that_a_job_that_slurm_would_not_start_says_so(reason: str) -> None:
 @pytest.mark.parametrize(
     "reason", ["None", "Resources", "Priority", "BeginTime", "ReqNodeNotAvail", "BadConstraints"]
 )
-def test_that_a_job_that_waits_for_room_or_for_another_shape_does_not(reason: str) -> None:
+def test_that_a_job_that_waits_for_resources_or_another_shape_is_not_blocked(reason: str) -> None:
     assert parse_job(pending(state_reason=reason)).blocked_because is None
 
 
@@ -118,7 +118,7 @@ def test_that_one_partition_of_several_being_down_stops_no_job() -> None:
     assert parse_job(pending(partition="a,b", state_reason="PartitionDown")).blocked_because is None
 
 
-def test_that_a_hold_since_the_requeue_is_told_from_an_administrators() -> None:
+def test_that_a_hold_by_requeuehold_is_distinguished_from_an_administrators() -> None:
     requeued = {"priority": 0, "state_description": "job requeued in held state"}
     assert parse_job(pending(**requeued, state_reason="JobHeldUser")).held_since_requeue
     assert not parse_job(pending(**requeued, state_reason="JobHeldAdmin")).held_since_requeue
@@ -136,5 +136,5 @@ def test_that_a_node_with_occupied_shards_counts_as_occupied() -> None:
     ("state", "responds"),
     [("idle", True), (["IDLE", "DRAIN"], True), ("down", False), (["DOWN", "NOT_RESPONDING"], False)],
 )
-def test_that_a_node_that_slurmctld_has_given_up_is_known(state: object, responds: bool) -> None:
+def test_that_a_down_node_does_not_respond(state: object, responds: bool) -> None:
     assert parse_node(node(state=state)).responds is responds

@@ -46,7 +46,7 @@ def test_that_only_a_node_where_jobs_start_is_available(changes: dict[str, Any],
     assert parse_node(node(**changes)).available is available
 
 
-def test_that_a_node_with_several_types_is_left_alone() -> None:
+def test_that_a_node_with_several_gpu_types_is_not_available() -> None:
     shown = parse_node(node(gres="gpu:t4:2,gpu:a100:2", gres_used="gpu:t4:1(IDX:0),gpu:a100:0(IDX:N/A)"))
     assert (shown.available, shown.gpu_type, shown.num_gpus, shown.used_gpus) == (False, None, 4, 1)
     assert "several types" in shown.state
@@ -58,7 +58,7 @@ def test_that_a_node_without_gpus_has_none(gres: str | None) -> None:
     assert (shown.num_gpus, shown.used_gpus, shown.gpu_type, shown.available) == (0, 0, None, True)
 
 
-def test_that_what_is_set_aside_for_the_system_does_not_count() -> None:
+def test_that_resources_reserved_for_the_system_do_not_count() -> None:
     shown = parse_node(node(effective_cpus=6, specialized_memory=192))
     assert (shown.num_cpus, shown.memory_mb) == (6, 8000)
 
@@ -79,6 +79,6 @@ def test_that_what_is_set_aside_for_the_system_does_not_count() -> None:
         ("partitions", [1]),
     ],
 )
-def test_that_what_cannot_be_understood_is_named(field: str, value: Any) -> None:
+def test_that_a_malformed_field_is_named(field: str, value: Any) -> None:
     with pytest.raises(SlurmReadError, match=f"node .*{field}"):
         parse_node(node(**{field: value}))

@@ -107,7 +107,7 @@ def test_that_exit_codes_are_those_of_a_shell(recording: Recording, name: str, e
     assert (job.state, job.exit_code) == (JobState.FAILED, exit_code)
 
 
-def test_that_each_array_task_stands_for_itself_and_the_rest_cannot_be_moved(recording: Recording) -> None:
+def test_that_each_started_array_task_is_a_job_and_the_rest_cannot_be_moved(recording: Recording) -> None:
     array = recording.ids["array"]
     waiting = recording.job("array")
     assert "array" in (waiting.unschedulable_reason or "")
@@ -119,7 +119,7 @@ def test_that_each_array_task_stands_for_itself_and_the_rest_cannot_be_moved(rec
     assert running.allocation.num_gpus == 1
 
 
-def test_that_a_job_that_may_not_be_requeued_says_so(recording: Recording) -> None:
+def test_that_a_job_that_may_not_be_requeued_is_unschedulable(recording: Recording) -> None:
     assert "requeue" in (recording.job("norequeue").unschedulable_reason or "")
 
 

@@ -1,4 +1,4 @@
-"""The keeper of the PySlurm process, with small programs in the place of the worker."""
+"""`PySlurmWorker`, with small programs instead of the worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def worker(folder: Path, program: str, *, timeout_s: float = 300.0) -> PySlurmWo
     return PySlurmWorker(os.environ, timeout_s=timeout_s, command=(sys.executable, str(file)))
 
 
-def test_that_questions_go_to_one_process_with_nothing_that_narrows_slurms_output(tmp_path: Path) -> None:
+def test_that_requests_go_to_one_process_without_output_filters_in_its_environment(tmp_path: Path) -> None:
     program = GREET + "for line in sys.stdin:\n  send({'answer': [os.getpid(), dict(os.environ)]})\n"
     (tmp_path / "worker.py").write_text(program)
     heard: list[str] = []
@@ -49,10 +49,10 @@ def test_that_questions_go_to_one_process_with_nothing_that_narrows_slurms_outpu
     asked.close()
 
 
-def test_that_the_question_arrives_and_a_closed_worker_comes_back(tmp_path: Path) -> None:
+def test_that_a_request_arrives_and_a_closed_worker_starts_again(tmp_path: Path) -> None:
     asked = worker(tmp_path, ECHO)
-    first, question = asked.ask("release", "7")
-    assert question == {"do": "release", "job": 7}
+    first, request = asked.ask("release", "7")
+    assert request == {"do": "release", "job": 7}
     asked.close()
     second, _ = asked.ask("release", "7")
     assert second != first
@@ -74,7 +74,7 @@ def test_that_a_process_that_hangs_is_given_up_and_replaced(tmp_path: Path) -> N
     )  # fmt: skip
     asked = worker(tmp_path, program, timeout_s=3.0)
 
-    # On a busy machine not even the greeting may come in time: asked until it is the question that hangs.
+    # On a busy machine not even the greeting may come in time: asked until the request itself hangs.
     def has_hung() -> bool:
         with pytest.raises(SlurmUnavailable, match="within 3 s"):
             asked.ask("read_status", "7")
@@ -85,12 +85,12 @@ def test_that_a_process_that_hangs_is_given_up_and_replaced(tmp_path: Path) -> N
             return asked.ask("read_status", "8")
         return None
 
-    wait_until(has_hung, timeout_s=300, what="a question that hangs")
+    wait_until(has_hung, timeout_s=300, what="a request that hangs")
     assert wait_until(answer, timeout_s=300, what="an answer of another process") == "late or not"
     asked.close()
 
 
-def test_that_a_process_that_ends_says_why_and_is_replaced(tmp_path: Path) -> None:
+def test_that_a_process_that_ends_raises_with_its_reason_and_is_replaced(tmp_path: Path) -> None:
     program = GREET + f"mark = {str(tmp_path / 'died')!r}\n" + (
         "for line in sys.stdin:\n"
         "  if not os.path.exists(mark):\n    open(mark, 'w').close()\n"
@@ -105,16 +105,16 @@ def test_that_a_process_that_ends_says_why_and_is_replaced(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("answer", ["no JSON", "\\n", "[1]", "x" * 100_000])
-def test_that_an_answer_that_is_none_ends_the_process(tmp_path: Path, answer: str) -> None:
+def test_that_a_malformed_answer_ends_the_process(tmp_path: Path, answer: str) -> None:
     asked = worker(tmp_path, GREET + f"for line in sys.stdin:\n  print({answer!r}, flush=True)\n")
     with pytest.raises(SlurmUnavailable):
         asked.ask("read_status", "7")
     asked.close()
 
 
-def test_that_a_refusal_comes_with_slurms_number_and_words(tmp_path: Path) -> None:
+def test_that_a_refusal_has_slurms_error_number_and_message(tmp_path: Path) -> None:
     asked = worker(
-        tmp_path, GREET + "for line in sys.stdin:\n  send({'errno': 2017, 'words': 'Invalid job id'})\n"
+        tmp_path, GREET + "for line in sys.stdin:\n  send({'errno': 2017, 'message': 'Invalid job id'})\n"
     )
     with pytest.raises(PySlurmRefusedError, match="Invalid job id") as caught:
         asked.ask("read_status", "7")
@@ -122,8 +122,8 @@ def test_that_a_refusal_comes_with_slurms_number_and_words(tmp_path: Path) -> No
     asked.close()
 
 
-def test_that_a_daemon_is_told_at_once_when_there_is_no_pyslurm(tmp_path: Path) -> None:
-    """A folder that shadows PySlurm, so that this holds where somebody has it, too."""
+def test_that_connecting_without_pyslurm_raises_at_once(tmp_path: Path) -> None:
+    """A folder that shadows PySlurm, so that the test works where it is installed, too."""
     (tmp_path / "pyslurm.py").write_text("raise ImportError('not built for this Slurm')\n")
     for command in ("squeue", "sinfo", "scontrol", "scancel", "sbatch"):
         (tmp_path / command).touch(mode=0o755)

@@ -79,7 +79,7 @@ def test_that_a_heterogeneous_job_is_refused_with_its_line(mark: str) -> None:
         ("#!/usr/bin/env", False),
     ],
 )
-def test_that_only_scripts_of_a_posix_shell_are_taken(first_line: str, accepted: bool) -> None:
+def test_that_only_scripts_of_a_posix_shell_are_accepted(first_line: str, accepted: bool) -> None:
     if accepted:
         assert parse_script(f"{first_line}\ntrue\n", source="s.sh").interpreter == f"{first_line}\n"
     else:
@@ -88,7 +88,7 @@ def test_that_only_scripts_of_a_posix_shell_are_taken(first_line: str, accepted:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "does not look like a batch script"),
         ("echo\n", "does not look like a batch script"),
@@ -98,12 +98,12 @@ def test_that_only_scripts_of_a_posix_shell_are_taken(first_line: str, accepted:
         ("#!/bin/sh\r\ntrue\r\n", "DOS line ends"),
     ],
 )
-def test_that_what_is_no_script_is_refused(text: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_that_what_is_no_script_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         parse_script(text, source="s.sh")
 
 
-def test_that_names_given_by_other_systems_lines_are_noticed() -> None:
+def test_that_job_names_in_pbs_and_bsub_lines_are_noticed() -> None:
     assert parse_script("#!/bin/sh\n#PBS -N name\n", source="s.sh").names_job
     assert parse_script("#!/bin/sh\n#BSUB -n 2 -J name\n", source="s.sh").names_job
     assert not parse_script("#!/bin/sh\n#PBS -l nodes=1\n", source="s.sh").names_job

@@ -69,7 +69,7 @@ def test_that_options_are_read_as_getopt_long_reads_them(line: str, options: lis
         assert rest_of(line)[0] == "s.sh"
 
 
-def test_that_everything_behind_the_script_is_the_scripts() -> None:
+def test_that_everything_after_the_script_is_the_scripts() -> None:
     assert rest_of("-N 2 s.sh -N 3 --gpus=1 -- x") == ["s.sh", "-N", "3", "--gpus=1", "--", "x"]
     assert rest_of("-- -N") == ["-N"]
     assert rest_of("- -N") == ["-", "-N"]

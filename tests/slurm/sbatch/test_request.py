@@ -23,7 +23,7 @@ def request(
     )
 
 
-def test_that_the_command_line_wins_over_variables_and_these_over_the_script() -> None:
+def test_that_the_command_line_overrides_variables_and_these_the_script() -> None:
     everywhere = request("-G 1", {"SBATCH_GPUS": "2"}, "--gpus=3")
     assert everywhere.value("gpus") == "1"
     assert everywhere.source_of("gpus") == "--gpus"
@@ -40,7 +40,7 @@ def test_that_the_last_of_several_counts() -> None:
     assert request("-G 1 --gpus=4").value("gpus") == "4"
 
 
-def test_that_of_options_that_undo_each_other_the_one_in_the_higher_place_wins() -> None:
+def test_that_of_options_that_override_each_other_the_higher_source_counts() -> None:
     assert (
         request("--requeue", {"SBATCH_NO_REQUEUE": "1"}).effective_name("requeue", "no-requeue") == "requeue"
     )
@@ -63,7 +63,7 @@ def test_that_of_options_that_undo_each_other_the_one_in_the_higher_place_wins()
         ("SBATCH_ARRAY_INX", "1-2", True),
     ],
 )
-def test_that_variables_of_flags_hold_as_sbatchs_manual_says(variable: str, value: str, given: bool) -> None:
+def test_that_variables_set_flags_as_sbatchs_manual_says(variable: str, value: str, given: bool) -> None:
     assert request("", {variable: value}).given("no-requeue", "array") is given
 
 
@@ -93,16 +93,16 @@ def test_that_variables_of_flags_hold_as_sbatchs_manual_says(variable: str, valu
         ("--gpus-per-node=2 -N x", None),
     ],
 )
-def test_that_the_starting_gpus_are_counted_over_all_nodes(line: str, num_gpus: int | None) -> None:
+def test_that_requested_gpus_are_counted_over_all_nodes(line: str, num_gpus: int | None) -> None:
     assert count_requested_gpus(request(line)) == RequestedGpus(is_given=True, num_gpus=num_gpus)
 
 
 @pytest.mark.parametrize("line", ["", "-N 2 -n 4", "--gres=nvme:1", "--gres=none", "--tres-per-task=cpu:4"])
-def test_that_a_request_without_gpus_says_nothing_of_them(line: str) -> None:
+def test_that_a_request_without_gpus_is_recognised(line: str) -> None:
     assert count_requested_gpus(request(line)) == RequestedGpus(is_given=False, num_gpus=None)
 
 
-def test_that_odd_counts_are_no_numbers() -> None:
+def test_that_malformed_counts_are_none() -> None:
     assert parse_gpu_list("4") == 4
     assert [parse_gpu_list(text) for text in ("", "t4:", "-1", "٣", "1e3", "9" * 40)] == [None] * 6
     assert count_gres_gpus("gpu:t4:") is None

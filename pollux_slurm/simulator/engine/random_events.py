@@ -1,6 +1,6 @@
-"""What happens to a simulated cluster from outside, drawn from a seed: failing nodes, unmanaged jobs.
+"""Random events of a simulation, drawn with a seed: failing nodes, unmanaged jobs, which jobs are adaptive.
 
-Only `random.Random.random` is drawn from, which Python promises never to change.
+Only `random.Random.random` is used, whose sequence Python guarantees for a seed in all versions.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import random
 from collections.abc import Iterator
 
 from pollux_slurm.errors import SimulationError
-from pollux_slurm.simulator.engine.cluster_rules import Failures, OtherJob
+from pollux_slurm.simulator.engine.cluster_rules import Failures, UnmanagedJob
 
 
 class Outages:
-    """When each node fails and is back. Asked for times that never go back."""
+    """When each node is down. Calls must have ascending times."""
 
     def __init__(self, failures: Failures | None, num_nodes: int, *, seed: int) -> None:
         self._nodes = [] if failures is None else [_times(failures, seed, node) for node in range(num_nodes)]
@@ -22,7 +22,7 @@ class Outages:
         self._next = [next(times) for times in self._nodes]
 
     def between(self, start_s: float, end_s: float) -> dict[int, float]:
-        """Return the nodes that fail after `start_s` and up to `end_s`, each with its first time."""
+        """Return the nodes that fail after `start_s` and up to `end_s`, each with its first failure time."""
         found = {}
         for node, times in enumerate(self._nodes):
             while self._next[node][1] <= start_s:
@@ -52,7 +52,7 @@ def _times(failures: Failures, seed: int, node: int) -> Iterator[tuple[float, fl
         yield fails_s, now_s
 
 
-def draw_other_jobs(
+def draw_unmanaged_jobs(
     *,
     seed: int,
     share: float,
@@ -60,11 +60,11 @@ def draw_other_jobs(
     hours: float,
     mean_duration_s: float = 3600.0,
     most_gpus: int = 4,
-) -> tuple[OtherJob, ...]:
-    """Return unmanaged jobs that would keep `share` of `num_gpus` busy on average for `hours`.
+) -> tuple[UnmanagedJob, ...]:
+    """Return unmanaged jobs that would use `share` of `num_gpus` on average for `hours`.
 
-    They come at random times, ask for 1, 2, 4, ... up to `most_gpus` GPUs at even odds, and take
-    `mean_duration_s` on average, exponentially distributed, a second at least.
+    They arrive at random times and request 1, 2, 4, ... up to `most_gpus` GPUs with equal probability. Their
+    durations are exponentially distributed with mean `mean_duration_s`, and one second at least.
     """
     if not 0 <= share < 1:
         raise SimulationError(
@@ -78,7 +78,7 @@ def draw_other_jobs(
     sizes = [1 << power for power in range(min(most_gpus, num_gpus).bit_length())]
     rng = random.Random(f"unmanaged {seed}")
     per_s = share * num_gpus / (mean_duration_s * sum(sizes) / len(sizes))
-    found: list[OtherJob] = []
+    found: list[UnmanagedJob] = []
     now_s = 0.0
     while per_s > 0:
         now_s += _exponential(rng, 1 / per_s)
@@ -86,14 +86,14 @@ def draw_other_jobs(
             break
         duration_s = max(_exponential(rng, mean_duration_s), 1.0)
         size = sizes[int(rng.random() * len(sizes))]
-        found.append(OtherJob(submitted_s=now_s, duration_s=duration_s, num_gpus=size))
+        found.append(UnmanagedJob(submitted_s=now_s, duration_s=duration_s, num_gpus=size))
     return tuple(found)
 
 
 def draw_adaptive(num_jobs: int, share: float, *, seed: int) -> frozenset[int]:
     """Return the indices of the adaptive ones of `num_jobs` jobs: `share` of them, to the nearest job.
 
-    With a larger share, those of a smaller one are adaptive still.
+    The jobs of a smaller share are among those of a larger one.
     """
     rng = random.Random(f"adoption {seed}")
     ranks = sorted((rng.random(), index) for index in range(num_jobs))

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pollux_slurm.errors import UsageError
-from pollux_slurm.simulator.results.output import write_text
+from pollux_slurm.simulator.results.files import write_text
 
 
-def test_that_a_file_is_written_whole_and_nothing_else(tmp_path: Path) -> None:
+def test_that_a_file_is_written_atomically_without_leftovers(tmp_path: Path) -> None:
     file = tmp_path / "out.csv"
     file.write_text("before")
     write_text(file, "a\n")

@@ -6,7 +6,7 @@ import pytest
 
 from pollux_slurm.errors import SimulationError
 from pollux_slurm.simulator import Failures
-from pollux_slurm.simulator.engine.outages import Outages, draw_adaptive, draw_other_jobs
+from pollux_slurm.simulator.engine.random_events import Outages, draw_adaptive, draw_unmanaged_jobs
 
 
 def test_that_nodes_fail_as_often_as_said_and_come_back() -> None:
@@ -38,18 +38,18 @@ def test_that_without_failures_nothing_fails() -> None:
 
 
 def test_that_unmanaged_jobs_use_the_share_that_was_asked_for() -> None:
-    jobs = draw_other_jobs(seed=2, share=0.25, num_gpus=64, hours=200, mean_duration_s=1800)
+    jobs = draw_unmanaged_jobs(seed=2, share=0.25, num_gpus=64, hours=200, mean_duration_s=1800)
     used = sum(job.duration_s * job.num_gpus for job in jobs) / (64 * 200 * 3600)
     assert used == pytest.approx(0.25, rel=0.1)
     assert {job.num_gpus for job in jobs} == {1, 2, 4}
-    assert jobs == draw_other_jobs(seed=2, share=0.25, num_gpus=64, hours=200, mean_duration_s=1800)
-    assert draw_other_jobs(seed=2, share=0.0, num_gpus=64, hours=200) == ()
+    assert jobs == draw_unmanaged_jobs(seed=2, share=0.25, num_gpus=64, hours=200, mean_duration_s=1800)
+    assert draw_unmanaged_jobs(seed=2, share=0.0, num_gpus=64, hours=200) == ()
 
 
 @pytest.mark.parametrize("options", [{"share": 1.0}, {"share": -0.1}, {"hours": 0}, {"num_gpus": 0}])
 def test_that_impossible_unmanaged_jobs_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(SimulationError):
-        draw_other_jobs(**{"seed": 1, "share": 0.1, "num_gpus": 8, "hours": 1.0} | options)  # type: ignore[arg-type]
+        draw_unmanaged_jobs(**{"seed": 1, "share": 0.1, "num_gpus": 8, "hours": 1.0} | options)  # type: ignore[arg-type]
 
 
 def test_that_more_adoption_leaves_nobody_out_who_adapted() -> None:

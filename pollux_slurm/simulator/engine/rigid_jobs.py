@@ -1,8 +1,8 @@
-"""The jobs of a simulation that nobody resizes: rigid ones, and unmanaged ones of other people.
+"""The jobs of a simulation that the policy does not resize: rigid jobs of the workload, and unmanaged ones.
 
-They start as Slurm starts them, first come, first served with conservative backfill, and keep their place.
-Adaptive jobs stand in the same queue, with the fewest GPUs that they may start with: what one holds is
-expected back at its user's limit, and none starts or grows on GPUs that a job before it is waiting for.
+They start as Slurm starts them, first come, first served with conservative backfill, and are never moved.
+Adaptive jobs are in the same queue, with the fewest GPUs that they may start with. The GPUs of a running one
+are expected back at its user's limit. No job starts or grows on GPUs that are reserved for an earlier one.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pollux_slurm.errors import TraceError
-from pollux_slurm.simulator.engine.backfill import Running, Waiting, pack_pool, pool_sizes, starts
-from pollux_slurm.simulator.engine.cluster_rules import OtherJob
-from pollux_slurm.simulator.engine.job import Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.backfill import Running, Waiting, backfill, pack_pool, pool_sizes
+from pollux_slurm.simulator.engine.cluster_rules import UnmanagedJob
+from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
 
-# Longer than anything that waits.
+# The estimate of a job without one.
 _UNKNOWN_S = 1e9
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class FixedJob:
-    """A job of one size. `limit_s` is its user's estimate; `job` is None for an unmanaged one."""
+class RigidJob:
+    """A job of a fixed size. `limit_s` is its user's estimate; `job` is None for an unmanaged one."""
 
     name: str
     submitted_s: float
@@ -29,22 +29,22 @@ class FixedJob:
     limit_s: float
     job: SimulatedJob | None = None
     duration_s: float = 0.0
-    pieces: Pieces = ()
+    allocation: GpusByNode = ()
     started_s: float = 0.0
 
     def is_over(self, now_s: float) -> bool:
         if self.job is not None:
             return self.job.finished_s is not None
-        return bool(self.pieces) and self.started_s + self.duration_s <= now_s
+        return bool(self.allocation) and self.started_s + self.duration_s <= now_s
 
 
-class FixedJobs:
-    """All of them, and what they hold. `types` are the nodes' GPU types, `order` is that of preference."""
+class RigidJobs:
+    """All rigid and unmanaged jobs. `types` are the nodes' GPU types, `order` is the users' preference."""
 
     def __init__(
         self,
         rigid: Sequence[SimulatedJob],
-        others: Sequence[OtherJob],
+        others: Sequence[UnmanagedJob],
         *,
         types: Sequence[str],
         order: Sequence[str],
@@ -52,7 +52,7 @@ class FixedJobs:
         estimate_factor: float,
     ) -> None:
         found = [
-            FixedJob(
+            RigidJob(
                 name=job.job.name,
                 submitted_s=job.job.submitted_s,
                 num_gpus=job.job.num_replicas,
@@ -62,7 +62,7 @@ class FixedJobs:
             for job in rigid
         ]
         found += [
-            FixedJob(
+            RigidJob(
                 name=f"unmanaged {index}",
                 submitted_s=other.submitted_s,
                 num_gpus=other.num_gpus,
@@ -71,29 +71,29 @@ class FixedJobs:
             )
             for index, other in enumerate(others)
         ]
-        self._left = sorted(found, key=lambda one: one.submitted_s)
+        self._unfinished = sorted(found, key=lambda one: one.submitted_s)
         self._types, self._order = types, order
         self._estimate_s, self._estimate_factor = limit_s, estimate_factor
 
     def release(self, now_s: float) -> None:
-        """Let go of what has ended, and of what a failed node has taken from a rigid job."""
-        self._left = [one for one in self._left if not one.is_over(now_s)]
-        for one in self._left:
+        """Remove ended jobs, and update the allocations of rigid jobs, which may have lost a node."""
+        self._unfinished = [one for one in self._unfinished if not one.is_over(now_s)]
+        for one in self._unfinished:
             if one.job is not None:
-                one.pieces = one.job.pieces
+                one.allocation = one.job.allocation
 
     def fail(self, nodes: Mapping[int, float]) -> None:
-        """Send unmanaged jobs on failed nodes back to the queue, to begin again."""
-        for one in self._left:
-            if one.job is None and any(node in nodes for node, _ in one.pieces):
-                one.pieces = ()
+        """Requeue unmanaged jobs on failed nodes."""
+        for one in self._unfinished:
+            if one.job is None and any(node in nodes for node, _ in one.allocation):
+                one.allocation = ()
 
-    def held(self, *, unmanaged_only: bool = False) -> list[int]:
-        """Return the GPUs that they hold of each node."""
+    def owned_gpus(self, *, unmanaged_only: bool = False) -> list[int]:
+        """Return the GPUs that they own of each node."""
         found = [0] * len(self._types)
-        for one in self._left:
+        for one in self._unfinished:
             if one.job is None or not unmanaged_only:
-                for node, gpus in one.pieces:
+                for node, gpus in one.allocation:
                     found[node] += gpus
         return found
 
@@ -105,44 +105,45 @@ class FixedJobs:
         *,
         first: bool,
         resizes: bool,
-    ) -> tuple[list[FixedJob], list[int]]:
-        """Start what can start on the `capacity` GPUs of each node.
+    ) -> tuple[list[RigidJob], list[int]]:
+        """Start the jobs that can start on the `capacity` GPUs of each node.
 
-        Return it, and what is then left of each node for `adaptive` jobs: what these hold, what those whose
-        turn it is start with (less than they ask for, with `resizes`), and of what is free that which is kept
-        for no job in the queue. With `first` adaptive jobs make room where they must, and nothing is kept.
+        Return them, and the GPUs of each node that are left for `adaptive` jobs: those that these own, those
+        of adaptive jobs that backfill starts now (fewer than requested, with `resizes`), and the free GPUs
+        that are reserved for no queued job. With `first`, GPUs of adaptive jobs may be taken, and none are
+        reserved.
         """
-        if not self._left:
+        if not self._unfinished:
             return [], list(capacity)
-        room = [gpus - used for gpus, used in zip(capacity, self.held(), strict=True)]
-        queue = {one.name: one for one in self._left if not one.pieces and one.submitted_s <= now_s}
+        room = [gpus - used for gpus, used in zip(capacity, self.owned_gpus(), strict=True)]
+        queue = {one.name: one for one in self._unfinished if not one.allocation and one.submitted_s <= now_s}
         if not queue:
             return [], [max(gpus, 0) for gpus in room]
         free = list(room)
         for job in adaptive:
-            for node, gpus in job.pieces:
+            for node, gpus in job.allocation:
                 free[node] -= gpus
         offered = room if first else free
         pools = pool_sizes(offered, self._types, self._order)
         running = [
             Running(
-                pool=self._types[one.pieces[0][0]],
+                pool=self._types[one.allocation[0][0]],
                 num_gpus=one.num_gpus,
                 until_s=one.started_s + one.limit_s,
             )
-            for one in self._left
-            if one.pieces
+            for one in self._unfinished
+            if one.allocation
         ]
         if not first:
             running += self._adaptive(now_s, adaptive)
         order = [(one.submitted_s, name, one.num_gpus, one.limit_s) for name, one in queue.items()]
         if not first:
-            order += self._newcomers(adaptive, resizes=resizes)
+            order += self._queued_adaptive(adaptive, resizes=resizes)
         waiting = {
             name: Waiting(num_gpus=num_gpus, limit_s=limit_s)
             for _, name, num_gpus, limit_s in sorted(order, key=lambda one: one[0])
         }
-        found = starts(now_s, pools, running, waiting)
+        found = backfill(now_s, pools, running, waiting)
         spare = dict(found.spare)
         started = []
         for name, kind in found.pools.items():
@@ -151,9 +152,9 @@ class FixedJobs:
                 continue
             one = queue[name]
             unused = one.num_gpus <= pool_sizes(free, self._types, self._order)[kind]
-            one.pieces = pack_pool(one.num_gpus, free if unused else room, self._types, kind)
+            one.allocation = pack_pool(one.num_gpus, free if unused else room, self._types, kind)
             one.started_s = now_s
-            for node, gpus in one.pieces:
+            for node, gpus in one.allocation:
                 room[node] -= gpus
                 free[node] -= gpus
             started.append(one)
@@ -161,10 +162,10 @@ class FixedJobs:
             self._keep(room, free, spare)
         return started, [max(gpus, 0) for gpus in room]
 
-    def _newcomers(
+    def _queued_adaptive(
         self, adaptive: Sequence[SimulatedJob], *, resizes: bool
     ) -> list[tuple[float, str, int, float]]:
-        """Return submission, name, GPUs and limit of adaptive jobs that hold nothing."""
+        """Return submission, name, GPUs and limit of adaptive jobs without GPUs."""
         return [
             (
                 job.job.submitted_s,
@@ -173,32 +174,32 @@ class FixedJobs:
                 self._limit_s(job),
             )
             for job in adaptive
-            if not job.pieces
+            if not job.allocation
         ]
 
     def _limit_s(self, job: SimulatedJob) -> float:
-        """Return how long an adaptive job's user says that it takes; long where no trace tells it."""
+        """Return the time limit of an adaptive job; `_UNKNOWN_S` without traces for its size."""
         try:
             return self._estimate_s(job) * self._estimate_factor
         except TraceError:
             return _UNKNOWN_S
 
     def _adaptive(self, now_s: float, adaptive: Sequence[SimulatedJob]) -> list[Running]:
-        """Return when the GPUs of adaptive jobs are expected back: of one beyond its limit, nobody knows."""
+        """Return when the GPUs of adaptive jobs are expected back, except jobs that exceeded their limit."""
         ends = {
             job.job.name: (now_s if job.first_started_s is None else job.first_started_s) + self._limit_s(job)
             for job in adaptive
-            if job.pieces
+            if job.allocation
         }
         return [
             Running(pool=self._types[node], num_gpus=gpus, until_s=ends[job.job.name])
             for job in adaptive
-            for node, gpus in job.pieces
+            for node, gpus in job.allocation
             if ends[job.job.name] > now_s
         ]
 
     def _keep(self, room: list[int], free: Sequence[int], spare: Mapping[str, int]) -> None:
-        """Take from `room` the free GPUs that are not spare, on the nodes with the fewest first."""
+        """Remove the reserved GPUs (free and not spare) from `room`, on the nodes with the fewest first."""
         kept = {kind: gpus - spare[kind] for kind, gpus in pool_sizes(free, self._types, self._order).items()}
         for node in sorted(range(len(free)), key=lambda node: (free[node], node)):
             taken = min(max(free[node], 0), max(kept[self._types[node]], 0))

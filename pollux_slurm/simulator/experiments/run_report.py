@@ -1,4 +1,4 @@
-"""Results of simulations as one page: tables and the plots that papers on scheduling show."""
+"""The report of some simulations: tables, and the plots that papers on scheduling show."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from pollux_slurm.report import (
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.experiments.sweep import SweepResult
 from pollux_slurm.simulator.experiments.sweep_report import setting_facts, sweep_sections
+from pollux_slurm.simulator.results.files import write_text
 from pollux_slurm.simulator.results.outcomes import JobOutcome
-from pollux_slurm.simulator.results.output import write_text
 from pollux_slurm.simulator.results.summary import RunOutcome, Summary
 
-# No screen shows more points than that side by side.
+# No screen shows more points side by side.
 _MOST_POINTS = 500
 
 _SUMMARY_NOTE = (
     "Average, median, p90 and p99 are of completion times, from submission to end; ratio: the average over "
     "that of the first policy of the same workload; node hours: while nodes were there, GPU hours: while "
-    "jobs held GPUs; restarts a job; lost: share of GPU time without progress at starts, moves and failures; "
-    "ρ: completion time over that alone on an equal share of the cluster (finish-time fairness: above 1, "
-    "sharing cost the job time)."
+    "jobs had GPUs; restarts: per job; lost: share of GPU time without progress at starts, moves and "
+    "failures; ρ: completion time over that alone on an equal share of the cluster (finish-time fairness: "
+    "above 1, sharing cost the job time)."
 )
 _WORST_RHO, _UNFAIR = "worst\N{NO-BREAK SPACE}ρ", "ρ\N{NO-BREAK SPACE}>\N{NO-BREAK SPACE}1"
 
@@ -55,7 +55,7 @@ def write_report(
     settings: RunSettings,
     swept: Sequence[SweepResult] = (),
 ) -> None:
-    """Write the page of some runs, each called by its label, and of a sweep. Raises `UsageError`."""
+    """Write the page of some runs, each with its label, and of a sweep. Raises `UsageError`."""
     write_text(file, render_page(report_page(outcomes, labels=labels, settings=settings, swept=swept)))
 
 
@@ -138,7 +138,7 @@ def _row(name: str, found: Summary, first_s: float) -> tuple[str, ...]:
 
 
 def _figures(several: Sequence[tuple[str, RunOutcome]]) -> tuple[Figure, ...]:
-    # One axis for all of them, so that they compare.
+    # One axis for all runs, so that they can be compared.
     time = linear_axis("time (hours)", [job.finished_s / 3600 for _, one in several for job in one.jobs])
     return (
         _completion_figure(several),
@@ -197,7 +197,7 @@ def _use_figure(several: Sequence[tuple[str, RunOutcome]], time: Axis) -> Figure
     for label, one in several:
         series = [
             _over_time(
-                "GPUs held", [(record.at_s, record.gpus_used) for record in one.rounds], 5, filled=True
+                "GPUs used", [(record.at_s, record.gpus_used) for record in one.rounds], 5, filled=True
             ),
             _over_time(
                 "goodput (one-GPU equivalents)", [(record.at_s, record.goodput) for record in one.rounds], 0
@@ -210,8 +210,8 @@ def _use_figure(several: Sequence[tuple[str, RunOutcome]], time: Axis) -> Figure
     means = "; ".join(f"{label} {one.summary.avg_goodput:.1f}" for label, one in several)
     return Figure(
         chart=LineChart(
-            title="GPUs held, and what is made of them",
-            text=f"GPUs held by jobs and goodput over time. Mean goodput in one-GPU equivalents: {means}.",
+            title="GPUs used, and the goodput achieved with them",
+            text=f"GPUs used by jobs, and goodput, over time. Mean goodput in one-GPU equivalents: {means}.",
             x=time,
             panels=tuple(panels),
         ),
@@ -225,14 +225,14 @@ def _timeline_figure(label: str, one: RunOutcome, time: Axis) -> Figure:
     waited_s = float(np.mean([job.started_s - job.submitted_s for job in one.jobs]))
     return Figure(
         chart=Timeline(
-            title=f"Who held what when: {label}",
+            title=f"GPUs of each job over time: {label}",
             text=f"A row for each of {len(bars)} jobs, by application and submission. "
-            f"Jobs waited {duration_text(waited_s)} on average before they first held GPUs.",
+            f"Jobs waited {duration_text(waited_s)} on average before they first had GPUs.",
             x=time,
             bars=bars,
         ),
         caption="A row for each job, from submission to end: a thin line while it waits, a bar while it "
-        "holds GPUs, the thicker and stronger the more.",
+        "has GPUs, the thicker and stronger the more.",
     )
 
 
@@ -242,7 +242,7 @@ def _bar(job: JobOutcome) -> Bar:
         group=job.application,
         begin=job.submitted_s / 3600,
         end=job.finished_s / 3600,
-        held=tuple((at_s / 3600, gpus) for at_s, gpus in job.held),
+        held=tuple((at_s / 3600, gpus) for at_s, gpus in job.gpu_changes),
     )
 
 
@@ -262,8 +262,8 @@ def _share_axis(label: str) -> Axis:
 
 
 def _halves(values: Mapping[str, Sequence[float]], text: Callable[[float], str]) -> str:
-    told = [f"{label} {text(float(np.median(found)))}" for label, found in values.items() if found]
-    return "Half of the jobs are at or below: " + "; ".join(told) + "."
+    medians = [f"{label} {text(float(np.median(found)))}" for label, found in values.items() if found]
+    return "Half of the jobs are at or below: " + "; ".join(medians) + "."
 
 
 def _over_time(label: str, points: Sequence[tuple[float, float]], style: int, filled: bool = False) -> Series:
@@ -277,7 +277,7 @@ def _over_time(label: str, points: Sequence[tuple[float, float]], style: int, fi
 
 
 def _binned(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Return means over equally many points each, where there are more than can be seen."""
+    """Return means of groups of points, where there are more than `_MOST_POINTS`."""
     size = -(-len(points) // _MOST_POINTS)
     chunks = [points[start : start + size] for start in range(0, len(points), size)]
     return tuple((chunk[0][0], sum(value for _, value in chunk) / len(chunk)) for chunk in chunks)

@@ -13,7 +13,7 @@ import pytest
 from pollux_slurm.errors import UsageError
 from pollux_slurm.report import LineChart, Timeline, render_page
 from pollux_slurm.simulator import Application
-from pollux_slurm.simulator.experiments.page import report_page, write_report
+from pollux_slurm.simulator.experiments.run_report import report_page, write_report
 from pollux_slurm.simulator.experiments.runs import RunSpec, run_one
 from pollux_slurm.simulator.experiments.settings import RunSettings
 from pollux_slurm.simulator.experiments.sweep import SweepResult
@@ -21,7 +21,7 @@ from pollux_slurm.simulator.experiments.sweep_report import sweep_sections
 from pollux_slurm.simulator.results.summary import RunOutcome
 from tests.report.document.test_page import assert_self_contained
 from tests.report.parsed import Element, parse
-from tests.simulator.made import made_application, made_job
+from tests.simulator.builders import made_application, made_job
 
 
 @functools.cache
@@ -59,9 +59,9 @@ def test_that_each_plot_stands_once(tmp_path: Path) -> None:
     assert list(figures(page)) == [
         "How soon jobs are done",
         "Who pays for sharing",
-        "GPUs held, and what is made of them",
-        "Who held what when: tiresias",
-        "Who held what when: optimus",
+        "GPUs used, and the goodput achieved with them",
+        "GPUs of each job over time: tiresias",
+        "GPUs of each job over time: optimus",
     ]
 
 
@@ -101,7 +101,7 @@ def test_that_a_share_is_done_at_the_time_of_each_job(tmp_path: Path) -> None:
 
 def test_that_the_timeline_has_a_row_for_each_job(tmp_path: Path) -> None:
     page, found = shown(tmp_path, "w")
-    rows = figures(page)["Who held what when: tiresias"].all("g")
+    rows = figures(page)["GPUs of each job over time: tiresias"].all("g")
     assert [row.all("title")[0].text for row in rows] == [
         f"{job.name}: up to 1 GPUs" for job in found[0].jobs
     ]

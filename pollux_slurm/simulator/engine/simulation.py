@@ -1,13 +1,15 @@
-"""The clock of a simulation: rounds of jobs that train and a policy that places them.
+"""The main loop of a simulation: jobs train for an interval, then the policy decides.
 
-Rules `osdi21`, those of the Pollux artifact's simulator: the first round is one interval after the start; a
-submission is seen at the next round; completion is exact, its GPUs are free at the next round; a job whose
-nodes changed in any way to others makes no progress for the restart delay, its first start included.
+Rules `osdi21` are those of the Pollux artifact's simulator. The first round is one interval after the start.
+A round considers the jobs submitted before it. Completion times are exact; the GPUs of an ended job are free
+at the next round. A job makes no progress for the restart delay after each change of its nodes, and after its
+first start.
 
-Rules `slurm` have the same rounds. Before a decision, what has ended or failed is taken away, and rigid and
-unmanaged jobs start; the policy sees what is left of each node. A job that moves trains on until its new GPUs
-are free, then pauses for its checkpoint, for Slurm and for its launch; until its first step it stays put.
-An adaptive job that was submitted with a size of its own is started by Slurm: at once, where that is free.
+Rules `slurm` have the same rounds. Before a decision, ended and failed jobs are removed, and rigid and
+unmanaged jobs start; the policy gets what is left of each node. A job that moves trains on its source until
+its target is free. Then it makes no progress during its checkpoint, Slurm's requeue and its launch. It is not
+moved again before its first step. Slurm starts an adaptive job that was submitted with a size of its own, at
+once if a node has that many GPUs free.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from pollux_slurm.simulator.engine.autoscale import Autoscaler, NodeSupply
 from pollux_slurm.simulator.engine.checks import check_allocations, check_sizes, check_times, check_workload
 from pollux_slurm.simulator.engine.cluster import Cluster, RoundRecord, SchedulingPolicy, SimulationResult
 from pollux_slurm.simulator.engine.cluster_rules import OSDI21, Delays, Rules
-from pollux_slurm.simulator.engine.fixed_jobs import FixedJobs
-from pollux_slurm.simulator.engine.job import Pause, Pieces, SimulatedJob
+from pollux_slurm.simulator.engine.job import GpusByNode, Interruption, SimulatedJob
 from pollux_slurm.simulator.engine.measurement_noise import NoisyMeasurements
-from pollux_slurm.simulator.engine.moves import waiting_times
-from pollux_slurm.simulator.engine.outages import Outages, draw_adaptive
+from pollux_slurm.simulator.engine.move_waits import move_waits
+from pollux_slurm.simulator.engine.random_events import Outages, draw_adaptive
+from pollux_slurm.simulator.engine.rigid_jobs import RigidJobs
 from pollux_slurm.simulator.inputs.applications import Application
-from pollux_slurm.simulator.inputs.batch_splits import user_batch, user_time_s
+from pollux_slurm.simulator.inputs.batch_splits import user_batch, user_training_time_s
 from pollux_slurm.simulator.inputs.workload import WorkloadJob
 
 
@@ -46,11 +48,11 @@ def simulate(
 ) -> SimulationResult:
     """Run `workload` to the end of its last job.
 
-    With an `autoscaler`, `cluster` is the largest that it may become. `on_round` is told the simulated time
-    and the number of unfinished jobs after each round.
+    With an `autoscaler`, `cluster` is the largest that it may become. `on_round` is called after each round
+    with the simulated time and the number of unfinished jobs.
     Raises `SimulationError` for an impossible workload or allocation, or a workload that does not end.
     """
-    run = _Run(workload, applications, policy, cluster, rules, autoscaler)
+    run = _Simulation(workload, applications, policy, cluster, rules, autoscaler)
     while run.unfinished:
         run.advance()
         run.decide(clock)
@@ -70,8 +72,8 @@ def simulate(
     )
 
 
-class _Run:
-    """One simulation at one moment."""
+class _Simulation:
+    """The state of one simulation."""
 
     def __init__(
         self,
@@ -96,23 +98,23 @@ class _Run:
         self._groups = cluster.node_groups
         rigid = [job for job in self.jobs if not job.adaptive]
         check_sizes(rigid, rules, cluster)
-        self._fixed = FixedJobs(
+        self._rigid = RigidJobs(
             rigid,
-            rules.other_jobs,
+            rules.unmanaged_jobs,
             types=cluster.node_types,
             order=cluster.fastest_types,
-            limit_s=lambda job: user_time_s(job.job, job.application, cluster.gpus_per_node),
+            limit_s=lambda job: user_training_time_s(job.job, job.application, cluster.gpus_per_node),
             estimate_factor=rules.estimate_factor,
         )
         self.supply = NodeSupply(autoscaler, cluster)
         self._nodes_change = autoscaler is not None or rules.failures is not None
         self._first_s = min((job.submitted_s for job in workload), default=0.0)
         self._outages = Outages(rules.failures, cluster.num_nodes, seed=rules.seed)
-        # The unfinished jobs that were submitted by the last decision, and when the next one is.
+        # The unfinished jobs submitted before the last decision, and the time of the next submission.
         self._present: list[SimulatedJob] = []
         self._next_s = -math.inf
         self._slurm_starts = rules.delays is not None and rules.slurm_starts
-        # What nobody holds of each node, nor is kept for anyone, until the next decision.
+        # The GPUs of each node that are neither owned nor reserved until the next decision.
         self._unused = list(cluster.node_gpus) if autoscaler is None else [0] * cluster.num_nodes
 
     def _job(
@@ -123,7 +125,7 @@ class _Run:
         return SimulatedJob(
             job=job,
             application=application,
-            choose_batch=self._policy.choose_batch if adaptive else _users_batch,
+            choose_batch=self._policy.choose_batch if adaptive else _user_batch,
             adaptive=adaptive,
             exact=delays is not None,
             noisy=NoisyMeasurements(rules.noise, seed=rules.seed, job=job.name)
@@ -137,25 +139,27 @@ class _Run:
     # ------------------------------------------------------------------------------- between two decisions
 
     def advance(self) -> None:
-        """Let all jobs train to the next round, and tell the last record what they made."""
+        """Let all jobs train to the next round, and add their goodput to the last round's record."""
         duration_s = self.cluster.interval_s
         self._start_by_slurm(self.now_s, self.now_s + duration_s)
-        running = [job for job in (self.unfinished if self._slurm_starts else self._present) if job.pieces]
-        made = [job.made for job in running]
+        running = [
+            job for job in (self.unfinished if self._slurm_starts else self._present) if job.allocation
+        ]
+        progress_before = [job.total_useful_progress for job in running]
         failing = self._outages.between(self.now_s, self.now_s + duration_s)
         for job in running:
             fails_s = math.inf
             if failing:
                 fails_s = min((failing[node] for node in job.nodes if node in failing), default=math.inf)
-            # Only what Slurm has just started came after the last decision.
+            # Of the running jobs, only those that Slurm started were submitted after the last decision.
             begin_s = max(self.now_s, job.job.submitted_s)
             job.advance(begin_s, min(fails_s, self.now_s + duration_s) - begin_s)
             if fails_s < math.inf and job.finished_s is None:
                 job.fail()
-        self._fixed.fail(failing)
+        self._rigid.fail(failing)
         if self.rounds and self.rounds[-1].at_s == self.now_s:
-            for job, before in zip(running, made, strict=True):
-                useful = (job.made - before) * job.application.initial_batch_size
+            for job, before in zip(running, progress_before, strict=True):
+                useful = (job.total_useful_progress - before) * job.application.initial_batch_size
                 self._goodput[job.job.name] = useful / duration_s
         ended = [job.finished_s for job in running if job.finished_s is not None]
         until_s = max(ended) if len(ended) == len(self.unfinished) else self.now_s + duration_s
@@ -168,30 +172,30 @@ class _Run:
     # ---------------------------------------------------------------------------------------- one decision
 
     def decide(self, clock: Callable[[], float]) -> None:
-        """Start what starts by itself, ask the policy, and move jobs as it says."""
+        """Start rigid, unmanaged and Slurm-started jobs, call the policy, and enact its decision."""
         if self._next_s <= self.now_s:
             self._present = [job for job in self.unfinished if job.job.submitted_s <= self.now_s]
             later = (job.job.submitted_s for job in self.unfinished if job.job.submitted_s > self.now_s)
             self._next_s = min(later, default=math.inf)
         active = self._present
         adaptive = [job for job in active if job.adaptive]
-        before = {job.job.name: job.pieces for job in active if job.pieces}
-        self._fixed.release(self.now_s)
-        held = _held(adaptive, self.cluster.num_nodes)
-        up = self._scale(adaptive, held)
-        free = () if self.rules.delays is None else _less(_less(up, self._fixed.held()), held)
-        started, room = self._fixed.start(
+        before = {job.job.name: job.allocation for job in active if job.allocation}
+        self._rigid.release(self.now_s)
+        owned = _owned_gpus(adaptive, self.cluster.num_nodes)
+        up = self._scale(adaptive, owned)
+        free = () if self.rules.delays is None else _subtract(_subtract(up, self._rigid.owned_gpus()), owned)
+        started, room = self._rigid.start(
             self.now_s, up, adaptive, first=self.rules.rigid_first, resizes=self._policy.resizes
         )
-        self._note_unused(room, adaptive)
+        self._update_unused(room, adaptive)
         if not active:
             return
         seen = self.cluster
         if tuple(room) != seen.node_gpus:
             _evict(adaptive, room)
-            seen = seen.with_room(room)
+            seen = seen.with_available(room)
         by_slurm = self._start_by_slurm(0.0, self.now_s)
-        given: Mapping[str, Pieces] = {}
+        given: Mapping[str, GpusByNode] = {}
         solve_s = 0.0
         if adaptive:
             began = clock()
@@ -200,24 +204,24 @@ class _Run:
         check_allocations(given, seen)
         for job in adaptive:
             if job.job.name not in by_slurm:
-                job.pieces = before.get(job.job.name, ())
-        after = {one.name: one.pieces for one in started}
-        after |= {job.job.name: job.pieces for job in active if not job.adaptive and job.pieces}
+                job.allocation = before.get(job.job.name, ())
+        after = {one.name: one.allocation for one in started}
+        after |= {job.job.name: job.allocation for job in active if not job.adaptive and job.allocation}
         after |= {job.job.name: given[job.job.name] for job in adaptive if given.get(job.job.name)}
         if self.rules.delays is None:
             self._move_at_once(active, after)
         else:
             self._move(active, before, after, free, self.rules.delays)
-        self._interfere(active)
-        self._note_unused(room, adaptive)
+        self._apply_interference(active)
+        self._update_unused(room, adaptive)
         self._record(active, up, solve_s)
 
-    def _note_unused(self, room: Sequence[int], adaptive: Sequence[SimulatedJob]) -> None:
+    def _update_unused(self, room: Sequence[int], adaptive: Sequence[SimulatedJob]) -> None:
         if self._slurm_starts:
-            self._unused = _less(room, _held(adaptive, self.cluster.num_nodes, leaving=True))
+            self._unused = _subtract(room, _owned_gpus(adaptive, self.cluster.num_nodes, sources=True))
 
     def _start_by_slurm(self, after_s: float, until_s: float) -> frozenset[str]:
-        """Start adaptive jobs that came in between with a size of their own where a node has it unused.
+        """Start adaptive jobs submitted in this time with a size of their own, where a node has it unused.
 
         Return their names.
         """
@@ -233,149 +237,154 @@ class _Run:
             if nodes:
                 node = min(nodes, key=lambda node: (self._unused[node], node))
                 self._unused[node] -= wanted
-                come_up_s = delays.come_up_s(job.job.application, restore=False, num_gpus=wanted)
+                time_to_first_step_s = delays.time_to_first_step_s(
+                    job.job.application, restore=False, num_gpus=wanted
+                )
                 self._reallocate(
                     job,
                     ((node, wanted),),
-                    [Pause(step="slurm", left_s=delays.start_s), Pause(step="launch", left_s=come_up_s)],
+                    [
+                        Interruption(step="slurm", left_s=delays.start_s),
+                        Interruption(step="launch", left_s=time_to_first_step_s),
+                    ],
                     at_s=max(at_s, self.now_s),
                 )
                 started.add(job.job.name)
         return frozenset(started)
 
-    def _scale(self, adaptive: Sequence[SimulatedJob], held: Sequence[int]) -> list[int]:
-        """Let the cluster grow or shrink; return the GPUs of each node that is there and works."""
+    def _scale(self, adaptive: Sequence[SimulatedJob], owned: Sequence[int]) -> list[int]:
+        """Let the cluster grow or shrink; return the GPUs of each node that is up."""
         if not self._nodes_change:
             return list(self.cluster.node_gpus)
-        fixed = self._fixed.held()
-        busy = {node: gpus + fixed[node] for node, gpus in enumerate(held)}
+        fixed = self._rigid.owned_gpus()
+        busy = {node: gpus + fixed[node] for node, gpus in enumerate(owned)}
         self.supply.scale(
             self.now_s, adaptive, busy, frozenset(node for node, gpus in enumerate(fixed) if gpus)
         )
         up = self.supply.up(self.now_s) - self._outages.down(self.now_s)
         return [gpus if node in up else 0 for node, gpus in enumerate(self.cluster.node_gpus)]
 
-    def _move_at_once(self, active: Sequence[SimulatedJob], after: Mapping[str, Pieces]) -> None:
+    def _move_at_once(self, active: Sequence[SimulatedJob], after: Mapping[str, GpusByNode]) -> None:
         for job in active:
-            pieces = after.get(job.job.name, ())
-            if pieces != job.pieces:
-                pause = Pause(step="restart", left_s=self.cluster.restart_delay_s)
-                self._reallocate(job, pieces, [pause])
+            allocation = after.get(job.job.name, ())
+            if allocation != job.allocation:
+                interruption = Interruption(step="restart", left_s=self.cluster.restart_delay_s)
+                self._reallocate(job, allocation, [interruption])
 
     def _move(
         self,
         active: Sequence[SimulatedJob],
-        before: Mapping[str, Pieces],
-        after: Mapping[str, Pieces],
+        before: Mapping[str, GpusByNode],
+        after: Mapping[str, GpusByNode],
         free: Sequence[int],
         delays: Delays,
     ) -> None:
         leaving_s = {job.job.name: 0.0 if job.in_flight else delays.notice_s + job.write_s for job in active}
-        waits = waiting_times(before, after, free, leaving_s)
+        waits = move_waits(before, after, free, leaving_s)
         for job in active:
             name, application = job.job.name, job.job.application
-            pieces = after.get(name, ())
-            if pieces == job.pieces:
+            allocation = after.get(name, ())
+            if allocation == job.allocation:
                 continue
-            num_gpus = sum(gpus for _, gpus in pieces)
-            launch_s = delays.come_up_s(application, restore=job.trained, num_gpus=num_gpus)
-            launch = Pause(step="launch", left_s=launch_s)
+            num_gpus = sum(gpus for _, gpus in allocation)
+            launch_s = delays.time_to_first_step_s(application, restore=job.trained, num_gpus=num_gpus)
+            launch = Interruption(step="launch", left_s=launch_s)
             wait_s, stall_s = waits.get(name, (0.0, 0.0))
-            if not job.pieces:
+            if not job.allocation:
                 wait_s += stall_s + (delays.backfill_s if job.num_restarts is None else 0.0)
-                waiting = Pause(step="wait", left_s=wait_s, held=False)
-                start = Pause(step="slurm", left_s=delays.start_s)
-                self._reallocate(job, pieces, [waiting, start, launch])
+                waiting = Interruption(step="wait", left_s=wait_s, owns_gpus=False)
+                start = Interruption(step="slurm", left_s=delays.start_s)
+                self._reallocate(job, allocation, [waiting, start, launch])
                 continue
-            checkpoint = Pause(step="checkpoint", left_s=0.0 if job.in_flight else job.write_s)
+            checkpoint = Interruption(step="checkpoint", left_s=0.0 if job.in_flight else job.write_s)
             after_s = wait_s + (0.0 if job.in_flight else delays.notice_s)
-            pauses = [
+            interruptions = [
                 checkpoint,
-                Pause(step="wait", left_s=stall_s, held=False),
-                Pause(step="slurm", left_s=delays.requeue_s),
+                Interruption(step="wait", left_s=stall_s, owns_gpus=False),
+                Interruption(step="slurm", left_s=delays.requeue_s),
                 launch,
             ]
-            cost_s = sum(pause.left_s for pause in pauses)
-            self._reallocate(job, pieces, pauses, after_s=after_s)
-            if pieces:
-                job.learn_delay(cost_s)
+            cost_s = sum(interruption.left_s for interruption in interruptions)
+            self._reallocate(job, allocation, interruptions, after_s=after_s)
+            if allocation:
+                job.update_expected_delay(cost_s)
 
     def _reallocate(
         self,
         job: SimulatedJob,
-        pieces: Pieces,
-        pauses: Sequence[Pause],
+        allocation: GpusByNode,
+        interruptions: Sequence[Interruption],
         *,
         after_s: float = 0.0,
         at_s: float | None = None,
     ) -> None:
         name = job.job.application
-        groups = [self._groups[node] for node, _ in pieces]
+        groups = [self._groups[node] for node, _ in allocation]
         slowest = min(groups, key=lambda group: group.speed_of(name), default=self._groups[0])
         job.reallocate(
-            pieces,
+            allocation,
             now_s=self.now_s if at_s is None else at_s,
-            pauses=pauses,
+            interruptions=interruptions,
             after_s=after_s,
             gpu_type=slowest.gpu_type,
             speed=slowest.speed_of(name),
         )
 
-    def _interfere(self, active: Sequence[SimulatedJob]) -> None:
-        """Slow jobs over several nodes where two of them share one, as the artifact can."""
+    def _apply_interference(self, active: Sequence[SimulatedJob]) -> None:
+        """Slow down jobs over several nodes where two of them share a node, as the artifact can."""
         share = self.rules.interference
         if share > 0:
-            spread = [job for job in active if len(job.pieces) > 1]
-            crowd = Counter(node for job in spread for node, _ in job.pieces)
+            spread = [job for job in active if len(job.allocation) > 1]
+            crowd = Counter(node for job in spread for node, _ in job.allocation)
             for job in active:
-                crowded = len(job.pieces) > 1 and any(crowd[node] > 1 for node, _ in job.pieces)
+                crowded = len(job.allocation) > 1 and any(crowd[node] > 1 for node, _ in job.allocation)
                 job.interference = share if crowded else 0.0
 
     def _record(self, active: Sequence[SimulatedJob], up: Sequence[int], solve_s: float) -> None:
-        # What `advance` fills in.
+        # Filled in by `advance`.
         self._goodput = {}
         self.rounds.append(
             RoundRecord(
                 at_s=self.now_s,
                 num_jobs=len(active),
-                allocations={job.job.name: job.pieces for job in active if job.pieces},
+                allocations={job.job.name: job.allocation for job in active if job.allocation},
                 solve_s=solve_s,
                 goodput=self._goodput,
                 nodes_up=sum(1 for gpus in up if gpus),
                 gpus_up=sum(up),
                 gpus_used=sum(job.num_gpus for job in active),
-                gpus_unmanaged=sum(self._fixed.held(unmanaged_only=True)),
-                num_waiting=sum(1 for job in active if not job.pieces),
+                gpus_unmanaged=sum(self._rigid.owned_gpus(unmanaged_only=True)),
+                num_waiting=sum(1 for job in active if not job.allocation),
             )
         )
 
 
-def _users_batch(job: SimulatedJob) -> BatchChoice:
+def _user_batch(job: SimulatedJob) -> BatchChoice:
     return user_batch(job.job, job.application, job.num_gpus)
 
 
-def _held(jobs: Iterable[SimulatedJob], num_nodes: int, *, leaving: bool = False) -> list[int]:
-    """Return the GPUs of each node that `jobs` hold, with `leaving` also those they have yet to leave."""
+def _owned_gpus(jobs: Iterable[SimulatedJob], num_nodes: int, *, sources: bool = False) -> list[int]:
+    """Return the GPUs of each node that `jobs` own, with `sources` also those of their moves' sources."""
     found = [0] * num_nodes
     for job in jobs:
-        for node, gpus in job.pieces:
+        for node, gpus in job.allocation:
             found[node] += gpus
-        if leaving:
-            for node, gpus in job.leaving:
+        if sources:
+            for node, gpus in job.source:
                 found[node] += gpus
     return found
 
 
-def _less(gpus: Sequence[int], taken: Sequence[int]) -> list[int]:
+def _subtract(gpus: Sequence[int], taken: Sequence[int]) -> list[int]:
     return [all_ - used if all_ > used else 0 for all_, used in zip(gpus, taken, strict=True)]
 
 
 def _evict(adaptive: Sequence[SimulatedJob], room: Sequence[int]) -> None:
-    """Take their GPUs from the last submitted jobs on each node that has no longer enough of them."""
-    over = [used - left for used, left in zip(_held(adaptive, len(room)), room, strict=True)]
+    """Take their GPUs from the last submitted jobs on each node that has fewer GPUs than its jobs own."""
+    over = [used - left for used, left in zip(_owned_gpus(adaptive, len(room)), room, strict=True)]
     if any(gpus > 0 for gpus in over):
         for job in sorted(adaptive, key=lambda job: -job.job.submitted_s):
-            if any(over[node] > 0 for node, _ in job.pieces):
-                for node, gpus in job.pieces:
+            if any(over[node] > 0 for node, _ in job.allocation):
+                for node, gpus in job.allocation:
                     over[node] -= gpus
-                job.pieces = ()
+                job.allocation = ()

@@ -1,7 +1,7 @@
-"""Files of results: a summary as JSON and CSV, and tables of all jobs and all rounds.
+"""Write the files of results: a summary as JSON and CSV, and tables of all jobs and all rounds.
 
-summary.json holds `{"runs": [...]}`, one object for each run as `pollux simulate --json` prints it;
-summary.csv the plain numbers of it; jobs.csv and rounds.csv one row for each job and round of each run.
+summary.json contains `{"runs": [...]}`, one object for each run as `pollux simulate --json` prints it.
+summary.csv has its plain numbers; jobs.csv and rounds.csv have one row for each job and round of each run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def summary_as_dict(summary: Summary) -> dict[str, Any]:
 
 
 def plain_numbers(summary: Summary) -> dict[str, Any]:
-    """Return what of a summary fits one row of a table."""
+    """Return the fields of a summary that fit into one row of a table."""
     fields = dataclasses.fields(summary)
     row = {field.name: getattr(summary, field.name) for field in fields}
     row.update({f"solve_{name}_s": value for name, value in summary.solve_s.items()})
@@ -35,7 +35,7 @@ def plain_numbers(summary: Summary) -> dict[str, Any]:
 
 
 def write_results(folder: Path, outcomes: Sequence[RunOutcome]) -> tuple[Path, ...]:
-    """Write summary.json, summary.csv, jobs.csv and rounds.csv into `folder`, which is made if it is missing.
+    """Write summary.json, summary.csv, jobs.csv and rounds.csv into `folder`, which is created if missing.
 
     Raises `UsageError` where that is not possible.
     """
@@ -66,7 +66,7 @@ def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Make `folder` in one that is there. Raises `UsageError`."""
+    """Create `folder` in an existing folder. Raises `UsageError`."""
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
@@ -74,7 +74,7 @@ def make_folder(folder: Path) -> None:
 
 
 def check_writable(file: Path) -> None:
-    """Raise `UsageError` unless `file` can be written: better now than after an hour of simulation."""
+    """Raise `UsageError` unless `file` can be written; called before a long simulation, not after it."""
     parent = file.parent
     if not parent.is_dir():
         raise UsageError(f"cannot write {file}: there is no folder {parent}")
@@ -85,9 +85,9 @@ def check_writable(file: Path) -> None:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write `file` whole or not at all, beside others who do. Raises `UsageError` if that is not possible.
+    """Write `file` atomically, even beside other writers. Raises `UsageError` if that is not possible.
 
-    What is no file of its own, such as /dev/stdout, a pipe or a link, is written to and stays what it is.
+    A link, a pipe or a device such as /dev/stdout is written to in place.
     """
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
@@ -105,5 +105,5 @@ def _rows(outcomes: Sequence[RunOutcome], what: str) -> Iterable[dict[str, Any]]
         run = {column: getattr(one.summary, column) for column in _RUN_COLUMNS}
         for record in getattr(one, what):
             row = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-            row.pop("held", None)
+            row.pop("gpu_changes", None)
             yield run | row

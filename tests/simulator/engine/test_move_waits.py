@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from pollux_slurm.simulator.engine.job import Pieces
-from pollux_slurm.simulator.engine.moves import waiting_times
+from pollux_slurm.simulator.engine.job import GpusByNode
+from pollux_slurm.simulator.engine.move_waits import move_waits
 
 LEAVING_S = {"a": 7.0, "b": 7.0, "c": 7.0}
 
@@ -36,21 +36,24 @@ LEAVING_S = {"a": 7.0, "b": 7.0, "c": 7.0}
     ],
 )
 def test_that_jobs_wait_for_those_that_leave(
-    before: Mapping[str, Pieces], after: Mapping[str, Pieces], free: list[int], waits: Mapping[str, float]
+    before: Mapping[str, GpusByNode],
+    after: Mapping[str, GpusByNode],
+    free: list[int],
+    waits: Mapping[str, float],
 ) -> None:
-    found = waiting_times(before, after, free, LEAVING_S)
+    found = move_waits(before, after, free, LEAVING_S)
     assert {name: wait_s for name, (wait_s, _) in found.items()} == waits
 
 
 def test_that_who_leaves_first_out_of_a_circle_stands_in_the_queue() -> None:
     """b is out at 7 s, a, who waits for that, at 14 s: b's new GPUs are free 7 s after it left."""
-    before: Mapping[str, Pieces] = {"a": ((0, 4),), "b": ((1, 4),)}
-    after: Mapping[str, Pieces] = {"a": ((1, 4),), "b": ((0, 4),)}
-    assert waiting_times(before, after, [0, 0], LEAVING_S) == {"a": (7, 0), "b": (0, 7)}
+    before: Mapping[str, GpusByNode] = {"a": ((0, 4),), "b": ((1, 4),)}
+    after: Mapping[str, GpusByNode] = {"a": ((1, 4),), "b": ((0, 4),)}
+    assert move_waits(before, after, [0, 0], LEAVING_S) == {"a": (7, 0), "b": (0, 7)}
 
 
 def test_that_a_long_chain_is_no_trouble() -> None:
     before = {f"j{index}": ((index, 1),) for index in range(3000)}
     after = {f"j{index}": ((index + 1, 1),) for index in range(3000)}
-    waits = waiting_times(before, after, [0] * 3000 + [1], dict.fromkeys(before, 1.0))
+    waits = move_waits(before, after, [0] * 3000 + [1], dict.fromkeys(before, 1.0))
     assert waits["j0"] == (2999, 0)
