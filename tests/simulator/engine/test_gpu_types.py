@@ -64,7 +64,7 @@ def test_that_the_daemons_policy_knows_types_apart(tmp_path: Path, objective: st
     """A lone job ends up on the fast node; with more jobs, all GPUs of both types are used, never mixed."""
     policy = PolluxPolicy(Objective(name=objective), declared=True)
     (alone,) = run(tmp_path / "alone", policy, made_job("a"), cluster=MIXED).jobs
-    assert "a100" in alone.seen
+    assert "a100" in alone.measurements
     policy = PolluxPolicy(Objective(name=objective), declared=True)
     jobs = [made_job(f"j{index}") for index in range(10)]
     result = run(tmp_path / "many", policy, *jobs, cluster=MIXED)

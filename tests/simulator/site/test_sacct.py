@@ -89,8 +89,8 @@ def test_that_a_name_in_the_last_column_may_contain_the_delimiter() -> None:
         ((HEAD, "5|v|Unknown|60|gres/gpu=2|COMPLETED"), "Submit is 'Unknown'"),
         ((HEAD, "5|v|60|00:01:00|gres/gpu=2|COMPLETED"), "ElapsedRaw is '00:01:00'"),
         ((HEAD, "5|v|60"), "line 2 .* has 3 fields"),
-        ((HEAD, ROWS[0], ROWS[0]), "1 job numbers stand twice .*, such as 4711: use -X"),
-        ((HEAD, ROWS[0], ROWS[0].replace("COMPLETED", "REQUEUED"), ROWS[0]), "1 job numbers stand twice"),
+        ((HEAD, ROWS[0], ROWS[0]), "1 job ids occur twice .*, such as 4711: use -X"),
+        ((HEAD, ROWS[0], ROWS[0].replace("COMPLETED", "REQUEUED"), ROWS[0]), "1 job ids occur twice"),
     ],
 )
 def test_that_malformed_text_is_refused_with_its_line(lines: tuple[str, ...], message: str) -> None:
