@@ -325,8 +325,8 @@ def _refuse_what_cannot_be_adaptive(request: SbatchRequest) -> None:
     for name in ("uid", "gid"):
         if request.given(name):
             raise UsageError(
-                f"{request.source_of(name)}: the job's token must belong to the user that it runs as; submit it "
-                "as that user"
+                f"{request.source_of(name)}: the job's token must belong to the user that it runs as; submit "
+                "it as that user"
             )
 
 
