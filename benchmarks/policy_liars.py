@@ -27,9 +27,9 @@ from pollux_slurm.model import (
     ProblemJob,
     ThroughputParameters,
 )
-from pollux_slurm.simulator.engine.simulation import simulate
 from pollux_slurm.simulator.engine.cluster import Cluster
 from pollux_slurm.simulator.engine.job import GpusByNode, SimulatedJob
+from pollux_slurm.simulator.engine.simulation import simulate
 from pollux_slurm.simulator.inputs.applications import read_applications
 from pollux_slurm.simulator.inputs.workload import read_workload
 from pollux_slurm.simulator.policies import PolluxPolicy
@@ -147,7 +147,9 @@ class _Run:
 
     @property
     def pace(self) -> RecentRun:
-        held = Configuration(num_nodes=len(self.allocation), num_gpus=sum(gpus for _, gpus in self.allocation))
+        held = Configuration(
+            num_nodes=len(self.allocation), num_gpus=sum(gpus for _, gpus in self.allocation)
+        )
         return RecentRun(self.made - self.before, ((held, self.until_s - self.since_s),))
 
 
@@ -197,7 +199,9 @@ class WithLiars(PolluxPolicy):
                 runs.append(_Run(job.allocation, now_s, job.useful_progress, now_s, job.useful_progress))
             runs[-1].until_s, runs[-1].made = now_s, job.useful_progress
         elif runs and runs[-1].allocation:
-            runs.append(_Run((), now_s, job.useful_progress, now_s, job.useful_progress))  # the next one begins anew
+            runs.append(
+                _Run((), now_s, job.useful_progress, now_s, job.useful_progress)
+            )  # the next one begins anew
         recent_runs = [run.pace for run in reversed(runs) if run.until_s - run.since_s >= MIN_RECENT_RUN_S]
         if model_checks.doubt((told.model, told.models), recent_runs[:RECENT_RUNS]) is None:
             return told
